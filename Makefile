@@ -1,0 +1,61 @@
+# Everything that a developer or CI does. Variables work in the environment and on the command
+# line: make up PORT=9000 WORKERS_MEDIUM=4 BROKER=filesystem FAIRLINE_HOME=.run-b
+
+.DEFAULT_GOAL := help
+.PHONY: help up down status demo test test-unit lint bench clean venv venv-dev broker
+
+FAIRLINE_HOME ?= .run
+PY := .venv/bin/python
+BOOTSTRAP := sh app/stack/bootstrap.sh
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  up takes PORT, FLOWER_PORT, FAIRLINE_HOME, API_WORKERS, SCHEDULERS,"
+	@echo "  WORKERS_SHORT, WORKERS_MEDIUM, WORKERS_LONG, BROKER=auto|rabbitmq|filesystem"
+
+up: venv ## run the whole stack in the foreground; Ctrl-C stops it
+	@exec $(PY) -m app.stack up
+
+down: ## stop the stack, from any shell
+	@if [ -x $(PY) ]; then exec $(PY) -m app.stack down; else echo "Nothing is running."; fi
+
+status: venv ## show the processes of the running stack
+	@exec $(PY) -m app.stack status
+
+demo: venv ## send 40 applications to the running stack and watch them being scored
+	@exec .venv/bin/flask --app app demo
+
+test: venv-dev broker ## run every test: unit, integration, acceptance
+	$(PY) -m pytest tests/unit tests/integration tests/acceptance
+
+test-unit: venv-dev ## run the tests that need no service
+	$(PY) -m pytest tests/unit
+
+lint: venv-dev ## check style and types
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+bench: venv-dev ## compare throughput with a plain Celery baseline
+	$(PY) -m loadtest.bench
+
+clean: down ## stop the stack and remove its data, .venv and caches
+	@if [ -e "$(FAIRLINE_HOME)/stack-id" ]; then rm -rf "$(FAIRLINE_HOME)"; fi
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+venv:
+	@$(BOOTSTRAP) requirements.txt
+
+venv-dev:
+	@$(BOOTSTRAP) requirements.txt requirements-dev.txt
+
+# Without root a missing broker is the tests' to report: a skip here, a failure under CI=true.
+broker:
+	@if [ ! -x /usr/lib/rabbitmq/bin/rabbitmq-server ] && [ "$$(id -u)" = 0 ] \
+		&& command -v apt-get >/dev/null; then \
+		echo "  installing rabbitmq-server for the integration tests"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+			apt-get install -y -qq --no-install-recommends rabbitmq-server >/dev/null; \
+	fi

@@ -1,0 +1,63 @@
+"""The front door's two groups: rows to be inserted, and express references to be published.
+
+The reply waits for the first only. A publish that fails costs nothing: the rows are
+released to the line, or found by the reaper.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from sqlalchemy import Engine
+
+from app.admission.admit import admit_group
+from app.admission.submission import Submission
+from app.dispatch.mark import Dispatch, release
+from app.dispatch.publish import Publisher
+from app.errors import BrokerUnavailable
+from models.errors import StateStoreError
+from models.group_commit import GroupCommit
+
+logger = logging.getLogger(__name__)
+
+#: After a failed publish the express lane rests this long; the scheduler carries on.
+EXPRESS_REST_SECONDS = 5.0
+
+
+class Admission:
+    """Takes submissions in, in groups."""
+
+    def __init__(self, engine: Engine, publisher: Publisher, timeout_seconds: float) -> None:
+        self._engine = engine
+        self._publisher = publisher
+        self._timeout_seconds = timeout_seconds
+        self._express_from = 0.0
+        self._rows: GroupCommit[Submission, bool] = GroupCommit(self._admit, name="admit")
+        self._express: GroupCommit[Dispatch, None] = GroupCommit(self._publish, name="express")
+
+    def admit(self, submission: Submission) -> None:
+        """Make the submission durable; StateStoreUnavailable if that takes too long."""
+        self._rows.submit(submission, self._timeout_seconds)
+
+    def _admit(self, group: Sequence[Submission]) -> list[bool]:
+        express = time.monotonic() >= self._express_from
+        dispatched = admit_group(self._engine, group, express)
+        # Posted before the callers are told: the message travels while the replies do.
+        for item, is_dispatched in zip(group, dispatched, strict=True):
+            if is_dispatched:
+                self._express.post(Dispatch(item.id, 1, item.type, item.pool))
+        return dispatched
+
+    def _publish(self, group: Sequence[Dispatch]) -> list[None]:
+        try:
+            self._publisher.publish(group)
+        except BrokerUnavailable as error:
+            self._express_from = time.monotonic() + EXPRESS_REST_SECONDS
+            logger.warning("%s The scheduler will dispatch instead.", error)
+            try:
+                release(self._engine, group)
+            except StateStoreError:
+                logger.warning("could not release %d jobs; the reaper will", len(group))
+        return [None] * len(group)

@@ -1,0 +1,87 @@
+"""``/applications``: submit one, ask for one."""
+
+from __future__ import annotations
+
+import orjson
+from flask import Blueprint, Response, current_app, request
+from pydantic_core import to_json
+
+from app.admission import Submission
+from app.api.body import parse_body
+from app.api.identity import current_tenant_id
+from app.api.schemas import SubmitApplication
+from app.api.views import ApplicationView
+from app.errors import FieldError, NotFound, ValidationFailed
+from app.telemetry import current_traceparent
+from models.ids import new_id, parse_id
+from models.states import TERMINAL
+
+applications = Blueprint("applications", __name__)
+
+STATUS_HEADER = "Fairline-Status"
+#: Seconds a client should wait before it asks for the first and for the next time.
+FIRST_POLL_SECONDS = 2
+POLL_SECONDS = 1
+
+
+@applications.post("/applications")
+def submit_application() -> Response:
+    tenant_id = current_tenant_id()
+    body = parse_body(request, SubmitApplication)
+    if body.execute_at and body.not_after and body.not_after < body.execute_at:
+        raise ValidationFailed(errors=(FieldError("not_after", "is before execute_at"),))
+    job_id = new_id()
+    work = {"candidate": body.candidate, "role": body.role, "payload": body.payload}
+    current_app.extensions["fairline"].admission.admit(
+        Submission(
+            id=job_id,
+            tenant_id=tenant_id,
+            type="score_application",
+            pool="medium",
+            payload=to_json(work).decode(),
+            priority=body.priority,
+            execute_at=body.execute_at,
+            not_after=body.not_after,
+            traceparent=current_traceparent(),
+            candidate=body.candidate,
+            role=body.role,
+        )
+    )
+    return Response(
+        b'{"id":"%b","status":"pending"}' % job_id.encode(),
+        202,
+        {
+            "Location": f"/applications/{job_id}",
+            "Retry-After": str(FIRST_POLL_SECONDS),
+            STATUS_HEADER: "pending",
+        },
+        content_type="application/json",
+    )
+
+
+@applications.get("/applications/<application_id>")
+def get_application(application_id: str) -> Response:
+    """Also answers HEAD, and 304 to a caller who knows the state already."""
+    view = find_application(application_id)
+    headers = {
+        "ETag": view.etag,
+        STATUS_HEADER: view.status,
+        "Cache-Control": "no-cache",
+    }
+    if view.job_status not in TERMINAL:
+        headers["Retry-After"] = str(POLL_SECONDS)
+    if view.etag in request.headers.get("If-None-Match", ""):
+        return Response(status=304, headers=headers)
+    return Response(orjson.dumps(view.document), 200, headers, content_type="application/json")
+
+
+def find_application(text: str) -> ApplicationView:
+    """The application, if it is the caller's."""
+    tenant_id = current_tenant_id()
+    application_id = parse_id(text)
+    if application_id is None:
+        raise NotFound
+    view = current_app.extensions["fairline"].views.application(application_id)
+    if view is None or view.tenant_id != tenant_id:
+        raise NotFound
+    return view

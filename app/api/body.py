@@ -1,0 +1,101 @@
+"""Request bodies: read in bounded size and time, parsed strictly, validated by a schema."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import orjson
+from flask import Request, current_app
+from pydantic import BaseModel, ValidationError
+
+from app.errors import (
+    FieldError,
+    MalformedBody,
+    PayloadTooLarge,
+    RequestTimeout,
+    UnsupportedMediaType,
+    ValidationFailed,
+)
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+CHUNK_BYTES = 65_536
+#: What is still read of a body that is too large, so that its sender hears the answer.
+DRAIN_BYTES = 16 * 1_048_576
+#: A body must have arrived in this time.
+BODY_SECONDS = 15.0
+#: Most field errors reported at once.
+MOST_ERRORS = 20
+
+
+def parse_body(request: Request, schema: type[Schema]) -> Schema:
+    """The validated body."""
+    if request.mimetype != "application/json":
+        raise UnsupportedMediaType
+    body = read_body(request, current_app.config["MAX_BODY_BYTES"])
+    try:
+        # Stricter than the schema's own parser: no NaN, no Infinity, no lone surrogates.
+        plain = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedBody(f"The body is not valid JSON: {error}") from None
+    if b"\\u0000" in body and (path := find_nul(plain)) is not None:
+        raise ValidationFailed(errors=(FieldError(path, "must not contain NUL characters"),))
+    try:
+        return schema.model_validate_json(body)
+    except ValidationError as error:
+        raise ValidationFailed(errors=field_errors(error)) from None
+
+
+def field_errors(error: ValidationError) -> tuple[FieldError, ...]:
+    """Pydantic's errors as ours."""
+    return tuple(
+        FieldError(".".join(str(part) for part in entry["loc"]) or "(body)", entry["msg"])
+        for entry in error.errors(include_url=False, include_input=False)[:MOST_ERRORS]
+    )
+
+
+def read_body(request: Request, most: int) -> bytes:
+    """The body, if it is no larger than ``most``; memory stays bounded either way."""
+    from gevent import Timeout
+
+    stream = request.environ["wsgi.input"]
+    chunks: list[bytes] = []
+    size = 0
+    length = request.content_length
+    too_large = length is not None and length > most
+    left = DRAIN_BYTES if length is None else min(length, DRAIN_BYTES)
+    try:
+        with Timeout(BODY_SECONDS, RequestTimeout()):
+            while left > 0 and (chunk := stream.read(min(CHUNK_BYTES, left))):
+                size += len(chunk)
+                left -= len(chunk)
+                if size > most:
+                    too_large = True
+                    chunks.clear()
+                if not too_large:
+                    chunks.append(chunk)
+    except OSError:
+        raise MalformedBody("The body was cut short.") from None
+    if too_large:
+        raise PayloadTooLarge(f"The body may have at most {most:,} bytes.")
+    if length is not None and size < length:
+        raise MalformedBody("The body is shorter than its Content-Length.")
+    return b"".join(chunks)
+
+
+def find_nul(value: Any, path: str = "(body)") -> str | None:
+    """Where a NUL character hides, or None. PostgreSQL's text cannot hold one."""
+    pending: list[tuple[str, Any]] = [(path, value)]
+    while pending:
+        where, current = pending.pop()
+        match current:
+            case str() if "\x00" in current:
+                return where
+            case dict():
+                for key, inner in current.items():
+                    if "\x00" in key:
+                        return where
+                    pending.append((f"{where}.{key}" if where != "(body)" else key, inner))
+            case list():
+                pending.extend((f"{where}.{n}", inner) for n, inner in enumerate(current))
+    return None

@@ -1,0 +1,71 @@
+"""``/healthz``: this process answers. ``/readyz``: a submitted job would be accepted and run."""
+
+from __future__ import annotations
+
+import orjson
+from flask import Blueprint, Response, current_app
+
+from models.errors import StateStoreError
+from models.presence import PRESENCE_LOST_SECONDS
+from models.session import connection
+
+health = Blueprint("health", __name__)
+
+#: The scheduler reaches the broker at least every two seconds.
+BROKER_SECONDS = 8
+
+READ_READINESS = f"""
+    SELECT (SELECT extract(epoch FROM now() - expires_at) + 6 FROM leaders
+            WHERE role = 'scheduler' AND expires_at > now()),
+           (SELECT extract(epoch FROM now() - broker_seen_at) FROM leaders
+            WHERE role = 'scheduler'),
+           (SELECT json_object_agg(pool, slots) FROM (
+                SELECT unnest(pools) AS pool, sum(slots) AS slots FROM processes
+                WHERE kind = 'worker' AND NOT draining
+                  AND heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds'
+                GROUP BY 1) AS alive)
+"""
+
+
+@health.get("/healthz")
+def get_health() -> Response:
+    return Response(b'{"status":"ok"}', content_type="application/json")
+
+
+@health.get("/readyz")
+def get_readiness() -> Response:
+    """Every check with what it found; 200 only if all of them pass."""
+    checks = read_checks()
+    ready = all(check["ok"] for check in checks.values())
+    document = {"status": "ready" if ready else "not ready", "checks": checks}
+    return Response(
+        orjson.dumps(document), 200 if ready else 503, content_type="application/json"
+    )
+
+
+def read_checks() -> dict[str, dict[str, object]]:
+    """What a job needs to be accepted and run."""
+    services = current_app.extensions["fairline"]
+    try:
+        with connection(services.engine) as taken:
+            row = taken.exec_driver_sql(READ_READINESS).one()
+    except StateStoreError as error:
+        return {"database": {"ok": False, "detail": str(error)[:200]}}
+    leader_age, broker_age, slots = row[0], row[1], row[2] or {}
+    checks: dict[str, dict[str, object]] = {
+        "database": {"ok": True},
+        "scheduler": {"ok": leader_age is not None, "age_seconds": seconds(leader_age)},
+        "broker": {
+            "ok": broker_age is not None and broker_age < BROKER_SECONDS,
+            "age_seconds": seconds(broker_age),
+        },
+    }
+    for pool in services.served_pools:
+        alive = int(slots.get(pool, 0))
+        checks[f"workers.{pool}"] = {"ok": alive > 0, "slots": alive}
+    return checks
+
+
+def seconds(value: object) -> float | None:
+    """An age in seconds, rounded for people."""
+    return None if value is None else round(float(value), 1)  # type: ignore[arg-type]  # Decimal

@@ -1,0 +1,69 @@
+"""Settings of every process, read once from the environment (prefix ``FAIRLINE_``)."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from tasks.config import TaskSettings
+
+
+class Settings(TaskSettings):
+    """All settings: the state store's, the workers' and the front door's."""
+
+    #: ``amqp://…`` for RabbitMQ or ``filesystem:///folder`` for the broker of last resort.
+    broker_url: str = "amqp://guest:guest@127.0.0.1:5672//"
+    #: ``quorum`` in production, ``classic`` on one machine.
+    queue_type: str = Field(default="quorum", pattern="^(quorum|classic)$")
+    #: How long a publish may wait for the broker's confirmation.
+    publish_seconds: float = Field(default=0.5, gt=0)
+    #: Tenant that a caller without a key acts as; empty refuses such callers.
+    anonymous_tenant: str = ""
+    #: Where the API listens.
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=1, le=65535)
+    #: API processes behind one port.
+    api_workers: int = Field(default=2, ge=1)
+    #: How long a submission may wait for its commit before the caller gets 503.
+    admission_seconds: float = Field(default=1.5, gt=0)
+    #: Pools this deployment has workers for, comma-separated; ``/readyz`` wants all of them.
+    served_pools: str = "short,medium,long"
+    #: Largest request body taken.
+    max_body_bytes: int = Field(default=1_048_576, ge=1024)
+
+    @property
+    def amqp(self) -> bool:
+        """Whether the broker is a RabbitMQ."""
+        return self.broker_url.startswith("amqp")
+
+    @property
+    def broker(self) -> tuple[str, dict[str, Any]]:
+        """URL and transport options as Celery wants them."""
+        if not self.broker_url.startswith("filesystem://"):
+            return self.broker_url, {
+                "socket_settings": {
+                    # TCP_USER_TIMEOUT: a broker that stopped answering is an error in 10 s.
+                    18: 10_000,
+                },
+                "connect_timeout": 2,
+            }
+        folder = Path(self.broker_url.removeprefix("filesystem://"))
+        queue, control = folder / "queue", folder / "control"
+        for path in (queue, control):
+            path.mkdir(parents=True, exist_ok=True)
+        return "filesystem://", {
+            "data_folder_in": str(queue),
+            "data_folder_out": str(queue),
+            "control_folder": str(control),
+            "processed_folder": str(folder),
+            "polling_interval": 0.02,
+        }
+
+
+@cache
+def settings() -> Settings:
+    """The settings of this process."""
+    return Settings()

@@ -1,0 +1,1 @@
+"""Dispatch: mark rows, publish references with confirms, route them to their pool."""

@@ -1,0 +1,138 @@
+"""Publish: references go to the queue of their pool, many in flight, one wait for all confirms.
+
+A confirm for each publish would cost a round trip each; here a group is written and then
+confirmed together. Everything is bounded in time: a broker that is away, blocked by an
+alarm or silent is :class:`BrokerUnavailable`, and the caller releases the rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from kombu import Connection
+
+from app.dispatch.mark import Dispatch
+from app.dispatch.window import packs
+from app.errors import BrokerUnavailable
+from models.pools import POOLS
+
+
+class Publisher:
+    """One connection to the broker, opened when needed. Not for concurrent use."""
+
+    def __init__(self, celery: Celery, timeout_seconds: float) -> None:
+        self._celery = celery
+        self._timeout_seconds = timeout_seconds
+        self._connection: Connection | None = None
+        self._channel: Any = None
+        self._producer: Any = None
+        self._confirms = False
+        self._sent = 0
+        self._unconfirmed: set[int] = set()
+        self._refused = False
+
+    def publish(self, dispatches: Sequence[Dispatch], slots: int = 0) -> None:
+        """Send the references and wait until the broker has confirmed all of them."""
+        try:
+            self._open()
+            for dispatch_type, group in itertools.groupby(dispatches, lambda d: (d.type, d.pool)):
+                name, pool = dispatch_type
+                most = POOLS[pool].refs_per_message if pool in POOLS else 1
+                for pack in packs(list(group), most, slots):
+                    self._send(name, pool, pack)
+            self._await_confirms()
+        except self._errors() as error:
+            self.close()
+            raise BrokerUnavailable(f"The broker did not take the message: {error}") from error
+        if self._refused:
+            self._refused = False
+            raise BrokerUnavailable("The broker refused a message.")
+
+    def ping(self) -> None:
+        """Reach the broker and come back, or raise."""
+        try:
+            self._open()
+            if self._confirms:
+                self._channel.queue_declare(queue=next(iter(POOLS)), passive=True)
+            else:
+                folder = Path(self._celery.conf.broker_transport_options["data_folder_out"])
+                if not os.access(folder, os.W_OK):
+                    raise OSError(f"{folder} is not writable")
+        except self._errors() as error:
+            self.close()
+            raise BrokerUnavailable(str(error)) from error
+
+    def close(self) -> None:
+        """Drop the connection without waiting for a broker that may be gone."""
+        connection, self._connection, self._channel = self._connection, None, None
+        self._unconfirmed.clear()
+        if connection is not None:
+            try:
+                connection.collect(socket_timeout=0.1)
+            except Exception:  # noqa: BLE001 - whatever state it is in, it is to be forgotten
+                pass
+
+    def _open(self) -> None:
+        if self._connection is not None:
+            return
+        connection = self._celery.connection_for_write(
+            transport_options={
+                **self._celery.conf.broker_transport_options,
+                "write_timeout": self._timeout_seconds,
+            }
+        )
+        self._connection = connection
+        connection.connect()
+        self._channel = connection.channel()
+        for queue in self._celery.conf.task_queues:
+            queue(self._channel).declare()
+        self._confirms = hasattr(self._channel, "confirm_select")
+        if self._confirms:
+            self._channel.confirm_select()
+            self._channel.events["basic_ack"].add(self._on_ack)
+            self._channel.events["basic_nack"].add(self._on_nack)
+        self._sent = 0
+        self._producer = self._celery.amqp.Producer(self._channel, auto_declare=False)
+
+    def _send(self, name: str, pool: str, pack: Sequence[Dispatch]) -> None:
+        self._celery.send_task(
+            name,
+            args=([[dispatch.id, dispatch.lease] for dispatch in pack],),
+            task_id=pack[0].id,
+            queue=pool,
+            producer=self._producer,
+            retry=False,
+        )
+        if self._confirms:
+            self._sent += 1
+            self._unconfirmed.add(self._sent)
+
+    def _await_confirms(self) -> None:
+        deadline = time.monotonic() + self._timeout_seconds
+        while self._unconfirmed:
+            left = deadline - time.monotonic()
+            if left <= 0 or self._connection is None:
+                raise TimeoutError("no confirmation in time")
+            self._connection.drain_events(timeout=left)
+
+    def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
+        if multiple:
+            self._unconfirmed = {tag for tag in self._unconfirmed if tag > delivery_tag}
+        else:
+            self._unconfirmed.discard(delivery_tag)
+
+    def _on_nack(self, delivery_tag: int, multiple: bool) -> None:
+        self._refused = True
+        self._on_ack(delivery_tag, multiple)
+
+    def _errors(self) -> tuple[type[BaseException], ...]:
+        connection = self._connection
+        known = connection.recoverable_connection_errors if connection else ()
+        channel = connection.recoverable_channel_errors if connection else ()
+        return (OSError, ConnectionError, TimeoutError, *known, *channel)

@@ -1,0 +1,74 @@
+"""What can go wrong at the front door. Knows nothing of HTTP; ``app.api.problems`` does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One field that is not as it should be."""
+
+    #: Path in the body, such as ``payload.years`` or ``(body)``.
+    field: str
+    message: str
+
+
+class FairlineError(Exception):
+    """Something went wrong."""
+
+    #: Stable, upper-case, part of the API.
+    code = "INTERNAL_ERROR"
+
+    def __init__(self, detail: str | None = None, errors: tuple[FieldError, ...] = ()) -> None:
+        self.detail = detail or (type(self).__doc__ or "").strip()
+        self.errors = errors
+        super().__init__(self.detail)
+
+
+class MalformedBody(FairlineError):
+    """The body is not valid JSON."""
+
+    code = "VALIDATION_FAILED"
+
+
+class ValidationFailed(FairlineError):
+    """The request does not fit the schema."""
+
+    code = "VALIDATION_FAILED"
+
+
+class UnsupportedMediaType(FairlineError):
+    """Send the body as application/json."""
+
+    code = "UNSUPPORTED_MEDIA_TYPE"
+
+
+class PayloadTooLarge(FairlineError):
+    """The body is larger than this server takes."""
+
+    code = "PAYLOAD_TOO_LARGE"
+
+
+class RequestTimeout(FairlineError):
+    """The body did not arrive in time."""
+
+    code = "REQUEST_TIMEOUT"
+
+
+class Unauthenticated(FairlineError):
+    """An API key is needed."""
+
+    code = "UNAUTHENTICATED"
+
+
+class NotFound(FairlineError):
+    """There is no such thing, or it is not yours."""
+
+    code = "NOT_FOUND"
+
+
+class BrokerUnavailable(FairlineError):
+    """The broker did not confirm in time."""
+
+    code = "BROKER_UNAVAILABLE"

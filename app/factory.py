@@ -1,0 +1,80 @@
+"""Puts the front door together: settings in, a Flask application out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+
+from flask import Flask
+from sqlalchemy import Engine
+
+from app.admission import Admission
+from app.api.applications import applications
+from app.api.health import health
+from app.api.identity import Tenants
+from app.api.leaderboard import leaderboard
+from app.api.metrics import metrics
+from app.api.problems import register_problems
+from app.api.views import Views
+from app.celery import celery
+from app.cli import register_commands
+from app.config import Settings
+from app.dispatch.publish import Publisher
+from app.telemetry import trace_requests
+from models.errors import StateStoreError
+from models.presence import PRESENCE_SECONDS, Presence, announce, process_name
+from models.session import open_engine
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the blueprints call."""
+
+    engine: Engine
+    admission: Admission
+    views: Views
+    tenants: Tenants
+    served_pools: tuple[str, ...]
+
+
+def build_app(settings: Settings) -> Flask:
+    """The Flask application of one process."""
+    app = Flask("app", static_folder=None)
+    app.config["MAX_BODY_BYTES"] = settings.max_body_bytes
+    # Admission and polling write in groups over one connection each; the rest serves the
+    # cold pages, so that these never wait behind a leaderboard.
+    engine = open_engine(
+        settings.model_copy(update={"db_pool_size": settings.db_pool_size + 2}),
+        process=process_name("api"),
+    )
+    app.extensions["fairline"] = Services(
+        engine=engine,
+        admission=Admission(
+            engine, Publisher(celery, settings.publish_seconds), settings.admission_seconds
+        ),
+        views=Views(engine, settings.admission_seconds),
+        tenants=Tenants(engine, settings.anonymous_tenant),
+        served_pools=tuple(p.strip() for p in settings.served_pools.split(",") if p.strip()),
+    )
+    for blueprint in (applications, leaderboard, health, metrics):
+        app.register_blueprint(blueprint)
+    register_problems(app)
+    register_commands(app, settings)
+    trace_requests(app)
+    return app
+
+
+def announce_api(app: Flask, stop: threading.Event) -> None:
+    """Say that this API process lives, until ``stop`` is set. Run in a thread."""
+    services: Services = app.extensions["fairline"]
+    name = process_name("api")
+    while True:
+        try:
+            announce(services.engine, Presence(name, "api"))
+        except StateStoreError as error:
+            logger.debug("presence: %s", error)
+        if stop.wait(PRESENCE_SECONDS):
+            return

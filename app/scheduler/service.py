@@ -1,0 +1,106 @@
+"""The loop: every role in its own rhythm, only while this process leads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from celery import Celery
+from sqlalchemy import Engine
+
+from app.config import Settings
+from app.dispatch.publish import Publisher
+from app.scheduler.dispatcher import Dispatcher
+from app.scheduler.leader import RENEW_SECONDS, Leader
+from app.scheduler.promoter import Promoter
+from app.scheduler.reaper import Reaper
+from models.errors import StateStoreError
+from models.presence import PRESENCE_SECONDS, Presence, announce, leave, process_name
+
+logger = logging.getLogger(__name__)
+
+#: Rest after a turn that found nothing to do, and after one that did.
+IDLE_SECONDS = 0.04
+BUSY_SECONDS = 0.002
+#: Rest while the state store is away.
+AWAY_SECONDS = 0.5
+
+
+class Role(Protocol):
+    """Something the scheduler does again and again."""
+
+    def run_once(self, now: float) -> int:
+        """Do it; how many jobs were touched."""
+
+
+@dataclass(slots=True)
+class Rhythm:
+    """A role and how often it is called."""
+
+    role: Role
+    every_seconds: float
+    #: Called by standbys too.
+    always: bool = False
+    due: float = field(default=0.0)
+
+
+class Announcer:
+    """Says that the scheduler lives."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self._engine = engine
+        self._name = name
+
+    def run_once(self, now: float) -> int:
+        announce(self._engine, Presence(self._name, "scheduler"))
+        return 0
+
+
+class SchedulerService:
+    """One scheduler process."""
+
+    def __init__(self, engine: Engine, celery: Celery, settings: Settings) -> None:
+        self._engine = engine
+        self._name = process_name("scheduler")
+        self._leader = Leader(engine, self._name)
+        self._publisher = Publisher(celery, settings.publish_seconds)
+        self._rhythms = [
+            Rhythm(self._leader, RENEW_SECONDS, always=True),
+            Rhythm(Announcer(engine, self._name), PRESENCE_SECONDS, always=True),
+            Rhythm(Reaper(engine, self._leader), 1.0),
+            Rhythm(Promoter(engine, self._leader), 0.1),
+            Rhythm(Dispatcher(engine, self._leader, self._publisher), 0.0),
+        ]
+
+    def run(self, stop: threading.Event) -> None:
+        """Turn until ``stop`` is set, then hand over at once."""
+        away = False
+        while not stop.is_set():
+            try:
+                touched = self.run_once(time.monotonic())
+                away = False
+                stop.wait(BUSY_SECONDS if touched else IDLE_SECONDS)
+            except StateStoreError as error:
+                if not away:
+                    logger.warning("the state store is away: %s", error)
+                away = True
+                stop.wait(AWAY_SECONDS)
+        self._publisher.close()
+        try:
+            self._leader.resign()
+            leave(self._engine, self._name)
+        except StateStoreError as error:
+            logger.warning("could not hand over: %s", error)
+
+    def run_once(self, now: float) -> int:
+        """Call every role that is due; how many jobs were touched."""
+        touched = 0
+        for rhythm in self._rhythms:
+            if now < rhythm.due or not (rhythm.always or self._leader.epoch):
+                continue
+            rhythm.due = now + rhythm.every_seconds
+            touched += rhythm.role.run_once(now)
+        return touched

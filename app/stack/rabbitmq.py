@@ -1,0 +1,149 @@
+"""A private RabbitMQ node, with its own ports, data, cookie and port mapper.
+
+Uses the ``rabbitmq-server`` of the machine but none of its configuration. The packaged
+``/usr/sbin`` wrapper is avoided: it changes the user and writes to the machine's folders.
+Durable queues and persistent messages survive a kill of the node; everything else may be lost,
+which costs nothing because the rows are the truth.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from app.stack.home import Home
+from app.stack.ports import keep_ports
+from app.stack.spec import ProcessSpec, StopStep
+
+#: The real script first: what ``PATH`` finds may be the wrapper.
+CANDIDATES = (
+    "/usr/lib/rabbitmq/bin/rabbitmq-server",
+    "/usr/local/lib/rabbitmq/bin/rabbitmq-server",
+)
+NOT_INSTALLED = "rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server)"
+AMQP_HEADER = b"AMQP\x00\x00\x09\x01"
+#: The first bytes of Connection.Start, the answer of a server that takes clients.
+CONNECTION_START = b"\x01\x00\x00"
+
+CONFIGURATION = """\
+listeners.tcp.1 = 127.0.0.1:{amqp}
+vm_memory_high_watermark.absolute = 1GB
+disk_free_limit.absolute = 50MB
+# A long job keeps its message unacknowledged while it runs.
+consumer_timeout = 43200000
+log.console.level = warning
+"""
+
+
+class NotInstalled(RuntimeError):
+    """There is no rabbitmq-server on this machine."""
+
+
+def find_server() -> Path | None:
+    """The start script of the installed RabbitMQ, if there is one."""
+    for candidate in CANDIDATES:
+        if os.access(candidate, os.X_OK):
+            return Path(candidate)
+    search = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
+    found = shutil.which("rabbitmq-server", path=search)
+    return Path(found) if found else None
+
+
+class EmbeddedRabbitMQ:
+    """A RabbitMQ node below `home`."""
+
+    name = "rabbitmq"
+
+    def __init__(self, home: Path) -> None:
+        self.home = Home(home)
+        self.folder = self.home.path / "rabbitmq"
+
+    @cached_property
+    def ports(self) -> dict[str, int]:
+        """Ports for AMQP, for the Erlang distribution and for the port mapper, once prepared."""
+        ports: dict[str, int] = json.loads((self.folder / "ports.json").read_text())
+        return ports
+
+    def url(self) -> str:
+        """How kombu reaches this node."""
+        return f"amqp://guest:guest@127.0.0.1:{self.ports['amqp']}//"
+
+    def prepare(self) -> None:
+        """Choose free ports and write the configuration; only while the node is down."""
+        if find_server() is None:
+            raise NotInstalled(NOT_INSTALLED)
+        (self.folder / "conf.d").mkdir(parents=True, exist_ok=True)
+        keep_ports(("amqp", "distribution", "epmd"), self.folder / "ports.json")
+        self.__dict__.pop("ports", None)
+        (self.folder / "rabbitmq.conf").write_text(CONFIGURATION.format(**self.ports))
+        # Present and empty: keeps the machine's own files out.
+        (self.folder / "rabbitmq-env.conf").write_text("")
+        (self.folder / "enabled_plugins").write_text("[].\n")
+
+    def processes(self) -> Sequence[ProcessSpec]:
+        """The Erlang port mapper and the node, which would leave a daemonised mapper otherwise."""
+        server = find_server()
+        if server is None:
+            raise NotInstalled(NOT_INSTALLED)
+        return [
+            ProcessSpec(
+                name="epmd",
+                argv=("epmd", "-relaxed_command_check"),
+                env=self._environment(),
+                cwd=self.folder,
+                stop=(StopStep(signal.SIGTERM, 2.0),),
+            ),
+            ProcessSpec(
+                name=self.name,
+                argv=(str(server),),
+                env=self._environment(),
+                cwd=self.folder,
+                stop=(StopStep(signal.SIGTERM, 15.0),),
+            ),
+        ]
+
+    def _environment(self) -> dict[str, str]:
+        folder = self.folder
+        return {
+            "HOME": str(folder),
+            "ERL_EPMD_PORT": str(self.ports["epmd"]),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            # Also reaches the helper that RabbitMQ starts only to bring up a mapper of its own,
+            # which would outlive the stack.
+            "ERL_ZFLAGS": "-start_epmd false",
+            # Makes the script replace itself by the node instead of waiting for it, so the
+            # supervised process is the node.
+            "detached": "true",
+            "RABBITMQ_NODENAME": f"fairline-{self.home.stack_id()}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.ports["amqp"]),
+            "RABBITMQ_DIST_PORT": str(self.ports["distribution"]),
+            "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_PID_FILE": str(folder / "rabbitmq.pid"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+            "RABBITMQ_CONFIG_FILES": str(folder / "conf.d"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
+            "RABBITMQ_CONF_ENV_FILE": str(folder / "rabbitmq-env.conf"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
+                "-kernel inet_dist_use_interface {127,0,0,1} "
+                "+sbwt none +sbwtdcpu none +sbwtdio none"
+            ),
+        }
+
+    def is_ready(self) -> bool:
+        """Whether the node greets AMQP clients."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.ports["amqp"]), timeout=1.0) as client:
+                client.sendall(AMQP_HEADER)
+                return client.recv(3) == CONNECTION_START
+        except OSError:
+            return False

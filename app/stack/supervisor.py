@@ -1,0 +1,235 @@
+"""Keeps the processes of a stack alive, one thread, one loop.
+
+A process that dies is started again, at once or with growing delays if it keeps dying. The
+number of processes of a program can be changed at any time. Stopping goes rank by rank, each
+process through its own steps and finally SIGKILL, so it always ends.
+
+Not guaranteed: anything after the supervisor itself is killed. The kernel then signals the
+direct children, and the next ``up`` or ``down`` clears the rest (`app.stack.leftovers`).
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from app.stack.home import Home
+from app.stack.leftovers import Started, note_started
+from app.stack.logs import LogRotation
+from app.stack.orphans import Orphanage
+from app.stack.restart import decide_restart
+from app.stack.spawn import Child, spawn
+from app.stack.spec import ProcessSpec
+
+TICK_SECONDS = 0.2
+
+
+class SlotState(StrEnum):
+    """Where a slot is in its life."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One row of the process table: a kind of process and how to make the n-th of it."""
+
+    name: str
+    make: Callable[[int], ProcessSpec]
+    #: Lower ranks stop first; a rank stops when the one before is gone.
+    stop_rank: int
+    scalable: bool = False
+
+
+@dataclass(slots=True)
+class Slot:
+    """The place of one process, whichever process fills it at the moment."""
+
+    program: Program
+    number: int
+    spec: ProcessSpec
+    state: SlotState = SlotState.WAITING
+    due_at: float = 0.0
+    child: Child | None = None
+    deaths_in_a_row: int = 0
+    restarts: int = 0
+    stop_step: int = 0
+
+
+class StopRequested(Exception):
+    """Somebody asked the stack to stop."""
+
+
+class NotScalable(ValueError):
+    """There is no such program, or it exists exactly once."""
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+@dataclass
+class Supervisor:
+    """The loop; see the module."""
+
+    home: Home
+    environment: Mapping[str, str]
+    #: Told about deaths and replacements, in words.
+    report: Callable[[str], None] = _silent
+    #: Waits for up to some seconds, less if something happened; serves control requests.
+    pause: Callable[[float], None] = time.sleep
+    #: Only where the whole process serves this supervisor.
+    orphanage: Orphanage | None = None
+    programs: dict[str, Program] = field(default_factory=dict)
+    slots: list[Slot] = field(default_factory=list)
+    tasks: list[Child] = field(default_factory=list)
+    stop_requests: int = 0
+
+    def __post_init__(self) -> None:
+        self._rotation = LogRotation(self.home.path / "logs")
+
+    def add(self, program: Program, count: int = 1) -> None:
+        """Start that many processes of the program in the next tick."""
+        self.programs[program.name] = program
+        taken = {slot.number for slot in self.slots if slot.program is program}
+        free = (number for number in range(1, count + len(taken) + 1) if number not in taken)
+        for number, _ in zip(free, range(count), strict=False):
+            self.slots.append(Slot(program, number, program.make(number)))
+
+    def scale(self, name: str, count: int) -> None:
+        """Make it `count` processes, draining the newest ones if there are more."""
+        program = self._scalable(name)
+        if count < 0:
+            raise ValueError("the number of processes cannot be negative")
+        active = [s for s in self.slots if s.program is program and s.state != SlotState.STOPPING]
+        active.sort(key=lambda slot: slot.number)
+        for slot in active[count:]:
+            self._begin_stop(slot)
+        self.add(program, count - len(active))
+
+    def _scalable(self, name: str) -> Program:
+        names = sorted(program.name for program in self.programs.values() if program.scalable)
+        if name not in names:
+            raise NotScalable(f"{name!r} cannot be scaled; these can: {', '.join(names)}")
+        return self.programs[name]
+
+    def request_stop(self) -> None:
+        """Make the next `wait` raise `StopRequested`; safe in a signal handler."""
+        self.stop_requests += 1
+
+    def wait(self, until: Callable[[], bool], seconds: float = float("inf")) -> bool:
+        """Supervise until the condition holds; false if it does not in that time."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self.tick()
+            if self.stop_requests:
+                raise StopRequested
+            if until():
+                return True
+            if time.monotonic() > deadline:
+                return False
+            self.pause(TICK_SECONDS)
+
+    def run_task(self, spec: ProcessSpec, seconds: float) -> bool:
+        """Run a command to its end, supervising meanwhile; true if it succeeded."""
+        spec.before_start()
+        task = spawn(spec, self.environment, self.home.log(spec.name))
+        self.tasks.append(task)
+        try:
+            return self.wait(lambda: task.poll() is not None, seconds) and task.poll() == 0
+        finally:
+            task.stop()
+            self.tasks.remove(task)
+
+    def tick(self) -> None:
+        """One turn: notice deaths, start what is due, press on with what is stopping."""
+        now = time.monotonic()
+        before = self._pids()
+        for slot in list(self.slots):
+            if slot.child and (status := slot.child.poll()) is not None:
+                self._notice_death(slot, status, now)
+            if slot.state == SlotState.WAITING and slot.due_at <= now:
+                self._start(slot)
+            elif slot.state == SlotState.STOPPING and slot.due_at <= now:
+                self._press_on(slot, now)
+        if self.orphanage:
+            self.orphanage.reap({*self._pids(), *(task.pid for task in self.tasks)})
+        self._rotation.run_once(now)
+        if self._pids() != before:
+            note_started(self.home, [Started.of(s.child) for s in self.slots if s.child])
+
+    def stop_all(self) -> None:
+        """Stop everything rank by rank; a second stop request meanwhile kills instead."""
+        ranks = sorted({slot.program.stop_rank for slot in self.slots})
+        for rank in ranks:
+            members = [slot for slot in self.slots if slot.program.stop_rank == rank]
+            for slot in members:
+                self._begin_stop(slot)
+            while any(slot in self.slots for slot in members):
+                if self.stop_requests > 1:
+                    for slot in members:
+                        if slot.child:
+                            slot.child.kill()
+                self.tick()
+                self.pause(0.05)
+        if self.orphanage:
+            self.orphanage.kill()
+        note_started(self.home, [])
+
+    def _start(self, slot: Slot) -> None:
+        try:
+            slot.spec.before_start()
+            slot.child = spawn(slot.spec, self.environment, self.home.log(slot.spec.name))
+        except OSError as error:
+            self._schedule(slot, lived_seconds=0.0)
+            self.report(f"{slot.spec.name} cannot start: {error}")
+            return
+        slot.state = SlotState.RUNNING
+        if slot.restarts:
+            self.report(f"{slot.spec.name} started again (pid {slot.child.pid})")
+
+    def _notice_death(self, slot: Slot, status: int, now: float) -> None:
+        child, slot.child = slot.child, None
+        if slot.state == SlotState.STOPPING:
+            self.slots.remove(slot)
+        elif child:
+            self._schedule(slot, now - child.started_at)
+            self.report(f"{slot.spec.name} died ({describe(status)})")
+
+    def _schedule(self, slot: Slot, lived_seconds: float) -> None:
+        decision = decide_restart(lived_seconds, slot.deaths_in_a_row)
+        slot.deaths_in_a_row = decision.deaths_in_a_row
+        slot.restarts += 1
+        slot.state = SlotState.WAITING
+        slot.due_at = time.monotonic() + decision.delay_seconds
+
+    def _begin_stop(self, slot: Slot) -> None:
+        if slot.child is None:
+            self.slots.remove(slot)
+        elif slot.state != SlotState.STOPPING:
+            slot.state, slot.stop_step, slot.due_at = SlotState.STOPPING, 0, 0.0
+
+    def _press_on(self, slot: Slot, now: float) -> None:
+        if slot.child is None:
+            return
+        if slot.stop_step >= len(slot.spec.stop):
+            self.report(f"{slot.spec.name} did not stop in time: killed")
+            slot.child.kill()
+            slot.due_at = now + 1.0
+            return
+        step = slot.spec.stop[slot.stop_step]
+        slot.child.send(step.signal)
+        slot.stop_step, slot.due_at = slot.stop_step + 1, now + step.seconds
+
+    def _pids(self) -> list[int]:
+        return [slot.child.pid for slot in self.slots if slot.child]
+
+
+def describe(status: int) -> str:
+    """An exit status in words."""
+    return f"exit status {status}" if status >= 0 else signal.Signals(-status).name

@@ -1,0 +1,58 @@
+"""Celery's settings, the same for API, scheduler and workers.
+
+All of them must load this module: Celery knows about quorum queues only from the queues
+declared here. The broker carries hints, so results, retries, delays and priorities are
+switched off: they live in the row.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from kombu import Exchange, Queue
+
+from app.config import settings
+from models.pools import POOLS
+
+_settings = settings()
+
+broker_url, broker_transport_options = _settings.broker
+broker_connection_timeout = 2
+broker_connection_retry_on_startup = True
+broker_connection_max_retries = None
+# Celery 5.7 drains its event connection for 100 ms a turn while AMQP heartbeats are on,
+# which holds a gevent worker to ten messages a second. TCP keepalive and the heartbeats
+# in the row take over.
+broker_heartbeat = 0
+
+task_queues = [
+    Queue(
+        name,
+        Exchange(""),
+        routing_key=name,
+        durable=True,
+        queue_arguments={"x-queue-type": _settings.queue_type} if _settings.amqp else None,
+    )
+    for name in POOLS
+]
+task_default_queue = "medium"
+task_create_missing_queues = False
+task_default_delivery_mode = "persistent"
+
+task_serializer = "json"
+accept_content = ["json"]
+task_ignore_result = True
+result_backend = None
+task_acks_late = True
+# A message whose worker died comes back; the row decides whether it still means anything.
+task_reject_on_worker_lost = True
+worker_prefetch_multiplier = 1
+worker_disable_rate_limits = True
+worker_enable_remote_control = True
+worker_hijack_root_logger = False
+worker_proc_alive_timeout = 30
+task_send_sent_event = False
+# Flower reads task events; they cost about a tenth of a worker's message rate.
+worker_send_task_events = "flower" not in sys.argv
+enable_utc = True
+timezone = "UTC"

@@ -1,0 +1,42 @@
+"""gunicorn: the API processes. Workers are green; each holds thousands of connections."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from app.config import settings
+
+_settings = settings()
+
+bind = f"{_settings.host}:{_settings.port}"
+workers = _settings.api_workers
+worker_class = "gevent"
+worker_connections = 10_000
+backlog = 4096
+keepalive = 75
+graceful_timeout = 10
+timeout = 30
+accesslog = None
+loglevel = "info"
+# Heartbeats of gunicorn's own go to memory, not to a disk that may stall.
+worker_tmp_dir = "/dev/shm"
+# The socket would lie in the user's home folder, shared by every stack of the machine.
+control_socket_disable = True
+
+
+def post_worker_init(worker: Any) -> None:
+    """Runs in each worker, patched and with the application loaded."""
+    from app.factory import announce_api
+
+    worker.fairline_stop = threading.Event()
+    threading.Thread(
+        target=announce_api, args=(worker.wsgi, worker.fairline_stop), daemon=True
+    ).start()
+
+
+def worker_exit(server: Any, worker: Any) -> None:
+    """Leave the list of living processes."""
+    stop = getattr(worker, "fairline_stop", None)
+    if stop is not None:
+        stop.set()

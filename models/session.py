@@ -1,0 +1,165 @@
+"""The connection to PostgreSQL: one small, measured pool a process.
+
+Statements never block a whole process: psycopg2 waits through a callback, which is green
+under gevent and bounded in time everywhere, so that a frozen server is an error after
+``db_statement_seconds`` instead of a hang.
+
+Telemetry: :class:`PoolStats` (size, in use, waiters) is read by heartbeats and metrics.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2
+import psycopg2.extensions
+from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool.base import ConnectionPoolEntry
+
+from models.config import DatabaseSettings
+from models.errors import StateStoreUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStats:
+    """The connection pool of one process at one moment."""
+
+    #: Connections the pool may open.
+    size: int
+    #: Connections taken now.
+    in_use: int
+    #: Most callers that waited for a connection at one time since the last reading.
+    waiters: int
+
+
+class MeasuredPool(QueuePool):
+    """A queue pool that counts who waits.
+
+    The ``checkout`` event fires after the wait, so the acquisition itself is counted.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._waiting = 0
+        self._peak_waiting = 0
+        self._counting = threading.Lock()
+
+    def _do_get(self) -> ConnectionPoolEntry:
+        if self._overflow < self._max_overflow or self._pool.qsize():
+            return super()._do_get()
+        with self._counting:
+            self._waiting += 1
+            self._peak_waiting = max(self._peak_waiting, self._waiting)
+        try:
+            return super()._do_get()
+        finally:
+            with self._counting:
+                self._waiting -= 1
+
+    def read_stats(self) -> PoolStats:
+        """The state of the pool; resets the peak of waiters."""
+        with self._counting:
+            peak, self._peak_waiting = self._peak_waiting, self._waiting
+        return PoolStats(self.size() + self._max_overflow, self.checkedout(), peak)
+
+
+def _wait_callback(connect_seconds: float, statement_seconds: float) -> Any:
+    """How psycopg2 waits for the server: bounded, and green under gevent."""
+    try:
+        from gevent.monkey import is_module_patched
+        from gevent.socket import timeout as green_timeout
+        from gevent.socket import wait_read, wait_write
+
+        green = is_module_patched("socket")
+    except ImportError:
+        green = False
+
+    def wait_green(fd: int, event: int, seconds: float) -> bool:
+        waiter = wait_read if event == select.POLLIN else wait_write
+        try:
+            waiter(fd, timeout=seconds)
+        except green_timeout:
+            return False
+        return True
+
+    def wait_plain(fd: int, event: int, seconds: float) -> bool:
+        poller = select.poll()
+        poller.register(fd, event)
+        return bool(poller.poll(seconds * 1000))
+
+    wait = wait_green if green else wait_plain
+
+    def callback(connection: Any) -> None:
+        connecting = connection.status == psycopg2.extensions.STATUS_SETUP
+        deadline = time.monotonic() + (connect_seconds if connecting else statement_seconds)
+        while True:
+            state = connection.poll()
+            if state == psycopg2.extensions.POLL_OK:
+                return
+            event = select.POLLIN if state == psycopg2.extensions.POLL_READ else select.POLLOUT
+            if not wait(connection.fileno(), event, max(0.0, deadline - time.monotonic())):
+                # psycopg2 closes a connection whose callback raised: it is never reused.
+                raise psycopg2.OperationalError("the server did not answer in time")
+
+    return callback
+
+
+def open_engine(settings: DatabaseSettings, *, process: str = "fairline") -> Engine:
+    """The engine of this process: autocommit, because each group is one statement.
+
+    A statement that changes several tables does so in one ``WITH``; a plain
+    ``engine.begin()`` would cost two more round trips a group.
+    """
+    psycopg2.extensions.set_wait_callback(
+        _wait_callback(settings.db_connect_seconds, settings.db_statement_seconds)
+    )
+    return create_engine(
+        settings.database_url,
+        poolclass=MeasuredPool,
+        pool_size=settings.db_pool_size,
+        max_overflow=0,
+        pool_timeout=settings.db_connect_seconds,
+        isolation_level="AUTOCOMMIT",
+        connect_args={
+            "application_name": process[:63],
+            "options": "-c timezone=UTC -c jit=off",
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+        },
+    )
+
+
+def pool_stats(engine: Engine) -> PoolStats:
+    """How the engine's pool is doing."""
+    pool = engine.pool
+    assert isinstance(pool, MeasuredPool)
+    return pool.read_stats()
+
+
+@contextmanager
+def connection(engine: Engine) -> Iterator[Connection]:
+    """A connection for one statement; every way the server can be away is one error."""
+    try:
+        with engine.connect() as taken:
+            yield taken
+    except (OperationalError, InterfaceError, PoolTimeout) as error:
+        raise StateStoreUnavailable(str(getattr(error, "orig", error)).strip()) from error
+
+
+@contextmanager
+def transaction(engine: Engine) -> Iterator[Connection]:
+    """A transaction of several statements, for the cold paths."""
+    with connection(engine) as taken:
+        scoped = taken.execution_options(isolation_level="READ COMMITTED")
+        with scoped.begin():
+            yield scoped

@@ -1,0 +1,211 @@
+"""The tables, as SQLAlchemy sees them. Hot statements are written out beside their callers.
+
+``jobs`` is the hot table. Its partial indexes cover live states only, its lease column is
+not indexed (a heartbeat stays a heap-only update), and payloads beyond half a kilobyte
+move out of the row, so that a status change copies little.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    JSON,
+    BigInteger,
+    DateTime,
+    Identity,
+    Index,
+    Integer,
+    Numeric,
+    SmallInteger,
+    Text,
+    Uuid,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ENUM
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from models.states import JobStatus
+
+Moment = DateTime(timezone=True)
+status_type = ENUM(*[status.value for status in JobStatus], name="job_status")
+
+
+class Base(DeclarativeBase):
+    """Every table of Fairline."""
+
+
+class Tenant(Base):
+    """Whose work it is."""
+
+    __tablename__ = "tenants"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
+    name: Mapped[str] = mapped_column(Text, unique=True)
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+
+
+class Job(Base):
+    """One piece of work and where it is on its way: the truth every process agrees on."""
+
+    __tablename__ = "jobs"
+
+    id: Mapped[str] = mapped_column(Uuid(as_uuid=False), primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(BigInteger)
+    #: Raised by every dispatch; whoever holds an older number can write nothing.
+    lease: Mapped[int] = mapped_column(Integer, server_default="0")
+    #: Tries spent so far.
+    attempt: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    #: Runs that were put off (dependency away, snoozed) without spending a try.
+    deferrals: Mapped[int] = mapped_column(Integer, server_default="0")
+    #: Workers that were lost while running it.
+    crashes: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    priority: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    status: Mapped[str] = mapped_column(status_type)
+    type: Mapped[str] = mapped_column(Text)
+    pool: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+    execute_at: Mapped[datetime | None] = mapped_column(Moment)
+    not_after: Mapped[datetime | None] = mapped_column(Moment)
+    dispatched_at: Mapped[datetime | None] = mapped_column(Moment)
+    started_at: Mapped[datetime | None] = mapped_column(Moment)
+    finished_at: Mapped[datetime | None] = mapped_column(Moment)
+    #: When a dispatch without a claim, or a claim without a heartbeat, counts as lost.
+    lease_expires_at: Mapped[datetime | None] = mapped_column(Moment)
+    #: Process that holds the claim.
+    worker: Mapped[str | None] = mapped_column(Text)
+    #: W3C trace context of the submission.
+    traceparent: Mapped[str | None] = mapped_column(Text)
+    error_class: Mapped[str | None] = mapped_column(Text)
+    error_message: Mapped[str | None] = mapped_column(Text)
+    payload: Mapped[Any] = mapped_column(JSON)
+    result: Mapped[Any | None] = mapped_column(JSON)
+
+    __table_args__ = (
+        Index(
+            "jobs_line",
+            "pool",
+            text("priority DESC"),
+            "id",
+            postgresql_where=text("status = 'queued'"),
+        ),
+        Index(
+            "jobs_in_flight",
+            "pool",
+            postgresql_where=text("status IN ('dispatched', 'running')"),
+        ),
+        Index("jobs_due", "execute_at", postgresql_where=text("status = 'scheduled'")),
+        {
+            "postgresql_with": {
+                "fillfactor": "80",
+                "toast_tuple_target": "512",
+                "autovacuum_vacuum_scale_factor": "0.01",
+                "autovacuum_vacuum_threshold": "1000",
+                "autovacuum_vacuum_insert_scale_factor": "0.2",
+                "autovacuum_vacuum_cost_delay": "0",
+            }
+        },
+    )
+
+
+class Application(Base):
+    """A candidate's application; shares its id with the job that scores it."""
+
+    __tablename__ = "applications"
+
+    id: Mapped[str] = mapped_column(Uuid(as_uuid=False), primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(BigInteger)
+    candidate: Mapped[str] = mapped_column(Text)
+    role: Mapped[str] = mapped_column(Text)
+    score: Mapped[Decimal | None] = mapped_column(Numeric(5, 2))
+    rationale: Mapped[str | None] = mapped_column(Text)
+    scored_at: Mapped[datetime | None] = mapped_column(Moment)
+
+    __table_args__ = (
+        # Both pages of the leaderboard and a rank are one walk along this index.
+        Index(
+            "applications_ranking",
+            "tenant_id",
+            "role",
+            text("score DESC"),
+            "id",
+            postgresql_where=text("score IS NOT NULL"),
+        ),
+        {"postgresql_with": {"fillfactor": "80"}},
+    )
+
+
+class JobCount(Base):
+    """Jobs per tenant, pool and state, exact in every transaction; tenant 0 is everybody.
+
+    Spread over shards, so that processes do not wait for each other's commit on one row:
+    a single shard may be negative, only the sum over shards counts. Counts of terminal
+    states only grow; removing old rows does not lower them.
+    """
+
+    __tablename__ = "job_counts"
+
+    tenant_id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    pool: Mapped[str] = mapped_column(Text, primary_key=True)
+    shard: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
+    scheduled: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    queued: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    dispatched: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    running: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    succeeded: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    dead: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    cancelled: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    expired: Mapped[int] = mapped_column(BigInteger, server_default="0")
+
+    __table_args__ = (
+        {"postgresql_with": {"fillfactor": "50", "autovacuum_vacuum_threshold": "200"}},
+    )
+
+
+class Process(Base):
+    """A process of the stack that is alive, and how it is doing."""
+
+    __tablename__ = "processes"
+
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    #: ``api``, ``scheduler`` or ``worker``.
+    kind: Mapped[str] = mapped_column(Text)
+    pools: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")
+    slots: Mapped[int] = mapped_column(Integer, server_default="0")
+    busy: Mapped[int] = mapped_column(Integer, server_default="0")
+    draining: Mapped[bool] = mapped_column(server_default=text("false"))
+    db_size: Mapped[int] = mapped_column(Integer, server_default="0")
+    db_in_use: Mapped[int] = mapped_column(Integer, server_default="0")
+    db_waiters: Mapped[int] = mapped_column(Integer, server_default="0")
+    started_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+    heartbeat_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+
+
+class Leader(Base):
+    """Who may act as the scheduler, fenced by an epoch."""
+
+    __tablename__ = "leaders"
+
+    role: Mapped[str] = mapped_column(Text, primary_key=True)
+    holder: Mapped[str] = mapped_column(Text)
+    #: Raised by every change of holder.
+    epoch: Mapped[int] = mapped_column(BigInteger)
+    expires_at: Mapped[datetime] = mapped_column(Moment)
+    #: When the holder last reached the broker.
+    broker_seen_at: Mapped[datetime | None] = mapped_column(Moment)
+
+
+class ExpressLane(Base):
+    """The scheduler's permission to dispatch in the request, while a pool has no line."""
+
+    __tablename__ = "express_lanes"
+
+    pool: Mapped[str] = mapped_column(Text, primary_key=True)
+    #: Jobs that may still be dispatched on this permission.
+    credit: Mapped[int] = mapped_column(Integer, server_default="0")
+    granted_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+
+    __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)

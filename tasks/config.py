@@ -1,0 +1,35 @@
+"""Settings of the workers and the jobs they run, read once from the environment."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal
+
+from pydantic import Field, SecretStr
+
+from models.config import DatabaseSettings
+
+
+class TaskSettings(DatabaseSettings):
+    """What a worker needs beyond the state store."""
+
+    #: Who scores applications: a 1.5-second simulation or Claude.
+    scorer: Literal["simulated", "claude"] = "simulated"
+    #: How long the simulated scorer takes.
+    score_seconds: float = Field(default=1.5, ge=0)
+    #: The model the Claude scorer asks.
+    claude_model: str = "claude-haiku-5-5"
+    #: Where the Messages API is; empty means the SDK's default.
+    claude_base_url: str = ""
+    #: API key for Claude; empty means the SDK's own ``ANTHROPIC_API_KEY``.
+    claude_api_key: SecretStr = SecretStr("")
+    #: How long one call to Claude may take, connection included.
+    claude_timeout_seconds: float = Field(default=45.0, gt=0)
+    #: Comma-separated modules that register more job types.
+    job_modules: str = ""
+
+
+@cache
+def task_settings() -> TaskSettings:
+    """The settings of this process."""
+    return TaskSettings()

@@ -1,0 +1,122 @@
+"""Celery shims: one Celery task a job type, and the life of a worker process.
+
+Celery carries messages and shows them in Flower; what happens to a job is decided by the
+row. A task therefore never fails for Celery: its outcome is in the row.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from celery import Celery
+from celery.signals import (
+    worker_init,
+    worker_process_init,
+    worker_process_shutdown,
+    worker_shutdown,
+    worker_shutting_down,
+)
+
+from models.ids import parse_id
+from models.pools import POOLS
+from models.presence import process_name
+from models.session import open_engine
+from tasks.config import TaskSettings, task_settings
+from tasks.registry import JobType, load_types
+from tasks.runtime.claim import JobRef
+from tasks.runtime.execute import execute
+from tasks.runtime.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerProcess:
+    """The worker runtime of this process, once Celery has started it."""
+
+    worker: Worker | None = None
+    helpers: ThreadPoolExecutor | None = None
+    pools: Sequence[str] = tuple(POOLS)
+
+
+this = WorkerProcess()
+
+
+def register_tasks(celery: Celery, settings: TaskSettings) -> dict[str, JobType]:
+    """Give every job type a Celery task of its name."""
+    types = load_types(settings.job_modules)
+    for name in types:
+        celery.task(_run_message, name=name, bind=True, ignore_result=True)
+    return types
+
+
+def _run_message(task: Any, refs: list[list[Any]]) -> None:
+    """Body of every task: ``refs`` is a list of [job id, lease number]."""
+    if this.worker is None or this.helpers is None:
+        raise RuntimeError("this process is no worker")
+    message = parse_refs(refs)
+    if message:
+        execute(message, this.worker, this.helpers)
+
+
+def parse_refs(refs: Any) -> tuple[JobRef, ...]:
+    """The references of a message; what is no reference is dropped, the row decides anyway."""
+    if not isinstance(refs, list):
+        return ()
+    message = []
+    for ref in refs:
+        match ref:
+            case [str(text), int(lease)] if 0 <= lease < 2**31 and (job_id := parse_id(text)):
+                message.append(JobRef(job_id, lease))
+            case _:
+                logger.warning("dropped something that is no reference: %.100r", ref)
+    return tuple(message)
+
+
+def slots_ahead(slots: int) -> int:
+    """Messages a green worker takes beyond its slots, so that no slot waits for a claim."""
+    return max(1, slots // 5)
+
+
+@worker_init.connect
+def _begin_green(sender: Any, **_: Any) -> None:
+    """Green pools run in this very process; ``worker_process_init`` never fires for them."""
+    this.pools = tuple(name for name in sender.app.amqp.queues.consume_from if name in POOLS)
+    if "prefork" in str(sender.pool_cls):
+        return
+    slots = sender.concurrency
+    # Celery's concurrency becomes the number of messages at hand; slots stay what -c said.
+    sender.concurrency = slots + slots_ahead(slots)
+    _begin(slots)
+
+
+@worker_process_init.connect
+def _begin_prefork(**_: Any) -> None:
+    """A prefork child is a worker of its own with one slot."""
+    _begin(1)
+
+
+def _begin(slots: int) -> None:
+    settings = task_settings()
+    types = load_types(settings.job_modules)
+    name = process_name("worker")
+    engine = open_engine(settings, process=name)
+    this.worker = Worker(engine, types, name=name, pools=this.pools, slots=slots)
+    this.helpers = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="job")
+    this.worker.start()
+
+
+@worker_shutting_down.connect
+def _drain(**_: Any) -> None:
+    if this.worker is not None:
+        this.worker.draining = True
+
+
+@worker_shutdown.connect
+@worker_process_shutdown.connect
+def _end(**_: Any) -> None:
+    if this.worker is not None:
+        this.worker.stop()
+        this.worker = None

@@ -1,0 +1,1 @@
+"""Built-in job types, one file each."""

@@ -1,0 +1,32 @@
+"""``score_application``: scores a candidate's application and puts it on the leaderboard."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from tasks.registry import job_type
+from tasks.runtime.context import JobContext
+from tasks.scorers import Application, current_scorer
+
+#: The leaderboard is written by the statement that settles the job: never one without
+#: the other, and never twice.
+PROJECT_SCORE = """
+    UPDATE applications AS application
+    SET score = (settled.result ->> 'score')::numeric,
+        rationale = settled.result ->> 'rationale',
+        scored_at = now()
+    FROM settled
+    WHERE settled.type = 'score_application' AND settled.status = 'succeeded'
+      AND application.id = settled.id
+"""
+
+
+@job_type(
+    "score_application", pool="medium", timeout=60, dependency="claude", project=PROJECT_SCORE
+)
+def score_application(ctx: JobContext, payload: Any) -> Any:
+    score = current_scorer().score(
+        Application(payload["candidate"], payload["role"], payload["payload"])
+    )
+    return asdict(score)

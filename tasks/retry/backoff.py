@@ -1,0 +1,34 @@
+"""How long to wait before the next run."""
+
+from __future__ import annotations
+
+from random import Random
+
+#: Waits after the first, second, … failure of the job's own making.
+APP_ERROR_SECONDS = (1.0, 5.0, 30.0, 300.0, 1800.0)
+#: First and longest wait for a dependency that did not say how long it needs.
+DEPENDENCY_FIRST_SECONDS = 2.0
+DEPENDENCY_MAX_SECONDS = 300.0
+#: A dependency that asks for more than this is asked again after this long.
+RETRY_AFTER_MAX_SECONDS = 3600.0
+#: Share of a wait that chance may add or take, so that jobs do not come back in step.
+JITTER = 0.1
+
+
+def backoff_seconds(failures: int) -> float:
+    """The wait after ``failures`` failures of the job's own making (at least one)."""
+    return APP_ERROR_SECONDS[min(failures, len(APP_ERROR_SECONDS)) - 1]
+
+
+def dependency_seconds(deferrals: int, retry_after: float | None) -> float:
+    """The wait for a dependency: what it asked for, else doubling up to five minutes."""
+    if retry_after is not None:
+        return min(max(retry_after, 0.0), RETRY_AFTER_MAX_SECONDS)
+    doubled = DEPENDENCY_FIRST_SECONDS * 2.0 ** min(deferrals, 20)
+    return min(doubled, DEPENDENCY_MAX_SECONDS)
+
+
+def jittered(seconds: float, chance: Random, *, never_less: bool = False) -> float:
+    """``seconds`` moved by up to a tenth; ``never_less`` only lengthens (retry-after)."""
+    low = 0.0 if never_less else -JITTER
+    return seconds * (1.0 + chance.uniform(low, JITTER))

@@ -1,0 +1,1 @@
+"""Running jobs: claim → run → classify → settle, all of it fenced by the lease."""

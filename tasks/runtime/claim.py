@@ -1,0 +1,80 @@
+"""Claim: a dispatched job becomes running under the lease number of its message.
+
+A message whose number or state does not match finds no row and runs nothing: it was
+redelivered, reaped, cancelled or forged. A job past its ``not_after`` expires here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Engine
+
+from models.pools import lease_interval_sql
+from models.session import connection
+
+CLAIM = f"""
+    UPDATE jobs AS job
+    SET status = CASE WHEN job.not_after < now() THEN 'expired'::job_status
+                      ELSE 'running'::job_status END,
+        finished_at = CASE WHEN job.not_after < now() THEN now() END,
+        started_at = now(),
+        worker = %(worker)s,
+        lease_expires_at = now() + {lease_interval_sql("job.pool")}
+    FROM unnest(%(ids)s::uuid[], %(leases)s::int[]) AS ref (id, lease)
+    WHERE job.id = ref.id AND job.lease = ref.lease AND job.status = 'dispatched'
+    RETURNING job.id::text, job.lease, job.tenant_id, job.type, job.pool, job.attempt,
+              job.deferrals, job.crashes, job.traceparent, job.created_at, job.payload,
+              job.status = 'running'
+"""
+
+
+class JobRef(NamedTuple):
+    """All that a message says."""
+
+    id: str
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to run a job and to write its end, for as long as the lease holds."""
+
+    ref: JobRef
+    tenant_id: int
+    type: str
+    pool: str
+    attempt: int
+    deferrals: int
+    crashes: int
+    traceparent: str | None
+    created_at: datetime
+    payload: Any
+
+
+def claim_group(
+    engine: Engine, worker: str, messages: Sequence[tuple[JobRef, ...]]
+) -> list[tuple[Claim, ...]]:
+    """Claim the references of many messages in one statement; each gets its own claims."""
+    refs = [ref for message in messages for ref in message]
+    with connection(engine) as taken:
+        rows = taken.exec_driver_sql(
+            CLAIM,
+            {
+                "worker": worker,
+                "ids": [ref.id for ref in refs],
+                "leases": [ref.lease for ref in refs],
+            },
+        ).all()
+    claimed = {
+        JobRef(row[0], row[1]): Claim(JobRef(row[0], row[1]), *row[2:11])
+        for row in rows
+        if row[11]
+    }
+    # A message delivered twice into one group gets its job once.
+    return [
+        tuple(claimed.pop(ref) for ref in message if ref in claimed) for message in messages
+    ]

@@ -1,0 +1,80 @@
+"""The answer a model must give: the schema it is held to, and the checks made again on arrival.
+
+Structured output makes the shape very likely, not certain: a truncated, refused or proxied answer
+does not follow it, and ranges cannot be part of the schema at all. Whatever fails a check here is
+a ``MalformedAnswer``; nothing is repaired or guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NoReturn
+
+from tasks.errors import MalformedAnswer
+from tasks.scorers.rubric import CRITERIA
+from tasks.scorers.untrusted import visible
+
+#: JSON schema of the answer. The API refuses ``minimum``, ``maximum`` and ``maxLength``, so the
+#: descriptions carry them. The rationale comes first: a model writes in this order, and marks that
+#: follow a stated reason are steadier than a reason found for given marks.
+ANSWER_SCHEMA: dict[str, object] = {
+    "type": "object",
+    "properties": {
+        "rationale": {
+            "type": "string",
+            "description": "One or two sentences, at most 300 characters.",
+        },
+        "criteria": {
+            "type": "object",
+            "properties": {
+                c.key: {"type": "number", "description": f"Mark from 0 to 100: {c.title}."}
+                for c in CRITERIA
+            },
+            "required": [c.key for c in CRITERIA],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["rationale", "criteria"],
+    "additionalProperties": False,
+}
+
+
+def parse_answer(text: str) -> tuple[dict[str, float], str]:
+    """The marks by criterion and the rationale in a model's answer."""
+    try:
+        answer = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise MalformedAnswer("the answer is nested too deeply") from None
+    except ValueError as error:
+        raise MalformedAnswer(f"the answer is not JSON: {error}") from None
+    fields = _object(answer, "the answer", {"rationale", "criteria"})
+    marks = _object(fields["criteria"], "criteria", {c.key for c in CRITERIA})
+    rationale = fields["rationale"]
+    if not isinstance(rationale, str):
+        raise MalformedAnswer("the rationale is not a string")
+    return {key: _mark(key, mark) for key, mark in marks.items()}, " ".join(
+        visible(rationale).split()
+    )
+
+
+def _object(value: Any, what: str, keys: set[str]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise MalformedAnswer(f"{what} is not an object")
+    if missing := sorted(keys - value.keys()):
+        raise MalformedAnswer(f"{what} lacks {', '.join(missing)}")
+    if extra := len(value.keys() - keys):
+        raise MalformedAnswer(f"{what} has {extra} fields nobody asked for")
+    return value
+
+
+def _mark(key: str, mark: Any) -> float:
+    if isinstance(mark, bool) or not isinstance(mark, (int, float)):
+        raise MalformedAnswer(f"the mark for {key} is not a number")
+    if not 0 <= mark <= 100 or not math.isfinite(mark):
+        raise MalformedAnswer(f"the mark for {key} is not within 0 to 100: {mark!r:.40}")
+    return float(mark)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number in JSON")

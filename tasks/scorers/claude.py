@@ -1,0 +1,192 @@
+"""A scorer that asks Claude through the ``anthropic`` SDK.
+
+One call is one HTTP request: the SDK's own retries are off, because the platform retries by
+failure class and honours ``retry-after``. The whole call, connection included, ends within
+``timeout_seconds``, under gevent and in plain threads (see ``deadline`` for the one exception).
+The client is made on first use, once, and shared by all slots of the process.
+
+Does not promise the same score twice: the API has no sampling parameters to pin. Does not promise
+that the rubric is really cached: models ignore ``cache_control`` on prompts below their minimum.
+
+Telemetry: the SDK's span ``anthropic.messages.create``, without content whatever the environment
+says, since applications are personal data.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import anthropic
+import httpx2
+from anthropic import DefaultHttpxClient
+from anthropic.types import Message
+
+from tasks.errors import MalformedAnswer, Permanent
+from tasks.scorers.answer import ANSWER_SCHEMA, parse_answer
+from tasks.scorers.deadline import DeadlinePassed, deadline, hold
+from tasks.scorers.failures import failure_of
+from tasks.scorers.protocol import Application, Score, Usage
+from tasks.scorers.rubric import RUBRIC_HASH, RUBRIC_TEXT, weighted_score
+from tasks.scorers.untrusted import as_data
+
+if TYPE_CHECKING:
+    from anthropic.types import MessageParam, OutputConfigParam, TextBlockParam
+
+#: Room for the answer (about 150 tokens) and for a model that thinks first by itself.
+_MAX_TOKENS = 4096
+#: More than the slots of any worker process, so that no call waits for another's connection.
+_MAX_CONNECTIONS = 256
+#: Shorter than the idle limits of servers and proxies, so that a reused connection is alive.
+_KEEPALIVE_SECONDS = 15.0
+_CONNECT_SECONDS = 5.0
+
+_SYSTEM: list[TextBlockParam] = [
+    {"type": "text", "text": RUBRIC_TEXT, "cache_control": {"type": "ephemeral"}}
+]
+_OUTPUT: OutputConfigParam = {"format": {"type": "json_schema", "schema": ANSWER_SCHEMA}}
+
+
+class ClaudeScorer:
+    """Scores by asking a Claude model to mark the rubric's criteria."""
+
+    def __init__(
+        self, *, model: str, timeout_seconds: float, api_key: str = "", base_url: str = ""
+    ) -> None:
+        self._model = model
+        self._timeout_seconds = timeout_seconds
+        self._api_key = api_key
+        self._base_url = base_url
+        self._made: anthropic.Anthropic | None = None
+        self._making = threading.Lock()
+
+    def score(self, application: Application) -> Score:
+        """Claude's score for the application."""
+        message = self._ask(_turn(application))
+        marks, rationale = parse_answer(_text(message))
+        return Score(
+            score=weighted_score(marks),
+            rationale=rationale,
+            model=str(getattr(message, "model", "") or self._model),
+            rubric=RUBRIC_HASH,
+            usage=_usage(message),
+        )
+
+    def close(self) -> None:
+        """Give back the connections; the next call opens new ones."""
+        with self._making:
+            made, self._made = self._made, None
+        if made is not None:
+            made.close()
+
+    def _ask(self, turn: MessageParam) -> Message:
+        client = self._client()
+        try:
+            with deadline(self._timeout_seconds):
+                message: object = client.messages.create(
+                    model=self._model,
+                    max_tokens=_MAX_TOKENS,
+                    system=_SYSTEM,
+                    messages=[turn],
+                    output_config=_OUTPUT,
+                )
+        except (DeadlinePassed, anthropic.AnthropicError, ValueError, RecursionError) as error:
+            secrets = [secret for secret in (client.api_key, client.auth_token) if secret]
+            # Not chained: an SDK error holds the request, and the request holds the key.
+            raise failure_of(error, secrets=secrets) from None
+        # The SDK hands back a bare string for a 200 that is no JSON.
+        if not isinstance(message, Message):
+            raise MalformedAnswer("Claude's answer is not a message")
+        return message
+
+    def _client(self) -> anthropic.Anthropic:
+        if (made := self._made) is not None:
+            return made
+        with self._making:
+            if self._made is None:
+                self._made = self._make_client()
+            return self._made
+
+    def _make_client(self) -> anthropic.Anthropic:
+        wait = min(_CONNECT_SECONDS, self._timeout_seconds)
+        timeout = httpx2.Timeout(self._timeout_seconds, connect=wait, pool=wait)
+        limits = httpx2.Limits(
+            max_connections=_MAX_CONNECTIONS,
+            max_keepalive_connections=_MAX_CONNECTIONS,
+            keepalive_expiry=_KEEPALIVE_SECONDS,
+        )
+        # The API never redirects, and an application must not follow one to somebody else.
+        http_client = DefaultHttpxClient(timeout=timeout, limits=limits, follow_redirects=False)
+        hold(http_client)
+        try:
+            client = anthropic.Anthropic(
+                api_key=self._api_key.strip() or None,
+                base_url=self._base_url or None,
+                timeout=timeout,
+                max_retries=0,
+                http_client=http_client,
+                open_telemetry={"traces": {"content_mode": "metadata_only"}},
+            )
+        except anthropic.AnthropicError as error:
+            raise failure_of(error) from None
+        _check_credentials(client)
+        # The first access imports the resource: better under the lock than in fifty slots.
+        client.messages  # noqa: B018
+        return client
+
+
+def _check_credentials(client: anthropic.Anthropic) -> None:
+    """Refuse here what would otherwise fail inside a request, with the key in the error's text."""
+    secret = client.api_key or client.auth_token
+    if secret is None and client.credentials is None:
+        raise Permanent(
+            "there is no API key for Claude: set FAIRLINE_CLAUDE_API_KEY or ANTHROPIC_API_KEY"
+        )
+    if secret is not None and not (secret.isascii() and secret.isprintable() and " " not in secret):
+        raise Permanent("the API key for Claude has characters that no HTTP header can carry")
+
+
+def _turn(application: Application) -> MessageParam:
+    return {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": as_data(application)},
+            {"type": "text", "text": "Mark the application above by the rubric."},
+        ],
+    }
+
+
+def _text(message: Message) -> str:
+    """The text of a complete answer; the SDK does not validate what it parses, so this does."""
+    match message.stop_reason:
+        case "end_turn":
+            pass
+        case "max_tokens" | "model_context_window_exceeded":
+            raise MalformedAnswer(f"the answer is cut off ({message.stop_reason})")
+        case "refusal":
+            raise MalformedAnswer("Claude refused to score this application")
+        case other:
+            raise MalformedAnswer(f"the answer stopped for an unexpected reason: {other!r:.40}")
+    content = getattr(message, "content", None)
+    if not isinstance(content, list):
+        raise MalformedAnswer("the answer has no content")
+    # By type and not by position: a model that thinks puts that first.
+    texts = [getattr(block, "text", None) for block in content if _is_text(block)]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise MalformedAnswer("the answer has no text")
+    return "".join(str(text) for text in texts)
+
+
+def _is_text(block: object) -> bool:
+    return getattr(block, "type", None) == "text"
+
+
+def _usage(message: Message) -> Usage:
+    used = getattr(message, "usage", None)
+    cached = (
+        getattr(used, name, None) or 0
+        for name in ("cache_creation_input_tokens", "cache_read_input_tokens")
+    )
+    # ``Usage`` refuses whatever is no count, a field that is missing included.
+    fresh = Usage(getattr(used, "input_tokens", -1), getattr(used, "output_tokens", -1))
+    return Usage(fresh.input_tokens + sum(cached), fresh.output_tokens)

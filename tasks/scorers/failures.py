@@ -1,0 +1,69 @@
+"""What a failed call to Claude means for the job: try again later, or never.
+
+A refusal that time may cure (rate limit, overload, their error, our network) is a
+``DependencyFailure`` and carries the wait that was asked for. A request that is wrong stays wrong
+and is ``Permanent``. The messages quote the API's own words, shortened, without any secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+import anthropic
+
+from tasks.errors import DependencyFailure, JobError, MalformedAnswer, Permanent
+from tasks.scorers.deadline import DeadlinePassed
+from tasks.scorers.retry_after import retry_after_seconds
+
+#: The dependency's name, as job types declare it.
+DEPENDENCY = "claude"
+
+# 408 and 499: the request was cut short; 409 and 425: it came at a bad moment.
+_PASSING_STATUSES = frozenset({408, 409, 425, 429, 499})
+# The kind of error decides where a gateway has replaced the status.
+_PASSING_KINDS = frozenset({"rate_limit_error", "overloaded_error", "api_error", "timeout_error"})
+_QUOTED_CHARACTERS = 300
+
+
+def failure_of(error: Exception, *, secrets: Collection[str] = ()) -> JobError:
+    """The job error that this failed call amounts to."""
+    match error:
+        case DeadlinePassed() | anthropic.APITimeoutError():
+            return DependencyFailure(DEPENDENCY, "Claude did not answer in time")
+        case anthropic.APIConnectionError():
+            reason = _quoted(_reason(error), secrets)
+            return DependencyFailure(DEPENDENCY, f"Claude could not be reached: {reason}")
+        case anthropic.APIStatusError():
+            return _refusal(error, secrets)
+        case anthropic.AnthropicError():
+            return Permanent(f"Claude cannot be asked: {_quoted(str(error), secrets)}")
+        case _:
+            kind = type(error).__name__
+            return MalformedAnswer(f"Claude's answer cannot be read ({kind})")
+
+
+def _refusal(error: anthropic.APIStatusError, secrets: Collection[str]) -> JobError:
+    status = error.status_code
+    words = error.api_message if isinstance(error.api_message, str) else "no reason given"
+    message = f"Claude answered {status}: {_quoted(words, secrets)}"
+    if error.request_id:
+        message += f" (request {_quoted(error.request_id, secrets)})"
+    if status in _PASSING_STATUSES or status >= 500 or error.type in _PASSING_KINDS:
+        wait = retry_after_seconds(
+            error.response.headers, rate_limited=status == 429, now=datetime.now(UTC)
+        )
+        return DependencyFailure(DEPENDENCY, message, retry_after=wait)
+    return Permanent(message)
+
+
+def _reason(error: Exception) -> str:
+    cause = error.__cause__
+    return str(error) if cause is None else f"{type(cause).__name__}: {cause}"
+
+
+def _quoted(text: str, secrets: Collection[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "[secret]")
+    # Shortened after the replacement: half a secret would not be recognised.
+    return " ".join(text.split())[:_QUOTED_CHARACTERS]

@@ -1,0 +1,71 @@
+"""Real PostgreSQL and real RabbitMQ: one private server a run, a fresh database a test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from app.stack.postgres import EmbeddedPostgres
+from app.stack.rabbitmq import EmbeddedRabbitMQ, find_server
+from app.stack.services import Running, running
+from models.config import DatabaseSettings
+from models.ids import new_id
+from models.session import open_engine
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def services_home() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="fairline-test-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def postgres(services_home: Path) -> Iterator[Running[EmbeddedPostgres]]:
+    server = EmbeddedPostgres(services_home)
+    with running(server, services_home / "logs") as started:
+        server.create_database("template_fairline")
+        subprocess.run(
+            [sys.executable, "-m", "alembic", "upgrade", "head"],
+            cwd=ROOT,
+            env={**os.environ, "FAIRLINE_DATABASE_URL": server.url("template_fairline")},
+            check=True,
+            capture_output=True,
+        )
+        yield started
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(services_home: Path) -> Iterator[Running[EmbeddedRabbitMQ]]:
+    if find_server() is None:
+        if os.environ.get("CI"):
+            pytest.fail("rabbitmq-server is not installed")
+        pytest.skip("rabbitmq-server is not installed")
+    with running(EmbeddedRabbitMQ(services_home), services_home / "logs") as started:
+        yield started
+
+
+@pytest.fixture
+def database_url(postgres: Running[EmbeddedPostgres]) -> Iterator[str]:
+    """A migrated database of the test's own, with the tenant ``demo`` as number 1."""
+    name = f"test_{new_id().replace('-', '')}"
+    postgres.service.create_database(name, template="template_fairline")
+    yield postgres.service.url(name)
+    postgres.service.drop_database(name)
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    opened = open_engine(DatabaseSettings(database_url=database_url, db_pool_size=5))
+    with opened.connect() as connection:
+        connection.exec_driver_sql("INSERT INTO tenants (name) VALUES ('demo')")
+    yield opened
+    opened.dispose()

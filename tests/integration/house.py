@@ -1,0 +1,137 @@
+"""A house for tests: puts jobs into the table and acts on them as the processes do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Engine, Row
+
+from app.admission.admit import admit_group
+from app.admission.submission import Submission
+from app.dispatch.mark import Dispatch, mark
+from app.dispatch.publish import Publisher
+from app.scheduler.leader import Leader
+from models.ids import new_id
+from tasks.registry import JobType, load_types
+from tasks.runtime.claim import Claim, JobRef, claim_group
+from tasks.runtime.outcome import Ending
+from tasks.runtime.settle import Settlement, settle_group, settle_statement
+
+
+class House:
+    """One test's jobs, with a leader in place."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.leader = Leader(engine, "leader")
+        self.leader.run_once(0.0)
+        self.types: Mapping[str, JobType] = load_types()
+
+    def submit(self, *, express: bool = False, **fields: Any) -> str:
+        """Admit one job; its id."""
+        values: dict[str, Any] = {
+            "id": new_id(),
+            "tenant_id": 1,
+            "type": "echo",
+            "pool": "medium",
+            "payload": "{}",
+            **fields,
+        }
+        admit_group(self.engine, [Submission(**values)], express)
+        return str(values["id"])
+
+    def submit_application(self, candidate: str = "Ada", **fields: Any) -> str:
+        """Admit one application."""
+        work = {"candidate": candidate, "role": "general", "payload": {}}
+        return self.submit(
+            type="score_application",
+            payload=json.dumps(work),
+            candidate=candidate,
+            role=fields.pop("role", "general"),
+            **fields,
+        )
+
+    def dispatch(self, pool: str = "medium", room: int = 100) -> list[Dispatch]:
+        """Mark what is in line."""
+        return mark(self.engine, pool, room, self.leader.epoch or 0)
+
+    def claim(self, *refs: JobRef, worker: str = "w1") -> tuple[Claim, ...]:
+        """Claim as one message."""
+        return claim_group(self.engine, worker, [refs])[0]
+
+    def start(self, **fields: Any) -> Claim:
+        """Submit, dispatch and claim one job."""
+        job_id = self.submit(**fields)
+        (dispatch,) = [d for d in self.dispatch(fields.get("pool", "medium")) if d.id == job_id]
+        (claim,) = self.claim(JobRef(dispatch.id, dispatch.lease))
+        return claim
+
+    def settle(self, ref: JobRef, ending: Ending, run_seconds: float = 0.1) -> bool:
+        """Write an ending; whether it was taken."""
+        statement = settle_statement(self.types.values())
+        return settle_group(self.engine, statement, [Settlement(ref, ending, run_seconds)])[0]
+
+    def job(self, job_id: str) -> Row[Any]:
+        """The row."""
+        return self.query("SELECT * FROM jobs WHERE id = %s", job_id)[0]
+
+    def query(self, sql: str, *parameters: Any) -> Sequence[Row[Any]]:
+        """Rows of a statement."""
+        with self.engine.connect() as connection:
+            return connection.exec_driver_sql(sql, parameters).all()
+
+    def execute(self, sql: str, *parameters: Any) -> None:
+        """A statement without rows."""
+        with self.engine.connect() as connection:
+            connection.exec_driver_sql(sql, parameters)
+
+    def expire_leases(self) -> None:
+        """As if the lease time of everything in flight had passed."""
+        self.execute(
+            "UPDATE jobs SET lease_expires_at = now() - interval '1 second'"
+            " WHERE lease_expires_at IS NOT NULL"
+        )
+
+    def miscounted(self) -> Sequence[Row[Any]]:
+        """Counters of live states that differ from a recount; none if all is well."""
+        return self.query(
+            """
+            WITH truth AS (
+                SELECT tenant_id, pool, status::text AS status, count(*) AS jobs FROM jobs
+                GROUP BY 1, 2, 3
+                UNION ALL
+                SELECT 0, pool, status::text, count(*) FROM jobs GROUP BY 2, 3
+            ), counted AS (
+                SELECT tenant_id, pool, state.status, sum(state.jobs) AS jobs
+                FROM job_counts, LATERAL (VALUES
+                    ('scheduled', scheduled), ('queued', queued), ('dispatched', dispatched),
+                    ('running', running), ('succeeded', succeeded), ('dead', dead),
+                    ('cancelled', cancelled), ('expired', expired)) AS state (status, jobs)
+                GROUP BY 1, 2, 3
+            )
+            SELECT * FROM truth FULL JOIN counted USING (tenant_id, pool, status)
+            WHERE coalesce(truth.jobs, 0) <> coalesce(counted.jobs, 0)
+            """
+        )
+
+
+class FakePublisher(Publisher):
+    """A broker that keeps what it is given, or is away."""
+
+    def __init__(self) -> None:
+        self.sent: list[Dispatch] = []
+        self.away = False
+
+    def publish(self, dispatches: Sequence[Dispatch], slots: int = 0) -> None:
+        self.ping()
+        self.sent.extend(dispatches)
+
+    def ping(self) -> None:
+        from app.errors import BrokerUnavailable
+
+        if self.away:
+            raise BrokerUnavailable
+
+
