@@ -24,7 +24,7 @@ status: venv ## show the processes of the running stack
 	@exec $(PY) -m app.stack status
 
 demo: venv ## send 40 applications to the running stack and watch them being scored
-	@exec .venv/bin/flask --app app demo
+	@FAIRLINE_PORT=$${PORT:-$${FAIRLINE_PORT:-8000}} exec .venv/bin/flask --app app demo
 
 test: venv-dev broker ## run every test: unit, integration, acceptance
 	$(PY) -m pytest tests/unit tests/integration tests/acceptance

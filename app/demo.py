@@ -1,2 +1,139 @@
-"""placeholder"""
-def run_demo(url, count): ...
+"""``make demo``: sends applications to a running stack and shows them being scored, live."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+ROLE = "engineer"
+FIRST = ("Ada", "Grace", "Alan", "Edsger", "Barbara", "Donald", "Radia", "Ken", "Frances", "Leslie")
+LAST = ("Lovelace", "Hopper", "Turing", "Dijkstra", "Liskov", "Knuth", "Perlman", "Allen", "Lamport")
+DONE = {"scored", "failed", "withdrawn", "expired"}
+COLOURS = {"pending": "yellow", "scoring": "cyan", "scored": "green", "failed": "red"}
+GIVE_UP_SECONDS = 300
+
+
+@dataclass(slots=True)
+class Sent:
+    """An application on its way."""
+
+    id: str
+    candidate: str
+    status: str = "pending"
+    score: float | None = None
+
+
+class Api:
+    """The few calls the demo makes, over one connection."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._connection = http.client.HTTPConnection(
+            parts.hostname or "127.0.0.1", parts.port, timeout=10
+        )
+
+    def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"} if data else {}
+        self._connection.request(method, path, data, headers)
+        response = self._connection.getresponse()
+        return response.status, json.loads(response.read() or b"null")
+
+
+def run_demo(url: str, count: int) -> None:
+    """Submit, watch, show the leaderboard."""
+    console = Console()
+    api = Api(url)
+    try:
+        submitted, seconds = submit_all(api, count)
+    except (OSError, http.client.HTTPException) as error:
+        raise click.ClickException(f"No answer from {url} ({error}). Is `make up` running?") from None
+    console.print(
+        f"[bold]{count} applications accepted[/] in {seconds:.2f} s "
+        f"({seconds / max(1, count) * 1000:.1f} ms each); now they wait in line."
+    )
+    watch(api, submitted, console)
+    show_leaderboard(api, console)
+
+
+def submit_all(api: Api, count: int) -> tuple[list[Sent], float]:
+    """Send the applications one after another."""
+    started = time.monotonic()
+    submitted = []
+    for number in range(count):
+        candidate = f"{random.choice(FIRST)} {random.choice(LAST)}"
+        payload = {"years": random.randint(0, 30), "letter": f"Application number {number}."}
+        body = {"candidate": candidate, "role": ROLE, "payload": payload}
+        status, answer = api.call("POST", "/applications", body)
+        if status != 202:
+            raise click.ClickException(f"{status}: {answer.get('detail', answer)}")
+        submitted.append(Sent(answer["id"], candidate))
+    return submitted, time.monotonic() - started
+
+
+def watch(api: Api, submitted: list[Sent], console: Console) -> None:
+    """Poll what is not done and draw it, until all is done."""
+    progress = Progress(
+        TextColumn("[bold]scored"),
+        BarColumn(bar_width=40),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    )
+    bar = progress.add_task("scored", total=len(submitted))
+    deadline = time.monotonic() + GIVE_UP_SECONDS
+    with Live(console=console, refresh_per_second=8) as live:
+        while True:
+            for sent in submitted:
+                if sent.status not in DONE:
+                    _, answer = api.call("GET", f"/applications/{sent.id}")
+                    sent.status, sent.score = answer["status"], answer["score"]
+            done = sum(sent.status in DONE for sent in submitted)
+            progress.update(bar, completed=done)
+            live.update(Group(dots(submitted), progress))
+            if done == len(submitted):
+                return
+            if time.monotonic() > deadline:
+                raise click.ClickException("Some were not scored in time; see /readyz.")
+            time.sleep(0.1)
+
+
+def dots(submitted: list[Sent]) -> Text:
+    """One mark an application, coloured by its status, and the counts."""
+    text = Text()
+    for sent in submitted:
+        text.append("● ", style=COLOURS.get(sent.status, "magenta"))
+    counts = Counter(sent.status for sent in submitted)
+    text.append("\n")
+    for status in ("pending", "scoring", "scored", "failed"):
+        if counts[status]:
+            text.append(f"{counts[status]} {status}  ", style=COLOURS[status])
+    return text
+
+
+def show_leaderboard(api: Api, console: Console) -> None:
+    """The ten best."""
+    _, board = api.call("GET", f"/leaderboard?role={ROLE}&limit=10")
+    table = Table(title=f"Leaderboard: {ROLE}", title_style="bold")
+    table.add_column("rank", justify="right")
+    table.add_column("candidate")
+    table.add_column("score", justify="right", style="green")
+    table.add_column("rationale", style="dim", overflow="fold")
+    for entry in board["entries"]:
+        table.add_row(
+            str(entry["rank"]), entry["candidate"], f"{entry['score']:.2f}", entry["rationale"]
+        )
+    console.print(table)

@@ -13,7 +13,7 @@ from typing import TypeVar
 #: Rounds of work that a pool has at hand: one running, one waiting.
 ROUNDS = 2
 #: Work that must be at hand to bridge one turn of the scheduler, however short the jobs.
-BRIDGE_SECONDS = 0.15
+BRIDGE_SECONDS = 0.5
 #: Never more than this many jobs of a pool in flight.
 CEILING = 5000
 
@@ -37,10 +37,10 @@ def smoothed_rate(rate: float, ended: int, seconds: float) -> float:
     return rate + (measured - rate) * min(1.0, seconds)
 
 
-def packs(items: Sequence[T], most: int, workers_slots: int) -> Iterator[Sequence[T]]:
-    """Split ``items`` into messages of at most ``most``, but enough of them for every slot."""
+def packs(items: Sequence[T], most: int, workers: int) -> Iterator[Sequence[T]]:
+    """Split ``items`` into messages of at most ``most``, but enough of them for every worker."""
     if not items:
         return
-    size = max(1, min(most, math.ceil(len(items) / max(1, workers_slots))))
+    size = max(1, min(most, math.ceil(len(items) / max(1, workers))))
     for start in range(0, len(items), size):
         yield items[start : start + size]

@@ -32,7 +32,7 @@ GRANT_SECONDS = 1.0
 READ_POOLS = f"""
     SELECT pool.name,
            coalesce(counts.queued, 0), coalesce(counts.in_flight, 0), coalesce(counts.ended, 0),
-           coalesce(alive.slots, 0), coalesce(lane.credit, -1)
+           coalesce(alive.slots, 0), coalesce(alive.workers, 0), coalesce(lane.credit, -1)
     FROM unnest(%(pools)s::text[]) AS pool (name)
     LEFT JOIN (
         SELECT pool, sum(queued)::bigint AS queued,
@@ -41,7 +41,7 @@ READ_POOLS = f"""
         FROM job_counts WHERE tenant_id = 0 GROUP BY pool
     ) AS counts ON counts.pool = pool.name
     LEFT JOIN (
-        SELECT unnest(pools) AS pool, sum(slots)::int AS slots
+        SELECT unnest(pools) AS pool, sum(slots)::int AS slots, count(*)::int AS workers
         FROM processes
         WHERE kind = 'worker' AND NOT draining
           AND heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds'
@@ -67,6 +67,8 @@ class PoolState:
     ended: int
     #: Slots of living workers.
     slots: int
+    #: Living worker processes.
+    workers: int
     #: Credit of the express lane; -1 if it was never granted.
     credit: int
 
@@ -113,7 +115,7 @@ class Dispatcher:
         if not dispatches:
             return 0
         try:
-            self._publisher.publish(dispatches, pool.slots)
+            self._publisher.publish(dispatches, pool.workers)
         except BrokerUnavailable as error:
             release(self._engine, dispatches)
             self._lose_broker(now, error)

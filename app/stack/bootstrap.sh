@@ -59,7 +59,7 @@ install_packages() {
         --progress-bar off -r "$file" 2>&1 && echo ok >.venv/.installed || rm -f .venv/.installed; } |
         tee "$log" |
         awk -v total="$total" '
-            /^Collecting / && !seen[$2]++ { n++; if (n % 10 == 0) { print "    " n " collected"; fflush() } }
+            /^(Collecting|Processing) / && !seen[$2]++ { n++; if (n % 10 == 0) { print "    " n " collected"; fflush() } }
             /^Installing collected/ { print "    unpacking"; fflush() }'
     if [ ! -e .venv/.installed ]; then
         tail -n 20 "$log" >&2

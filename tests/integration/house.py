@@ -124,7 +124,7 @@ class FakePublisher(Publisher):
         self.sent: list[Dispatch] = []
         self.away = False
 
-    def publish(self, dispatches: Sequence[Dispatch], slots: int = 0) -> None:
+    def publish(self, dispatches: Sequence[Dispatch], workers: int = 1) -> None:
         self.ping()
         self.sent.extend(dispatches)
 

@@ -1,0 +1,1 @@
+"""What Fairline is compared with."""

@@ -1,0 +1,56 @@
+"""The baseline's front door: ``gunicorn 'loadtest.baselines.plain_celery.web:create_app()'``."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from flask import Flask, Response, jsonify, request
+from sqlalchemy import insert
+
+from loadtest.baselines.plain_celery.store import applications
+from loadtest.baselines.plain_celery.tasks import engine, score
+
+
+def create_app() -> Flask:
+    """Two routes: the work, and an empty one as the ceiling of what Flask can answer."""
+    app = Flask(__name__, static_folder=None)
+
+    @app.post("/applications")
+    def submit() -> tuple[Response, int]:
+        body = request.get_json()
+        problem = find_problem(body)
+        if problem:
+            return jsonify(error=problem), 422
+        application_id = uuid.uuid4()
+        with engine.begin() as connection:
+            connection.execute(
+                insert(applications).values(
+                    id=application_id,
+                    candidate=body["candidate"],
+                    role=body.get("role", "general"),
+                    payload=body["payload"],
+                )
+            )
+        score.delay(str(application_id))
+        return jsonify(id=str(application_id), status="pending"), 202
+
+    @app.get("/empty")
+    def empty() -> Response:
+        return Response(b'{"status":"ok"}', content_type="application/json")
+
+    return app
+
+
+def find_problem(body: Any) -> str | None:
+    """What is wrong with a body, if anything."""
+    if not isinstance(body, dict):
+        return "the body must be an object"
+    if (
+        not isinstance(body.get("candidate"), str)
+        or not 0 < len(body["candidate"]) <= 200
+    ):
+        return "candidate must be a text of 1 to 200 characters"
+    if not isinstance(body.get("payload"), dict):
+        return "payload must be an object"
+    return None

@@ -1,0 +1,106 @@
+"""Fairline's own processes, started as the stack starts them."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Engine
+
+from app.stack.ports import PRIVATE_PORTS, is_taken
+from app.stack.programs import POOLS, command, flask
+from app.stack.spec import PROJECT_ROOT
+from loadtest.fleet import Fleet, clean_environment
+from models.config import DatabaseSettings
+from models.session import open_engine
+
+TENANT = "demo"
+
+
+class Fairline:
+    """One Fairline on the fleet's services."""
+
+    def __init__(self, fleet: Fleet, *, served_pools: str, **settings: str) -> None:
+        """``settings`` are more variables of the environment, without their prefix."""
+        self.fleet = fleet
+        self.port = free_port()
+        fleet.postgres.service.create_database("fairline")
+        self.env = {
+            "FAIRLINE_DATABASE_URL": fleet.postgres.service.url("fairline"),
+            "FAIRLINE_BROKER_URL": fleet.rabbitmq.service.url(),
+            "FAIRLINE_QUEUE_TYPE": "classic",
+            "FAIRLINE_ANONYMOUS_TENANT": TENANT,
+            "FAIRLINE_PORT": str(self.port),
+            "FAIRLINE_SERVED_POOLS": served_pools,
+            "FAIRLINE_LOG_LEVEL": "warning",
+            **{f"FAIRLINE_{key.upper()}": value for key, value in settings.items()},
+        }
+        for once in (
+            command("alembic", "upgrade", "head"),
+            flask("tenants", "ensure", TENANT),
+        ):
+            subprocess.run(
+                once,
+                cwd=PROJECT_ROOT,
+                env={**clean_environment(), **self.env},
+                check=True,
+                capture_output=True,
+            )
+
+    @property
+    def url(self) -> str:
+        """Where the API is."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start_api(self) -> None:
+        """Two gunicorn workers, answering."""
+        self.fleet.start(
+            "api",
+            command("gunicorn", "-c", "gunicorn.conf.py", "app:create_app()"),
+            self.env,
+        )
+        self.fleet.await_answer("api", f"{self.url}/healthz")
+
+    def start_scheduler(self) -> None:
+        """One scheduler."""
+        self.fleet.start("scheduler", flask("scheduler"), self.env)
+
+    def start_worker(self, pool: str, number: int = 1) -> str:
+        """One worker of a pool, with the pool's usual slots; its name."""
+        concurrency, slots = POOLS[pool]
+        name = f"worker-{pool}-{number}"
+        self.fleet.start(
+            name,
+            command(
+                *("celery", "-A", "app", "worker", "-P", concurrency, "-c", str(slots)),
+                *("-Q", pool, "-n", f"{pool}{number}@%h"),
+                *("-E", "--without-gossip", "--without-mingle", "--loglevel=warning"),
+            ),
+            self.env,
+        )
+        return name
+
+    def await_ready(self) -> None:
+        """Wait until a submitted job would be accepted and run."""
+        self.fleet.await_answer("api", f"{self.url}/readyz", seconds=60)
+
+    @contextmanager
+    def engine(self) -> Iterator[Engine]:
+        """The product's own way to the rows."""
+        engine = open_engine(
+            DatabaseSettings(database_url=self.env["FAIRLINE_DATABASE_URL"]),
+            process="loadtest",
+        )
+        try:
+            yield engine
+        finally:
+            engine.dispose()
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    return next(
+        port for port in random.sample(PRIVATE_PORTS, 1000) if not is_taken(port)
+    )

@@ -1,0 +1,217 @@
+"""The supervisor with small real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.stack.home import Home
+from app.stack.identity import ProcessIdentity, identity_of, is_alive, stat_of
+from app.stack.leftovers import STACK_VARIABLE, Started, clear_leftovers, note_started
+from app.stack.spec import ProcessSpec, StopStep
+from app.stack.supervisor import NotScalable, Program, StopRequested, Supervisor
+
+SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
+#: A process with a child of its own, whose pid it writes to the log.
+PARENT = (
+    sys.executable,
+    "-c",
+    "import subprocess, time; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True);"
+    "time.sleep(600)",
+)
+STUBBORN = (
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True);"
+    "time.sleep(600)",
+)
+
+
+def program(name: str, argv: tuple[str, ...], rank: int = 0, stop_seconds: float = 5.0) -> Program:
+    stop = (StopStep(signal.SIGTERM, stop_seconds),)
+    return Program(name, lambda n: ProcessSpec(f"{name}-{n}", argv, stop=stop), rank, scalable=True)
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+    home = Home(tmp_path)
+    home.prepare()
+    one = Supervisor(home, {**os.environ, STACK_VARIABLE: home.stack_id()})
+    yield one
+    one.stop_requests = 0
+    one.stop_all()
+
+
+def pids(supervisor: Supervisor) -> list[int]:
+    return [slot.child.pid for slot in supervisor.slots if slot.child]
+
+
+def wait(supervisor: Supervisor, until: Callable[[], bool], seconds: float = 10.0) -> float:
+    started = time.monotonic()
+    assert supervisor.wait(until, seconds)
+    return time.monotonic() - started
+
+
+def test_killed_process_is_replaced_within_five_seconds(supervisor: Supervisor) -> None:
+    supervisor.add(program("worker", SLEEP))
+    supervisor.tick()
+    [first] = pids(supervisor)
+    os.kill(first, signal.SIGKILL)
+    took = wait(supervisor, lambda: pids(supervisor) not in ([first], []))
+    assert took < 5
+
+
+def test_children_of_a_killed_process_die_with_it(supervisor: Supervisor) -> None:
+    supervisor.add(program("api", PARENT))
+    log = supervisor.home.log("api-1")
+    wait(supervisor, lambda: log.exists() and bool(log.read_text()))
+    child = identity_of(int(log.read_text()))
+    assert child
+    os.kill(pids(supervisor)[0], signal.SIGKILL)
+    wait(supervisor, lambda: not is_alive(child))
+
+
+def test_process_that_keeps_dying_is_started_ever_less_often(supervisor: Supervisor) -> None:
+    supervisor.add(program("broken", ("false",)))
+    wait(supervisor, lambda: supervisor.slots[0].deaths_in_a_row >= 3)
+    assert supervisor.slots[0].due_at - time.monotonic() > 0.5
+
+
+def test_missing_command_is_tried_again_rather_than_raised(supervisor: Supervisor) -> None:
+    said: list[str] = []
+    supervisor.report = said.append
+    supervisor.add(program("absent", ("/nonexistent/command",)))
+    wait(supervisor, lambda: supervisor.slots[0].restarts >= 2)
+    assert "cannot start" in said[0]
+
+
+def test_scaling_adds_and_drains_processes_at_run_time(supervisor: Supervisor) -> None:
+    supervisor.add(program("worker", SLEEP))
+    supervisor.tick()
+    [oldest] = pids(supervisor)
+    supervisor.scale("worker", 3)
+    wait(supervisor, lambda: len(pids(supervisor)) == 3)
+    supervisor.scale("worker", 1)
+    wait(supervisor, lambda: pids(supervisor) == [oldest])
+
+
+def test_pool_scaled_to_nothing_can_grow_again(supervisor: Supervisor) -> None:
+    supervisor.add(program("worker", SLEEP), 0)
+    supervisor.scale("worker", 2)
+    wait(supervisor, lambda: len(pids(supervisor)) == 2)
+
+
+def test_unknown_program_cannot_be_scaled(supervisor: Supervisor) -> None:
+    with pytest.raises(NotScalable, match="postgres"):
+        supervisor.scale("postgres", 2)
+
+
+def test_ranks_stop_one_after_the_other(supervisor: Supervisor) -> None:
+    loud = (
+        "import signal,time,sys;signal.signal(signal.SIGTERM,lambda *_:(time.sleep(.3),sys.exit()))"
+    )
+    slow = (sys.executable, "-c", f"{loud};print('up',flush=True);time.sleep(600)")
+    supervisor.add(program("first", slow, rank=0))
+    supervisor.add(program("second", SLEEP, rank=1))
+    log = supervisor.home.log("first-1")
+    wait(supervisor, lambda: log.exists() and "up" in log.read_text())
+    seen: list[bool] = []
+
+    def watch(seconds: float) -> None:
+        names = {slot.spec.name for slot in supervisor.slots}
+        seen.append("second-1" in names)
+        if "first-1" in names:
+            assert "second-1" in names
+        time.sleep(seconds)
+
+    supervisor.pause = watch
+    supervisor.stop_all()
+    assert any(seen)
+    assert supervisor.slots == []
+
+
+def test_process_that_ignores_the_request_is_killed_in_time(supervisor: Supervisor) -> None:
+    supervisor.add(program("deaf", STUBBORN, stop_seconds=0.3))
+    log = supervisor.home.log("deaf-1")
+    wait(supervisor, lambda: log.exists() and "deaf" in log.read_text())
+    started = time.monotonic()
+    supervisor.stop_all()
+    assert time.monotonic() - started < 3
+
+
+def test_second_stop_request_does_not_wait(supervisor: Supervisor) -> None:
+    supervisor.add(program("deaf", STUBBORN, stop_seconds=60))
+    log = supervisor.home.log("deaf-1")
+    wait(supervisor, lambda: log.exists() and "deaf" in log.read_text())
+    supervisor.request_stop()
+    with pytest.raises(StopRequested):
+        supervisor.wait(lambda: False)
+    supervisor.request_stop()
+    started = time.monotonic()
+    supervisor.stop_all()
+    assert time.monotonic() - started < 3
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(SLEEP, start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def test_reused_pid_is_never_killed(tmp_path: Path, stranger: subprocess.Popen[bytes]) -> None:
+    identity = identity_of(stranger.pid)
+    assert identity
+    home = Home(tmp_path)
+    note_started(
+        home,
+        [
+            Started(
+                "api", stranger.pid, identity.started_ticks - 1, identity.boot, str(Path.cwd())
+            ),
+            Started(
+                "flower", stranger.pid, identity.started_ticks, "another boot", str(Path.cwd())
+            ),
+        ],
+    )
+    assert clear_leftovers(home, grace_seconds=0.1) == 0
+    assert is_alive(identity)
+
+
+def test_noted_process_and_its_session_are_cleared(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with subprocess.Popen(PARENT, start_new_session=True, stdout=subprocess.PIPE) as leader:
+        assert leader.stdout
+        child = identity_of(int(leader.stdout.readline()))
+        identity = identity_of(leader.pid)
+        assert child
+        assert identity
+        note = Started("api", leader.pid, identity.started_ticks, identity.boot, str(Path.cwd()))
+        note_started(home, [note])
+        leader.kill()
+        leader.wait()
+        assert clear_leftovers(home) == 1
+    assert not is_alive(child)
+
+
+def test_process_with_the_stacks_id_is_cleared_without_any_note(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    variables = {**os.environ, STACK_VARIABLE: home.stack_id()}
+    with subprocess.Popen(SLEEP, start_new_session=True, env=variables) as process:
+        assert clear_leftovers(home) == 1
+        assert process.wait(5) == -signal.SIGTERM
+
+
+def test_identity_of_a_dead_process_is_none() -> None:
+    with subprocess.Popen(("true",)) as process:
+        process.wait()
+    assert identity_of(process.pid) is None
+    assert not is_alive(ProcessIdentity(process.pid, 0, ""))
+    assert stat_of(os.getpid())

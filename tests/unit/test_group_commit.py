@@ -1,0 +1,167 @@
+"""Group commit: every caller gets its own result, whatever happens to the group."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.errors import StateStoreUnavailable
+from models.group_commit import GroupCommit
+
+
+class Writer:
+    """A store that can be held shut, be away, or refuse an item."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[int]] = []
+        self.open = threading.Event()
+        self.open.set()
+        self.entered = threading.Event()
+        self.away_times = 0
+        self.refused: set[int] = set()
+
+    def __call__(self, items: Sequence[int]) -> list[int]:
+        self.entered.set()
+        assert self.open.wait(10)
+        if self.away_times:
+            self.away_times -= 1
+            raise StateStoreUnavailable
+        if bad := self.refused & set(items):
+            raise ValueError(f"refused {bad}")
+        self.groups.append(list(items))
+        return [item * 10 for item in items]
+
+
+@pytest.fixture
+def writer() -> Writer:
+    return Writer()
+
+
+def test_what_gathers_during_a_write_becomes_one_group(writer: Writer) -> None:
+    group = GroupCommit(writer, name="test")
+    writer.open.clear()
+    first = group.post(1)
+    assert writer.entered.wait(5)
+    rest = [group.post(item) for item in (2, 3, 4)]
+    writer.open.set()
+    assert [ticket.result(5) for ticket in (first, *rest)] == [10, 20, 30, 40]
+    assert writer.groups == [[1], [2, 3, 4]]
+
+
+def test_an_idle_group_writes_at_once(writer: Writer) -> None:
+    group = GroupCommit(writer, name="test")
+    assert group.submit(7, timeout=5) == 70
+    assert writer.groups == [[7]]
+
+
+def test_a_group_is_never_larger_than_allowed_and_keeps_the_order(writer: Writer) -> None:
+    group = GroupCommit(writer, name="test", max_group=3)
+    writer.open.clear()
+    tickets = [group.post(0)]
+    assert writer.entered.wait(5)
+    tickets += [group.post(item) for item in range(1, 11)]
+    writer.open.set()
+    assert [ticket.result(5) for ticket in tickets] == [item * 10 for item in range(11)]
+    assert [item for written in writer.groups for item in written] == list(range(11))
+    assert max(map(len, writer.groups)) == 3
+
+
+def test_one_bad_item_fails_alone(writer: Writer) -> None:
+    heard: list[int] = []
+    group = GroupCommit(writer, name="test", on_refused=lambda item, _: heard.append(item))
+    writer.refused = {3}
+    writer.open.clear()
+    blocker = group.post(0)
+    assert writer.entered.wait(5)
+    tickets = {item: group.post(item) for item in range(1, 8)}
+    writer.open.set()
+    assert blocker.result(5) == 0
+    for item, ticket in tickets.items():
+        if item == 3:
+            with pytest.raises(ValueError, match="refused"):
+                ticket.result(5)
+        else:
+            assert ticket.result(5) == item * 10
+    assert heard == [3]
+
+
+def test_a_connection_that_died_is_tried_again_once(writer: Writer) -> None:
+    group = GroupCommit(writer, name="test")
+    writer.away_times = 1
+    assert group.submit(1, timeout=5) == 10
+    writer.away_times = 2
+    with pytest.raises(StateStoreUnavailable):
+        group.submit(2, timeout=5)
+    assert group.submit(3, timeout=5) == 30
+
+
+def test_a_persistent_group_waits_until_the_store_is_back(writer: Writer) -> None:
+    group = GroupCommit(writer, name="test", persistent=True)
+    writer.away_times = 4
+    assert group.submit(1, timeout=10) == 10
+
+
+def test_a_caller_that_gave_up_is_not_written_later(writer: Writer) -> None:
+    group = GroupCommit(writer, name="test")
+    writer.open.clear()
+    first = group.post(1)
+    assert writer.entered.wait(5)
+    with pytest.raises(StateStoreUnavailable):
+        group.submit(2, timeout=0.01)
+    writer.open.set()
+    assert first.result(5) == 10
+    assert group.submit(3, timeout=5) == 30
+    assert writer.groups == [[1], [3]]
+
+
+def test_closing_writes_what_waits_and_takes_nothing_more(writer: Writer) -> None:
+    group = GroupCommit(writer, name="test")
+    writer.open.clear()
+    tickets = [group.post(item) for item in range(5)]
+    closer = threading.Thread(target=group.close)
+    closer.start()
+    writer.open.set()
+    closer.join(5)
+    assert [ticket.result(0.1) for ticket in tickets] == [0, 10, 20, 30, 40]
+    with pytest.raises(StateStoreUnavailable):
+        group.post(9)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    callers=st.integers(1, 12),
+    each=st.integers(1, 20),
+    most=st.integers(1, 7),
+    refused=st.sets(st.integers(0, 239), max_size=5),
+)
+def test_every_caller_gets_its_own_result(
+    callers: int, each: int, most: int, refused: set[int]
+) -> None:
+    writer = Writer()
+    writer.refused = refused
+    group = GroupCommit(writer, name="test", max_group=most)
+    wrong: list[object] = []
+
+    def call(number: int) -> None:
+        for item in range(number * 20, number * 20 + each):
+            try:
+                if group.submit(item, timeout=10) != item * 10:
+                    wrong.append(item)
+            except ValueError:
+                if item not in refused:
+                    wrong.append(item)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert not wrong
+    written = [item for one in writer.groups for item in one]
+    assert len(written) == len(set(written))
+    wanted = {number * 20 + offset for number in range(callers) for offset in range(each)}
+    assert set(written) == wanted - refused

@@ -1,0 +1,103 @@
+"""The process table and the small pure parts of the stack."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from app.stack.home import SPARE_SOCKETS, Home, drop_socket_folder, socket_folder
+from app.stack.logs import LogRotation
+from app.stack.options import read_options
+from app.stack.ports import keep_ports
+from app.stack.privileges import GROUP, GROUP_OWNER, MASK, NO_ID, OTHERS, USER_OWNER, with_group
+from app.stack.programs import table
+
+
+def _commands(home: Path, **variables: str) -> dict[str, tuple[str, ...]]:
+    options = dataclasses.replace(read_options(variables), home=home)
+    rows = table(options, Home(home))
+    programs = [*rows.early, *rows.late]
+    specs = [program.make(n) for program, count in programs for n in range(1, count + 1)]
+    return {spec.name: spec.argv for spec in specs}
+
+
+def test_default_table_holds_the_processes_of_the_contract(tmp_path: Path) -> None:
+    assert set(_commands(tmp_path)) == {
+        *("api", "scheduler-1", "flower"),
+        *("worker-short-1", "worker-medium-1", "worker-long-1"),
+    }
+
+
+def test_counts_come_from_the_environment(tmp_path: Path) -> None:
+    names = _commands(tmp_path, WORKERS_MEDIUM="3", WORKERS_LONG="0", SCHEDULERS="2")
+    assert {"worker-medium-3", "scheduler-2"} <= set(names)
+    assert "worker-long-1" not in names
+
+
+def test_workers_of_two_stacks_never_share_a_name(tmp_path: Path) -> None:
+    names = [
+        argv[argv.index("-n") + 1]
+        for home in (tmp_path / "a", tmp_path / "b")
+        for argv in _commands(home, WORKERS_SHORT="2").values()
+        if "-n" in argv
+    ]
+    assert len(set(names)) == len(names) == 8
+
+
+def test_front_door_stops_before_workers_and_workers_before_the_scheduler(tmp_path: Path) -> None:
+    rows = table(dataclasses.replace(read_options({}), home=tmp_path), Home(tmp_path))
+    ranks = {program.name: program.stop_rank for program, _ in [*rows.early, *rows.late]}
+    assert ranks["api"] < ranks["worker-medium"] < ranks["scheduler"]
+
+
+def test_access_list_lets_one_group_pass_and_nobody_else() -> None:
+    assert with_group(0o40700, [], gid=65432) == [
+        (USER_OWNER, 7, NO_ID),
+        (GROUP_OWNER, 0, NO_ID),
+        (GROUP, 1, 65432),
+        (MASK, 1, NO_ID),
+        (OTHERS, 0, NO_ID),
+    ]
+
+
+def test_access_list_keeps_the_rights_of_the_owning_group() -> None:
+    entries = with_group(0o40750, [], gid=65432)
+    assert (GROUP_OWNER, 5, NO_ID) in entries
+    assert (MASK, 5, NO_ID) in entries
+
+
+def test_access_list_keeps_the_entries_of_others() -> None:
+    before = [(USER_OWNER, 7, NO_ID), (GROUP_OWNER, 0, NO_ID), (GROUP, 4, 50), (MASK, 4, NO_ID)]
+    entries = with_group(0o40740, [*before, (OTHERS, 0, NO_ID)], gid=65432)
+    assert (GROUP, 4, 50) in entries
+    assert (MASK, 5, NO_ID) in entries
+
+
+def test_large_log_is_emptied_and_its_text_kept_beside_it(tmp_path: Path) -> None:
+    log = tmp_path / "api.log"
+    with log.open("ab") as writer:
+        writer.write(b"old" * 10)
+        writer.flush()
+        LogRotation(tmp_path, max_bytes=10).run_once(now=1.0)
+        writer.write(b"new")
+    assert log.read_bytes() == b"new"
+    assert (tmp_path / "api.log.1").read_bytes() == b"old" * 10
+
+
+def test_ports_stay_the_same_while_they_are_free(tmp_path: Path) -> None:
+    file = tmp_path / "ports.json"
+    keep_ports(("a", "b"), file)
+    first = file.read_text()
+    keep_ports(("a", "b"), file)
+    assert file.read_text() == first
+
+
+def test_socket_of_a_deep_home_moves_to_a_short_folder(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 110)
+    folder = socket_folder(deep, "control.sock")
+    try:
+        assert folder.parent == SPARE_SOCKETS
+        assert folder.stat().st_mode & 0o077 == 0
+    finally:
+        drop_socket_folder(folder)
+    assert not folder.exists()

@@ -1,0 +1,50 @@
+"""The window's properties."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.dispatch.window import CEILING, packs, smoothed_rate, window
+
+slots = st.integers(0, 10_000)
+rates = st.floats(0, 1e6)
+
+
+@given(rates)
+def test_nothing_goes_to_a_pool_without_slots(rate: float) -> None:
+    assert window(0, rate) == 0
+
+
+@given(slots.filter(bool), rates)
+def test_the_window_holds_two_rounds_and_never_more_than_the_ceiling(n: int, rate: float) -> None:
+    assert min(2 * n, CEILING) <= window(n, rate) <= CEILING
+
+
+@given(slots, rates, rates)
+def test_a_faster_pool_never_gets_a_smaller_window(n: int, a: float, b: float) -> None:
+    low, high = sorted((a, b))
+    assert window(n, low) <= window(n, high)
+
+
+@given(st.lists(st.integers()), st.integers(1, 50), st.integers(0, 500))
+def test_packs_keep_every_item_in_order(items: list[int], most: int, n: int) -> None:
+    cut = [list(pack) for pack in packs(items, most, n)]
+    assert [item for pack in cut for item in pack] == items
+    assert all(1 <= len(pack) <= most for pack in cut)
+
+
+@given(st.integers(1, 500), st.integers(1, 50), st.integers(1, 500))
+def test_packs_leave_no_worker_idle_that_could_have_work(count: int, most: int, n: int) -> None:
+    assert len(list(packs(range(count), most, n))) >= min(count, n) // 2
+
+
+@given(rates, st.integers(0, 10**6), st.floats(0.001, 10))
+def test_a_rate_follows_rises_at_once_and_never_undershoots(
+    rate: float, ended: int, seconds: float
+) -> None:
+    measured = ended / seconds
+    after = smoothed_rate(rate, ended, seconds)
+    assert after >= min(rate, measured) - 1e-6
+    if measured >= rate:
+        assert after == measured
