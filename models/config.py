@@ -1,13 +1,37 @@
-"""Settings of the state store, read once from the environment."""
+"""Settings of the state store and the pools, read once from the environment."""
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
+class Pool(BaseModel):
+    """A class of work by duration, with the limits that follow from it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: Queue, worker option ``-Q`` and metric label.
+    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,30}$")
+    #: A claim holds this long without a heartbeat; so does a dispatch without a claim.
+    lease_seconds: float = Field(ge=3)
+    #: Jobs one worker runs at a time, as the stack starts it.
+    slots: int = Field(ge=1)
+    #: Tries an APP_ERROR gets before the job is dead.
+    tries: int = Field(ge=1)
+    #: References one message may carry; more than one only where jobs end in a moment.
+    refs_per_message: int = Field(default=1, ge=1)
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        """Three heartbeats to a lease: a lease is lost after three were missed."""
+        return self.lease_seconds / 3
+
+
 class DatabaseSettings(BaseSettings):
-    """What it takes to reach PostgreSQL."""
+    """What every process needs: how to reach PostgreSQL, and which pools there are."""
 
     model_config = SettingsConfigDict(env_prefix="FAIRLINE_", env_file=".env", extra="ignore")
 
@@ -19,3 +43,5 @@ class DatabaseSettings(BaseSettings):
     db_connect_seconds: float = Field(default=1.5, gt=0)
     #: How long one statement may take before the server counts as away.
     db_statement_seconds: float = Field(default=5.0, gt=0)
+    #: Changes to the built-in pools and more pools, as JSON; see ``models/pools.py``.
+    pools: dict[str, dict[str, Any]] = {}

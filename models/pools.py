@@ -1,39 +1,32 @@
-"""Worker pools as data: adding a pool is one more entry here and a worker that serves it."""
+"""Worker pools as data: adding a pool is one more entry and a worker that serves it.
+
+``FAIRLINE_POOLS`` changes or adds entries without touching code, as JSON:
+``{"gpu": {"lease_seconds": 90, "slots": 1, "tries": 2}, "medium": {"lease_seconds": 20}}``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+
+from models.config import DatabaseSettings, Pool
+
+BUILT_IN = (
+    Pool(name="short", lease_seconds=10, slots=50, tries=5, refs_per_message=20),
+    Pool(name="medium", lease_seconds=30, slots=10, tries=3),
+    Pool(name="long", lease_seconds=90, slots=2, tries=2),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """A class of work by duration, with the limits that follow from it."""
-
-    #: Queue, worker option ``-Q`` and metric label.
-    name: str
-    #: A claim holds this long without a heartbeat; so does a dispatch without a claim.
-    lease_seconds: float
-    #: Jobs one worker runs at a time, as the stack starts it.
-    slots: int
-    #: Tries an APP_ERROR gets before the job is dead.
-    tries: int
-    #: References one message may carry; more than one only where jobs end in a moment.
-    refs_per_message: int = 1
-
-    @property
-    def heartbeat_seconds(self) -> float:
-        """Three heartbeats to a lease: a lease is lost after three were missed."""
-        return self.lease_seconds / 3
+def read_pools(changes: Mapping[str, Mapping[str, object]]) -> dict[str, Pool]:
+    """The built-in pools with ``changes`` applied and new entries added."""
+    entries: dict[str, dict[str, object]] = {pool.name: pool.model_dump() for pool in BUILT_IN}
+    for name, change in changes.items():
+        entries[name] = {**entries.get(name, {}), **change, "name": name}
+    return {name: Pool.model_validate(entry) for name, entry in entries.items()}
 
 
-POOLS: dict[str, Pool] = {
-    pool.name: pool
-    for pool in (
-        Pool("short", lease_seconds=10, slots=50, tries=5, refs_per_message=20),
-        Pool("medium", lease_seconds=30, slots=10, tries=3),
-        Pool("long", lease_seconds=90, slots=2, tries=2),
-    )
-}
+#: Every pool of this deployment, by name.
+POOLS = read_pools(DatabaseSettings().pools)
 
 
 def lease_interval_sql(column: str) -> str:
