@@ -27,12 +27,12 @@ control_socket_disable = True
 
 def post_worker_init(worker: Any) -> None:
     """Runs in each worker, patched and with the application loaded."""
-    from app.factory import announce_api
+    from app.api.wire import speak_problems
+    from app.factory import begin_serving
 
+    speak_problems()
     worker.fairline_stop = threading.Event()
-    threading.Thread(
-        target=announce_api, args=(worker.wsgi, worker.fairline_stop), daemon=True
-    ).start()
+    begin_serving(worker.wsgi, worker.fairline_stop)
 
 
 def worker_exit(server: Any, worker: Any) -> None:

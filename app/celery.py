@@ -10,7 +10,7 @@ from celery.signals import setup_logging, worker_init, worker_process_init
 from app.config import settings
 from app.logs import configure_logging
 from app.telemetry import start_telemetry
-from tasks.entry import register_tasks
+from tasks.entry import register_tasks, this
 
 celery = Celery("fairline")
 celery.config_from_object("celeryconfig")
@@ -23,11 +23,8 @@ def _configure_logging(loglevel: Any = None, **_: Any) -> None:
 
 
 @worker_init.connect
-def _telemetry_green(sender: Any, **_: Any) -> None:
-    if "prefork" not in str(sender.pool_cls):
-        start_telemetry("worker")
-
-
 @worker_process_init.connect
-def _telemetry_prefork(**_: Any) -> None:
-    start_telemetry("worker")
+def _start_telemetry(**_: Any) -> None:
+    """After the worker's own handlers; the parent of a prefork pool has no engine."""
+    if this.engine is not None:
+        start_telemetry("worker", this.engine)

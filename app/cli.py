@@ -12,6 +12,7 @@ from flask.cli import AppGroup
 
 from app.config import Settings
 from app.logs import configure_logging
+from models.presence import process_name
 from models.session import connection, open_engine
 
 tenants = AppGroup("tenants", help="Whose work it is.")
@@ -33,7 +34,6 @@ def run_scheduler() -> None:
     from app.telemetry import start_telemetry
 
     configure_logging()
-    start_telemetry("scheduler")
     stop = threading.Event()
 
     def halt(*_: Any) -> None:
@@ -41,7 +41,8 @@ def run_scheduler() -> None:
 
     signal.signal(signal.SIGTERM, halt)
     signal.signal(signal.SIGINT, halt)
-    engine = open_engine(settings(), process="scheduler")
+    engine = open_engine(settings(), process=process_name("scheduler"))
+    start_telemetry("scheduler", engine)
     SchedulerService(engine, celery, settings()).run(stop)
 
 

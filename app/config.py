@@ -33,6 +33,8 @@ class Settings(TaskSettings):
     served_pools: str = "short,medium,long"
     #: Largest request body taken.
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
+    #: A request body must have arrived in this time.
+    body_seconds: float = Field(default=15.0, gt=0)
 
     @property
     def amqp(self) -> bool:

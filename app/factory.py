@@ -21,7 +21,7 @@ from app.celery import celery
 from app.cli import register_commands
 from app.config import Settings
 from app.dispatch.publish import Publisher
-from app.telemetry import trace_requests
+from app.telemetry import start_telemetry, trace_requests
 from models.errors import StateStoreError
 from models.presence import PRESENCE_SECONDS, Presence, announce, process_name
 from models.session import open_engine
@@ -44,6 +44,8 @@ def build_app(settings: Settings) -> Flask:
     """The Flask application of one process."""
     app = Flask("app", static_folder=None)
     app.config["MAX_BODY_BYTES"] = settings.max_body_bytes
+    app.config["BODY_SECONDS"] = settings.body_seconds
+    app.config["READ_SECONDS"] = settings.admission_seconds
     # Admission and polling write in groups over one connection each; the rest serves the
     # cold pages, so that these never wait behind a leaderboard.
     engine = open_engine(
@@ -63,12 +65,18 @@ def build_app(settings: Settings) -> Flask:
         app.register_blueprint(blueprint)
     register_problems(app)
     register_commands(app, settings)
-    trace_requests(app)
     return app
 
 
+def begin_serving(app: Flask, stop: threading.Event) -> None:
+    """What an API process starts once it may have threads: telemetry and presence."""
+    start_telemetry("api", app.extensions["fairline"].engine)
+    trace_requests(app)
+    threading.Thread(target=announce_api, args=(app, stop), name="presence", daemon=True).start()
+
+
 def announce_api(app: Flask, stop: threading.Event) -> None:
-    """Say that this API process lives, until ``stop`` is set. Run in a thread."""
+    """Say that this API process lives, until ``stop`` is set."""
     services: Services = app.extensions["fairline"]
     name = process_name("api")
     while True:

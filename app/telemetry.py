@@ -11,7 +11,7 @@ Celery's own consumer spans; gauges ``db.client.connection.count`` (by state),
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -27,28 +27,21 @@ def telemetry_wanted() -> bool:
     )
 
 
-def start_telemetry(kind: str) -> None:
-    """Set up the SDK in this process, once."""
+def start_telemetry(kind: str, engine: Engine) -> None:
+    """Set up the SDK in this process, once, and watch its connection pool."""
     global _started
     if _started or not telemetry_wanted():
         return
     _started = True
-    from app.telemetry_sdk import start_sdk
+    from app.telemetry_sdk import observe_engine, start_sdk
 
     start_sdk(kind)
-
-
-def observe_pool(engine: Engine, process: str) -> None:
-    """Export the state of the process's connection pool."""
-    if _started:
-        from app.telemetry_sdk import observe_engine
-
-        observe_engine(engine, process)
+    observe_engine(engine, kind)
 
 
 def trace_requests(app: Flask) -> None:
     """A span for every request."""
-    if telemetry_wanted():
+    if _started:
         from opentelemetry.instrumentation.flask import FlaskInstrumentor
 
         FlaskInstrumentor().instrument_app(app, excluded_urls="healthz,readyz,metrics")
@@ -60,6 +53,6 @@ def current_traceparent() -> str | None:
         return None
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    carrier: dict[str, Any] = {}
+    carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier)
     return carrier.get("traceparent")

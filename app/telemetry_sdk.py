@@ -46,17 +46,17 @@ def observe_engine(engine: Engine, process: str) -> None:
     labels = {"db.client.connection.pool.name": process}
 
     def count(_: CallbackOptions) -> Iterable[Observation]:
-        stats = pool_stats(engine)
+        stats = pool_stats(engine, "otel.count")
         yield Observation(stats.in_use, {**labels, "db.client.connection.state": "used"})
         yield Observation(
             stats.size - stats.in_use, {**labels, "db.client.connection.state": "idle"}
         )
 
     def most(_: CallbackOptions) -> Iterable[Observation]:
-        yield Observation(pool_stats(engine).size, labels)
+        yield Observation(pool_stats(engine, "otel.max").size, labels)
 
     def pending(_: CallbackOptions) -> Iterable[Observation]:
-        yield Observation(pool_stats(engine).waiters, labels)
+        yield Observation(pool_stats(engine, "otel.pending").waiters, labels)
 
     meter.create_observable_gauge("db.client.connection.count", [count], "{connection}")
     meter.create_observable_gauge("db.client.connection.max", [most], "{connection}")

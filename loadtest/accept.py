@@ -1,14 +1,20 @@
-"""How many requests a second the front doors answer: Fairline's, the baseline's, an empty one."""
+"""How many requests a second the front doors answer: Fairline's, the baseline's, an empty one.
+
+All servers run all the time and take turns under load in short slices. Fairline is measured with
+its scheduler and a medium worker at work, as in real life; while the baseline has its turn, these
+two are frozen. The baseline's worker does not run at all, which is to the baseline's advantage.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from sqlalchemy import text
 
 from loadtest import closed_loop
-from loadtest.closed_loop import Answered, Load
+from loadtest.closed_loop import Load
 from loadtest.cores import CoreMeter
 from loadtest.fairline import Fairline
 from loadtest.fleet import Fleet
@@ -16,33 +22,88 @@ from loadtest.http_bytes import Request, applications
 from loadtest.plain import PlainCelery
 from loadtest.samples import Sample
 
-WARM_SECONDS = 2.0
+WARM_SECONDS = 1.0
+#: A poller's route gets a shorter slice than a submitter's.
+POLL_SHARE = 0.5
 POLLED = 300
+BACKGROUND = ("scheduler", "worker-medium-1")
 
 
-def measure(
-    fleet: Fleet,
-    name: str,
-    port: int,
-    requests: Sequence[Request],
-    expected_status: int,
-    connections: int,
-    seconds: float,
-) -> Sample:
+class FrontDoors:
+    """The servers, ready to be measured in turns."""
+
+    def __init__(self, fairline: Fairline, plain: PlainCelery, seconds: float) -> None:
+        self._fairline = fairline
+        self._plain = plain
+        self._fleet = fairline.fleet
+        self._seconds = seconds
+        self._bodies = applications(500)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """All of them running."""
+        self._plain.start_web()
+        self._fairline.start_api()
+        self._fairline.start_scheduler()
+        self._fairline.start_worker("medium")
+        self._fairline.await_ready()
+        try:
+            yield
+        finally:
+            self._fleet.stop("api", "worker-medium-1", "scheduler", "plain-web")
+            self._plain.empty_queue()
+
+    def take_turns(self, connections: int, *, poll: bool) -> list[Sample]:
+        """One round at this number of connections."""
+        samples = [self._slice("accept: Fairline", self._bodies, 202, connections)]
+        if poll:
+            samples += self._poll(connections)
+        with self._fleet.frozen(*BACKGROUND):
+            samples += [
+                self._slice("accept: baseline", self._bodies, 202, connections, plain=True),
+                self._slice(
+                    "empty Flask route", [Request("GET", "/empty")], 200, connections, plain=True
+                ),
+            ]
+            self._plain.empty_queue()
+        self._fairline.await_ready()
+        return samples
+
+    def _slice(
+        self,
+        name: str,
+        requests: Sequence[Request],
+        status: int,
+        connections: int,
+        *,
+        plain: bool = False,
+        share: float = 1.0,
+    ) -> Sample:
+        port = self._plain.port if plain else self._fairline.port
+        load = Load(port, connections, WARM_SECONDS, share * self._seconds, requests, status)
+        return measure(self._fleet, f"{name} @{connections}", load)
+
+    def _poll(self, connections: int) -> list[Sample]:
+        pending, scored, known = polls(self._fairline)
+        return [
+            self._slice(name, requests, status, connections, share=POLL_SHARE)
+            for name, requests, status in (
+                ("poll: Fairline, pending", pending, 200),
+                ("poll: Fairline, scored", scored, 200),
+                ("poll: Fairline, 304", known, 304),
+            )
+            if requests
+        ]
+
+
+def measure(fleet: Fleet, name: str, load: Load) -> Sample:
     """Drive one route and note what it did and who used the cores meanwhile."""
-    generator = closed_loop.start(
-        Load(port, connections, WARM_SECONDS, seconds, requests, expected_status)
-    )
-    time.sleep(WARM_SECONDS)
+    generator = closed_loop.start(load)
+    time.sleep(load.start_seconds)
     meter = CoreMeter({**fleet.pids(), "generator": [generator.pid]})
-    time.sleep(max(0.1, seconds - 0.5))
+    time.sleep(max(0.1, load.seconds - 0.3))
     cores = meter.read()
     answered = closed_loop.finish(generator)
-    return sample_of(f"{name} @{connections}", answered, cores)
-
-
-def sample_of(name: str, answered: Answered, cores: dict[str, float]) -> Sample:
-    """What the generator saw as one line of the report."""
     return Sample(
         name,
         answered.rate,
@@ -51,42 +112,6 @@ def sample_of(name: str, answered: Answered, cores: dict[str, float]) -> Sample:
         unexpected=sum(answered.unexpected.values()),
         cores=cores,
     )
-
-
-def accept_fairline(
-    fairline: Fairline, connections: Sequence[int], seconds: float, *, poll: bool
-) -> list[Sample]:
-    """Submissions, with a scheduler and a medium worker at work as in real life; then polling."""
-    fairline.start_api()
-    fairline.start_scheduler()
-    fairline.start_worker("medium")
-    fairline.await_ready()
-    port = fairline.port
-    bodies = applications(500)
-    samples = [
-        measure(fairline.fleet, "accept: Fairline", port, bodies, 202, count, seconds)
-        for count in connections
-    ]
-    if poll:
-        pending, scored, known = polls(fairline)
-        for name, requests, status in (
-            ("poll: Fairline, pending", pending, 200),
-            ("poll: Fairline, scored", scored, 200),
-            ("poll: Fairline, 304", known, 304),
-        ):
-            samples.append(
-                measure(
-                    fairline.fleet,
-                    name,
-                    port,
-                    requests,
-                    status,
-                    connections[0],
-                    seconds / 2,
-                )
-            )
-    fairline.fleet.stop("api", "worker-medium-1", "scheduler")
-    return samples
 
 
 def polls(fairline: Fairline) -> tuple[list[Request], list[Request], list[Request]]:
@@ -106,41 +131,12 @@ def polls(fairline: Fairline) -> tuple[list[Request], list[Request], list[Reques
             for status in ("queued", "succeeded")
         )
     # Those at the end of the line keep their state while they are asked for.
-    etags = [
-        closed_loop.ask(fairline.port, request).header("ETag")
+    known = [
+        Request(
+            request.method,
+            request.path,
+            {"If-None-Match": closed_loop.ask(fairline.port, request).header("ETag")},
+        )
         for request in pending[:100]
     ]
-    known = [
-        Request(request.method, request.path, {"If-None-Match": etag})
-        for request, etag in zip(pending, etags, strict=False)
-    ]
     return pending, scored, known
-
-
-def accept_plain(
-    plain: PlainCelery, connections: Sequence[int], seconds: float
-) -> list[Sample]:
-    """The same submissions; no worker runs, which is to the baseline's advantage."""
-    plain.start_web()
-    samples = []
-    for count in connections:
-        samples.append(
-            measure(
-                plain.fleet,
-                "accept: baseline",
-                plain.port,
-                applications(500),
-                202,
-                count,
-                seconds,
-            )
-        )
-        samples.append(
-            measure(
-                *(plain.fleet, "empty Flask route", plain.port),
-                *([Request("GET", "/empty")], 200, count, seconds),
-            )
-        )
-    plain.fleet.stop("plain-web")
-    plain.empty_queue()
-    return samples

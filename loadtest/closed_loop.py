@@ -38,6 +38,11 @@ class Load:
     requests: Sequence[Request]
     expected_status: int
 
+    @property
+    def start_seconds(self) -> float:
+        """From the start of the generator's process to the first counted answer, about."""
+        return 0.3 + self.connections * SPREAD_SECONDS + self.warm_seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Answered:
@@ -165,9 +170,7 @@ def finish(process: subprocess.Popen[str]) -> Answered:
     assert process.stdout is not None
     output = process.stdout.read()
     if process.wait() != 0:
-        raise RuntimeError(
-            f"the load generator failed with status {process.returncode}"
-        )
+        raise RuntimeError(f"the load generator failed with status {process.returncode}")
     return Answered(**json.loads(output))
 
 

@@ -8,6 +8,9 @@ from contextlib import suppress
 
 import psutil
 
+#: The part that stands for everything that ran.
+MACHINE = "machine"
+
 
 def cpu_seconds(pids: Sequence[int]) -> float:
     """CPU time of these processes and all that they started, the ended ones included."""
@@ -33,13 +36,13 @@ class CoreMeter:
         self._at = time.monotonic()
 
     def read(self) -> dict[str, float]:
-        """Cores by part; ``machine`` is everything that ran, strangers included."""
+        """Cores by part; `MACHINE` is everything that ran, strangers included."""
         seconds = time.monotonic() - self._at
         used = {
             name: (cpu_seconds(pids) - self._before[name]) / seconds
             for name, pids in self._parts.items()
         }
-        used["machine"] = (sum(busy_seconds()) - self._machine) / seconds
+        used[MACHINE] = (sum(busy_seconds()) - self._machine) / seconds
         return {name: round(value, 2) for name, value in used.items()}
 
 

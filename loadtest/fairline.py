@@ -101,6 +101,4 @@ class Fairline:
 
 def free_port() -> int:
     """A port that nobody listens on."""
-    return next(
-        port for port in random.sample(PRIVATE_PORTS, 1000) if not is_taken(port)
-    )
+    return next(port for port in random.sample(PRIVATE_PORTS, 1000) if not is_taken(port))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import time
 import urllib.error
@@ -44,9 +45,7 @@ class Fleet:
     def start(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> Child:
         """Start a process; its log is in the home."""
         spec = ProcessSpec(name, tuple(argv))
-        self.children[name] = spawn(
-            spec, {**clean_environment(), **env}, self.log(name)
-        )
+        self.children[name] = spawn(spec, {**clean_environment(), **env}, self.log(name))
         return self.children[name]
 
     def stop(self, *names: str) -> None:
@@ -55,6 +54,18 @@ class Fleet:
             child = self.children.pop(name, None)
             if child is not None:
                 child.stop()
+
+    @contextmanager
+    def frozen(self, *names: str) -> Iterator[None]:
+        """Keep these processes from running; they go on where they were afterwards."""
+        frozen = [self.children[name] for name in names]
+        for child in frozen:
+            child.send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for child in frozen:
+                child.send(signal.SIGCONT)
 
     def log(self, name: str) -> Path:
         """Where a process writes."""
@@ -72,7 +83,7 @@ class Fleet:
                 if child.poll() is not None or time.monotonic() > deadline:
                     raise NotReady(
                         f"{url}: {error}\n{name} says:\n{tail(self.log(name))}"
-                    ) from error
+                    ) from None
             time.sleep(0.05)
 
     def pids(self) -> dict[str, list[int]]:

@@ -78,11 +78,8 @@ def applications(count: int, prefix: str = "Candidate") -> list[Request]:
                     "role": ("engineer", "designer", "analyst", "general")[number % 4],
                     "payload": {
                         "years": number % 30,
-                        "skills": ["python", "sql", "queues", "operations"][
-                            : 1 + number % 4
-                        ],
-                        "letter": f"I have kept {number} systems running. "
-                        * (1 + number % 5),
+                        "skills": ["python", "sql", "queues", "operations"][: 1 + number % 4],
+                        "letter": f"I have kept {number} systems running. " * (1 + number % 5),
                     },
                 }
             ),

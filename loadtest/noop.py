@@ -87,9 +87,7 @@ def watch(
     cores: dict[str, float] = {}
     while True:
         with engine.connect() as connection:
-            left = connection.execute(
-                text(LEFT.format(table=table, mine=mine))
-            ).scalar_one()
+            left = connection.execute(text(LEFT.format(table=table, mine=mine))).scalar_one()
         if meter is None and left < 0.9 * jobs:
             meter = CoreMeter(pids)
         if meter is not None and not cores and left < 0.1 * jobs:
@@ -104,7 +102,5 @@ def watch(
 def read_rate(engine: Engine, table: str, mine: str) -> float:
     """Endings a second in the middle part."""
     with engine.connect() as connection:
-        count, seconds = connection.execute(
-            text(RATE.format(table=table, mine=mine))
-        ).one()
+        count, seconds = connection.execute(text(RATE.format(table=table, mine=mine))).one()
     return float(count) / max(float(seconds or 0.0), 1e-9)

@@ -14,7 +14,6 @@ from loadtest.fairline import free_port
 from loadtest.fleet import Fleet
 
 PACKAGE = "loadtest.baselines.plain_celery"
-WEB_WORKERS = 2
 SLOTS = 10
 #: As in the baseline's own module, which needs its environment to be imported.
 QUEUE = "plain"
@@ -37,26 +36,12 @@ class PlainCelery:
         engine.dispose()
 
     def start_web(self) -> None:
-        """gunicorn with gevent workers, answering."""
+        """Two gunicorn workers, answering."""
         self.fleet.start(
             "plain-web",
             command(
-                *(
-                    "gunicorn",
-                    "--worker-class",
-                    "gevent",
-                    "--workers",
-                    str(WEB_WORKERS),
-                ),
-                *("--bind", f"127.0.0.1:{self.port}", "--backlog", "4096"),
-                *(
-                    "--keep-alive",
-                    "75",
-                    "--worker-tmp-dir",
-                    "/dev/shm",
-                    "--log-level",
-                    "warning",
-                ),
+                *("gunicorn", "-c", "loadtest/baselines/plain_celery/gunicorn.conf.py"),
+                *("--bind", f"127.0.0.1:{self.port}"),
                 f"{PACKAGE}.web:create_app()",
             ),
             self.env,
@@ -102,9 +87,7 @@ class PlainCelery:
             queue(taken.default_channel).declare()
             producer = celery.amqp.Producer(taken, auto_declare=False)
             for application_id in ids:
-                celery.send_task(
-                    TASK, args=(str(application_id),), queue=queue, producer=producer
-                )
+                celery.send_task(TASK, args=(str(application_id),), queue=queue, producer=producer)
 
     def empty_queue(self) -> None:
         """Drop the tasks that submissions left in the broker."""

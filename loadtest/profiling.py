@@ -53,21 +53,15 @@ def recorded(pids: dict[str, int], folder: Path) -> Iterator[None]:
 
 
 def profile_accept(fairline: Fairline, console: Console) -> None:
-    """One API process while it takes submissions."""
+    """One API process while it takes submissions; all of Fairline runs already."""
     folder = RESULTS / "bench" / "profiles"
-    fairline.start_api()
-    fairline.start_scheduler()
-    fairline.start_worker("medium")
-    fairline.await_ready()
-    generator = closed_loop.start(
-        Load(fairline.port, 64, 1.0, SECONDS + 3.0, applications(500), 202)
-    )
-    time.sleep(2.0)
+    load = Load(fairline.port, 64, 1.0, SECONDS + 2.0, applications(500), 202)
+    generator = closed_loop.start(load)
+    time.sleep(load.start_seconds)
     workers = psutil.Process(fairline.fleet.children["api"].pid).children()
     with recorded({"api": workers[0].pid}, folder):
         pass
     closed_loop.finish(generator)
-    fairline.fleet.stop("api", "worker-medium-1", "scheduler")
     show(folder / "api.stacks", console)
 
 

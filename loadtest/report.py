@@ -49,9 +49,7 @@ class Report:
     def show(self, console: Console) -> None:
         """Print it."""
         for table in self._all_tables():
-            drawn = RichTable(
-                title=table.title, title_justify="left", title_style="bold"
-            )
+            drawn = RichTable(title=table.title, title_justify="left", title_style="bold")
             for number, heading in enumerate(table.headings):
                 drawn.add_column(heading, justify="right" if number else "left")
             for row in table.rows:

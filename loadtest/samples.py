@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
+from loadtest.cores import MACHINE
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -21,6 +23,21 @@ class Sample:
     unexpected: int = 0
     #: Cores in use by part of the system.
     cores: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def own_cores(self) -> float:
+        """Cores that everything under measurement took, the generator included."""
+        return sum(used for part, used in self.cores.items() if part != MACHINE)
+
+    @property
+    def strangers(self) -> float:
+        """Cores that something else took meanwhile."""
+        return max(0.0, self.cores.get(MACHINE, 0.0) - self.own_cores)
+
+    @property
+    def per_core_second(self) -> float:
+        """Requests or jobs for each second of CPU: the same on a busy machine."""
+        return self.rate / self.own_cores if self.own_cores else 0.0
 
 
 def medians(samples: Iterable[Sample]) -> dict[str, Sample]:

@@ -49,7 +49,7 @@ def process_name(kind: str) -> str:
 
 def announce(engine: Engine, presence: Presence) -> None:
     """Say that the process lives."""
-    stats = pool_stats(engine)
+    stats = pool_stats(engine, "presence")
     with connection(engine) as taken:
         taken.exec_driver_sql(
             ANNOUNCE,

@@ -37,7 +37,7 @@ class PoolStats:
     size: int
     #: Connections taken now.
     in_use: int
-    #: Most callers that waited for a connection at one time since the last reading.
+    #: Most callers that waited for a connection at one time since the reader's last look.
     waiters: int
 
 
@@ -50,7 +50,8 @@ class MeasuredPool(QueuePool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._waiting = 0
-        self._peak_waiting = 0
+        #: By reader, so that two of them do not take each other's peaks.
+        self._peaks: dict[str, int] = {}
         self._counting = threading.Lock()
 
     def _do_get(self) -> ConnectionPoolEntry:
@@ -58,17 +59,19 @@ class MeasuredPool(QueuePool):
             return super()._do_get()
         with self._counting:
             self._waiting += 1
-            self._peak_waiting = max(self._peak_waiting, self._waiting)
+            for reader, peak in self._peaks.items():
+                self._peaks[reader] = max(peak, self._waiting)
         try:
             return super()._do_get()
         finally:
             with self._counting:
                 self._waiting -= 1
 
-    def read_stats(self) -> PoolStats:
-        """The state of the pool; resets the peak of waiters."""
+    def read_stats(self, reader: str) -> PoolStats:
+        """The state of the pool; resets this reader's peak of waiters."""
         with self._counting:
-            peak, self._peak_waiting = self._peak_waiting, self._waiting
+            peak = self._peaks.get(reader, 0)
+            self._peaks[reader] = self._waiting
         return PoolStats(self.size() + self._max_overflow, self.checkedout(), peak)
 
 
@@ -139,11 +142,11 @@ def open_engine(settings: DatabaseSettings, *, process: str = "fairline") -> Eng
     )
 
 
-def pool_stats(engine: Engine) -> PoolStats:
-    """How the engine's pool is doing."""
+def pool_stats(engine: Engine, reader: str) -> PoolStats:
+    """How the engine's pool is doing, for one of its readers."""
     pool = engine.pool
     assert isinstance(pool, MeasuredPool)
-    return pool.read_stats()
+    return pool.read_stats(reader)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ row. A task therefore never fails for Celery: its outcome is in the row.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,12 +19,14 @@ from celery.signals import (
     worker_shutdown,
     worker_shutting_down,
 )
+from sqlalchemy import Engine
 
 from models.ids import parse_id
 from models.pools import POOLS
 from models.presence import process_name
 from models.session import open_engine
 from tasks.config import TaskSettings, task_settings
+from tasks.errors import JobError
 from tasks.registry import JobType, load_types
 from tasks.runtime.claim import JobRef
 from tasks.runtime.execute import execute
@@ -36,6 +38,7 @@ logger = logging.getLogger(__name__)
 class WorkerProcess:
     """The worker runtime of this process, once Celery has started it."""
 
+    engine: Engine | None = None
     worker: Worker | None = None
     helpers: ThreadPoolExecutor | None = None
     pools: Sequence[str] = tuple(POOLS)
@@ -101,11 +104,22 @@ def _begin_prefork(**_: Any) -> None:
 def _begin(slots: int) -> None:
     settings = task_settings()
     types = load_types(settings.job_modules)
+    prepare_types(job_type for job_type in types.values() if job_type.pool in this.pools)
     name = process_name("worker")
-    engine = open_engine(settings, process=name)
-    this.worker = Worker(engine, types, name=name, pools=this.pools, slots=slots)
+    this.engine = open_engine(settings, process=name)
+    this.worker = Worker(this.engine, types, name=name, pools=this.pools, slots=slots)
     this.helpers = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="job")
     this.worker.start()
+
+
+def prepare_types(types: Iterable[JobType]) -> None:
+    """Let job types get ready; a worker that could run none of them well does not start."""
+    for job_type in types:
+        if job_type.prepare is not None:
+            try:
+                job_type.prepare()
+            except JobError as error:
+                raise SystemExit(f"{job_type.name}: {error}") from None
 
 
 @worker_shutting_down.connect

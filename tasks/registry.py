@@ -35,6 +35,8 @@ class JobType:
     tries: int
     #: Service it depends on, for circuit and quota.
     dependency: str | None
+    #: Called once in each worker process of the pool before its first job.
+    prepare: Callable[[], None] | None
     #: SQL over ``settled`` (id, type, status, result), run in the settling statement.
     project: str | None
 
@@ -49,6 +51,7 @@ def job_type(
     timeout: float = 300.0,
     tries: int | None = None,
     dependency: str | None = None,
+    prepare: Callable[[], None] | None = None,
     project: str | None = None,
 ) -> Callable[[Run], Run]:
     """Register the decorated function as the job type ``name``."""
@@ -59,7 +62,7 @@ def job_type(
         if name in _types and _types[name].run.__module__ != run.__module__:
             raise ValueError(f"job type {name!r} is registered twice")
         _types[name] = JobType(
-            name, pool, run, timeout, tries or POOLS[pool].tries, dependency, project
+            name, pool, run, timeout, tries or POOLS[pool].tries, dependency, prepare, project
         )
         return run
 

@@ -70,7 +70,9 @@ def get_application(application_id: str) -> Response:
     }
     if view.job_status not in TERMINAL:
         headers["Retry-After"] = str(POLL_SECONDS)
-    if view.etag in request.headers.get("If-None-Match", ""):
+    known = request.headers.get("If-None-Match")
+    # Etags are hexadecimal between quotes, so one cannot be a part of another.
+    if known is not None and (view.etag in known or known.strip() == "*"):
         return Response(status=304, headers=headers)
     return Response(orjson.dumps(view.document), 200, headers, content_type="application/json")
 

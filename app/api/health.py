@@ -5,9 +5,9 @@ from __future__ import annotations
 import orjson
 from flask import Blueprint, Response, current_app
 
+from app.api.state import read_state
 from models.errors import StateStoreError
 from models.presence import PRESENCE_LOST_SECONDS
-from models.session import connection
 
 health = Blueprint("health", __name__)
 
@@ -38,16 +38,14 @@ def get_readiness() -> Response:
     checks = read_checks()
     ready = all(check["ok"] for check in checks.values())
     document = {"status": "ready" if ready else "not ready", "checks": checks}
-    return Response(
-        orjson.dumps(document), 200 if ready else 503, content_type="application/json"
-    )
+    return Response(orjson.dumps(document), 200 if ready else 503, content_type="application/json")
 
 
 def read_checks() -> dict[str, dict[str, object]]:
     """What a job needs to be accepted and run."""
     services = current_app.extensions["fairline"]
     try:
-        with connection(services.engine) as taken:
+        with read_state() as taken:
             row = taken.exec_driver_sql(READ_READINESS).one()
     except StateStoreError as error:
         return {"database": {"ok": False, "detail": str(error)[:200]}}

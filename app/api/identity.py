@@ -7,6 +7,7 @@ import threading
 from flask import current_app
 from sqlalchemy import Engine
 
+from app.api.state import patience
 from app.errors import Unauthenticated
 from models.session import connection
 
@@ -28,7 +29,7 @@ class Tenants:
         return known if known is not None else self._look_up(self._anonymous)
 
     def _look_up(self, name: str) -> int:
-        with self._looking:  # a burst of first requests asks once
+        with patience(), self._looking:  # a burst of first requests asks once
             if name not in self._ids:
                 with connection(self._engine) as taken:
                     row = taken.exec_driver_sql(

@@ -7,43 +7,50 @@ thousandth costs what the first does; the cursor carries the rank along.
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 from urllib.parse import urlencode
 
 import orjson
-from flask import Blueprint, Response, current_app, request
+from flask import Blueprint, Response, request
 
 from app.api.identity import current_tenant_id
+from app.api.state import read_state
 from app.api.views import rfc3339
 from app.errors import FieldError, ValidationFailed
 from models.ids import parse_id
-from models.session import connection
 
 leaderboard = Blueprint("leaderboard", __name__)
 
 PAGE = 50
 MOST = 500
+LIMIT = re.compile(r"\d{1,6}", re.ASCII)
 
-#: ``before`` rows stand above the page and ``rank`` is that of the last of them.
-READ_PAGE = """
-    SELECT id::text, candidate, score, rationale, scored_at
+SCORED = """
+    SELECT id, candidate, score, rationale, scored_at
     FROM applications
-    WHERE tenant_id = %(tenant)s AND role = %(role)s AND score IS NOT NULL
-      AND (score < %(score)s OR (score = %(score)s AND id > %(id)s::uuid))
+    WHERE tenant_id = %(tenant)s AND role = %(role)s AND score IS NOT NULL"""
+READ_FIRST_PAGE = f"""{SCORED}
     ORDER BY score DESC, id
     LIMIT %(limit)s
 """
-#: The same from the top: one walk along the index, without a comparison to start from.
-READ_FIRST_PAGE = """
-    SELECT id::text, candidate, score, rationale, scored_at
-    FROM applications
-    WHERE tenant_id = %(tenant)s AND role = %(role)s AND score IS NOT NULL
+#: The rest of the tie that the page before ended in, then what scored less. Two walks, each
+#: from its own place in the index: an OR of both would walk there from the top.
+READ_PAGE = f"""
+    SELECT * FROM (
+        ({SCORED} AND score = %(score)s AND id > %(id)s::uuid
+            ORDER BY score DESC, id LIMIT %(limit)s)
+        UNION ALL
+        ({SCORED} AND score < %(score)s
+            ORDER BY score DESC, id LIMIT %(limit)s)
+    ) AS page
     ORDER BY score DESC, id
     LIMIT %(limit)s
 """
+#: A cursor before it is packed: score, id, rank and place of the last row seen.
+CURSOR = re.compile(r"(\d{1,3}\.\d\d)\|([0-9a-f-]{36})\|(\d{1,15})\|(\d{1,15})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +72,13 @@ class Cursor:
         try:
             padded = text + "=" * (-len(text) % 4)
             decoded = base64.b64decode(padded, altchars=b"-_", validate=True).decode()
-            score, text_id, rank, place = decoded.split("|")
-            cursor_id = parse_id(text_id)
-            number = Decimal(score)
-            if cursor_id is None or not number.is_finite() or abs(number) > 1000:
+            found = CURSOR.fullmatch(decoded)
+            if found is None or (cursor_id := parse_id(found[2])) is None:
                 raise ValueError
-            position = cls(number, cursor_id, int(rank), int(place))
-            if not 0 < position.rank <= position.place < 2**53:
+            position = cls(Decimal(found[1]), cursor_id, int(found[3]), int(found[4]))
+            if not 0 < position.rank <= position.place:
                 raise ValueError
-        except (ValueError, binascii.Error, InvalidOperation):
+        except ValueError:
             raise ValidationFailed(
                 errors=(FieldError("cursor", "is not one this server gave out"),)
             ) from None
@@ -87,7 +92,7 @@ def get_leaderboard() -> Response:
     parameters: dict[str, Any] = {"tenant": tenant_id, "role": role, "limit": limit + 1}
     if cursor is not None:
         parameters |= {"score": cursor.score, "id": cursor.id}
-    with connection(current_app.extensions["fairline"].engine) as taken:
+    with read_state() as taken:
         rows = taken.exec_driver_sql(READ_PAGE if cursor else READ_FIRST_PAGE, parameters).all()
     last = cursor
     entries = []
@@ -124,7 +129,7 @@ def parse_query() -> tuple[str, int, Cursor | None]:
     if not 0 < len(role) <= 200 or "\x00" in role:
         raise ValidationFailed(errors=(FieldError("role", "must have 1 to 200 characters"),))
     limit_text = request.args.get("limit", str(PAGE))
-    if not (limit_text.isascii() and limit_text.isdigit() and 0 < int(limit_text[:9]) <= MOST):
+    if not (LIMIT.fullmatch(limit_text) and 0 < int(limit_text) <= MOST):
         raise ValidationFailed(errors=(FieldError("limit", f"must be from 1 to {MOST}"),))
     cursor_text = request.args.get("cursor")
     return role, int(limit_text), Cursor.decode(cursor_text) if cursor_text else None

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from flask import Blueprint, Response, current_app
 
+from app.api.state import read_state
 from models.presence import PRESENCE_LOST_SECONDS
-from models.session import connection
 from models.states import TERMINAL
 
 metrics = Blueprint("metrics", __name__)
@@ -52,9 +52,11 @@ STATES = (
 @metrics.get("/metrics")
 def get_metrics() -> Response:
     services = current_app.extensions["fairline"]
-    with connection(services.engine) as taken:
-        counts = {row[0]: dict(zip(STATES, row[1:], strict=True)) for row in
-                  taken.exec_driver_sql(READ_COUNTS)}
+    with read_state() as taken:
+        counts = {
+            row[0]: dict(zip(STATES, row[1:], strict=True))
+            for row in taken.exec_driver_sql(READ_COUNTS)
+        }
         ages = {row[0]: float(row[1]) for row in taken.exec_driver_sql(READ_AGES)}
         processes = taken.exec_driver_sql(READ_PROCESSES).all()
     pools = sorted({*services.served_pools, *counts})
@@ -65,26 +67,62 @@ def get_metrics() -> Response:
                 slots[pool][0] += size
                 slots[pool][1] += busy
     lines = [
-        *family("fairline_queue_depth", "gauge", "Jobs waiting in the line.", (
-            ((("pool", pool),), int(counts.get(pool, {}).get("queued", 0))) for pool in pools)),
-        *family("fairline_jobs_in_flight", "gauge", "Jobs at the broker or running.", (
-            ((("pool", pool), ("state", state)), int(counts.get(pool, {}).get(state, 0)))
-            for pool in pools for state in ("scheduled", "dispatched", "running"))),
-        *family("fairline_oldest_job_age_seconds", "gauge", "Age of the oldest in the line.", (
-            ((("pool", pool),), round(ages.get(pool, 0.0), 3)) for pool in pools)),
-        *family("fairline_jobs_total", "counter", "Jobs ended, by outcome.", (
-            ((("pool", pool), ("outcome", state)), int(counts.get(pool, {}).get(state, 0)))
-            for pool in pools for state in STATES if state in TERMINAL)),
-        *family("fairline_pool_slots", "gauge", "Slots of living workers.", (
-            ((("pool", pool), ("state", state)), value)
-            for pool in pools
-            for state, value in (("busy", slots[pool][1]),
-                                 ("free", max(0, slots[pool][0] - slots[pool][1]))))),
-        *family("fairline_db_pool", "gauge",
-                "Connections of a process; waiting is the peak since its last heartbeat.", (
-            ((("process", row[0]), ("state", state)), value)
-            for row in processes
-            for state, value in (("size", row[5]), ("in_use", row[6]), ("waiting", row[7])))),
+        *family(
+            "fairline_queue_depth",
+            "gauge",
+            "Jobs waiting in the line.",
+            (((("pool", pool),), int(counts.get(pool, {}).get("queued", 0))) for pool in pools),
+        ),
+        *family(
+            "fairline_jobs_in_flight",
+            "gauge",
+            "Jobs at the broker or running.",
+            (
+                ((("pool", pool), ("state", state)), int(counts.get(pool, {}).get(state, 0)))
+                for pool in pools
+                for state in ("scheduled", "dispatched", "running")
+            ),
+        ),
+        *family(
+            "fairline_oldest_job_age_seconds",
+            "gauge",
+            "Age of the oldest in the line.",
+            (((("pool", pool),), round(ages.get(pool, 0.0), 3)) for pool in pools),
+        ),
+        *family(
+            "fairline_jobs_total",
+            "counter",
+            "Jobs ended, by outcome.",
+            (
+                ((("pool", pool), ("outcome", state)), int(counts.get(pool, {}).get(state, 0)))
+                for pool in pools
+                for state in STATES
+                if state in TERMINAL
+            ),
+        ),
+        *family(
+            "fairline_pool_slots",
+            "gauge",
+            "Slots of living workers.",
+            (
+                ((("pool", pool), ("state", state)), value)
+                for pool in pools
+                for state, value in (
+                    ("busy", slots[pool][1]),
+                    ("free", max(0, slots[pool][0] - slots[pool][1])),
+                )
+            ),
+        ),
+        *family(
+            "fairline_db_pool",
+            "gauge",
+            "Connections of a process; waiting is the peak since its last heartbeat.",
+            (
+                ((("process", row[0]), ("state", state)), value)
+                for row in processes
+                for state, value in (("size", row[5]), ("in_use", row[6]), ("waiting", row[7]))
+            ),
+        ),
     ]
     return Response("\n".join(lines) + "\n", content_type="text/plain; version=0.0.4")
 

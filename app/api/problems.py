@@ -26,17 +26,21 @@ STATUS: dict[type[errors.FairlineError], HTTPStatus] = {
     errors.BrokerUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
+#: Where the code is not what Python calls the status; Python's names change with its version.
+CODES = {413: "PAYLOAD_TOO_LARGE", 414: "URI_TOO_LONG"}
+
 #: Seconds a caller should wait when the state store is away.
 RETRY_AFTER_SECONDS = 2
 
 
-def problem(
-    status: HTTPStatus,
-    code: str,
-    detail: str,
-    fields: tuple[errors.FieldError, ...] = (),
-    headers: dict[str, str] | None = None,
-) -> Response:
+def code_of(status: HTTPStatus) -> str:
+    """The code of an error that has no class of its own."""
+    return CODES.get(status, status.name)
+
+
+def document(
+    status: HTTPStatus, code: str, detail: str, fields: tuple[errors.FieldError, ...] = ()
+) -> bytes:
     """A problem document."""
     body: dict[str, Any] = {
         "type": f"urn:fairline:problem:{code.lower().replace('_', '-')}",
@@ -47,9 +51,19 @@ def problem(
     }
     if fields:
         body["errors"] = [{"field": error.field, "message": error.message} for error in fields]
-    return Response(
-        orjson.dumps(body), status.value, headers, content_type="application/problem+json"
-    )
+    return orjson.dumps(body)
+
+
+def problem(
+    status: HTTPStatus,
+    code: str,
+    detail: str,
+    fields: tuple[errors.FieldError, ...] = (),
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """A problem document as a response."""
+    body = document(status, code, detail, fields)
+    return Response(body, status.value, headers, content_type="application/problem+json")
 
 
 def register_problems(app: Flask) -> None:
@@ -67,18 +81,22 @@ def register_problems(app: Flask) -> None:
         return problem(
             HTTPStatus.SERVICE_UNAVAILABLE,
             "STATE_STORE_UNAVAILABLE",
-            "The state store does not answer; nothing was accepted. Please try again.",
+            # A group may still be committed after its callers gave up, so no more is promised.
+            "The state store did not answer in time; what was asked may not have been done."
+            " Please try again.",
             headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
         )
 
     @app.errorhandler(HTTPException)
-    def _http(error: HTTPException) -> Response:
+    def _http(error: HTTPException) -> Any:
         status = HTTPStatus(error.code or 500)
+        if status < HTTPStatus.BAD_REQUEST:
+            return error.get_response()  # a redirect, with the Location it is worth nothing without
         headers = {}
         if status is HTTPStatus.METHOD_NOT_ALLOWED:
             headers["Allow"] = ", ".join(getattr(error, "valid_methods", None) or ())
-        code = {404: "NOT_FOUND", 413: "PAYLOAD_TOO_LARGE"}.get(status, status.name)
-        return problem(status, code, error.description or status.phrase, headers=headers)
+        detail = error.description or status.phrase
+        return problem(status, code_of(status), detail, headers=headers)
 
     @app.errorhandler(Exception)
     def _unexpected(error: Exception) -> Response:

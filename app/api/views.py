@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 from sqlalchemy import Engine, Row
 
 from models.group_commit import GroupCommit
@@ -28,7 +29,7 @@ READ_APPLICATIONS = """
            application.role, application.score, application.rationale, job.status,
            job.priority, job.attempt, job.crashes, job.created_at, job.execute_at,
            job.not_after, job.dispatched_at, job.started_at, job.finished_at,
-           job.error_class, job.error_message,
+           job.error_class, job.error_message, job.result::text,
            CASE WHEN application.score IS NOT NULL THEN 1 + (
                SELECT count(*) FROM applications AS better
                WHERE better.tenant_id = application.tenant_id AND better.role = application.role
@@ -59,9 +60,7 @@ class Views:
         self._engine = engine
         self._timeout_seconds = timeout_seconds
         self._kept: dict[str, tuple[float, ApplicationView]] = {}
-        self._reads: GroupCommit[str, ApplicationView | None] = GroupCommit(
-            self._read, name="read"
-        )
+        self._reads: GroupCommit[str, ApplicationView | None] = GroupCommit(self._read, name="read")
 
     def application(self, application_id: str) -> ApplicationView | None:
         """The application, or None if there is none."""
@@ -96,7 +95,7 @@ def application_view(row: Row[Any]) -> ApplicationView:
         "candidate": row[3],
         "role": row[4],
         "score": None if row[5] is None else float(row[5]),
-        "rank": row[19],
+        "rank": row[20],
         "rationale": row[6],
         "attempt": row[9],
         "crashes": row[10],
@@ -106,9 +105,12 @@ def application_view(row: Row[Any]) -> ApplicationView:
         "dispatched_at": rfc3339(row[14]),
         "started_at": rfc3339(row[15]),
         "finished_at": rfc3339(row[16]),
+        "progress": None,
+        # As it stands in the row: nothing is gained by parsing it.
+        "result": None if row[19] is None else orjson.Fragment(row[19]),
         "error": None if row[17] is None else {"class": row[17], "message": row[18]},
     }
-    mark = f"{row[0]}{status}{row[19]}{row[9]}{row[10]}{row[14]}{row[15]}{row[12]}"
+    mark = f"{row[0]}{status}{row[20]}{row[9]}{row[10]}{row[14]}{row[15]}{row[12]}"
     etag = f'"{hashlib.blake2b(mark.encode(), digest_size=9).hexdigest()}"'
     return ApplicationView(row[1], job_status, status, etag, document)
 

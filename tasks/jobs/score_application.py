@@ -22,8 +22,19 @@ PROJECT_SCORE = """
 """
 
 
+
+def prepare_scorer() -> None:
+    """Import and configure the scorer while the worker starts, so that no job pays for it."""
+    current_scorer().prepare()
+
+
 @job_type(
-    "score_application", pool="medium", timeout=60, dependency="claude", project=PROJECT_SCORE
+    "score_application",
+    pool="medium",
+    timeout=60,
+    dependency="claude",
+    prepare=prepare_scorer,
+    project=PROJECT_SCORE,
 )
 def score_application(ctx: JobContext, payload: Any) -> Any:
     score = current_scorer().score(

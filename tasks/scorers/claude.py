@@ -60,6 +60,10 @@ class ClaudeScorer:
         self._made: anthropic.Anthropic | None = None
         self._making = threading.Lock()
 
+    def prepare(self) -> None:
+        """Make the client; a missing or broken key is found here, not by every application."""
+        self._client()
+
     def score(self, application: Application) -> Score:
         """Claude's score for the application."""
         message = self._ask(_turn(application))

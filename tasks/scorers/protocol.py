@@ -87,6 +87,9 @@ class Score:
 class Scorer(Protocol):
     """Anything that can score an application; safe to call from many threads or greenlets."""
 
+    def prepare(self) -> None:
+        """Get ready while the worker starts; raises if it could never score."""
+
     def score(self, application: Application) -> Score:
         """The score, or ``MalformedAnswer``, ``DependencyFailure`` or ``Permanent``."""
         ...

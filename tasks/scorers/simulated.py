@@ -21,6 +21,9 @@ class SimulatedScorer:
     def __init__(self, *, seconds: float) -> None:
         self._seconds = seconds
 
+    def prepare(self) -> None:
+        """Nothing to do."""
+
     def score(self, application: Application) -> Score:
         """A repeatable score between 0.00 and 100.00."""
         if self._seconds > 0:

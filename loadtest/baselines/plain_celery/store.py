@@ -32,9 +32,7 @@ applications = Table(
     Column("role", String(200), nullable=False),
     Column("payload", JSON, nullable=False),
     Column("status", Text, nullable=False, server_default="pending"),
-    Column(
-        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
-    ),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("finished_at", DateTime(timezone=True)),
 )
 
@@ -43,9 +41,7 @@ def open_engine() -> Engine:
     """The process's engine; green if the process is."""
     if is_module_patched("socket"):
         psycopg2.extensions.set_wait_callback(wait_green)
-    return create_engine(
-        os.environ["PLAIN_DATABASE_URL"], pool_size=POOL_SIZE, max_overflow=0
-    )
+    return create_engine(os.environ["PLAIN_DATABASE_URL"], pool_size=POOL_SIZE, max_overflow=0)
 
 
 def wait_green(connection: psycopg2.extensions.connection) -> None:

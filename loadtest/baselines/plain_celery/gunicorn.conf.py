@@ -1,0 +1,12 @@
+"""gunicorn for the baseline, with the same server settings as Fairline's own."""
+
+from __future__ import annotations
+
+workers = 2
+worker_class = "gevent"
+worker_connections = 10_000
+backlog = 4096
+keepalive = 75
+accesslog = None
+loglevel = "warning"
+worker_tmp_dir = "/dev/shm"
