@@ -49,12 +49,13 @@ def run_scheduler() -> None:
 @click.command("demo")
 @click.option("--count", default=40, show_default=True, help="Applications to send.")
 @click.option("--url", default=None, help="Where the API is; http://127.0.0.1:$PORT if not given.")
-def show_demo(count: int, url: str | None) -> None:
+@click.option("--picture", default=None, help="Draw what was shown into this SVG file.")
+def show_demo(count: int, url: str | None, picture: str | None) -> None:
     """Send applications to a running stack and watch them being scored."""
     from app.config import settings
     from app.demo import run_demo
 
-    run_demo(url or f"http://127.0.0.1:{settings().port}", count)
+    run_demo(url or f"http://127.0.0.1:{settings().port}", count, picture)
 
 
 @tenants.command("ensure")

@@ -53,9 +53,9 @@ class Api:
         return response.status, json.loads(response.read() or b"null")
 
 
-def run_demo(url: str, count: int) -> None:
-    """Submit, watch, show the leaderboard."""
-    console = Console()
+def run_demo(url: str, count: int, picture: str | None = None) -> None:
+    """Submit, watch, show the leaderboard; ``picture`` names an SVG file to draw it into."""
+    console = Console(record=picture is not None, width=100 if picture else None)
     api = Api(url)
     try:
         submitted, seconds = submit_all(api, count)
@@ -67,6 +67,8 @@ def run_demo(url: str, count: int) -> None:
     )
     watch(api, submitted, console)
     show_leaderboard(api, console)
+    if picture:
+        console.save_svg(picture, title="make demo")
 
 
 def submit_all(api: Api, count: int) -> tuple[list[Sent], float]:
