@@ -47,6 +47,9 @@ task_acks_late = True
 # A message whose worker died comes back; the row decides whether it still means anything.
 task_reject_on_worker_lost = True
 worker_prefetch_multiplier = 1
+# After a lost connection Celery would restore the prefetch count from the greenlet of a job
+# while another one reads the same socket, which gevent refuses.
+worker_enable_prefetch_count_reduction = False
 worker_disable_rate_limits = True
 worker_enable_remote_control = True
 worker_hijack_root_logger = False

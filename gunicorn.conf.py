@@ -36,7 +36,9 @@ def post_worker_init(worker: Any) -> None:
 
 
 def worker_exit(server: Any, worker: Any) -> None:
-    """Leave the list of living processes."""
+    """Runs in each worker as it ends."""
     stop = getattr(worker, "fairline_stop", None)
     if stop is not None:
-        stop.set()
+        from app.factory import end_serving
+
+        end_serving(worker.wsgi, stop)

@@ -23,6 +23,17 @@ def _configure_logging(loglevel: Any = None, **_: Any) -> None:
 
 
 @worker_init.connect
+def _without_delayed_delivery(**_: Any) -> None:
+    """Delays live in the row; with quorum queues Celery would declare 28 queues for its own."""
+    from celery.worker.consumer import Consumer, DelayedDelivery
+
+    step = f"{DelayedDelivery.__module__}:{DelayedDelivery.__qualname__}"
+    Consumer.Blueprint.default_steps = [
+        known for known in Consumer.Blueprint.default_steps if known not in (step, DelayedDelivery)
+    ]
+
+
+@worker_init.connect
 @worker_process_init.connect
 def _start_telemetry(**_: Any) -> None:
     """After the worker's own handlers; the parent of a prefork pool has no engine."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,14 +16,29 @@ from app.logs import configure_logging
 from models.presence import process_name
 from models.session import connection, open_engine
 
+ROOT = Path(__file__).parents[1]
+
 tenants = AppGroup("tenants", help="Whose work it is.")
 
 
 def register_commands(app: Flask, settings: Settings) -> None:
     """Hang the commands on the Flask application."""
     app.cli.add_command(tenants)
+    app.cli.add_command(migrate)
     app.cli.add_command(run_scheduler)
     app.cli.add_command(show_demo)
+
+
+@click.command("migrate")
+@click.option("--tenant", default=None, help="Also create this tenant unless it is there.")
+def migrate(tenant: str | None) -> None:
+    """Bring the database up to date: ``alembic upgrade head`` and a first tenant in one go."""
+    from alembic import command
+    from alembic.config import Config
+
+    command.upgrade(Config(ROOT / "alembic.ini"), "head")
+    if tenant is not None:
+        create_tenant(tenant)
 
 
 @click.command("scheduler")
@@ -62,10 +78,15 @@ def show_demo(count: int, url: str | None, picture: str | None) -> None:
 @click.argument("name")
 def ensure_tenant(name: str) -> None:
     """Create a tenant unless it is there."""
+    create_tenant(name)
+    click.echo(f"tenant {name}")
+
+
+def create_tenant(name: str) -> None:
+    """A tenant of that name, now or already."""
     from app.config import settings
 
     with connection(open_engine(settings(), process="cli")) as taken:
         taken.exec_driver_sql(
             "INSERT INTO tenants (name) VALUES (%s) ON CONFLICT (name) DO NOTHING", (name,)
         )
-    click.echo(f"tenant {name}")

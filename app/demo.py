@@ -19,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 ROLE = "engineer"
-FIRST = ("Ada", "Grace", "Alan", "Edsger", "Barbara", "Donald", "Radia", "Ken", "Frances", "Leslie")
-LAST = ("Lovelace", "Hopper", "Turing", "Dijkstra", "Liskov", "Knuth", "Perlman", "Allen", "Lamport")
+FIRST = ("Ada", "Grace", "Alan", "Edsger", "Barbara", "Donald", "Radia", "Ken", "Frances")
+LAST = ("Lovelace", "Hopper", "Turing", "Dijkstra", "Liskov", "Knuth", "Perlman", "Allen")
 DONE = {"scored", "failed", "withdrawn", "expired"}
 COLOURS = {"pending": "yellow", "scoring": "cyan", "scored": "green", "failed": "red"}
 GIVE_UP_SECONDS = 300
@@ -60,7 +60,8 @@ def run_demo(url: str, count: int, picture: str | None = None) -> None:
     try:
         submitted, seconds = submit_all(api, count)
     except (OSError, http.client.HTTPException) as error:
-        raise click.ClickException(f"No answer from {url} ({error}). Is `make up` running?") from None
+        message = f"No answer from {url} ({error}). Is `make up` running?"
+        raise click.ClickException(message) from None
     console.print(
         f"[bold]{count} applications accepted[/] in {seconds:.2f} s "
         f"({seconds / max(1, count) * 1000:.1f} ms each); now they wait in line."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from app.config import Settings
 from app.dispatch.publish import Publisher
 from app.telemetry import start_telemetry, trace_requests
 from models.errors import StateStoreError
-from models.presence import PRESENCE_SECONDS, Presence, announce, process_name
+from models.presence import PRESENCE_SECONDS, Presence, announce, leave, process_name
 from models.session import open_engine
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,13 @@ def begin_serving(app: Flask, stop: threading.Event) -> None:
     start_telemetry("api", app.extensions["fairline"].engine)
     trace_requests(app)
     threading.Thread(target=announce_api, args=(app, stop), name="presence", daemon=True).start()
+
+
+def end_serving(app: Flask, stop: threading.Event) -> None:
+    """Leave the list of living processes."""
+    stop.set()
+    with contextlib.suppress(StateStoreError):
+        leave(app.extensions["fairline"].engine, process_name("api"))
 
 
 def announce_api(app: Flask, stop: threading.Event) -> None:

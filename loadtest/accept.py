@@ -80,7 +80,8 @@ class FrontDoors:
         share: float = 1.0,
     ) -> Sample:
         port = self._plain.port if plain else self._fairline.port
-        load = Load(port, connections, WARM_SECONDS, share * self._seconds, requests, status)
+        warm = min(WARM_SECONDS, self._seconds)
+        load = Load(port, connections, warm, share * self._seconds, requests, status)
         return measure(self._fleet, f"{name} @{connections}", load)
 
     def _poll(self, connections: int) -> list[Sample]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from rich.console import Console
 
@@ -93,11 +94,9 @@ def run(asked: argparse.Namespace, console: Console) -> list[Sample]:
             doors = FrontDoors(fairline, plain, asked.seconds)
             with doors.open():
                 doors.take_turns(BAR_CONNECTIONS, poll=False)  # first touches are nobody's figures
-                rounds.run("requests", lambda: doors.take_turns(BAR_CONNECTIONS, poll=True))
+                rounds.run("requests", partial(doors.take_turns, BAR_CONNECTIONS, poll=True))
                 for connections in (16, 256) if asked.full else ():
-                    rounds.run(
-                        "requests", lambda count=connections: doors.take_turns(count, poll=False)
-                    )
+                    rounds.run("requests", partial(doors.take_turns, connections, poll=False))
                 if asked.profile:
                     profile_accept(fairline, console)
         if asked.only != "accept":

@@ -167,9 +167,10 @@ def start(load: Load) -> subprocess.Popen[str]:
 
 def finish(process: subprocess.Popen[str]) -> Answered:
     """What the generator saw."""
-    assert process.stdout is not None
-    output = process.stdout.read()
-    if process.wait() != 0:
+    with process:
+        assert process.stdout is not None
+        output = process.stdout.read()
+    if process.returncode != 0:
         raise RuntimeError(f"the load generator failed with status {process.returncode}")
     return Answered(**json.loads(output))
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import Engine
 
 from app.stack.ports import PRIVATE_PORTS, is_taken
-from app.stack.programs import POOLS, command, flask
+from app.stack.programs import command, flask
 from app.stack.spec import PROJECT_ROOT
-from loadtest.fleet import Fleet, clean_environment
+from loadtest.fleet import Fleet, NotReady, clean_environment
 from models.config import DatabaseSettings
+from models.pools import POOLS
 from models.session import open_engine
 
 TENANT = "demo"
@@ -69,12 +73,13 @@ class Fairline:
 
     def start_worker(self, pool: str, number: int = 1) -> str:
         """One worker of a pool, with the pool's usual slots; its name."""
-        concurrency, slots = POOLS[pool]
+        shape = POOLS[pool]
         name = f"worker-{pool}-{number}"
         self.fleet.start(
             name,
             command(
-                *("celery", "-A", "app", "worker", "-P", concurrency, "-c", str(slots)),
+                *("celery", "-A", "app", "worker"),
+                *("-P", shape.concurrency, "-c", str(shape.slots)),
                 *("-Q", pool, "-n", f"{pool}{number}@%h"),
                 *("-E", "--without-gossip", "--without-mingle", "--loglevel=warning"),
             ),
@@ -85,6 +90,19 @@ class Fairline:
     def await_ready(self) -> None:
         """Wait until a submitted job would be accepted and run."""
         self.fleet.await_answer("api", f"{self.url}/readyz", seconds=60)
+
+    def await_slots(self, pool: str, slots: int, seconds: float = 30.0) -> None:
+        """Wait until living workers offer so many slots."""
+        deadline = time.monotonic() + seconds
+        wanted = f"workers.{pool}"
+        while True:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as answer:
+                found = json.load(answer)["checks"][wanted]["slots"]
+            if found >= slots:
+                return
+            if time.monotonic() > deadline:
+                raise NotReady(f"{found} of {slots} slots in {pool}")
+            time.sleep(0.1)
 
     @contextmanager
     def engine(self) -> Iterator[Engine]:

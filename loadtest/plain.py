@@ -53,16 +53,8 @@ class PlainCelery:
         self.fleet.start(
             "plain-worker",
             command(
-                *(
-                    "celery",
-                    "-A",
-                    f"{PACKAGE}.tasks",
-                    "worker",
-                    "-P",
-                    "gevent",
-                    "-c",
-                    str(SLOTS),
-                ),
+                *("celery", "-A", f"{PACKAGE}.tasks", "worker"),
+                *("-P", "gevent", "-c", str(SLOTS)),
                 *("-n", "plain@%h", "--without-gossip", "--without-mingle"),
                 "--loglevel=warning",
             ),

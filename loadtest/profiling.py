@@ -90,12 +90,13 @@ def show(stacks: Path, console: Console) -> None:
     whole: Counter[str] = Counter()
     total = 0
     for text in stacks.read_text().splitlines():
-        stack, _, count = text.rpartition(" ")
+        stack, _, figure = text.rpartition(" ")
+        count = int(figure)
         frames = [without_line(frame) for frame in stack.split(";")]
-        total += int(count)
-        own[frames[-1]] += int(count)
+        total += count
+        own[frames[-1]] += count
         for frame in set(frames):
-            whole[frame] += int(count)
+            whole[frame] += count
     for title, counted in (("on its own", own), ("with what it calls", whole)):
         console.print(f"{stacks.stem}, {title}", style="bold")
         for name, count in counted.most_common(TOP):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -21,6 +21,8 @@ class Pool(BaseModel):
     slots: int = Field(ge=1)
     #: Tries an APP_ERROR gets before the job is dead.
     tries: int = Field(ge=1)
+    #: Kind of worker the stack starts: prefork for what computes or must be killed.
+    concurrency: Literal["gevent", "prefork"] = "gevent"
     #: References one message may carry; more than one only where jobs end in a moment.
     refs_per_message: int = Field(default=1, ge=1)
 

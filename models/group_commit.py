@@ -71,37 +71,46 @@ class GroupCommit(Generic[Item, Result]):
         *,
         name: str,
         max_group: int = 500,
+        max_weight: int = 4 * 1_048_576,
         persistent: bool = False,
         on_refused: Callable[[Item, Exception], None] | None = None,
     ) -> None:
         """``persistent``: keep trying while the state store is away, instead of failing.
 
         ``on_refused`` hears of items that cannot be written at all, for posts that nobody
-        waits for.
+        waits for. A group ends at ``max_group`` items or at ``max_weight`` bytes, whichever
+        comes first: a statement is held in memory several times over while it is sent.
         """
         self._write = write
         self._name = name
         self._max_group = max_group
+        self._max_weight = max_weight
         self._persistent = persistent
         self._on_refused = on_refused
         self._waiting: deque[Ticket[Item, Result]] = deque()
         self._gathered = threading.Condition(threading.Lock())
         #: Shared by every ticket that will be written together with the next group.
         self._done = threading.Event()
+        self._items = 0
+        self._weight = 0
         self._writer: threading.Thread | None = None
         self._closing = False
 
-    def submit(self, item: Item, timeout: float | None = None) -> Result:
+    def submit(self, item: Item, timeout: float | None = None, weight: int = 0) -> Result:
         """Write ``item`` with its group and wait for the commit."""
-        return self.post(item).result(timeout)
+        return self.post(item, weight).result(timeout)
 
-    def post(self, item: Item) -> Ticket[Item, Result]:
-        """Write ``item`` with its group, without waiting."""
+    def post(self, item: Item, weight: int = 0) -> Ticket[Item, Result]:
+        """Write ``item``, which has ``weight`` bytes, with its group, without waiting."""
         with self._gathered:
             if self._closing:
                 raise StateStoreUnavailable(f"{self._name} is closed.")
-            if len(self._waiting) >= self._max_group and len(self._waiting) % self._max_group == 0:
-                self._done = threading.Event()  # a full group: the next one has its own bell
+            if self._items >= self._max_group or (
+                self._items and self._weight + weight > self._max_weight
+            ):
+                self._begin_group()  # this one is full
+            self._items += 1
+            self._weight += weight
             ticket: Ticket[Item, Result] = Ticket(item, self._done)
             self._waiting.append(ticket)
             if self._writer is None:
@@ -127,6 +136,11 @@ class GroupCommit(Generic[Item, Result]):
         """Items gathered for the next group."""
         return len(self._waiting)
 
+    def _begin_group(self) -> None:
+        """The tickets from now on belong together and have a bell of their own."""
+        self._done = threading.Event()
+        self._items = self._weight = 0
+
     def _run(self) -> None:
         while True:
             with self._gathered:
@@ -139,7 +153,7 @@ class GroupCommit(Generic[Item, Result]):
                 while self._waiting and self._waiting[0]._done is bell:
                     tickets.append(self._waiting.popleft())
                 if self._done is bell:
-                    self._done = threading.Event()
+                    self._begin_group()
             try:
                 self._settle([ticket for ticket in tickets if not ticket.abandoned])
             finally:

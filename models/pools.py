@@ -13,7 +13,7 @@ from models.config import DatabaseSettings, Pool
 BUILT_IN = (
     Pool(name="short", lease_seconds=10, slots=50, tries=5, refs_per_message=20),
     Pool(name="medium", lease_seconds=30, slots=10, tries=3),
-    Pool(name="long", lease_seconds=90, slots=2, tries=2),
+    Pool(name="long", lease_seconds=90, slots=2, tries=2, concurrency="prefork"),
 )
 
 

@@ -7,10 +7,12 @@ row. A task therefore never fails for Celery: its outcome is in the row.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import kombu.utils.functional
 from celery import Celery
 from celery.signals import (
     worker_init,
@@ -89,6 +91,10 @@ def _begin_green(sender: Any, **_: Any) -> None:
     this.pools = tuple(name for name in sender.app.amqp.queues.consume_from if name in POOLS)
     if "prefork" in str(sender.pool_cls):
         return
+    # While gevent patches, it looks at every object there is, which makes Celery's proxies import
+    # kombu before time.sleep is green. Waiting for a lost broker then stopped the whole process,
+    # heartbeats included, until its leases ran out.
+    kombu.utils.functional.sleep = time.sleep
     slots = sender.concurrency
     # Celery's concurrency becomes the number of messages at hand; slots stay what -c said.
     sender.concurrency = slots + slots_ahead(slots)

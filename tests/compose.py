@@ -139,6 +139,11 @@ class LocalService:
         }
 
     @property
+    def needs(self) -> set[str]:
+        """The services that it waits for."""
+        return set(self.service.get("depends_on", {}))
+
+    @property
     def once(self) -> bool:
         """Whether it is a command that ends by itself."""
         return bool(self.service["restart"] == "no")

@@ -39,7 +39,7 @@ class Admission:
 
     def admit(self, submission: Submission) -> None:
         """Make the submission durable; StateStoreUnavailable if that takes too long."""
-        self._rows.submit(submission, self._timeout_seconds)
+        self._rows.submit(submission, self._timeout_seconds, len(submission.payload))
 
     def _admit(self, group: Sequence[Submission]) -> list[bool]:
         express = time.monotonic() >= self._express_from

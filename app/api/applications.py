@@ -10,7 +10,7 @@ from app.admission import Submission
 from app.api.body import parse_body
 from app.api.identity import current_tenant_id
 from app.api.schemas import SubmitApplication
-from app.api.views import ApplicationView
+from app.api.views import ApplicationView, Views
 from app.errors import FieldError, NotFound, ValidationFailed
 from app.telemetry import current_traceparent
 from models.ids import new_id, parse_id
@@ -83,7 +83,8 @@ def find_application(text: str) -> ApplicationView:
     application_id = parse_id(text)
     if application_id is None:
         raise NotFound
-    view = current_app.extensions["fairline"].views.application(application_id)
+    views: Views = current_app.extensions["fairline"].views
+    view = views.application(application_id)
     if view is None or view.tenant_id != tenant_id:
         raise NotFound
     return view

@@ -15,8 +15,10 @@ from urllib.parse import urlencode
 
 import orjson
 from flask import Blueprint, Response, request
+from pydantic import TypeAdapter, ValidationError
 
 from app.api.identity import current_tenant_id
+from app.api.schemas import Name
 from app.api.state import read_state
 from app.api.views import rfc3339
 from app.errors import FieldError, ValidationFailed
@@ -26,6 +28,8 @@ leaderboard = Blueprint("leaderboard", __name__)
 
 PAGE = 50
 MOST = 500
+#: Trimmed as a submission's is, or a role could be submitted to but not looked at.
+NAME = TypeAdapter(Name)
 LIMIT = re.compile(r"\d{1,6}", re.ASCII)
 
 SCORED = """
@@ -125,11 +129,14 @@ def parse_query() -> tuple[str, int, Cursor | None]:
         raise ValidationFailed(
             errors=tuple(FieldError(name[:100], "is not a parameter") for name in sorted(unknown))
         )
-    role = request.args.get("role", "general").strip()
-    if not 0 < len(role) <= 200 or "\x00" in role:
+    try:
+        role = NAME.validate_python(request.args.get("role", "general"))
+    except ValidationError:
+        role = "\x00"
+    if "\x00" in role:
         raise ValidationFailed(errors=(FieldError("role", "must have 1 to 200 characters"),))
     limit_text = request.args.get("limit", str(PAGE))
     if not (LIMIT.fullmatch(limit_text) and 0 < int(limit_text) <= MOST):
         raise ValidationFailed(errors=(FieldError("limit", f"must be from 1 to {MOST}"),))
     cursor_text = request.args.get("cursor")
-    return role, int(limit_text), Cursor.decode(cursor_text) if cursor_text else None
+    return role, int(limit_text), None if cursor_text is None else Cursor.decode(cursor_text)

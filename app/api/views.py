@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import Engine, Row
+from sqlalchemy import Engine
 
+from app.api.ranks import Standing, read_ranks
 from models.group_commit import GroupCommit
 from models.session import connection
 from models.states import APPLICATION_STATUS, JobStatus
@@ -29,12 +30,7 @@ READ_APPLICATIONS = """
            application.role, application.score, application.rationale, job.status,
            job.priority, job.attempt, job.crashes, job.created_at, job.execute_at,
            job.not_after, job.dispatched_at, job.started_at, job.finished_at,
-           job.error_class, job.error_message, job.result::text,
-           CASE WHEN application.score IS NOT NULL THEN 1 + (
-               SELECT count(*) FROM applications AS better
-               WHERE better.tenant_id = application.tenant_id AND better.role = application.role
-                 AND better.score > application.score
-           ) END
+           job.error_class, job.error_message, job.result::text
     FROM unnest(%(ids)s::uuid[]) AS asked (id)
     JOIN applications AS application ON application.id = asked.id
     JOIN tenants AS tenant ON tenant.id = application.tenant_id
@@ -77,11 +73,18 @@ class Views:
     def _read(self, ids: Sequence[str]) -> list[ApplicationView | None]:
         with connection(self._engine) as taken:
             rows = taken.exec_driver_sql(READ_APPLICATIONS, {"ids": list(set(ids))}).all()
-        views = {row[0]: application_view(row) for row in rows}
+            scored = {standing(row) for row in rows if row[5] is not None}
+            ranks = read_ranks(taken, scored) if scored else {}
+        views = {row[0]: application_view(row, ranks.get(standing(row))) for row in rows}
         return [views.get(application_id) for application_id in ids]
 
 
-def application_view(row: Row[Any]) -> ApplicationView:
+def standing(row: Sequence[Any]) -> Standing:
+    """What the rank of a row of READ_APPLICATIONS depends on."""
+    return Standing(row[1], row[4], row[5])
+
+
+def application_view(row: Sequence[Any], rank: int | None) -> ApplicationView:
     """A row of READ_APPLICATIONS as a document."""
     job_status = JobStatus(row[7])
     status = APPLICATION_STATUS[job_status].value
@@ -95,7 +98,7 @@ def application_view(row: Row[Any]) -> ApplicationView:
         "candidate": row[3],
         "role": row[4],
         "score": None if row[5] is None else float(row[5]),
-        "rank": row[20],
+        "rank": rank,
         "rationale": row[6],
         "attempt": row[9],
         "crashes": row[10],
@@ -110,7 +113,7 @@ def application_view(row: Row[Any]) -> ApplicationView:
         "result": None if row[19] is None else orjson.Fragment(row[19]),
         "error": None if row[17] is None else {"class": row[17], "message": row[18]},
     }
-    mark = f"{row[0]}{status}{row[20]}{row[9]}{row[10]}{row[14]}{row[15]}{row[12]}"
+    mark = f"{row[0]}{status}{rank}{row[9]}{row[10]}{row[14]}{row[15]}{row[12]}"
     etag = f'"{hashlib.blake2b(mark.encode(), digest_size=9).hexdigest()}"'
     return ApplicationView(row[1], job_status, status, etag, document)
 

@@ -33,11 +33,12 @@ MARK = f"""
 """
 
 #: A message that was never sent: back to its place in the line, nothing spent.
+#: Status as text: see CLAIM.
 RELEASE = """
     UPDATE jobs AS job
     SET status = 'queued', lease_expires_at = NULL
     FROM unnest(%(ids)s::uuid[], %(leases)s::int[]) AS ref (id, lease)
-    WHERE job.id = ref.id AND job.lease = ref.lease AND job.status = 'dispatched'
+    WHERE job.id = ref.id AND job.lease = ref.lease AND job.status::text = 'dispatched'
 """
 
 

@@ -7,6 +7,7 @@ alarm or silent is :class:`BrokerUnavailable`, and the caller releases the rows.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
@@ -16,6 +17,7 @@ from typing import Any
 
 from celery import Celery
 from kombu import Connection
+from kombu.exceptions import KombuError
 
 from app.dispatch.mark import Dispatch
 from app.dispatch.window import packs
@@ -73,10 +75,9 @@ class Publisher:
         connection, self._connection, self._channel = self._connection, None, None
         self._unconfirmed.clear()
         if connection is not None:
-            try:
+            # Whatever state it is in, it is to be forgotten.
+            with contextlib.suppress(Exception):
                 connection.collect(socket_timeout=0.1)
-            except Exception:  # noqa: BLE001 - whatever state it is in, it is to be forgotten
-                pass
 
     def _open(self) -> None:
         if self._connection is not None:
@@ -88,7 +89,11 @@ class Publisher:
             }
         )
         self._connection = connection
-        connection.connect()
+        # Each host once: kombu's own connect() sleeps two seconds before its second attempt.
+        connection.ensure_connection(max_retries=max(1, len(connection.alt)) - 1)
+        if self._celery.conf.broker_url.startswith("amqp"):
+            # A frozen broker answers nothing, and py-amqp waits for an answer without end.
+            connection.connection.sock.settimeout(self._timeout_seconds)
         self._channel = connection.channel()
         for queue in self._celery.conf.task_queues:
             queue(self._channel).declare()
@@ -136,6 +141,8 @@ class Publisher:
 
     def _errors(self) -> tuple[type[BaseException], ...]:
         connection = self._connection
-        known = connection.recoverable_connection_errors if connection else ()
-        channel = connection.recoverable_channel_errors if connection else ()
-        return (OSError, ConnectionError, TimeoutError, *known, *channel)
+        # Also those that will not heal by themselves, such as a queue declared with another type:
+        # the scheduler says so and goes on asking. send_task turns what it knows into an
+        # OperationalError, which is none of the known ones.
+        known = (*connection.connection_errors, *connection.channel_errors) if connection else ()
+        return (OSError, KombuError, *known)

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from dotenv import dotenv_values
 
 from app.stack.spec import PROJECT_ROOT
+from models.pools import POOLS
 
 Broker = Literal["auto", "rabbitmq", "filesystem"]
 
@@ -27,6 +28,7 @@ class StackOptions:
     host: str
     port: int
     flower_port: int
+    #: Workers by pool.
     workers: Mapping[str, int]
     api_workers: int
     schedulers: int
@@ -60,10 +62,7 @@ def read_options(environment: Mapping[str, str] | None = None) -> StackOptions:
         host=get("FAIRLINE_HOST") or "127.0.0.1",
         port=number("PORT", 8000, 1),
         flower_port=number("FLOWER_PORT", 5555, 1),
-        workers={
-            pool: number(f"WORKERS_{pool.upper()}", 1, 0, 1000)
-            for pool in ("short", "medium", "long")
-        },
+        workers={pool: number(f"WORKERS_{pool.upper()}", 1, 0, 1000) for pool in POOLS},
         api_workers=number("API_WORKERS", 2, 1, 1000),
         schedulers=number("SCHEDULERS", 1, 0, 100),
         broker=broker,  # type: ignore[arg-type]  # checked above

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from app.stack.options import StackOptions
 from app.stack.services import Service
 from app.stack.spec import ProcessSpec, StopStep
 from app.stack.supervisor import Program
+from models.pools import POOLS
 
 #: Where the commands of this environment are; not resolved, so a virtual one stays itself.
 COMMANDS = Path(sys.executable).parent
@@ -22,13 +23,6 @@ COMMANDS = Path(sys.executable).parent
 #: Who stops when. The front door first, so that nothing new comes in while workers drain; the
 #: services last, as everybody else still writes to them.
 STOP_API, STOP_WORKER, STOP_SCHEDULER, STOP_FLOWER, STOP_SERVICE = 0, 1, 2, 2, 3
-
-#: What a worker of each pool runs: its kind of concurrency and its slots.
-POOLS: Mapping[str, tuple[str, int]] = {
-    "short": ("gevent", 50),
-    "medium": ("gevent", 10),
-    "long": ("prefork", 2),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +61,7 @@ def environment(
         "FAIRLINE_HOST": options.host,
         "FAIRLINE_PORT": str(options.port),
         "FAIRLINE_API_WORKERS": str(options.api_workers),
+        "FAIRLINE_SERVED_POOLS": ",".join(p for p, count in options.workers.items() if count),
         "FAIRLINE_ANONYMOUS_TENANT": os.environ.get("FAIRLINE_ANONYMOUS_TENANT", "demo"),
     }
 
@@ -81,15 +76,14 @@ def table(options: StackOptions, home: Home) -> Table:
     """The processes of a Fairline."""
     return Table(
         tasks=[
-            Task("Migrations", ProcessSpec("migrate", command("alembic", "upgrade", "head"))),
-            Task("Tenant demo", ProcessSpec("tenant", flask("tenants", "ensure", "demo"))),
+            Task("Migrations", ProcessSpec("migrate", flask("migrate", "--tenant", "demo"))),
         ],
         early=[
             (api(), 1),
             (Program("scheduler", scheduler, STOP_SCHEDULER, scalable=True), options.schedulers),
         ],
         late=[
-            *((worker(pool, options, home), options.workers[pool]) for pool in POOLS),
+            *((worker(pool, options, home), options.workers[pool]) for pool in options.workers),
             (flower(options), 1),
         ],
     )
@@ -118,13 +112,13 @@ def scheduler(number: int) -> ProcessSpec:
 
 def worker(pool: str, options: StackOptions, home: Home) -> Program:
     """Workers of one pool."""
-    concurrency, slots = POOLS[pool]
+    kind, slots = POOLS[pool].concurrency, POOLS[pool].slots
 
     def make(number: int) -> ProcessSpec:
         return ProcessSpec(
             name=f"worker-{pool}-{number}",
             argv=command(
-                *("celery", "-A", "app", "worker", "-P", concurrency, "-c", str(slots)),
+                *("celery", "-A", "app", "worker", "-P", kind, "-c", str(slots)),
                 # Stacks may share a broker, and two workers of one name confuse remote control.
                 *("-Q", pool, "-n", f"{pool}-{number}.{home.stack_id()}@%h"),
                 *("-E", "--without-gossip", "--without-mingle", f"--loglevel={options.log_level}"),

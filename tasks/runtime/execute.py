@@ -63,7 +63,7 @@ def run(claim: Claim, worker: Worker, lost: threading.Event) -> Outcome:
         with run_span(claim, worker.name):
             result: Any = job_type.run(context, claim.payload)
             return Succeeded(orjson.dumps(result).decode())
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever a job raises is an outcome
         return outcome_of(error)
 
 

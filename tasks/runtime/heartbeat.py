@@ -10,11 +10,12 @@ from models.pools import lease_interval_sql
 from models.session import connection
 from tasks.runtime.claim import JobRef
 
+#: Status as text: see CLAIM.
 BEAT = f"""
     UPDATE jobs AS job
     SET lease_expires_at = now() + {lease_interval_sql("job.pool")}
     FROM unnest(%(ids)s::uuid[], %(leases)s::int[]) AS held (id, lease)
-    WHERE job.id = held.id AND job.lease = held.lease AND job.status = 'running'
+    WHERE job.id = held.id AND job.lease = held.lease AND job.status::text = 'running'
     RETURNING job.id::text, job.lease
 """
 

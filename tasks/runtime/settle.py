@@ -18,6 +18,7 @@ from tasks.registry import JobType
 from tasks.runtime.claim import JobRef
 from tasks.runtime.outcome import Ending
 
+#: Status as text: see CLAIM.
 SETTLE = """
     UPDATE jobs AS job
     SET status = ending.status,
@@ -37,7 +38,7 @@ SETTLE = """
         %(error_classes)s::text[], %(error_messages)s::text[]
     ) AS ending (id, lease, status, tries_spent, deferrals, delay_seconds, run_seconds,
                  result, error_class, error_message)
-    WHERE job.id = ending.id AND job.lease = ending.lease AND job.status = 'running'
+    WHERE job.id = ending.id AND job.lease = ending.lease AND job.status::text = 'running'
     RETURNING job.id, job.type, job.status, job.result
 """
 

@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import psycopg2
 import pytest
 from dotenv import dotenv_values
 
 from app.config import Settings
-from app.stack.ports import keep_ports
 from app.stack.postgres import DATABASE, EmbeddedPostgres
-from app.stack.programs import POOLS as POOL_KINDS
 from app.stack.rabbitmq import CONFIGURATION, NOT_INSTALLED, EmbeddedRabbitMQ, find_server
 from app.stack.services import running
 from app.stack.spec import PROJECT_ROOT
-from models.ids import new_id
 from models.pools import POOLS
 from tests.compose import (
-    LocalService,
     NotSet,
     argv_of,
-    copy_image,
     last_stage,
     read_compose,
     seconds_of,
     start_order,
 )
+from tests.compose_stack import Stack, call, eventually
 
 AUTH = "admin:a-password"
 COMPOSE = read_compose({"FLOWER_BASIC_AUTH": AUTH})
@@ -100,10 +92,7 @@ def test_there_is_a_worker_service_for_each_pool_as_make_up_starts_it() -> None:
         option = {flag: command[command.index(flag) + 1] for flag in ("-P", "-c", "-Q")}
         served[option["-Q"]] = (option["-P"], int(option["-c"]))
         assert SERVICES[name]["healthcheck"]["test"][-1] == option["-Q"]
-    assert served == POOL_KINDS
-    assert {pool: slots for pool, (_, slots) in served.items()} == {
-        pool.name: pool.slots for pool in POOLS.values()
-    }
+    assert served == {pool.name: (pool.concurrency, pool.slots) for pool in POOLS.values()}
 
 
 def test_images_are_pinned_to_a_major_version() -> None:
@@ -207,121 +196,6 @@ def test_the_example_lists_every_setting_with_its_default(
 # Its services, run for real ----------------------------------------------------------------
 
 
-class Stack:
-    """All application services of the file, on private local services."""
-
-    def __init__(self, folder: Path, database_url: str, broker_url: str) -> None:
-        keep_ports(("api", "flower"), folder / "ports.json")
-        ports = json.loads((folder / "ports.json").read_text())
-        self.api = f"http://127.0.0.1:{ports['api']}"
-        self.flower = f"http://127.0.0.1:{ports['flower']}"
-        self.database_url = database_url.replace("+psycopg2", "")
-        local = {
-            "FAIRLINE_DATABASE_URL": database_url,
-            "FAIRLINE_BROKER_URL": broker_url,
-            "FAIRLINE_HOST": "127.0.0.1",
-            "FAIRLINE_PORT": str(ports["api"]),
-            "FLOWER_ADDRESS": "127.0.0.1",
-            "FLOWER_PORT": str(ports["flower"]),
-        }
-        image = copy_image(folder / "image")
-        self.services = {
-            name: LocalService(name, SERVICES[name], local, image, folder)
-            for name in start_order(SERVICES)
-            if name in OUR_OWN
-        }
-
-    def start(self) -> None:
-        """Start what nothing holds back any more, until everything is up."""
-        waiting, satisfied = dict(self.services), {"postgres", "rabbitmq"}
-        starting: dict[str, LocalService] = {}
-        deadline = time.monotonic() + 60
-        while waiting or starting:
-            for name in [name for name in waiting if satisfied >= set(needs(name))]:
-                starting[name] = waiting.pop(name)
-                starting[name].start()
-            for name in [name for name, service in starting.items() if service.is_satisfied()]:
-                satisfied.add(name)
-                del starting[name]
-            assert time.monotonic() < deadline, "\n\n".join(
-                f"{service.name} is not healthy:\n{service.end_of_log()}"
-                for service in starting.values()
-            )
-
-    def submit(self, candidate: str) -> str:
-        """Send an application; its id."""
-        body = {"candidate": candidate, "payload": {"text": "I would like to."}}
-        status, answer = call(f"{self.api}/applications", body)
-        assert status == 202, answer
-        return str(answer["id"])
-
-    def application(self, application_id: str) -> dict[str, Any]:
-        """What the API says about it."""
-        status, answer = call(f"{self.api}/applications/{application_id}")
-        assert status == 200, answer
-        return answer
-
-    def queue(self, job_type: str, pool: str, payload: object) -> str:
-        """Put a job in a pool's line, as the API will once it takes every type."""
-        job_id = new_id()
-        self.read(
-            "INSERT INTO jobs (id, tenant_id, type, pool, payload, status)"
-            " SELECT %s, id, %s, %s, %s, 'queued' FROM tenants WHERE name = 'demo' RETURNING id",
-            (job_id, job_type, pool, json.dumps(payload)),
-        )
-        return job_id
-
-    def status(self, job_id: str) -> str:
-        """The status in a job's row."""
-        return str(self.read("SELECT status FROM jobs WHERE id = %s", (job_id,))[0][0])
-
-    def read(self, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        """Rows from the database."""
-        connection = psycopg2.connect(self.database_url)
-        try:
-            with connection, connection.cursor() as cursor:
-                cursor.execute(statement, parameters)
-                return cursor.fetchall()
-        finally:
-            connection.close()
-
-
-def needs(name: str) -> list[str]:
-    """The services that one waits for."""
-    return list(SERVICES[name].get("depends_on", {}))
-
-
-def call(
-    url: str, body: object = None, auth: str = "", method: str | None = None
-) -> tuple[int, Any]:
-    """Status and document of an HTTP answer."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, method=method)
-    request.add_header("Content-Type", "application/json")
-    if auth:
-        token = base64.b64encode(auth.encode()).decode()
-        request.add_header("Authorization", f"Basic {token}")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=10) as response:
-            status, content = response.status, response.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            status, content = error.code, error.read()
-    try:
-        return status, json.loads(content)
-    except ValueError:
-        return status, content.decode()
-
-
-def eventually(check: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Return as soon as `check` holds."""
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.05)
-
-
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """The services, healthy."""
@@ -340,7 +214,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         exits.enter_context(running(rabbitmq, folder))
         exits.enter_context(running(postgres, folder))
         postgres.create_database(DATABASE)
-        stack = Stack(folder, postgres.url(), rabbitmq.url())
+        stack = Stack(SERVICES, folder, postgres.url(), rabbitmq.url())
         for service in stack.services.values():
             exits.callback(service.stop)
         stack.start()
@@ -388,15 +262,46 @@ def test_flower_cannot_shut_a_worker_down(stack: Stack) -> None:
         assert call(url, auth=AUTH, method="POST")[0] == 403
 
 
-# Last, as it leaves nothing running.
-def test_services_finish_what_they_run_and_exit_cleanly(stack: Stack) -> None:
+# What follows comes last, as it leaves nothing running.
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What was left when everything had been asked to stop in the middle of its work."""
+
+    exits: dict[str, list[int]]
+    jobs: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def stopped(stack: Stack) -> Stopped:
+    """All services stopped at once while a job runs in a green and in a prefork worker."""
+    long_job = stack.queue("sleep", "long", {"seconds": 4})
+    eventually(lambda: stack.status(long_job) == "running")
     application_id = stack.submit("Grace")
-    long_job = stack.queue("sleep", "long", {"seconds": 2})
-    eventually(lambda: stack.status(application_id) == stack.status(long_job) == "running")
+    eventually(lambda: stack.status(application_id) == "running")
     for service in stack.services.values():
         service.ask_to_stop()
     exits = {name: service.stop() for name, service in stack.services.items()}
-    unclean = {name: codes for name, codes in exits.items() if any(codes)}
-    assert not unclean, "\n\n".join(stack.services[name].end_of_log() for name in unclean)
-    assert stack.status(application_id) == stack.status(long_job) == "succeeded"
+    return Stopped(exits, {job: stack.status(job) for job in (long_job, application_id)})
+
+
+def test_services_exit_cleanly_and_in_time_when_they_are_stopped(
+    stack: Stack, stopped: Stopped
+) -> None:
+    unclean = {name: codes for name, codes in stopped.exits.items() if any(codes)}
+    logs = [stack.services[name].end_of_log() for name in unclean]
+    assert not unclean, "\n\n".join(logs)
+
+
+def test_workers_finish_what_they_run_before_they_exit(stopped: Stopped) -> None:
+    assert set(stopped.jobs.values()) == {"succeeded"}
+
+
+def test_nobody_who_left_is_listed_as_living(stack: Stack, stopped: Stopped) -> None:
     assert stack.read("SELECT name FROM processes") == []
+
+
+def test_health_checks_fail_once_nothing_runs(stack: Stack, stopped: Stopped) -> None:
+    for name, service in stack.services.items():
+        assert service.once or not service.is_healthy(), name

@@ -103,7 +103,7 @@ class ApiServer:
                 wire.sendall(sent)
                 if end:
                     wire.shutdown(socket.SHUT_WR)
-            except (BrokenPipeError, ConnectionResetError):
+            except OSError:
                 pass  # refused before the end; the answer is there to be read
             return read_all(wire)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from app.stack.services import Running, running
 from models.config import DatabaseSettings
 from models.ids import new_id
 from models.session import open_engine
+from tests.integration.api_server import ApiServer, serving
+from tests.integration.house import House
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,13 +56,19 @@ def rabbitmq(services_home: Path) -> Iterator[Running[EmbeddedRabbitMQ]]:
         yield started
 
 
-@pytest.fixture
-def database_url(postgres: Running[EmbeddedPostgres]) -> Iterator[str]:
-    """A migrated database of the test's own, with the tenant ``demo`` as number 1."""
+@contextmanager
+def fresh_database(postgres: Running[EmbeddedPostgres]) -> Iterator[str]:
     name = f"test_{new_id().replace('-', '')}"
     postgres.service.create_database(name, template="template_fairline")
     yield postgres.service.url(name)
     postgres.service.drop_database(name)
+
+
+@pytest.fixture
+def database_url(postgres: Running[EmbeddedPostgres]) -> Iterator[str]:
+    """A migrated database of the test's own, with the tenant ``demo`` as number 1."""
+    with fresh_database(postgres) as url:
+        yield url
 
 
 @pytest.fixture
@@ -69,3 +78,22 @@ def engine(database_url: str) -> Iterator[Engine]:
         connection.exec_driver_sql("INSERT INTO tenants (name) VALUES ('demo')")
     yield opened
     opened.dispose()
+
+
+@pytest.fixture(scope="module")
+def api_house(postgres: Running[EmbeddedPostgres]) -> Iterator[House]:
+    """The database behind ``api``."""
+    with fresh_database(postgres) as url:
+        opened = open_engine(DatabaseSettings(database_url=url, db_pool_size=5))
+        with opened.connect() as connection:
+            connection.exec_driver_sql("INSERT INTO tenants (name) VALUES ('demo'), ('other')")
+        yield House(opened)
+        opened.dispose()
+
+
+@pytest.fixture(scope="module")
+def api(api_house: House, services_home: Path) -> Iterator[ApiServer]:
+    """The front door as the product runs it, shared by the tests of a module."""
+    url = api_house.engine.url.render_as_string(hide_password=False)
+    with serving(url, services_home / "logs", body_seconds=1.5) as server:
+        yield server

@@ -12,6 +12,7 @@ import psycopg2
 import pytest
 import sqlalchemy
 
+from app.stack.home import drop_socket_folder
 from app.stack.identity import processes_in
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.rabbitmq import EmbeddedRabbitMQ, find_server
@@ -97,6 +98,7 @@ def test_deep_home_does_not_matter(tmp_path: Path) -> None:
     service = EmbeddedPostgres(tmp_path / ("deep" * 30), {"shared_buffers": "16MB"})
     with running(service, tmp_path / "logs"):
         assert service.is_ready()
+    drop_socket_folder(service.sockets)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has to give up its rights")

@@ -83,14 +83,17 @@ class Stack:
         return self.output.read_text()
 
     def down(self) -> str:
-        return subprocess.run(
+        done = subprocess.run(
             (sys.executable, "-m", "app.stack", "down"),
             cwd=PROJECT_ROOT,
             env=self.environment,
             capture_output=True,
             text=True,
             check=True,
-        ).stdout
+        )
+        if self.process:
+            self.process.wait(10)
+        return done.stdout
 
     def pids(self) -> dict[str, int]:
         with suppress(NotRunning):
@@ -111,8 +114,6 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
     one = Stack(tmp_path / "home")
     yield one
     one.down()
-    if one.process:
-        one.process.wait(10)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -122,7 +122,11 @@ def test_no_application_can_close_its_own_block(value: Any, role: str) -> None:
     block.encode("utf-8")
 
 
-@given(st.dictionaries(st.text(st.characters(categories=["L", "N", "P", "S"])), st.text("<>&\"'")))
+# A few letters are invisible; they are not meant to arrive.
+_seen = st.characters(categories=["L", "N", "P", "S"]).filter(lambda one: visible(one) == one)
+
+
+@given(st.dictionaries(st.text(_seen), st.text("<>&\"'")))
 def test_the_block_still_says_what_the_application_said(payload: dict[str, str]) -> None:
     block = as_data(Application("c", "role", payload))
     document = json.loads(block.removeprefix("<application>").removesuffix("</application>"))

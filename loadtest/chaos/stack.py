@@ -1,0 +1,208 @@
+"""A stack as a user starts it: ``python -m app.stack up`` in a folder of its own.
+
+Finds the processes behind the names, so that the rest can kill, freeze and thaw them, and
+leaves nothing behind: neither processes nor files.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+from sqlalchemy import Engine
+
+from app.stack.control import NotRunning, ask
+from app.stack.home import Home
+from app.stack.ports import is_taken
+from app.stack.postgres import EmbeddedPostgres
+from app.stack.services import tail
+from app.stack.spec import PROJECT_ROOT
+from loadtest.chaos.api import Api
+from models.config import DatabaseSettings
+from models.session import open_engine
+
+#: Where free ports are looked for.
+PORTS = range(21_000, 32_000)
+#: Variables of the caller that would configure the stack under test.
+FOREIGN = ("FAIRLINE_", "OTEL_", "CELERY_", "GUNICORN_", "FLASK_", "FLOWER_", "WORKERS_")
+
+
+class StackFailed(AssertionError):
+    """The stack did not do what was waited for; the message ends with its logs."""
+
+
+class Stack:
+    """One stack and its processes."""
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        """``variables`` go into the environment of ``up`` as they are."""
+        self.home = Home(folder)
+        free = (port for port in random.sample(PORTS, 1000) if not is_taken(port))
+        self.port, self.flower_port = next(free), next(free)
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+        self.environment = {
+            **kept,
+            "FAIRLINE_HOME": str(folder),
+            "PORT": str(self.port),
+            "FLOWER_PORT": str(self.flower_port),
+            **variables,
+        }
+        self.output = folder.with_suffix(".out")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def up(self, seconds: float = 90.0) -> float:
+        """Start it and wait until it says that it is ready; how long that took."""
+        started = time.monotonic()
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                (sys.executable, "-m", "app.stack", "up"),
+                cwd=PROJECT_ROOT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        process = self.process
+        self.wait(
+            lambda: "is ready" in self.said() or process.poll() is not None,
+            "the stack to be ready",
+            seconds,
+        )
+        if process.poll() is not None:
+            raise StackFailed(f"the stack ended while it started:\n{self.said()}")
+        return time.monotonic() - started
+
+    def down(self) -> str:
+        """Stop it from outside, as ``make down`` does; what that said."""
+        said = self.command("down").stdout
+        if self.process is not None:
+            self.process.wait(30)
+        return said
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """``python -m app.stack …`` in the surroundings of this stack."""
+        return self.run(sys.executable, "-m", "app.stack", *arguments)
+
+    def run(self, *argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Any command in the surroundings of this stack."""
+        return subprocess.run(
+            argv,
+            cwd=PROJECT_ROOT,
+            env={**self.environment, **variables},
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=True,
+        )
+
+    def said(self) -> str:
+        """What ``up`` printed so far."""
+        return self.output.read_text(errors="replace") if self.output.exists() else ""
+
+    def pids(self) -> dict[str, int]:
+        """The running process of each name."""
+        with suppress(NotRunning):
+            rows = ask(self.home, {"command": "status"})["processes"]
+            return {row["name"]: row["pid"] for row in rows if row["pid"]}
+        return {}
+
+    def pid(self, name: str) -> int:
+        """The process of that name."""
+        return self.pids()[name]
+
+    def api_workers(self) -> list[int]:
+        """The processes behind the front door, in the order of their start."""
+        return sorted(child.pid for child in psutil.Process(self.pid("api")).children())
+
+    def family(self, name: str) -> list[psutil.Process]:
+        """A process and everything it started."""
+        leader = psutil.Process(self.pid(name))
+        return [leader, *leader.children(recursive=True)]
+
+    def wait_ready(self, seconds: float = 60.0) -> float:
+        """Wait until a submitted job would be accepted and run; how long that took."""
+        with Api(self.port) as api:
+            return self.wait(lambda: api.status("GET", "/readyz") == 200, "/readyz", seconds)
+
+    def wait(
+        self, condition: Callable[[], bool], what: str, seconds: float, pause: float = 0.05
+    ) -> float:
+        """Wait for an event; how long it took. In vain: an error with the ends of all logs."""
+        started = time.monotonic()
+        while not condition():
+            if time.monotonic() - started > seconds:
+                raise StackFailed(f"waited {seconds:.0f} s in vain for {what}\n{self.logs()}")
+            time.sleep(pause)
+        return time.monotonic() - started
+
+    def log(self, name: str) -> str:
+        """Everything a process of the stack has logged."""
+        path = self.home.log(name)
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def logs(self, lines: int = 12) -> str:
+        """The ends of all logs, to tell what happened."""
+        paths = [self.output, *sorted((self.home.path / "logs").glob("*.log"))]
+        return "\n".join(f"== {path.name}\n{tail(path, lines)}" for path in paths)
+
+    @contextmanager
+    def engine(self) -> Iterator[Engine]:
+        """The product's own way to the rows."""
+        url = EmbeddedPostgres(self.home.path).url()
+        engine = open_engine(DatabaseSettings(database_url=url), process="chaos")
+        try:
+            yield engine
+        finally:
+            engine.dispose()
+
+    def remains(self) -> list[str]:
+        """Every process that still has to do with this home."""
+        found = []
+        marks = (str(self.home.path), self.home.stack_id())
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                words = [*process.cmdline(), process.cwd(), *process.environ().values()]
+                if any(mark in word for word in words for mark in marks):
+                    found.append(f"{process.pid} {' '.join(process.cmdline())[:120]}")
+        return found
+
+    def destroy(self) -> None:
+        """Stop whatever still runs, thaw what was frozen, and remove the files."""
+        for pid in self.pids().values():
+            with suppress(psutil.Error):
+                for process in [psutil.Process(pid), *psutil.Process(pid).children(True)]:
+                    process.send_signal(signal.SIGCONT)
+        try:
+            self.down()
+        finally:
+            if self.process is not None and self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+                self.command("down")
+            shutil.rmtree(self.home.path, ignore_errors=True)
+            self.output.unlink(missing_ok=True)
+
+
+@contextmanager
+def embedded_stack(**variables: str) -> Iterator[Stack]:
+    """A stack in a temporary folder, up and ready; gone afterwards, whatever happens."""
+    folder = Path(tempfile.mkdtemp(prefix="fairline-chaos-"))
+    stack = Stack(folder, **variables)
+    try:
+        stack.up()
+        yield stack
+    finally:
+        stack.destroy()

@@ -1,0 +1,42 @@
+"""One stack for all tests that disturb it under load; each of them finds it ready."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from app.stack.rabbitmq import NOT_INSTALLED, find_server
+from loadtest.chaos.checker import COUNT_LIVE
+from loadtest.chaos.rounds import SETTINGS
+from loadtest.chaos.stack import Stack, embedded_stack
+from tests.acceptance.client import Client, client_of
+
+
+def need_rabbitmq() -> None:
+    """A missing broker is a skip at home and a failure in CI."""
+    if find_server() is None:
+        if os.environ.get("CI"):
+            pytest.fail(NOT_INSTALLED)
+        pytest.skip(NOT_INSTALLED)
+
+
+@pytest.fixture(scope="session")
+def shared_stack() -> Iterator[Stack]:
+    need_rabbitmq()
+    with embedded_stack(**SETTINGS, BROKER="rabbitmq", WORKERS_MEDIUM="2") as stack:
+        yield stack
+
+
+@pytest.fixture
+def client(shared_stack: Stack) -> Iterator[Client]:
+    """A client of the shared stack, which has its two workers and nothing to do."""
+    shared_stack.command("scale", "worker-medium", "2")
+    shared_stack.command("scale", "scheduler", "1")
+    shared_stack.wait_ready()
+    with client_of(shared_stack) as client:
+        shared_stack.wait(
+            lambda: client.rows(COUNT_LIVE)[0][0] == 0, "the jobs of the test before", 30
+        )
+        yield client

@@ -1,0 +1,129 @@
+"""Services that are away, frozen or dead: the front door answers, and the work is done later."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from loadtest.chaos.checker import check, wait_until_settled
+from loadtest.chaos.submitter import ClientLog, Promise, Submitter
+from tests.acceptance.client import Client, new_role
+
+#: Longer than the leader's lease: a scheduler that waited for the broker would lose it.
+BROKER_FROZEN_SECONDS = 8.0
+DATABASE_FROZEN_SECONDS = 6.0
+#: The promise of the front door while the broker is away.
+P99_SECONDS = 0.5
+#: The promise of the front door while PostgreSQL is away.
+REFUSAL_SECONDS = 2.0
+
+
+@contextmanager
+def frozen(processes: list[psutil.Process]) -> Iterator[None]:
+    """Stop them without killing them; they go on after the block."""
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.resume()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[ClientLog]:
+    opened = ClientLog(tmp_path / "promises.jsonl")
+    yield opened
+    opened.close()
+
+
+def p99(promises: list[Promise], since: float, until: float) -> float:
+    """The slowest but one in a hundred of the answers in that time."""
+    seconds = sorted(one.seconds for one in promises if since <= one.accepted_at <= until)
+    assert len(seconds) > 20, f"only {len(seconds)} submissions were accepted"
+    return seconds[int(len(seconds) * 0.99)]
+
+
+def assert_all_done(client: Client, log: ClientLog, role: str) -> None:
+    wait_until_settled(client.engine, 40)
+    report = check(log.read(), role, client.engine, client.stack.port)
+    assert report.ok, f"{report}\n{client.stack.logs()}"
+
+
+def readiness(client: Client) -> dict[str, bool]:
+    """Each check of /readyz."""
+    checks = client.api.call("GET", "/readyz").document["checks"]
+    return {name: check["ok"] for name, check in checks.items()}
+
+
+def test_submissions_are_accepted_quickly_while_the_broker_is_frozen(
+    client: Client, log: ClientLog
+) -> None:
+    role = new_role()
+    with Submitter(client.stack.port, log, role=role).running() as submitter:
+        with frozen(client.stack.family("rabbitmq")):
+            began = time.time()
+            time.sleep(BROKER_FROZEN_SECONDS)
+            checks = readiness(client)
+            ended = time.time()
+        assert checks["scheduler"], "a frozen broker must not freeze the scheduler"
+        assert p99(log.read(), began, ended) < P99_SECONDS
+        assert not submitter.refused, f"refused: {submitter.refusals}"
+    assert_all_done(client, log, role)
+
+
+def test_submissions_are_accepted_quickly_while_the_broker_is_dead(
+    client: Client, log: ClientLog
+) -> None:
+    role = new_role()
+    with Submitter(client.stack.port, log, role=role).running() as submitter:
+        began = time.time()
+        os.kill(client.stack.pid("rabbitmq"), signal.SIGKILL)
+        client.stack.wait(lambda: not readiness(client)["broker"], "the loss to be noticed", 15)
+        client.stack.wait_ready()
+        assert p99(log.read(), began, time.time()) < P99_SECONDS
+        assert not submitter.refused, f"refused: {submitter.refusals}"
+    assert_all_done(client, log, role)
+
+
+def test_jobs_wait_for_a_scheduler_that_is_absent(client: Client) -> None:
+    client.stack.command("scale", "scheduler", "0")
+    client.stack.wait(lambda: not readiness(client)["scheduler"], "it to be missed", 15)
+    ids = client.submit(20, role=new_role())
+    sleeps = client.submit_sleeps(20, seconds=0.1)
+    assert client.count(sleeps, "queued") == 20, "only a scheduler moves the line"
+    client.stack.command("scale", "scheduler", "1")
+    client.wait_scored(ids)
+    client.wait_ended(sleeps)
+
+
+def test_front_door_says_503_while_postgresql_is_frozen_and_recovers_by_itself(
+    client: Client, log: ClientLog
+) -> None:
+    role = new_role()
+    before = (client.stack.pids(), client.stack.api_workers())
+    with Submitter(client.stack.port, log, role=role).running() as submitter:
+        time.sleep(0.5)
+        with frozen(client.stack.family("postgres")):
+            thaw = time.monotonic() + DATABASE_FROZEN_SECONDS
+            while time.monotonic() < thaw:
+                began = time.monotonic()
+                answer = client.post(role=role)
+                assert time.monotonic() - began < REFUSAL_SECONDS
+                assert answer.status == 503, answer
+                assert answer.document["code"] == "STATE_STORE_UNAVAILABLE"
+                assert int((answer.headers or {})["retry-after"]) >= 1
+        client.stack.wait(lambda: client.post(role=role).status == 202, "the next 202", 10)
+        client.stack.wait_ready()
+        accepted = submitter.accepted
+        client.stack.wait(lambda: submitter.accepted > accepted + 20, "the load to go on", 15)
+        assert set(submitter.refusals) <= {503}, submitter.refusals
+    assert (client.stack.pids(), client.stack.api_workers()) == before, "nobody was replaced"
+    assert_all_done(client, log, role)

@@ -1,0 +1,48 @@
+"""The load tests in miniature: they run against today's product and see what they should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.stack.postgres import EmbeddedPostgres
+from app.stack.rabbitmq import EmbeddedRabbitMQ
+from app.stack.services import Running
+from loadtest.accept import FrontDoors
+from loadtest.comparison import BAR_CONNECTIONS, compare
+from loadtest.fairline import Fairline
+from loadtest.fleet import Fleet
+from loadtest.knee import run_phase
+from loadtest.noop import drain_fairline, drain_plain
+from loadtest.plain import PlainCelery
+
+
+@pytest.fixture
+def small_fleet(
+    tmp_path: Path, postgres: Running[EmbeddedPostgres], rabbitmq: Running[EmbeddedRabbitMQ]
+) -> Iterator[Fleet]:
+    started = Fleet(tmp_path, postgres, rabbitmq)
+    yield started
+    started.stop()
+    for name in ("fairline", "plain"):
+        postgres.service.drop_database(name)
+
+
+def test_bench_measures_both_sides_and_compares_them(small_fleet: Fleet) -> None:
+    fairline = Fairline(small_fleet, served_pools="medium", score_seconds="0.05")
+    plain = PlainCelery(small_fleet)
+    doors = FrontDoors(fairline, plain, seconds=0.4)
+    with doors.open():
+        phase = run_phase(fairline, "smoke", per_second=10.0, seconds=1.0, linger=10.0)
+        samples = doors.take_turns(BAR_CONNECTIONS, poll=True)
+    samples += [drain_fairline(fairline, 400), drain_plain(plain, 200)]
+
+    assert phase.refused == 0
+    assert len(phase.finished_at) == 10
+    assert all(sample.rate > 0 for sample in samples)
+    assert not any(sample.unexpected for sample in samples)
+    report = compare(samples)
+    assert len(report.bars) == 4
+    assert not small_fleet.children
