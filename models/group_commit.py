@@ -164,7 +164,7 @@ class GroupCommit(Generic[Item, Result]):
         if not tickets:
             return
         try:
-            results = self._write_with_patience([ticket.item for ticket in tickets])
+            tickets, results = self._write_with_patience(tickets)
         except StateStoreUnavailable as error:
             for ticket in tickets:
                 ticket.fail(error)
@@ -182,18 +182,22 @@ class GroupCommit(Generic[Item, Result]):
             for ticket, result in zip(tickets, results, strict=True):
                 ticket.succeed(result)
 
-    def _write_with_patience(self, items: Sequence[Item]) -> Sequence[Result]:
+    def _write_with_patience(
+        self, tickets: list[Ticket[Item, Result]]
+    ) -> tuple[list[Ticket[Item, Result]], Sequence[Result]]:
         """Try again at once (a restarted server kills pooled connections), then give up.
 
-        A persistent group goes on until the state store is back or the group is closed.
+        A persistent group goes on until the state store is back or the group is closed. Who
+        gave up in the meantime is left out. Gives back who was written, and the results.
         """
         attempt = 0
         while True:
             try:
-                return self._write(items)
+                return tickets, self._write([ticket.item for ticket in tickets])
             except StateStoreUnavailable:
                 attempt += 1
-                if attempt > 1 and (not self._persistent or self._closing):
+                tickets = [ticket for ticket in tickets if not ticket.abandoned]
+                if not tickets or (attempt > 1 and (not self._persistent or self._closing)):
                     raise
                 if attempt == 2:
                     logger.warning("%s: the state store is away, waiting for it", self._name)

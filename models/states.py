@@ -28,12 +28,8 @@ class JobStatus(StrEnum):
 
 
 LEGAL_MOVES: dict[JobStatus, frozenset[JobStatus]] = {
-    JobStatus.SCHEDULED: frozenset(
-        {JobStatus.QUEUED, JobStatus.CANCELLED, JobStatus.EXPIRED}
-    ),
-    JobStatus.QUEUED: frozenset(
-        {JobStatus.DISPATCHED, JobStatus.CANCELLED, JobStatus.EXPIRED}
-    ),
+    JobStatus.SCHEDULED: frozenset({JobStatus.QUEUED, JobStatus.CANCELLED, JobStatus.EXPIRED}),
+    JobStatus.QUEUED: frozenset({JobStatus.DISPATCHED, JobStatus.CANCELLED, JobStatus.EXPIRED}),
     JobStatus.DISPATCHED: frozenset(
         {JobStatus.RUNNING, JobStatus.QUEUED, JobStatus.CANCELLED, JobStatus.EXPIRED}
     ),

@@ -54,9 +54,7 @@ class Dispatch(NamedTuple):
 def mark(engine: Engine, pool: str, room: int, epoch: int) -> list[Dispatch]:
     """Mark the next jobs of a pool, at most ``room``; oldest first."""
     with connection(engine) as taken:
-        rows = taken.exec_driver_sql(
-            MARK, {"pool": pool, "room": room, "epoch": epoch}
-        ).all()
+        rows = taken.exec_driver_sql(MARK, {"pool": pool, "room": room, "epoch": epoch}).all()
     return sorted(Dispatch(*row[:4]) for row in rows if row[4])
 
 

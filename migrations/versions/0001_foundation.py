@@ -70,9 +70,7 @@ def create_tables() -> None:
             autovacuum_vacuum_insert_scale_factor = 0.2,
             autovacuum_vacuum_cost_delay = 0
         )""")
-    op.execute(
-        "CREATE INDEX jobs_line ON jobs (pool, priority DESC, id) WHERE status = 'queued'"
-    )
+    op.execute("CREATE INDEX jobs_line ON jobs (pool, priority DESC, id) WHERE status = 'queued'")
     op.execute("""
         CREATE INDEX jobs_in_flight ON jobs (pool)
         WHERE status IN ('dispatched', 'running')""")
@@ -153,7 +151,9 @@ def create_counting() -> None:
     session's, so that two processes rarely wait for each other; ORDER BY keeps every
     session locking in one order.
     """
-    op.execute(count_function("count_new_jobs", "SELECT tenant_id, pool, status, 1 AS one FROM new_jobs"))
+    op.execute(
+        count_function("count_new_jobs", "SELECT tenant_id, pool, status, 1 AS one FROM new_jobs")
+    )
     op.execute(
         count_function(
             "count_moved_jobs",
@@ -209,7 +209,9 @@ def count_function(name: str, changes: str) -> str:
 
 
 def downgrade() -> None:
-    op.execute("DROP TABLE jobs, applications, job_counts, processes, leaders, express_lanes, tenants")
+    op.execute(
+        "DROP TABLE jobs, applications, job_counts, processes, leaders, express_lanes, tenants"
+    )
     for name in (
         "refuse_illegal_move",
         "count_new_jobs",

@@ -22,7 +22,6 @@ PROJECT_SCORE = """
 """
 
 
-
 def prepare_scorer() -> None:
     """Import and configure the scorer while the worker starts, so that no job pays for it."""
     current_scorer().prepare()

@@ -72,11 +72,7 @@ def claim_group(
             },
         ).all()
     claimed = {
-        JobRef(row[0], row[1]): Claim(JobRef(row[0], row[1]), *row[2:11])
-        for row in rows
-        if row[11]
+        JobRef(row[0], row[1]): Claim(JobRef(row[0], row[1]), *row[2:11]) for row in rows if row[11]
     }
     # A message delivered twice into one group gets its job once.
-    return [
-        tuple(claimed.pop(ref) for ref in message if ref in claimed) for message in messages
-    ]
+    return [tuple(claimed.pop(ref) for ref in message if ref in claimed) for message in messages]

@@ -49,7 +49,7 @@ class Client:
         return ids
 
     def submit_sleeps(self, count: int, seconds: float) -> list[str]:
-        """Jobs of the type ``sleep``, for which there is no front door yet: straight to the line."""
+        """Jobs of the type ``sleep``: there is no front door for them yet, so straight in line."""
         payload = json.dumps({"seconds": seconds})
         group = [Submission(new_id(), 1, "sleep", "medium", payload) for _ in range(count)]
         admit_group(self.engine, group, express=False)
@@ -109,11 +109,12 @@ class Client:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return {entry["hostname"]: entry for entry in json.load(answer)["data"]}
 
-    def flower_page(self, path: str) -> str:
-        """One of Flower's pages."""
-        url = f"http://127.0.0.1:{self.stack.flower_port}{path}"
+    def flower_tasks(self) -> list[dict[str, Any]]:
+        """What Flower's page of tasks shows first."""
+        query = "draw=1&start=0&length=100&order%5B0%5D%5Bcolumn%5D=0"
+        url = f"http://127.0.0.1:{self.stack.flower_port}/tasks/datatable?{query}"
         with urllib.request.urlopen(url, timeout=5) as answer:
-            return str(answer.read().decode())
+            return list(json.load(answer)["data"])
 
 
 @contextmanager

@@ -133,5 +133,3 @@ class FakePublisher(Publisher):
 
         if self.away:
             raise BrokerUnavailable
-
-

@@ -187,7 +187,7 @@ def test_ranks_of_a_group_are_right_and_cost_one_walk_together(crowd: House) -> 
         ORDER BY random() LIMIT 500
         """
     )
-    expected = {Standing(*row[:3]): row.rank for row in rows}
+    expected = {Standing(row.tenant_id, row.role, row.score): row.rank for row in rows}
     with crowd.engine.connect() as connection:
         assert read_ranks(connection, set(expected)) == expected
         (plan,) = connection.exec_driver_sql(

@@ -75,7 +75,11 @@ def in_greenlets(fake: FakeClaude, *, calls: int, timeout: float) -> dict[str, A
 
 def run(script: str, *arguments: str) -> Any:
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

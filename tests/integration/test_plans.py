@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -43,7 +42,7 @@ FILL = """
 
 
 @pytest.fixture(scope="module")
-def filled(api_house: House) -> Iterator[House]:
+def filled(api_house: House) -> House:
     """50,000 jobs and their applications, with fresh statistics."""
     api_house.execute(FILL)
     for table in ("jobs", "applications", "leaders", "express_lanes", "tenants"):

@@ -63,8 +63,10 @@ def test_a_submission_is_traced_to_its_run_and_every_process_reports_its_pool(
             run = receiver.find_span("fairline-worker", "run score_application")
             with receiver.changed:
                 receiver.changed.wait_for(
-                    lambda: {owner for owner, _ in receiver.metrics}
-                    >= {"fairline-api", "fairline-scheduler", "fairline-worker"},
+                    lambda: (
+                        {owner for owner, _ in receiver.metrics}
+                        >= {"fairline-api", "fairline-scheduler", "fairline-worker"}
+                    ),
                     20,
                 )
     assert asked.trace_id.hex() == TRACE, "the caller's trace goes on"

@@ -118,6 +118,19 @@ def test_a_caller_that_gave_up_is_not_written_later(writer: Writer) -> None:
     assert writer.groups == [[1], [3]]
 
 
+def test_a_caller_that_gave_up_during_a_failed_write_is_not_in_the_next_attempt(
+    writer: Writer,
+) -> None:
+    group = GroupCommit(writer, name="test")
+    writer.open.clear()
+    writer.away_times = 1
+    with pytest.raises(StateStoreUnavailable):
+        group.submit(1, timeout=0.01)
+    writer.open.set()
+    assert group.submit(2, timeout=5) == 20
+    assert writer.groups == [[2]]
+
+
 def test_closing_writes_what_waits_and_takes_nothing_more(writer: Writer) -> None:
     group = GroupCommit(writer, name="test")
     writer.open.clear()
@@ -165,3 +178,15 @@ def test_every_caller_gets_its_own_result(
     assert len(written) == len(set(written))
     wanted = {number * 20 + offset for number in range(callers) for offset in range(each)}
     assert set(written) == wanted - refused
+
+
+def test_heavy_items_do_not_gather_in_one_group(writer: Writer) -> None:
+    group = GroupCommit(writer, name="test", max_weight=10)
+    writer.open.clear()
+    first = group.post(1)
+    assert writer.entered.wait(5)
+    weights = {2: 4, 3: 6, 4: 1, 5: 99, 6: 0, 7: 10}
+    rest = [group.post(item, weight) for item, weight in weights.items()]
+    writer.open.set()
+    assert [ticket.result(5) for ticket in (first, *rest)] == [10, 20, 30, 40, 50, 60, 70]
+    assert writer.groups == [[1], [2, 3], [4], [5], [6, 7]]

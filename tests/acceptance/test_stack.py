@@ -1,0 +1,152 @@
+"""The stack as ``make up`` starts it, on each broker: it works, heals, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app.stack.programs import flask
+from loadtest.chaos.checker import check, wait_until_settled
+from loadtest.chaos.stack import Stack, embedded_stack
+from loadtest.chaos.submitter import ClientLog, Submitter
+from tests.acceptance.client import Client, client_of, new_role
+from tests.acceptance.conftest import need_rabbitmq
+
+#: A process that dies is replaced within this time.
+REPLACED_SECONDS = 5.0
+#: The second start in a home takes no longer.
+SECOND_UP_SECONDS = 10.0
+
+
+@pytest.fixture(scope="module", params=["rabbitmq", "filesystem"])
+def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
+    if request.param == "rabbitmq":
+        need_rabbitmq()
+    with embedded_stack(BROKER=request.param, FAIRLINE_SCORE_SECONDS="0.1") as started:
+        yield started
+
+
+@pytest.fixture
+def user(stack: Stack) -> Iterator[Client]:
+    stack.wait_ready()
+    with client_of(stack) as client:
+        yield client
+
+
+def test_applications_are_scored_and_ranked(user: Client) -> None:
+    role = new_role()
+    ids = user.submit(30, role)
+    user.wait_scored(ids)
+    assert sorted(user.leaderboard(role)) == sorted(ids)
+
+
+def test_demo_ends_with_the_leaderboard(user: Client) -> None:
+    said = user.stack.run(*flask("demo"), FAIRLINE_PORT=str(user.stack.port)).stdout
+    assert "40 applications accepted" in said
+    assert "Leaderboard" in said.partition("accepted")[2]
+
+
+def test_flower_shows_the_workers_and_what_they_do(user: Client) -> None:
+    user.wait_scored(user.submit(1))
+    names = {f"{pool}-1.{user.stack.home.stack_id()}" for pool in ("short", "medium", "long")}
+
+    def online() -> set[str]:
+        with suppress(OSError):
+            workers = user.flower_workers().values()
+            return {one["hostname"].partition("@")[0] for one in workers if one["status"]}
+        return set()
+
+    user.stack.wait(lambda: online() >= names, f"Flower to show {sorted(names)}", 20)
+    user.stack.wait(
+        lambda: "score_application" in {task["name"] for task in user.flower_tasks()},
+        "Flower to name a task by its job type",
+        10,
+    )
+
+
+def place_of(stack: Stack, name: str) -> int:
+    """The process that has this name now; 0 between two lives."""
+    with suppress(psutil.Error, KeyError):
+        return max(stack.api_workers()) if name == "a process behind the API" else stack.pid(name)
+    return 0
+
+
+def kill_and_wait(stack: Stack, name: str) -> None:
+    killed = place_of(stack, name)
+    os.kill(killed, signal.SIGKILL)
+    stack.wait(
+        lambda: place_of(stack, name) not in (0, killed), f"another {name}", REPLACED_SECONDS
+    )
+
+
+def test_every_killed_process_is_replaced_within_five_seconds(user: Client) -> None:
+    workers = ("worker-short-1", "worker-medium-1", "worker-long-1")
+    for name in ("a process behind the API", "api", "scheduler-1", *workers, "flower"):
+        kill_and_wait(user.stack, name)
+    user.stack.wait_ready()
+    user.wait_scored(user.submit(10))
+    user.stack.wait(lambda: answers(user), "Flower to be back", 20)
+
+
+def answers(user: Client) -> bool:
+    with suppress(OSError):
+        return bool(user.flower_workers())
+    return False
+
+
+def terminate_and_wait(stack: Stack, name: str) -> None:
+    worker = psutil.Process(stack.pid(name))
+    worker.terminate()
+    stack.wait(lambda: not worker.is_running(), f"{name} to drain", 10)
+
+
+def test_restarted_worker_loses_nothing_and_spends_no_try(user: Client, tmp_path: Path) -> None:
+    role, log = new_role(), ClientLog(tmp_path / "promises.jsonl")
+    with Submitter(user.stack.port, log, role=role).running() as submitter:
+        user.stack.wait(lambda: submitter.accepted > 20, "load", 10)
+        for pool in ("medium", "short", "long"):
+            terminate_and_wait(user.stack, f"worker-{pool}-1")
+        user.stack.wait_ready()
+    wait_until_settled(user.engine, 30)
+    report = check(log.read(), role, user.engine, user.stack.port)
+    log.close()
+    assert report.ok, f"{report}\n{user.stack.logs()}"
+    spent = user.rows(
+        """SELECT job.id::text, attempt, crashes FROM jobs AS job JOIN applications USING (id)
+           WHERE role = %s AND (attempt, crashes) <> (1, 0)""",
+        role,
+    )
+    assert not spent, f"a restart is nobody's failure: {spent[:5]}\n{user.stack.logs()}"
+
+
+def test_two_stacks_run_side_by_side(user: Client, client: Client) -> None:
+    role = new_role()
+    mine, theirs = user.submit(3, role), client.submit(3, role)
+    user.wait_scored(mine)
+    client.wait_scored(theirs)
+    assert sorted(user.leaderboard(role)) == sorted(mine)
+    assert sorted(client.leaderboard(role)) == sorted(theirs)
+
+
+def test_ctrl_c_and_down_leave_no_process_and_the_next_start_is_quick(stack: Stack) -> None:
+    role = new_role()
+    with client_of(stack) as user:
+        ids = user.submit(3, role)
+        user.wait_scored(ids)
+    assert stack.process is not None
+    os.killpg(stack.process.pid, signal.SIGINT)  # as a terminal does
+    assert stack.process.wait(30) == 0
+    assert stack.remains() == []
+
+    assert stack.up() < SECOND_UP_SECONDS
+    with client_of(stack) as user:
+        assert sorted(user.leaderboard(role)) == sorted(ids), "the data outlives the processes"
+        user.wait_scored(user.submit(3))
+    assert "Stopped." in stack.down()
+    assert stack.remains() == []
