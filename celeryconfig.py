@@ -10,12 +10,15 @@ from __future__ import annotations
 import sys
 
 from kombu import Exchange, Queue
+from kombu.transport import TRANSPORT_ALIASES
 
 from app.config import settings
 from models.pools import POOLS
 
 _settings = settings()
 
+# By name, because a green worker reads this module before it is green.
+TRANSPORT_ALIASES["filesystem"] = "app.dispatch.filesystem:Transport"
 broker_url, broker_transport_options = _settings.broker
 broker_connection_timeout = 2
 broker_connection_retry_on_startup = True

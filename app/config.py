@@ -60,7 +60,6 @@ class Settings(TaskSettings):
             "data_folder_in": str(queue),
             "data_folder_out": str(queue),
             "control_folder": str(control),
-            "processed_folder": str(folder),
             "polling_interval": 0.02,
         }
 

@@ -55,6 +55,8 @@ class Rounds:
         self._wanted = wanted
         #: Every sample of every round that counts.
         self.samples: list[Sample] = []
+        #: What was disturbed.
+        self.notes: list[str] = []
 
     def run(self, title: str, one_round: Callable[[], Sequence[Sample]]) -> None:
         """Run the rounds of one measurement; twice as many as wanted at most."""
@@ -69,6 +71,12 @@ class Rounds:
             self._console.print(f"[bold]{title}, round {number}[/]{note}")
             for sample in found:
                 self._console.print(f"  {line(sample)}", highlight=False)
+        if disturbed:
+            used = "the quiet ones count" if quiet else "none was quiet, so all of them count"
+            self.notes.append(
+                f"{title}: {len(disturbed)} of {len(quiet) + len(disturbed)} rounds were disturbed "
+                f"by something else on this machine; {used}."
+            )
         for counted in quiet or disturbed:
             self.samples.extend(counted)
 
@@ -83,7 +91,7 @@ def line(sample: Sample) -> str:
     return text
 
 
-def run(asked: argparse.Namespace, console: Console) -> list[Sample]:
+def run(asked: argparse.Namespace, console: Console) -> Rounds:
     """Everything that was asked for, on services of its own."""
     rounds = Rounds(console, asked.rounds)
     console.print("starting a private PostgreSQL and RabbitMQ")
@@ -96,7 +104,10 @@ def run(asked: argparse.Namespace, console: Console) -> list[Sample]:
                 doors.take_turns(BAR_CONNECTIONS, poll=False)  # first touches are nobody's figures
                 rounds.run("requests", partial(doors.take_turns, BAR_CONNECTIONS, poll=True))
                 for connections in (16, 256) if asked.full else ():
-                    rounds.run("requests", partial(doors.take_turns, connections, poll=False))
+                    rounds.run(
+                        f"requests at {connections}",
+                        partial(doors.take_turns, connections, poll=False),
+                    )
                 if asked.profile:
                     profile_accept(fairline, console)
         if asked.only != "accept":
@@ -109,14 +120,16 @@ def run(asked: argparse.Namespace, console: Console) -> list[Sample]:
             )
             if asked.profile:
                 profile_noop(fairline, asked.jobs, console)
-    return rounds.samples
+    return rounds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write."""
     asked = options(arguments)
     console = Console()
-    report = compare(run(asked, console))
+    rounds = run(asked, console)
+    report = compare(rounds.samples)
+    report.notes += rounds.notes
     report.show(console)
     console.print(f"written to {report.write()}")
     return 0 if report.passed or asked.no_fail else 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 import urllib.error
@@ -97,7 +98,8 @@ class Fleet:
 
 @contextmanager
 def fleet(name: str) -> Iterator[Fleet]:
-    """Private services, ready; processes are added to them."""
+    """Private services, ready; processes are added to them. Ends in good order on SIGTERM too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     home = Path(tempfile.mkdtemp(prefix=f"fairline-{name}-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, home, ignore_errors=True)

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from rich.console import Console
 from sqlalchemy import text
 
-from loadtest import open_loop
 from loadtest.bars import Bar
 from loadtest.fairline import Fairline
 from loadtest.fleet import fleet
-from loadtest.open_loop import Arrival, Arrivals
+from loadtest.open_loop import Arrival, Arrivals, Sender
 from loadtest.percentiles import percentile
 from loadtest.pool_watch import PoolReading, most_waiters, watch_pools
 from loadtest.report import RESULTS, Report, Table
@@ -106,9 +105,9 @@ def run_phase(
     ``linger`` is how long to wait for the last jobs to end; what has not ended by then counts as
     never scored.
     """
-    generator = open_loop.start(Arrivals(fairline.port, per_second, seconds))
-    pools = watch_pools(fairline.url, lambda: generator.poll() is not None)
-    arrivals = open_loop.finish(generator)
+    sender = Sender(Arrivals(fairline.port, per_second, seconds))
+    pools = watch_pools(fairline.url, sender.is_over)
+    arrivals = sender.finish()
     deadline = arrivals[-1].intended_at + linger
     ids = [arrival.id for arrival in arrivals if arrival.status == 202]
     pools += watch_pools(

@@ -10,6 +10,7 @@ import json
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -114,22 +115,30 @@ def drop(idle: list[Client], fd: int, poller: select.epoll) -> None:
         client.socket.close()
 
 
-def start(arrivals: Arrivals) -> subprocess.Popen[str]:
-    """Begin to send from a process of its own; `finish` waits for it."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "loadtest.open_loop", json.dumps(asdict(arrivals))],
-        cwd=PROJECT_ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+class Sender:
+    """A process that sends arrivals. Its answer goes to a file: a pipe that nobody reads while
+    the load lasts would fill and stop it."""
 
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `finish` closes it
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "loadtest.open_loop", json.dumps(asdict(arrivals))],
+            cwd=PROJECT_ROOT,
+            stdout=self._output,
+        )
 
-def finish(process: subprocess.Popen[str]) -> list[Arrival]:
-    """What became of every arrival."""
-    output, _ = process.communicate()
-    if process.returncode != 0:
-        raise RuntimeError(f"the load generator failed with status {process.returncode}")
-    return [Arrival(**arrival) for arrival in json.loads(output)]
+    def is_over(self) -> bool:
+        """Whether every arrival was answered or given up."""
+        return self._process.poll() is not None
+
+    def finish(self) -> list[Arrival]:
+        """What became of every arrival."""
+        status = self._process.wait()
+        with self._output:
+            if status != 0:
+                raise RuntimeError(f"the load generator failed with status {status}")
+            self._output.seek(0)
+            return [Arrival(**arrival) for arrival in json.load(self._output)]
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ class Report:
     title: str
     tables: list[Table] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
+    #: What a reader must know to weigh the figures.
+    notes: list[str] = field(default_factory=list)
     #: Everything measured, for machines.
     data: dict[str, Any] = field(default_factory=dict)
 
@@ -55,6 +57,8 @@ class Report:
             for row in table.rows:
                 drawn.add_row(*(coloured(cell) for cell in row))
             console.print(drawn)
+        for note in self.notes:
+            console.print(note, style="yellow", highlight=False)
 
     def write(self, folder: Path | None = None) -> Path:
         """Write it; the markdown file."""
@@ -64,11 +68,14 @@ class Report:
         document = {
             "measured_at": measured_at,
             "machine": machine(),
+            "notes": self.notes,
             "bars": [{**asdict(bar), "passed": bar.passed} for bar in self.bars],
             **self.data,
         }
         (folder / "report.json").write_text(json.dumps(document, indent=2) + "\n")
         lines = [f"# {self.title}", "", f"{measured_at}, {describe(machine())}", ""]
+        for note in self.notes:
+            lines += [note, ""]
         for table in self._all_tables():
             lines += [f"## {table.title}", "", *markdown(table), ""]
         file = folder / "report.md"

@@ -34,23 +34,29 @@ RETRY_SECONDS = (0.0, 0.1, 0.2, 0.5, 1.0)
 
 
 class Ticket(Generic[Item, Result]):
-    """A caller's place in a group."""
+    """A caller's place in a group.
 
-    __slots__ = ("_done", "_error", "_result", "abandoned", "item")
+    A plain lock is the bell: it costs half of what an event does, and there is one waiter.
+    """
 
-    def __init__(self, item: Item, done: threading.Event) -> None:
+    __slots__ = ("_bell", "_error", "_result", "abandoned", "item", "weight")
+
+    def __init__(self, item: Item, weight: int) -> None:
         self.item = item
+        self.weight = weight
         #: The caller no longer waits; skip the item if it has not been written yet.
         self.abandoned = False
-        self._done = done
+        self._bell = threading.Lock()
+        self._bell.acquire()
         self._result: Result | None = None
         self._error: BaseException | None = None
 
     def result(self, timeout: float | None = None) -> Result:
         """The item's own result, once its group is committed."""
-        if not self._done.wait(timeout):
+        if not self._bell.acquire(timeout=-1 if timeout is None else timeout):
             self.abandoned = True
             raise StateStoreUnavailable
+        self._bell.release()
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]  # set whenever no error is
@@ -60,6 +66,10 @@ class Ticket(Generic[Item, Result]):
 
     def fail(self, error: BaseException) -> None:
         self._error = error
+
+    def ring(self) -> None:
+        """Let the caller go on."""
+        self._bell.release()
 
 
 class GroupCommit(Generic[Item, Result]):
@@ -87,14 +97,14 @@ class GroupCommit(Generic[Item, Result]):
         self._max_weight = max_weight
         self._persistent = persistent
         self._on_refused = on_refused
+        self._gathering = threading.Lock()
         self._waiting: deque[Ticket[Item, Result]] = deque()
-        self._gathered = threading.Condition(threading.Lock())
-        #: Shared by every ticket that will be written together with the next group.
-        self._done = threading.Event()
-        self._items = 0
-        self._weight = 0
-        self._writer: threading.Thread | None = None
         self._closing = False
+        #: Whether the writer sleeps; it is then woken through ``_wake``.
+        self._asleep = False
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self._writer: threading.Thread | None = None
 
     def submit(self, item: Item, timeout: float | None = None, weight: int = 0) -> Result:
         """Write ``item`` with its group and wait for the commit."""
@@ -102,29 +112,23 @@ class GroupCommit(Generic[Item, Result]):
 
     def post(self, item: Item, weight: int = 0) -> Ticket[Item, Result]:
         """Write ``item``, which has ``weight`` bytes, with its group, without waiting."""
-        with self._gathered:
+        ticket: Ticket[Item, Result] = Ticket(item, weight)
+        with self._gathering:
             if self._closing:
                 raise StateStoreUnavailable(f"{self._name} is closed.")
-            if self._items >= self._max_group or (
-                self._items and self._weight + weight > self._max_weight
-            ):
-                self._begin_group()  # this one is full
-            self._items += 1
-            self._weight += weight
-            ticket: Ticket[Item, Result] = Ticket(item, self._done)
             self._waiting.append(ticket)
             if self._writer is None:
                 # Started late, so that a process forks before it has threads.
                 self._writer = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._writer.start()
-            self._gathered.notify()
+            self._rouse()
         return ticket
 
     def close(self, timeout: float | None = None) -> bool:
         """Take nothing more and write what is waiting; True if all of it was written."""
-        with self._gathered:
+        with self._gathering:
             self._closing = True
-            self._gathered.notify()
+            self._rouse()
             writer = self._writer
         if writer is not None:
             writer.join(timeout)
@@ -136,28 +140,38 @@ class GroupCommit(Generic[Item, Result]):
         """Items gathered for the next group."""
         return len(self._waiting)
 
-    def _begin_group(self) -> None:
-        """The tickets from now on belong together and have a bell of their own."""
-        self._done = threading.Event()
-        self._items = self._weight = 0
+    def _rouse(self) -> None:
+        if self._asleep:
+            self._asleep = False
+            self._wake.release()
 
     def _run(self) -> None:
-        while True:
-            with self._gathered:
-                while not self._waiting:
-                    if self._closing:
-                        return
-                    self._gathered.wait()
-                bell = self._waiting[0]._done
-                tickets = []
-                while self._waiting and self._waiting[0]._done is bell:
-                    tickets.append(self._waiting.popleft())
-                if self._done is bell:
-                    self._begin_group()
+        while (tickets := self._take_group()) is not None:
+            if not tickets:
+                self._wake.acquire()
+                continue
             try:
                 self._settle([ticket for ticket in tickets if not ticket.abandoned])
             finally:
-                bell.set()
+                for ticket in tickets:
+                    ticket.ring()
+
+    def _take_group(self) -> list[Ticket[Item, Result]] | None:
+        """What has gathered, up to the limits of a group; empty: sleep; None: closed."""
+        with self._gathering:
+            if not self._waiting:
+                if self._closing:
+                    return None
+                self._asleep = True
+                return []
+            tickets = [self._waiting.popleft()]
+            weight = tickets[0].weight
+            while self._waiting and len(tickets) < self._max_group:
+                weight += self._waiting[0].weight
+                if weight > self._max_weight:
+                    break
+                tickets.append(self._waiting.popleft())
+            return tickets
 
     def _settle(self, tickets: list[Ticket[Item, Result]]) -> None:
         """Write the group; on a bad item, halve until only that item fails."""

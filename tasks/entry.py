@@ -7,12 +7,12 @@ row. A task therefore never fails for Celery: its outcome is in the row.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import kombu.utils.functional
 from celery import Celery
 from celery.signals import (
     worker_init,
@@ -85,16 +85,31 @@ def slots_ahead(slots: int) -> int:
     return max(1, slots // 5)
 
 
+def make_sleep_green() -> None:
+    """Let Celery's and kombu's pauses be those of one greenlet, not of the process.
+
+    While gevent patches, it looks at every object there is. That makes Celery's proxies load
+    kombu and the configuration before ``time.sleep`` is green, and whoever imported it by name
+    keeps the old one: waiting for a lost broker then stopped the whole process, heartbeats
+    included, until its leases ran out.
+    """
+    from gevent.monkey import get_original, is_module_patched
+
+    if not is_module_patched("time"):
+        return
+    blocking = get_original("time", "sleep")
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("celery.", "kombu.")) and vars(module).get("sleep") is blocking:
+            vars(module)["sleep"] = time.sleep
+
+
 @worker_init.connect
 def _begin_green(sender: Any, **_: Any) -> None:
     """Green pools run in this very process; ``worker_process_init`` never fires for them."""
     this.pools = tuple(name for name in sender.app.amqp.queues.consume_from if name in POOLS)
     if "prefork" in str(sender.pool_cls):
         return
-    # While gevent patches, it looks at every object there is, which makes Celery's proxies import
-    # kombu before time.sleep is green. Waiting for a lost broker then stopped the whole process,
-    # heartbeats included, until its leases ran out.
-    kombu.utils.functional.sleep = time.sleep
+    make_sleep_green()
     slots = sender.concurrency
     # Celery's concurrency becomes the number of messages at hand; slots stay what -c said.
     sender.concurrency = slots + slots_ahead(slots)

@@ -9,6 +9,7 @@ from pydantic_core import to_json
 from app.admission import Submission
 from app.api.body import parse_body
 from app.api.identity import current_tenant_id
+from app.api.reply import Reply
 from app.api.schemas import SubmitApplication
 from app.api.views import ApplicationView, Views
 from app.errors import FieldError, NotFound, ValidationFailed
@@ -20,8 +21,8 @@ applications = Blueprint("applications", __name__)
 
 STATUS_HEADER = "Fairline-Status"
 #: Seconds a client should wait before it asks for the first and for the next time.
-FIRST_POLL_SECONDS = 2
-POLL_SECONDS = 1
+FIRST_POLL_SECONDS = "2"
+POLL_SECONDS = "1"
 
 
 @applications.post("/applications")
@@ -47,15 +48,14 @@ def submit_application() -> Response:
             role=body.role,
         )
     )
-    return Response(
+    return Reply(
         b'{"id":"%b","status":"pending"}' % job_id.encode(),
         202,
         {
             "Location": f"/applications/{job_id}",
-            "Retry-After": str(FIRST_POLL_SECONDS),
+            "Retry-After": FIRST_POLL_SECONDS,
             STATUS_HEADER: "pending",
         },
-        content_type="application/json",
     )
 
 
@@ -69,12 +69,12 @@ def get_application(application_id: str) -> Response:
         "Cache-Control": "no-cache",
     }
     if view.job_status not in TERMINAL:
-        headers["Retry-After"] = str(POLL_SECONDS)
+        headers["Retry-After"] = POLL_SECONDS
     known = request.headers.get("If-None-Match")
     # Etags are hexadecimal between quotes, so one cannot be a part of another.
     if known is not None and (view.etag in known or known.strip() == "*"):
         return Response(status=304, headers=headers)
-    return Response(orjson.dumps(view.document), 200, headers, content_type="application/json")
+    return Reply(orjson.dumps(view.document), 200, headers)
 
 
 def find_application(text: str) -> ApplicationView:
