@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+#: Rest after a group of more than one, so that callers gather instead of halving the groups.
+LINGER_SECONDS = 0.001
 #: Pauses between attempts while the state store is away.
 RETRY_SECONDS = (0.0, 0.1, 0.2, 0.5, 1.0)
 
@@ -60,6 +62,11 @@ class Ticket(Generic[Item, Result]):
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]  # set whenever no error is
+
+    @property
+    def done(self) -> bool:
+        """Whether the item was written or refused."""
+        return not self._bell.locked()
 
     def succeed(self, result: Result) -> None:
         self._result = result
@@ -135,11 +142,6 @@ class GroupCommit(Generic[Item, Result]):
             return not writer.is_alive()
         return True
 
-    @property
-    def waiting(self) -> int:
-        """Items gathered for the next group."""
-        return len(self._waiting)
-
     def _rouse(self) -> None:
         if self._asleep:
             self._asleep = False
@@ -155,6 +157,9 @@ class GroupCommit(Generic[Item, Result]):
             finally:
                 for ticket in tickets:
                     ticket.ring()
+            if len(tickets) > 1:
+                # A busy process: let the callers go on and come back before the next group.
+                time.sleep(LINGER_SECONDS)
 
     def _take_group(self) -> list[Ticket[Item, Result]] | None:
         """What has gathered, up to the limits of a group; empty: sleep; None: closed."""

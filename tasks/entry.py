@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from celery import Celery
+from celery.exceptions import Reject
 from celery.signals import (
     worker_init,
     worker_process_init,
@@ -23,6 +24,7 @@ from celery.signals import (
 )
 from sqlalchemy import Engine
 
+from models.errors import StateStoreUnavailable
 from models.ids import parse_id
 from models.pools import POOLS
 from models.presence import process_name
@@ -62,8 +64,13 @@ def _run_message(task: Any, refs: list[list[Any]]) -> None:
     if this.worker is None or this.helpers is None:
         raise RuntimeError("this process is no worker")
     message = parse_refs(refs)
-    if message:
+    if not message:
+        return
+    try:
         execute(message, this.worker, this.helpers)
+    except StateStoreUnavailable as error:
+        # Only while the worker stops: nothing was claimed, another worker may.
+        raise Reject(str(error), requeue=True) from error
 
 
 def parse_refs(refs: Any) -> tuple[JobRef, ...]:
@@ -146,7 +153,7 @@ def prepare_types(types: Iterable[JobType]) -> None:
 @worker_shutting_down.connect
 def _drain(**_: Any) -> None:
     if this.worker is not None:
-        this.worker.draining = True
+        this.worker.drain()
 
 
 @worker_shutdown.connect

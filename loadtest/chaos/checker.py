@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from sqlalchemy import Engine
 
@@ -27,8 +26,7 @@ from tasks.scorers.simulated import SimulatedScorer
 LIVE_SQL = ", ".join(f"'{status}'" for status in LIVE)
 
 READ_JOBS = """
-    SELECT job.id::text, job.status::text, job.attempt, job.crashes, job.lease,
-           application.score::float8
+    SELECT job.id::text, job.status::text, job.attempt, job.crashes, application.score::float8
     FROM jobs AS job JOIN applications AS application USING (id)
     WHERE application.role = %(role)s
 """
@@ -57,6 +55,17 @@ MISCOUNTED = """
     FROM truth FULL JOIN counted USING (tenant_id, pool, status)
     WHERE coalesce(truth.jobs, 0) <> coalesce(counted.jobs, 0)
 """
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What the tables say about one application."""
+
+    id: str
+    status: str
+    attempt: int
+    crashes: int
+    score: float | None
 
 
 @dataclass(slots=True)
@@ -120,27 +129,37 @@ def wait_until_settled(engine: Engine, seconds: float) -> bool:
 
 
 def check(promises: Sequence[Promise], role: str, engine: Engine, port: int) -> Report:
-    """Judge; call it when nothing is on its way any more."""
+    """Read and judge; call it when nothing is on its way any more."""
     with connection(engine) as taken:
-        jobs = {row[0]: row for row in taken.exec_driver_sql(READ_JOBS, {"role": role}).all()}
+        jobs = taken.exec_driver_sql(READ_JOBS, {"role": role}).all()
         stuck = taken.exec_driver_sql(READ_LIVE).all()
         miscounted = taken.exec_driver_sql(MISCOUNTED).all()
     with Api(port, seconds=30.0) as api:
-        listed = Counter(entry["id"] for entry in api.leaderboard(role))
-    report = Report(promised=len(promises))
-    report.unpromised = len(jobs.keys() - {promise.id for promise in promises})
-    report.crashes = sum(row.crashes for row in jobs.values())
+        listed = [entry["id"] for entry in api.leaderboard(role)]
+    report = judge(promises, role, [JobFacts(*row) for row in jobs], listed)
     report.stuck = [str(tuple(row)) for row in stuck]
     report.miscounted = [str(tuple(row)) for row in miscounted]
-    # Also those whose answer was lost: what is admitted is done, once.
-    report.settled_twice = [f"{id} attempt {row.attempt}" for id, row in jobs.items() if row[2] > 1]
-    report.twice_on_leaderboard = [id for id, times in listed.items() if times > 1]
-    for promise in promises:
-        _judge(report, promise, role, jobs.get(promise.id), listed[promise.id])
     return report
 
 
-def _judge(report: Report, promise: Promise, role: str, job: Any, listed: int) -> None:
+def judge(
+    promises: Sequence[Promise], role: str, jobs: Sequence[JobFacts], listed: Sequence[str]
+) -> Report:
+    """Compare the promises with the rows and with the ids on the leaderboard."""
+    rows = {job.id: job for job in jobs}
+    times = Counter(listed)
+    report = Report(promised=len(promises))
+    report.unpromised = len(rows.keys() - {promise.id for promise in promises})
+    report.crashes = sum(job.crashes for job in jobs)
+    # Also those whose answer was lost: what is admitted is done, once.
+    report.settled_twice = [f"{job.id} attempt {job.attempt}" for job in jobs if job.attempt > 1]
+    report.twice_on_leaderboard = [one for one, count in times.items() if count > 1]
+    for promise in promises:
+        _judge(report, promise, role, rows.get(promise.id), times[promise.id])
+    return report
+
+
+def _judge(report: Report, promise: Promise, role: str, job: JobFacts | None, listed: int) -> None:
     if job is None:
         report.lost.append(promise.id)
         return

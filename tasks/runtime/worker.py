@@ -90,7 +90,6 @@ class Worker:
 
     def start(self) -> None:
         """Begin to send heartbeats."""
-        self._ledger.post(self._presence())
         self._pulse = threading.Thread(target=self._keep_alive, name="heartbeat", daemon=True)
         self._pulse.start()
 
@@ -122,9 +121,14 @@ class Worker:
         """The slot is free."""
         self._busy -= 1
 
+    def drain(self) -> None:
+        """Claim nothing more; what runs goes on. Also ends claims that wait for the store."""
+        self.draining = True
+        self._claims.close(0)
+
     def stop(self, timeout: float = 10.0) -> None:
         """Write everything that is still to be written, and leave."""
-        self.draining = True
+        self.drain()
         self._stop.set()
         if not self._ledger.close(timeout):
             logger.error("the last results could not be written; their leases will expire")
@@ -139,9 +143,10 @@ class Worker:
         )
 
     def _keep_alive(self) -> None:
+        sent = self._ledger.post(self._presence())
         while not self._stop.wait(PRESENCE_SECONDS):
-            if not self._ledger.waiting:  # while the store is away, one heartbeat in line is enough
-                self._ledger.post(self._presence())
+            if sent.done:  # while the store is away, one heartbeat in line is enough
+                sent = self._ledger.post(self._presence())
 
     def _write_ledger(self, group: Sequence[Settlement | Presence]) -> list[None]:
         """Heartbeats first: they may be repeated if what follows has to be tried again."""
@@ -175,7 +180,10 @@ class Worker:
 
     def _refuse(self, item: Settlement | Presence, error: Exception) -> None:
         """The database will not take this ending (say, a result with a NUL): the job is dead."""
-        if not isinstance(item, Settlement) or item.ending.status is JobStatus.DEAD:
+        if not isinstance(item, Settlement):
+            return
+        if item.ending.status is JobStatus.DEAD:
+            self._held.pop(item.ref, None)  # let its lease run out; nothing more can be said
             return
         message = f"The result could not be stored: {error}".replace("\x00", "")[:500]
         ending = Ending(

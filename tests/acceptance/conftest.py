@@ -39,4 +39,15 @@ def client(shared_stack: Stack) -> Iterator[Client]:
         shared_stack.wait(
             lambda: client.rows(COUNT_LIVE)[0][0] == 0, "the jobs of the test before", 30
         )
+        shared_stack.wait(lambda: workers_are_settled(client), "two workers and no other", 30)
         yield client
+
+
+def workers_are_settled(client: Client) -> bool:
+    """Whether exactly two workers run, both of which take work; none is still on its way out."""
+    rows = client.rows(
+        "SELECT name FROM processes WHERE kind = 'worker' AND NOT draining"
+        " AND heartbeat_at > now() - interval '5 seconds'"
+    )
+    pids = {pid for name, pid in client.stack.pids().items() if name.startswith("worker-")}
+    return len(pids) == 2 and {int(row.name.rpartition(":")[2]) for row in rows} >= pids

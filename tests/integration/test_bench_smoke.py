@@ -30,19 +30,20 @@ def small_fleet(
         postgres.service.drop_database(name)
 
 
+@pytest.mark.slow
 def test_bench_measures_both_sides_and_compares_them(small_fleet: Fleet) -> None:
-    fairline = Fairline(small_fleet, served_pools="medium", score_seconds="0.05")
+    # Slow enough that those at the end of the line still wait when they are polled for a 304.
+    fairline = Fairline(small_fleet, served_pools="medium", score_seconds="1")
     plain = PlainCelery(small_fleet)
-    doors = FrontDoors(fairline, plain, seconds=0.4)
+    doors = FrontDoors(fairline, plain, seconds=0.8)
     with doors.open():
-        phase = run_phase(fairline, "smoke", per_second=10.0, seconds=1.0, linger=10.0)
+        phase = run_phase(fairline, "smoke", per_second=10.0, seconds=1.0, linger=30.0)
         samples = doors.take_turns(BAR_CONNECTIONS, poll=True)
     samples += [drain_fairline(fairline, 400), drain_plain(plain, 200)]
 
     assert phase.refused == 0
     assert len(phase.finished_at) == 10
-    assert all(sample.rate > 0 for sample in samples)
-    assert not any(sample.unexpected for sample in samples)
+    assert [(s.name, s.rate, s.unexpected) for s in samples if s.rate <= 0 or s.unexpected] == []
     report = compare(samples)
     assert len(report.bars) == 4
     assert not small_fleet.children
