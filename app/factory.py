@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from dataclasses import dataclass
 
 from flask import Flask
-from sqlalchemy import Engine
 
 from app.admission import Admission
 from app.api.applications import applications
+from app.api.body import BodyLimits
+from app.api.front_door import FrontDoor
 from app.api.health import health
 from app.api.identity import Tenants
 from app.api.leaderboard import leaderboard
 from app.api.metrics import metrics
 from app.api.problems import register_problems
+from app.api.services import Services
 from app.api.views import Views
 from app.celery import celery
 from app.cli import register_commands
@@ -30,23 +31,9 @@ from models.session import open_engine
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What the blueprints call."""
-
-    engine: Engine
-    admission: Admission
-    views: Views
-    tenants: Tenants
-    served_pools: tuple[str, ...]
-
-
-def build_app(settings: Settings) -> Flask:
+def build_app(settings: Settings) -> FrontDoor:
     """The Flask application of one process."""
-    app = Flask("app", static_folder=None)
-    app.config["MAX_BODY_BYTES"] = settings.max_body_bytes
-    app.config["BODY_SECONDS"] = settings.body_seconds
-    app.config["READ_SECONDS"] = settings.admission_seconds
+    app = FrontDoor("app", static_folder=None)
     # Admission and polling write in groups over one connection each; the rest serves the
     # cold pages, so that these never wait behind a leaderboard.
     engine = open_engine(
@@ -59,7 +46,9 @@ def build_app(settings: Settings) -> Flask:
             engine, Publisher(celery, settings.publish_seconds), settings.admission_seconds
         ),
         views=Views(engine, settings.admission_seconds),
-        tenants=Tenants(engine, settings.anonymous_tenant),
+        tenants=Tenants(engine, settings.anonymous_tenant, settings.admission_seconds),
+        body_limits=BodyLimits(settings.max_body_bytes, settings.body_seconds),
+        read_seconds=settings.admission_seconds,
         served_pools=tuple(p.strip() for p in settings.served_pools.split(",") if p.strip()),
     )
     for blueprint in (applications, leaderboard, health, metrics):
@@ -69,10 +58,10 @@ def build_app(settings: Settings) -> Flask:
     return app
 
 
-def begin_serving(app: Flask, stop: threading.Event) -> None:
+def begin_serving(app: FrontDoor, stop: threading.Event) -> None:
     """What an API process starts once it may have threads: telemetry and presence."""
     start_telemetry("api", app.extensions["fairline"].engine)
-    trace_requests(app)
+    app.traced = trace_requests(app)
     threading.Thread(target=announce_api, args=(app, stop), name="presence", daemon=True).start()
 
 

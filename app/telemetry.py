@@ -39,12 +39,13 @@ def start_telemetry(kind: str, engine: Engine) -> None:
     observe_engine(engine, kind)
 
 
-def trace_requests(app: Flask) -> None:
-    """A span for every request."""
+def trace_requests(app: Flask) -> bool:
+    """A span for every request; whether telemetry is on."""
     if _started:
         from opentelemetry.instrumentation.flask import FlaskInstrumentor
 
         FlaskInstrumentor().instrument_app(app, excluded_urls="healthz,readyz,metrics")
+    return _started
 
 
 def current_traceparent() -> str | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
-from flask import Request, current_app
+from gevent import Timeout
 from pydantic import BaseModel, ValidationError
+from werkzeug.sansio.utils import get_content_length
 
 from app.errors import (
     FieldError,
@@ -16,6 +18,9 @@ from app.errors import (
     UnsupportedMediaType,
     ValidationFailed,
 )
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -27,19 +32,27 @@ MOST_ERRORS = 20
 MOST_NAME = 200
 
 
-def parse_body(request: Request, schema: type[Schema]) -> Schema:
-    """The validated body."""
-    if "HTTP_" in request.environ:
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """What a sender may ask of this process."""
+
+    #: Largest body taken.
+    most_bytes: int
+    #: A body must have arrived in this time.
+    seconds: float
+
+
+def parse_body(environ: WSGIEnvironment, schema: type[Schema], limits: BodyLimits) -> Schema:
+    """The validated body of a request."""
+    if "HTTP_" in environ:
         # The fast parser takes a folded header line for a header without a name. How long the
         # body is must not be a matter of opinion.
         raise MalformedBody("A header line is folded.")
-    if request.mimetype != "application/json":
+    if environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMediaType
-    if request.environ.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
+    if environ.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
         raise UnsupportedMediaType("Send the body without a Content-Encoding.")
-    body = read_body(
-        request, current_app.config["MAX_BODY_BYTES"], current_app.config["BODY_SECONDS"]
-    )
+    body = read_body(environ, limits)
     try:
         # Stricter than the schema's own parser: no NaN, no Infinity, no lone surrogates.
         plain = orjson.loads(body)
@@ -72,18 +85,19 @@ def field_error(path: str, message: str) -> FieldError:
     return FieldError(path if len(path) <= MOST_NAME else f"{path[:MOST_NAME]}…", message)
 
 
-def read_body(request: Request, most: int, seconds: float) -> bytes:
-    """The body, if it is no larger than ``most``; memory stays bounded either way."""
-    from gevent import Timeout
-
-    stream = request.environ["wsgi.input"]
+def read_body(environ: WSGIEnvironment, limits: BodyLimits) -> bytes:
+    """The body, if it is within the limits; memory stays bounded either way."""
+    stream = environ["wsgi.input"]
+    most = limits.most_bytes
     chunks: list[bytes] = []
     size = 0
-    length = request.content_length
+    length = get_content_length(
+        environ.get("CONTENT_LENGTH"), environ.get("HTTP_TRANSFER_ENCODING")
+    )
     too_large = length is not None and length > most
     left = DRAIN_BYTES if length is None else min(length, DRAIN_BYTES)
     try:
-        with Timeout(seconds, RequestTimeout):
+        with Timeout(limits.seconds, RequestTimeout):
             while left > 0 and (chunk := stream.read(min(CHUNK_BYTES, left))):
                 size += len(chunk)
                 left -= len(chunk)

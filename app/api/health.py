@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import orjson
-from flask import Blueprint, Response, current_app
+from flask import Blueprint, Response
 
+from app.api.services import services
 from app.api.state import read_state
 from models.errors import StateStoreError
 from models.presence import PRESENCE_LOST_SECONDS
@@ -43,7 +44,6 @@ def get_readiness() -> Response:
 
 def read_checks() -> dict[str, dict[str, object]]:
     """What a job needs to be accepted and run."""
-    services = current_app.extensions["fairline"]
     try:
         with read_state() as taken:
             row = taken.exec_driver_sql(READ_READINESS).one()
@@ -58,7 +58,7 @@ def read_checks() -> dict[str, dict[str, object]]:
             "age_seconds": seconds(broker_age),
         },
     }
-    for pool in services.served_pools:
+    for pool in services().served_pools:
         alive = int(slots.get(pool, 0))
         checks[f"workers.{pool}"] = {"ok": alive > 0, "slots": alive}
     return checks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-from flask import current_app
 from sqlalchemy import Engine
 
 from app.api.state import patience
@@ -15,13 +14,14 @@ from models.session import connection
 class Tenants:
     """Tenant ids by name, looked up once."""
 
-    def __init__(self, engine: Engine, anonymous: str) -> None:
+    def __init__(self, engine: Engine, anonymous: str, read_seconds: float) -> None:
         self._engine = engine
         self._anonymous = anonymous
+        self._read_seconds = read_seconds
         self._ids: dict[str, int] = {}
         self._looking = threading.Lock()
 
-    def anonymous_id(self) -> int:
+    def current_id(self) -> int:
         """The tenant a caller without a key acts as."""
         if not self._anonymous:
             raise Unauthenticated
@@ -29,7 +29,7 @@ class Tenants:
         return known if known is not None else self._look_up(self._anonymous)
 
     def _look_up(self, name: str) -> int:
-        with patience(), self._looking:  # a burst of first requests asks once
+        with patience(self._read_seconds), self._looking:  # a burst of first requests asks once
             if name not in self._ids:
                 with connection(self._engine) as taken:
                     row = taken.exec_driver_sql(
@@ -39,9 +39,3 @@ class Tenants:
                     raise Unauthenticated(f"There is no tenant {name!r}.")
                 self._ids[name] = row[0]
             return self._ids[name]
-
-
-def current_tenant_id() -> int:
-    """The tenant of this request."""
-    tenants: Tenants = current_app.extensions["fairline"].tenants
-    return tenants.anonymous_id()

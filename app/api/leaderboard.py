@@ -17,8 +17,8 @@ import orjson
 from flask import Blueprint, Response, request
 from pydantic import TypeAdapter, ValidationError
 
-from app.api.identity import current_tenant_id
 from app.api.schemas import Name
+from app.api.services import services
 from app.api.state import read_state
 from app.api.views import rfc3339
 from app.errors import FieldError, ValidationFailed
@@ -91,7 +91,7 @@ class Cursor:
 
 @leaderboard.get("/leaderboard")
 def get_leaderboard() -> Response:
-    tenant_id = current_tenant_id()
+    tenant_id = services().tenants.current_id()
     role, limit, cursor = parse_query()
     parameters: dict[str, Any] = {"tenant": tenant_id, "role": role, "limit": limit + 1}
     if cursor is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flask import Blueprint, Response, current_app
+from flask import Blueprint, Response
 
+from app.api.services import services
 from app.api.state import read_state
 from models.presence import PRESENCE_LOST_SECONDS
 from models.states import TERMINAL
@@ -51,7 +52,6 @@ STATES = (
 
 @metrics.get("/metrics")
 def get_metrics() -> Response:
-    services = current_app.extensions["fairline"]
     with read_state() as taken:
         counts = {
             row[0]: dict(zip(STATES, row[1:], strict=True))
@@ -59,7 +59,7 @@ def get_metrics() -> Response:
         }
         ages = {row[0]: float(row[1]) for row in taken.exec_driver_sql(READ_AGES)}
         processes = taken.exec_driver_sql(READ_PROCESSES).all()
-    pools = sorted({*services.served_pools, *counts})
+    pools = sorted({*services().served_pools, *counts})
     slots = {pool: [0, 0] for pool in pools}
     for _, kind, served, size, busy, *_ in processes:
         for pool in served if kind == "worker" else ():

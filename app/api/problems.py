@@ -68,39 +68,49 @@ def problem(
 
 def register_problems(app: Flask) -> None:
     """Turn every exception that reaches Flask into a problem document."""
+    app.register_error_handler(Exception, problem_of)
 
-    @app.errorhandler(errors.FairlineError)
-    def _ours(error: errors.FairlineError) -> Response:
-        status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
-        headers = {"WWW-Authenticate": "Bearer"} if status is HTTPStatus.UNAUTHORIZED else None
-        return problem(status, error.code, error.detail, error.errors, headers)
 
-    @app.errorhandler(StateStoreError)
-    def _away(error: StateStoreError) -> Response:
-        logger.warning("503: %s", error)
-        return problem(
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            "STATE_STORE_UNAVAILABLE",
-            # A group may still be committed after its callers gave up, so no more is promised.
-            "The state store did not answer in time; what was asked may not have been done."
-            " Please try again.",
-            headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
-        )
+def problem_of(error: Exception) -> Any:
+    """What the caller is told."""
+    match error:
+        case errors.FairlineError():
+            return _ours(error)
+        case StateStoreError():
+            return _away(error)
+        case HTTPException():
+            return _http(error)
+        case _:
+            logger.error("unexpected", exc_info=error)
+            return problem(
+                HTTPStatus.INTERNAL_SERVER_ERROR, "INTERNAL_ERROR", "Something unexpected happened."
+            )
 
-    @app.errorhandler(HTTPException)
-    def _http(error: HTTPException) -> Any:
-        status = HTTPStatus(error.code or 500)
-        if status < HTTPStatus.BAD_REQUEST:
-            return error.get_response()  # a redirect, with the Location it is worth nothing without
-        headers = {}
-        if status is HTTPStatus.METHOD_NOT_ALLOWED:
-            headers["Allow"] = ", ".join(getattr(error, "valid_methods", None) or ())
-        detail = error.description or status.phrase
-        return problem(status, code_of(status), detail, headers=headers)
 
-    @app.errorhandler(Exception)
-    def _unexpected(error: Exception) -> Response:
-        logger.exception("unexpected")
-        return problem(
-            HTTPStatus.INTERNAL_SERVER_ERROR, "INTERNAL_ERROR", "Something unexpected happened."
-        )
+def _ours(error: errors.FairlineError) -> Response:
+    status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+    headers = {"WWW-Authenticate": "Bearer"} if status is HTTPStatus.UNAUTHORIZED else None
+    return problem(status, error.code, error.detail, error.errors, headers)
+
+
+def _away(error: StateStoreError) -> Response:
+    logger.warning("503: %s", error)
+    return problem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "STATE_STORE_UNAVAILABLE",
+        # A group may still be committed after its callers gave up, so no more is promised.
+        "The state store did not answer in time; what was asked may not have been done."
+        " Please try again.",
+        headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
+    )
+
+
+def _http(error: HTTPException) -> Any:
+    status = HTTPStatus(error.code or 500)
+    if status < HTTPStatus.BAD_REQUEST:
+        return error.get_response()  # a redirect, with the Location it is worth nothing without
+    headers = {}
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(getattr(error, "valid_methods", None) or ())
+    detail = error.description or status.phrase
+    return problem(status, code_of(status), detail, headers=headers)

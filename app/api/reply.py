@@ -20,8 +20,6 @@ class Reply(Response):
     def __init__(self, body: bytes, status: int, headers: dict[str, str]) -> None:
         super().__init__(body, status, headers, content_type="application/json")
 
-    def __call__(
-        self, environ: WSGIEnvironment, start_response: StartResponse
-    ) -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         start_response(self.status, self.headers.to_wsgi_list())
         return () if environ["REQUEST_METHOD"] == "HEAD" else self.response  # type: ignore[return-value]  # bytes were given

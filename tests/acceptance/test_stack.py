@@ -22,6 +22,8 @@ from tests.acceptance.conftest import need_rabbitmq
 REPLACED_SECONDS = 5.0
 #: The second start in a home takes no longer.
 SECOND_UP_SECONDS = 10.0
+#: … unless others take more than this of the machine while it starts.
+FOREIGN_SHARE = 0.2
 
 
 @pytest.fixture(scope="module", params=["rabbitmq", "filesystem"])
@@ -143,15 +145,29 @@ def test_ctrl_c_leaves_no_process(stack: Stack) -> None:
     assert stack.remains() == []
 
 
+def timed_up(stack: Stack) -> tuple[float, float]:
+    """Start it; how long that took, and the share of the machine that others used meanwhile."""
+    before = psutil.cpu_times()
+    seconds = stack.up()
+    after = psutil.cpu_times()
+    assert stack.process is not None
+    supervisor = psutil.Process(stack.process.pid)
+    ours = sum(supervisor.cpu_times()[:4])  # those it has buried included
+    ours += sum(sum(child.cpu_times()[:4]) for child in supervisor.children(recursive=True))
+    idle = after.idle + after.iowait - before.idle - before.iowait
+    capacity = seconds * (psutil.cpu_count() or 1)
+    return seconds, max(0.0, capacity - idle - ours) / capacity
+
+
 def test_second_start_is_quick_and_down_leaves_no_process(stack: Stack) -> None:
     if stack.environment["BROKER"] == "filesystem":
         pytest.skip("the same, and quicker, without a broker to start")
     before = Path(stack.home.path / "stack-id").read_text()
-    seconds = stack.up()
-    if seconds > SECOND_UP_SECONDS:  # once more: the machine may have been busy with others
+    seconds, foreign = timed_up(stack)
+    if seconds > SECOND_UP_SECONDS and foreign > FOREIGN_SHARE:
         stack.down()
-        seconds = stack.up()
-    assert seconds < SECOND_UP_SECONDS
+        seconds, foreign = timed_up(stack)
+    assert seconds < SECOND_UP_SECONDS or foreign > FOREIGN_SHARE, f"{foreign:.0%} by others"
     with client_of(stack) as user:
         [count] = user.rows("SELECT count(*) FROM jobs WHERE status = 'succeeded'")
         assert count[0] > 0, "the data outlives the processes"

@@ -1,0 +1,48 @@
+"""The way in. Two requests come by the thousand and do not pass through Flask's dispatch.
+
+Routing, contexts, hooks and signals cost about as much as all that Fairline does with a
+submission. The functions behind these two routes need none of it, so they are called with
+the WSGI environment; everything else, and everything while requests are traced, takes
+Flask's way to the same functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from flask import Flask
+
+from app.api.applications import read_application, submit_application
+from app.api.problems import problem_of
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+APPLICATIONS = "/applications"
+ONE_APPLICATION = "/applications/"
+
+
+class FrontDoor(Flask):
+    """Fairline's Flask application."""
+
+    #: Set where Flask's own hooks must see every request.
+    traced = False
+
+    def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
+        if self.traced or not path.startswith(APPLICATIONS):
+            return super().wsgi_app(environ, start_response)
+        services = self.extensions["fairline"]
+        reply: Any
+        try:
+            if method == "POST" and path == APPLICATIONS:
+                reply = submit_application(services, environ)
+            elif method in ("GET", "HEAD") and len(path) == len(ONE_APPLICATION) + 36:
+                reply = read_application(services, environ, path[len(ONE_APPLICATION) :])
+            else:
+                return super().wsgi_app(environ, start_response)
+        except Exception as error:  # noqa: BLE001 - as Flask does: every error is an answer
+            reply = problem_of(error)
+        answer: Iterable[bytes] = reply(environ, start_response)
+        return answer

@@ -1,0 +1,35 @@
+"""What the blueprints call, and where they find it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flask import current_app
+from sqlalchemy import Engine
+
+if TYPE_CHECKING:
+    from app.admission import Admission
+    from app.api.body import BodyLimits
+    from app.api.identity import Tenants
+    from app.api.views import Views
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of one API process."""
+
+    engine: Engine
+    admission: Admission
+    views: Views
+    tenants: Tenants
+    body_limits: BodyLimits
+    #: How long a read may take before the caller hears 503.
+    read_seconds: float
+    served_pools: tuple[str, ...]
+
+
+def services() -> Services:
+    """Those of the application that answers the current request."""
+    found: Services = current_app.extensions["fairline"]
+    return found
