@@ -68,6 +68,7 @@ def begin_serving(app: FrontDoor, stop: threading.Event) -> None:
 def end_serving(app: Flask, stop: threading.Event) -> None:
     """Leave the list of living processes."""
     stop.set()
+    app.extensions["fairline"].admission.close(1.0)
     with contextlib.suppress(StateStoreError):
         leave(app.extensions["fairline"].engine, process_name("api"))
 

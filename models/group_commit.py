@@ -139,7 +139,7 @@ class GroupCommit(Generic[Item, Result]):
             writer = self._writer
         if writer is not None:
             writer.join(timeout)
-            return not writer.is_alive()
+            return not writer.is_alive() and not self._waiting
         return True
 
     def _rouse(self) -> None:
@@ -192,7 +192,10 @@ class GroupCommit(Generic[Item, Result]):
                 logger.exception("%s: an item was refused", self._name)
                 tickets[0].fail(error)
                 if self._on_refused is not None:
-                    self._on_refused(tickets[0].item, error)
+                    try:
+                        self._on_refused(tickets[0].item, error)
+                    except Exception:  # the writer must outlive whatever a listener does
+                        logger.exception("%s: nobody could be told", self._name)
                 return
             half = len(tickets) // 2
             self._settle(tickets[:half])

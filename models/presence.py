@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from sqlalchemy import Engine
 
@@ -43,8 +44,14 @@ class Presence:
 
 
 def process_name(kind: str) -> str:
-    """A name that no other living process has."""
-    return f"{kind}@{socket.gethostname()}:{os.getpid()}"
+    """A name that no other process has, living or dead."""
+    return f"{kind}@{socket.gethostname()}:{os.getpid()}{_suffix(os.getpid())}"
+
+
+@cache
+def _suffix(pid: int) -> str:
+    """Chance, once a process: in containers that share a host name, pids are equal too."""
+    return f".{os.urandom(2).hex()}"
 
 
 def announce(engine: Engine, presence: Presence) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import psycopg2
 import psycopg2.extensions
 from sqlalchemy import Connection, Engine, create_engine
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 from sqlalchemy.pool.base import ConnectionPoolEntry
@@ -132,11 +132,16 @@ def open_engine(settings: DatabaseSettings, *, process: str = "fairline") -> Eng
         max_overflow=0,
         pool_timeout=settings.db_connect_seconds,
         isolation_level="AUTOCOMMIT",
+        # Parameters hold applications; they do not belong in logs.
+        hide_parameters=True,
         connect_args={
             "application_name": process[:63],
             # The hot tables are in memory: at its default of 4 the planner would rather read
             # a whole table than look up a group of 500 by key.
-            "options": "-c timezone=UTC -c jit=off -c random_page_cost=1.1",
+            # The server gives up when the client does: an abandoned statement would hold a
+            # connection, and be committed after its caller was told otherwise.
+            "options": "-c timezone=UTC -c jit=off -c random_page_cost=1.1"
+            f" -c statement_timeout={int(settings.db_statement_seconds * 1000)}",
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
@@ -157,7 +162,10 @@ def connection(engine: Engine) -> Iterator[Connection]:
     try:
         with engine.connect() as taken:
             yield taken
-    except (OperationalError, InterfaceError, PoolTimeout) as error:
+    except (DataError, IntegrityError, ProgrammingError):
+        raise  # the statement's own fault
+    except (DBAPIError, PoolTimeout) as error:
+        # Also a server that only reads, say a standby: it may be another one in a moment.
         raise StateStoreUnavailable(str(getattr(error, "orig", error)).strip()) from error
 
 

@@ -98,6 +98,11 @@ class Job(Base):
             postgresql_where=text("status IN ('dispatched', 'running')"),
         ),
         Index("jobs_due", "execute_at", postgresql_where=text("status = 'scheduled'")),
+        Index(
+            "jobs_deadline",
+            "not_after",
+            postgresql_where=text("status IN ('scheduled', 'queued') AND not_after IS NOT NULL"),
+        ),
         {
             "postgresql_with": {
                 "fillfactor": "80",

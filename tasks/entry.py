@@ -120,7 +120,12 @@ def _begin_green(sender: Any, **_: Any) -> None:
     slots = sender.concurrency
     # Celery's concurrency becomes the number of messages at hand; slots stay what -c said.
     sender.concurrency = slots + slots_ahead(slots)
-    _begin(slots)
+    try:
+        _begin(slots)
+    except Exception as error:
+        # Celery only logs what a signal's handler raises, and would go on to take messages.
+        logger.exception("the worker cannot start")
+        raise SystemExit(f"the worker cannot start: {error}") from error
 
 
 @worker_process_init.connect
@@ -152,8 +157,9 @@ def prepare_types(types: Iterable[JobType]) -> None:
 
 @worker_shutting_down.connect
 def _drain(**_: Any) -> None:
+    """Runs inside a signal handler, on top of whatever greenlet it met: take no lock here."""
     if this.worker is not None:
-        this.worker.drain()
+        this.worker.draining = True
 
 
 @worker_shutdown.connect

@@ -41,6 +41,11 @@ class Admission:
         """Make the submission durable; StateStoreUnavailable if that takes too long."""
         self._rows.submit(submission, self._timeout_seconds, len(submission.payload))
 
+    def close(self, timeout: float) -> None:
+        """Write and publish what is still in line, before the process ends."""
+        self._rows.close(timeout)
+        self._express.close(timeout)
+
     def _admit(self, group: Sequence[Submission]) -> list[bool]:
         express = time.monotonic() >= self._express_from
         dispatched = admit_group(self._engine, group, express)

@@ -38,7 +38,7 @@ class FrontDoor(Flask):
         try:
             if method == "POST" and path == APPLICATIONS:
                 reply = submit_application(services, environ)
-            elif method in ("GET", "HEAD") and len(path) == len(ONE_APPLICATION) + 36:
+            elif method in ("GET", "HEAD") and path.startswith(ONE_APPLICATION):
                 reply = read_application(services, environ, path[len(ONE_APPLICATION) :])
             else:
                 return super().wsgi_app(environ, start_response)

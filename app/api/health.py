@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import orjson
 from flask import Blueprint, Response
 
@@ -9,6 +11,8 @@ from app.api.services import services
 from app.api.state import read_state
 from models.errors import StateStoreError
 from models.presence import PRESENCE_LOST_SECONDS
+
+logger = logging.getLogger(__name__)
 
 health = Blueprint("health", __name__)
 
@@ -48,7 +52,8 @@ def read_checks() -> dict[str, dict[str, object]]:
         with read_state() as taken:
             row = taken.exec_driver_sql(READ_READINESS).one()
     except StateStoreError as error:
-        return {"database": {"ok": False, "detail": str(error)[:200]}}
+        logger.warning("not ready: %s", error)
+        return {"database": {"ok": False, "detail": "does not answer"}}
     leader_age, broker_age, slots = row[0], row[1], row[2] or {}
     checks: dict[str, dict[str, object]] = {
         "database": {"ok": True},

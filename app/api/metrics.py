@@ -9,6 +9,7 @@ from flask import Blueprint, Response
 
 from app.api.services import services
 from app.api.state import read_state
+from models.pools import POOLS
 from models.presence import PRESENCE_LOST_SECONDS
 from models.states import TERMINAL
 
@@ -23,15 +24,18 @@ READ_COUNTS = """
 #: priorities in use are looked at, each one step along the index.
 READ_AGES = """
     WITH RECURSIVE head AS (
-        (SELECT DISTINCT ON (pool) pool, priority, created_at FROM jobs
-         WHERE status = 'queued' ORDER BY pool, priority DESC, id)
+        SELECT pool.name AS pool, first.priority, first.since
+        FROM unnest(%(pools)s::text[]) AS pool (name), LATERAL (
+            SELECT priority, greatest(created_at, execute_at) AS since FROM jobs
+            WHERE status = 'queued' AND pool = pool.name
+            ORDER BY priority DESC, id LIMIT 1) AS first
         UNION ALL
-        SELECT head.pool, next.priority, next.created_at FROM head, LATERAL (
-            SELECT priority, created_at FROM jobs
+        SELECT head.pool, next.priority, next.since FROM head, LATERAL (
+            SELECT priority, greatest(created_at, execute_at) AS since FROM jobs
             WHERE status = 'queued' AND pool = head.pool AND priority < head.priority
             ORDER BY priority DESC, id LIMIT 1) AS next
     )
-    SELECT pool, extract(epoch FROM now() - min(created_at)) FROM head GROUP BY pool
+    SELECT pool, extract(epoch FROM now() - min(since)) FROM head GROUP BY pool
 """
 READ_PROCESSES = f"""
     SELECT name, kind, pools, slots, busy, db_size, db_in_use, db_waiters
@@ -57,7 +61,10 @@ def get_metrics() -> Response:
             row[0]: dict(zip(STATES, row[1:], strict=True))
             for row in taken.exec_driver_sql(READ_COUNTS)
         }
-        ages = {row[0]: float(row[1]) for row in taken.exec_driver_sql(READ_AGES)}
+        ages = {
+            row[0]: float(row[1])
+            for row in taken.exec_driver_sql(READ_AGES, {"pools": list(POOLS)})
+        }
         processes = taken.exec_driver_sql(READ_PROCESSES).all()
     pools = sorted({*services().served_pools, *counts})
     slots = {pool: [0, 0] for pool in pools}

@@ -23,7 +23,7 @@ from models.states import APPLICATION_STATUS, JobStatus
 
 #: How long the answer for an ended application is kept, and how many.
 KEEP_SECONDS = 1.0
-KEEP_MOST = 20_000
+KEEP_MOST = 2_000
 
 READ_APPLICATIONS = """
     SELECT asked.id::text, application.tenant_id, tenant.name, application.candidate,

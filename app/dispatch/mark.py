@@ -29,7 +29,8 @@ MARK = f"""
         lease_expires_at = now() + {lease_interval_sql("job.pool")}
     FROM picked
     WHERE job.id = picked.id
-    RETURNING job.id::text, job.lease, job.type, job.pool, job.status = 'dispatched'
+    RETURNING job.id::text, job.lease, job.type, job.pool, job.status = 'dispatched',
+              job.priority
 """
 
 #: A message that was never sent: back to its place in the line, nothing spent.
@@ -52,10 +53,11 @@ class Dispatch(NamedTuple):
 
 
 def mark(engine: Engine, pool: str, room: int, epoch: int) -> list[Dispatch]:
-    """Mark the next jobs of a pool, at most ``room``; oldest first."""
+    """Mark the next jobs of a pool, at most ``room``; higher priority first, then oldest."""
     with connection(engine) as taken:
         rows = taken.exec_driver_sql(MARK, {"pool": pool, "room": room, "epoch": epoch}).all()
-    return sorted(Dispatch(*row[:4]) for row in rows if row[4])
+    rows = sorted(rows, key=lambda row: (-row[5], row[0]))
+    return [Dispatch(*row[:4]) for row in rows if row[4]]
 
 
 def release(engine: Engine, dispatches: Sequence[Dispatch]) -> None:

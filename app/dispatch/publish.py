@@ -74,6 +74,7 @@ class Publisher:
         """Drop the connection without waiting for a broker that may be gone."""
         connection, self._connection, self._channel = self._connection, None, None
         self._unconfirmed.clear()
+        self._refused = False
         if connection is not None:
             # Whatever state it is in, it is to be forgotten.
             with contextlib.suppress(Exception):

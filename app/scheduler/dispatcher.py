@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 BATCH = 500
 #: Pause between two looks for a broker that is away.
 BROKER_RETRY_SECONDS = 0.5
+#: The rate of endings is taken over this long: ten that end in step are no rate of hundreds.
+RATE_SECONDS = 1.0
 #: A permission is renewed this often even if nothing changed.
 GRANT_SECONDS = 1.0
 
@@ -37,7 +39,7 @@ READ_POOLS = f"""
     LEFT JOIN (
         SELECT pool, sum(queued)::bigint AS queued,
                sum(dispatched + running)::bigint AS in_flight,
-               sum(succeeded + dead + cancelled + expired)::bigint AS ended
+               sum(succeeded + dead)::bigint AS ended
         FROM job_counts WHERE tenant_id = 0 GROUP BY pool
     ) AS counts ON counts.pool = pool.name
     LEFT JOIN (
@@ -63,7 +65,7 @@ class PoolState:
     name: str
     queued: int
     in_flight: int
-    #: Jobs ended since the beginning.
+    #: Jobs that were run to an end since the beginning; what expired took no slot.
     ended: int
     #: Slots of living workers.
     slots: int
@@ -104,7 +106,7 @@ class Dispatcher:
 
     def _rate(self, pool: PoolState, now: float) -> float:
         rate, ended, at = self._rates.get(pool.name, (0.0, pool.ended, now))
-        if now - at >= 0.1 or pool.name not in self._rates:
+        if now - at >= RATE_SECONDS or pool.name not in self._rates:
             rate = smoothed_rate(rate, pool.ended - ended, now - at)
             self._rates[pool.name] = (rate, pool.ended, now)
         return rate

@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 from app.config import Settings
 from app.dispatch.publish import Publisher
 from app.scheduler.dispatcher import Dispatcher
+from app.scheduler.expirer import Expirer
 from app.scheduler.leader import RENEW_SECONDS, Leader
 from app.scheduler.promoter import Promoter
 from app.scheduler.reaper import Reaper
@@ -27,6 +28,8 @@ IDLE_SECONDS = 0.04
 BUSY_SECONDS = 0.002
 #: Rest while the state store is away.
 AWAY_SECONDS = 0.5
+#: Nothing is reaped for so long after that.
+REAP_REST_SECONDS = 3.0
 
 
 class Role(Protocol):
@@ -67,10 +70,12 @@ class SchedulerService:
         self._name = process_name("scheduler")
         self._leader = Leader(engine, self._name)
         self._publisher = Publisher(celery, settings.publish_seconds)
+        self._reaping = Rhythm(Reaper(engine, self._leader), 1.0)
         self._rhythms = [
             Rhythm(self._leader, RENEW_SECONDS, always=True),
             Rhythm(Announcer(engine, self._name), PRESENCE_SECONDS, always=True),
-            Rhythm(Reaper(engine, self._leader), 1.0),
+            self._reaping,
+            Rhythm(Expirer(engine, self._leader), 1.0),
             Rhythm(Promoter(engine, self._leader), 0.1),
             Rhythm(Dispatcher(engine, self._leader, self._publisher), 0.0),
         ]
@@ -88,6 +93,8 @@ class SchedulerService:
                     logger.warning("the state store is away: %s", error)
                 away = True
                 stop.wait(AWAY_SECONDS)
+                # Workers come back too: let them renew their leases and hand in their results.
+                self._reaping.due = time.monotonic() + REAP_REST_SECONDS
         self._publisher.close()
         try:
             self._leader.resign()

@@ -76,6 +76,9 @@ def create_tables() -> None:
         WHERE status IN ('dispatched', 'running')""")
     op.execute("CREATE INDEX jobs_due ON jobs (execute_at) WHERE status = 'scheduled'")
     op.execute("""
+        CREATE INDEX jobs_deadline ON jobs (not_after)
+        WHERE status IN ('scheduled', 'queued') AND not_after IS NOT NULL""")
+    op.execute("""
         CREATE TABLE applications (
             id uuid PRIMARY KEY,
             tenant_id bigint NOT NULL,

@@ -37,6 +37,8 @@ def execute_claim(claim: Claim, worker: Worker) -> None:
         if worker.draining:
             worker.settle(claim, Released(), 0.0)
             return
+        if worker.abandon(claim):
+            return  # lost while it waited for a slot: somebody else runs it
         lost = worker.begin(claim)
         started = time.monotonic()
         try:
@@ -63,7 +65,7 @@ def run(claim: Claim, worker: Worker, lost: threading.Event) -> Outcome:
         with run_span(claim, worker.name):
             result: Any = job_type.run(context, claim.payload)
             return Succeeded(orjson.dumps(result).decode())
-    except Exception as error:  # noqa: BLE001 - whatever a job raises is an outcome
+    except BaseException as error:  # noqa: BLE001 - whatever a job raises is an outcome, exits too
         return outcome_of(error)
 
 

@@ -66,6 +66,8 @@ def outcome_of(error: BaseException) -> Outcome:
     """Classify what a job function raised."""
     message = (str(error) or type(error).__name__).replace("\x00", "")[:MESSAGE_CHARACTERS]
     match error:
+        case BaseException() if type(error).__name__ == "GreenletExit":
+            return Released()  # its worker was told to end at once; the job did nothing wrong
         case Snooze():
             return Snoozed(error.seconds)
         case Permanent():

@@ -20,7 +20,7 @@ from random import Random
 
 from sqlalchemy import Engine
 
-from models.errors import StateStoreError
+from models.errors import StateStoreError, StateStoreUnavailable
 from models.group_commit import GroupCommit
 from models.pools import POOLS
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave
@@ -29,7 +29,7 @@ from tasks.registry import JobType
 from tasks.retry import History
 from tasks.runtime.claim import Claim, JobRef, claim_group
 from tasks.runtime.heartbeat import beat
-from tasks.runtime.outcome import Ending, Outcome, ending_of
+from tasks.runtime.outcome import Ending, Failed, Outcome, ending_of
 from tasks.runtime.settle import Settlement, settle_group, settle_statement
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,11 @@ class Worker:
         job_type = self.types.get(claim.type)
         tries = job_type.tries if job_type else POOLS[claim.pool].tries
         history = History(claim.attempt, claim.deferrals, tries)
-        ending = ending_of(outcome, history, self._chance)
+        try:
+            ending = ending_of(outcome, history, self._chance)
+        except Exception as error:  # noqa: BLE001 - a job may raise with values that make no sense
+            odd = Failed(FailureClass.APP_ERROR, f"{outcome!r} makes no sense: {error}"[:500])
+            ending = ending_of(odd, history, self._chance)
         self._ledger.post(Settlement(claim.ref, ending, run_seconds))
 
     def end(self, claim: Claim) -> None:
@@ -125,6 +129,14 @@ class Worker:
         """Claim nothing more; what runs goes on. Also ends claims that wait for the store."""
         self.draining = True
         self._claims.close(0)
+
+    def abandon(self, claim: Claim) -> bool:
+        """Give up a claim whose lease is known to be lost; whether it was."""
+        held = self._held[claim.ref]
+        if held.lost.is_set():
+            del self._held[claim.ref]
+            return True
+        return False
 
     def stop(self, timeout: float = 10.0) -> None:
         """Write everything that is still to be written, and leave."""
@@ -145,6 +157,8 @@ class Worker:
     def _keep_alive(self) -> None:
         sent = self._ledger.post(self._presence())
         while not self._stop.wait(PRESENCE_SECONDS):
+            if self.draining:
+                self.drain()
             if sent.done:  # while the store is away, one heartbeat in line is enough
                 sent = self._ledger.post(self._presence())
 
@@ -185,11 +199,16 @@ class Worker:
         if item.ending.status is JobStatus.DEAD:
             self._held.pop(item.ref, None)  # let its lease run out; nothing more can be said
             return
-        message = f"The result could not be stored: {error}".replace("\x00", "")[:500]
+        # Not the whole text: SQLAlchemy's holds the statement.
+        reason = str(getattr(error, "orig", error)).partition("\n")[0]
+        message = f"The result could not be stored: {reason}".replace("\x00", "")[:500]
         ending = Ending(
             JobStatus.DEAD,
             tries_spent=1,
             error_class=FailureClass.APP_ERROR,
             error_message=message,
         )
-        self._ledger.post(Settlement(item.ref, ending, item.run_seconds))
+        try:
+            self._ledger.post(Settlement(item.ref, ending, item.run_seconds))
+        except StateStoreUnavailable:
+            self._held.pop(item.ref, None)  # the worker stops; the lease will run out

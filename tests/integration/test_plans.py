@@ -13,6 +13,7 @@ from app.api.metrics import READ_AGES
 from app.api.ranks import READ_RANKS
 from app.api.views import READ_APPLICATIONS
 from app.dispatch.mark import MARK, RELEASE
+from app.scheduler.expirer import EXPIRE
 from app.scheduler.promoter import PROMOTE
 from app.scheduler.reaper import REAP
 from models.ids import new_id
@@ -186,4 +187,9 @@ def test_later_page_of_the_leaderboard_walks_the_ranking_from_where_it_is(
 
 
 def test_age_of_the_line_is_read_from_its_heads(filled: House) -> None:
-    assert_walks(plan_of(filled, READ_AGES), "jobs_line")
+    plan = plan_of(filled, READ_AGES, pools=["short", "medium", "long"])
+    assert_walks(plan, "jobs_line")
+
+
+def test_late_jobs_are_found_by_their_deadline(filled: House) -> None:
+    assert "jobs_deadline" in indexes_in(plan_of(filled, EXPIRE, epoch=1))

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 from app.admission.admit import admit_group
 from app.admission.submission import Submission
 from app.scheduler.dispatcher import Dispatcher
+from app.scheduler.expirer import Expirer
 from app.scheduler.leader import Leader
 from app.scheduler.promoter import Promoter
 from app.scheduler.reaper import CRASH_CAP, Reaper
@@ -141,6 +142,44 @@ def test_a_late_job_expires_in_the_line(
     dispatcher.run_once(0.0)
     assert house.job(job_id).status == "expired"
     assert broker.sent == []
+
+
+def test_a_late_job_expires_where_nobody_dispatches(house: House) -> None:
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    late = house.submit(pool="long", not_after=soon)
+    asleep = house.submit(execute_at=soon, not_after=soon + timedelta(hours=1))
+    fine = house.submit(pool="long", not_after=soon)
+    house.execute(
+        "UPDATE jobs SET not_after = now() - interval '1 s' WHERE id IN (%s, %s)", late, asleep
+    )
+    assert Expirer(house.engine, house.leader).run_once(0.0) == 2
+    assert [house.job(one).status for one in (late, asleep, fine)] == [
+        "expired",
+        "expired",
+        "queued",
+    ]
+    assert not house.miscounted()
+
+
+def test_expired_jobs_do_not_open_the_window(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher
+) -> None:
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    group = [Submission(new_id(), 1, "echo", "medium", "{}", not_after=past) for _ in range(500)]
+    admit_group(house.engine, group, express=False)
+    group = [Submission(new_id(), 1, "echo", "medium", "{}") for _ in range(200)]
+    admit_group(house.engine, group, express=False)
+    for turn in range(100):
+        dispatcher.run_once(turn * 0.3)
+    assert len(broker.sent) == 20, "two rounds of ten slots, however many expired before"
+
+
+def test_a_batch_goes_out_by_priority(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher
+) -> None:
+    plain, urgent, later = house.submit(), house.submit(priority=5), house.submit(priority=-1)
+    dispatcher.run_once(0.0)
+    assert [sent.id for sent in broker.sent] == [urgent, plain, later]
 
 
 def test_due_jobs_are_promoted_and_others_are_not(house: House) -> None:

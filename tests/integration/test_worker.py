@@ -17,7 +17,7 @@ from tasks.registry import JobType
 from tasks.runtime import worker as worker_module
 from tasks.runtime.claim import JobRef
 from tasks.runtime.context import JobContext
-from tasks.runtime.execute import execute
+from tasks.runtime.execute import execute, execute_claim
 from tasks.runtime.worker import Worker
 from tests.integration.house import House
 
@@ -98,10 +98,12 @@ def test_no_more_jobs_run_than_there_are_slots(fixture: Fixture) -> None:
         (ValueError("odd"), "scheduled", 1, "APP_ERROR"),
         (DependencyFailure("claude", retry_after=5), "scheduled", 0, "DEPENDENCY"),
         (Snooze(5), "scheduled", 0, None),
+        (Snooze("soon"), "scheduled", 1, "APP_ERROR"),  # type: ignore[arg-type]
+        (SystemExit(3), "scheduled", 1, "APP_ERROR"),
     ],
 )
 def test_what_a_job_raises_decides_its_row(
-    fixture: Fixture, error: Exception, status: str, attempt: int, failure: str | None
+    fixture: Fixture, error: BaseException, status: str, attempt: int, failure: str | None
 ) -> None:
     def act(ctx: JobContext, payload: Any) -> None:
         raise error
@@ -174,6 +176,16 @@ def test_a_job_learns_that_its_lease_is_lost_and_its_result_is_refused(
     fixture.flush()
     job = fixture.house.job(refs[0].id)
     assert (job.status, job.result) == ("running", None)
+    assert fixture.worker._held == {}
+
+
+def test_a_claim_that_was_lost_before_its_slot_was_free_is_not_run(fixture: Fixture) -> None:
+    ran = threading.Event()
+    fixture.act = lambda ctx, payload: ran.set()
+    (claim,) = fixture.worker.claim(fixture.refs(1))
+    fixture.worker._held[claim.ref].lost.set()
+    execute_claim(claim, fixture.worker)
+    assert not ran.is_set()
     assert fixture.worker._held == {}
 
 

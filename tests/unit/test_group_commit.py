@@ -89,6 +89,18 @@ def test_one_bad_item_fails_alone(writer: Writer) -> None:
     assert heard == [3]
 
 
+def test_a_listener_that_fails_does_not_end_the_writer(writer: Writer) -> None:
+    def listen(item: int, error: Exception) -> None:
+        raise StateStoreUnavailable
+
+    group = GroupCommit(writer, name="test", on_refused=listen)
+    writer.refused = {1}
+    with pytest.raises(ValueError, match="refused"):
+        group.submit(1, timeout=5)
+    assert group.submit(2, timeout=5) == 20
+    assert group.close(5)
+
+
 def test_a_connection_that_died_is_tried_again_once(writer: Writer) -> None:
     group = GroupCommit(writer, name="test")
     writer.away_times = 1
