@@ -38,7 +38,11 @@ class FrontDoor(Flask):
         try:
             if method == "POST" and path == APPLICATIONS:
                 reply = submit_application(services, environ)
-            elif method in ("GET", "HEAD") and path.startswith(ONE_APPLICATION):
+            elif (
+                method in ("GET", "HEAD")
+                and path.startswith(ONE_APPLICATION)
+                and len(path) == len(ONE_APPLICATION) + 36  # as long as an id; Flask has the rest
+            ):
                 reply = read_application(services, environ, path[len(ONE_APPLICATION) :])
             else:
                 return super().wsgi_app(environ, start_response)
