@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import click
 from rich.console import Console, Group
@@ -57,29 +57,35 @@ def run_demo(url: str, count: int, picture: str | None = None) -> None:
     """Submit, watch, show the leaderboard; ``picture`` names an SVG file to draw it into."""
     console = Console(record=picture is not None, width=100 if picture else None)
     api = Api(url)
+    role = f"{ROLE} {time.strftime('%H:%M:%S')}"  # a leaderboard of this run's own
     try:
-        submitted, seconds = submit_all(api, count)
+        submitted, seconds = submit_all(api, count, role)
     except (OSError, http.client.HTTPException) as error:
-        message = f"No answer from {url} ({error}). Is `make up` running?"
+        message = f"No answer from {url} ({error}). Is `make up` running there? (PORT=…)"
         raise click.ClickException(message) from None
     console.print(
         f"[bold]{count} applications accepted[/] in {seconds:.2f} s "
         f"({seconds / max(1, count) * 1000:.1f} ms each); now they wait in line."
     )
     watch(api, submitted, console)
-    show_leaderboard(api, console)
+    console.print()
+    if failed := [sent for sent in submitted if sent.status != "scored"]:
+        _, answer = api.call("GET", f"/applications/{failed[0].id}")
+        reason = (answer.get("error") or {}).get("message", answer["status"])
+        raise click.ClickException(f"{len(failed)} of {count} were not scored: {reason}")
+    show_leaderboard(api, console, role)
     if picture:
         console.save_svg(picture, title="make demo")
 
 
-def submit_all(api: Api, count: int) -> tuple[list[Sent], float]:
+def submit_all(api: Api, count: int, role: str) -> tuple[list[Sent], float]:
     """Send the applications one after another."""
     started = time.monotonic()
     submitted = []
     for number in range(count):
         candidate = f"{random.choice(FIRST)} {random.choice(LAST)}"
         payload = {"years": random.randint(0, 30), "letter": f"Application number {number}."}
-        body = {"candidate": candidate, "role": ROLE, "payload": payload}
+        body = {"candidate": candidate, "role": role, "payload": payload}
         status, answer = api.call("POST", "/applications", body)
         if status != 202:
             raise click.ClickException(f"{status}: {answer.get('detail', answer)}")
@@ -90,13 +96,13 @@ def submit_all(api: Api, count: int) -> tuple[list[Sent], float]:
 def watch(api: Api, submitted: list[Sent], console: Console) -> None:
     """Poll what is not done and draw it, until all is done."""
     progress = Progress(
-        TextColumn("[bold]scored"),
+        TextColumn("[bold]done"),
         BarColumn(bar_width=40),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=console,
     )
-    bar = progress.add_task("scored", total=len(submitted))
+    bar = progress.add_task("done", total=len(submitted))
     deadline = time.monotonic() + GIVE_UP_SECONDS
     with Live(console=console, refresh_per_second=8) as live:
         while True:
@@ -127,10 +133,10 @@ def dots(submitted: list[Sent]) -> Text:
     return text
 
 
-def show_leaderboard(api: Api, console: Console) -> None:
+def show_leaderboard(api: Api, console: Console, role: str) -> None:
     """The ten best."""
-    _, board = api.call("GET", f"/leaderboard?role={ROLE}&limit=10")
-    table = Table(title=f"Leaderboard: {ROLE}", title_style="bold")
+    _, board = api.call("GET", f"/leaderboard?role={quote(role)}&limit=10")
+    table = Table(title=f"Leaderboard: {role}", title_style="bold")
     table.add_column("rank", justify="right")
     table.add_column("candidate")
     table.add_column("score", justify="right", style="green")

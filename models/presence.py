@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from sqlalchemy import Engine
 
@@ -44,14 +43,8 @@ class Presence:
 
 
 def process_name(kind: str) -> str:
-    """A name that no other process has, living or dead."""
-    return f"{kind}@{socket.gethostname()}:{os.getpid()}{_suffix(os.getpid())}"
-
-
-@cache
-def _suffix(pid: int) -> str:
-    """Chance, once a process: in containers that share a host name, pids are equal too."""
-    return f".{os.urandom(2).hex()}"
+    """A name that no other living process has; containers need host names of their own."""
+    return f"{kind}@{socket.gethostname()}:{os.getpid()}"
 
 
 def announce(engine: Engine, presence: Presence) -> None:

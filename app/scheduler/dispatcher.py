@@ -159,7 +159,7 @@ class Dispatcher:
 
     def _lose_broker(self, now: float, error: BrokerUnavailable) -> None:
         if not self._broker_away:
-            logger.warning("%s Jobs wait in the line until it is back.", error)
+            logger.warning("the broker is away, jobs wait in the line: %s", error)
             with connection(self._engine) as taken:
                 for pool in POOLS:
                     self._write_grant(taken, pool, 0)

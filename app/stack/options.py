@@ -57,11 +57,14 @@ def read_options(environment: Mapping[str, str] | None = None) -> StackOptions:
     broker = get("BROKER") or "auto"
     if broker not in get_args(Broker):
         raise BadOption(f"BROKER={broker}: one of {', '.join(get_args(Broker))} is needed")
+    port, flower_port = number("PORT", 8000, 1), number("FLOWER_PORT", 5555, 1)
+    if port == flower_port:
+        raise BadOption(f"PORT and FLOWER_PORT are both {port}; choose two")
     return StackOptions(
         home=PROJECT_ROOT / (get("FAIRLINE_HOME") or ".run"),
         host=get("FAIRLINE_HOST") or "127.0.0.1",
-        port=number("PORT", 8000, 1),
-        flower_port=number("FLOWER_PORT", 5555, 1),
+        port=port,
+        flower_port=flower_port,
         workers={pool: number(f"WORKERS_{pool.upper()}", 1, 0, 1000) for pool in POOLS},
         api_workers=number("API_WORKERS", 2, 1, 1000),
         schedulers=number("SCHEDULERS", 1, 0, 100),

@@ -199,7 +199,8 @@ class Supervisor:
             self.slots.remove(slot)
         elif child:
             self._schedule(slot, now - child.started_at)
-            self.report(f"{slot.spec.name} died ({describe(status)})")
+            log = self.home.log(slot.spec.name)
+            self.report(f"{slot.spec.name} died ({describe(status)}); see {log}")
 
     def _schedule(self, slot: Slot, lived_seconds: float) -> None:
         decision = decide_restart(lived_seconds, slot.deaths_in_a_row)
