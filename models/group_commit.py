@@ -2,8 +2,8 @@
 
 Callers hand in items; one writer thread takes everything that has gathered while the
 group before was being written, writes it as one statement, and each caller gets its own
-result. There is no artificial delay: an idle process writes a group of one at once, a
-busy one writes large groups, because that is what gathers during a commit.
+result. An idle process writes a group of one at once; a busy one writes large groups,
+because that is what gathers during a commit and the millisecond's rest after it.
 
 The primitive uses ``threading`` only, so it is green under gevent and real in prefork.
 It never holds a connection itself: ``write`` takes one for the moment of its statement.
@@ -38,7 +38,7 @@ RETRY_SECONDS = (0.0, 0.1, 0.2, 0.5, 1.0)
 class Ticket(Generic[Item, Result]):
     """A caller's place in a group.
 
-    A plain lock is the bell: it costs half of what an event does, and there is one waiter.
+    A plain lock is the bell: it costs less than an event, and there is one waiter.
     """
 
     __slots__ = ("_bell", "_error", "_result", "abandoned", "item", "weight")

@@ -15,6 +15,7 @@ from flask import Flask
 
 from app.api.applications import read_application, submit_application
 from app.api.problems import problem_of
+from app.errors import MalformedBody
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -30,6 +31,12 @@ class FrontDoor(Flask):
     traced = False
 
     def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if "HTTP_" in environ:
+            # The fast parser takes a folded header line for a header without a name. What a
+            # request says must not be a matter of opinion.
+            folded: Any = problem_of(MalformedBody("A header line is folded."))
+            refusal: Iterable[bytes] = folded(environ, start_response)
+            return refusal
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
         if self.traced or not path.startswith(APPLICATIONS):
             return super().wsgi_app(environ, start_response)

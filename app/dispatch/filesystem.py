@@ -99,7 +99,7 @@ class Channel(kombu_filesystem.Channel):
         return table
 
     def _exchange_folder(self, exchange: str) -> Path:
-        file: Path = self._exchange_file(exchange)  # type: ignore[no-untyped-call]
+        file: Path = self._exchange_file(exchange)  # type: ignore[no-untyped-call]  # kombu's
         return file.with_suffix(".bindings")
 
     def _binding(self, exchange: str, routing_key: str, pattern: str, queue: str) -> Path:

@@ -13,6 +13,7 @@ from app.admission.submission import Submission
 from app.dispatch.mark import Dispatch, mark
 from app.dispatch.publish import Publisher
 from app.scheduler.leader import Leader
+from loadtest.chaos.checker import MISCOUNTED
 from models.ids import new_id
 from tasks.registry import JobType, load_types
 from tasks.runtime.claim import Claim, JobRef, claim_group
@@ -96,25 +97,7 @@ class House:
 
     def miscounted(self) -> Sequence[Row[Any]]:
         """Counters of live states that differ from a recount; none if all is well."""
-        return self.query(
-            """
-            WITH truth AS (
-                SELECT tenant_id, pool, status::text AS status, count(*) AS jobs FROM jobs
-                GROUP BY 1, 2, 3
-                UNION ALL
-                SELECT 0, pool, status::text, count(*) FROM jobs GROUP BY 2, 3
-            ), counted AS (
-                SELECT tenant_id, pool, state.status, sum(state.jobs) AS jobs
-                FROM job_counts, LATERAL (VALUES
-                    ('scheduled', scheduled), ('queued', queued), ('dispatched', dispatched),
-                    ('running', running), ('succeeded', succeeded), ('dead', dead),
-                    ('cancelled', cancelled), ('expired', expired)) AS state (status, jobs)
-                GROUP BY 1, 2, 3
-            )
-            SELECT * FROM truth FULL JOIN counted USING (tenant_id, pool, status)
-            WHERE coalesce(truth.jobs, 0) <> coalesce(counted.jobs, 0)
-            """
-        )
+        return self.query(MISCOUNTED)
 
 
 class FakePublisher(Publisher):

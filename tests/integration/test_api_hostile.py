@@ -185,6 +185,7 @@ def test_body_that_is_not_as_announced_is_refused(api: ApiServer, sent: bytes) -
         (b"GET /healthz HTTP/1.1\r\na: " + b"b" * 100_000 + b"\r\n\r\n", 431),
         (b"GET /healthz HTTP/1.1\r\nno colon\r\n\r\n", 400),
         (b"GET /healthz HTTP/1.1\r\na\x00b: c\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\na: b\r\n folded\r\n\r\n", 400),
         (POST_HEAD + b"a: b\r\n folded\r\nContent-Length: 2\r\n\r\n{}", 400),
         (b"GET /applications/\x00 HTTP/1.1\r\n\r\n", 400),
         (b"GET /healthz HTTP/9.9\r\n\r\n", 400),
