@@ -1,0 +1,167 @@
+"""Blobs as files below one folder: a local disk, or a network file system that all hosts mount.
+
+A put writes a temporary file beside its target, syncs it, renames it and syncs the folder. A
+reader sees a whole blob or none, and a put that returned survives a power cut. Two puts of one key
+leave one of the two. A put that fails leaves at most a folder; a process that is killed in one
+leaves a temporary file, which the next listing removes when it is an hour old.
+
+The folder itself is never created: if it is missing, a mount is missing, and what would be
+written below the mount point would be lost. An empty mount point cannot be told from an empty
+store. Files belong to the user of the process alone. No telemetry.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from models.blobs.errors import BlobError, BlobMissing
+from models.blobs.keys import check_key, is_key
+from models.blobs.off_loop import off_loop
+
+#: After this time nobody can still be writing a temporary file.
+ABANDONED_SECONDS = 3600.0
+
+#: No key has a part that starts with a dot.
+_TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
+
+
+class DirectoryBlobs:
+    """A blob store in a folder. Safe to share between threads, greenlets and processes."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        #: Folders whose own entry is on disk: two for each of our 256 prefixes at most.
+        self._durable: set[str] = set()
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store a blob; it is durable on return."""
+        path = self._path(key)
+        with self._refusals(f"write {key}"):
+            off_loop(self._write, path, data)
+
+    def get(self, key: str) -> bytes:
+        """The blob, whole."""
+        path = self._path(key)
+        with self._refusals(f"read {key}"):
+            try:
+                return off_loop(_read, path)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+                self._require_root()
+                raise BlobMissing(f"no blob {key} in {self.root}") from error
+
+    def delete(self, key: str) -> None:
+        """Remove a blob. Not synced: one that a power cut brings back is found again."""
+        path = self._path(key)
+        with self._refusals(f"delete {key}"):
+            try:
+                off_loop(os.unlink, path)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                self._require_root()
+
+    def list(self, older_than_seconds: float) -> Iterator[str]:
+        """Keys at least that old, in no order; abandoned temporary files are removed in passing.
+
+        Walks in the caller's thread, a file at a time.
+        """
+        with self._refusals("list blobs"):
+            yield from self._walk(self.root, "", self._now(), older_than_seconds)
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.root, check_key(key))
+
+    def _require_root(self) -> None:
+        """A blob can only be missing from a store that is there."""
+        os.stat(os.path.join(self.root, "."))
+
+    @contextmanager
+    def _refusals(self, act: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(self.root):
+                reason = "there is no such folder"
+            raise BlobError(f"cannot {act} in {self.root}: {reason}") from error
+
+    def _write(self, path: str, data: bytes) -> None:
+        folder = os.path.dirname(path)
+        self._make_durable(folder)
+        temporary, descriptor = _open_temporary(folder)
+        try:
+            try:
+                left = memoryview(data)
+                while left:
+                    left = left[os.write(descriptor, left) :]
+                # Before the rename: a name must never be on disk ahead of its bytes.
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        _sync_folder(folder)
+
+    def _make_durable(self, folder: str) -> None:
+        """Create what is missing between the root and a folder.
+
+        That a folder exists does not say that its maker has synced its parent yet, so each process
+        syncs it once itself.
+        """
+        if folder == self.root or (folder in self._durable and os.path.isdir(folder)):
+            return
+        parent = os.path.dirname(folder)
+        self._make_durable(parent)
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        _sync_folder(parent)
+        self._durable.add(folder)
+
+    def _now(self) -> float:
+        """The time by the clock that stamps the files, which is a server's on a network mount."""
+        # A touch, not a new file: a full disk must still be listed, or nothing could be deleted.
+        os.utime(self.root)
+        return os.stat(self.root).st_mtime
+
+    def _walk(self, folder: str, prefix: str, now: float, age: float) -> Iterator[str]:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    if _TEMPORARY.fullmatch(entry.name):
+                        if now - _modified(entry) >= ABANDONED_SECONDS:
+                            os.unlink(entry.path)
+                    elif not is_key(key := prefix + entry.name):
+                        continue
+                    elif entry.is_dir(follow_symlinks=False):
+                        yield from self._walk(entry.path, f"{key}/", now, age)
+                    elif entry.is_file(follow_symlinks=False) and now - _modified(entry) >= age:
+                        yield key
+                except FileNotFoundError:
+                    continue  # deleted since the folder was read
+
+
+def _modified(entry: os.DirEntry[str]) -> float:
+    return entry.stat(follow_symlinks=False).st_mtime
+
+
+def _open_temporary(folder: str) -> tuple[str, int]:
+    path = os.path.join(folder, f".{os.urandom(8).hex()}.tmp")
+    return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
