@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 #: Waits after the first, second, … failure of the job's own making.
@@ -15,15 +16,19 @@ RETRY_AFTER_MAX_SECONDS = 3600.0
 JITTER = 0.1
 
 
-def backoff_seconds(failures: int) -> float:
-    """The wait after ``failures`` failures of the job's own making (at least one)."""
-    return APP_ERROR_SECONDS[min(failures, len(APP_ERROR_SECONDS)) - 1]
+def backoff_seconds(failures: int, waits: Sequence[float] = APP_ERROR_SECONDS) -> float:
+    """The wait after ``failures`` failures (at least one); the last of ``waits`` repeats."""
+    return waits[min(failures, len(waits)) - 1] if waits else 0.0
 
 
 def dependency_seconds(deferrals: int, retry_after: float | None) -> float:
-    """The wait for a dependency: what it asked for, else doubling up to five minutes."""
-    if retry_after is not None:
-        return min(max(retry_after, 0.0), RETRY_AFTER_MAX_SECONDS)
+    """The wait for a dependency: what it asked for, else doubling up to five minutes.
+
+    One that asks for no wait at all has said nothing: its jobs spend no tries, so they would
+    come back at once for ever.
+    """
+    if retry_after is not None and retry_after > 0:
+        return min(retry_after, RETRY_AFTER_MAX_SECONDS)
     doubled = DEPENDENCY_FIRST_SECONDS * 2.0 ** min(deferrals, 20)
     return min(doubled, DEPENDENCY_MAX_SECONDS)
 

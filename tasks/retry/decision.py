@@ -1,12 +1,33 @@
-"""One decision an unsuccessful run: again, when and at what price, or dead."""
+"""One decision an unsuccessful run: again, when and at what price, or dead.
+
+| failure class                 | again                         | price   | dead                  |
+|-------------------------------|-------------------------------|---------|-----------------------|
+| PERMANENT, POISON             | never                         |         | at once               |
+| DEPENDENCY                    | when it asks, or doubling     | nothing | never                 |
+| WORKER_CRASH                  | at once                       | nothing | at the fifth crash    |
+| TIMEOUT, RESOURCE_VIOLATION   | after the type's backoff      | a try   | at the second try     |
+| APP_ERROR, and any other      | after the type's backoff      | a try   | when tries are spent  |
+
+Tries are counted together: a job that failed by its own error and then runs too long has had
+its second try. A quarantined type and a tenant without retry budget end earlier; neither
+counts against what costs nothing. A negative result is a result and never comes here.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
+from typing import Literal
 
-from tasks.retry.backoff import backoff_seconds, dependency_seconds, jittered
+from tasks.retry.backoff import APP_ERROR_SECONDS, backoff_seconds, dependency_seconds, jittered
+from tasks.retry.quarantine import QUARANTINE_TRIES
+
+#: A job that took so many workers with it runs no more.
+CRASH_CAP = 5
+#: Tries for classes that do not follow the type's number: one retry, then dead.
+ONE_RETRY = {"TIMEOUT": 2, "RESOURCE_VIOLATION": 2}
 
 
 class Verdict(StrEnum):
@@ -14,6 +35,29 @@ class Verdict(StrEnum):
 
     RETRY = "retry"
     DEAD = "dead"
+
+
+#: Why a job is dead; empty for one that is not.
+Reason = Literal[
+    "", "tries spent", "permanent", "poison", "quarantined", "retry budget spent", "crash cap"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a job type allows its jobs."""
+
+    #: Tries a job may spend in all.
+    tries: int
+    #: Waits after the first, second, … failure; the last one repeats.
+    backoff_seconds: tuple[float, ...] = APP_ERROR_SECONDS
+    #: Tries by failure class, in place of the above, for classes that spend them.
+    class_tries: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    def tries_for(self, failure_class: str) -> int:
+        """Tries after which a failure of this class is the last."""
+        usual = min(self.tries, ONE_RETRY.get(failure_class, self.tries))
+        return self.class_tries.get(failure_class, usual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +68,21 @@ class History:
     attempt: int
     #: Runs that were put off without spending a try.
     deferrals: int
-    #: Tries the job may spend in all.
-    tries: int
+    #: Workers that were lost with the job before this run.
+    crashes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the platform currently thinks of the job's type and tenant."""
+
+    #: The type mostly fails.
+    quarantined: bool = False
+    #: The tenant may have another retry.
+    budget_left: bool = True
+
+
+GOOD_STANDING = Standing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +94,43 @@ class RetryDecision:
     delay_seconds: float = 0.0
     #: Whether this run counts as a try.
     spends_try: bool = True
-
-
-#: Tries for classes that do not follow the pool's number: one retry, then dead.
-ONE_RETRY = {"TIMEOUT": 2, "RESOURCE_VIOLATION": 2}
+    reason: Reason = ""
 
 
 def decide_retry(
-    failure_class: str, history: History, chance: Random, retry_after: float | None = None
+    failure_class: str,
+    history: History,
+    limits: Limits,
+    chance: Random,
+    *,
+    retry_after: float | None = None,
+    standing: Standing = GOOD_STANDING,
 ) -> RetryDecision:
-    """What a failure of ``failure_class`` means, given the history and a source of chance."""
-    if failure_class == "PERMANENT" or failure_class == "POISON":
-        return RetryDecision(Verdict.DEAD)
-    if failure_class == "DEPENDENCY":
-        seconds = dependency_seconds(history.deferrals, retry_after)
-        delay = jittered(seconds, chance, never_less=retry_after is not None)
-        return RetryDecision(Verdict.RETRY, delay, spends_try=False)
+    """What a failure of ``failure_class`` means for the job."""
+    match failure_class:
+        case "PERMANENT":
+            return _dead("permanent")
+        case "POISON":
+            return _dead("poison")
+        case "DEPENDENCY":
+            seconds = dependency_seconds(history.deferrals, retry_after)
+            delay = jittered(seconds, chance, never_less=retry_after is not None)
+            return RetryDecision(Verdict.RETRY, delay, spends_try=False)
+        case "WORKER_CRASH" if history.crashes + 1 >= CRASH_CAP:
+            return _dead("crash cap", spends_try=False)
+        case "WORKER_CRASH":
+            return RetryDecision(Verdict.RETRY, spends_try=False)
+
     spent = history.attempt + 1
-    if spent >= min(history.tries, ONE_RETRY.get(failure_class, history.tries)):
-        return RetryDecision(Verdict.DEAD)
-    return RetryDecision(Verdict.RETRY, jittered(backoff_seconds(spent), chance))
+    if spent >= limits.tries_for(failure_class):
+        return _dead("tries spent")
+    if standing.quarantined and spent >= QUARANTINE_TRIES:
+        return _dead("quarantined")
+    if not standing.budget_left:
+        return _dead("retry budget spent")
+    wait = backoff_seconds(spent, limits.backoff_seconds)
+    return RetryDecision(Verdict.RETRY, jittered(wait, chance))
+
+
+def _dead(reason: Reason, *, spends_try: bool = True) -> RetryDecision:
+    return RetryDecision(Verdict.DEAD, spends_try=spends_try, reason=reason)

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from models.states import FailureClass, JobStatus
 from tasks.errors import DependencyFailure, Permanent, Snooze
-from tasks.retry import History, Verdict, backoff_seconds, decide_retry
+from tasks.retry import (
+    CRASH_CAP,
+    History,
+    Limits,
+    RetryDecision,
+    Standing,
+    Verdict,
+    backoff_seconds,
+    decide_retry,
+)
 from tasks.retry.backoff import APP_ERROR_SECONDS, JITTER, dependency_seconds
 from tasks.runtime.outcome import (
     Ending,
@@ -22,43 +31,156 @@ from tasks.runtime.outcome import (
     outcome_of,
 )
 
-classes = st.sampled_from([c for c in FailureClass if c != FailureClass.WORKER_CRASH])
+SPENDING = ("APP_ERROR", "TIMEOUT", "RESOURCE_VIOLATION")
+LONGEST_SECONDS = 3600.0
+
+classes = st.sampled_from(FailureClass)
+spending = st.sampled_from(SPENDING)
 histories = st.builds(
     History,
     attempt=st.integers(0, 30),
     deferrals=st.integers(0, 100_000),
-    tries=st.integers(1, 20),
+    crashes=st.integers(0, 10),
 )
+limits = st.builds(
+    Limits,
+    tries=st.integers(1, 20),
+    backoff_seconds=st.lists(st.floats(0, LONGEST_SECONDS), max_size=6).map(tuple),
+    class_tries=st.dictionaries(spending, st.integers(1, 20)),
+)
+standings = st.builds(Standing, st.booleans(), st.booleans())
+GOOD = Standing()
 
 
-@given(classes, histories, st.randoms(), st.none() | st.floats(-10, 1e9))
-def test_every_decision_is_bounded(
-    failure: str, history: History, chance: Random, retry_after: float | None
+def tries_until_dead(failures: list[str], limits: Limits, standing: Standing = GOOD) -> int:
+    """Tries that a job spends which fails in this way again and again."""
+    spent = 0
+    for run in range(100):
+        failure = failures[run % len(failures)]
+        decision = decide_retry(failure, History(spent, run), limits, Random(1), standing=standing)
+        spent += decision.spends_try
+        if decision.verdict is Verdict.DEAD:
+            return spent
+    raise AssertionError("the job never ends")
+
+
+@given(classes, histories, limits, standings, st.randoms(), st.none() | st.floats())
+def test_every_decision_is_bounded_and_a_dead_one_says_why(
+    failure: str,
+    history: History,
+    limits: Limits,
+    standing: Standing,
+    chance: Random,
+    retry_after: float | None,
 ) -> None:
-    decision = decide_retry(failure, history, chance, retry_after)
-    assert 0 <= decision.delay_seconds <= 3600 * (1 + JITTER)
-    if decision.verdict is Verdict.DEAD:
+    decision = decide_retry(
+        failure, history, limits, chance, retry_after=retry_after, standing=standing
+    )
+    assert 0 <= decision.delay_seconds <= LONGEST_SECONDS * (1 + JITTER)
+    dead = decision.verdict is Verdict.DEAD
+    assert dead == bool(decision.reason)
+    if dead:
         assert decision.delay_seconds == 0
 
 
-@given(classes, st.integers(1, 20), st.randoms())
-def test_a_job_that_always_fails_ends_after_its_tries_or_never_spends_one(
-    failure: str, tries: int, chance: Random
+@given(spending, st.integers(1, 20))
+def test_a_job_that_always_fails_spends_exactly_its_tries(failure: str, tries: int) -> None:
+    expected = tries if failure == "APP_ERROR" else min(tries, 2)
+    assert tries_until_dead([failure], Limits(tries)) == expected
+
+
+@given(spending, st.integers(1, 20), st.integers(1, 20))
+def test_a_type_may_change_the_tries_of_a_class(failure: str, tries: int, changed: int) -> None:
+    assert tries_until_dead([failure], Limits(tries, class_tries={failure: changed})) == changed
+
+
+@given(st.lists(spending, min_size=1, max_size=5), limits, standings)
+def test_no_mixture_of_failures_outlives_the_most_patient_limit(
+    failures: list[str], limits: Limits, standing: Standing
 ) -> None:
-    spent = 0
-    for run in range(1, 60):
-        decision = decide_retry(failure, History(spent, run - 1, tries), chance)
-        spent += decision.spends_try
-        if decision.verdict is Verdict.DEAD:
-            break
-    if failure == FailureClass.DEPENDENCY:
-        assert spent == 0
-    elif failure in (FailureClass.PERMANENT, FailureClass.POISON):
-        assert spent == 1
-    elif failure == FailureClass.APP_ERROR:
-        assert spent == tries
+    most = max(limits.tries_for(failure) for failure in failures)
+    assert 1 <= tries_until_dead(failures, limits, standing) <= most
+
+
+@pytest.mark.parametrize(("failure", "reason"), [("PERMANENT", "permanent"), ("POISON", "poison")])
+@given(history=histories, limits=limits, standing=standings)
+def test_what_cannot_get_better_is_dead_at_once(
+    failure: str, reason: str, history: History, limits: Limits, standing: Standing
+) -> None:
+    decision = decide_retry(failure, history, limits, Random(1), standing=standing)
+    assert (decision.verdict, decision.reason) == (Verdict.DEAD, reason)
+
+
+@given(histories, limits, standings, st.randoms(), st.none() | st.floats())
+def test_a_dependency_costs_no_try_never_kills_and_never_is_hammered(
+    history: History,
+    limits: Limits,
+    standing: Standing,
+    chance: Random,
+    retry_after: float | None,
+) -> None:
+    decision = decide_retry(
+        "DEPENDENCY", history, limits, chance, retry_after=retry_after, standing=standing
+    )
+    assert (decision.verdict, decision.spends_try) == (Verdict.RETRY, False)
+    assert decision.delay_seconds > 0
+
+
+@given(histories, limits, standings)
+def test_a_crash_costs_no_try_and_no_wait_until_the_fifth(
+    history: History, limits: Limits, standing: Standing
+) -> None:
+    decision = decide_retry("WORKER_CRASH", history, limits, Random(1), standing=standing)
+    if history.crashes < CRASH_CAP - 1:
+        assert decision == RetryDecision(Verdict.RETRY, 0.0, spends_try=False)
     else:
-        assert spent == min(tries, 2)
+        assert decision == RetryDecision(Verdict.DEAD, spends_try=False, reason="crash cap")
+
+
+def test_a_job_that_kills_every_worker_is_dead_after_five() -> None:
+    verdicts = [
+        decide_retry("WORKER_CRASH", History(0, 0, crashes), Limits(3), Random(1)).verdict
+        for crashes in range(5)
+    ]
+    assert verdicts == [Verdict.RETRY] * 4 + [Verdict.DEAD]
+
+
+@given(st.lists(spending, min_size=1, max_size=5), limits)
+def test_a_quarantined_type_gets_two_tries_whatever_it_asked_for(
+    failures: list[str], limits: Limits
+) -> None:
+    assert tries_until_dead(failures, limits, Standing(quarantined=True)) <= 2
+
+
+def test_early_deaths_say_what_brought_them() -> None:
+    def reason(standing: Standing, attempt: int = 1) -> str:
+        history = History(attempt, 0)
+        return decide_retry("APP_ERROR", history, Limits(5), Random(1), standing=standing).reason
+
+    assert reason(GOOD) == ""
+    assert reason(Standing(quarantined=True), attempt=0) == ""
+    assert reason(Standing(quarantined=True)) == "quarantined"
+    assert reason(Standing(budget_left=False), attempt=0) == "retry budget spent"
+    assert reason(Standing(quarantined=True, budget_left=False), attempt=4) == "tries spent"
+
+
+@given(spending, histories, limits, st.booleans())
+def test_without_a_budget_no_try_is_granted(
+    failure: str, history: History, limits: Limits, quarantined: bool
+) -> None:
+    standing = Standing(quarantined, budget_left=False)
+    decision = decide_retry(failure, history, limits, Random(1), standing=standing)
+    assert decision.verdict is Verdict.DEAD
+
+
+@given(classes, histories, limits, standings)
+def test_a_bad_standing_never_helps_and_changes_no_price(
+    failure: str, history: History, limits: Limits, standing: Standing
+) -> None:
+    good = decide_retry(failure, history, limits, Random(1))
+    bad = decide_retry(failure, history, limits, Random(1), standing=standing)
+    assert bad.spends_try == good.spends_try
+    assert bad == good or bad.verdict is Verdict.DEAD
 
 
 @pytest.mark.parametrize(("failures", "seconds"), list(enumerate(APP_ERROR_SECONDS, start=1)))
@@ -67,25 +189,48 @@ def test_app_errors_wait_as_promised_with_jitter(
     failures: int, seconds: float, chance: Random
 ) -> None:
     assert backoff_seconds(failures) == seconds
-    delay = decide_retry("APP_ERROR", History(failures - 1, 0, 20), chance).delay_seconds
+    delay = decide_retry("APP_ERROR", History(failures - 1, 0), Limits(20), chance).delay_seconds
     assert seconds * (1 - JITTER) <= delay <= seconds * (1 + JITTER)
 
 
-@given(st.floats(0, 3600), st.randoms(), histories)
+@given(st.integers(1, 100), st.lists(st.floats(0, 1e6), min_size=1, max_size=9))
+def test_the_last_wait_of_a_type_repeats(failures: int, waits: list[float]) -> None:
+    assert backoff_seconds(failures, waits) == (waits + [waits[-1]] * 100)[failures - 1]
+
+
+def test_a_type_may_wait_in_its_own_way() -> None:
+    mine = Limits(9, backoff_seconds=(10.0, 20.0), class_tries={"TIMEOUT": 9})
+    for failure in ("APP_ERROR", "TIMEOUT"):
+        delays = [
+            decide_retry(failure, History(spent, 0), mine, Random(1)).delay_seconds
+            for spent in range(3)
+        ]
+        assert delays == pytest.approx([10, 20, 20], rel=JITTER)
+
+
+@given(st.floats(0, LONGEST_SECONDS), st.randoms(), histories)
 def test_retry_after_is_never_undercut(asked: float, chance: Random, history: History) -> None:
-    assert decide_retry("DEPENDENCY", history, chance, asked).delay_seconds >= asked
+    decision = decide_retry("DEPENDENCY", history, Limits(3), chance, retry_after=asked)
+    assert decision.delay_seconds >= asked
 
 
-@given(st.integers(0, 100_000))
-def test_waits_for_a_dependency_grow_to_five_minutes(deferrals: int) -> None:
-    here, further = dependency_seconds(deferrals, None), dependency_seconds(deferrals + 1, None)
+@given(st.integers(0, 100_000), st.sampled_from([None, 0.0, -3.0, float("nan")]))
+def test_waits_for_a_dependency_grow_to_five_minutes(deferrals: int, said: float | None) -> None:
+    here, further = dependency_seconds(deferrals, said), dependency_seconds(deferrals + 1, said)
     assert 2 <= here <= further <= 300
+
+
+def test_limits_are_values() -> None:
+    assert {Limits(3), Limits(3), Limits(3, class_tries={"TIMEOUT": 3})} == {
+        Limits(3),
+        Limits(3, class_tries={"TIMEOUT": 3}),
+    }
 
 
 def test_what_a_job_raises_is_classified() -> None:
     assert outcome_of(Permanent("no")) == Failed(FailureClass.PERMANENT, "no")
     assert outcome_of(DependencyFailure("claude", "busy", retry_after=7)) == Failed(
-        FailureClass.DEPENDENCY, "busy", 7
+        FailureClass.DEPENDENCY, "busy", 7, "claude"
     )
     assert outcome_of(Snooze(5)) == Snoozed(5)
     assert outcome_of(KeyError("x")) == Failed(FailureClass.APP_ERROR, "KeyError: 'x'")
@@ -93,13 +238,22 @@ def test_what_a_job_raises_is_classified() -> None:
     assert len(outcome_of(ValueError("a" * 10_000)).message) < 2100  # type: ignore[union-attr]
 
 
-@given(histories, st.randoms())
-def test_every_outcome_has_an_ending(history: History, chance: Random) -> None:
-    assert ending_of(Succeeded("1"), history, chance) == Ending(
-        JobStatus.SUCCEEDED, tries_spent=1, result="1"
-    )
-    assert ending_of(Released(), history, chance) == Ending(JobStatus.QUEUED)
-    snoozed = ending_of(Snoozed(3), history, chance)
+@given(histories, limits, standings, st.randoms())
+def test_every_outcome_has_an_ending(
+    history: History, limits: Limits, standing: Standing, chance: Random
+) -> None:
+    assert ending_of(Released(), history, limits, standing, chance) == Ending(JobStatus.QUEUED)
+    snoozed = ending_of(Snoozed(3), history, limits, standing, chance)
     assert (snoozed.status, snoozed.tries_spent, snoozed.delay_seconds) == ("scheduled", 0, 3)
-    dead = ending_of(Failed(FailureClass.PERMANENT, "no"), history, chance)
+    failed = Failed(FailureClass.PERMANENT, "no")
+    dead = ending_of(failed, history, limits, standing, chance)
     assert (dead.status, dead.error_class) == ("dead", "PERMANENT")
+
+
+@pytest.mark.parametrize("result", ["null", "false", "0", "[]", '{"score": 0}', '{"error": "no"}'])
+@given(history=histories, limits=limits, standing=standings)
+def test_a_negative_result_is_a_result_and_never_retried(
+    result: str, history: History, limits: Limits, standing: Standing
+) -> None:
+    ending = ending_of(Succeeded(result), history, limits, standing, Random(1))
+    assert ending == Ending(JobStatus.SUCCEEDED, tries_spent=1, result=result)

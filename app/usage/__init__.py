@@ -1,0 +1,1 @@
+"""What a tenant used and what it costs."""
