@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -25,6 +25,22 @@ class Pool(BaseModel):
     concurrency: Literal["gevent", "prefork"] = "gevent"
     #: References one message may carry; more than one only where jobs end in a moment.
     refs_per_message: int = Field(default=1, ge=1)
+    #: A run that takes longer is in the wrong pool: counted, not stopped. None: no bound.
+    bound_seconds: float | None = Field(default=None, gt=0)
+    #: Longest time limit a job type of this pool may have.
+    most_seconds: float = Field(default=86_400, gt=0)
+    #: A run that neither checkpoints nor reports progress for so long is a runaway.
+    progress_seconds: float | None = Field(default=None, gt=0)
+    #: Memory a run may add to its process, where each run has a process (prefork).
+    memory_mb: int | None = Field(default=None, ge=16)
+    #: Processor time a run may use, under prefork. None: its time limit is enough.
+    cpu_seconds: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _one_job_a_process(self) -> Self:
+        if self.concurrency == "prefork" and self.refs_per_message > 1:
+            raise ValueError("a prefork process runs one job at a time: refs_per_message is 1")
+        return self
 
     @property
     def heartbeat_seconds(self) -> float:
@@ -45,5 +61,7 @@ class DatabaseSettings(BaseSettings):
     db_connect_seconds: float = Field(default=1.5, gt=0)
     #: How long one statement may take before the server counts as away.
     db_statement_seconds: float = Field(default=5.0, gt=0)
+    #: Where large payloads and checkpoints are: a folder, ``file:///…`` or ``s3://bucket/…``.
+    blob_url: str = ".run/blobs"
     #: Changes to the built-in pools and more pools, as JSON; see ``models/pools.py``.
     pools: dict[str, dict[str, Any]] = {}

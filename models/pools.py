@@ -11,9 +11,32 @@ from collections.abc import Mapping
 from models.config import DatabaseSettings, Pool
 
 BUILT_IN = (
-    Pool(name="short", lease_seconds=10, slots=50, tries=5, refs_per_message=20),
-    Pool(name="medium", lease_seconds=30, slots=10, tries=3),
-    Pool(name="long", lease_seconds=90, slots=2, tries=2, concurrency="prefork"),
+    Pool(
+        name="short",
+        lease_seconds=10,
+        slots=50,
+        tries=5,
+        refs_per_message=20,
+        bound_seconds=1,
+        most_seconds=600,
+    ),
+    Pool(
+        name="medium",
+        lease_seconds=30,
+        slots=10,
+        tries=3,
+        bound_seconds=60,
+        most_seconds=300,
+    ),
+    Pool(
+        name="long",
+        lease_seconds=90,
+        slots=2,
+        tries=2,
+        concurrency="prefork",
+        progress_seconds=300,
+        memory_mb=1024,
+    ),
 )
 
 

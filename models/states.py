@@ -44,12 +44,13 @@ LEGAL_MOVES: dict[JobStatus, frozenset[JobStatus]] = {
         }
     ),
     JobStatus.SUCCEEDED: frozenset(),
-    JobStatus.DEAD: frozenset(),
+    # Only by a replay: the one way back from an end, asked for by name.
+    JobStatus.DEAD: frozenset({JobStatus.QUEUED}),
     JobStatus.CANCELLED: frozenset(),
     JobStatus.EXPIRED: frozenset(),
 }
 
-TERMINAL = frozenset(status for status, moves in LEGAL_MOVES.items() if not moves)
+TERMINAL = frozenset({JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELLED, JobStatus.EXPIRED})
 LIVE = frozenset(JobStatus) - TERMINAL
 
 

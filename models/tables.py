@@ -7,7 +7,7 @@ move out of the row, so that a status change copies little.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -15,10 +15,13 @@ from sqlalchemy import (
     ARRAY,
     JSON,
     BigInteger,
+    Date,
     DateTime,
+    Double,
     Identity,
     Index,
     Integer,
+    LargeBinary,
     Numeric,
     SmallInteger,
     Text,
@@ -27,11 +30,21 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ENUM
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import UserDefinedType
 
 from models.states import JobStatus
 
 Moment = DateTime(timezone=True)
 status_type = ENUM(*[status.value for status in JobStatus], name="job_status")
+
+
+class TransactionId(UserDefinedType[int]):
+    """PostgreSQL's ``xid8``: a number that only rises, one a transaction."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "xid8"
 
 
 class Base(DeclarativeBase):
@@ -83,21 +96,50 @@ class Job(Base):
     error_message: Mapped[str | None] = mapped_column(Text)
     payload: Mapped[Any] = mapped_column(JSON)
     result: Mapped[Any | None] = mapped_column(JSON)
+    #: Service the job's type depends on; its lane in the line. Empty if there is none.
+    dependency: Mapped[str] = mapped_column(Text, server_default="")
+    #: Where a large payload is; ``payload`` is then JSON's null.
+    payload_blob: Mapped[str | None] = mapped_column(Text)
+    #: Somebody asked the running job to stop.
+    cancel_requested_at: Mapped[datetime | None] = mapped_column(Moment)
+    #: ``{"done": …, "total": …}`` as the job said it last.
+    progress: Mapped[Any | None] = mapped_column(JSON)
+    #: Slot time of all runs that ended.
+    slot_seconds: Mapped[float] = mapped_column(Double, server_default="0")
+    #: How often it was brought back from the dead letters.
+    replays: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    #: Transaction that ended it: the order of the event feed. Set by a trigger.
+    ended_xid: Mapped[int | None] = mapped_column(TransactionId)
 
     __table_args__ = (
         Index(
             "jobs_line",
             "pool",
+            "dependency",
             text("priority DESC"),
             "id",
             postgresql_where=text("status = 'queued'"),
+        ),
+        Index("jobs_of_tenant", "tenant_id", "id"),
+        Index(
+            "jobs_ended",
+            "tenant_id",
+            "ended_xid",
+            "id",
+            postgresql_where=text("ended_xid IS NOT NULL"),
+        ),
+        Index("jobs_dead", "tenant_id", "id", postgresql_where=text("status = 'dead'")),
+        Index(
+            "jobs_cancelling",
+            "worker",
+            postgresql_where=text("status = 'running' AND cancel_requested_at IS NOT NULL"),
         ),
         Index(
             "jobs_in_flight",
             "pool",
             postgresql_where=text("status IN ('dispatched', 'running')"),
         ),
-        Index("jobs_due", "execute_at", postgresql_where=text("status = 'scheduled'")),
+        Index("jobs_due", "pool", "execute_at", postgresql_where=text("status = 'scheduled'")),
         Index(
             "jobs_deadline",
             "not_after",
@@ -214,3 +256,123 @@ class ExpressLane(Base):
     granted_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
 
     __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)
+
+
+class Attempt(Base):
+    """A run that gave no result."""
+
+    __tablename__ = "attempts"
+
+    job_id: Mapped[str] = mapped_column(Uuid(as_uuid=False), primary_key=True)
+    lease: Mapped[int] = mapped_column(Integer, primary_key=True)
+    worker: Mapped[str | None] = mapped_column(Text)
+    started_at: Mapped[datetime | None] = mapped_column(Moment)
+    ended_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+    #: What the run made of the job.
+    status: Mapped[str] = mapped_column(status_type)
+    error_class: Mapped[str | None] = mapped_column(Text)
+    error_message: Mapped[str | None] = mapped_column(Text)
+
+
+class Checkpoint(Base):
+    """What a job wants to know again after its worker was lost."""
+
+    __tablename__ = "checkpoints"
+
+    job_id: Mapped[str] = mapped_column(Uuid(as_uuid=False), primary_key=True)
+    #: Lease it was written under.
+    lease: Mapped[int] = mapped_column(Integer)
+    state: Mapped[Any | None] = mapped_column(JSON)
+    #: Where a large state is.
+    blob: Mapped[str | None] = mapped_column(Text)
+    saved_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+
+    __table_args__ = ({"postgresql_with": {"fillfactor": "70"}},)
+
+
+class IdempotencyKey(Base):
+    """A submission that may be repeated without being taken twice."""
+
+    __tablename__ = "idempotency_keys"
+
+    tenant_id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    key: Mapped[str] = mapped_column(Text, primary_key=True)
+    #: Of the request, so that another one under the same key is told from a repetition.
+    digest: Mapped[bytes] = mapped_column(LargeBinary)
+    job_ids: Mapped[list[str]] = mapped_column(ARRAY(Uuid(as_uuid=False)))
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+
+    __table_args__ = (Index("idempotency_keys_age", "created_at"),)
+
+
+class Event(Base):
+    """Something a tenant should hear of, besides the ends of its jobs; tenant 0 is everybody."""
+
+    __tablename__ = "events"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(BigInteger)
+    kind: Mapped[str] = mapped_column(Text)
+    job_id: Mapped[str | None] = mapped_column(Uuid(as_uuid=False))
+    detail: Mapped[Any] = mapped_column(JSON, server_default="{}")
+    at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+    xid: Mapped[int] = mapped_column(TransactionId, server_default=text("pg_current_xact_id()"))
+
+    __table_args__ = (Index("events_feed", "tenant_id", "xid", "id"),)
+
+
+class Tally(Base):
+    """Counts over a stretch of time, gathered by the workers for the policies of failure."""
+
+    __tablename__ = "tallies"
+
+    kind: Mapped[str] = mapped_column(Text, primary_key=True)
+    bucket: Mapped[datetime] = mapped_column(Moment, primary_key=True)
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    total: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    bad: Mapped[int] = mapped_column(BigInteger, server_default="0")
+
+    __table_args__ = ({"postgresql_with": {"fillfactor": "70"}},)
+
+
+class Circuit(Base):
+    """Whether a dependency is asked at all."""
+
+    __tablename__ = "circuits"
+
+    dependency: Mapped[str] = mapped_column(Text, primary_key=True)
+    state: Mapped[str] = mapped_column(Text)
+    changed_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+
+
+class Verdict(Base):
+    """What the scheduler holds against a job type or a tenant, while it holds."""
+
+    __tablename__ = "verdicts"
+
+    #: ``quarantine`` (of a type), ``throttle`` (of tenant:pool), ``spike`` (of a tenant).
+    kind: Mapped[str] = mapped_column(Text, primary_key=True)
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    since: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+    detail: Mapped[Any] = mapped_column(JSON, server_default="{}")
+
+
+class Usage(Base):
+    """What a tenant used in a day, written by the statement that settles. Sharded: see JobCount."""
+
+    __tablename__ = "usage"
+
+    tenant_id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    day: Mapped[date] = mapped_column(Date, primary_key=True)
+    pool: Mapped[str] = mapped_column(Text, primary_key=True)
+    shard: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
+    #: Jobs that came to an end, and runs that did.
+    jobs: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    runs: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    slot_seconds: Mapped[float] = mapped_column(Double, server_default="0")
+    tokens_in: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    tokens_out: Mapped[int] = mapped_column(BigInteger, server_default="0")
+
+    __table_args__ = (
+        {"postgresql_with": {"fillfactor": "50", "autovacuum_vacuum_threshold": "200"}},
+    )
