@@ -23,6 +23,9 @@ broker_url, broker_transport_options = _settings.broker
 broker_connection_timeout = 2
 broker_connection_retry_on_startup = True
 broker_connection_max_retries = None
+# RabbitMQ closes the channel of a consumer that holds a message for 30 minutes, as one whose
+# slots are all busy that long does. Celery would end the worker; it is to open another channel.
+broker_channel_error_retry = True
 # Celery 5.7 drains its event connection for 100 ms a turn while AMQP heartbeats are on,
 # which holds a gevent worker to ten messages a second. TCP keepalive and the heartbeats
 # in the row take over.

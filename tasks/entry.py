@@ -11,11 +11,14 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from mmap import mmap
 from typing import Any
 
+from billiard.exceptions import TimeLimitExceeded  # type: ignore[import-untyped]  # no types
 from celery import Celery
 from celery.exceptions import Reject
 from celery.signals import (
+    task_failure,
     worker_init,
     worker_process_init,
     worker_process_shutdown,
@@ -24,6 +27,7 @@ from celery.signals import (
 )
 from sqlalchemy import Engine
 
+from models.blobs import open_blobs
 from models.errors import StateStoreUnavailable
 from models.ids import parse_id
 from models.pools import POOLS
@@ -34,6 +38,9 @@ from tasks.errors import JobError
 from tasks.registry import JobType, load_types
 from tasks.runtime.claim import JobRef
 from tasks.runtime.execute import execute
+from tasks.runtime.overdue import hard_limit_seconds, settle_overdue
+from tasks.runtime.process import told_to_exit
+from tasks.runtime.watchdog import Watchdog
 from tasks.runtime.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -44,8 +51,11 @@ class WorkerProcess:
 
     engine: Engine | None = None
     worker: Worker | None = None
+    watchdog: Watchdog | None = None
     helpers: ThreadPoolExecutor | None = None
     pools: Sequence[str] = tuple(POOLS)
+    #: A byte that a prefork parent shares with its children: not 0 while it stops.
+    stopping: mmap | None = None
 
 
 this = WorkerProcess()
@@ -71,6 +81,8 @@ def _run_message(task: Any, refs: list[list[Any]]) -> None:
     except StateStoreUnavailable as error:
         # Only while the worker stops: nothing was claimed, another worker may.
         raise Reject(str(error), requeue=True) from error
+    if told_to_exit():
+        raise SystemExit  # the run had to swallow it, to be handed back
 
 
 def parse_refs(refs: Any) -> tuple[JobRef, ...]:
@@ -111,10 +123,11 @@ def make_sleep_green() -> None:
 
 
 @worker_init.connect
-def _begin_green(sender: Any, **_: Any) -> None:
+def _begin_worker(sender: Any, **_: Any) -> None:
     """Green pools run in this very process; ``worker_process_init`` never fires for them."""
     this.pools = tuple(name for name in sender.app.amqp.queues.consume_from if name in POOLS)
     if "prefork" in str(sender.pool_cls):
+        _prepare_parent(sender.app)
         return
     make_sleep_green()
     slots = sender.concurrency
@@ -128,10 +141,39 @@ def _begin_green(sender: Any, **_: Any) -> None:
         raise SystemExit(f"the worker cannot start: {error}") from error
 
 
+def _prepare_parent(celery: Celery) -> None:
+    """Before the children are forked: limits that the parent keeps, and how it tells them.
+
+    A child's message is acknowledged when its run begins. Held until the end, RabbitMQ would
+    close the consumer after 30 minutes, and a raised limit is the operator's to set, not
+    ours. Nothing depends on the message any more: the reaper finds a run that was lost.
+    """
+    this.stopping = mmap(-1, 1)
+    for job_type in load_types(task_settings().job_modules).values():
+        task = celery.tasks[job_type.name]
+        task.acks_late = False
+        task.time_limit = hard_limit_seconds(job_type)
+
+
+@task_failure.connect
+def _settle_killed(exception: Any = None, args: Any = (), **_: Any) -> None:
+    """In the parent: the time limit above has struck. Told twice; the row takes the first."""
+    if isinstance(exception, TimeLimitExceeded) and args:
+        settings = task_settings()
+        types = load_types(settings.job_modules)
+        settle_overdue(settings.database_url, types, parse_refs(args[0]))
+
+
 @worker_process_init.connect
 def _begin_prefork(**_: Any) -> None:
     """A prefork child is a worker of its own with one slot."""
-    _begin(1)
+    try:
+        _begin(1)
+    except (Exception, SystemExit) as error:
+        # As above. The parent tries again: not in a tight loop.
+        logger.exception("the worker process cannot start")
+        time.sleep(1.0)
+        raise SystemExit(f"the worker process cannot start: {error}") from error
 
 
 def _begin(slots: int) -> None:
@@ -140,9 +182,20 @@ def _begin(slots: int) -> None:
     prepare_types(job_type for job_type in types.values() if job_type.pool in this.pools)
     name = process_name("worker")
     this.engine = open_engine(settings, process=name)
-    this.worker = Worker(this.engine, types, name=name, pools=this.pools, slots=slots)
+    this.worker = Worker(
+        this.engine,
+        types,
+        name=name,
+        pools=this.pools,
+        slots=slots,
+        blobs=open_blobs(settings.blob_url),
+    )
     this.helpers = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="job")
+    if (stopping := this.stopping) is not None:
+        this.worker.told_to_stop = lambda: stopping[0] != 0
     this.worker.start()
+    this.watchdog = Watchdog(this.worker, this.pools, settings.cancel_grace_seconds)
+    this.watchdog.start()
 
 
 def prepare_types(types: Iterable[JobType]) -> None:
@@ -160,11 +213,16 @@ def _drain(**_: Any) -> None:
     """Runs inside a signal handler, on top of whatever greenlet it met: take no lock here."""
     if this.worker is not None:
         this.worker.draining = True
+    if this.stopping is not None:
+        this.stopping[0] = 1
 
 
 @worker_shutdown.connect
 @worker_process_shutdown.connect
 def _end(**_: Any) -> None:
+    if this.watchdog is not None:
+        this.watchdog.stop()
+        this.watchdog = None
     if this.worker is not None:
         this.worker.stop()
         this.worker = None

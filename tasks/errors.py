@@ -1,4 +1,8 @@
-"""How a job says what went wrong. Anything it raises besides these is an APP_ERROR."""
+"""How a job says what went wrong, and how it is told to stop.
+
+Anything a job raises besides these is an APP_ERROR. A ``Stop`` is no ``Exception``: a job
+that catches everything it can think of does not catch that by accident.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,10 @@ class JobError(Exception):
 
 class Permanent(JobError):
     """Trying again cannot help."""
+
+
+class Poison(JobError):
+    """The job harms whoever runs it: straight to the dead letters."""
 
 
 class Snooze(JobError):
@@ -38,3 +46,30 @@ class DependencyFailure(JobError):
 
 class MalformedAnswer(JobError):
     """A dependency answered with something that fails validation."""
+
+
+class Stop(BaseException):
+    """The run is to end now."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+
+
+class Cancelled(Stop):
+    """The job was cancelled."""
+
+
+class TimeLimit(Stop):
+    """The run took longer than its type allows."""
+
+
+class ResourceViolation(Stop):
+    """The run took more memory or processor time than its type allows, or made no progress."""
+
+
+class LeaseLost(Stop):
+    """Somebody else runs the job by now; nothing that this run writes would count."""
+
+
+class Drained(Stop):
+    """The worker stops. The run goes on elsewhere, from the checkpoint it has just written."""

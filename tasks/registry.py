@@ -7,16 +7,28 @@ name, so that Flower speaks the author's language.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
 from models.pools import POOLS
+from models.states import FailureClass
+from tasks.retry import APP_ERROR_SECONDS, Limits
 from tasks.runtime.context import JobContext
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 
 Run = Callable[[JobContext, Any], Any]
 
-BUILT_IN = ("tasks.jobs.score_application", "tasks.jobs.echo", "tasks.jobs.sleep")
+BUILT_IN = tuple(
+    f"tasks.jobs.{name}"
+    for name in ("score_application", "echo", "sleep", "fail", "crash", "count")
+)
+#: Time limit of a type that names none, if its pool allows that much.
+TIMEOUT_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +41,17 @@ class JobType:
     pool: str
     #: The function that does the work.
     run: Run
-    #: A run that takes longer loses its lease.
+    #: A run that takes longer is stopped: TIMEOUT.
     timeout_seconds: float
-    #: Tries an error of the job's own making gets.
-    tries: int
+    #: Tries and waits, with what the type changes about them.
+    limits: Limits
     #: Service it depends on, for circuit and quota.
     dependency: str | None
+    #: Shape of its payload; a submission that does not fit is refused.
+    schema: type[BaseModel] | None
+    #: Limits of a run where each has a process of its own.
+    memory_mb: int | None
+    cpu_seconds: float | None
     #: Called once in each worker process of the pool before its first job.
     prepare: Callable[[], None] | None
     #: SQL over ``settled`` (id, type, status, result), run in the settling statement.
@@ -48,25 +65,79 @@ def job_type(
     name: str,
     *,
     pool: str,
-    timeout: float = 300.0,
+    timeout: float | None = None,
     tries: int | None = None,
+    backoff: Sequence[float] | None = None,
+    class_tries: Mapping[str, int] | None = None,
     dependency: str | None = None,
+    schema: type[BaseModel] | None = None,
+    memory_mb: int | None = None,
+    cpu_seconds: float | None = None,
     prepare: Callable[[], None] | None = None,
     project: str | None = None,
 ) -> Callable[[Run], Run]:
-    """Register the decorated function as the job type ``name``."""
+    """Register the decorated function as the job type ``name``.
+
+    ``tries`` and ``backoff`` (seconds after the first, second, … failure) are those of an
+    error of the job's own making; ``class_tries`` changes the tries of a failure class, as
+    ``{"TIMEOUT": 3}``. What is left out comes from the pool.
+    """
+    check_name(name)
     if pool not in POOLS:
         raise ValueError(f"job type {name!r} names an unknown pool {pool!r}")
+    house = POOLS[pool]
+    seconds = min(TIMEOUT_SECONDS, house.most_seconds) if timeout is None else timeout
+    if not 0 < seconds <= house.most_seconds:
+        raise ValueError(
+            f"job type {name!r}: a timeout in {pool!r} is at most {house.most_seconds:g} s"
+        )
+    if unknown := set(class_tries or ()) - {failure.value for failure in FailureClass}:
+        raise ValueError(f"job type {name!r} names unknown failure classes {sorted(unknown)}")
+    if backoff is not None and not (backoff and all(wait >= 0 for wait in backoff)):
+        raise ValueError(f"job type {name!r}: backoff is a list of seconds, none below 0")
+    limits = Limits(
+        tries=house.tries if tries is None else tries,
+        backoff_seconds=tuple(backoff) if backoff is not None else APP_ERROR_SECONDS,
+        class_tries=dict(class_tries or {}),
+    )
+    if min(limits.tries, *limits.class_tries.values(), 1) < 1:
+        raise ValueError(f"job type {name!r}: one try is the least")
+    if (memory_mb is not None and memory_mb <= 0) or (cpu_seconds is not None and cpu_seconds <= 0):
+        raise ValueError(f"job type {name!r}: a limit is more than nothing")
 
     def register(run: Run) -> Run:
-        if name in _types and _types[name].run.__module__ != run.__module__:
+        known = _types.get(name)
+        if known is not None and origin_of(known.run) != origin_of(run):
             raise ValueError(f"job type {name!r} is registered twice")
         _types[name] = JobType(
-            name, pool, run, timeout, tries or POOLS[pool].tries, dependency, prepare, project
+            name,
+            pool,
+            run,
+            seconds,
+            limits,
+            dependency,
+            schema,
+            memory_mb or house.memory_mb,
+            cpu_seconds or house.cpu_seconds,
+            prepare,
+            project,
         )
         return run
 
     return register
+
+
+def origin_of(run: Run) -> tuple[str, str]:
+    """Where a function is written: the same again if its module is imported again."""
+    return run.__module__, run.__qualname__
+
+
+def check_name(name: str) -> None:
+    """A name that fits into URLs, labels and queues."""
+    if not NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is no name for a job type: letters, digits, '_', '-' and '.', at most 100"
+        )
 
 
 def load_types(extra_modules: str = "") -> dict[str, JobType]:

@@ -39,4 +39,5 @@ def score_application(ctx: JobContext, payload: Any) -> Any:
     score = current_scorer().score(
         Application(payload["candidate"], payload["role"], payload["payload"])
     )
+    ctx.charge_tokens(score.usage.input_tokens, score.usage.output_tokens)
     return asdict(score)

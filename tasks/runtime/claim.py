@@ -7,6 +7,7 @@ redelivered, reaped, cancelled or forged. A job past its ``not_after`` expires h
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from sqlalchemy import Engine
 from models.pools import lease_interval_sql
 from models.session import connection
 
+#: A claim whose answer was lost may be asked for again: the row is then already ours.
 #: The status is compared as text, so that only the primary key fits: the index of what is in
 #: flight looks shorter to the planner, but it is full of entries that wait for vacuum.
 CLAIM = f"""
@@ -23,14 +25,17 @@ CLAIM = f"""
     SET status = CASE WHEN job.not_after < now() THEN 'expired'::job_status
                       ELSE 'running'::job_status END,
         finished_at = CASE WHEN job.not_after < now() THEN now() END,
-        started_at = now(),
-        worker = %(worker)s,
-        lease_expires_at = now() + {lease_interval_sql("job.pool")}
-    FROM unnest(%(ids)s::uuid[], %(leases)s::int[]) AS ref (id, lease)
-    WHERE job.id = ref.id AND job.lease = ref.lease AND job.status::text = 'dispatched'
+        started_at = CASE WHEN job.not_after < now() THEN job.started_at ELSE now() END,
+        worker = CASE WHEN job.not_after < now() THEN job.worker ELSE %(worker)s END,
+        lease_expires_at = CASE WHEN job.not_after < now() THEN NULL
+                                ELSE now() + {lease_interval_sql("job.pool")} END
+    FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(again)s::bool[]) AS ref (id, lease, again)
+    WHERE job.id = ref.id AND job.lease = ref.lease
+      AND (job.status::text = 'dispatched'
+           OR ref.again AND job.status::text = 'running' AND job.worker = %(worker)s)
     RETURNING job.id::text, job.lease, job.tenant_id, job.type, job.pool, job.attempt,
-              job.deferrals, job.crashes, job.traceparent, job.created_at, job.payload,
-              job.status = 'running'
+              job.deferrals, job.crashes, job.replays, job.traceparent, job.created_at,
+              job.payload, job.payload_blob, job.status = 'running'
 """
 
 
@@ -52,16 +57,27 @@ class Claim:
     attempt: int
     deferrals: int
     crashes: int
+    replays: int
     traceparent: str | None
     created_at: datetime
     payload: Any
+    #: Where the payload is if it is large.
+    payload_blob: str | None
 
 
 def claim_group(
-    engine: Engine, worker: str, messages: Sequence[tuple[JobRef, ...]]
+    engine: Engine,
+    worker: str,
+    messages: Sequence[tuple[JobRef, ...]],
+    unanswered: AbstractSet[JobRef] = frozenset(),
 ) -> list[tuple[Claim, ...]]:
-    """Claim the references of many messages in one statement; each gets its own claims."""
-    refs = [ref for message in messages for ref in message]
+    """Claim the references of many messages in one statement; each gets its own claims.
+
+    ``unanswered`` names those that this very process asked for before without an answer.
+    """
+    # In one order: a message that comes twice is claimed by two workers at a time, and rows
+    # locked the other way round would make each wait for the other.
+    refs = sorted(ref for message in messages for ref in message)
     with connection(engine) as taken:
         rows = taken.exec_driver_sql(
             CLAIM,
@@ -69,10 +85,11 @@ def claim_group(
                 "worker": worker,
                 "ids": [ref.id for ref in refs],
                 "leases": [ref.lease for ref in refs],
+                "again": [ref in unanswered for ref in refs],
             },
         ).all()
     claimed = {
-        JobRef(row[0], row[1]): Claim(JobRef(row[0], row[1]), *row[2:11]) for row in rows if row[11]
+        JobRef(row[0], row[1]): Claim(JobRef(row[0], row[1]), *row[2:13]) for row in rows if row[13]
     }
     # A message delivered twice into one group gets its job once.
     return [tuple(claimed.pop(ref) for ref in message if ref in claimed) for message in messages]

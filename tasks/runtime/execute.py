@@ -12,7 +12,19 @@ import orjson
 
 from tasks.runtime.claim import Claim, JobRef
 from tasks.runtime.context import JobContext
-from tasks.runtime.outcome import Outcome, Released, Snoozed, Succeeded, outcome_of
+from tasks.runtime.desk import RunDesk
+from tasks.runtime.held import Held
+from tasks.runtime.limits import stoppable
+from tasks.runtime.outcome import (
+    HandedBack,
+    Outcome,
+    Released,
+    Snoozed,
+    Succeeded,
+    Withdrawn,
+    outcome_of,
+)
+from tasks.runtime.process import told_to_exit
 from tasks.runtime.tracing import run_span
 from tasks.runtime.worker import Worker
 
@@ -25,48 +37,61 @@ def execute(message: tuple[JobRef, ...], worker: Worker, helpers: ThreadPoolExec
     claims = worker.claim(message)
     if not claims:
         return  # lost, cancelled, expired or already done: nothing to run
-    if len(claims) == 1:
-        execute_claim(claims[0], worker)
-    else:
+    if worker.slots > 1 and len(claims) > 1:
         Batch(claims, worker, helpers).run()
+        return
+    for claim in claims:  # in this very thread: a prefork run is stopped on the main one only
+        execute_claim(claim, worker)
 
 
 def execute_claim(claim: Claim, worker: Worker) -> None:
     """Run one claimed job in a slot of its own."""
     with worker.free_slots:
-        if worker.draining:
+        if worker.abandon(claim):
+            return  # lost while it waited for a slot: somebody else's by now
+        if worker.draining or parked(claim, worker):
             worker.settle(claim, Released(), 0.0)
             return
-        if worker.abandon(claim):
-            return  # lost while it waited for a slot: somebody else runs it
-        lost = worker.begin(claim)
-        started = time.monotonic()
-        try:
-            outcome = run(claim, worker, lost)
-        finally:
-            worker.end(claim)
-        run_seconds = time.monotonic() - started
+        held = worker.begin(claim)
+        if held.cancelled is not None:
+            outcome: Outcome = Withdrawn()  # while it waited for a slot
+        else:
+            outcome = run(claim, worker, held)
+        worker.end(held)
+        run_seconds = held.ran(time.monotonic())
     worker.settle(claim, outcome, run_seconds)
 
 
-def run(claim: Claim, worker: Worker, lost: threading.Event) -> Outcome:
-    """Call the job function; whatever it does becomes an outcome."""
+def parked(claim: Claim, worker: Worker) -> bool:
+    """Whether the circuit of the job's dependency opened after it was dispatched."""
+    job_type = worker.types.get(claim.type)
+    return job_type is not None and job_type.dependency in worker.rules.open_circuits
+
+
+def run(claim: Claim, worker: Worker, held: Held) -> Outcome:
+    """Call the job function; whatever it does becomes an outcome. Never raises.
+
+    The watchdog looks for this function on the stack, and for ``held`` in it.
+    """
     job_type = worker.types.get(claim.type)
     if job_type is None:
         return Snoozed(UNKNOWN_TYPE_SECONDS)
+    desk = RunDesk(worker, held)
     context = JobContext(
         claim.ref.id,
         claim.tenant_id,
         claim.attempt + 1,
-        first_attempt=claim.attempt + claim.crashes + claim.deferrals == 0,
-        _lost=lost,
+        first_attempt=claim.attempt + claim.crashes + claim.deferrals + claim.replays == 0,
+        desk=desk,
     )
     try:
-        with run_span(claim, worker.name):
-            result: Any = job_type.run(context, claim.payload)
-            return Succeeded(orjson.dumps(result).decode())
+        with run_span(claim, worker.name), stoppable(held, job_type.memory_mb):
+            result: Any = job_type.run(context, desk.payload())
+        if held.cancel_seen:
+            return Withdrawn()
+        return Succeeded(orjson.dumps(result).decode())
     except BaseException as error:  # noqa: BLE001 - whatever a job raises is an outcome, exits too
-        return outcome_of(error)
+        return HandedBack() if told_to_exit() else outcome_of(error)
 
 
 class Batch:

@@ -5,12 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from models.errors import StateStoreUnavailable
 from models.states import FailureClass, JobStatus
-from tasks.errors import DependencyFailure, Permanent, Snooze
-from tasks.retry import History, Verdict, decide_retry
+from tasks.errors import (
+    Cancelled,
+    DependencyFailure,
+    Drained,
+    LeaseLost,
+    Permanent,
+    Poison,
+    ResourceViolation,
+    Snooze,
+    TimeLimit,
+)
+from tasks.retry import History, Limits, Standing, Verdict, decide_retry
 
 #: Longest error text kept in the row.
 MESSAGE_CHARACTERS = 2000
+#: Longest name of a dependency that is counted under it.
+NAME_CHARACTERS = 100
+#: Reasons to give up early that stand in the error's text.
+REASONS_TOLD = frozenset({"quarantined", "retry budget spent"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +43,8 @@ class Failed:
     failure_class: FailureClass
     message: str
     retry_after: float | None = None
+    #: Whose fault a DEPENDENCY failure is.
+    dependency: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +56,20 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The worker stops; the job was claimed but not started."""
+    """The claim is handed back unused: the worker stops, or the circuit opened."""
 
 
-Outcome = Succeeded | Failed | Snoozed | Released
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """The run had begun when its worker was stopped: nobody's fault, and not the first any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """The job was cancelled and stopped for it."""
+
+
+Outcome = Succeeded | Failed | Snoozed | Released | HandedBack | Withdrawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +90,49 @@ class Ending:
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Classify what a job function raised."""
-    message = (str(error) or type(error).__name__).replace("\x00", "")[:MESSAGE_CHARACTERS]
+    """Classify what a job function raised, whatever that is."""
+    message = plain_text(error, MESSAGE_CHARACTERS) or type(error).__name__
     match error:
+        case LeaseLost():
+            return Released()  # nothing this run says will be taken
+        case Drained() | StateStoreUnavailable():
+            return HandedBack()
         case BaseException() if type(error).__name__ == "GreenletExit":
-            return Released()  # its worker was told to end at once; the job did nothing wrong
+            return HandedBack()  # its worker was told to end at once; the job did nothing wrong
+        case Cancelled():
+            return Withdrawn()
+        case TimeLimit():
+            return Failed(FailureClass.TIMEOUT, message)
+        case ResourceViolation():
+            return Failed(FailureClass.RESOURCE_VIOLATION, message)
+        case MemoryError():
+            return Failed(FailureClass.RESOURCE_VIOLATION, f"The run is out of memory. {message}")
         case Snooze():
             return Snoozed(error.seconds)
         case Permanent():
             return Failed(FailureClass.PERMANENT, message)
+        case Poison():
+            return Failed(FailureClass.POISON, message)
         case DependencyFailure():
-            return Failed(FailureClass.DEPENDENCY, message, error.retry_after)
+            name = plain_text(error.name, NAME_CHARACTERS)
+            return Failed(FailureClass.DEPENDENCY, message, error.retry_after, name)
         case _:
             return Failed(FailureClass.APP_ERROR, f"{type(error).__name__}: {message}")
 
 
-def ending_of(outcome: Outcome, history: History, chance: Random) -> Ending:
+def plain_text(value: object, characters: int) -> str:
+    """What ``value`` says of itself, as far as PostgreSQL can store it."""
+    try:
+        text = str(value)
+    except Exception as error:  # noqa: BLE001 - an error that cannot even say what it is
+        text = f"({type(error).__name__} while reading the message)"
+    text = text[:characters].replace("\x00", "")
+    return text.encode("utf-8", "replace").decode()
+
+
+def ending_of(
+    outcome: Outcome, history: History, limits: Limits, standing: Standing, chance: Random
+) -> Ending:
     """The one place where an outcome becomes a state."""
     match outcome:
         case Succeeded(result):
@@ -87,14 +141,22 @@ def ending_of(outcome: Outcome, history: History, chance: Random) -> Ending:
             return Ending(JobStatus.SCHEDULED, deferrals=1, delay_seconds=max(0.0, seconds))
         case Released():
             return Ending(JobStatus.QUEUED)
+        case HandedBack():
+            return Ending(JobStatus.QUEUED, deferrals=1)
+        case Withdrawn():
+            return Ending(JobStatus.CANCELLED)
         case Failed(failure_class, message, retry_after):
-            decision = decide_retry(failure_class, history, chance, retry_after)
+            decision = decide_retry(
+                failure_class, history, limits, chance, retry_after=retry_after, standing=standing
+            )
             retry = decision.verdict is Verdict.RETRY
+            # "tries spent" is what everybody expects; the other reasons are worth a word.
+            why = decision.reason if decision.reason in REASONS_TOLD else ""
             return Ending(
                 JobStatus.SCHEDULED if retry else JobStatus.DEAD,
                 tries_spent=int(decision.spends_try),
                 deferrals=int(not decision.spends_try),
                 delay_seconds=decision.delay_seconds,
                 error_class=failure_class,
-                error_message=message,
+                error_message=f"{message} ({why})" if why else message,
             )

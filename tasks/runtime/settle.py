@@ -1,7 +1,8 @@
 """Settle: the end of a run is written, if the lease still holds.
 
-One statement for a group of endings, the projections of the job types included, so that
-a job is never succeeded without its score on the leaderboard, nor the other way round.
+One statement for a group of endings, with the record of failed runs, the tenant's usage and
+the projections of the job types, so that a job is never succeeded without its score on the
+leaderboard and its price on the bill, nor the other way round.
 A row that does not match is left alone: its lease was lost, and somebody else's result
 stands.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Engine
 
@@ -18,28 +20,62 @@ from tasks.registry import JobType
 from tasks.runtime.claim import JobRef
 from tasks.runtime.outcome import Ending
 
+#: A job that somebody cancelled ends so, unless it was faster.
+FINAL = """CASE WHEN job.cancel_requested_at IS NOT NULL AND ending.status <> 'succeeded'
+            THEN 'cancelled'::job_status ELSE ending.status END"""
+
 #: Status as text: see CLAIM.
-SETTLE = """
+SETTLE = f"""
     UPDATE jobs AS job
-    SET status = ending.status,
+    SET status = {FINAL},
         attempt = job.attempt + ending.tries_spent,
         deferrals = job.deferrals + ending.deferrals,
         execute_at = CASE ending.status WHEN 'scheduled'
             THEN now() + make_interval(secs => ending.delay_seconds) ELSE job.execute_at END,
         started_at = now() - make_interval(secs => ending.run_seconds),
-        finished_at = CASE WHEN ending.status IN ('scheduled', 'queued') THEN NULL ELSE now() END,
+        finished_at = CASE WHEN {FINAL} IN ('scheduled', 'queued') THEN NULL ELSE now() END,
         lease_expires_at = NULL,
+        slot_seconds = job.slot_seconds
+            + CASE {FINAL} WHEN 'queued' THEN 0 ELSE ending.run_seconds END,
+        progress = coalesce(ending.progress::json, job.progress),
         result = ending.result::json,
-        error_class = ending.error_class,
-        error_message = ending.error_message
+        error_class = CASE ending.status WHEN 'queued' THEN job.error_class
+                                         ELSE ending.error_class END,
+        error_message = CASE ending.status WHEN 'queued' THEN job.error_message
+                                           ELSE ending.error_message END
     FROM unnest(
         %(ids)s::uuid[], %(leases)s::int[], %(statuses)s::job_status[], %(tries_spent)s::int[],
         %(deferrals)s::int[], %(delays)s::float8[], %(runs)s::float8[], %(results)s::text[],
-        %(error_classes)s::text[], %(error_messages)s::text[]
+        %(error_classes)s::text[], %(error_messages)s::text[], %(progress)s::text[],
+        %(tokens_in)s::bigint[], %(tokens_out)s::bigint[]
     ) AS ending (id, lease, status, tries_spent, deferrals, delay_seconds, run_seconds,
-                 result, error_class, error_message)
+                 result, error_class, error_message, progress, tokens_in, tokens_out)
     WHERE job.id = ending.id AND job.lease = ending.lease AND job.status::text = 'running'
-    RETURNING job.id, job.type, job.status, job.result
+    RETURNING job.id, job.lease, job.type, job.status, job.result, job.tenant_id, job.pool,
+              job.worker, job.started_at, ending.error_class, ending.error_message,
+              ending.run_seconds, ending.tokens_in, ending.tokens_out
+"""
+#: Runs that gave no result stay on record; a claim that was handed back was none.
+ATTEMPTED = """
+    INSERT INTO attempts (job_id, lease, worker, started_at, status, error_class, error_message)
+    SELECT id, lease, worker, started_at, status, error_class, error_message FROM settled
+    WHERE status NOT IN ('succeeded', 'queued')
+    ON CONFLICT DO NOTHING
+"""
+#: The tenant pays in the same statement; shards and order as in job_counts.
+CHARGED = """
+    INSERT INTO usage AS used
+        (tenant_id, pool, day, shard, jobs, runs, slot_seconds, tokens_in, tokens_out)
+    SELECT tenant_id, pool, current_date, pg_backend_pid() %% 16,
+           count(*) FILTER (WHERE status <> 'scheduled'), count(*), sum(run_seconds),
+           sum(tokens_in), sum(tokens_out)
+    FROM settled WHERE status <> 'queued'
+    GROUP BY tenant_id, pool ORDER BY tenant_id, pool
+    ON CONFLICT (tenant_id, day, pool, shard) DO UPDATE
+    SET jobs = used.jobs + excluded.jobs, runs = used.runs + excluded.runs,
+        slot_seconds = used.slot_seconds + excluded.slot_seconds,
+        tokens_in = used.tokens_in + excluded.tokens_in,
+        tokens_out = used.tokens_out + excluded.tokens_out
 """
 
 
@@ -50,34 +86,49 @@ class Settlement:
     ref: JobRef
     ending: Ending
     run_seconds: float
+    #: Progress as the job said it last, JSON text.
+    progress: str | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
 
 
 def settle_statement(types: Iterable[JobType]) -> str:
     """The settling statement with the projections of ``types`` built in."""
     projections = [job_type.project for job_type in types if job_type.project]
-    parts = [f"settled AS ({SETTLE})"]
+    parts = [f"settled AS ({SETTLE})", f"attempted AS ({ATTEMPTED})", f"charged AS ({CHARGED})"]
     parts += [f"projected_{number} AS ({sql})" for number, sql in enumerate(projections)]
-    return f"WITH {', '.join(parts)} SELECT id::text FROM settled"
+    return f"WITH {', '.join(parts)} SELECT id::text, lease FROM settled"
 
 
 def settle_group(engine: Engine, statement: str, group: Sequence[Settlement]) -> list[bool]:
     """Write the endings; for each, whether it was still ours to write."""
-    endings = [settlement.ending for settlement in group]
     with connection(engine) as taken:
-        rows = taken.exec_driver_sql(
-            statement,
-            {
-                "ids": [settlement.ref.id for settlement in group],
-                "leases": [settlement.ref.lease for settlement in group],
-                "statuses": [ending.status.value for ending in endings],
-                "tries_spent": [ending.tries_spent for ending in endings],
-                "deferrals": [ending.deferrals for ending in endings],
-                "delays": [ending.delay_seconds for ending in endings],
-                "runs": [settlement.run_seconds for settlement in group],
-                "results": [ending.result for ending in endings],
-                "error_classes": [ending.error_class for ending in endings],
-                "error_messages": [ending.error_message for ending in endings],
-            },
-        ).all()
-    written = {row[0] for row in rows}
-    return [settlement.ref.id in written for settlement in group]
+        rows = taken.exec_driver_sql(statement, settled(group)).all()
+    # By lease too: a run that lost the job and its successor may meet in one group.
+    written = {JobRef(*row) for row in rows}
+    return [settlement.ref in written for settlement in group]
+
+
+def settled(group: Sequence[Settlement]) -> dict[str, Any]:
+    """The parameters of the settling statement.
+
+    In one order: whoever ends what hangs in a worker may meet the worker itself, and rows
+    locked the other way round would make each wait for the other.
+    """
+    group = sorted(group, key=lambda settlement: settlement.ref)
+    endings = [settlement.ending for settlement in group]
+    return {
+        "ids": [settlement.ref.id for settlement in group],
+        "leases": [settlement.ref.lease for settlement in group],
+        "statuses": [ending.status.value for ending in endings],
+        "tries_spent": [ending.tries_spent for ending in endings],
+        "deferrals": [ending.deferrals for ending in endings],
+        "delays": [ending.delay_seconds for ending in endings],
+        "runs": [settlement.run_seconds for settlement in group],
+        "results": [ending.result for ending in endings],
+        "error_classes": [ending.error_class for ending in endings],
+        "error_messages": [ending.error_message for ending in endings],
+        "progress": [settlement.progress for settlement in group],
+        "tokens_in": [settlement.tokens_in for settlement in group],
+        "tokens_out": [settlement.tokens_out for settlement in group],
+    }

@@ -1,9 +1,9 @@
 """A worker process: its slots, its claims and the two groups it writes in.
 
-Claims go through one group commit, endings and heartbeats through another: at most two
-connections whatever the concurrency, and none while a job runs. A slot is free for the
-next job when the function returns: the ending is written behind, and messages are claimed
-a little ahead.
+Claims go through one group commit; endings, checkpoints and heartbeats through another: at
+most two connections whatever the concurrency, and none while a job runs. A slot is free for
+the next job when the function returns: the ending is written behind, and messages are
+claimed a little ahead.
 
 Guarantees: a claim is renewed until its ending is written or its lease is lost; a lost
 lease writes nothing. Not guaranteed: that a job runs once. It runs at least once.
@@ -14,43 +14,33 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from sqlalchemy import Engine
 
+from models.blobs import BlobStore, open_blobs
 from models.errors import StateStoreError, StateStoreUnavailable
 from models.group_commit import GroupCommit
-from models.pools import POOLS
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave
 from models.states import FailureClass, JobStatus
 from tasks.registry import JobType
-from tasks.retry import History
+from tasks.runtime.checkpoint import Loaded, Loading, Saved, Saving, load_group, save_group
 from tasks.runtime.claim import Claim, JobRef, claim_group
-from tasks.runtime.heartbeat import beat
-from tasks.runtime.outcome import Ending, Failed, Outcome, ending_of
+from tasks.runtime.closing import close_run, settlement_of, standing_of
+from tasks.runtime.heartbeat import beat, read_cancelled, report
+from tasks.runtime.held import Held
+from tasks.runtime.outcome import Ending, Outcome, Released, plain_text
+from tasks.runtime.rules import Rules, read_rules
 from tasks.runtime.settle import Settlement, settle_group, settle_statement
+from tasks.runtime.tallies import Tallies
+from tasks.runtime.tally import count_run
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(slots=True)
-class Held:
-    """A claim that this process holds."""
-
-    claim: Claim
-    timeout_seconds: float
-    #: Set when the lease is known to be lost.
-    lost: threading.Event
-    started: float | None = None
-    beaten: float = field(default_factory=time.monotonic)
-
-    def due(self, now: float) -> bool:
-        """Whether to renew the lease; a run beyond its time limit is renewed no more."""
-        if self.started is not None and now - self.started > self.timeout_seconds:
-            return False
-        return now - self.beaten >= POOLS[self.claim.pool].heartbeat_seconds
+#: What goes through the ledger: endings, checkpoints both ways, and the pulse of the process.
+Entry = Settlement | Saving | Loading | Presence
+Answer = Saved | Loaded | None
 
 
 class Worker:
@@ -64,25 +54,29 @@ class Worker:
         name: str,
         pools: Sequence[str],
         slots: int,
+        blobs: BlobStore | None = None,
     ) -> None:
         self.name = name
         self.types = types
         self.slots = slots
+        self.engine = engine
+        self.blobs = blobs or open_blobs(".run/blobs")
         self.draining = False
+        #: Asked with every heartbeat, where no signal can set ``draining``.
+        self.told_to_stop: Callable[[], bool] = lambda: False
         self.free_slots = threading.BoundedSemaphore(slots)
-        self._engine = engine
+        self.rules = Rules()
+        self.tallies = Tallies()
         self._pools = tuple(pools)
         self._busy = 0
         self._held: dict[JobRef, Held] = {}
+        self._unanswered: set[JobRef] = set()
         self._chance = Random()
-        self._settle_sql = settle_statement(types.values())
+        self.settle_sql = settle_statement(types.values())
         self._claims: GroupCommit[tuple[JobRef, ...], tuple[Claim, ...]] = GroupCommit(
-            lambda messages: claim_group(engine, name, messages),
-            name="claim",
-            max_group=100,
-            persistent=True,
+            self._claim, name="claim", max_group=100, persistent=True
         )
-        self._ledger: GroupCommit[Settlement | Presence, None] = GroupCommit(
+        self._ledger: GroupCommit[Entry, Answer] = GroupCommit(
             self._write_ledger, name="settle", persistent=True, on_refused=self._refuse
         )
         self._stop = threading.Event()
@@ -95,35 +89,52 @@ class Worker:
 
     def claim(self, message: tuple[JobRef, ...]) -> tuple[Claim, ...]:
         """Claim the jobs of a message; waits while the state store is away."""
-        claims = self._claims.submit(message)
-        for claim in claims:
-            job_type = self.types.get(claim.type)
-            timeout = job_type.timeout_seconds if job_type else 0.0
-            self._held[claim.ref] = Held(claim, timeout, threading.Event())
-        return claims
+        return self._claims.submit(message)
 
-    def begin(self, claim: Claim) -> threading.Event:
-        """Mark the run as started; the event is set if its lease is lost."""
+    def begin(self, claim: Claim) -> Held:
+        """Mark the run as started."""
         held = self._held[claim.ref]
-        held.started = time.monotonic()
+        held.begin()
         self._busy += 1
-        return held.lost
+        return held
+
+    def save(self, saving: Saving) -> Saved:
+        """Write a checkpoint and wait for the commit, also while the state store is away."""
+        saved = self._ledger.submit(saving)
+        assert isinstance(saved, Saved)
+        return saved
+
+    def load(self, job_id: str) -> Loaded:
+        """Read a job's checkpoint; waits while the state store is away.
+
+        Through the ledger: a connection of the run's own would be one too many.
+        """
+        loaded = self._ledger.submit(Loading(job_id))
+        assert isinstance(loaded, Loaded)
+        return loaded
 
     def settle(self, claim: Claim, outcome: Outcome, run_seconds: float) -> None:
         """Write the end of the run behind; the caller goes on at once."""
         job_type = self.types.get(claim.type)
-        tries = job_type.tries if job_type else POOLS[claim.pool].tries
-        history = History(claim.attempt, claim.deferrals, tries)
-        try:
-            ending = ending_of(outcome, history, self._chance)
-        except Exception as error:  # noqa: BLE001 - a job may raise with values that make no sense
-            odd = Failed(FailureClass.APP_ERROR, f"{outcome!r} makes no sense: {error}"[:500])
-            ending = ending_of(odd, history, self._chance)
-        self._ledger.post(Settlement(claim.ref, ending, run_seconds))
+        unwritten = self.tallies.unwritten("retry", str(claim.tenant_id))
+        standing = standing_of(claim, self.rules, unwritten)
+        outcome, ending = close_run(claim, outcome, job_type, standing, self._chance)
+        count_run(self.tallies, claim, job_type, outcome, ending, run_seconds)
+        held = self._held.get(claim.ref)
+        self._ledger.post(settlement_of(claim, ending, run_seconds, held))
 
-    def end(self, claim: Claim) -> None:
+    def end(self, held: Held) -> None:
         """The slot is free."""
+        held.running = False
         self._busy -= 1
+
+    def held(self) -> list[Held]:
+        """The claims in the hands of this process."""
+        return list(self._held.values())
+
+    def unanswered(self) -> list[JobRef]:
+        """What this process has asked for and may have got."""
+        return list(self._unanswered)
 
     def drain(self) -> None:
         """Claim nothing more; what runs goes on. Also ends claims that wait for the store."""
@@ -132,9 +143,9 @@ class Worker:
 
     def abandon(self, claim: Claim) -> bool:
         """Give up a claim whose lease is known to be lost; whether it was."""
-        held = self._held[claim.ref]
-        if held.lost.is_set():
-            del self._held[claim.ref]
+        held = self._held.get(claim.ref)
+        if held is None or held.lost:
+            self._held.pop(claim.ref, None)
             return True
         return False
 
@@ -145,9 +156,25 @@ class Worker:
         if not self._ledger.close(timeout):
             logger.error("the last results could not be written; their leases will expire")
         try:
-            leave(self._engine, self.name)
+            self.tallies.write(self.engine)
+            leave(self.engine, self.name)
         except StateStoreError as error:
             logger.warning("could not say good-bye: %s", error)
+
+    def _claim(self, messages: Sequence[tuple[JobRef, ...]]) -> list[tuple[Claim, ...]]:
+        """Held before the callers are told: a message that comes twice finds its job taken."""
+        fresh = [tuple(ref for ref in message if ref not in self._held) for message in messages]
+        before = frozenset(self._unanswered)
+        asked = {ref for message in fresh for ref in message}
+        self._unanswered |= asked
+        claimed = claim_group(self.engine, self.name, fresh, before)
+        self._unanswered -= asked
+        for claims in claimed:
+            for claim in claims:
+                job_type = self.types.get(claim.type)
+                timeout = job_type.timeout_seconds if job_type else 0.0
+                self._held[claim.ref] = Held(claim, timeout)
+        return claimed
 
     def _presence(self) -> Presence:
         return Presence(
@@ -155,44 +182,91 @@ class Worker:
         )
 
     def _keep_alive(self) -> None:
-        sent = self._ledger.post(self._presence())
-        while not self._stop.wait(PRESENCE_SECONDS):
-            if self.draining:
-                self.drain()
-            if sent.done:  # while the store is away, one heartbeat in line is enough
-                sent = self._ledger.post(self._presence())
+        try:
+            sent = self._ledger.post(self._presence())
+            while not self._stop.wait(PRESENCE_SECONDS):
+                if self.draining or self.told_to_stop():
+                    self.drain()
+                    self._release_waiting()
+                if sent.done:  # while the store is away, one heartbeat in line is enough
+                    sent = self._ledger.post(self._presence())
+        except StateStoreUnavailable:
+            pass  # the ledger was closed: the worker stops
 
-    def _write_ledger(self, group: Sequence[Settlement | Presence]) -> list[None]:
+    def _release_waiting(self) -> None:
+        """Hand back what waits for a slot: it may not come before the process has to go."""
+        for held in self.held():
+            if held.started is None and not held.lost:
+                held.lost = True
+                self.settle(held.claim, Released(), 0.0)
+
+    def _write_ledger(self, group: Sequence[Entry]) -> list[Answer]:
+        try:
+            return self._write(group)
+        except MemoryError as error:
+            # A run took it all; there will be some when it has ended. Nothing here is at fault.
+            raise StateStoreUnavailable("out of memory") from error
+
+    def _write(self, group: Sequence[Entry]) -> list[Answer]:
         """Heartbeats first: they may be repeated if what follows has to be tried again."""
         presences = [item for item in group if isinstance(item, Presence)]
         if presences:
             self._beat()
-            announce(self._engine, presences[-1])
-        settlements = [item for item in group if isinstance(item, Settlement)]
-        if settlements:
-            written = settle_group(self._engine, self._settle_sql, settlements)
-            for settlement, ours in zip(settlements, written, strict=True):
-                self._held.pop(settlement.ref, None)
-                if not ours:
-                    logger.warning(
-                        "lease %d of job %s was lost; its %s is refused",
-                        settlement.ref.lease,
-                        settlement.ref.id,
-                        settlement.ending.status,
-                    )
-        return [None] * len(group)
+            announce(self.engine, presences[-1])
+            self._exchange()
+        answers: dict[Entry, Answer] = {}
+        if savings := [item for item in group if isinstance(item, Saving)]:
+            answers.update(zip(savings, save_group(self.engine, savings), strict=True))
+        if loadings := [item for item in group if isinstance(item, Loading)]:
+            answers.update(zip(loadings, load_group(self.engine, loadings), strict=True))
+        if settlements := [item for item in group if isinstance(item, Settlement)]:
+            self._write_settlements(settlements)
+        return [answers.get(item) for item in group] if answers else [None] * len(group)
+
+    def _write_settlements(self, settlements: Sequence[Settlement]) -> None:
+        written = settle_group(self.engine, self.settle_sql, settlements)
+        for settlement, ours in zip(settlements, written, strict=True):
+            self._held.pop(settlement.ref, None)
+            if not ours:
+                logger.warning(
+                    "lease %d of job %s was lost; its %s is refused",
+                    settlement.ref.lease,
+                    settlement.ref.id,
+                    settlement.ending.status,
+                )
 
     def _beat(self) -> None:
         now = time.monotonic()
-        due = [held for held in list(self._held.values()) if held.due(now)]
-        kept = beat(self._engine, [held.claim.ref for held in due])
+        due = [held for held in self.held() if held.due(now)]
+        kept = beat(self.engine, [held.claim.ref for held in due])
         for held in due:
             if held.claim.ref in kept:
                 held.beaten = now
             elif held.claim.ref in self._held:
-                held.lost.set()
+                held.lost = True
 
-    def _refuse(self, item: Settlement | Presence, error: Exception) -> None:
+    def _exchange(self) -> None:
+        """Hand in counts and progress; hear of rules and cancellations."""
+        self.tallies.write(self.engine)
+        self.rules = read_rules(self.engine)
+        self._report()
+        for ref in read_cancelled(self.engine, self.name):
+            known = self._held.get(ref)
+            if known is not None and known.cancelled is None:
+                known.cancelled = time.monotonic()
+
+    def _report(self) -> None:
+        behind = [held for held in self.held() if not held.progress_written]
+        for held in behind:
+            held.progress_written = True  # first: what the run says from here on is news again
+        try:
+            report(self.engine, [(held.claim.ref, held.progress or "null") for held in behind])
+        except BaseException:
+            for held in behind:
+                held.progress_written = False
+            raise
+
+    def _refuse(self, item: Entry, error: Exception) -> None:
         """The database will not take this ending (say, a result with a NUL): the job is dead."""
         if not isinstance(item, Settlement):
             return
@@ -200,8 +274,8 @@ class Worker:
             self._held.pop(item.ref, None)  # let its lease run out; nothing more can be said
             return
         # Not the whole text: SQLAlchemy's holds the statement.
-        reason = str(getattr(error, "orig", error)).partition("\n")[0]
-        message = f"The result could not be stored: {reason}".replace("\x00", "")[:500]
+        reason = plain_text(getattr(error, "orig", error), 400).partition("\n")[0]
+        message = f"The result could not be stored: {reason}"
         ending = Ending(
             JobStatus.DEAD,
             tries_spent=1,

@@ -65,7 +65,7 @@ def test_a_stale_worker_cannot_settle_a_reaped_job(house: House) -> None:
 
     stale = house.start()
     house.expire_leases()
-    assert Reaper(house.engine, house.leader).run_once(0.0) == 1
+    assert Reaper(house.engine, house.leader, house.types).run_once(0.0) == 1
     assert not house.settle(stale.ref, DONE), "queued again: not ours any more"
     (dispatch,) = house.dispatch()
     (fresh,) = house.claim(JobRef(dispatch.id, dispatch.lease), worker="w2")
@@ -84,7 +84,7 @@ def test_a_stale_worker_cannot_renew_its_lease(house: House) -> None:
     house.execute(
         "UPDATE jobs SET lease_expires_at = now() - interval '1 s' WHERE id = %s", lost.ref.id
     )
-    Reaper(house.engine, house.leader).run_once(0.0)
+    Reaper(house.engine, house.leader, house.types).run_once(0.0)
     assert beat(house.engine, [kept.ref, lost.ref]) == {kept.ref}
 
 

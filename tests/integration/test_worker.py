@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,42 +12,13 @@ from sqlalchemy import Engine
 
 from models.errors import StateStoreUnavailable
 from models.session import MeasuredPool
-from tasks.errors import DependencyFailure, Permanent, Snooze
-from tasks.registry import JobType
+from tasks.errors import DependencyFailure, Permanent, Poison, Snooze, TimeLimit
 from tasks.runtime import worker as worker_module
 from tasks.runtime.claim import JobRef
 from tasks.runtime.context import JobContext
-from tasks.runtime.execute import execute, execute_claim
-from tasks.runtime.worker import Worker
+from tasks.runtime.execute import execute_claim
 from tests.integration.house import House
-
-
-class Fixture:
-    """A worker whose jobs do what the test says."""
-
-    def __init__(self, house: House, slots: int = 4) -> None:
-        self.house = house
-        self.act: Any = lambda ctx, payload: payload
-        run = JobType("echo", "short", self._run, 60.0, 3, None, None, None)
-        types = {**house.types, "echo": run}
-        self.worker = Worker(house.engine, types, name="w1", pools=["short"], slots=slots)
-        self.helpers = ThreadPoolExecutor(slots)
-
-    def _run(self, ctx: JobContext, payload: Any) -> Any:
-        return self.act(ctx, payload)
-
-    def refs(self, count: int, **fields: Any) -> tuple[JobRef, ...]:
-        """Dispatched jobs of the pool."""
-        for _ in range(count):
-            self.house.submit(pool="short", **fields)
-        return tuple(JobRef(d.id, d.lease) for d in self.house.dispatch("short", count))
-
-    def execute(self, refs: tuple[JobRef, ...]) -> None:
-        execute(refs, self.worker, self.helpers)
-
-    def flush(self) -> None:
-        """Until everything that was posted is written."""
-        self.worker._ledger.submit(self.worker._presence(), 10)
+from tests.integration.one_worker import OneWorker, one_worker
 
 
 @pytest.fixture
@@ -56,14 +27,12 @@ def house(engine: Engine) -> House:
 
 
 @pytest.fixture
-def fixture(house: House) -> Iterator[Fixture]:
-    made = Fixture(house)
-    yield made
-    made.worker.stop()
-    made.helpers.shutdown()
+def fixture(house: House) -> Iterator[OneWorker]:
+    with one_worker(house) as made:
+        yield made
 
 
-def test_the_jobs_of_a_message_are_run_at_the_same_time(fixture: Fixture) -> None:
+def test_the_jobs_of_a_message_are_run_at_the_same_time(fixture: OneWorker) -> None:
     together = threading.Barrier(4, timeout=10)
     fixture.act = lambda ctx, payload: together.wait() and None
     fixture.execute(fixture.refs(4))
@@ -71,7 +40,7 @@ def test_the_jobs_of_a_message_are_run_at_the_same_time(fixture: Fixture) -> Non
     assert {row.status for row in fixture.house.query("SELECT status FROM jobs")} == {"succeeded"}
 
 
-def test_no_more_jobs_run_than_there_are_slots(fixture: Fixture) -> None:
+def test_no_more_jobs_run_than_there_are_slots(fixture: OneWorker) -> None:
     running, most, counting = 0, 0, threading.Lock()
 
     def act(ctx: JobContext, payload: Any) -> None:
@@ -91,6 +60,11 @@ def test_no_more_jobs_run_than_there_are_slots(fixture: Fixture) -> None:
     assert not fixture.house.miscounted()
 
 
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("there are no words for it")
+
+
 @pytest.mark.parametrize(
     ("error", "status", "attempt", "failure"),
     [
@@ -100,10 +74,17 @@ def test_no_more_jobs_run_than_there_are_slots(fixture: Fixture) -> None:
         (Snooze(5), "scheduled", 0, None),
         (Snooze("soon"), "scheduled", 1, "APP_ERROR"),  # type: ignore[arg-type]
         (SystemExit(3), "scheduled", 1, "APP_ERROR"),
+        (Unspeakable(), "scheduled", 1, "APP_ERROR"),
+        (ValueError("half a \ud83d smiley and a \x00"), "scheduled", 1, "APP_ERROR"),
+        (DependencyFailure("\x00\ud800"), "scheduled", 0, "DEPENDENCY"),
+        (TimeLimit(), "scheduled", 1, "TIMEOUT"),
+        (MemoryError(), "scheduled", 1, "RESOURCE_VIOLATION"),
+        (Poison(), "dead", 1, "POISON"),
+        (StateStoreUnavailable(), "queued", 0, None),
     ],
 )
 def test_what_a_job_raises_decides_its_row(
-    fixture: Fixture, error: BaseException, status: str, attempt: int, failure: str | None
+    fixture: OneWorker, error: BaseException, status: str, attempt: int, failure: str | None
 ) -> None:
     def act(ctx: JobContext, payload: Any) -> None:
         raise error
@@ -116,7 +97,7 @@ def test_what_a_job_raises_decides_its_row(
     assert (job.status, job.attempt, job.error_class) == (status, attempt, failure)
 
 
-def test_a_result_that_is_no_json_is_an_app_error(fixture: Fixture) -> None:
+def test_a_result_that_is_no_json_is_an_app_error(fixture: OneWorker) -> None:
     fixture.act = lambda ctx, payload: object()
     refs = fixture.refs(1)
     fixture.execute(refs)
@@ -125,22 +106,15 @@ def test_a_result_that_is_no_json_is_an_app_error(fixture: Fixture) -> None:
 
 
 def test_a_result_the_database_refuses_ends_the_job_and_not_its_neighbours(
-    fixture: Fixture,
+    fixture: OneWorker,
 ) -> None:
     fixture.act = lambda ctx, payload: payload
     good = fixture.refs(3)
     bad = fixture.house.submit_application(pool="short")
     refs = tuple(JobRef(d.id, d.lease) for d in fixture.house.dispatch("short"))
     types = dict(fixture.worker.types)
-    types["score_application"] = JobType(
-        "score_application",
-        "short",
-        lambda ctx, payload: {"score": "many"},
-        60,
-        3,
-        None,
-        None,
-        None,
+    types["score_application"] = replace(
+        types["score_application"], run=lambda ctx, payload: {"score": "many"}
     )
     fixture.worker.types = types
     fixture.execute((*good, *refs))
@@ -155,7 +129,7 @@ def test_a_result_the_database_refuses_ends_the_job_and_not_its_neighbours(
 
 
 def test_a_job_learns_that_its_lease_is_lost_and_its_result_is_refused(
-    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+    fixture: OneWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "PRESENCE_SECONDS", 0.05)
     monkeypatch.setattr(worker_module.Held, "due", lambda self, now: True)
@@ -179,18 +153,18 @@ def test_a_job_learns_that_its_lease_is_lost_and_its_result_is_refused(
     assert fixture.worker._held == {}
 
 
-def test_a_claim_that_was_lost_before_its_slot_was_free_is_not_run(fixture: Fixture) -> None:
+def test_a_claim_that_was_lost_before_its_slot_was_free_is_not_run(fixture: OneWorker) -> None:
     ran = threading.Event()
     fixture.act = lambda ctx, payload: ran.set()
     (claim,) = fixture.worker.claim(fixture.refs(1))
-    fixture.worker._held[claim.ref].lost.set()
+    fixture.worker._held[claim.ref].lost = True
     execute_claim(claim, fixture.worker)
     assert not ran.is_set()
     assert fixture.worker._held == {}
 
 
 def test_heartbeats_go_on_while_endings_are_always_waiting(
-    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+    fixture: OneWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "PRESENCE_SECONDS", 0.05)
     fixture.worker.start()
@@ -217,7 +191,7 @@ def test_heartbeats_go_on_while_endings_are_always_waiting(
 
 
 def test_a_draining_worker_claims_nothing_more_and_releases_what_has_not_begun(
-    fixture: Fixture,
+    fixture: OneWorker,
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
@@ -244,7 +218,7 @@ def test_a_draining_worker_claims_nothing_more_and_releases_what_has_not_begun(
 
 
 def test_a_worker_needs_two_connections_whatever_it_does(house: House) -> None:
-    fixture = Fixture(house, slots=50)
+    fixture = OneWorker(house, slots=50)
     pool = house.engine.pool
     assert isinstance(pool, MeasuredPool)
     pool.read_stats("test")

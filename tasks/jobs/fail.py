@@ -1,0 +1,48 @@
+"""``fail``: fails as it is asked to, ``times`` times, then succeeds. For trying things out."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tasks.errors import DependencyFailure, Permanent, Poison, ResourceViolation, TimeLimit
+from tasks.registry import job_type
+from tasks.runtime.context import JobContext
+
+
+class FailPayload(BaseModel):
+    """How to fail."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    failure_class: Literal[
+        "APP_ERROR", "TIMEOUT", "DEPENDENCY", "POISON", "RESOURCE_VIOLATION", "PERMANENT"
+    ] = Field("APP_ERROR", alias="class")
+    #: Runs that fail before one succeeds; none given: all of them.
+    times: int | None = Field(None, ge=0)
+    #: What a DEPENDENCY failure asks to wait.
+    retry_after: float | None = Field(None, ge=0)
+
+
+@job_type("fail", pool="short", timeout=10, schema=FailPayload)
+def fail(ctx: JobContext, payload: dict[str, object]) -> object:
+    wanted = FailPayload.model_validate(payload)
+    failed = ctx.load_checkpoint() or 0
+    if wanted.times is not None and failed >= wanted.times:
+        return {"failed": failed}
+    ctx.checkpoint(failed + 1)
+    message = f"Failing for the {failed + 1}. time, as asked."
+    match wanted.failure_class:
+        case "TIMEOUT":
+            raise TimeLimit(message)
+        case "DEPENDENCY":
+            raise DependencyFailure("nowhere", message, retry_after=wanted.retry_after)
+        case "POISON":
+            raise Poison(message)
+        case "RESOURCE_VIOLATION":
+            raise ResourceViolation(message)
+        case "PERMANENT":
+            raise Permanent(message)
+        case _:
+            raise RuntimeError(message)

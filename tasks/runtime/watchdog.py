@@ -1,0 +1,247 @@
+"""Watchdog: ends the runs that do not end by themselves, with their process if it must.
+
+A native thread in every worker process, which no greenlet can hold up. A run that breaks a
+limit is told first: a ``Stop`` is raised inside it. One that goes on is settled under its
+lease, the other claims of the process are handed back without cost, and the process kills
+itself; whoever keeps the processes starts another one.
+
+Time counts only as far as the watchdog itself was running: a process that was frozen or
+starved owes nobody for that.
+
+Not guaranteed: anything while native code holds the interpreter lock. Then the watchdog does
+not run either, and the process dies of a timer of the system that the watchdog no longer
+winds up; the reaper finds its runs. Under prefork the parent is faster, see
+:mod:`tasks.runtime.overdue`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from random import Random
+
+from models.pools import POOLS
+from models.presence import LEAVE, PRESENCE_SECONDS
+from tasks.errors import LeaseLost, Stop, TimeLimit
+from tasks.runtime.claim import JobRef
+from tasks.runtime.closing import close_run, settlement_of, standing_of
+from tasks.runtime.held import Held
+from tasks.runtime.hub import Hub
+from tasks.runtime.last_word import LAST_WORD_SECONDS, RELEASE, Statement, connect_arguments, say
+from tasks.runtime.limits import MEGABYTE, hush_alarms, make_room
+from tasks.runtime.outcome import outcome_of
+from tasks.runtime.process import (
+    cpu_seconds,
+    is_green,
+    memory_bytes,
+    native_ident,
+    native_sleep,
+    start_native,
+)
+from tasks.runtime.settle import settled
+from tasks.runtime.tallies import ADD, Tallies, added
+from tasks.runtime.tally import count_run
+from tasks.runtime.violation import Bounds, Sight, violation_of
+from tasks.runtime.worker import Worker
+
+#: Rest between two looks.
+LOOK_SECONDS = 0.25
+#: What a run gets to end after it was told to.
+GRACE_SECONDS = 2.0
+#: … if it blocks the others meanwhile: their leases run out.
+BLOCKING_GRACE_SECONDS = 0.5
+
+
+class Watchdog:
+    """Watches over the runs of one worker."""
+
+    def __init__(self, worker: Worker, pools: Sequence[str], cancel_grace_seconds: float) -> None:
+        self._worker = worker
+        self._cancel_grace = cancel_grace_seconds
+        self._lease = min(POOLS[pool].lease_seconds for pool in pools)
+        self._connect = connect_arguments(worker.engine.url)
+        self._hub: Hub | None = None
+        self._thread = native_ident()
+        #: Seconds since a run was told to end, as far as it had the time to.
+        self._told: dict[JobRef, float] = {}
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to watch. Call it on the main thread, after all forking."""
+        self._thread = native_ident()
+        if is_green():
+            self._hub = Hub()
+        else:
+            hush_alarms()
+        self._wind_up()
+        start_native(self._watch)
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._stopped = True
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+    def _watch(self) -> None:
+        looked = time.monotonic()
+        while not self._stopped:
+            native_sleep(LOOK_SECONDS)
+            now = time.monotonic()
+            try:
+                self._wind_up()
+                self.look(now, min(now - looked, 2 * LOOK_SECONDS))
+            except Exception:  # noqa: BLE001 - whatever it is, somebody has to go on watching
+                note(traceback.format_exc())
+            looked = now
+
+    def _wind_up(self) -> None:
+        """The default of SIGVTALRM is death; it comes unless the timer is wound up again.
+
+        After a lease's time of computing, not of waiting: a process that is stopped for a
+        while must not die of it.
+        """
+        leases = [POOLS[held.claim.pool].lease_seconds for held in self._worker.held()]
+        signal.setitimer(signal.ITIMER_VIRTUAL, min(leases, default=self._lease))
+
+    def look(self, now: float, elapsed: float) -> None:
+        """Judge every run that had its chance; ``elapsed`` counts as watched."""
+        hub = self._hub
+        if hub is not None:
+            hub.look(elapsed)
+        blocker = hub.blocker if hub else None
+        guilty: list[tuple[Held, Stop]] = []
+        running = [held for held in self._worker.held() if held.running]
+        for held in running:
+            if hub and hub.silent_seconds and held is not blocker:
+                continue  # it cannot do anything as long as another one does not yield
+            if (stop := self._judge(held, now, elapsed)) is not None:
+                guilty.append((held, stop))
+        self._told = {
+            held.claim.ref: self._told[held.claim.ref]
+            for held in running
+            if held.claim.ref in self._told
+        }
+        if guilty:
+            self._end_process(guilty)
+        if hub and hub.silent_seconds > self._lease and running:
+            note("nobody yields, and no run is to blame: the leases are lost, so is this process")
+            kill_process()
+
+    def _judge(self, held: Held, now: float, elapsed: float) -> Stop | None:
+        """Tell a run that broke a limit to end; why, if it was told and did not."""
+        ref = held.claim.ref
+        stop = violation_of(self._sight(held, now), self._bounds(held))
+        if stop is None:
+            self._told.pop(ref, None)
+            held.strike = None
+            return None
+        if ref not in self._told:
+            self._told[ref] = 0.0
+            # Of its time limit it was told by its own timer, if it let that ring. Twice would
+            # be once too often: it may be cleaning up.
+            if self._blocking(held) or not isinstance(stop, TimeLimit):
+                self._tell(held, stop)
+            return None
+        self._told[ref] += elapsed
+        if isinstance(stop, LeaseLost):
+            return None  # its time limit still holds; nothing else is to be saved
+        urgent = self._blocking(held) > blocking_seconds(self._lease)
+        grace = BLOCKING_GRACE_SECONDS if urgent else GRACE_SECONDS
+        return stop if self._told[ref] >= grace else None
+
+    def _tell(self, held: Held, stop: Stop) -> None:
+        if self._hub is not None and self._blocking(held):
+            self._hub.strike(held, stop)
+        elif (interrupt := held.interrupt) is not None:
+            interrupt(stop)
+
+    def _blocking(self, held: Held) -> float:
+        """How long the run has kept the others from running."""
+        hub = self._hub
+        return hub.blocking_seconds if hub and held is hub.blocker else 0.0
+
+    def _bounds(self, held: Held) -> Bounds:
+        job_type = self._worker.types.get(held.claim.type)
+        own = self._hub is None  # a process of its own
+        return Bounds(
+            held.timeout_seconds,
+            self._cancel_grace,
+            POOLS[held.claim.pool].progress_seconds,
+            blocking_seconds(self._lease),
+            job_type.memory_mb if job_type and own else None,
+            job_type.cpu_seconds if job_type and own else None,
+        )
+
+    def _sight(self, held: Held, now: float) -> Sight:
+        measured = self._hub is None and held.memory_before > 0
+        return Sight(
+            held.ran(now),
+            0.0 if held.saving else now - held.moved,
+            self._blocking(held),
+            None if held.cancelled is None else now - held.cancelled,
+            held.lost,
+            (memory_bytes() - held.memory_before) / MEGABYTE if measured else 0.0,
+            cpu_seconds() - held.cpu_before if measured else 0.0,
+        )
+
+    def _end_process(self, guilty: Sequence[tuple[Held, Stop]]) -> None:
+        """Say the last word, then die. Whatever it meets, it dies in time."""
+        try:
+            self._worker.draining = True
+            make_room()
+            start_native(kill_process, LAST_WORD_SECONDS)
+            for held, stop in guilty:
+                note(f"job {held.claim.ref.id} does not end, so its process does: {stop}")
+            note("".join(traceback.format_stack(sys._current_frames()[self._thread], limit=10)))
+            say(self._connect, self._last_words(guilty))
+        except BaseException:  # noqa: BLE001 - there is nobody left to raise it to
+            note(traceback.format_exc())
+        finally:
+            kill_process()
+
+    def _last_words(self, guilty: Sequence[tuple[Held, Stop]]) -> list[Statement]:
+        worker, now, tallies = self._worker, time.monotonic(), Tallies()
+        settlements = []
+        for held, stop in guilty:
+            claim, ran = held.claim, held.ran(now)
+            job_type = worker.types.get(claim.type)
+            standing = standing_of(claim, worker.rules)
+            outcome, ending = close_run(claim, outcome_of(stop), job_type, standing, Random())
+            count_run(tallies, claim, job_type, outcome, ending, ran)
+            settlements.append(settlement_of(claim, ending, ran, held))
+        ended = {settlement.ref for settlement in settlements}
+        held_refs = [held.claim.ref for held in worker.held()]
+        innocent = [ref for ref in (*held_refs, *worker.unanswered()) if ref not in ended]
+        refs = {"ids": [ref.id for ref in innocent], "leases": [ref.lease for ref in innocent]}
+        return [
+            (worker.settle_sql, settled(settlements)),
+            (RELEASE, {**refs, "worker": worker.name}),
+            (ADD, added(tallies.take().items())),
+            (LEAVE, {"name": worker.name}),
+        ]
+
+
+def blocking_seconds(lease_seconds: float) -> float:
+    """How long a run may keep the others of its process from running.
+
+    Half a lease, and never so long that they cannot be handed back in time: the last
+    heartbeat may be a third of the lease and a pulse old when the blocking begins.
+    """
+    last_heartbeat = lease_seconds / 3 + PRESENCE_SECONDS
+    to_go = lease_seconds - last_heartbeat - BLOCKING_GRACE_SECONDS - 1.0
+    return max(1.0, min(lease_seconds / 2, to_go))
+
+
+def note(text: str) -> None:
+    """Into the log, past the locks of logging: a stuck run may hold one."""
+    os.write(2, f"watchdog: {text.rstrip()}\n".encode("utf-8", "replace"))
+
+
+def kill_process(seconds: float = 0.0) -> None:
+    """End this process, at once or after a while."""
+    if seconds:
+        native_sleep(seconds)
+    os.kill(os.getpid(), signal.SIGKILL)

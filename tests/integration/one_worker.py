@@ -1,0 +1,64 @@
+"""A worker inside the test's own process, whose jobs do what the test says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from models.blobs import open_blobs
+from tasks.retry import Limits
+from tasks.runtime.claim import JobRef
+from tasks.runtime.context import JobContext
+from tasks.runtime.execute import execute
+from tasks.runtime.worker import Worker
+from tests.integration.house import House
+
+
+class OneWorker:
+    """Runs jobs of the type ``echo``, which do what ``act`` does."""
+
+    def __init__(self, house: House, slots: int = 4, blobs: Path | None = None) -> None:
+        self.house = house
+        self.act: Any = lambda ctx, payload: payload
+        echo = replace(house.types["echo"], run=self._run, timeout_seconds=60.0, limits=Limits(3))
+        types = {**house.types, "echo": echo}
+        store = None if blobs is None else open_blobs(str(blobs))
+        self.worker = Worker(
+            house.engine, types, name="w1", pools=["short"], slots=slots, blobs=store
+        )
+        self.helpers = ThreadPoolExecutor(slots)
+
+    def _run(self, ctx: JobContext, payload: Any) -> Any:
+        return self.act(ctx, payload)
+
+    def refs(self, count: int, **fields: Any) -> tuple[JobRef, ...]:
+        """Dispatched jobs of the pool."""
+        for _ in range(count):
+            self.house.submit(pool="short", **fields)
+        return self.dispatched(count)
+
+    def dispatched(self, count: int) -> tuple[JobRef, ...]:
+        """Jobs of the pool's line."""
+        return tuple(JobRef(d.id, d.lease) for d in self.house.dispatch("short", count))
+
+    def execute(self, refs: tuple[JobRef, ...]) -> None:
+        execute(refs, self.worker, self.helpers)
+
+    def flush(self) -> None:
+        """Until everything that was posted is written."""
+        self.worker._ledger.submit(self.worker._presence(), 10)
+
+
+@contextmanager
+def one_worker(house: House, **options: Any) -> Iterator[OneWorker]:
+    """A worker for the length of a test."""
+    made = OneWorker(house, **options)
+    try:
+        yield made
+    finally:
+        made.worker.stop()
+        made.helpers.shutdown()

@@ -1,0 +1,92 @@
+"""What a job type may say of itself, and what is refused at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from models.pools import POOLS
+from tasks import registry
+from tasks.registry import JobType, job_type, load_types
+from tasks.retry import APP_ERROR_SECONDS
+from tasks.runtime.context import JobContext
+
+
+@pytest.fixture(autouse=True)
+def empty(monkeypatch: pytest.MonkeyPatch) -> dict[str, JobType]:
+    types: dict[str, JobType] = {}
+    monkeypatch.setattr(registry, "_types", types)
+    return types
+
+
+def nothing(ctx: JobContext, payload: Any) -> Any: ...
+
+
+def test_a_type_that_says_little_gets_what_its_pool_gives(empty: dict[str, JobType]) -> None:
+    job_type("quiet", pool="long")(nothing)
+    quiet, pool = empty["quiet"], POOLS["long"]
+    assert (quiet.limits.tries, quiet.memory_mb) == (pool.tries, pool.memory_mb)
+    assert quiet.limits.backoff_seconds == APP_ERROR_SECONDS
+    assert quiet.timeout_seconds == 300
+
+
+def test_what_a_type_says_counts(empty: dict[str, JobType]) -> None:
+    job_type(
+        "particular",
+        pool="short",
+        timeout=7,
+        tries=9,
+        backoff=[2, 3],
+        class_tries={"TIMEOUT": 4},
+        memory_mb=32,
+        cpu_seconds=1.5,
+    )(nothing)
+    said = empty["particular"]
+    assert (said.timeout_seconds, said.memory_mb, said.cpu_seconds) == (7, 32, 1.5)
+    assert said.limits.backoff_seconds == (2, 3)
+    assert said.limits.tries_for("APP_ERROR") == 9
+    assert said.limits.tries_for("TIMEOUT") == 4
+    assert said.limits.tries_for("RESOURCE_VIOLATION") == 2
+
+
+@pytest.mark.parametrize("name", ["", "9lives", "with space", "ümlaut", "a" * 101, "a/b", "a\nb"])
+def test_a_name_that_fits_nowhere_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="no name for a job type"):
+        job_type(name, pool="short")
+
+
+@pytest.mark.parametrize(
+    ("said", "refusal"),
+    [
+        ({"pool": "gpu"}, "unknown pool"),
+        ({"timeout": 0}, "at most 300 s"),
+        ({"timeout": -1}, "at most 300 s"),
+        ({"timeout": 301}, "at most 300 s"),
+        ({"timeout": float("nan")}, "at most 300 s"),
+        ({"timeout": float("inf")}, "at most 300 s"),
+        ({"class_tries": {"TIMEOUT": 2, "BOREDOM": 1}}, "BOREDOM"),
+        ({"class_tries": {"TIMEOUT": 0}}, "one try"),
+        ({"tries": 0}, "one try"),
+        ({"backoff": []}, "none below 0"),
+        ({"backoff": [1, -1]}, "none below 0"),
+        ({"backoff": [float("nan")]}, "none below 0"),
+        ({"memory_mb": 0}, "more than nothing"),
+        ({"cpu_seconds": -0.5}, "more than nothing"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused(said: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(ValueError, match=refusal):
+        job_type("odd", **{"pool": "medium", **said})
+
+
+def test_two_functions_cannot_have_one_name() -> None:
+    job_type("twice", pool="short")(nothing)
+    job_type("twice", pool="short")(nothing)  # its module was imported again
+    with pytest.raises(ValueError, match="registered twice"):
+        job_type("twice", pool="short")(lambda ctx, payload: None)
+
+
+def test_a_module_that_is_not_there_is_an_error_and_not_a_job_less() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        load_types("no.such.module")

@@ -1,0 +1,101 @@
+"""What a run adds to the counts, and what it does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from random import Random
+
+import pytest
+
+from models.pools import POOLS
+from models.states import FailureClass
+from tasks.errors import DependencyFailure, Permanent
+from tasks.registry import load_types
+from tasks.retry import Standing
+from tasks.runtime.claim import Claim, JobRef
+from tasks.runtime.closing import close_run
+from tasks.runtime.outcome import (
+    Failed,
+    HandedBack,
+    Outcome,
+    Released,
+    Snoozed,
+    Succeeded,
+    Withdrawn,
+    outcome_of,
+)
+from tasks.runtime.tallies import Tallies
+from tasks.runtime.tally import count_run
+
+ECHO = load_types()["echo"]
+SCORE = load_types()["score_application"]
+CLAIM = Claim(JobRef("id", 1), 7, "echo", "short", 0, 0, 0, 0, None, datetime.now(UTC), {}, None)
+SCORING = replace(CLAIM, type="score_application", pool="medium")
+
+Counts = dict[tuple[str, str], tuple[int, int]]
+
+
+def counts(outcome: Outcome, claim: Claim = CLAIM, run_seconds: float = 0.1) -> Counts:
+    job_type = SCORE if claim is SCORING or claim.type == SCORE.name else ECHO
+    tallies = Tallies()
+    outcome, ending = close_run(claim, outcome, job_type, Standing(), Random(1))
+    count_run(tallies, claim, job_type, outcome, ending, run_seconds)
+    return tallies.take()
+
+
+def test_a_first_run_that_succeeds_is_counted_by_type_tenant_and_hour() -> None:
+    assert counts(Succeeded("{}")) == {
+        ("hour", "7"): (1, 0),
+        ("type", "echo"): (1, 0),
+        ("violation", "echo"): (1, 0),
+        ("retry", "7"): (1, 0),
+    }
+
+
+def test_a_failure_that_is_retried_uses_the_budget() -> None:
+    failed = Failed(FailureClass.APP_ERROR, "no")
+    seen = counts(failed)
+    assert (seen["type", "echo"], seen["retry", "7"]) == ((1, 1), (1, 1))
+    seen = counts(failed, replace(CLAIM, attempt=1))
+    assert seen["retry", "7"] == (0, 1), "only the first run is a first run"
+    seen = counts(failed, replace(CLAIM, attempt=4))
+    assert ("retry", "7") not in seen, "the last try: no retry granted"
+
+
+def test_a_permanent_failure_speaks_against_the_type_and_costs_no_budget() -> None:
+    seen = counts(outcome_of(Permanent("no")))
+    assert (seen["type", "echo"], seen["retry", "7"]) == ((1, 1), (1, 0))
+
+
+def test_a_dependency_that_fails_speaks_against_nobody_else() -> None:
+    seen = counts(outcome_of(DependencyFailure("claude")), SCORING)
+    assert seen == {("hour", "7"): (1, 0), ("dependency", "claude"): (1, 1)}
+    assert counts(Succeeded("{}"), SCORING)["dependency", "claude"] == (1, 0)
+
+
+def test_a_dependency_is_counted_under_a_name_the_table_can_hold() -> None:
+    odd = DependencyFailure("\x00bad\ud800" + "x" * 200)
+    [name] = [name for kind, name in counts(outcome_of(odd)) if kind == "dependency"]
+    assert name.startswith("bad?") and len(name) <= 100
+
+
+def test_a_run_beyond_its_pools_bound_is_a_violation() -> None:
+    bound = POOLS["short"].bound_seconds
+    assert bound is not None
+    assert counts(Succeeded("{}"), run_seconds=bound)["violation", "echo"] == (1, 0)
+    assert counts(Succeeded("{}"), run_seconds=bound + 0.01)["violation", "echo"] == (1, 1)
+
+
+@pytest.mark.parametrize("outcome", [Released(), HandedBack(), Snoozed(1.0), Withdrawn()])
+def test_what_was_put_off_handed_back_or_withdrawn_is_no_run(outcome: Outcome) -> None:
+    assert counts(outcome) == {}
+
+
+def test_counts_are_taken_once() -> None:
+    tallies = Tallies()
+    tallies.add("hour", "1")
+    tallies.add("hour", "1", bad=1)
+    assert tallies.unwritten("hour", "1") == (2, 1)
+    assert tallies.take() == {("hour", "1"): (2, 1)}
+    assert tallies.unwritten("hour", "1") == (0, 0)
