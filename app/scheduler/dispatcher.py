@@ -1,23 +1,23 @@
 """Dispatcher: the line of each pool flows to the broker, bounded by the window.
 
 It also keeps the express lane: while a pool has no line, the API may dispatch in the
-request, up to a credit of free slots.
+request, up to a credit of free slots. What is held back (see :mod:`app.scheduler.holds`)
+makes no line: it stands aside and closes no lane.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine
 
-from app.dispatch.mark import mark, release
+from app.dispatch.mark import Dispatch, mark, release
 from app.dispatch.publish import Publisher
-from app.dispatch.window import smoothed_rate, window
+from app.dispatch.window import window
 from app.errors import BrokerUnavailable
 from app.scheduler.leader import STILL_LEADER, Leader
+from app.scheduler.pools import Pools, PoolState, others_queued
 from models.pools import POOLS
-from models.presence import PRESENCE_LOST_SECONDS
 from models.session import connection
 
 logger = logging.getLogger(__name__)
@@ -26,31 +26,9 @@ logger = logging.getLogger(__name__)
 BATCH = 500
 #: Pause between two looks for a broker that is away.
 BROKER_RETRY_SECONDS = 0.5
-#: The rate of endings is taken over this long: ten that end in step are no rate of hundreds.
-RATE_SECONDS = 1.0
 #: A permission is renewed this often even if nothing changed.
 GRANT_SECONDS = 1.0
 
-READ_POOLS = f"""
-    SELECT pool.name,
-           coalesce(counts.queued, 0), coalesce(counts.in_flight, 0), coalesce(counts.ended, 0),
-           coalesce(alive.slots, 0), coalesce(alive.workers, 0), coalesce(lane.credit, -1)
-    FROM unnest(%(pools)s::text[]) AS pool (name)
-    LEFT JOIN (
-        SELECT pool, sum(queued)::bigint AS queued,
-               sum(dispatched + running)::bigint AS in_flight,
-               sum(succeeded + dead)::bigint AS ended
-        FROM job_counts WHERE tenant_id = 0 GROUP BY pool
-    ) AS counts ON counts.pool = pool.name
-    LEFT JOIN (
-        SELECT unnest(pools) AS pool, sum(slots)::int AS slots, count(*)::int AS workers
-        FROM processes
-        WHERE kind = 'worker' AND NOT draining
-          AND heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds'
-        GROUP BY 1
-    ) AS alive ON alive.pool = pool.name
-    LEFT JOIN express_lanes AS lane ON lane.pool = pool.name
-"""
 GRANT = f"""
     INSERT INTO express_lanes AS lane (pool, credit)
     SELECT %(pool)s, %(credit)s WHERE {STILL_LEADER}
@@ -58,31 +36,14 @@ GRANT = f"""
 """
 
 
-@dataclass(frozen=True, slots=True)
-class PoolState:
-    """A pool as the scheduler sees it now."""
-
-    name: str
-    queued: int
-    in_flight: int
-    #: Jobs that were run to an end since the beginning; what expired took no slot.
-    ended: int
-    #: Slots of living workers.
-    slots: int
-    #: Living worker processes.
-    workers: int
-    #: Credit of the express lane; -1 if it was never granted.
-    credit: int
-
-
 class Dispatcher:
     """Keeps every pool supplied from its line."""
 
-    def __init__(self, engine: Engine, leader: Leader, publisher: Publisher) -> None:
+    def __init__(self, engine: Engine, leader: Leader, publisher: Publisher, pools: Pools) -> None:
         self._engine = engine
         self._leader = leader
         self._publisher = publisher
-        self._rates: dict[str, tuple[float, int, float]] = {}
+        self._pools = pools
         self._granted: dict[str, float] = {}
         self._broker_due = 0.0
         self._broker_away = False
@@ -92,28 +53,16 @@ class Dispatcher:
         if not self._reach_broker(now):
             return 0
         dispatched = 0
-        for pool in self._read_pools():
-            room = window(pool.slots, self._rate(pool, now)) - pool.in_flight
+        for pool in self._pools.read(now):
+            room = window(pool.slots, pool.ended_per_second) - pool.in_flight
             if pool.queued > 0 and room > 0:
                 dispatched += self._dispatch(pool, min(room, BATCH), now)
             self._grant(pool, now)
         return dispatched
 
-    def _read_pools(self) -> list[PoolState]:
-        with connection(self._engine) as taken:
-            rows = taken.exec_driver_sql(READ_POOLS, {"pools": list(POOLS)}).all()
-        return [PoolState(*row) for row in rows]
-
-    def _rate(self, pool: PoolState, now: float) -> float:
-        rate, ended, at = self._rates.get(pool.name, (0.0, pool.ended, now))
-        if now - at >= RATE_SECONDS or pool.name not in self._rates:
-            rate = smoothed_rate(rate, pool.ended - ended, now - at)
-            self._rates[pool.name] = (rate, pool.ended, now)
-        return rate
-
     def _dispatch(self, pool: PoolState, room: int, now: float) -> int:
         """Mark, then publish. Dying in between loses a message, which the reaper finds."""
-        dispatches = mark(self._engine, pool.name, room, self._leader.epoch or 0)
+        dispatches = self._mark(pool, room, now)
         if not dispatches:
             return 0
         try:
@@ -125,10 +74,29 @@ class Dispatcher:
         self._leader.broker_seen = True
         return len(dispatches)
 
+    def _mark(self, pool: PoolState, room: int, now: float) -> list[Dispatch]:
+        """Mark what is not held. Holds are read for each pool: probes count over all of them.
+
+        A throttled tenant comes first with its one job: finding it may mean a walk along the
+        whole line, which is made once a job and not once a turn.
+        """
+        epoch = self._leader.epoch or 0
+        holds = self._pools.holds(now)
+        throttled = holds.tenants.get(pool.name, {})
+        marked: list[Dispatch] = []
+        for tenant_id, tenant in throttled.items():
+            left = min(tenant.room, room - len(marked))
+            if left > 0 and tenant.queued > 0:
+                marked += mark(self._engine, pool.name, left, epoch, holds.lanes, only=tenant_id)
+        left = room - len(marked)
+        if left > 0 and others_queued(pool, holds) > 0:
+            marked += mark(self._engine, pool.name, left, epoch, holds.lanes, without=throttled)
+        return marked
+
     def _grant(self, pool: PoolState, now: float) -> None:
         """Open the express lane for the free slots, or close it while there is a line."""
         free = pool.slots - pool.in_flight
-        credit = max(0, free) if pool.queued <= 0 and not self._broker_away else 0
+        credit = max(0, free) if pool.ready <= 0 and not self._broker_away else 0
         fresh = now - self._granted.get(pool.name, -GRANT_SECONDS) < GRANT_SECONDS
         if credit == pool.credit and fresh:
             return

@@ -5,21 +5,27 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass, field
-from typing import Protocol
 
 from celery import Celery
 from sqlalchemy import Engine
 
 from app.config import Settings
 from app.dispatch.publish import Publisher
+from app.scheduler.collector import Collector
 from app.scheduler.dispatcher import Dispatcher
 from app.scheduler.expirer import Expirer
+from app.scheduler.housekeeping import Housekeeping
 from app.scheduler.leader import RENEW_SECONDS, Leader
+from app.scheduler.pools import Pools
 from app.scheduler.promoter import Promoter
 from app.scheduler.reaper import Reaper
+from app.scheduler.retirer import Kept, Retirer
+from app.scheduler.rhythm import Rhythm
+from app.scheduler.warden import warden
+from models.blobs import open_blobs
 from models.errors import StateStoreError
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave, process_name
+from tasks.registry import load_types
 
 logger = logging.getLogger(__name__)
 
@@ -30,24 +36,9 @@ BUSY_SECONDS = 0.002
 AWAY_SECONDS = 0.5
 #: Nothing is reaped for so long after that.
 REAP_REST_SECONDS = 3.0
-
-
-class Role(Protocol):
-    """Something the scheduler does again and again."""
-
-    def run_once(self, now: float) -> int:
-        """Do it; how many jobs were touched."""
-
-
-@dataclass(slots=True)
-class Rhythm:
-    """A role and how often it is called."""
-
-    role: Role
-    every_seconds: float
-    #: Called by standbys too.
-    always: bool = False
-    due: float = field(default=0.0)
+#: Rest of a role that failed by its own fault.
+FAILED_SECONDS = 5.0
+DAY_SECONDS = 86_400.0
 
 
 class Announcer:
@@ -70,18 +61,36 @@ class SchedulerService:
         self._name = process_name("scheduler")
         self._leader = Leader(engine, self._name)
         self._publisher = Publisher(celery, settings.publish_seconds)
-        self._reaping = Rhythm(Reaper(engine, self._leader), 1.0)
+        pools = Pools(engine)
+        types = load_types(settings.job_modules)
+        self._reaping = Rhythm(Reaper(engine, self._leader, types), 1.0)
         self._rhythms = [
             Rhythm(self._leader, RENEW_SECONDS, always=True),
             Rhythm(Announcer(engine, self._name), PRESENCE_SECONDS, always=True),
             self._reaping,
             Rhythm(Expirer(engine, self._leader), 1.0),
-            Rhythm(Promoter(engine, self._leader), 0.1),
-            Rhythm(Dispatcher(engine, self._leader, self._publisher), 0.0),
+            *warden(engine, self._leader, types),
+            Rhythm(Promoter(engine, self._leader, pools, settings.promote_per_second), 0.05),
+            Rhythm(Dispatcher(engine, self._leader, self._publisher, pools), 0.0),
         ]
+        blobs = open_blobs(settings.blob_url)
+        kept = Kept(
+            finished=settings.keep_finished_days * DAY_SECONDS,
+            dead=settings.keep_dead_days * DAY_SECONDS,
+            events=settings.keep_events_days * DAY_SECONDS,
+            keys=settings.keep_keys_hours * 3600.0,
+        )
+        self._housekeeping = Housekeeping(
+            self._leader,
+            [
+                Rhythm(Retirer(engine, self._leader, blobs, kept), 0.0),
+                Rhythm(Collector(engine, self._leader, blobs), 0.0),
+            ],
+        )
 
     def run(self, stop: threading.Event) -> None:
         """Turn until ``stop`` is set, then hand over at once."""
+        self._housekeeping.start()
         away = False
         while not stop.is_set():
             try:
@@ -101,6 +110,7 @@ class SchedulerService:
             leave(self._engine, self._name)
         except StateStoreError as error:
             logger.warning("could not hand over: %s", error)
+        self._housekeeping.stop()
 
     def run_once(self, now: float) -> int:
         """Call every role that is due; how many jobs were touched."""
@@ -109,5 +119,11 @@ class SchedulerService:
             if now < rhythm.due or not (rhythm.always or self._leader.epoch):
                 continue
             rhythm.due = now + rhythm.every_seconds
-            touched += rhythm.role.run_once(now)
+            try:
+                touched += rhythm.role.run_once(now)
+            except StateStoreError:
+                raise  # everybody's trouble
+            except Exception:  # one role's trouble must not keep the others from their work
+                logger.exception("%s failed", type(rhythm.role).__name__)
+                rhythm.due = now + FAILED_SECONDS
         return touched

@@ -3,73 +3,62 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from app.admission.admit import ADMIT
+from app.admission import Entry, Key, Submission
+from app.admission.admit import admit_group
+from app.api.gauges import READ_AGES, READ_DEAD_LETTERS, READ_DUE_AGES, READ_TROUBLE
 from app.api.leaderboard import READ_FIRST_PAGE, READ_PAGE
-from app.api.metrics import READ_AGES
 from app.api.ranks import READ_RANKS
 from app.api.views import READ_APPLICATIONS
 from app.dispatch.mark import MARK, RELEASE
+from app.jobs.cancel import CANCEL
+from app.jobs.replay import replay_ids, replay_matching
+from app.scheduler.circuits import READ_CIRCUITS
+from app.scheduler.collector import FIND_ORPHANS
 from app.scheduler.expirer import EXPIRE
-from app.scheduler.promoter import PROMOTE
-from app.scheduler.reaper import REAP
+from app.scheduler.holds import READ_HOLDS
+from app.scheduler.pools import COUNT_READY, READ_POOLS
+from app.scheduler.promoter import FIND_DUE, PROMOTE
+from app.scheduler.reaper import FIND_LOST, REAP
+from app.scheduler.retirer import RETIRE_EVENTS, RETIRE_JOBS, RETIRE_KEYS, RETIRE_TALLIES
+from app.scheduler.spikes import READ_HOURS
+from app.scheduler.windows import READ_WINDOWS
 from models.ids import new_id
-from tasks.runtime.claim import CLAIM
-from tasks.runtime.heartbeat import BEAT
-from tasks.runtime.settle import settle_statement
+from models.states import JobStatus
+from tasks.runtime.checkpoint import Saving, save_group
+from tasks.runtime.claim import CLAIM, JobRef
+from tasks.runtime.heartbeat import BEAT, READ_CANCELLED, REPORT
+from tasks.runtime.outcome import Ending
+from tasks.runtime.rules import READ_RULES
+from tasks.runtime.settle import Settlement, settle_group, settle_statement
 from tests.integration.house import House
-
-#: Most rows have ended long ago; the line is long; little is in flight or put off.
-FILL = """
-    WITH filled AS (
-        INSERT INTO jobs (id, tenant_id, type, pool, payload, status, priority, execute_at,
-                          lease, lease_expires_at)
-        SELECT gen_random_uuid(), 1, 'score_application', 'medium', '{}',
-               status, n %% 3, now() + n * interval '1 second', 1, now() + interval '1 minute'
-        FROM (VALUES ('succeeded'::job_status, 36000), ('dead', 2000), ('cancelled', 1000),
-                     ('queued', 10000), ('scheduled', 700), ('dispatched', 100),
-                     ('running', 200)) AS part (status, jobs),
-             generate_series(1, part.jobs) AS n
-        RETURNING id, status
-    )
-    INSERT INTO applications (id, tenant_id, candidate, role, score)
-    SELECT id, 1, 'Ada', 'general',
-           CASE status WHEN 'succeeded' THEN round((random() * 100)::numeric, 2) END
-    FROM filled
-"""
+from tests.integration.plans import (
+    FILL,
+    GROWING,
+    assert_walks,
+    indexes_in,
+    pages_read,
+    plan_of,
+    plan_of_call,
+    refs,
+)
 
 
 @pytest.fixture(scope="module")
 def filled(api_house: House) -> House:
-    """50,000 jobs and their applications, with fresh statistics."""
-    api_house.execute(FILL)
-    for table in ("jobs", "applications", "leaders", "express_lanes", "tenants"):
-        api_house.execute(f"ANALYZE {table}")
+    """50,000 jobs and what belongs to them, with fresh statistics."""
+    for sql in FILL:
+        api_house.execute(sql)
     return api_house
 
 
-def plan_of(house: House, sql: str, **parameters: Any) -> str:
-    with house.engine.connect() as connection:
-        rows = connection.exec_driver_sql(f"EXPLAIN {sql}", parameters)
-        return "\n".join(row[0] for row in rows)
-
-
-def indexes_in(plan: str) -> set[str]:
-    return set(re.findall(r"Index (?:Only )?Scan (?:Backward )?(?:using|on) (\w+)", plan))
-
-
-def assert_walks(plan: str, *indexes: str) -> None:
-    """These indexes, and no table of many rows from end to end."""
-    assert indexes_in(plan) == set(indexes), plan
-    assert not re.search(r"Seq Scan on (jobs|applications)", plan), plan
-
-
-def refs(house: House, status: str, count: int) -> dict[str, list[Any]]:
-    rows = house.query("SELECT id FROM jobs WHERE status = %s LIMIT %s", status, count)
-    return {"ids": [row.id for row in rows], "leases": [1] * len(rows)}
+def marking(**changes: Any) -> dict[str, Any]:
+    usual = {"pool": "medium", "room": 20, "epoch": 1, "lanes": [], "rooms": [], "without": []}
+    return {**usual, "only": None, **changes}
 
 
 #: As many as gather in a group: one, some, and the largest group there is.
@@ -77,31 +66,75 @@ GROUPS = pytest.mark.parametrize("size", [1, 20, 500])
 
 
 @pytest.mark.parametrize("room", [1, 20, 500])
-def test_mark_walks_the_line_from_its_head(filled: House, room: int) -> None:
-    plan = plan_of(filled, MARK, pool="medium", room=room, epoch=1)
+def test_mark_walks_each_lane_from_its_head(filled: House, room: int) -> None:
+    plan = plan_of(filled, MARK, **marking(room=room))
     assert_walks(plan, "jobs_line", "jobs_pkey")
-    assert "Sort" not in plan
+    assert plan.count("Sort Key") == 1, "only what the lanes gave is put in order"
+
+
+@pytest.mark.parametrize(
+    "holds",
+    [
+        {},
+        {"lanes": ["claude"], "rooms": [0]},
+        {"lanes": ["claude"], "rooms": [3]},
+        {"without": [7]},
+    ],
+)
+def test_a_mark_costs_the_same_however_long_the_line_is(
+    filled: House, holds: dict[str, Any]
+) -> None:
+    longer = pages_read(filled, MARK, **marking(**holds))
+    shorter = pages_read(filled, MARK, **marking(pool="short", **holds))
+    assert longer <= 1.5 * shorter, "33 times as many wait"
 
 
 def test_promote_walks_the_due(filled: House) -> None:
-    plan = plan_of(filled, PROMOTE, epoch=1)
+    plan = plan_of(
+        filled, PROMOTE, pool="medium", room=100, most=100, lanes=[], tenants=[], epoch=1
+    )
     assert_walks(plan, "jobs_due", "jobs_pkey")
+    assert_walks(plan_of(filled, FIND_DUE, pools=["short", "medium", "long"]), "jobs_due")
 
 
-def test_reap_looks_at_what_is_in_flight(filled: House) -> None:
-    plan = plan_of(filled, REAP, epoch=1)
-    assert_walks(plan, "jobs_in_flight", "jobs_pkey")
+def test_the_reaper_looks_at_what_is_in_flight(filled: House) -> None:
+    assert_walks(plan_of(filled, FIND_LOST, epoch=1), "jobs_in_flight")
 
 
 @GROUPS
-def test_claim_finds_its_rows_by_key(filled: House, size: int) -> None:
-    plan = plan_of(filled, CLAIM, worker="w1", **refs(filled, "dispatched", size))
+def test_reap_finds_its_rows_by_key(filled: House, size: int) -> None:
+    lost = refs(filled, "running", size)
+    count = len(lost["ids"])
+    plan = plan_of(
+        filled,
+        REAP,
+        **lost,
+        statuses=["queued"] * count,
+        tries_spent=[0] * count,
+        crashed=[True] * count,
+        delays=[0.0] * count,
+        error_classes=["WORKER_CRASH"] * count,
+        error_messages=["lost"] * count,
+    )
     assert_walks(plan, "jobs_pkey")
 
 
 @GROUPS
-def test_beat_finds_its_rows_by_key(filled: House, size: int) -> None:
-    assert_walks(plan_of(filled, BEAT, **refs(filled, "running", size)), "jobs_pkey")
+def test_claim_finds_its_rows_by_key(filled: House, size: int) -> None:
+    held = refs(filled, "dispatched", size)
+    plan = plan_of(filled, CLAIM, worker="w1", again=[False] * len(held["ids"]), **held)
+    assert_walks(plan, "jobs_pkey")
+
+
+@GROUPS
+def test_beat_and_report_find_their_rows_by_key(filled: House, size: int) -> None:
+    held = refs(filled, "running", size)
+    assert_walks(plan_of(filled, BEAT, **held), "jobs_pkey")
+    assert_walks(plan_of(filled, REPORT, **held, progress=["{}"] * size), "jobs_pkey")
+
+
+def test_cancelled_runs_are_found_without_a_look_at_the_others(filled: House) -> None:
+    assert_walks(plan_of(filled, READ_CANCELLED, worker="w1"), "jobs_cancelling")
 
 
 @GROUPS
@@ -110,53 +143,63 @@ def test_release_finds_its_rows_by_key(filled: House, size: int) -> None:
 
 
 @GROUPS
-def test_settle_finds_its_rows_and_their_applications_by_key(filled: House, size: int) -> None:
-    held = refs(filled, "running", size)
-    count = len(held["ids"])
-    plan = plan_of(
-        filled,
-        settle_statement(filled.types.values()),
-        **held,
-        statuses=["succeeded"] * count,
-        tries_spent=[1] * count,
-        deferrals=[0] * count,
-        delays=[0.0] * count,
-        runs=[1.5] * count,
-        results=['{"score": 50, "rationale": "because"}'] * count,
-        error_classes=[None] * count,
-        error_messages=[None] * count,
-    )
+@pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.DEAD])
+def test_settle_finds_its_rows_and_their_applications_by_key(
+    filled: House, size: int, status: JobStatus
+) -> None:
+    ending = Ending(status, result='{"score": 50, "rationale": "because"}')
+    group = [
+        Settlement(JobRef(job_id, 1), ending, 1.5)
+        for job_id in refs(filled, "running", size)["ids"]
+    ]
+    statement = settle_statement(filled.types.values())
+    plan = plan_of_call(filled, lambda: settle_group(filled.engine, statement, group))
     assert_walks(plan, "jobs_pkey", "applications_pkey")
 
 
 @GROUPS
-def test_admit_looks_at_no_other_job(filled: House, size: int) -> None:
-    plan = plan_of(
-        filled,
-        ADMIT,
-        ids=[new_id() for _ in range(size)],
-        tenants=[1] * size,
-        types=["score_application"] * size,
-        pools=["medium"] * size,
-        payloads=["{}"] * size,
-        priorities=[0] * size,
-        execute_at=[None] * size,
-        not_after=[None] * size,
-        traceparents=[None] * size,
-        candidates=["Ada"] * size,
-        roles=["general"] * size,
-        express=True,
-    )
-    assert not re.search(r"Scan (using|on) (jobs|applications)", plan), plan
+def test_a_checkpoint_finds_its_rows_by_key(filled: House, size: int) -> None:
+    group = [
+        Saving(JobRef(job_id, 1), "{}", None) for job_id in refs(filled, "running", size)["ids"]
+    ]
+    plan = plan_of_call(filled, lambda: save_group(filled.engine, group))
+    assert_walks(plan, "jobs_pkey", "checkpoints_pkey")
+
+
+@GROUPS
+@pytest.mark.parametrize("key", [None, Key("again", b"digest")])
+def test_admit_looks_at_no_other_job(filled: House, size: int, key: Key | None) -> None:
+    group = [
+        Entry((Submission(new_id(), 1, "echo", "medium", "{}", candidate="Ada", role="x"),), key)
+        for _ in range(size)
+    ]
+    plan = plan_of_call(filled, lambda: admit_group(filled.engine, group, express=True))
+    assert not re.search(rf"Scan (using|on) ({GROWING})\b", plan), plan
+
+
+@pytest.mark.parametrize("status", ["queued", "succeeded"])
+def test_cancel_finds_its_row_by_key(filled: House, status: str) -> None:
+    (job_id,) = refs(filled, status, 1)["ids"]
+    assert_walks(plan_of(filled, CANCEL, id=job_id, tenant=1), "jobs_pkey")
+
+
+@GROUPS
+def test_replay_finds_its_rows_by_key_or_among_the_dead(filled: House, size: int) -> None:
+    dead = refs(filled, "dead", size)["ids"]
+    plan = plan_of_call(filled, lambda: replay_ids(filled.engine, 1, dead))
+    assert indexes_in(plan) <= {"jobs_pkey", "jobs_dead"}, plan
+    assert not re.search(rf"Seq Scan on ({GROWING})\b", plan), plan
+    late = datetime(2100, 1, 1, tzinfo=UTC)
+    plan = plan_of_call(filled, lambda: replay_matching(filled.engine, 1, before=late, limit=size))
+    assert_walks(plan, "jobs_pkey", "jobs_dead")
 
 
 @GROUPS
 @pytest.mark.parametrize("status", ["queued", "succeeded"])
 def test_poll_finds_its_rows_by_key(filled: House, size: int, status: str) -> None:
-    ids = refs(filled, status, size)["ids"]
-    plan = plan_of(filled, READ_APPLICATIONS, ids=ids)
+    plan = plan_of(filled, READ_APPLICATIONS, ids=refs(filled, status, size)["ids"])
     assert indexes_in(plan) - {"tenants_pkey"} == {"jobs_pkey", "applications_pkey"}, plan
-    assert not re.search(r"Seq Scan on (jobs|applications)", plan), plan
+    assert not re.search(rf"Seq Scan on ({GROWING})\b", plan), plan
 
 
 @GROUPS
@@ -186,10 +229,58 @@ def test_later_page_of_the_leaderboard_walks_the_ranking_from_where_it_is(
     assert "Filter" not in plan  # both walks start and end in the index
 
 
-def test_age_of_the_line_is_read_from_its_heads(filled: House) -> None:
-    plan = plan_of(filled, READ_AGES, pools=["short", "medium", "long"])
-    assert_walks(plan, "jobs_line")
+def test_metrics_are_read_from_the_ends_of_indexes(filled: House) -> None:
+    pools = ["short", "medium", "long"]
+    assert_walks(plan_of(filled, READ_AGES, pools=pools), "jobs_line")
+    assert_walks(plan_of(filled, READ_DUE_AGES, pools=pools), "jobs_due")
+    assert_walks(plan_of(filled, READ_DEAD_LETTERS), "jobs_dead")
+    assert "tallies_pkey" in indexes_in(plan_of(filled, READ_TROUBLE))
 
 
 def test_late_jobs_are_found_by_their_deadline(filled: House) -> None:
     assert "jobs_deadline" in indexes_in(plan_of(filled, EXPIRE, epoch=1))
+
+
+def test_the_scheduler_counts_pools_and_holds_without_counting_jobs(filled: House) -> None:
+    assert not re.search(r"Scan (using|on) jobs", plan_of(filled, READ_POOLS, pools=["medium"]))
+    plan = plan_of(filled, COUNT_READY, pools=["medium"], most=[21], held=["maps"])
+    assert_walks(plan, "jobs_line")
+    plan = plan_of(filled, READ_HOLDS)
+    assert indexes_in(plan) - {"job_counts_pkey"} == {"jobs_in_flight"}, plan
+
+
+def test_the_warden_reads_no_older_counts_than_it_needs(filled: House) -> None:
+    for plan in (
+        plan_of(filled, READ_WINDOWS, kind="crash", seconds=60.0),
+        plan_of(filled, READ_CIRCUITS, dependencies=["claude", "maps"]),
+        plan_of(filled, READ_HOURS),
+        plan_of(filled, READ_RULES),
+    ):
+        assert "tallies_pkey" in indexes_in(plan), plan
+        assert not re.search(r"Seq Scan on tallies", plan), plan
+
+
+def test_the_retirer_walks_from_the_oldest(filled: House) -> None:
+    plan = plan_of(
+        filled,
+        RETIRE_JOBS,
+        cursor="00000000-0000-0000-0000-000000000000",
+        finished=60.0,
+        dead=60.0,
+        epoch=1,
+    )
+    assert_walks(plan, "jobs_pkey", "attempts_pkey", "checkpoints_pkey", "applications_pkey")
+    for sql, index in (
+        (RETIRE_EVENTS, "events_pkey"),
+        (RETIRE_KEYS, "idempotency_keys_age"),
+        (RETIRE_TALLIES, "tallies_pkey"),
+    ):
+        plan = plan_of(filled, sql, seconds=60.0, epoch=1)
+        assert index in indexes_in(plan), plan
+        assert not re.search(rf"Seq Scan on ({GROWING})\b", plan), plan
+
+
+def test_orphans_are_looked_up_by_key(filled: House) -> None:
+    jobs = refs(filled, "succeeded", 200)["ids"]
+    plan = plan_of(filled, FIND_ORPHANS, keys=jobs, jobs=jobs, epoch=1)
+    assert_walks(plan, "jobs_pkey", "checkpoints_pkey")

@@ -1,28 +1,36 @@
-"""Roles of the scheduler, called directly: leader, promoter, dispatcher, reaper."""
+"""Roles of the scheduler, called directly: leader, dispatcher, expirer, reaper, express lane."""
 
 from __future__ import annotations
 
+import threading
+import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from celery import Celery
 
+from app.admission import Admitted, Entry, Submission
 from app.admission.admit import admit_group
-from app.admission.submission import Submission
+from app.config import Settings
+from app.scheduler import service
 from app.scheduler.dispatcher import Dispatcher
 from app.scheduler.expirer import Expirer
 from app.scheduler.leader import Leader
+from app.scheduler.pools import Pools
 from app.scheduler.promoter import Promoter
-from app.scheduler.reaper import CRASH_CAP, Reaper
+from app.scheduler.reaper import Reaper
 from models.ids import new_id
 from models.presence import Presence, announce
+from tasks.retry import CRASH_CAP
 from tasks.runtime.claim import JobRef
+from tests.integration.emptied import emptied
 from tests.integration.house import FakePublisher, House
 
 
 @pytest.fixture
-def house(engine: Engine) -> House:
-    return House(engine)
+def house(api_house: House) -> House:
+    return emptied(api_house)
 
 
 @pytest.fixture
@@ -33,7 +41,19 @@ def broker() -> FakePublisher:
 @pytest.fixture
 def dispatcher(house: House, broker: FakePublisher) -> Dispatcher:
     announce(house.engine, Presence("w1", "worker", ["medium"], slots=10))
-    return Dispatcher(house.engine, house.leader, broker)
+    return Dispatcher(house.engine, house.leader, broker, Pools(house.engine))
+
+
+@pytest.fixture
+def reaper(house: House) -> Reaper:
+    return Reaper(house.engine, house.leader, house.types)
+
+
+def entries(count: int, **fields: Any) -> list[Entry]:
+    """As many requests of one job each."""
+    return [
+        Entry((Submission(new_id(), 1, "echo", "medium", "{}", **fields),)) for _ in range(count)
+    ]
 
 
 def lane(house: House, pool: str = "medium") -> int:
@@ -61,7 +81,7 @@ def test_renewing_keeps_the_epoch_and_resigning_hands_over_at_once(house: House)
 
 
 def test_a_leader_that_was_overtaken_touches_nothing(
-    house: House, dispatcher: Dispatcher, broker: FakePublisher
+    house: House, dispatcher: Dispatcher, broker: FakePublisher, reaper: Reaper
 ) -> None:
     house.submit()
     house.submit(execute_at=datetime.now(UTC) + timedelta(milliseconds=1))
@@ -70,8 +90,10 @@ def test_a_leader_that_was_overtaken_touches_nothing(
     house.execute("UPDATE leaders SET epoch = epoch + 1")
     before = house.query("SELECT id, status, lease FROM jobs ORDER BY id")
     dispatcher.run_once(10.0)
-    Promoter(house.engine, house.leader).run_once(10.0)
-    Reaper(house.engine, house.leader).run_once(10.0)
+    promoter = Promoter(house.engine, house.leader, Pools(house.engine), per_second=1000)
+    promoter.run_once(10.0)
+    assert promoter.run_once(10.5) == 0
+    assert reaper.run_once(10.0) == 0
     assert house.query("SELECT id, status, lease FROM jobs ORDER BY id") == before
     assert broker.sent == []
     assert lane(house) == 0
@@ -165,10 +187,8 @@ def test_expired_jobs_do_not_open_the_window(
     house: House, dispatcher: Dispatcher, broker: FakePublisher
 ) -> None:
     past = datetime.now(UTC) - timedelta(seconds=1)
-    group = [Submission(new_id(), 1, "echo", "medium", "{}", not_after=past) for _ in range(500)]
-    admit_group(house.engine, group, express=False)
-    group = [Submission(new_id(), 1, "echo", "medium", "{}") for _ in range(200)]
-    admit_group(house.engine, group, express=False)
+    admit_group(house.engine, entries(500, not_after=past), express=False)
+    admit_group(house.engine, entries(200), express=False)
     for turn in range(100):
         dispatcher.run_once(turn * 0.3)
     assert len(broker.sent) == 20, "two rounds of ten slots, however many expired before"
@@ -182,28 +202,17 @@ def test_a_batch_goes_out_by_priority(
     assert [sent.id for sent in broker.sent] == [urgent, plain, later]
 
 
-def test_due_jobs_are_promoted_and_others_are_not(house: House) -> None:
-    soon = datetime.now(UTC) + timedelta(hours=1)
-    due, later = house.submit(execute_at=soon), house.submit(execute_at=soon)
-    assert house.job(due).status == "scheduled"
-    house.execute("UPDATE jobs SET execute_at = now() WHERE id = %s", due)
-    assert Promoter(house.engine, house.leader).run_once(0.0) == 1
-    assert house.job(due).status == "queued"
-    assert house.job(later).status == "scheduled"
-
-
-def test_a_lost_message_costs_neither_a_try_nor_a_crash(house: House) -> None:
+def test_a_lost_message_costs_neither_a_try_nor_a_crash(house: House, reaper: Reaper) -> None:
     job_id = house.submit()
     house.dispatch()
     house.expire_leases()
-    assert Reaper(house.engine, house.leader).run_once(0.0) == 1
+    assert reaper.run_once(0.0) == 1
     job = house.job(job_id)
     assert (job.status, job.attempt, job.crashes) == ("queued", 0, 0)
 
 
-def test_a_lost_worker_counts_as_a_crash_and_five_are_the_end(house: House) -> None:
+def test_a_lost_worker_counts_as_a_crash_and_five_are_the_end(house: House, reaper: Reaper) -> None:
     job_id = house.submit()
-    reaper = Reaper(house.engine, house.leader)
     for crash in range(1, CRASH_CAP + 1):
         (dispatch,) = house.dispatch()
         house.claim(JobRef(dispatch.id, dispatch.lease))
@@ -215,13 +224,58 @@ def test_a_lost_worker_counts_as_a_crash_and_five_are_the_end(house: House) -> N
         assert job.error_class == "WORKER_CRASH"
     assert house.job(job_id).finished_at is not None
     assert not house.miscounted()
+    attempts = house.query("SELECT * FROM attempts WHERE job_id = %s ORDER BY lease", job_id)
+    assert [(row.status, row.error_class, row.worker) for row in attempts] == [
+        *[("queued", "WORKER_CRASH", "w1")] * (CRASH_CAP - 1),
+        ("dead", "WORKER_CRASH", "w1"),
+    ]
+    (tally,) = house.query("SELECT name, sum(total) AS total FROM tallies GROUP BY kind, name")
+    assert (tally.name, tally.total) == ("1:medium", 3), "the first two may be its neighbours'"
 
 
-def test_a_lease_that_holds_is_not_reaped(house: House) -> None:
+def test_a_lease_that_holds_is_not_reaped(house: House, reaper: Reaper) -> None:
     house.start()
     house.submit()
     house.dispatch()
-    assert Reaper(house.engine, house.leader).run_once(0.0) == 0
+    assert reaper.run_once(0.0) == 0
+
+
+def test_a_worker_lost_to_the_time_limit_of_its_job_is_a_timeout(
+    house: House, reaper: Reaper
+) -> None:
+    """The last sign of life decides, however late the reaper comes."""
+    limit = house.types["echo"].timeout_seconds
+    claim = house.start()
+    outcomes = []
+    for alive, late in ((limit - 1, 3600), (limit + 1, 0), (limit + 1, 0)):
+        house.execute(
+            "UPDATE jobs SET started_at = now() - make_interval(secs => %s),"
+            " lease_expires_at = now() - make_interval(secs => %s) WHERE id = %s",
+            alive + 30 + late,
+            late + 0.001,
+            claim.ref.id,
+        )
+        assert reaper.run_once(0.0) == 1
+        job = house.job(claim.ref.id)
+        outcomes.append((job.status, job.error_class, job.attempt, job.crashes))
+        house.execute("UPDATE jobs SET status = 'queued' WHERE status = 'scheduled'")
+        for dispatch in house.dispatch():
+            house.claim(JobRef(dispatch.id, dispatch.lease))
+    assert outcomes == [
+        ("queued", "WORKER_CRASH", 0, 1),
+        ("scheduled", "TIMEOUT", 1, 1),
+        ("dead", "TIMEOUT", 2, 1),
+    ]
+
+
+def test_a_lost_run_that_somebody_cancelled_is_cancelled(house: House, reaper: Reaper) -> None:
+    claim = house.start()
+    house.execute("UPDATE jobs SET cancel_requested_at = now()")
+    house.expire_leases()
+    assert reaper.run_once(0.0) == 1
+    job = house.job(claim.ref.id)
+    assert (job.status, job.crashes) == ("cancelled", 1)
+    assert job.finished_at is not None
 
 
 def test_the_express_lane_opens_for_the_free_slots_of_a_pool_without_a_line(
@@ -250,8 +304,8 @@ def test_a_group_larger_than_the_credit_goes_to_the_line_whole(
     house: House, dispatcher: Dispatcher
 ) -> None:
     dispatcher.run_once(0.0)
-    group = [Submission(new_id(), 1, "echo", "medium", "{}") for _ in range(11)]
-    assert admit_group(house.engine, group, express=True) == [False] * 11
+    admitted = admit_group(house.engine, entries(11), express=True)
+    assert not any(one.express for one in admitted if isinstance(one, Admitted))
     assert lane(house) == 10
 
 
@@ -262,12 +316,42 @@ def test_an_old_permission_is_none(house: House, dispatcher: Dispatcher) -> None
 
 
 def test_admitting_the_same_group_again_changes_nothing(house: House) -> None:
-    group = [
-        Submission(new_id(), 1, "echo", "medium", "{}", candidate="Ada", role="general")
-        for _ in range(3)
-    ]
+    group = entries(3, candidate="Ada", role="general")
     admit_group(house.engine, group, express=False)
     admit_group(house.engine, group, express=False)
     assert house.query("SELECT count(*) FROM jobs")[0][0] == 3
     assert house.query("SELECT count(*) FROM applications")[0][0] == 3
     assert not house.miscounted()
+
+
+class Broken:
+    """A role that fails by its own fault."""
+
+    def run_once(self, now: float) -> int:
+        raise ValueError("no")
+
+
+def test_a_role_that_fails_does_not_keep_the_others_from_their_work(
+    house: House, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "close", lambda: None)
+    monkeypatch.setattr(service, "Publisher", lambda *_: broker)
+    monkeypatch.setattr(service, "Expirer", lambda *_: Broken())
+    house.leader.resign()
+    announce(house.engine, Presence("w1", "worker", ["medium"], slots=10))
+    job_id = house.submit()
+    scheduler = service.SchedulerService(house.engine, Celery(), Settings())
+    stop = threading.Event()
+    running = threading.Thread(target=scheduler.run, args=(stop,))
+    running.start()
+    try:
+        deadline = time.monotonic() + 10
+        while not broker.sent:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        stop.set()
+        running.join(10)
+    assert [sent.id for sent in broker.sent] == [job_id]
+    house.leader.run_once(0.0)
+    assert house.leader.epoch, "it handed over at once"

@@ -1,0 +1,161 @@
+"""What the dispatcher leaves in the line: lanes of broken dependencies, tenants that crash."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.scheduler.dispatcher import Dispatcher
+from app.scheduler.pools import Pools
+from models.presence import Presence, announce
+from tasks.retry.circuit import PROBES
+from tasks.runtime.claim import JobRef
+from tests.integration.emptied import emptied
+from tests.integration.house import FakePublisher, House
+
+
+@pytest.fixture
+def house(api_house: House) -> House:
+    house = emptied(api_house)
+    announce(house.engine, Presence("w1", "worker", ["medium", "long"], slots=10))
+    return house
+
+
+@pytest.fixture
+def broker() -> FakePublisher:
+    return FakePublisher()
+
+
+@pytest.fixture
+def dispatcher(house: House, broker: FakePublisher) -> Dispatcher:
+    return Dispatcher(house.engine, house.leader, broker, Pools(house.engine))
+
+
+def set_circuit(house: House, state: str, age: str = "1 minute") -> None:
+    house.execute(
+        "INSERT INTO circuits VALUES ('claude', %s, now() - %s::interval)"
+        " ON CONFLICT (dependency) DO UPDATE SET state = excluded.state,"
+        " changed_at = excluded.changed_at",
+        state,
+        age,
+    )
+
+
+def throttle(house: House, tenant_id: int, pool: str = "medium") -> None:
+    house.execute(
+        "INSERT INTO verdicts (kind, name) VALUES ('throttle', %s)", f"{tenant_id}:{pool}"
+    )
+
+
+def credit(house: House) -> int:
+    rows = house.query("SELECT credit FROM express_lanes WHERE pool = 'medium'")
+    return int(rows[0].credit)
+
+
+def test_priority_and_age_order_the_line_across_its_lanes(house: House) -> None:
+    plain, asking = house.submit(), house.submit(dependency="claude")
+    urgent = house.submit(dependency="maps", priority=5)
+    last = house.submit()
+    assert [d.id for d in house.dispatch(room=3)] == [urgent, plain, asking]
+    assert [d.id for d in house.dispatch(room=3)] == [last]
+
+
+def test_a_job_that_somebody_else_holds_costs_neither_room_nor_time(house: House) -> None:
+    held = [house.submit(dependency="claude"), house.submit(dependency="claude")]
+    free = [house.submit(dependency="claude"), house.submit()]
+    with house.engine.connect() as other:
+        scoped = other.execution_options(isolation_level="READ COMMITTED")
+        with scoped.begin():
+            lock = "SELECT FROM jobs WHERE id = ANY (%s::uuid[]) FOR UPDATE"
+            scoped.exec_driver_sql(lock, (held,))
+            assert [d.id for d in house.dispatch(room=2)] == free
+    assert [d.id for d in house.dispatch(room=2)] == held
+
+
+def test_an_open_circuit_parks_its_lane_and_nothing_else(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher
+) -> None:
+    parked = [house.submit(dependency="claude", priority=9) for _ in range(30)]
+    plain = house.submit()
+    set_circuit(house, "open")
+    dispatcher.run_once(0.0)
+    assert [d.id for d in broker.sent] == [plain]
+    assert {house.job(one).status for one in parked} == {"queued"}
+    dispatcher.run_once(0.1)
+    assert credit(house) == 9, "what is parked makes no line"
+    assert house.job(house.submit(express=True, dependency="claude")).status == "queued"
+    assert house.job(house.submit(express=True)).status == "dispatched"
+
+
+def test_a_half_open_circuit_lets_probes_through_over_all_pools(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher
+) -> None:
+    for pool in ("medium", "long"):
+        for _ in range(5):
+            house.submit(dependency="claude", pool=pool)
+    set_circuit(house, "half_open", age="1 second")
+    assert dispatcher.run_once(0.0) == 0, "workers have not heard of it yet"
+    set_circuit(house, "half_open")
+    assert dispatcher.run_once(0.1) == PROBES
+    assert dispatcher.run_once(0.2) == 0
+    probe = broker.sent[0]
+    house.claim(JobRef(probe.id, probe.lease))
+    assert dispatcher.run_once(0.3) == 0, "it still runs"
+    house.execute("UPDATE jobs SET status = 'succeeded' WHERE id = %s", probe.id)
+    assert dispatcher.run_once(0.4) == 1
+
+
+def test_a_run_from_before_the_change_is_no_probe(house: House, dispatcher: Dispatcher) -> None:
+    for _ in range(PROBES):
+        house.start(dependency="claude")
+    house.execute("UPDATE jobs SET dispatched_at = now() - interval '1 hour'")
+    house.submit(dependency="claude")
+    set_circuit(house, "half_open")
+    assert dispatcher.run_once(0.0) == 1
+
+
+def test_a_throttled_tenant_has_one_job_in_flight_and_delays_nobody(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher
+) -> None:
+    his = [house.submit(tenant_id=7, priority=9) for _ in range(25)]
+    others = [house.submit() for _ in range(5)]
+    throttle(house, 7)
+    dispatcher.run_once(0.0)
+    assert sorted(d.id for d in broker.sent) == sorted([his[0], *others])
+    assert dispatcher.run_once(0.1) == 0
+    assert credit(house) == 4, "his line is not the pool's"
+    assert house.job(house.submit(express=True, tenant_id=7)).status == "queued"
+    assert house.job(house.submit(express=True)).status == "dispatched"
+    house.claim(JobRef(his[0], 1))
+    house.execute("UPDATE jobs SET status = 'dead' WHERE id = %s", his[0])
+    assert dispatcher.run_once(0.2) == 1
+    assert broker.sent[-1].id == his[1]
+
+
+def test_a_tenant_is_throttled_in_one_pool_only(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher
+) -> None:
+    for pool in ("medium", "long"):
+        for _ in range(3):
+            house.submit(tenant_id=7, pool=pool)
+    throttle(house, 7, "long")
+    dispatcher.run_once(0.0)
+    assert sorted(d.pool for d in broker.sent) == ["long", "medium", "medium", "medium"]
+
+
+def test_what_is_ready_is_what_nothing_holds_back(house: House) -> None:
+    pools = Pools(house.engine)
+
+    def ready(now: float) -> int:
+        return next(pool.ready for pool in pools.read(now) if pool.name == "medium")
+
+    for _ in range(4):
+        house.submit()
+        house.submit(dependency="claude")
+        house.submit(tenant_id=7)
+    assert ready(0.0) == 12
+    set_circuit(house, "open")
+    assert ready(1.0) == 8
+    throttle(house, 7)
+    assert ready(2.0) == 8, "never too few: the throttled tenant's may be in either lane"
+    set_circuit(house, "closed")
+    assert ready(3.0) == 8

@@ -1,0 +1,83 @@
+"""``/metrics`` tells what the tables say; that it is answered is in the API's contract."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from app.api.gauges import read_gauges
+from app.api.metrics import tell
+from models.pools import POOLS
+from tests.integration.emptied import emptied
+from tests.integration.house import House
+
+SAMPLE = re.compile(r"^(fairline_\w+)(?:\{([^}]*)\})? ([0-9.e+]+)$", re.M)
+
+
+@pytest.fixture
+def house(api_house: House) -> House:
+    return emptied(api_house)
+
+
+def scrape(house: House) -> dict[str, float]:
+    with house.engine.connect() as connection:
+        text = tell(read_gauges(connection), POOLS)
+    families = re.findall(r"^# TYPE (\w+) ", text, re.M)
+    assert len(families) == len(set(families))
+    for line in text.splitlines():
+        assert line.startswith("# ") or SAMPLE.fullmatch(line), line
+    return {f"{name}{{{labels}}}": float(value) for name, labels, value in SAMPLE.findall(text)}
+
+
+def test_troubles_are_told(house: House) -> None:
+    for _ in range(2):
+        claim = house.start()
+        house.execute("UPDATE jobs SET status = 'dead' WHERE id = %s", claim.ref.id)
+    house.execute("UPDATE jobs SET type = 'so \"called\"' WHERE id = %s", claim.ref.id)
+    house.execute(
+        "INSERT INTO circuits VALUES ('claude', 'open'), ('maps', 'half_open'), ('mail', 'closed')"
+    )
+    house.execute(
+        "INSERT INTO verdicts (kind, name) VALUES ('quarantine', 'echo'),"
+        " ('throttle', '1:medium'), ('throttle', '2:medium')"
+    )
+    house.execute(
+        "INSERT INTO tallies VALUES ('violation', 'sleep', now(), 9, 4),"
+        " ('violation', 'sleep', now() - interval '5 minutes', 3, 1),"
+        " ('violation', 'sleep', now() - interval '61 minutes', 9, 9),"
+        " ('retry', '1', now(), 3, 2), ('retry', '2', now(), 3, 1),"
+        " ('retry', '2', now() - interval '11 minutes', 3, 1)"
+    )
+    told = scrape(house)
+    assert told['fairline_dead_letters{type="echo"}'] == 1
+    assert told['fairline_dead_letters{type="so \\"called\\""}'] == 1
+    assert told['fairline_circuit_open{dependency="claude"}'] == 1
+    assert told['fairline_circuit_open{dependency="maps"}'] == 0.5
+    assert told['fairline_circuit_open{dependency="mail"}'] == 0
+    assert told['fairline_job_type_quarantined{type="echo"}'] == 1
+    assert told['fairline_throttled_tenants{pool="medium"}'] == 2
+    assert told['fairline_throttled_tenants{pool="short"}'] == 0
+    assert told['fairline_pool_violations{type="sleep"}'] == 5
+    assert told["fairline_retries{}"] == 3
+
+
+def test_ages_are_those_of_the_oldest_wherever_they_wait(house: House) -> None:
+    for age, dependency, priority in ((5, "", 3), (50, "claude", -1), (20, "claude", 9)):
+        job_id = house.submit(dependency=dependency, priority=priority)
+        house.execute(
+            "UPDATE jobs SET created_at = now() - make_interval(secs => %s) WHERE id = %s",
+            age,
+            job_id,
+        )
+    house.execute(
+        "INSERT INTO jobs (id, tenant_id, type, pool, payload, status, execute_at)"
+        " SELECT gen_random_uuid(), 1, 'echo', 'short', '{}', 'scheduled',"
+        " now() - n * interval '10 seconds' FROM generate_series(-3, 9) AS n"
+    )
+    told = scrape(house)
+    assert 50 <= told['fairline_oldest_job_age_seconds{pool="medium"}'] < 60
+    assert 90 <= told['fairline_oldest_due_unpromoted_age_seconds{pool="short"}'] < 100
+    assert told['fairline_oldest_due_unpromoted_age_seconds{pool="medium"}'] == 0
+    assert told['fairline_queue_depth{pool="medium"}'] == 3
+    assert told['fairline_jobs_in_flight{pool="short",state="scheduled"}'] == 13

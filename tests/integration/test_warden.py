@@ -1,0 +1,236 @@
+"""Circuits, quarantine, throttles and spikes: from the workers' counts to rows and events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.scheduler.circuits import Circuits
+from app.scheduler.dispatcher import Dispatcher
+from app.scheduler.pools import Pools
+from app.scheduler.promoter import Promoter
+from app.scheduler.quarantine import Quarantine
+from app.scheduler.spikes import Spikes
+from app.scheduler.throttles import Throttles
+from app.scheduler.warden import warden
+from models.presence import Presence, announce
+from models.states import FailureClass, JobStatus
+from tasks.retry import circuit, quarantine, spike, throttle
+from tasks.runtime.claim import JobRef
+from tasks.runtime.outcome import Ending
+from tasks.runtime.rules import read_rules
+from tasks.runtime.tallies import add_tallies
+from tests.integration.emptied import emptied
+from tests.integration.house import FakePublisher, House
+
+
+@pytest.fixture
+def house(api_house: House) -> House:
+    return emptied(api_house)
+
+
+@pytest.fixture
+def circuits(house: House) -> Circuits:
+    return Circuits(house.engine, house.leader, ["claude", "maps"])
+
+
+def count(house: House, kind: str, name: str, total: int, bad: int = 0) -> None:
+    """As a worker or the reaper would."""
+    add_tallies(house.engine, [((kind, name), (total, bad))])
+
+
+def pass_time(house: House, age: str) -> None:
+    """As if everything had happened so much earlier."""
+    house.execute("UPDATE tallies SET bucket = bucket - %s::interval", age)
+    house.execute("UPDATE circuits SET changed_at = changed_at - %s::interval", age)
+    house.execute("UPDATE verdicts SET since = since - %s::interval", age)
+
+
+def events(house: House) -> list[tuple[int, str, Any]]:
+    rows = house.query("SELECT tenant_id, kind, detail FROM events ORDER BY id")
+    return [(row.tenant_id, row.kind, row.detail) for row in rows]
+
+
+def state(house: House, dependency: str = "claude") -> str:
+    rows = house.query("SELECT state FROM circuits WHERE dependency = %s", dependency)
+    return str(rows[0].state) if rows else "none"
+
+
+def test_a_failing_dependency_opens_its_circuit_and_good_probes_close_it(
+    house: House, circuits: Circuits
+) -> None:
+    count(house, "dependency", "claude", total=10, bad=5)
+    count(house, "dependency", "maps", total=10, bad=4)
+    assert circuits.run_once(0.0) == 1
+    assert (state(house), state(house, "maps")) == ("open", "none")
+    assert read_rules(house.engine).open_circuits == {"claude"}
+    count(house, "dependency", "claude", total=3, bad=3)  # a worker that had not heard of it
+    assert circuits.run_once(0.0) == 0
+
+    pass_time(house, "60 seconds")
+    assert circuits.run_once(0.0) == 1
+    assert state(house) == "half_open"
+    assert not read_rules(house.engine).open_circuits, "workers run the probes"
+
+    count(house, "dependency", "claude", total=2)
+    assert circuits.run_once(0.0) == 0, "one more is wanted"
+    pass_time(house, "10 minutes")  # however long it takes to come
+    count(house, "dependency", "claude", total=1)
+    assert circuits.run_once(0.0) == 1
+    assert circuits.run_once(0.0) == 0, "what led to the change is forgotten"
+    assert state(house) == "closed"
+    assert events(house) == [
+        (0, "dependency_circuit_open", {"dependency": "claude", "calls": 10, "failed": 5}),
+        (0, "dependency_circuit_closed", {"dependency": "claude", "calls": 3, "failed": 0}),
+    ]
+
+
+def test_a_bad_probe_opens_the_circuit_again_and_is_no_news(
+    house: House, circuits: Circuits
+) -> None:
+    house.execute("INSERT INTO circuits VALUES ('claude', 'half_open')")
+    count(house, "dependency", "claude", total=5, bad=1)
+    assert circuits.run_once(0.0) == 1
+    assert state(house) == "open"
+    assert circuits.run_once(0.0) == 0, "a minute from now"
+    assert events(house) == []
+
+
+def test_a_circuit_that_closed_is_not_opened_by_what_came_before(
+    house: House, circuits: Circuits
+) -> None:
+    house.execute("INSERT INTO circuits VALUES ('claude', 'half_open')")
+    count(house, "dependency", "claude", total=circuit.PROBES_WANTED)
+    circuits.run_once(0.0)
+    count(house, "dependency", "claude", total=circuit.MIN_CALLS - 1, bad=circuit.MIN_CALLS - 1)
+    assert circuits.run_once(0.0) == 0, "too few to say anything"
+    assert state(house) == "closed"
+
+
+def test_failures_of_a_minute_ago_open_no_circuit(house: House, circuits: Circuits) -> None:
+    count(house, "dependency", "claude", total=20, bad=20)
+    pass_time(house, "70 seconds")
+    count(house, "dependency", "claude", total=5, bad=5)
+    assert circuits.run_once(0.0) == 0
+
+
+def test_a_dependency_that_no_type_declares_has_no_circuit(house: House) -> None:
+    count(house, "dependency", "blobs", total=50, bad=50)
+    for rhythm in warden(house.engine, house.leader, house.types):
+        assert rhythm.role.run_once(0.0) == 0
+    assert state(house, "blobs") == "none"
+
+
+def test_jobs_of_a_broken_dependency_wait_in_their_lane_and_come_back(
+    house: House, circuits: Circuits
+) -> None:
+    """Put off, promoted, parked, probed, done: one try spent in the end, and no slot meanwhile."""
+    announce(house.engine, Presence("w1", "worker", ["medium"], slots=10))
+    pools, broker = Pools(house.engine), FakePublisher()
+    promoter = Promoter(house.engine, house.leader, pools, per_second=1000)
+    dispatcher = Dispatcher(house.engine, house.leader, broker, pools)
+    jobs = [house.submit(dependency="claude") for _ in range(5)]
+    dispatcher.run_once(0.0)
+    away = Ending(JobStatus.SCHEDULED, deferrals=1, error_class=FailureClass.DEPENDENCY)
+    for sent in broker.sent:
+        house.claim(JobRef(sent.id, sent.lease))
+        assert house.settle(JobRef(sent.id, sent.lease), away)
+    count(house, "dependency", "claude", total=10, bad=10)
+    circuits.run_once(0.0)
+    broker.sent.clear()
+    for turn in range(3, 12):
+        promoter.run_once(turn * 0.1)
+        assert dispatcher.run_once(turn * 0.1) == 0
+    assert {house.job(job).status for job in jobs} == {"queued"}
+    assert {(job.lease, job.attempt) for job in house.query("SELECT * FROM jobs")} == {(1, 0)}
+
+    pass_time(house, "1 minute")
+    circuits.run_once(0.0)
+    pass_time(house, "3 seconds")
+    assert dispatcher.run_once(2.0) == circuit.PROBES
+    done = Ending(JobStatus.SUCCEEDED, tries_spent=1, result="{}")
+    for sent in broker.sent:
+        house.claim(JobRef(sent.id, sent.lease))
+        assert house.settle(JobRef(sent.id, sent.lease), done)
+        count(house, "dependency", "claude", total=1)
+    circuits.run_once(0.0)
+    assert state(house) == "closed"
+    assert dispatcher.run_once(3.0) == 2
+    assert {(job.attempt, job.deferrals) for job in house.query("SELECT * FROM jobs")} == {
+        (1, 1),
+        (0, 1),
+    }
+
+
+def test_a_type_that_mostly_fails_is_quarantined_until_it_recovers(house: House) -> None:
+    role = Quarantine(house.engine, house.leader)
+    count(house, "type", "echo", total=quarantine.MIN_RUNS, bad=quarantine.MIN_RUNS)
+    count(house, "type", "sleep", total=quarantine.MIN_RUNS, bad=quarantine.MIN_RUNS // 2)
+    assert role.run_once(0.0) == 1
+    assert read_rules(house.engine).quarantined == {"echo"}
+    assert role.run_once(0.0) == 0
+    count(house, "type", "echo", total=2 * quarantine.MIN_RUNS)
+    assert role.run_once(0.0) == 0, "a third still fails"
+    count(house, "type", "echo", total=2 * quarantine.MIN_RUNS)
+    assert role.run_once(0.0) == 1
+    assert not read_rules(house.engine).quarantined
+    assert events(house) == [
+        (0, "job_type_quarantined", {"type": "echo", "runs": 50, "failed": 50}),
+        (0, "job_type_released", {"type": "echo", "runs": 250, "failed": 50}),
+    ]
+
+
+def test_a_quarantine_ends_with_its_traffic(house: House) -> None:
+    role = Quarantine(house.engine, house.leader)
+    count(house, "type", "echo", total=60, bad=60)
+    role.run_once(0.0)
+    pass_time(house, "61 minutes")
+    assert role.run_once(0.0) == 1
+    assert not read_rules(house.engine).quarantined
+
+
+def test_a_tenant_that_kills_workers_is_throttled_until_ten_minutes_are_quiet(
+    house: House,
+) -> None:
+    role = Throttles(house.engine, house.leader)
+    count(house, "crash", "7:medium", total=throttle.CRASHES, bad=throttle.CRASHES)
+    count(house, "crash", "7:long", total=throttle.CRASHES - 1, bad=throttle.CRASHES - 1)
+    assert role.run_once(0.0) == 1
+    pass_time(house, "9 minutes")
+    assert role.run_once(0.0) == 0
+    pass_time(house, "2 minutes")
+    assert role.run_once(0.0) == 1
+    assert events(house) == [
+        (7, "tenant_throttled", {"pool": "medium", "crashes": throttle.CRASHES}),
+        (7, "tenant_throttle_lifted", {"pool": "medium"}),
+    ]
+    assert not house.query("SELECT * FROM verdicts")
+
+
+def test_a_spike_is_told_once_an_hour(house: House) -> None:
+    role = Spikes(house.engine, house.leader)
+    usual = spike.BASELINE
+    for _ in range(spike.MIN_HOURS):
+        count(house, "hour", "7", total=usual)
+        count(house, "hour", "8", total=5 * usual)
+        pass_time(house, "1 hour")
+    for tenant in ("7", "8", "9"):
+        count(house, "hour", tenant, total=spike.TIMES * usual)
+    assert role.run_once(0.0) == 1, "8 has another habit and 9 has none"
+    assert role.run_once(0.0) == 0
+    house.execute("UPDATE verdicts SET since = since - interval '1 hour'")
+    assert role.run_once(0.0) == 1
+    told = (7, "tenant_usage_spike", {"runs": spike.TIMES * usual, "usual": usual})
+    assert events(house) == [told, told]
+
+
+def test_a_warden_that_was_overtaken_writes_nothing(house: House) -> None:
+    count(house, "dependency", "claude", total=10, bad=10)
+    count(house, "type", "echo", total=60, bad=60)
+    count(house, "crash", "7:medium", total=9, bad=9)
+    house.execute("UPDATE leaders SET epoch = epoch + 1")
+    for rhythm in warden(house.engine, house.leader, house.types):
+        assert rhythm.role.run_once(0.0) == 0
+    for table in ("circuits", "verdicts", "events"):
+        assert not house.query(f"SELECT * FROM {table}")
