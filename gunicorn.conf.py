@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 import threading
+from types import FrameType
 from typing import Any
 
 from app.config import settings
@@ -27,6 +30,25 @@ worker_tmp_dir = "/dev/shm"
 control_socket_disable = True
 
 
+def on_starting(server: Any) -> None:
+    """Runs once, before anything is forked."""
+    # Every connection is an open file; the customary 1,024 are soon spent on event streams.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * worker_connections
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def pre_request(worker: Any, req: Any) -> None:
+    """Runs before each request."""
+    if req.path.endswith("/events"):
+        # When a stream has ended nothing more is asked on its connection; an idle one would
+        # only use up the time that a process has to stop in.
+        req.force_close()
+
+
 def post_worker_init(worker: Any) -> None:
     """Runs in each worker, patched and with the application loaded."""
     from app.api.wire import speak_problems
@@ -35,6 +57,22 @@ def post_worker_init(worker: Any) -> None:
     speak_problems()
     worker.fairline_stop = threading.Event()
     begin_serving(worker.wsgi, worker.fairline_stop)
+    end_streams_on_stop(worker)
+
+
+def end_streams_on_stop(worker: Any) -> None:
+    """Streams never end by themselves: on SIGTERM they must, for which gunicorn has no hook."""
+    import gevent
+
+    watch = worker.wsgi.extensions["fairline"].events
+
+    def stop(sig: int, frame: FrameType | None) -> None:
+        # Outside of the handler, which may have interrupted whoever holds a lock.
+        gevent.spawn(watch.close)
+        worker.handle_exit(sig, frame)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.siginterrupt(signal.SIGTERM, False)
 
 
 def worker_exit(server: Any, worker: Any) -> None:

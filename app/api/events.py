@@ -1,0 +1,76 @@
+"""``/jobs/{id}/events`` and ``/events``: what happens, pushed as server-sent events.
+
+Both resume where ``Last-Event-ID`` says. A stream of a job ends with the job; whoever comes
+back afterwards is told the end again. Polling stays possible and sees the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flask import Blueprint, Response, request
+
+from app.api.services import services
+from app.errors import FieldError, NotFound, ValidationFailed
+from models.ids import parse_id
+
+events = Blueprint("events", __name__)
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    # A proxy that collects a page before it passes it on would never pass this one on.
+    "X-Accel-Buffering": "no",
+}
+MOST_TYPE_CHARACTERS = 200
+
+
+@events.get("/jobs/<job_id>/events")
+def get_job_events(job_id: str) -> Response:
+    """The job's state now, then every change, until it has ended."""
+    house = services()
+    tenant_id = house.tenants.current_id()
+    known_parameters("last_event_id")
+    parsed = parse_id(job_id)
+    if parsed is None:
+        raise NotFound
+    return event_stream(
+        house.events.open_job(
+            tenant_id, parsed, last_event_id(), request.environ.get("gunicorn.socket")
+        )
+    )
+
+
+@events.get("/events")
+def get_tenant_events() -> Response:
+    """Ends of the tenant's jobs and whatever else concerns it, from now or from a position."""
+    house = services()
+    tenant_id = house.tenants.current_id()
+    known_parameters("last_event_id", "type")
+    job_type = request.args.get("type")
+    if job_type is not None and not 0 < len(job_type) <= MOST_TYPE_CHARACTERS:
+        raise ValidationFailed(errors=(FieldError("type", "must have 1 to 200 characters"),))
+    return event_stream(
+        house.events.open_feed(
+            tenant_id, last_event_id(), job_type, request.environ.get("gunicorn.socket")
+        )
+    )
+
+
+def event_stream(messages: Iterator[bytes]) -> Response:
+    """A response that goes on; HEAD gets its headers alone."""
+    body = iter(()) if request.method == "HEAD" else messages
+    return Response(body, 200, HEADERS, content_type="text/event-stream", direct_passthrough=True)
+
+
+def last_event_id() -> str | None:
+    """Where the client was; browsers cannot set the header on the first request."""
+    return request.headers.get("Last-Event-ID") or request.args.get("last_event_id") or None
+
+
+def known_parameters(*names: str) -> None:
+    """Anything else in the query is an error."""
+    unknown = sorted(set(request.args) - set(names))
+    if unknown:
+        raise ValidationFailed(
+            errors=tuple(FieldError(name[:100], "is not a parameter") for name in unknown)
+        )

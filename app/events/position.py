@@ -1,0 +1,73 @@
+"""Where a reader is: a place in the tenant's feed, or a version of one job's row.
+
+PURE. The feed has one order: by transaction, and within a transaction first its rows of
+``events`` by number, then the jobs it ended by id. A position is the last entry read, never
+a bare transaction number: a number that was handed out but never committed may be handed
+out again after a crash of the server, and an entry between two such would be skipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import NamedTuple
+
+#: Stands for "none of this transaction's jobs yet"; no job has it.
+NO_JOB = "00000000-0000-0000-0000-000000000000"
+#: Stands for "all of this transaction's rows of ``events``".
+ALL_EVENTS = 2**63 - 1
+
+NUMBER = r"(0|[1-9]\d{0,18})"
+POSITION = re.compile(
+    rf"{NUMBER}-(?:{NUMBER}|([0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}))", re.ASCII
+)
+
+
+class Position(NamedTuple):
+    """The entry of the feed that was read last; compares in the order of the feed."""
+
+    xid: int
+    event_id: int
+    job_id: str
+
+    def __str__(self) -> str:
+        return f"{self.xid}-{self.event_id if self.job_id == NO_JOB else self.job_id}"
+
+
+#: Before everything.
+START = Position(0, 0, NO_JOB)
+
+
+def of_event(xid: int, event_id: int) -> Position:
+    """The place of a row of ``events``."""
+    return Position(xid, event_id, NO_JOB)
+
+
+def of_end(xid: int, job_id: str) -> Position:
+    """The place of the end of a job."""
+    return Position(xid, ALL_EVENTS, job_id)
+
+
+def parse_position(text: str) -> Position | None:
+    """What a client sends back, or None if it is nothing that was ever given out."""
+    found = POSITION.fullmatch(text)
+    if found is None:
+        return None
+    xid, event_id, job_id = found.groups()
+    if int(xid) > ALL_EVENTS or int(event_id or 0) >= ALL_EVENTS or job_id == NO_JOB:
+        return None
+    return of_event(int(xid), int(event_id)) if event_id else of_end(int(xid), job_id)
+
+
+def version_of(course: tuple[object, ...], progress: str | None) -> str:
+    """An opaque name for what a client sees of a job: its course, and how far the run is."""
+    return f"{_digest(repr(course))}.{_digest(progress or '')}"
+
+
+def same_course(one: str, other: str) -> bool:
+    """Whether two versions differ in their progress at most."""
+    return one.partition(".")[0] == other.partition(".")[0]
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
