@@ -27,6 +27,7 @@ def register_commands(app: Flask, settings: Settings) -> None:
     app.cli.add_command(migrate)
     app.cli.add_command(run_scheduler)
     app.cli.add_command(show_demo)
+    app.cli.add_command(replay_dead_letters)
 
 
 @click.command("migrate")
@@ -72,6 +73,38 @@ def show_demo(count: int, url: str | None, picture: str | None) -> None:
     from app.demo import run_demo
 
     run_demo(url or f"http://127.0.0.1:{settings().port}", count, picture)
+
+
+@click.command("replay")
+@click.option("--type", "job_type", default=None, help="Only jobs of this type.")
+@click.option("--tenant", default=None, help="Only jobs of this tenant.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> None:
+    """Bring dead letters back to the line, with a fresh count."""
+    from app.config import settings
+    from app.jobs.replay import BATCH, count_dead, replay_matching
+
+    engine = open_engine(settings(), process="cli")
+    found = count_dead(engine, job_type, tenant)
+    for letters in found:
+        click.echo(f"{letters.tenant}: {letters.count:,} dead letters")
+    total = sum(letters.count for letters in found)
+    if not total:
+        click.echo("There are none to replay.")
+        return
+    if not yes:
+        click.confirm(f"Replay {total:,}?", abort=True)
+    replayed = 0
+    for letters in found:
+        while True:
+            # As of the count: what dies again meanwhile stays dead until it is asked for.
+            batch = replay_matching(
+                engine, letters.tenant_id, limit=BATCH, before=letters.as_of, job_type=job_type
+            )
+            replayed += len(batch)
+            click.echo(f"{replayed:,} of {total:,} replayed")
+            if len(batch) < BATCH:
+                break
 
 
 @tenants.command("ensure")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,19 @@ class Settings(TaskSettings):
     admission_seconds: float = Field(default=1.5, gt=0)
     #: Pools this deployment has workers for, comma-separated; ``/readyz`` wants all of them.
     served_pools: str = "short,medium,long"
+    #: Due jobs that may join the line in a second, over all pools.
+    promote_per_second: float = Field(default=2000.0, gt=0)
+    #: How long ended jobs, dead letters, events and idempotency keys are kept.
+    keep_finished_days: float = Field(default=7.0, gt=0)
+    keep_dead_days: float = Field(default=7.0, gt=0)
+    keep_events_days: float = Field(default=7.0, gt=0)
+    keep_keys_hours: float = Field(default=24.0, gt=0)
+    #: What a tenant pays: for a slot-second, a job, and a million tokens of a model.
+    price_slot_second: Decimal = Field(default=Decimal("0.00002"), ge=0)
+    price_job: Decimal = Field(default=Decimal("0.00001"), ge=0)
+    price_million_tokens_in: Decimal = Field(default=Decimal("1"), ge=0)
+    price_million_tokens_out: Decimal = Field(default=Decimal("5"), ge=0)
+    currency: str = Field(default="USD", pattern="^[A-Z]{3}$")
     #: Largest request body taken.
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
     #: A request body must have arrived in this time.

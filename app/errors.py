@@ -68,6 +68,30 @@ class NotFound(FairlineError):
     code = "NOT_FOUND"
 
 
+class Conflict(FairlineError):
+    """The job has ended; there is nothing left to do."""
+
+    code = "CONFLICT"
+
+
+class IdempotencyKeyReused(FairlineError):
+    """This Idempotency-Key was used for another request."""
+
+    code = "IDEMPOTENCY_KEY_REUSED"
+
+
+class BlobStoreUnavailable(FairlineError):
+    """The store for large payloads does not answer."""
+
+    code = "BLOB_STORE_UNAVAILABLE"
+
+
+class TooManyStreams(FairlineError):
+    """This process has as many event streams as it can serve."""
+
+    code = "TOO_MANY_STREAMS"
+
+
 class BrokerUnavailable(FairlineError):
     """The broker did not confirm in time."""
 

@@ -10,25 +10,47 @@ from flask import Flask
 
 from app.admission import Admission
 from app.api.applications import applications
+from app.api.batch import batch
 from app.api.body import BodyLimits
+from app.api.dead_letters import dead_letters
+from app.api.events import events
 from app.api.front_door import FrontDoor
 from app.api.health import health
 from app.api.identity import Tenants
+from app.api.job_list import job_list
+from app.api.jobs import jobs
 from app.api.leaderboard import leaderboard
 from app.api.metrics import metrics
 from app.api.problems import register_problems
 from app.api.services import Services
+from app.api.usage import usage
 from app.api.views import Views
-from app.celery import celery
+from app.celery import celery, job_types
 from app.cli import register_commands
 from app.config import Settings
 from app.dispatch.publish import Publisher
+from app.events import Watch
 from app.telemetry import start_telemetry, trace_requests
+from app.usage.pricing import Prices
+from models.blobs import open_blobs
 from models.errors import StateStoreError
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave, process_name
 from models.session import open_engine
 
 logger = logging.getLogger(__name__)
+
+BLUEPRINTS = (
+    applications,
+    leaderboard,
+    jobs,
+    batch,
+    job_list,
+    dead_letters,
+    usage,
+    events,
+    health,
+    metrics,
+)
 
 
 def build_app(settings: Settings) -> FrontDoor:
@@ -48,10 +70,20 @@ def build_app(settings: Settings) -> FrontDoor:
         views=Views(engine, settings.admission_seconds),
         tenants=Tenants(engine, settings.anonymous_tenant, settings.admission_seconds),
         body_limits=BodyLimits(settings.max_body_bytes, settings.body_seconds),
+        types=job_types,
+        blobs=open_blobs(settings.blob_url),
+        prices=Prices(
+            per_slot_second=settings.price_slot_second,
+            per_job=settings.price_job,
+            per_million_tokens_in=settings.price_million_tokens_in,
+            per_million_tokens_out=settings.price_million_tokens_out,
+            currency=settings.currency,
+        ),
         read_seconds=settings.admission_seconds,
         served_pools=tuple(p.strip() for p in settings.served_pools.split(",") if p.strip()),
+        events=Watch(engine, settings.admission_seconds),
     )
-    for blueprint in (applications, leaderboard, health, metrics):
+    for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
     register_problems(app)
     register_commands(app, settings)

@@ -1,6 +1,6 @@
 """Admission: concurrent submissions become rows in one statement and one commit."""
 
 from app.admission.admission import Admission
-from app.admission.submission import Submission
+from app.admission.submission import Admitted, Entry, Key, Submission
 
-__all__ = ["Admission", "Submission"]
+__all__ = ["Admission", "Admitted", "Entry", "Key", "Submission"]

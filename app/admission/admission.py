@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from sqlalchemy import Engine
 
-from app.admission.admit import admit_group
-from app.admission.submission import Submission
+from app.admission.admit import Outcome, admit_group
+from app.admission.submission import Admitted, Entry, Key, Submission
 from app.dispatch.mark import Dispatch, release
 from app.dispatch.publish import Publisher
-from app.errors import BrokerUnavailable
+from app.errors import BrokerUnavailable, IdempotencyKeyReused
 from models.errors import StateStoreError
 from models.group_commit import GroupCommit
 
@@ -34,26 +34,31 @@ class Admission:
         self._publisher = publisher
         self._timeout_seconds = timeout_seconds
         self._express_from = 0.0
-        self._rows: GroupCommit[Submission, bool] = GroupCommit(self._admit, name="admit")
+        self._rows: GroupCommit[Entry, Outcome] = GroupCommit(self._admit, name="admit")
         self._express: GroupCommit[Dispatch, None] = GroupCommit(self._publish, name="express")
 
-    def admit(self, submission: Submission) -> None:
-        """Make the submission durable; StateStoreUnavailable if that takes too long."""
-        self._rows.submit(submission, self._timeout_seconds, len(submission.payload))
+    def admit(self, submissions: Sequence[Submission], key: Key | None = None) -> Admitted:
+        """Make the submissions durable, together; StateStoreUnavailable if that takes too long."""
+        entry = Entry(tuple(submissions), key)
+        admitted = self._rows.submit(entry, self._timeout_seconds, entry.weight)
+        if isinstance(admitted, IdempotencyKeyReused):
+            raise admitted
+        return admitted
 
     def close(self, timeout: float) -> None:
         """Write and publish what is still in line, before the process ends."""
         self._rows.close(timeout)
         self._express.close(timeout)
 
-    def _admit(self, group: Sequence[Submission]) -> list[bool]:
+    def _admit(self, group: Sequence[Entry]) -> list[Outcome]:
         express = time.monotonic() >= self._express_from
-        dispatched = admit_group(self._engine, group, express)
+        admitted = admit_group(self._engine, group, express)
         # Posted before the callers are told: the message travels while the replies do.
-        for item, is_dispatched in zip(group, dispatched, strict=True):
-            if is_dispatched:
-                self._express.post(Dispatch(item.id, 1, item.type, item.pool))
-        return dispatched
+        for entry in admitted:
+            if isinstance(entry, Admitted):
+                for item in entry.express:
+                    self._express.post(Dispatch(item.id, 1, item.type, item.pool))
+        return admitted
 
     def _publish(self, group: Sequence[Dispatch]) -> list[None]:
         try:

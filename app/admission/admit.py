@@ -1,50 +1,94 @@
-"""Admit: a group of submissions becomes rows, durable when the statement returns.
+"""Admit: a group of entries becomes rows, durable when the statement returns.
 
 Ids are made by the caller, so writing a group again after a lost answer changes nothing.
+An idempotency key is a row of its own: of concurrent requests under one key exactly one
+inserts it, and only that one's jobs are inserted. The others then read what it stands for.
+
+Locks are taken in one order by everybody: keys, lanes, counts, each sorted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
-from app.admission.submission import Submission
+from app.admission.submission import Admitted, Entry
+from app.errors import IdempotencyKeyReused
+from models.arrays import moment_array, plain_array, text_array
 from models.pools import lease_interval_sql
 from models.session import connection
 
 #: A permission of the scheduler older than this is none.
 PERMISSION_SECONDS = 60
 
-ADMIT = f"""
+#: Neither put off, nor behind a circuit that is not closed, nor of a throttled tenant.
+READY = """
+    (execute_at IS NULL OR execute_at <= now())
+    AND dependency NOT IN (SELECT dependency FROM circuits WHERE state <> 'closed')
+    AND (tenant_id || ':' || pool) NOT IN (SELECT name FROM verdicts WHERE kind = 'throttle')"""
+
+#: Without keys the group is what it is.
+NO_KEYS = f"wanted AS (SELECT item.*, {READY} AS ready FROM item)"
+#: Of the entries with a key, those whose key is new. A key twice in one group: the first.
+NEW_KEYS = f"""
+    kept AS (
+        INSERT INTO idempotency_keys (tenant_id, key, digest, job_ids)
+        SELECT key.tenant_id, key.text, key.digest, array_agg(item.id ORDER BY item.place)
+        FROM unnest(%(entries)s::int[], %(key_tenants)s::bigint[], %(keys)s::text[],
+                    %(digests)s::bytea[]) AS key (entry, tenant_id, text, digest)
+        JOIN item ON item.entry = key.entry
+        GROUP BY key.entry, key.tenant_id, key.text, key.digest
+        ORDER BY key.tenant_id, key.text, key.entry
+        ON CONFLICT DO NOTHING
+        RETURNING job_ids[1] AS first_id
+    ), wanted AS (
+        SELECT item.*, {READY} AS ready FROM item
+        WHERE entry <> ALL (%(entries)s::int[])
+           OR entry IN (SELECT first.entry FROM kept JOIN item AS first ON first.id = first_id)
+    )"""
+
+
+def admit_statement(keys: str, told: str) -> str:
+    """The statement, with or without idempotency keys; ``told`` chooses the rows it returns."""
+    return f"""
     WITH item AS (
         SELECT * FROM unnest(
             %(ids)s::uuid[], %(tenants)s::bigint[], %(types)s::text[], %(pools)s::text[],
             %(payloads)s::text[], %(priorities)s::int[], %(execute_at)s::timestamptz[],
             %(not_after)s::timestamptz[], %(traceparents)s::text[], %(candidates)s::text[],
-            %(roles)s::text[]
-        ) AS item (id, tenant_id, type, pool, payload, priority, execute_at, not_after,
-                   traceparent, candidate, role)
-    ), lane AS (
-        UPDATE express_lanes AS lane SET credit = lane.credit - wanted.jobs
+            %(roles)s::text[], %(dependencies)s::text[], %(blobs)s::text[], %(places)s::int[]
+        ) WITH ORDINALITY AS item (id, tenant_id, type, pool, payload, priority, execute_at,
+                   not_after, traceparent, candidate, role, dependency, payload_blob, entry,
+                   place)
+    ), {keys}, lane AS (
+        UPDATE express_lanes AS lane SET credit = lane.credit - asked.jobs
         FROM (
-            SELECT pool, count(*)::int AS jobs FROM item
-            WHERE execute_at IS NULL OR execute_at <= now() GROUP BY pool
-        ) AS wanted
-        WHERE %(express)s AND lane.pool = wanted.pool AND lane.credit >= wanted.jobs
-          AND lane.granted_at > now() - interval '{PERMISSION_SECONDS} seconds'
+            -- A closed lane is not locked: while there is a line, processes would wait for
+            -- each other's commits. Open ones are, in order.
+            SELECT open.pool, asked.jobs
+            FROM (SELECT pool, count(*)::int AS jobs FROM wanted WHERE ready GROUP BY pool) AS asked
+            JOIN express_lanes AS open ON open.pool = asked.pool
+            WHERE %(express)s AND open.credit >= asked.jobs
+              AND open.granted_at > now() - interval '{PERMISSION_SECONDS} seconds'
+            ORDER BY open.pool
+            FOR UPDATE OF open
+        ) AS asked
+        WHERE lane.pool = asked.pool AND lane.credit >= asked.jobs
         RETURNING lane.pool
     ), born AS (
-        SELECT item.*,
-               CASE WHEN item.execute_at > now() THEN 'scheduled'::job_status
-                    WHEN lane.pool IS NOT NULL THEN 'dispatched'::job_status
+        SELECT wanted.*,
+               CASE WHEN execute_at > now() THEN 'scheduled'::job_status
+                    WHEN ready AND pool IN (SELECT pool FROM lane) THEN 'dispatched'::job_status
                     ELSE 'queued'::job_status END AS status
-        FROM item LEFT JOIN lane ON lane.pool = item.pool
+        FROM wanted
     ), job AS (
         INSERT INTO jobs (id, tenant_id, type, pool, payload, priority, execute_at, not_after,
-                          traceparent, status, lease, dispatched_at, lease_expires_at)
+                          traceparent, dependency, payload_blob, status, lease, dispatched_at,
+                          lease_expires_at)
         SELECT id, tenant_id, type, pool, payload::json, priority, execute_at, not_after,
-               traceparent, status, (status = 'dispatched')::int,
+               traceparent, dependency, payload_blob, status, (status = 'dispatched')::int,
                CASE status WHEN 'dispatched' THEN now() END,
                CASE status WHEN 'dispatched' THEN now() + {lease_interval_sql("pool")} END
         FROM born
@@ -52,32 +96,104 @@ ADMIT = f"""
         RETURNING id, status
     ), application AS (
         INSERT INTO applications (id, tenant_id, candidate, role)
-        SELECT id, tenant_id, candidate, role FROM item WHERE candidate IS NOT NULL
+        SELECT id, tenant_id, candidate, role FROM wanted WHERE candidate IS NOT NULL
         ON CONFLICT (id) DO NOTHING
     )
-    SELECT id::text FROM job WHERE status = 'dispatched'
+    SELECT id::text, status = 'dispatched' FROM job WHERE {told}
 """
 
 
-def admit_group(engine: Engine, group: Sequence[Submission], express: bool) -> list[bool]:
-    """Insert the group; for each submission, whether it was born dispatched."""
+ADMIT = admit_statement(NO_KEYS, "status = 'dispatched'")
+ADMIT_KEYED = admit_statement(NEW_KEYS, "true")
+
+#: What earlier requests under these keys were, and became.
+READ_KEYS = """
+    SELECT asked.place, key.digest, key.job_ids::text[], key.created_at
+    FROM unnest(%(places)s::int[], %(key_tenants)s::bigint[], %(keys)s::text[])
+        AS asked (place, tenant_id, text)
+    JOIN idempotency_keys AS key ON key.tenant_id = asked.tenant_id AND key.key = asked.text
+"""
+
+#: What an entry became. The error is a value: one caller's mistake is not the group's.
+Outcome = Admitted | IdempotencyKeyReused
+
+
+def admit_group(engine: Engine, group: Sequence[Entry], express: bool) -> list[Outcome]:
+    """Insert the group; for each entry what became of it."""
+    items = list(chain.from_iterable(entry.submissions for entry in group))
+    parameters: dict[str, object] = {
+        "ids": plain_array([item.id for item in items]),
+        "tenants": plain_array([item.tenant_id for item in items]),
+        "types": text_array([item.type for item in items]),
+        "pools": text_array([item.pool for item in items]),
+        "payloads": text_array([item.payload for item in items]),
+        "priorities": plain_array([item.priority for item in items]),
+        "execute_at": moment_array([item.execute_at for item in items]),
+        "not_after": moment_array([item.not_after for item in items]),
+        "traceparents": text_array([item.traceparent for item in items]),
+        "candidates": text_array([item.candidate for item in items]),
+        "roles": text_array([item.role for item in items]),
+        "dependencies": text_array([item.dependency for item in items]),
+        "blobs": text_array([item.payload_blob for item in items]),
+        "places": plain_array(
+            [place for place, entry in enumerate(group) for _ in entry.submissions]
+        ),
+        "express": express,
+    }
+    keyed = [place for place, entry in enumerate(group) if entry.key is not None]
     with connection(engine) as taken:
-        rows = taken.exec_driver_sql(
-            ADMIT,
-            {
-                "ids": [item.id for item in group],
-                "tenants": [item.tenant_id for item in group],
-                "types": [item.type for item in group],
-                "pools": [item.pool for item in group],
-                "payloads": [item.payload for item in group],
-                "priorities": [item.priority for item in group],
-                "execute_at": [item.execute_at for item in group],
-                "not_after": [item.not_after for item in group],
-                "traceparents": [item.traceparent for item in group],
-                "candidates": [item.candidate for item in group],
-                "roles": [item.role for item in group],
-                "express": express,
-            },
-        ).all()
-    dispatched = {row[0] for row in rows}
-    return [item.id in dispatched for item in group]
+        if keyed:
+            parameters["entries"] = plain_array(keyed)
+            parameters |= key_parameters(group, keyed)
+        rows = taken.exec_driver_sql(ADMIT_KEYED if keyed else ADMIT, parameters).all()
+        dispatched = {row[0] for row in rows if row[1]}
+        outcomes: list[Outcome] = [admitted(entry, dispatched) for entry in group]
+        if not keyed:
+            return outcomes
+        inserted = {row[0] for row in rows}
+        known = [place for place in keyed if group[place].submissions[0].id not in inserted]
+        earlier = read_keys(taken, group, known) if known else {}
+    for place, outcome in earlier.items():
+        outcomes[place] = outcome
+    if missing := [place for place in known if place not in earlier]:
+        # Their keys were there, and were old enough to be retired before they could be read.
+        again = admit_group(engine, [group[place] for place in missing], express)
+        for place, outcome in zip(missing, again, strict=True):
+            outcomes[place] = outcome
+    return outcomes
+
+
+def admitted(entry: Entry, dispatched: set[str]) -> Admitted:
+    """An entry whose rows are there, some of them born dispatched."""
+    return Admitted(
+        tuple(item.id for item in entry.submissions),
+        express=tuple(item for item in entry.submissions if item.id in dispatched),
+    )
+
+
+def key_parameters(group: Sequence[Entry], places: Sequence[int]) -> dict[str, str]:
+    """Tenants, keys and digests of the entries at ``places``, which have a key."""
+    entries = [group[place] for place in places]
+    keys = [entry.key for entry in entries if entry.key is not None]
+    return {
+        "key_tenants": plain_array([entry.submissions[0].tenant_id for entry in entries]),
+        "keys": text_array([key.text for key in keys]),
+        "digests": text_array([f"\\x{key.digest.hex()}" for key in keys]),
+    }
+
+
+def read_keys(taken: Connection, group: Sequence[Entry], known: list[int]) -> dict[int, Outcome]:
+    """What entries stand for whose key was there already, by their place in the group."""
+    asked = key_parameters(group, known)
+    rows = taken.exec_driver_sql(READ_KEYS, {"places": plain_array(known), **asked}).all()
+    found: dict[int, Outcome] = {}
+    for place, digest, job_ids, created_at in rows:
+        entry = group[place]
+        if entry.key is None or bytes(digest) != entry.key.digest:
+            found[place] = IdempotencyKeyReused()
+        elif job_ids[0] == entry.submissions[0].id:
+            # Our own: the group was written before, and its answer was lost.
+            found[place] = Admitted(tuple(job_ids))
+        else:
+            found[place] = Admitted(tuple(job_ids), first_at=created_at)
+    return found

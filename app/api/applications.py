@@ -1,32 +1,31 @@
-"""``/applications``: submit one, ask for one."""
+"""``/applications``: submit one, ask for one, withdraw one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import orjson
 from flask import Blueprint, Response, request
 from pydantic_core import to_json
 
 from app.admission import Submission
-from app.api.body import parse_body
-from app.api.reply import Reply
+from app.api.body import fit_body, read_document
+from app.api.cancelling import cancel_reply
+from app.api.idempotency import REPLAYED, parse_key
+from app.api.intake import start_of, take_in
+from app.api.job_views import View
+from app.api.reply import FIRST_POLL_SECONDS, STATUS_HEADER, Reply, poll_reply
 from app.api.schemas import SubmitApplication
 from app.api.services import Services, services
-from app.errors import FieldError, NotFound, ValidationFailed
+from app.api.state import patience
+from app.errors import Conflict, NotFound
 from app.telemetry import current_traceparent
 from models.ids import new_id, parse_id
-from models.states import TERMINAL
+from models.states import APPLICATION_STATUS
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
 applications = Blueprint("applications", __name__)
-
-STATUS_HEADER = "Fairline-Status"
-#: Seconds a client should wait before it asks for the first and for the next time.
-FIRST_POLL_SECONDS = "2"
-POLL_SECONDS = "1"
 
 
 @applications.post("/applications")
@@ -40,56 +39,61 @@ def get_application(application_id: str) -> Response:
     return read_application(services(), request.environ, application_id)
 
 
+@applications.delete("/applications/<application_id>")
+def delete_application(application_id: str) -> Response:
+    """Withdraw it: at once if it waits, soon if it is being scored."""
+    house = services()
+    tenant_id = house.tenants.current_id()
+    with patience(house.read_seconds):
+        view = find_application(house, tenant_id, application_id)
+        try:
+            return cancel_reply(house, tenant_id, view.document["id"], APPLICATION_STATUS)
+        except NotFound:
+            # A scored application outlives its job.
+            raise Conflict("It is scored already; there is nothing left to cancel.") from None
+
+
 def submit_application(house: Services, environ: WSGIEnvironment) -> Response:
     """Parse, admit, 202."""
     tenant_id = house.tenants.current_id()
-    body = parse_body(environ, SubmitApplication, house.body_limits)
-    if body.execute_at and body.not_after and body.not_after < body.execute_at:
-        raise ValidationFailed(errors=(FieldError("not_after", "is before execute_at"),))
-    job_id = new_id()
+    document = read_document(environ, house.body_limits)
+    body = fit_body(document, SubmitApplication)
     work = {"candidate": body.candidate, "role": body.role, "payload": body.payload}
-    house.admission.admit(
-        Submission(
-            id=job_id,
-            tenant_id=tenant_id,
-            type="score_application",
-            pool="medium",
-            payload=to_json(work).decode(),
-            priority=body.priority,
-            execute_at=body.execute_at,
-            not_after=body.not_after,
-            traceparent=current_traceparent(),
-            candidate=body.candidate,
-            role=body.role,
-        )
+    submission = Submission(
+        id=new_id(),
+        tenant_id=tenant_id,
+        type="score_application",
+        pool="medium",
+        payload=to_json(work).decode(),
+        priority=body.priority,
+        execute_at=start_of(body),
+        not_after=body.not_after,
+        traceparent=current_traceparent(),
+        candidate=body.candidate,
+        role=body.role,
+        dependency="claude",
     )
-    return Reply(
-        b'{"id":"%b","status":"pending"}' % job_id.encode(),
-        202,
-        {
-            "Location": f"/applications/{job_id}",
-            "Retry-After": FIRST_POLL_SECONDS,
-            STATUS_HEADER: "pending",
-        },
-    )
+    admitted = take_in(house, (submission,), parse_key(environ, document))
+    job_id = admitted.ids[0]
+    headers = {
+        "Location": f"/applications/{job_id}",
+        "Retry-After": FIRST_POLL_SECONDS,
+        STATUS_HEADER: "pending",
+    }
+    if admitted.repeated:
+        headers[REPLAYED] = "true"
+    return Reply(b'{"id":"%b","status":"pending"}' % job_id.encode(), 202, headers)
 
 
 def read_application(house: Services, environ: WSGIEnvironment, text: str) -> Response:
     """Find it if it is the caller's, say what changed."""
-    tenant_id = house.tenants.current_id()
+    return poll_reply(find_application(house, house.tenants.current_id(), text), environ)
+
+
+def find_application(house: Services, tenant_id: int, text: str) -> View:
+    """The tenant's application."""
     application_id = parse_id(text)
     view = house.views.application(application_id) if application_id else None
     if view is None or view.tenant_id != tenant_id:
         raise NotFound
-    headers = {
-        "ETag": view.etag,
-        STATUS_HEADER: view.status,
-        "Cache-Control": "no-cache",
-    }
-    if view.job_status not in TERMINAL:
-        headers["Retry-After"] = POLL_SECONDS
-    known = environ.get("HTTP_IF_NONE_MATCH")
-    # Etags are hexadecimal between quotes, so one cannot be a part of another.
-    if known is not None and (view.etag in known or known.strip() == "*"):
-        return Response(status=304, headers=headers)
-    return Reply(orjson.dumps(view.document), 200, headers)
+    return view

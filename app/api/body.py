@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 from gevent import Timeout
@@ -27,7 +27,7 @@ Schema = TypeVar("Schema", bound=BaseModel)
 CHUNK_BYTES = 65_536
 #: What is still read of a body that is too large, so that its sender hears the answer.
 DRAIN_BYTES = 16 * 1_048_576
-#: Most field errors reported at once, and most characters of a field's name in one.
+#: Most field errors reported at once, and most characters of a name or message in one.
 MOST_ERRORS = 20
 MOST_NAME = 200
 
@@ -42,8 +42,21 @@ class BodyLimits:
     seconds: float
 
 
+class Document(NamedTuple):
+    """A body that is JSON."""
+
+    raw: bytes
+    #: As orjson reads it: good to look at, but integers beyond 64 bits have become floats.
+    plain: Any
+
+
 def parse_body(environ: WSGIEnvironment, schema: type[Schema], limits: BodyLimits) -> Schema:
     """The validated body of a request."""
+    return fit_body(read_document(environ, limits), schema)
+
+
+def read_document(environ: WSGIEnvironment, limits: BodyLimits) -> Document:
+    """The body of a request, if it is JSON."""
     if environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMediaType
     if environ.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
@@ -51,34 +64,72 @@ def parse_body(environ: WSGIEnvironment, schema: type[Schema], limits: BodyLimit
     body = read_body(environ, limits)
     try:
         # Stricter than the schema's own parser: no NaN, no Infinity, no lone surrogates.
-        plain = orjson.loads(body)
+        return Document(body, orjson.loads(body))
     except orjson.JSONDecodeError as error:
         raise MalformedBody(f"The body is not valid JSON: {error}") from None
-    if b"\\u0000" in body and (path := find_nul(plain)) is not None:
-        raise ValidationFailed(errors=(field_error(path, "must not contain NUL characters"),))
-    if isinstance(plain, dict) and len(plain) > len(schema.model_fields):
-        # The schema would say so too, but with one error object for each of 100,000 names.
-        unknown = [name for name in plain if name not in schema.model_fields]
-        raise ValidationFailed(
-            errors=tuple(field_error(name, "is not a field") for name in unknown[:MOST_ERRORS])
-        )
+
+
+def fit_body(document: Document, schema: type[Schema]) -> Schema:
+    """The document as the schema has it."""
+    if may_hold_nul(document):
+        refuse_nul(document.plain)
+    return fit_outline(document, schema)
+
+
+def fit_outline(document: Document, schema: type[Schema]) -> Schema:
+    """The same for a schema that leaves parts open; whoever closes them looks for NULs."""
+    refuse_many_fields(document.plain, schema)
     try:
-        return schema.model_validate_json(body)
+        return schema.model_validate_json(document.raw)
     except ValidationError as error:
         raise ValidationFailed(errors=field_errors(error)) from None
 
 
-def field_errors(error: ValidationError) -> tuple[FieldError, ...]:
-    """Pydantic's errors as ours."""
+def may_hold_nul(document: Document) -> bool:
+    """Whether it is worth looking for NUL characters."""
+    return b"\\u0000" in document.raw
+
+
+def refuse_nul(plain: Any) -> None:
+    """NUL characters cannot be stored."""
+    if (path := find_nul(plain)) is not None:
+        raise ValidationFailed(errors=(field_error(path, "must not contain NUL characters"),))
+
+
+def refuse_many_fields(plain: Any, schema: type[BaseModel]) -> None:
+    """More fields than there are: some must be unknown.
+
+    The schema would say so too, but with one error object for each of 100,000 names.
+    """
+    # ``model_fields`` is the same behind a property that takes longer than the whole check.
+    fields = schema.__pydantic_fields__
+    if isinstance(plain, dict) and len(plain) > len(fields):
+        unknown = [name for name in plain if name not in fields]
+        raise ValidationFailed(
+            errors=tuple(field_error(name, "is not a field") for name in unknown[:MOST_ERRORS])
+        )
+
+
+def field_errors(error: ValidationError, within: str = "") -> tuple[FieldError, ...]:
+    """Pydantic's errors as ours; ``within`` names the field that was validated."""
+    found = error.errors(include_url=False, include_input=False)[:MOST_ERRORS]
     return tuple(
-        field_error(".".join(str(part) for part in entry["loc"]) or "(body)", entry["msg"])
-        for entry in error.errors(include_url=False, include_input=False)[:MOST_ERRORS]
+        field_error(
+            ".".join([*([within] if within else []), *map(str, entry["loc"])]) or "(body)",
+            entry["msg"],
+        )
+        for entry in found
     )
 
 
 def field_error(path: str, message: str) -> FieldError:
     """An error that does not send a megabyte of name back to its sender."""
-    return FieldError(path if len(path) <= MOST_NAME else f"{path[:MOST_NAME]}…", message)
+    return FieldError(shortened(path), shortened(message))
+
+
+def shortened(text: str) -> str:
+    """The beginning of a text, if it is long."""
+    return text if len(text) <= MOST_NAME else f"{text[:MOST_NAME]}…"
 
 
 def read_body(environ: WSGIEnvironment, limits: BodyLimits) -> bytes:

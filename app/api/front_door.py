@@ -1,7 +1,7 @@
-"""The way in. Two requests come by the thousand and do not pass through Flask's dispatch.
+"""The way in. Four requests come by the thousand and do not pass through Flask's dispatch.
 
 Routing, contexts, hooks and signals cost about as much as all that Fairline does with a
-submission. The functions behind these two routes need none of it, so they are called with
+submission. The functions behind these routes need none of it, so they are called with
 the WSGI environment; everything else, and everything while requests are traced, takes
 Flask's way to the same functions.
 """
@@ -14,14 +14,19 @@ from typing import TYPE_CHECKING, Any
 from flask import Flask
 
 from app.api.applications import read_application, submit_application
+from app.api.jobs import read_job, submit_job
 from app.api.problems import problem_of
 from app.errors import MalformedBody
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-APPLICATIONS = "/applications"
-ONE_APPLICATION = "/applications/"
+#: What takes submissions, by path.
+POSTS = {"/applications": submit_application, "/jobs": submit_job}
+#: What answers pollers, by the path before the id.
+READS = {"/applications/": read_application, "/jobs/": read_job}
+#: As long as an id; what is shorter or longer is Flask's.
+ID_CHARACTERS = 36
 
 
 class FrontDoor(Flask):
@@ -37,20 +42,16 @@ class FrontDoor(Flask):
             folded: Any = problem_of(MalformedBody("A header line is folded."))
             refusal: Iterable[bytes] = folded(environ, start_response)
             return refusal
-        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
-        if self.traced or not path.startswith(APPLICATIONS):
+        if self.traced:
             return super().wsgi_app(environ, start_response)
+        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
         services = self.extensions["fairline"]
         reply: Any
         try:
-            if method == "POST" and path == APPLICATIONS:
-                reply = submit_application(services, environ)
-            elif (
-                method in ("GET", "HEAD")
-                and path.startswith(ONE_APPLICATION)
-                and len(path) == len(ONE_APPLICATION) + 36  # as long as an id; Flask has the rest
-            ):
-                reply = read_application(services, environ, path[len(ONE_APPLICATION) :])
+            if method == "POST" and path in POSTS:
+                reply = POSTS[path](services, environ)
+            elif method in ("GET", "HEAD") and path[:-ID_CHARACTERS] in READS:
+                reply = READS[path[:-ID_CHARACTERS]](services, environ, path[-ID_CHARACTERS:])
             else:
                 return super().wsgi_app(environ, start_response)
         except Exception as error:  # noqa: BLE001 - as Flask does: every error is an answer

@@ -6,22 +6,28 @@ thousandth costs what the first does; the cursor carries the rank along.
 
 from __future__ import annotations
 
-import base64
 import re
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
-from urllib.parse import urlencode
 
 import orjson
 from flask import Blueprint, Response, request
 from pydantic import TypeAdapter, ValidationError
 
+from app.api.query import (
+    bad_cursor,
+    next_link,
+    pack_cursor,
+    parse_limit,
+    refuse_parameters_besides,
+    refused,
+    unpack_cursor,
+)
 from app.api.schemas import Name
 from app.api.services import services
 from app.api.state import read_state
-from app.api.views import rfc3339
-from app.errors import FieldError, ValidationFailed
+from app.api.times import rfc3339
 from models.ids import parse_id
 
 leaderboard = Blueprint("leaderboard", __name__)
@@ -30,7 +36,6 @@ PAGE = 50
 MOST = 500
 #: Trimmed as a submission's is, or a role could be submitted to but not looked at.
 NAME = TypeAdapter(Name)
-LIMIT = re.compile(r"\d{1,6}", re.ASCII)
 
 SCORED = """
     SELECT id, candidate, score, rationale, scored_at
@@ -68,24 +73,16 @@ class Cursor:
     place: int
 
     def encode(self) -> str:
-        text = f"{self.score}|{self.id}|{self.rank}|{self.place}"
-        return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+        return pack_cursor(f"{self.score}|{self.id}|{self.rank}|{self.place}")
 
     @classmethod
     def decode(cls, text: str) -> Cursor:
-        try:
-            padded = text + "=" * (-len(text) % 4)
-            decoded = base64.b64decode(padded, altchars=b"-_", validate=True).decode()
-            found = CURSOR.fullmatch(decoded)
-            if found is None or (cursor_id := parse_id(found[2])) is None:
-                raise ValueError
-            position = cls(Decimal(found[1]), cursor_id, int(found[3]), int(found[4]))
-            if not 0 < position.rank <= position.place:
-                raise ValueError
-        except ValueError:
-            raise ValidationFailed(
-                errors=(FieldError("cursor", "is not one this server gave out"),)
-            ) from None
+        found = CURSOR.fullmatch(unpack_cursor(text))
+        if found is None or (cursor_id := parse_id(found[2])) is None:
+            raise bad_cursor()
+        position = cls(Decimal(found[1]), cursor_id, int(found[3]), int(found[4]))
+        if not 0 < position.rank <= position.place:
+            raise bad_cursor()
         return position
 
 
@@ -116,27 +113,20 @@ def get_leaderboard() -> Response:
         )
     headers = {}
     if len(rows) > limit and last is not None:
-        query = urlencode({"role": role, "limit": limit, "cursor": last.encode()})
-        headers["Link"] = f'</leaderboard?{query}>; rel="next"'
+        following = {"role": role, "limit": limit, "cursor": last.encode()}
+        headers = next_link("/leaderboard", following)
     document = {"role": role, "entries": entries}
     return Response(orjson.dumps(document), 200, headers, content_type="application/json")
 
 
 def parse_query() -> tuple[str, int, Cursor | None]:
     """Role, page size and where to go on; anything else is an error."""
-    unknown = set(request.args) - {"role", "limit", "cursor"}
-    if unknown:
-        raise ValidationFailed(
-            errors=tuple(FieldError(name[:100], "is not a parameter") for name in sorted(unknown))
-        )
+    refuse_parameters_besides(("role", "limit", "cursor"))
     try:
         role = NAME.validate_python(request.args.get("role", "general"))
     except ValidationError:
         role = "\x00"
     if "\x00" in role:
-        raise ValidationFailed(errors=(FieldError("role", "must have 1 to 200 characters"),))
-    limit_text = request.args.get("limit", str(PAGE))
-    if not (LIMIT.fullmatch(limit_text) and 0 < int(limit_text) <= MOST):
-        raise ValidationFailed(errors=(FieldError("limit", f"must be from 1 to {MOST}"),))
-    cursor_text = request.args.get("cursor")
-    return role, int(limit_text), None if cursor_text is None else Cursor.decode(cursor_text)
+        raise refused("role", "must have 1 to 200 characters")
+    cursor = request.args.get("cursor")
+    return role, parse_limit(PAGE, MOST), None if cursor is None else Cursor.decode(cursor)

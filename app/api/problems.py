@@ -23,13 +23,17 @@ STATUS: dict[type[errors.FairlineError], HTTPStatus] = {
     errors.RequestTimeout: HTTPStatus.REQUEST_TIMEOUT,
     errors.Unauthenticated: HTTPStatus.UNAUTHORIZED,
     errors.NotFound: HTTPStatus.NOT_FOUND,
+    errors.Conflict: HTTPStatus.CONFLICT,
+    errors.IdempotencyKeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.BlobStoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.BrokerUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.TooManyStreams: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
 #: Where the code is not what Python calls the status; Python's names change with its version.
 CODES = {413: "PAYLOAD_TOO_LARGE", 414: "URI_TOO_LONG"}
 
-#: Seconds a caller should wait when the state store is away.
+#: Seconds a caller should wait when a store is away.
 RETRY_AFTER_SECONDS = 2
 
 
@@ -42,6 +46,13 @@ def document(
     status: HTTPStatus, code: str, detail: str, fields: tuple[errors.FieldError, ...] = ()
 ) -> bytes:
     """A problem document."""
+    return orjson.dumps(members(status, code, detail, fields))
+
+
+def members(
+    status: HTTPStatus, code: str, detail: str, fields: tuple[errors.FieldError, ...] = ()
+) -> dict[str, Any]:
+    """What a problem document says."""
     body: dict[str, Any] = {
         "type": f"urn:fairline:problem:{code.lower().replace('_', '-')}",
         "title": status.phrase,
@@ -51,7 +62,19 @@ def document(
     }
     if fields:
         body["errors"] = [{"field": error.field, "message": error.message} for error in fields]
-    return orjson.dumps(body)
+    return body
+
+
+def problem_fields(
+    error: errors.FairlineError, fields: tuple[errors.FieldError, ...]
+) -> dict[str, Any]:
+    """An error as a part of a larger document."""
+    return members(status_of(error), error.code, error.detail, fields)
+
+
+def status_of(error: errors.FairlineError) -> HTTPStatus:
+    """The status that goes with an error."""
+    return STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def problem(
@@ -88,8 +111,12 @@ def problem_of(error: Exception) -> Any:
 
 
 def _ours(error: errors.FairlineError) -> Response:
-    status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
-    headers = {"WWW-Authenticate": "Bearer"} if status is HTTPStatus.UNAUTHORIZED else None
+    status = status_of(error)
+    headers = {}
+    if status is HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
     return problem(status, error.code, error.detail, error.errors, headers)
 
 

@@ -1,4 +1,4 @@
-"""The reply of the hot paths: headers go out as they were given.
+"""The replies of the hot paths: headers go out as they were given.
 
 Werkzeug's own would parse and rewrite ``Location`` for every reply; ours are paths already.
 """
@@ -8,14 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import orjson
 from flask import Response
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
+    from app.api.job_views import View
+
+STATUS_HEADER = "Fairline-Status"
+#: Seconds a client should wait before it asks for the first and for the next time.
+FIRST_POLL_SECONDS = "2"
+POLL_SECONDS = "1"
+
 
 class Reply(Response):
-    """A small JSON document, complete in memory."""
+    """A JSON document, complete in memory."""
 
     def __init__(self, body: bytes, status: int, headers: dict[str, str]) -> None:
         super().__init__(body, status, headers, content_type="application/json")
@@ -23,3 +31,19 @@ class Reply(Response):
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         start_response(self.status, self.headers.to_wsgi_list())
         return () if environ["REQUEST_METHOD"] == "HEAD" else self.response  # type: ignore[return-value]  # bytes were given
+
+
+def poll_reply(view: View, environ: WSGIEnvironment) -> Response:
+    """What a poller asked for, or that nothing changed."""
+    headers = {
+        "ETag": view.etag,
+        STATUS_HEADER: view.status,
+        "Cache-Control": "no-cache",
+    }
+    if not view.ended:
+        headers["Retry-After"] = POLL_SECONDS
+    known = environ.get("HTTP_IF_NONE_MATCH")
+    # Etags are hexadecimal between quotes, so one cannot be a part of another.
+    if known is not None and (view.etag in known or known.strip() == "*"):
+        return Response(status=304, headers=headers)
+    return Reply(orjson.dumps(view.document), 200, headers)

@@ -16,6 +16,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from models.states import FailureClass
+
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
@@ -45,12 +47,56 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class SubmitApplication(Strict):
+class Timing(Strict):
+    """When a job may run, and which of its tenant's first."""
+
+    priority: int = Field(0, ge=-100, le=100, description="Higher runs first among your jobs.")
+    execute_at: Moment | None = Field(None, description="Not before this time.")
+    not_after: Moment | None = Field(None, description="Not started after this time.")
+    jitter: bool = Field(
+        True, description="Whether a time over an hour away may move by up to a minute."
+    )
+
+
+class SubmitApplication(Timing):
     """Body of ``POST /applications``."""
 
     candidate: Name = Field(description="Who applies.")
     payload: dict[str, Any] = Field(description="The application itself, any JSON object.")
     role: Name = Field("general", description="What they apply for; each has a leaderboard.")
-    priority: int = Field(0, ge=-100, le=100, description="Higher runs first among your jobs.")
-    execute_at: Moment | None = Field(None, description="Not before this time.")
-    not_after: Moment | None = Field(None, description="Not started after this time.")
+
+
+class SubmitJob(Timing):
+    """Body of ``POST /jobs``, and an item of a batch."""
+
+    type: str = Field(description="A registered job type.")
+    payload: Any = Field(
+        default_factory=dict, description="Any JSON that the type takes; {} if left out."
+    )
+
+
+#: Most jobs in one batch, most ids and most matches in one replay.
+MOST_JOBS = 1_000
+MOST_REPLAYS = 10_000
+
+
+class SubmitBatch(Strict):
+    """Body of ``POST /jobs/batch``. Items are validated one by one."""
+
+    jobs: list[Any] = Field(min_length=1, max_length=MOST_JOBS)
+
+
+class ReplayFilter(Strict):
+    """Which dead letters to replay; what is left out does not matter."""
+
+    type: str | None = Field(None, max_length=100)
+    error_class: FailureClass | None = None
+    before: Moment | None = Field(None, description="Died no later than this; now if left out.")
+
+
+class Replay(Strict):
+    """Body of ``POST /dead-letters/replay``: either ids or a filter."""
+
+    ids: list[str] | None = Field(None, min_length=1, max_length=MOST_JOBS)
+    filter: ReplayFilter | None = None
+    limit: int = Field(MOST_REPLAYS, ge=1, le=MOST_REPLAYS, description="At most so many.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     from app.api.body import BodyLimits
     from app.api.identity import Tenants
     from app.api.views import Views
+    from app.events import Watch
+    from app.usage.pricing import Prices
+    from models.blobs import BlobStore
+    from tasks.registry import JobType
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +29,16 @@ class Services:
     views: Views
     tenants: Tenants
     body_limits: BodyLimits
+    #: What may be submitted.
+    types: Mapping[str, JobType]
+    #: Where large payloads go.
+    blobs: BlobStore
+    prices: Prices
     #: How long a read may take before the caller hears 503.
     read_seconds: float
     served_pools: tuple[str, ...]
+    #: Server-sent events.
+    events: Watch
 
 
 def services() -> Services:

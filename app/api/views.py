@@ -1,52 +1,46 @@
 """Reads for pollers: concurrent requests share one SELECT, ended ones are kept for a second.
 
 Reads bypass the write model. A kept answer may show a rank up to a second old; nothing
-else about an ended application changes.
+else about it changes. What may be replayed is not kept.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 import orjson
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
+from app.api.job_views import JOB_COLUMNS, View, etag_of, job_document, read_jobs
 from app.api.ranks import Standing, read_ranks
+from app.api.times import rfc3339
+from models.arrays import plain_array
 from models.group_commit import GroupCommit
 from models.session import connection
-from models.states import APPLICATION_STATUS, JobStatus
+from models.states import APPLICATION_STATUS, TERMINAL, JobStatus
 
-#: How long the answer for an ended application is kept, and how many.
+#: How long an answer that will not change is kept, and how many.
 KEEP_SECONDS = 1.0
 KEEP_MOST = 2_000
+#: Statuses after which nothing comes.
+LASTING = frozenset({"succeeded", "cancelled", "expired", "scored", "withdrawn"})
 
-READ_APPLICATIONS = """
-    SELECT asked.id::text, application.tenant_id, tenant.name, application.candidate,
-           application.role, application.score, application.rationale, job.status,
-           job.priority, job.attempt, job.crashes, job.created_at, job.execute_at,
-           job.not_after, job.dispatched_at, job.started_at, job.finished_at,
-           job.error_class, job.error_message, job.result::text
+#: A scored application outlives its job, which is retired after a while.
+READ_APPLICATIONS = f"""
+    SELECT asked.id::text, application.tenant_id, tenant.name, {JOB_COLUMNS},
+           job.result::text, application.candidate, application.role, application.score,
+           application.rationale, application.scored_at
     FROM unnest(%(ids)s::uuid[]) AS asked (id)
     JOIN applications AS application ON application.id = asked.id
     JOIN tenants AS tenant ON tenant.id = application.tenant_id
-    JOIN jobs AS job ON job.id = asked.id
+    LEFT JOIN jobs AS job ON job.id = asked.id
+    WHERE job.id IS NOT NULL OR application.score IS NOT NULL
 """
 
-
-@dataclass(frozen=True, slots=True)
-class ApplicationView:
-    """An application as its sender sees it."""
-
-    tenant_id: int
-    job_status: JobStatus
-    status: str
-    etag: str
-    document: dict[str, Any]
+#: What is asked for: a kind and an id.
+Asked = tuple[Literal["application", "job"], str]
 
 
 class Views:
@@ -55,71 +49,70 @@ class Views:
     def __init__(self, engine: Engine, timeout_seconds: float) -> None:
         self._engine = engine
         self._timeout_seconds = timeout_seconds
-        self._kept: dict[str, tuple[float, ApplicationView]] = {}
-        self._reads: GroupCommit[str, ApplicationView | None] = GroupCommit(self._read, name="read")
+        self._kept: dict[Asked, tuple[float, View]] = {}
+        self._reads: GroupCommit[Asked, View | None] = GroupCommit(self._read, name="read")
 
-    def application(self, application_id: str) -> ApplicationView | None:
+    def application(self, application_id: str) -> View | None:
         """The application, or None if there is none."""
-        kept = self._kept.get(application_id)
+        return self._find(("application", application_id))
+
+    def job(self, job_id: str) -> View | None:
+        """The job, or None if there is none."""
+        return self._find(("job", job_id))
+
+    def _find(self, asked: Asked) -> View | None:
+        kept = self._kept.get(asked)
         if kept is not None and time.monotonic() - kept[0] < KEEP_SECONDS:
             return kept[1]
-        view = self._reads.submit(application_id, self._timeout_seconds)
-        if view is not None and view.job_status.terminal:
+        view = self._reads.submit(asked, self._timeout_seconds)
+        if view is not None and view.status in LASTING:
             if len(self._kept) >= KEEP_MOST:
                 self._kept.clear()
-            self._kept[application_id] = (time.monotonic(), view)
+            self._kept[asked] = (time.monotonic(), view)
         return view
 
-    def _read(self, ids: Sequence[str]) -> list[ApplicationView | None]:
+    def _read(self, group: Sequence[Asked]) -> list[View | None]:
+        applications = {id_ for kind, id_ in group if kind == "application"}
+        jobs = {id_ for kind, id_ in group if kind == "job"}
         with connection(self._engine) as taken:
-            rows = taken.exec_driver_sql(READ_APPLICATIONS, {"ids": list(set(ids))}).all()
-            scored = {standing(row) for row in rows if row[5] is not None}
-            ranks = read_ranks(taken, scored) if scored else {}
-        views = {row[0]: application_view(row, ranks.get(standing(row))) for row in rows}
-        return [views.get(application_id) for application_id in ids]
+            found = {
+                "application": read_applications(taken, applications) if applications else {},
+                "job": read_jobs(taken, jobs) if jobs else {},
+            }
+        return [found[kind].get(id_) for kind, id_ in group]
+
+
+def read_applications(taken: Connection, ids: Iterable[str]) -> dict[str, View]:
+    """The applications that there are, by id."""
+    rows = taken.exec_driver_sql(READ_APPLICATIONS, {"ids": plain_array(ids)}).all()
+    scored = {standing(row) for row in rows if row[22] is not None}
+    ranks = read_ranks(taken, scored) if scored else {}
+    return {row[0]: application_view(row, ranks.get(standing(row))) for row in rows}
 
 
 def standing(row: Sequence[Any]) -> Standing:
     """What the rank of a row of READ_APPLICATIONS depends on."""
-    return Standing(row[1], row[4], row[5])
+    return Standing(row[1], row[21], row[22])
 
 
-def application_view(row: Sequence[Any], rank: int | None) -> ApplicationView:
-    """A row of READ_APPLICATIONS as a document."""
-    job_status = JobStatus(row[7])
+def application_view(row: Sequence[Any], rank: int | None) -> View:
+    """A row of READ_APPLICATIONS as a view."""
+    # A job that is gone was retired, and an application that stayed was scored.
+    job_status = JobStatus.SUCCEEDED if row[6] is None else JobStatus(row[6])
     status = APPLICATION_STATUS[job_status].value
-    document = {
-        "id": row[0],
+    document = job_document(row) | {
         "type": "score_application",
-        "tenant": row[2],
         "pool": "medium",
-        "priority": row[8],
         "status": status,
-        "candidate": row[3],
-        "role": row[4],
-        "score": None if row[5] is None else float(row[5]),
+        "candidate": row[20],
+        "role": row[21],
+        "score": None if row[22] is None else float(row[22]),
         "rank": rank,
-        "rationale": row[6],
-        "attempt": row[9],
-        "crashes": row[10],
-        "created_at": rfc3339(row[11]),
-        "execute_at": rfc3339(row[12]),
-        "not_after": rfc3339(row[13]),
-        "dispatched_at": rfc3339(row[14]),
-        "started_at": rfc3339(row[15]),
-        "finished_at": rfc3339(row[16]),
-        "progress": None,
+        "rationale": row[23],
         # As it stands in the row: nothing is gained by parsing it.
         "result": None if row[19] is None else orjson.Fragment(row[19]),
-        "error": None if row[17] is None else {"class": row[17], "message": row[18]},
     }
-    mark = f"{row[0]}{status}{rank}{row[9]}{row[10]}{row[14]}{row[15]}{row[12]}"
-    etag = f'"{hashlib.blake2b(mark.encode(), digest_size=9).hexdigest()}"'
-    return ApplicationView(row[1], job_status, status, etag, document)
-
-
-def rfc3339(moment: datetime | None) -> str | None:
-    """A time as RFC 3339 in UTC."""
-    if moment is None:
-        return None
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if row[6] is None:
+        document["finished_at"] = rfc3339(row[24])
+    mark = f"{row[0]}|{status}|{rank}|{'|'.join(map(str, row[7:19]))}"
+    return View(row[1], status, job_status in TERMINAL, etag_of(mark), document)

@@ -30,8 +30,14 @@ class Home:
 
     def prepare(self) -> None:
         """Create the folder."""
-        (self.path / "logs").mkdir(parents=True, exist_ok=True)
+        for folder in (self.path / "logs", self.blobs):
+            folder.mkdir(parents=True, exist_ok=True)
         self.stack_id()
+
+    @property
+    def blobs(self) -> Path:
+        """Large payloads and checkpoints."""
+        return self.path / "blobs"
 
     @property
     def processes_file(self) -> Path:

@@ -36,6 +36,8 @@ class StackOptions:
     #: Services that somebody else runs; empty means embedded.
     database_url: str
     broker_url: str
+    #: Where large payloads are; empty means below the home.
+    blob_url: str
     log_level: str
     drain_seconds: float
     ready_seconds: float
@@ -71,6 +73,7 @@ def read_options(environment: Mapping[str, str] | None = None) -> StackOptions:
         broker=broker,  # type: ignore[arg-type]  # checked above
         database_url=get("FAIRLINE_DATABASE_URL") or "",
         broker_url=get("FAIRLINE_BROKER_URL") or "",
+        blob_url=get("FAIRLINE_BLOB_URL") or "",
         log_level=get("FAIRLINE_LOG_LEVEL") or "warning",
         drain_seconds=number("FAIRLINE_DRAIN_SECONDS", 20, 1, 3600),
         ready_seconds=number("FAIRLINE_READY_SECONDS", 60, 1, 3600),

@@ -58,6 +58,7 @@ def environment(
         "FAIRLINE_DATABASE_URL": database_url,
         "FAIRLINE_BROKER_URL": broker_url,
         "FAIRLINE_QUEUE_TYPE": queue_type(options),
+        "FAIRLINE_BLOB_URL": options.blob_url or str(home.blobs),
         "FAIRLINE_HOST": options.host,
         "FAIRLINE_PORT": str(options.port),
         "FAIRLINE_API_WORKERS": str(options.api_workers),

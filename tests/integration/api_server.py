@@ -44,10 +44,12 @@ class Answer:
 class ApiServer:
     """One gunicorn and the way to talk to it."""
 
-    def __init__(self, child: Child, port: int, log: Path) -> None:
+    def __init__(self, child: Child, port: int, log: Path, blobs: Path) -> None:
         self.child = child
         self.port = port
         self.log = log
+        #: Where it keeps large payloads.
+        self.blobs = blobs
 
     def request(
         self,
@@ -77,15 +79,22 @@ class ApiServer:
         body: Any,
         content_type: str | None = "application/json",
         headers: Mapping[str, str] | None = None,
+        path: str = "/applications",
     ) -> Answer:
         """Submit; anything but bytes is sent as JSON."""
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
         given = {"Content-Type": content_type} if content_type else {}
-        return self.request("POST", "/applications", sent, {**given, **(headers or {})})
+        return self.request("POST", path, sent, {**given, **(headers or {})})
 
     def submit(self, candidate: str = "Ada", **fields: Any) -> str:
         """Submit an application that is in order; its id."""
         answer = self.post({"candidate": candidate, "payload": {}, **fields})
+        assert answer.status == 202, answer
+        return str(answer.json()["id"])
+
+    def submit_job(self, type: str = "echo", **fields: Any) -> str:
+        """Submit a job that is in order; its id."""
+        answer = self.post({"type": type, **fields}, path="/jobs")
         assert answer.status == 202, answer
         return str(answer.json()["id"])
 
@@ -149,11 +158,14 @@ def serving(database_url: str, home: Path, **settings: Any) -> Iterator[ApiServe
     Nothing listens where it looks for the broker, which must not matter to anybody.
     """
     port = free_port()
+    blobs = home / f"blobs-{port}"
+    blobs.mkdir(parents=True)
     given = {
         "database_url": database_url,
         "broker_url": "amqp://guest:guest@127.0.0.1:1//",
         "anonymous_tenant": "demo",
         "api_workers": 2,
+        "blob_url": blobs,
         "port": port,
         **settings,
     }
@@ -162,7 +174,7 @@ def serving(database_url: str, home: Path, **settings: Any) -> Iterator[ApiServe
     spec = ProcessSpec(f"api-{port}", argv, env)
     log = home / f"{spec.name}.log"
     child = spawn(spec, os.environ, log)
-    server = ApiServer(child, port, log)
+    server = ApiServer(child, port, log, blobs)
     try:
         wait_until_serving(server, int(given["api_workers"]))
         yield server

@@ -129,6 +129,98 @@ UNFIT: dict[str, tuple[bytes, str]] = {
     "100,000 unknown fields": (body(**{f"f{n}": 0 for n in range(75_000)}), "f0"),
 }
 
+#: A job that is in order.
+JOB: dict[str, Any] = {"type": "echo", "payload": {"years": 12}}
+
+
+def job(**fields: Any) -> bytes:
+    """A job with some fields changed; ``...`` leaves one out."""
+    changed = {name: value for name, value in {**JOB, **fields}.items() if value is not ...}
+    return json.dumps(changed).encode()
+
+
+#: 422 at ``/jobs``, and for an item of a batch; with the field that is wrong.
+UNFIT_JOBS: dict[str, tuple[bytes, str]] = {
+    "null": (b"null", "(body)"),
+    "number": (b"1", "(body)"),
+    "array": (b"[]", "(body)"),
+    "empty object": (b"{}", "type"),
+    "type null": (job(type=None), "type"),
+    "type number": (job(type=1), "type"),
+    "type list": (job(type=["echo"]), "type"),
+    "type empty": (job(type=""), "type"),
+    "type unknown": (job(type="nope"), "type"),
+    "type in capitals": (job(type="ECHO"), "type"),
+    "type with spaces": (job(type=" echo "), "type"),
+    "type with NUL": (job(type="echo\x00"), "type"),
+    "type of half a megabyte": (job(type="x" * (MEGABYTE // 2)), "type"),
+    "NUL in the payload": (job(payload={"a": [1, {"b": "x\x00"}]}), "payload.a.1.b"),
+    "NUL in a key": (job(payload={"a": {"\x00": 1}}), "payload.a"),
+    "payload of the wrong type": (job(type="count", payload=[]), "payload"),
+    "payload null": (job(type="count", payload=None), "payload"),
+    "payload with an unknown field": (job(type="count", payload={"of": 1}), "payload.of"),
+    "payload out of range": (job(type="count", payload={"to": -1}), "payload.to"),
+    "payload beyond 64 bits": (job(type="count", payload={"to": 2**80}), "payload.to"),
+    "payload with a word for a number": (job(type="count", payload={"to": "many"}), "payload.to"),
+    "payload under an alias": (job(type="fail", payload={"class": "BAD"}), "payload.class"),
+    "priority 101": (job(priority=101), "priority"),
+    "priority beyond 64 bits": (job(priority=2**80), "priority"),
+    "priority 1.0": (job(priority=1.0), "priority"),
+    "jitter as text": (job(jitter="yes"), "jitter"),
+    "jitter as a number": (job(jitter=1), "jitter"),
+    "jitter null": (job(jitter=None), "jitter"),
+    "execute_at an epoch": (job(execute_at=1_900_000_000), "execute_at"),
+    "execute_at year 10000": (job(execute_at="9999-12-31T23:59:59-14:00"), "execute_at"),
+    "not_after before execute_at": (
+        job(execute_at="2030-01-02T00:00:00Z", not_after="2030-01-01T23:59:59Z"),
+        "not_after",
+    ),
+    "unknown field": (job(tenant="other"), "tenant"),
+    "pool": (job(pool="long"), "pool"),
+    "id": (job(id="0190a0b0-0000-7000-8000-000000000001"), "id"),
+    "10,000 unknown fields": (job(**{f"f{n}": 0 for n in range(10_000)}), "f0"),
+}
+
+#: 422 at ``/jobs/batch`` as a whole.
+UNFIT_BATCHES: dict[str, tuple[bytes, str]] = {
+    "null": (b"null", "(body)"),
+    "array of one": (b"[" + job() + b"]", "(body)"),
+    "empty object": (b"{}", "jobs"),
+    "jobs null": (b'{"jobs":null}', "jobs"),
+    "jobs object": (b'{"jobs":{}}', "jobs"),
+    "no jobs": (b'{"jobs":[]}', "jobs"),
+    "1,001 jobs": (b'{"jobs":[' + b",".join([job()] * 1001) + b"]}", "jobs"),
+    "100,000 jobs": (b'{"jobs":[' + b",".join([b"1"] * 100_000) + b"]}", "jobs"),
+    "jobs that are none": (b'{"jobs":[1,null,"x"]}', "jobs.0"),
+    "jobs of unknown types": (b'{"jobs":[%b]}' % job(type="x"), "jobs.0.type"),
+    "NUL in the only one": (b'{"jobs":[%b]}' % job(payload="\x00"), "jobs.0.payload"),
+    "unknown field": (b'{"jobs":[%b],"atomic":true}' % job(), "atomic"),
+    "depth 300": (b'{"jobs":[' + b"[" * 300 + b"]" * 300 + b"]}", "(body)"),
+}
+
+ID = "0190a0b0-0000-7000-8000-000000000001"
+#: 422 at ``/dead-letters/replay``.
+UNFIT_REPLAYS: dict[str, tuple[bytes, str]] = {
+    "null": (b"null", "(body)"),
+    "empty object": (b"{}", "(body)"),
+    "both": (json.dumps({"ids": [ID], "filter": {}}).encode(), "(body)"),
+    "no ids": (b'{"ids":[]}', "ids"),
+    "ids as text": (json.dumps({"ids": ID}).encode(), "ids"),
+    "1,001 ids": (json.dumps({"ids": [ID] * 1001}).encode(), "ids"),
+    "id that is none": (json.dumps({"ids": [ID, "x"]}).encode(), "ids.1"),
+    "id with NUL": (json.dumps({"ids": ["\x00" + ID[1:]]}).encode(), "ids.0"),
+    "id a number": (b'{"ids":[1]}', "ids.0"),
+    "filter with NUL": (json.dumps({"filter": {"type": "\x00"}}).encode(), "filter.type"),
+    "filter by status": (b'{"filter":{"status":"dead"}}', "filter.status"),
+    "unknown class": (b'{"filter":{"error_class":"BAD"}}', "filter.error_class"),
+    "class in lower case": (b'{"filter":{"error_class":"timeout"}}', "filter.error_class"),
+    "type of a megabyte": (json.dumps({"filter": {"type": "x" * 900_000}}).encode(), "filter.type"),
+    "before a word": (b'{"filter":{"before":"now"}}', "filter.before"),
+    "limit 0": (b'{"filter":{},"limit":0}', "limit"),
+    "limit 10,001": (b'{"filter":{},"limit":10001}', "limit"),
+    "limit beyond 64 bits": (b'{"filter":{},"limit":%d}' % 2**80, "limit"),
+}
+
 #: 202: strange, but in order.
 FINE: dict[str, bytes] = {
     "escaped backslash before u0000": payload(rb'"\\u0000"'),

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Engine, Row
 
 from app.admission.admit import admit_group
-from app.admission.submission import Submission
+from app.admission.submission import Entry, Submission
 from app.dispatch.mark import Dispatch, mark
 from app.dispatch.publish import Publisher
 from app.scheduler.leader import Leader
@@ -40,7 +40,7 @@ class House:
             "payload": "{}",
             **fields,
         }
-        admit_group(self.engine, [Submission(**values)], express)
+        admit_group(self.engine, [Entry((Submission(**values),))], express)
         return str(values["id"])
 
     def submit_application(self, candidate: str = "Ada", **fields: Any) -> str:
@@ -54,9 +54,9 @@ class House:
             **fields,
         )
 
-    def dispatch(self, pool: str = "medium", room: int = 100) -> list[Dispatch]:
+    def dispatch(self, pool: str = "medium", room: int = 100, **holds: Any) -> list[Dispatch]:
         """Mark what is in line."""
-        return mark(self.engine, pool, room, self.leader.epoch or 0)
+        return mark(self.engine, pool, room, self.leader.epoch or 0, **holds)
 
     def claim(self, *refs: JobRef, worker: str = "w1") -> tuple[Claim, ...]:
         """Claim as one message."""

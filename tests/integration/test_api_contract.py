@@ -19,7 +19,7 @@ from tests.integration.house import House
 JOB_FIELDS = {
     *("id", "type", "tenant", "pool", "priority", "status", "attempt", "crashes"),
     *("created_at", "execute_at", "not_after", "dispatched_at", "started_at", "finished_at"),
-    *("progress", "result", "error"),
+    *("progress", "result", "error", "cancel_requested_at"),
 }
 APPLICATION_FIELDS = {"candidate", "role", "score", "rank", "rationale"}
 RFC3339_UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -194,6 +194,28 @@ def test_scored_application_shows_score_rank_rationale_and_result(
     assert body["error"] is None
 
 
+def test_scored_application_outlives_its_job(api: ApiServer, api_house: House) -> None:
+    job_id = put_scored(api_house, "outlives", "64.25")
+    api_house.execute("DELETE FROM jobs WHERE id = %s", job_id)
+    answer = api.get(f"/applications/{job_id}")
+    body = answer.json()
+    assert (body["status"], body["score"], body["rank"]) == ("scored", 64.25, 1)
+    assert (body["type"], body["pool"], body["tenant"]) == ("score_application", "medium", "demo")
+    assert body["created_at"] is body["started_at"] is body["attempt"] is None
+    assert RFC3339_UTC.fullmatch(body["finished_at"])
+    assert "retry-after" not in answer.headers
+    other = api_house.submit_application()
+    api_house.execute("DELETE FROM jobs WHERE id = %s", other)
+    assert_problem(api.get(f"/applications/{other}"), 404, "NOT_FOUND")
+
+
+def test_progress_of_the_run_shows(api: ApiServer, api_house: House) -> None:
+    job_id = api_house.submit_application()
+    progress = '{"done": 3, "total": null}'
+    api_house.execute("UPDATE jobs SET progress = %s WHERE id = %s", progress, job_id)
+    assert api.get(f"/applications/{job_id}").json()["progress"] == {"done": 3, "total": None}
+
+
 def test_failed_application_says_class_and_message(api: ApiServer, api_house: House) -> None:
     job_id = api_house.submit_application()
     bring(api_house, job_id, "dead")
@@ -252,6 +274,9 @@ def test_etag_changes_with_every_step_and_with_nothing_else(
         "status = 'queued'",
         "status = 'dispatched', dispatched_at = now()",
         "status = 'running', started_at = now(), crashes = 1",
+        """progress = '{"done": 1, "total": 2}'""",
+        """progress = '{"done": 2, "total": 2}'""",
+        "cancel_requested_at = now()",
         "status = 'succeeded', finished_at = now()",
     )
     for step in steps:
@@ -293,7 +318,11 @@ def test_unknown_path_is_not_found(api: ApiServer, path: str) -> None:
         ("GET", "/applications", {"POST", "OPTIONS"}),
         ("DELETE", "/applications", {"POST", "OPTIONS"}),
         ("BREW", "/applications", {"POST", "OPTIONS"}),
-        ("POST", f"/applications/{new_id()}", {"GET", "HEAD", "OPTIONS"}),
+        ("POST", f"/applications/{new_id()}", {"GET", "HEAD", "DELETE", "OPTIONS"}),
+        ("PUT", "/jobs", {"GET", "HEAD", "POST", "OPTIONS"}),
+        ("POST", f"/jobs/{new_id()}", {"GET", "HEAD", "DELETE", "OPTIONS"}),
+        ("GET", "/dead-letters/replay", {"POST", "OPTIONS"}),
+        ("POST", "/tenant/usage", {"GET", "HEAD", "OPTIONS"}),
         ("PUT", "/leaderboard", {"GET", "HEAD", "OPTIONS"}),
         ("POST", "/healthz", {"GET", "HEAD", "OPTIONS"}),
     ],
@@ -322,6 +351,15 @@ def test_without_a_tenant_for_strangers_every_door_asks_for_a_key(
             api.post({"candidate": "a", "payload": {}}),
             api.get(f"/applications/{new_id()}"),
             api.get("/leaderboard"),
+            api.request("DELETE", f"/applications/{new_id()}"),
+            api.post({"type": "echo"}, path="/jobs"),
+            api.post({"jobs": [{"type": "echo"}]}, path="/jobs/batch"),
+            api.get(f"/jobs/{new_id()}"),
+            api.get("/jobs"),
+            api.request("DELETE", f"/jobs/{new_id()}"),
+            api.get("/dead-letters"),
+            api.post({"filter": {}}, path="/dead-letters/replay"),
+            api.get("/tenant/usage"),
         ]
         assert api.get("/healthz").status == 200
     for answer in answers:

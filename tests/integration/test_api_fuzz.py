@@ -45,7 +45,16 @@ fuzzed = settings(
 )
 
 Spelling = Callable[[Any], str]
-Send = Callable[[bytes], tuple[int, dict[str, Any]]]
+Send = Callable[..., tuple[int, dict[str, Any]]]
+
+#: Every door that takes a body, with what a reply holds if it was let in.
+REPLIES = {
+    "/applications": {"id", "status"},
+    "/jobs": {"id", "status"},
+    "/jobs/batch": {"accepted", "rejected", "results"},
+    "/dead-letters/replay": {"replayed", "skipped", "ids"},
+}
+paths = st.sampled_from(list(REPLIES))
 
 
 @pytest.fixture
@@ -53,12 +62,12 @@ def send(api: ApiServer) -> Iterator[Send]:
     """Posts a body on one connection that is kept, and checks the form of the answer."""
     connection = HTTPConnection("127.0.0.1", api.port, timeout=20)
 
-    def post(body: bytes) -> tuple[int, dict[str, Any]]:
-        connection.request("POST", "/applications", body, {"Content-Type": "application/json"})
+    def post(body: bytes, path: str = "/applications") -> tuple[int, dict[str, Any]]:
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
         response = connection.getresponse()
         answer = json.loads(response.read())
-        if response.status == 202:
-            assert set(answer) == {"id", "status"}
+        if response.status in (200, 202):
+            assert set(answer) == REPLIES[path]
         else:
             assert 400 <= response.status < 500, (body, answer)
             assert response.headers["Content-Type"] == "application/problem+json"
@@ -115,10 +124,31 @@ def trimmed(text: str) -> str:
 
 
 @fuzzed
-@given(body=values)
-def test_any_json_is_answered(send: Send, body: Any) -> None:
-    status, _ = send(json.dumps(body).encode())
-    assert status != 202  # hardly: it would have to be a submission
+@given(payload=values, spell=spellings, priority=st.integers(-101, 101))
+def test_any_payload_of_a_job_is_kept_as_sent_or_refused_alone(
+    send: Send, api_house: House, payload: Any, spell: Spelling, priority: int
+) -> None:
+    job = {"type": "echo", "payload": payload, "priority": priority}
+    good = {"type": "echo"}
+    status, answer = send(spell({"jobs": [good, job, good]}).encode(), "/jobs/batch")
+    if status != 202:
+        assert is_beyond_a_double(payload), (payload, answer)  # no JSON that all parsers read
+        return
+    first, result, last = answer["results"]
+    assert {*first} == {*last} == {"id", "status"}
+    if "id" in result:
+        (row,) = api_house.query("SELECT payload::text FROM jobs WHERE id = %s", result["id"])
+        assert repr(json.loads(row[0])) == repr(payload)
+        assert not holds_nul(payload) and abs(priority) <= 100
+    else:
+        assert holds_nul(payload) or abs(priority) > 100, (payload, result)
+
+
+@fuzzed
+@given(body=values, path=paths)
+def test_any_json_is_answered(send: Send, body: Any, path: str) -> None:
+    status, _ = send(json.dumps(body).encode(), path)
+    assert status not in (200, 202)  # hardly: it would have to be what the door asks for
 
 
 @fuzzed
@@ -144,15 +174,23 @@ def test_any_field_of_any_type_is_answered_and_what_is_taken_can_be_read(
 
 
 @fuzzed
-@given(body=st.binary(max_size=200))
-def test_any_bytes_are_refused(send: Send, body: bytes) -> None:
-    assert send(body)[0] in (400, 422)
+@given(body=st.binary(max_size=200), path=paths)
+def test_any_bytes_are_refused(send: Send, body: bytes, path: str) -> None:
+    assert send(body, path)[0] in (400, 422)
 
 
 @fuzzed
-@given(data=st.data())
-def test_submission_with_any_bytes_changed_is_answered(send: Send, data: st.DataObject) -> None:
-    body = bytearray(json.dumps({**GOOD, "role": "a", "priority": 1}).encode())
+@given(data=st.data(), path=paths)
+def test_submission_with_any_bytes_changed_is_answered(
+    send: Send, data: st.DataObject, path: str
+) -> None:
+    good = {
+        "/applications": {**GOOD, "role": "a", "priority": 1},
+        "/jobs": {"type": "echo", "payload": [1], "jitter": False},
+        "/jobs/batch": {"jobs": [{"type": "count", "payload": {"to": 1}}, {"type": "echo"}]},
+        "/dead-letters/replay": {"filter": {"type": "echo", "error_class": "TIMEOUT"}, "limit": 9},
+    }
+    body = bytearray(json.dumps(good[path]).encode())
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-    send(bytes(body))
+    send(bytes(body), path)

@@ -7,9 +7,11 @@ import gzip
 import json
 import socket
 import time
+from typing import Any
 
 import pytest
 
+from models.blobs import open_blobs
 from tests.integration import hostile
 from tests.integration.api_server import (
     MEGABYTE,
@@ -19,15 +21,38 @@ from tests.integration.api_server import (
     parse_raw,
     read_all,
 )
-from tests.integration.hostile import FINE, MALFORMED, UNFIT
+from tests.integration.hostile import (
+    FINE,
+    ID,
+    MALFORMED,
+    UNFIT,
+    UNFIT_BATCHES,
+    UNFIT_JOBS,
+    UNFIT_REPLAYS,
+)
 from tests.integration.house import House
 from tests.integration.test_api_contract import assert_problem
 
 POST_HEAD = b"POST /applications HTTP/1.1\r\nHost: fairline\r\nContent-Type: application/json\r\n"
 GOOD = hostile.body()
-ID = "0190a0b0-0000-7000-8000-000000000001"
+#: Every door that takes a body, with what does not fit through it.
+UNFIT_BY_PATH = {
+    "/applications": UNFIT,
+    "/jobs": UNFIT_JOBS,
+    "/jobs/batch": UNFIT_BATCHES,
+    "/dead-letters/replay": UNFIT_REPLAYS,
+}
 #: Memory of both workers may grow by this much over a thousand requests.
 FLAT_MEGABYTES = 8.0
+
+
+def stored_payload(api: ApiServer, house: House, job_id: str) -> Any:
+    """What the worker will be given."""
+    row = house.job(job_id)
+    if row.payload_blob is None:
+        return row.payload
+    assert row.payload is None
+    return json.loads(open_blobs(str(api.blobs)).get(row.payload_blob))
 
 
 def assert_refused(answer: Answer) -> None:
@@ -39,13 +64,18 @@ def assert_refused(answer: Answer) -> None:
 
 @pytest.mark.parametrize("name", list(MALFORMED))
 def test_malformed_body_is_refused(api: ApiServer, name: str) -> None:
-    assert_problem(api.post(MALFORMED[name]), 400, "VALIDATION_FAILED")
+    for path in UNFIT_BY_PATH:
+        assert_problem(api.post(MALFORMED[name], path=path), 400, "VALIDATION_FAILED")
 
 
-@pytest.mark.parametrize("name", list(UNFIT))
-def test_unfit_body_is_refused_with_the_field_that_is_wrong(api: ApiServer, name: str) -> None:
-    sent, field = UNFIT[name]
-    answer = api.post(sent)
+@pytest.mark.parametrize(
+    ("path", "name"), [(path, name) for path, unfit in UNFIT_BY_PATH.items() for name in unfit]
+)
+def test_unfit_body_is_refused_with_the_field_that_is_wrong(
+    api: ApiServer, path: str, name: str
+) -> None:
+    sent, field = UNFIT_BY_PATH[path][name]
+    answer = api.post(sent, path=path)
     found = assert_problem(answer, 422, "VALIDATION_FAILED")["errors"]
     assert field in [error["field"] for error in found]
     assert all(error["message"] for error in found)
@@ -59,10 +89,20 @@ def test_strange_but_correct_body_is_stored_as_sent(
 ) -> None:
     answer = api.post(FINE[name])
     assert answer.status == 202, answer
-    stored = api_house.job(answer.json()["id"]).payload
+    stored = stored_payload(api, api_house, answer.json()["id"])
     # As text: 1 and 1.0 are equal, and so are two objects with their keys in another order.
     assert repr(stored["payload"]) == repr(json.loads(FINE[name])["payload"])
     assert api.get(answer.headers["location"]).json()["candidate"] == stored["candidate"]
+    if len(FINE[name]) > MEGABYTE - 100:
+        return
+    for path, head, tail in (
+        ("/jobs", b'{"type":"echo","payload":', b"}"),
+        ("/jobs/batch", b'{"jobs":[{"type":"echo","payload":', b"}]}"),
+    ):
+        document = api.post(head + FINE[name] + tail, path=path).json()
+        job_id = document["id"] if path == "/jobs" else document["results"][0]["id"]
+        stored = stored_payload(api, api_house, job_id)
+        assert repr(stored) == repr(json.loads(FINE[name]))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +174,8 @@ def test_body_that_drips_is_given_up_in_time(api: ApiServer, framing: bytes) -> 
             except TimeoutError:
                 continue
         wire.settimeout(5)
-        assert read_all(wire) == b""  # and the connection is closed: its framing is lost
+        received += read_all(wire)  # and the connection is closed: its framing is lost
+    assert received.count(STATUS_LINE) == 1
     assert_problem(parse_raw(received), 408, "REQUEST_TIMEOUT")
     assert time.monotonic() - began < 5
 
@@ -240,7 +281,26 @@ def test_body_of_a_refused_request_is_not_read_as_the_next_one(api: ApiServer) -
     ],
 )
 def test_what_is_no_id_is_not_found(api: ApiServer, text: str) -> None:
-    assert_problem(api.get(f"/applications/{text}"), 404, "NOT_FOUND")
+    for path in (f"/applications/{text}", f"/jobs/{text}"):
+        assert_problem(api.get(path), 404, "NOT_FOUND")
+        assert_problem(api.request("DELETE", path), 404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/batch", "/dead-letters/replay"])
+def test_no_door_takes_10_megabytes_or_another_content_type(api: ApiServer, path: str) -> None:
+    large = hostile.body(payload={"x": "x" * 10 * MEGABYTE})
+    assert_problem(api.post(large, path=path), 413, "PAYLOAD_TOO_LARGE")
+    assert_problem(api.post(b"{}", "text/plain", path=path), 415, "UNSUPPORTED_MEDIA_TYPE")
+
+
+@pytest.mark.parametrize("path", ["/applications", "/jobs", "/jobs/batch"])
+@pytest.mark.parametrize("key", ["", " ", "\t", "é", "k" * 256, "k" * 5000])
+def test_key_that_is_none_is_refused(api: ApiServer, path: str, key: str) -> None:
+    sent = b'{"jobs":[%b]}' % hostile.job() if path == "/jobs/batch" else hostile.job()
+    sent = GOOD if path == "/applications" else sent
+    answer = api.post(sent, headers={"Idempotency-Key": key}, path=path)
+    found = assert_problem(answer, 422, "VALIDATION_FAILED")["errors"]
+    assert [error["field"] for error in found] == ["Idempotency-Key"]
 
 
 def packed(text: str) -> str:
@@ -285,20 +345,55 @@ def test_query_of_the_leaderboard_is_checked(api: ApiServer, query: str, field: 
     assert [error["field"] for error in found["errors"]] == [field]
 
 
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        *((f"/jobs?limit={text}", "limit") for text in ("0", "501", "1e2", "%D9%A3", "9" * 3000)),
+        *((f"/jobs?status={text}", "status") for text in ("", "nope", "DEAD", "%00", "dead,dead")),
+        *((f"/jobs?type={text}", "type") for text in ("", "%00", "a%20b", "x" * 101, "%FF")),
+        *((f"/jobs?pool={text}", "pool") for text in ("", "%00", "'--", "%F0%9F%98%80")),
+        *((f"/jobs?{text}=1", text) for text in ("offset", "tenant", "STATUS", "error_class")),
+        *((f"/dead-letters?{text}=1", text) for text in ("status", "pool", "before")),
+        *((f"/dead-letters?limit={text}", "limit") for text in ("0", "201", "x")),
+        *((f"/dead-letters?error_class={text}", "error_class") for text in ("", "BAD", "timeout")),
+        *((f"/tenant/usage?from={text}", "from") for text in ("", "x", "2030-13-01", "%00")),
+        *((f"/tenant/usage?from={text}", "from") for text in ("2026-1-1", "20260101", "%D9%A3")),
+        *((f"/tenant/usage?to={text}", "to") for text in ("2030-02-30", "0000-01-01", "now")),
+        ("/tenant/usage?from=2026-02-01&to=2026-01-31", "from"),
+        ("/tenant/usage?from=0001-01-01&to=9999-12-31", "from"),
+        ("/tenant/usage?day=2026-01-01", "day"),
+        *(
+            (f"/{page}?cursor={cursor}", "cursor")
+            for page in ("jobs", "dead-letters")
+            for cursor in (
+                *("", "x", "%00", "====", "%FF", "a" * 3000, packed(""), packed("x")),
+                *(packed(f"{ID}\n"), packed(f"{ID}|{ID}"), packed(f"\x00{ID[1:]}"), ID),
+            )
+        ),
+    ],
+)
+def test_query_of_a_page_is_checked(api: ApiServer, path: str, field: str) -> None:
+    found = assert_problem(api.get(path), 422, "VALIDATION_FAILED")
+    assert [error["field"] for error in found["errors"]] == [field]
+
+
 @pytest.mark.parametrize("query", ["role=%FF%FE", "role=%ED%A0%80", "&&&", "role=a&role=b", "?"])
 def test_odd_query_is_no_server_error(api: ApiServer, query: str) -> None:
     assert api.get(f"/leaderboard?{query}").status in (200, 422)
 
 
 def test_thousand_hostile_requests_leave_the_server_as_it_was(api: ApiServer) -> None:
-    bodies = [*MALFORMED.values(), *(sent for sent, _ in UNFIT.values())]
-    bodies += [b"x" * (2 * MEGABYTE), *(b"\xff" * size for size in (1, 1000, MEGABYTE))]
+    bodies = [*MALFORMED.values(), b"x" * (2 * MEGABYTE)]
+    bodies += [b"\xff" * size for size in (1, 1000, MEGABYTE)]
+    attacks = [("/applications", sent) for sent in bodies]
+    attacks += [(path, sent) for path, unfit in UNFIT_BY_PATH.items() for sent, _ in unfit.values()]
 
     def attack(times: int) -> None:
         for number in range(times):
-            assert_refused(api.post(bodies[number % len(bodies)]))
+            path, sent = attacks[number % len(attacks)]
+            assert_refused(api.post(sent, path=path))
 
-    attack(4 * len(bodies))  # both workers have seen the worst by now
+    attack(2 * len(attacks))  # both workers have seen the worst by now
     workers, before = [worker.pid for worker in api.workers()], api.resident_megabytes()
     attack(1000)
     assert [worker.pid for worker in api.workers()] == workers

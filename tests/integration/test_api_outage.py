@@ -145,12 +145,23 @@ def test_submitting_and_asking_get_503_in_time_alone_and_in_a_crowd(
         lambda: door.get(known),
         lambda: door.request("HEAD", known),
         lambda: door.get("/leaderboard"),
+        lambda: door.request("DELETE", known),
+        lambda: door.post({"type": "echo"}, path="/jobs"),
+        lambda: door.post({"type": "echo"}, path="/jobs", headers={"Idempotency-Key": "k"}),
+        lambda: door.post({"jobs": [{"type": "echo"}]}, path="/jobs/batch"),
+        lambda: door.get(f"/jobs/{new_id()}"),
+        lambda: door.request("DELETE", f"/jobs/{new_id()}"),
+        lambda: door.get("/jobs"),
+        lambda: door.get("/dead-letters"),
+        lambda: door.post({"filter": {}}, path="/dead-letters/replay"),
+        lambda: door.post({"ids": [new_id()]}, path="/dead-letters/replay"),
+        lambda: door.get("/tenant/usage"),
     ]
     workers = [worker.pid for worker in door.workers()]
     with outage(own_postgres):
         for ask in (asks[0], asks[1], asks[3]):
             assert_away(ask())
-        for answer in ask_at_once([asks[n % 4] for n in range(AT_ONCE)]):
+        for answer in ask_at_once([asks[n % len(asks)] for n in range(AT_ONCE)]):
             if answer.body:  # HEAD has none
                 assert_away(answer)
             assert (answer.status, answer.headers["retry-after"]) == (503, "2")

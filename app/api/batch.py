@@ -1,0 +1,106 @@
+"""``POST /jobs/batch``: up to a thousand jobs in one commit, each with a result of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from flask import Blueprint, Response, request
+from pydantic import ValidationError
+
+from app.admission import Submission
+from app.api.body import (
+    MOST_ERRORS,
+    field_error,
+    field_errors,
+    fit_outline,
+    may_hold_nul,
+    read_document,
+    refuse_many_fields,
+    refuse_nul,
+)
+from app.api.idempotency import REPLAYED, parse_key
+from app.api.intake import job_submission, status_of, take_in
+from app.api.problems import problem_fields
+from app.api.reply import FIRST_POLL_SECONDS, Reply
+from app.api.schemas import SubmitBatch, SubmitJob
+from app.api.services import Services, services
+from app.errors import FieldError, ValidationFailed
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+
+batch = Blueprint("batch", __name__)
+
+#: Field errors told of one item.
+MOST_ITEM_ERRORS = 5
+
+#: What became of an item on its way in.
+Read = Submission | ValidationFailed
+
+
+@batch.post("/jobs/batch")
+def post_batch() -> Response:
+    return submit_batch(services(), request.environ)
+
+
+def submit_batch(house: Services, environ: WSGIEnvironment) -> Response:
+    """Parse, admit what is in order, 202 if anything is."""
+    tenant_id = house.tenants.current_id()
+    document = read_document(environ, house.body_limits)
+    items = fit_outline(document, SubmitBatch).jobs
+    with_nul = may_hold_nul(document)
+    read = [read_item(house, tenant_id, item, with_nul) for item in items]
+    accepted = [item for item in read if isinstance(item, Submission)]
+    # With other job types registered, other items are in order: no repetition then, or the
+    # ids of the first request would be given to the wrong items.
+    rejected = [index for index, item in enumerate(read) if isinstance(item, ValidationFailed)]
+    key = parse_key(environ, document, reading=str(rejected))
+    if not accepted:
+        raise ValidationFailed("No item of the batch is in order.", all_errors(read))
+    admitted = take_in(house, accepted, key)
+    ids = iter(admitted.ids)
+    results = [
+        {"id": next(ids), "status": status_of(item, admitted)}
+        if isinstance(item, Submission)
+        else {"error": {"index": index, **item_problem(item)}}
+        for index, item in enumerate(read)
+    ]
+    reply = {
+        "accepted": len(accepted),
+        "rejected": len(rejected),
+        "results": results,
+    }
+    headers = {"Retry-After": FIRST_POLL_SECONDS}
+    if admitted.repeated:
+        headers[REPLAYED] = "true"
+    return Reply(orjson.dumps(reply), 202, headers)
+
+
+def read_item(house: Services, tenant_id: int, item: Any, with_nul: bool) -> Read:
+    """The item as a submission, or what is wrong with it."""
+    try:
+        if with_nul:
+            refuse_nul(item)
+        refuse_many_fields(item, SubmitJob)
+        return job_submission(house.types, tenant_id, SubmitJob.model_validate(item))
+    except ValidationFailed as error:
+        return error
+    except ValidationError as error:
+        return ValidationFailed(errors=field_errors(error))
+
+
+def item_problem(error: ValidationFailed) -> dict[str, Any]:
+    """The problem of one item."""
+    return problem_fields(error, error.errors[:MOST_ITEM_ERRORS])
+
+
+def all_errors(read: list[Read]) -> tuple[FieldError, ...]:
+    """The errors of all items by their path in the body, as many as are told at once."""
+    found = [
+        field_error(f"jobs.{index}.{error.field}".removesuffix(".(body)"), error.message)
+        for index, item in enumerate(read)
+        if isinstance(item, ValidationFailed)
+        for error in item.errors[:MOST_ITEM_ERRORS]
+    ]
+    return tuple(found[:MOST_ERRORS])

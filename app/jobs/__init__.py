@@ -1,0 +1,1 @@
+"""What clients and operators do to jobs that exist: cancel, replay, list."""

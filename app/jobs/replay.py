@@ -1,0 +1,124 @@
+"""Replay: dead jobs go back to the line with a fresh count.
+
+Only a dead row matches, so of any number of concurrent calls exactly one brings a job back.
+The lease stays and goes on rising: whoever held it before can still write nothing. The
+checkpoint stays too; what was done is not done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Engine
+
+from models.session import connection
+
+#: Dead letters brought back in one statement.
+BATCH = 1000
+#: No id is as low.
+BELOW_ALL = "00000000-0000-0000-0000-000000000000"
+
+FRESH = """
+    UPDATE jobs AS job
+    SET status = 'queued', attempt = 0, deferrals = 0, crashes = 0,
+        replays = job.replays + 1, ended_xid = NULL, finished_at = NULL, started_at = NULL,
+        dispatched_at = NULL, worker = NULL, cancel_requested_at = NULL, progress = NULL,
+        execute_at = NULL, not_after = NULL, result = NULL, error_class = NULL,
+        error_message = NULL
+    FROM chosen WHERE job.id = chosen.id AND job.status = 'dead'
+    RETURNING job.id::text
+"""
+REPLAY_IDS = f"""
+    WITH chosen AS (
+        SELECT id FROM jobs
+        WHERE id = ANY (%(ids)s::uuid[]) AND tenant_id = %(tenant)s AND status = 'dead'
+        ORDER BY id
+        FOR UPDATE SKIP LOCKED
+    ){FRESH}
+"""
+REPLAY_MATCHING = f"""
+    WITH chosen AS (
+        SELECT id FROM jobs
+        WHERE tenant_id = %(tenant)s AND status = 'dead'
+          AND (%(type)s::text IS NULL OR type = %(type)s::text)
+          AND (%(error_class)s::text IS NULL OR error_class = %(error_class)s::text)
+          AND finished_at <= coalesce(%(before)s::timestamptz, now()) AND id > %(after)s::uuid
+        ORDER BY id
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED
+    ){FRESH}
+"""
+
+#: Whose dead letters there are, and the time to which they count.
+COUNT_DEAD = """
+    SELECT tenant.id, tenant.name, count(*), now()
+    FROM jobs JOIN tenants AS tenant ON tenant.id = jobs.tenant_id
+    WHERE jobs.status = 'dead'
+      AND (%(type)s::text IS NULL OR jobs.type = %(type)s::text)
+      AND (%(tenant)s::text IS NULL OR tenant.name = %(tenant)s::text)
+    GROUP BY tenant.id ORDER BY tenant.name
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """What a tenant could replay."""
+
+    tenant_id: int
+    tenant: str
+    count: int
+    as_of: datetime
+
+
+def count_dead(engine: Engine, job_type: str | None, tenant: str | None) -> list[DeadLetters]:
+    """Dead letters by tenant, for an operator who is about to replay them."""
+    with connection(engine) as taken:
+        rows = taken.exec_driver_sql(COUNT_DEAD, {"type": job_type, "tenant": tenant})
+        return [DeadLetters(*row) for row in rows]
+
+
+def replay_ids(engine: Engine, tenant_id: int, ids: Sequence[str]) -> list[str]:
+    """Bring back those of ``ids`` that are dead letters of the tenant; which."""
+    with connection(engine) as taken:
+        rows = taken.exec_driver_sql(REPLAY_IDS, {"tenant": tenant_id, "ids": list(ids)})
+        return [row[0] for row in rows]
+
+
+def replay_matching(
+    engine: Engine,
+    tenant_id: int,
+    *,
+    limit: int,
+    before: datetime | None = None,
+    job_type: str | None = None,
+    error_class: str | None = None,
+    patience: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> list[str]:
+    """Bring back dead letters by what they have in common, oldest first; which.
+
+    A job that dies again meanwhile is not brought back twice: the walk has passed it. Each
+    statement runs within ``patience``.
+    """
+    parameters: dict[str, Any] = {
+        "tenant": tenant_id,
+        "type": job_type,
+        "error_class": error_class,
+        "before": before,
+    }
+    replayed: list[str] = []
+    while len(replayed) < limit:
+        room = min(BATCH, limit - len(replayed))
+        after = replayed[-1] if replayed else BELOW_ALL
+        with patience(), connection(engine) as taken:
+            rows = taken.exec_driver_sql(
+                REPLAY_MATCHING, {**parameters, "limit": room, "after": after}
+            )
+            brought = sorted(row[0] for row in rows)
+        replayed += brought
+        if len(brought) < room:
+            break
+    return replayed

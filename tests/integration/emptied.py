@@ -1,0 +1,16 @@
+"""A database for many tests: emptied before each, which is cheaper than a fresh one."""
+
+from __future__ import annotations
+
+from tests.integration.house import House
+
+TABLES = (
+    "jobs, applications, job_counts, processes, leaders, express_lanes, attempts, checkpoints,"
+    " idempotency_keys, events, tallies, circuits, verdicts, usage"
+)
+
+
+def emptied(house: House) -> House:
+    """A house on the same database with nothing in it but tenants, and a leader in place."""
+    house.execute(f"TRUNCATE {TABLES}")
+    return House(house.engine)

@@ -1,0 +1,263 @@
+"""Admission in groups: keys that meet, lanes that are shared, answers that are lost."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine
+
+from app.admission import Admission, Admitted, Entry, Key, Submission, admit
+from app.admission.admit import Outcome, admit_group
+from app.errors import IdempotencyKeyReused
+from models.arrays import text_array
+from models.ids import new_id
+from tests.integration.house import FakePublisher, House
+
+
+@pytest.fixture
+def house(api_house: House) -> House:
+    """One database for all of them, empty."""
+    api_house.execute(
+        "TRUNCATE jobs, applications, idempotency_keys, express_lanes, circuits, verdicts,"
+        " job_counts"
+    )
+    return api_house
+
+
+def job(**fields: Any) -> Submission:
+    values = {"tenant_id": 1, "type": "echo", "pool": "medium", "payload": "{}", **fields}
+    return Submission(id=new_id(), **values)
+
+
+def entry(key: str | None, *items: Submission, body: str = "a") -> Entry:
+    """A request; ``body`` stands for what was asked."""
+    made = None if key is None else Key(key, body.encode())
+    return Entry(items or (job(),), made)
+
+
+def admit_all(house: House, *group: Entry, express: bool = False) -> list[Outcome]:
+    return admit_group(house.engine, group, express)
+
+
+def count(house: House) -> int:
+    return int(house.query("SELECT count(*) FROM jobs")[0][0])
+
+
+def grant(house: House, **credit: int) -> None:
+    for pool, amount in credit.items():
+        house.execute("INSERT INTO express_lanes (pool, credit) VALUES (%s, %s)", pool, amount)
+
+
+def credits_left(house: House) -> dict[str, int]:
+    return {row[0]: row[1] for row in house.query("SELECT pool, credit FROM express_lanes")}
+
+
+def test_repetition_stands_for_the_first_request(house: House) -> None:
+    first, again = entry("k"), entry("k")
+    (one,) = admit_all(house, first)
+    (two,) = admit_all(house, again)
+    assert isinstance(one, Admitted) and not one.repeated
+    assert isinstance(two, Admitted) and two.repeated
+    assert one.ids == two.ids == (first.submissions[0].id,)
+    assert two.first_at is not None and datetime.now(UTC) - two.first_at < timedelta(minutes=1)
+    assert count(house) == 1
+
+
+def test_another_request_under_the_key_is_refused_and_its_neighbours_are_not(house: House) -> None:
+    admit_all(house, entry("k"))
+    outcomes = admit_all(house, entry(None), entry("k", body="b"), entry("new"), entry("k"))
+    assert isinstance(outcomes[1], IdempotencyKeyReused)
+    assert [getattr(outcome, "repeated", None) for outcome in outcomes] == [
+        False,
+        None,
+        False,
+        True,
+    ]
+    assert count(house) == 3
+
+
+def test_key_twice_in_one_group_is_one_job(house: House) -> None:
+    group = [entry("k"), entry("k"), entry("k", body="b"), entry("j")]
+    outcomes = admit_all(house, *group)
+    assert [type(outcome) for outcome in outcomes] == [
+        Admitted,
+        Admitted,
+        IdempotencyKeyReused,
+        Admitted,
+    ]
+    assert outcomes[1] == Admitted(outcomes[0].ids, outcomes[1].first_at)  # type: ignore[union-attr]
+    assert count(house) == 2
+
+
+def test_key_of_one_tenant_means_nothing_to_another(house: House) -> None:
+    outcomes = admit_all(house, entry("k", job(tenant_id=1)), entry("k", job(tenant_id=2)))
+    assert not any(outcome.repeated for outcome in outcomes if isinstance(outcome, Admitted))
+    assert count(house) == 2
+
+
+def test_batch_under_a_key_is_all_there_in_order_or_not_at_all(house: House) -> None:
+    first = entry("k", *(job() for _ in range(30)))
+    admit_all(house, first)
+    (again,) = admit_all(house, entry("k", *(job() for _ in range(30))))
+    assert isinstance(again, Admitted)
+    assert again.ids == tuple(item.id for item in first.submissions)
+    assert count(house) == 30
+
+
+def test_group_written_again_after_a_lost_answer_is_no_repetition(house: House) -> None:
+    group = [entry("k"), entry(None), entry("b", job(), job())]
+    before = admit_all(house, *group)
+    assert admit_all(house, *group) == before
+    assert count(house) == 4
+
+
+def test_key_that_is_retired_while_it_is_looked_up_is_new(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admit_all(house, entry("k"))
+    read_keys = admit.read_keys
+
+    def retire_first(*args: Any) -> Any:
+        house.execute("DELETE FROM idempotency_keys")
+        return read_keys(*args)
+
+    monkeypatch.setattr(admit, "read_keys", retire_first)
+    late = entry("k", body="b")
+    (outcome,) = admit_all(house, late)
+    assert outcome == Admitted((late.submissions[0].id,))
+    assert count(house) == 2
+
+
+def test_two_processes_that_share_keys_do_not_lock_each_other_out(house: House) -> None:
+    """Each group holds the same keys in another order; a deadlock would be an error."""
+    names = [f"k{number}" for number in range(500)]
+    start = threading.Barrier(2)
+    outcomes: dict[int, list[Outcome]] = {}
+
+    def run(place: int) -> None:
+        group = [entry(name) for name in (names if place else reversed(names))]
+        start.wait()
+        outcomes[place] = admit_all(house, *group)
+
+    for _ in range(3):
+        house.execute("TRUNCATE jobs, idempotency_keys")
+        threads = [threading.Thread(target=run, args=(place,)) for place in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert count(house) == len(names)
+        ids = [{o.ids for o in outcomes[place] if isinstance(o, Admitted)} for place in (0, 1)]
+        assert ids[0] == ids[1] and len(ids[0]) == len(names)
+
+
+def test_what_waits_anyway_takes_no_credit_of_the_lane(house: House) -> None:
+    grant(house, medium=3)
+    house.execute("INSERT INTO circuits (dependency, state) VALUES ('claude', 'open')")
+    house.execute("INSERT INTO verdicts (kind, name) VALUES ('throttle', '2:medium')")
+    items = [
+        job(dependency="claude"),
+        job(tenant_id=2),
+        job(execute_at=datetime.now(UTC) + timedelta(hours=1)),
+        job(),
+        job(execute_at=datetime.now(UTC) - timedelta(hours=1)),
+        job(dependency="other", tenant_id=3),
+    ]
+    (outcome,) = admit_all(house, entry(None, *items), express=True)
+    assert isinstance(outcome, Admitted)
+    assert outcome.express == tuple(items[3:])
+    assert [house.job(item.id).status for item in items] == [
+        *("queued", "queued", "scheduled"),
+        *("dispatched", "dispatched", "dispatched"),
+    ]
+    assert credits_left(house) == {"medium": 0}
+    assert not house.miscounted()
+
+
+def test_each_pool_of_a_group_has_its_own_lane(house: House) -> None:
+    grant(house, short=5, medium=1)
+    items = [job(pool="short"), job(pool="medium"), job(pool="medium"), job(pool="long")]
+    (outcome,) = admit_all(house, entry("k", *items), express=True)
+    assert isinstance(outcome, Admitted)
+    assert outcome.express == (items[0],)
+    assert credits_left(house) == {"short": 4, "medium": 1}
+
+
+def test_repetition_takes_no_credit_and_is_not_dispatched_again(house: House) -> None:
+    grant(house, medium=5)
+    (first,) = admit_all(house, entry("k"), express=True)
+    (again,) = admit_all(house, entry("k"), express=True)
+    assert isinstance(first, Admitted) and len(first.express) == 1
+    assert isinstance(again, Admitted) and again.express == ()
+    assert credits_left(house) == {"medium": 4}
+
+
+def test_processes_that_take_from_two_lanes_do_not_lock_each_other_out(house: House) -> None:
+    grant(house, short=100_000, medium=100_000)
+    start = threading.Barrier(4)
+
+    def run(place: int) -> None:
+        start.wait()
+        for _ in range(15):
+            items = [job(pool="short"), job(pool="medium")]
+            admit_all(house, entry(None, *(items if place % 2 else items[::-1])), express=True)
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert credits_left(house) == {"short": 100_000 - 60, "medium": 100_000 - 60}
+    assert not house.miscounted()
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(values=st.lists(st.none() | texts, max_size=6))
+@example(values=["NULL", "", "{}", 'a"b', "a\\b", '\\"', "a,b", " a ", "'", "%s", None, "null"])
+def test_text_goes_through_an_array_as_it_is(house: House, values: list[str | None]) -> None:
+    with house.engine.connect() as connection:
+        (found,) = connection.exec_driver_sql(
+            "SELECT %(given)s::text[]", {"given": text_array(values)}
+        ).one()
+    assert found == values
+
+
+def test_batches_do_not_become_one_statement_of_any_length(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten batches at once are written in several groups, none of more rows than is healthy."""
+    rows: list[int] = []
+    hold = threading.Event()
+
+    def measured(engine: Engine, group: Any, express: bool) -> list[Outcome]:
+        hold.wait(10)
+        rows.append(sum(len(one.submissions) for one in group))
+        return admit_group(engine, group, express)
+
+    monkeypatch.setattr("app.admission.admission.admit_group", measured)
+    admission = Admission(house.engine, FakePublisher(), 30.0)
+    threads = [
+        threading.Thread(target=admission.admit, args=([job() for _ in range(1000)],))
+        for _ in range(10)
+    ]
+    for thread in threads:
+        thread.start()
+    hold.set()
+    for thread in threads:
+        thread.join()
+    admission.close(5)
+    assert sum(rows) == count(house) == 10_000
+    assert max(rows) <= 5_000

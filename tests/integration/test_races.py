@@ -1,0 +1,311 @@
+"""Two hands on one row: 300 rounds of each race, every side on a connection of its own.
+
+Each round starts its sides at a barrier on jobs of its own. Whoever comes first, the tables
+must agree with what every side was told, and the counts with a recount.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from app.admission.admit import admit_group
+from app.admission.submission import Admitted, Entry, Key, Submission
+from app.dispatch.mark import Dispatch, release
+from app.errors import IdempotencyKeyReused
+from app.jobs.replay import replay_ids, replay_matching
+from app.scheduler.pools import Pools
+from app.scheduler.promoter import Promoter
+from app.scheduler.reaper import Reaper
+from models.config import DatabaseSettings
+from models.ids import new_id
+from models.presence import Presence, announce
+from models.session import open_engine
+from models.states import FailureClass, JobStatus
+from tasks.runtime.checkpoint import Saving, save_group
+from tasks.runtime.claim import JobRef
+from tasks.runtime.heartbeat import beat
+from tasks.runtime.outcome import Ending
+from tests.integration.emptied import emptied
+from tests.integration.house import House
+from tests.integration.race import JOBS, ROUNDS, Race, assert_contested, refs
+
+DONE = Ending(JobStatus.SUCCEEDED, tries_spent=1, result="1")
+AGAIN = Ending(JobStatus.SCHEDULED, tries_spent=1, error_class=FailureClass.APP_ERROR)
+DEAD = Ending(JobStatus.DEAD, tries_spent=1, error_class=FailureClass.PERMANENT)
+
+
+@pytest.fixture
+def race(api_house: House) -> Iterator[Race]:
+    opened = Race(emptied(api_house))
+    yield opened
+    opened.close()
+    assert not opened.house.miscounted()
+    billed, run = opened.house.query(
+        "SELECT coalesce(sum(slot_seconds), 0) FROM usage"
+        " UNION ALL SELECT coalesce(sum(slot_seconds), 0) FROM jobs"
+    )
+    assert billed == run, "the bill is not the sum of its jobs"
+
+
+def test_a_job_cancelled_while_it_is_promoted_and_dispatched_never_starts(race: Race) -> None:
+    promoter = Promoter(race.engine, race.house.leader, Pools(race.engine), 1000.0)
+    promoter.run_once(0.0)
+    announce(race.engine, Presence("w1", "worker", ["medium"], slots=1000))
+    race.house.execute("UPDATE processes SET heartbeat_at = now() + interval '1 hour'")
+    sent: list[JobRef] = []
+    for number, ids in enumerate(race.submit(execute_at=datetime.now(UTC) + timedelta(hours=1))):
+        race.house.execute("UPDATE jobs SET execute_at = now() WHERE id = ANY (%s::uuid[])", ids)
+
+        def carry(now: float) -> list[JobRef]:
+            promoter.run_once(now)
+            return refs(race.house.dispatch())
+
+        told, dispatched = race.run(partial(race.cancel, ids), partial(carry, number + 1.0))
+        assert [answer.status for answer in told] == ["cancelled"] * JOBS
+        sent += dispatched
+    assert not race.claim(sent, "w1"), "a cancelled job was started"
+    assert {row.status for row in race.rows().values()} == {"cancelled"}
+    assert 0 < len(sent) < ROUNDS * JOBS, "one side always won"
+
+
+def test_a_job_cancelled_while_it_is_claimed_never_starts_or_is_told_to_stop(race: Race) -> None:
+    claimed: set[JobRef] = set()
+    answers: dict[JobRef, str] = {}
+    for sent in race.dispatch():
+        told, taken = race.run(
+            partial(race.cancel, [ref.id for ref in sent]), partial(race.claim, sent, "w1")
+        )
+        claimed |= taken
+        answers |= {ref: answer.status for ref, answer in zip(sent, told, strict=True)}
+    rows = race.rows()
+    for ref, answer in answers.items():
+        row = rows[ref.id]
+        assert row.status == answer == ("running" if ref in claimed else "cancelled")
+        assert (row.started_at is not None) == (ref in claimed)
+        assert row.cancel_requested_at is not None
+    assert_contested(Counter(answers.values()), "cancelled", "running")
+
+
+@pytest.mark.parametrize(
+    ("ending", "ends"),
+    [
+        (DONE, {("running", "succeeded"), ("succeeded", "succeeded")}),
+        (AGAIN, {("running", "cancelled"), ("cancelled", "cancelled")}),
+        (DEAD, {("running", "cancelled"), ("dead", "dead")}),
+    ],
+    ids=["result", "retry", "death"],
+)
+def test_a_job_cancelled_while_it_ends_keeps_its_result_and_is_not_tried_again(
+    race: Race, ending: Ending, ends: set[tuple[str, str]]
+) -> None:
+    answers: dict[str, str] = {}
+    for started in race.start():
+        ids = [ref.id for ref in started]
+        told, taken = race.run(partial(race.cancel, ids), partial(race.settle, started, ending))
+        assert all(taken), "a cancellation took the run's right to end"
+        answers |= {job_id: answer.status for job_id, answer in zip(ids, told, strict=True)}
+    rows = race.rows()
+    found = {(answer, rows[job_id].status) for job_id, answer in answers.items()}
+    assert found == ends
+
+
+def test_a_run_that_is_ended_from_two_sides_ends_once_and_is_billed_once(race: Race) -> None:
+    """As the worker and whoever ends what hangs in it do at the same moment."""
+    winners: Counter[str] = Counter()
+    for started in race.start():
+        by_itself, by_force = race.run(
+            partial(race.settle, started, DONE), partial(race.settle, started[::-1], DEAD)
+        )
+        assert [a != b for a, b in zip(by_itself, by_force[::-1], strict=True)] == [True] * JOBS
+        winners.update(succeeded=sum(by_itself), dead=sum(by_force))
+    assert Counter(row.status for row in race.rows().values()) == winners
+    (usage,) = race.house.query("SELECT sum(jobs) AS jobs, sum(runs) AS runs FROM usage")
+    assert tuple(usage) == (ROUNDS * JOBS, ROUNDS * JOBS)
+    assert_contested(winners, "succeeded", "dead")
+
+
+def test_a_dead_letter_cancelled_while_it_is_replayed_is_one_or_the_other(race: Race) -> None:
+    rounds = race.start()
+    race.settle([ref for started in rounds for ref in started], DEAD)
+    answers: dict[str, str] = {}
+    for dead in rounds:
+        ids = [ref.id for ref in dead]
+        told, brought = race.run(
+            partial(race.cancel, ids), partial(replay_ids, race.engine, 1, ids)
+        )
+        assert sorted(brought) == ids, "a dead letter is replayed, whoever asks what of it"
+        answers |= {job_id: answer.status for job_id, answer in zip(ids, told, strict=True)}
+    rows = race.rows()
+    found = Counter((answer, rows[job_id].status) for job_id, answer in answers.items())
+    assert_contested(found, ("dead", "queued"), ("cancelled", "cancelled"))
+
+
+def test_a_message_delivered_to_two_workers_is_claimed_by_one(race: Race) -> None:
+    winners: Counter[str] = Counter()
+    for sent in race.dispatch():
+        first, second = race.run(
+            partial(race.claim, sent, "w1"), partial(race.claim, sent[::-1], "w2")
+        )
+        assert not first & second
+        assert first | second == set(sent)
+        winners.update(["w1"] * len(first) + ["w2"] * len(second))
+    assert Counter(row.worker for row in race.rows().values()) == winners
+    assert_contested(winners, "w1", "w2")
+
+
+def test_a_message_released_while_it_is_claimed_is_in_one_place(race: Race) -> None:
+    claimed: set[JobRef] = set()
+    for sent in race.dispatch():
+        dispatches = [Dispatch(*ref, "sleep", "medium") for ref in sent[::-1]]
+        _, taken = race.run(
+            partial(release, race.engine, dispatches), partial(race.claim, sent, "w1")
+        )
+        claimed |= taken
+    rows = race.rows()
+    running = {job_id for job_id, row in rows.items() if row.status == "running"}
+    assert running == {ref.id for ref in claimed}
+    assert_contested(Counter(row.status for row in rows.values()), "running", "queued")
+
+
+def test_dead_letters_replayed_from_three_sides_come_back_once(race: Race) -> None:
+    rounds = race.start()
+    race.settle([ref for started in rounds for ref in started], DEAD)
+    winners: Counter[str] = Counter()
+    for number, dead in enumerate(rounds):
+        ids = [ref.id for ref in dead]
+        mark = f"round {number}"  # so that a filter finds these and no others
+        race.house.execute(
+            "UPDATE jobs SET error_class = %s WHERE id = ANY (%s::uuid[])", mark, ids
+        )
+        by_id, reverse, by_filter = race.run(
+            partial(replay_ids, race.engine, 1, ids),
+            partial(replay_ids, race.engine, 1, ids[::-1]),
+            partial(replay_matching, race.engine, 1, limit=100, error_class=mark),
+        )
+        assert sorted([*by_id, *reverse, *by_filter]) == ids
+        winners.update(["ids"] * len(by_id + reverse) + ["filter"] * len(by_filter))
+    assert {(row.status, row.replays) for row in race.rows().values()} == {("queued", 1)}
+    assert_contested(winners, "ids", "filter")
+
+
+def test_a_run_that_ends_while_it_is_reaped_is_settled_or_reaped(race: Race) -> None:
+    reaper = Reaper(race.engine, race.house.leader, race.house.types)
+    answers: dict[str, bool] = {}
+    for started in race.start():
+        race.lose(started)
+        taken, reaped = race.run(partial(race.settle, started, DONE), partial(reaper.run_once, 0.0))
+        assert reaped == taken.count(False)
+        answers |= {ref.id: ours for ref, ours in zip(started, taken, strict=True)}
+    rows = race.rows()
+    for job_id, ours in answers.items():
+        row = rows[job_id]
+        found = (row.status, row.attempt, row.crashes)
+        assert found == (("succeeded", 1, 0) if ours else ("queued", 0, 1))
+    lost = {str(row[0]) for row in race.house.query("SELECT job_id FROM attempts")}
+    assert lost == {job_id for job_id, ours in answers.items() if not ours}
+    assert 0 < len(lost) < ROUNDS * JOBS, "one side always won"
+
+
+def test_a_lease_renewed_while_it_is_reaped_is_kept_or_lost(race: Race) -> None:
+    reaper = Reaper(race.engine, race.house.leader, race.house.types)
+    kept: set[JobRef] = set()
+    for started in race.start():
+        race.lose(started)
+        renewed, _ = race.run(partial(beat, race.engine, started), partial(reaper.run_once, 0.0))
+        kept |= renewed
+    rows = race.rows()
+    running = {job_id for job_id, row in rows.items() if row.status == "running"}
+    assert running == {ref.id for ref in kept}
+    assert_contested(Counter(row.status for row in rows.values()), "running", "queued")
+
+
+def test_no_checkpoint_of_a_lost_lease_appears_after_the_reap(race: Race) -> None:
+    reaper = Reaper(race.engine, race.house.leader, race.house.types)
+    kept: set[str] = set()
+    rounds = race.start()
+    for started in rounds:
+        race.lose(started)
+        savings = [Saving(ref, '"of a lost lease"', None) for ref in started]
+        saved, _ = race.run(
+            partial(save_group, race.engine, savings), partial(reaper.run_once, 0.0)
+        )
+        kept |= {s.ref.id for s, answer in zip(savings, saved, strict=True) if answer.ours}
+    reaper.run_once(0.0)  # those whose row was locked by their checkpoint
+    assert {row.status for row in race.rows().values()} == {"queued"}
+    late = [Saving(ref, '"late"', None) for started in rounds for ref in started]
+    assert not any(answer.ours for answer in save_group(race.engine, late))
+    found = race.house.query("SELECT job_id, state FROM checkpoints")
+    assert {str(row.job_id): row.state for row in found} == dict.fromkeys(kept, "of a lost lease")
+    assert 0 < len(kept) < ROUNDS * JOBS, "one side always won"
+
+
+def test_fifty_requests_under_one_key_are_one_job(race: Race) -> None:
+    """As five processes write them: groups of ten, all under the same key."""
+    winners: Counter[str] = Counter()
+    for number in range(ROUNDS):
+        key = f"key {number}"
+        groups = [[keyed(key, b"body") for _ in range(10)] for _ in range(5)]
+        for group in groups[::2]:
+            group[0] = keyed(key, b"another body")
+        answers = race.run(*[partial(admit, race, group) for group in groups])
+        pairs = [
+            (entry, answer)
+            for group, given in zip(groups, answers, strict=True)
+            for entry, answer in zip(group, given, strict=True)
+        ]
+        winner = agree(race, key, pairs)
+        winners["body" if winner == b"body" else "another"] += 1
+    assert len(race.rows()) == ROUNDS
+    assert_contested(winners, "body", "another")
+
+
+def test_fifty_connections_under_one_key_make_one_job(race: Race) -> None:
+    url = race.engine.url.render_as_string(hide_password=False)
+    wide = open_engine(DatabaseSettings(database_url=url, db_pool_size=50))
+    narrow, race.engine = race.engine, wide
+    with ThreadPoolExecutor(50) as threads:
+        start = threading.Barrier(50)
+
+        def one(entry: Entry) -> Any:
+            start.wait()
+            return admit(race, [entry])[0]
+
+        for number in range(5):
+            entries = [keyed(f"key {number}", b"body") for _ in range(50)]
+            answers = list(threads.map(one, entries))
+            agree(race, f"key {number}", list(zip(entries, answers, strict=True)))
+    race.engine = narrow
+    wide.dispose()
+    assert len(race.rows()) == 5
+
+
+def keyed(key: str, digest: bytes) -> Entry:
+    return Entry((Submission(new_id(), 1, "sleep", "medium", "{}"),), Key(key, digest))
+
+
+def admit(race: Race, group: list[Entry]) -> list[Admitted | IdempotencyKeyReused]:
+    return admit_group(race.engine, group, True)
+
+
+def agree(race: Race, key: str, pairs: list[tuple[Entry, Any]]) -> bytes:
+    """Everybody was told of the one job, or that the key is taken; the request that won."""
+    (found,) = race.house.query(
+        "SELECT digest, job_ids::text[] AS ids FROM idempotency_keys WHERE key = %s", key
+    )
+    won = bytes(found.digest)
+    assert sum(isinstance(answer, Admitted) and not answer.repeated for _, answer in pairs) == 1
+    for entry, answer in pairs:
+        assert entry.key is not None
+        if entry.key.digest == won:
+            assert isinstance(answer, Admitted) and list(answer.ids) == found.ids
+        else:
+            assert isinstance(answer, IdempotencyKeyReused)
+    return won

@@ -1,0 +1,82 @@
+"""What the state machine and the races have found, each told as a sentence."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.scheduler.reaper import Reaper
+from models.states import JobStatus
+from tasks.runtime.checkpoint import Saved, Saving, save_group
+from tasks.runtime.claim import JobRef
+from tasks.runtime.outcome import Ending
+from tasks.runtime.settle import Settlement, settle_group, settle_statement
+from tests.integration.emptied import emptied
+from tests.integration.house import House
+
+DONE = Ending(JobStatus.SUCCEEDED, tries_spent=1, result="1")
+HANDED_BACK = Ending(JobStatus.QUEUED)
+
+
+@pytest.fixture
+def house(api_house: House) -> House:
+    return emptied(api_house)
+
+
+def lost_and_found(house: House) -> tuple[JobRef, JobRef]:
+    """A run that lost its job, and the one that has it now."""
+    lost = house.start().ref
+    house.expire_leases()
+    assert Reaper(house.engine, house.leader, house.types).run_once(0.0) == 1
+    (dispatch,) = house.dispatch()
+    (found,) = house.claim(JobRef(dispatch.id, dispatch.lease), worker="w2")
+    return lost, found.ref
+
+
+def test_a_lost_run_is_not_told_that_it_settled_when_its_successor_does_so_with_it(
+    house: House,
+) -> None:
+    lost, found = lost_and_found(house)
+    statement = settle_statement(house.types.values())
+    group = [Settlement(lost, DONE, 1.0), Settlement(found, DONE, 2.0)]
+    assert settle_group(house.engine, statement, group) == [False, True]
+    assert house.job(found.id).slot_seconds == 2.0
+
+
+def test_a_lost_run_is_not_told_that_its_checkpoint_is_kept_when_its_successors_is(
+    house: House,
+) -> None:
+    lost, found = lost_and_found(house)
+    group = [Saving(lost, '"lost"', None), Saving(found, '"found"', None)]
+    assert save_group(house.engine, group) == [Saved(False), Saved(True)]
+    (row,) = house.query("SELECT lease, state FROM checkpoints")
+    assert tuple(row) == (found.lease, "found")
+
+
+def test_a_run_that_is_handed_back_costs_neither_the_job_nor_the_tenant(house: House) -> None:
+    claim = house.start()
+    assert house.settle(claim.ref, HANDED_BACK, run_seconds=3.0)
+    assert house.job(claim.ref.id).slot_seconds == 0.0
+    assert house.query("SELECT * FROM usage") == []
+
+
+def test_a_job_that_is_too_late_to_be_dispatched_has_no_lease_and_was_not_dispatched(
+    house: House,
+) -> None:
+    job_id = house.submit(not_after=datetime.now(UTC) - timedelta(seconds=1))
+    assert house.dispatch() == []
+    job = house.job(job_id)
+    assert (job.status, job.lease_expires_at, job.dispatched_at) == ("expired", None, None)
+
+
+def test_a_job_that_is_too_late_to_be_claimed_has_no_lease_and_was_not_started(
+    house: House,
+) -> None:
+    job_id = house.submit(not_after=datetime.now(UTC) + timedelta(hours=1))
+    (dispatch,) = house.dispatch()
+    house.execute("UPDATE jobs SET not_after = now() - interval '1 second'")
+    assert house.claim(JobRef(job_id, dispatch.lease)) == ()
+    job = house.job(job_id)
+    assert (job.status, job.lease_expires_at) == ("expired", None)
+    assert (job.started_at, job.worker) == (None, None)
