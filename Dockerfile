@@ -23,7 +23,9 @@ ENV PATH=/opt/venv/bin:$PATH \
 # By number, so that an orchestrator can see that it is not root.
 RUN groupadd --gid 10001 fairline \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp \
-        --shell /usr/sbin/nologin fairline
+        --shell /usr/sbin/nologin fairline \
+    # A volume mounted here starts out with this owner.
+    && install -d -o 10001 -g 10001 /var/lib/fairline/blobs
 
 WORKDIR /srv/fairline
 COPY --from=build /opt/venv /opt/venv

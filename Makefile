@@ -2,7 +2,7 @@
 # line: make up PORT=9000 WORKERS_MEDIUM=4 BROKER=filesystem FAIRLINE_HOME=.run-b
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status demo test test-unit lint bench clean venv venv-dev broker
+.PHONY: help up down status demo test test-unit lint bench chaos clean venv venv-dev broker
 
 FAIRLINE_HOME ?= .run
 PY := .venv/bin/python
@@ -39,6 +39,9 @@ lint: venv-dev ## check style and types
 
 bench: venv-dev ## compare throughput with a plain Celery baseline
 	$(PY) -m loadtest.bench
+
+chaos: venv-dev broker ## hurt a stack of its own for MINUTES=2 under load; SEED=… repeats a run
+	$(PY) -m loadtest.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED))
 
 clean: down ## stop the stack and remove its data, .venv and caches
 	@if [ -e "$(FAIRLINE_HOME)/stack-id" ]; then rm -rf "$(FAIRLINE_HOME)"; fi

@@ -12,7 +12,7 @@ import uuid
 from sqlalchemy import Engine, text
 
 from app.admission.admit import admit_group
-from app.admission.submission import Submission
+from app.admission.submission import Entry, Submission
 from loadtest.cores import CoreMeter
 from loadtest.fairline import TENANT, Fairline
 from loadtest.plain import PlainCelery
@@ -58,7 +58,7 @@ def queue_echoes(engine: Engine, jobs: int) -> None:
         admit_group(
             engine,
             [
-                Submission(new_id(), tenant_id, "echo", "short", f'{{"n":{number}}}')
+                Entry((Submission(new_id(), tenant_id, "echo", "short", f'{{"n":{number}}}'),))
                 for number in range(begin, min(begin + GROUP, jobs))
             ],
             express=False,

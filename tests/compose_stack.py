@@ -24,6 +24,7 @@ class Stack:
     def __init__(
         self, services: Mapping[str, Any], folder: Path, database_url: str, broker_url: str
     ) -> None:
+        (folder / "blobs").mkdir()
         keep_ports(("api", "flower"), folder / "ports.json")
         ports = json.loads((folder / "ports.json").read_text())
         self.api = f"http://127.0.0.1:{ports['api']}"
@@ -32,6 +33,7 @@ class Stack:
         local = {
             "FAIRLINE_DATABASE_URL": database_url,
             "FAIRLINE_BROKER_URL": broker_url,
+            "FAIRLINE_BLOB_URL": str(folder / "blobs"),
             "FAIRLINE_HOST": "127.0.0.1",
             "FAIRLINE_PORT": str(ports["api"]),
             "FLOWER_ADDRESS": "127.0.0.1",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -36,12 +36,14 @@ class Api:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def call(self, method: str, path: str, body: Any = None) -> Answer:
+    def call(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
         """One request; a connection that cannot be made or breaks is an answer of status 0."""
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"} if data else {}
+        sent = {"Content-Type": "application/json"} if data else {}
         try:
-            self._connection.request(method, path, data, headers)
+            self._connection.request(method, path, data, {**sent, **(headers or {})})
             response = self._connection.getresponse()
             read = response.read()
         except (OSError, http.client.HTTPException):

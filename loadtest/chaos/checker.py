@@ -36,13 +36,16 @@ READ_LIVE = f"""
     FROM jobs WHERE status IN ({LIVE_SQL}) ORDER BY id LIMIT 20
 """
 COUNT_LIVE = f"SELECT count(*) FROM jobs WHERE status IN ({LIVE_SQL})"
-#: Only while nothing was removed: counts of ended jobs never fall.
+#: Only while nothing was removed: counts of ended jobs never fall. A replayed job stays
+#: counted among the dead.
 MISCOUNTED = """
-    WITH truth AS (
-        SELECT tenant_id, pool, status::text AS status, count(*) AS jobs FROM jobs
-        GROUP BY 1, 2, 3
+    WITH moment AS (
+        SELECT tenant_id, pool, status::text AS status, 1 AS jobs FROM jobs
         UNION ALL
-        SELECT 0, pool, status::text, count(*) FROM jobs GROUP BY 2, 3
+        SELECT tenant_id, pool, 'dead', replays FROM jobs WHERE replays > 0
+    ), truth AS (
+        SELECT coalesce(tenant_id, 0) AS tenant_id, pool, status, sum(jobs) AS jobs FROM moment
+        GROUP BY GROUPING SETS ((tenant_id, pool, status), (pool, status))
     ), counted AS (
         SELECT tenant_id, pool, state.status, sum(state.jobs) AS jobs
         FROM job_counts, LATERAL (VALUES

@@ -1,8 +1,9 @@
-"""What a chaos run shows: a live table on a terminal, a line for each recovery elsewhere."""
+"""What a chaos run shows: a bar and a live line on a terminal, a line for each hit elsewhere."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from statistics import median
 from typing import Self
@@ -13,18 +14,19 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from loadtest.chaos.checker import Report
-from loadtest.chaos.rounds import Progress, Recovery
+from loadtest.chaos.judge import Report
+from loadtest.chaos.plan import Act
+from loadtest.chaos.run import Progress
+from loadtest.chaos.striker import Strike
 
 REFRESH_SECONDS = 0.5
 
 
 class Display:
-    """Shows the progress of the rounds."""
+    """Shows where the run is."""
 
-    def __init__(self, console: Console, strikes: int) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._strikes = strikes
         self._shown = 0
         self._progress: Progress | None = None
         self._stop = threading.Event()
@@ -47,71 +49,85 @@ class Display:
         """Something happened."""
         self._progress = progress
         if self._live is None:
-            for recovery in progress.recoveries[self._shown :]:
-                self._console.print(self._line(recovery))
-            if len(progress.recoveries) == self._strikes:
-                self._console.print(progress.now)
-        self._shown = len(progress.recoveries)
-
-    def _line(self, recovery: Recovery) -> str:
-        return (
-            f"{recovery.strike.number:>3}/{self._strikes} {recovery.strike.target:<10} "
-            f"replaced {recovery.replaced:5.1f} s, 202 {recovery.accepted:5.1f} s, "
-            f"scored {recovery.scored:5.1f} s"
-        )
+            for strike in progress.striker.strikes[self._shown :]:
+                self._console.print(line(strike, progress.planned))
+            if len(progress.striker.strikes) == progress.planned:
+                elapsed = time.monotonic() - progress.began
+                self._console.print(f"{elapsed:.0f} s, {progress.now}: {counts(progress)}")
+        self._shown = len(progress.striker.strikes)
 
     def _redraw(self) -> None:
         while not self._stop.wait(REFRESH_SECONDS):
             if self._progress and self._live:
-                self._live.update(self._picture(self._progress), refresh=True)
+                self._live.update(picture(self._progress), refresh=True)
 
-    def _picture(self, progress: Progress) -> Group:
-        done = len(progress.recoveries)
-        bar = Table.grid(padding=(0, 1))
-        bar.add_row(ProgressBar(self._strikes, done, width=40), f"{done}/{self._strikes}")
-        submitter = progress.submitter
-        counts = Text(f"{submitter.accepted} accepted  ", style="green")
-        counts.append(f"{submitter.refused} refused or unanswered", style="yellow")
-        return Group(
-            *(Text(self._line(recovery), style="dim") for recovery in progress.recoveries[-5:]),
-            bar,
-            counts,
-            Text(progress.now, style="cyan"),
-        )
+
+def picture(progress: Progress) -> Group:
+    """The last hits, the bar, the counts, the moment."""
+    done = len(progress.striker.strikes)
+    bar = Table.grid(padding=(0, 1))
+    elapsed = f"{time.monotonic() - progress.began:.0f} s"
+    bar.add_row(
+        ProgressBar(progress.planned, done, width=40), f"{done}/{progress.planned}", elapsed
+    )
+    last = progress.striker.strikes[-5:]
+    return Group(
+        *(Text(line(strike, progress.planned), style="dim") for strike in last),
+        bar,
+        Text(counts(progress), style="green"),
+        Text(progress.now, style="cyan"),
+    )
+
+
+def line(strike: Strike, planned: int) -> str:
+    """One hit in words."""
+    what = str(strike.hit) if strike.pids else f"{strike.hit}: nobody was there"
+    who = f"pid {strike.pids[0]}" if strike.pids else ""
+    return f"{strike.hit.number:>3}/{planned} {strike.hit.at_seconds:6.1f} s  {what} {who}"
+
+
+def counts(progress: Progress) -> str:
+    """What the clients have had so far."""
+    ledger = progress.ledger
+    return (
+        f"{ledger.count(202)} accepted, {ledger.count(0)} unanswered, {ledger.count(503)} refused"
+        f" of {ledger.total()} requests; {len(progress.listener.heard)} ends heard over"
+        f" {progress.listener.connections} connections"
+    )
 
 
 def show_summary(
-    console: Console, recoveries: Sequence[Recovery], report: Report, seconds: float
+    console: Console, strikes: Sequence[Strike], report: Report, seconds: float
 ) -> None:
-    """Recovery times by target, faults, verdict."""
-    times = Table(title="Recovery, seconds after the kill (median, worst)", title_style="bold")
-    for column in ("killed", "times", "replaced", "next 202", "next scored"):
-        times.add_column(column, justify="left" if column == "killed" else "right")
-    for target in dict.fromkeys(recovery.strike.target for recovery in recoveries):
-        mine = [recovery for recovery in recoveries if recovery.strike.target == target]
-        times.add_row(
+    """Hits by target, figures, faults, verdict."""
+    hits = Table(title="Hits", title_style="bold")
+    for column in ("target", *(act.value for act in Act), "missed", "replaced: median, worst s"):
+        hits.add_column(column, justify="left" if column == "target" else "right")
+    for target in sorted({strike.hit.target for strike in strikes}):
+        mine = [strike for strike in strikes if strike.hit.target == target]
+        met = [strike for strike in mine if strike.pids]
+        hits.add_row(
             target,
-            str(len(mine)),
-            spread([recovery.replaced for recovery in mine]),
-            spread([recovery.accepted for recovery in mine]),
-            spread([recovery.scored for recovery in mine]),
+            *(str(sum(strike.hit.act is act for strike in met)) for act in Act),
+            str(len(mine) - len(met)),
+            spread([strike.replaced for strike in mine if strike.replaced is not None]),
         )
-    console.print(times)
-    faults = Table(title="Promises against tables", title_style="bold")
-    faults.add_column("finding")
-    faults.add_column("count", justify="right")
-    faults.add_column("such as", overflow="fold")
-    faults.add_row("promised by a 202", str(report.promised))
-    faults.add_row("admitted, answer lost", str(report.unpromised))
-    faults.add_row("runs lost with a worker", str(report.crashes))
-    for name, found in report.faults.items():
-        style = "red" if found else "green"
-        faults.add_row(name.replace("_", " "), str(len(found)), "\n".join(found[:3]), style=style)
-    console.print(faults)
+    console.print(hits)
+    found = Table(title="Promises against tables", title_style="bold")
+    found.add_column("finding")
+    found.add_column("count", justify="right")
+    found.add_column("such as", overflow="fold")
+    for name, count in report.figures.items():
+        found.add_row(name, str(count))
+    found.add_section()
+    for name, faults in report.faults.items():
+        style = "red" if faults else "green"
+        found.add_row(name, str(len(faults)), "\n".join(faults[:3]), style=style)
+    console.print(found)
     verdict = "[bold green]every promise kept[/]" if report.ok else "[bold red]promises broken[/]"
     console.print(f"{verdict} in {seconds:.0f} s")
 
 
 def spread(values: Sequence[float]) -> str:
     """Median and worst."""
-    return f"{median(values):.1f}  {max(values):.1f}"
+    return f"{median(values):.1f}  {max(values):.1f}" if values else ""

@@ -157,10 +157,12 @@ class Stack:
         return "\n".join(f"== {path.name}\n{tail(path, lines)}" for path in paths)
 
     @contextmanager
-    def engine(self) -> Iterator[Engine]:
-        """The product's own way to the rows."""
-        url = EmbeddedPostgres(self.home.path).url()
-        engine = open_engine(DatabaseSettings(database_url=url), process="chaos")
+    def engine(self, seconds: float = 5.0) -> Iterator[Engine]:
+        """The product's own way to the rows, with so much patience."""
+        settings = DatabaseSettings(
+            database_url=EmbeddedPostgres(self.home.path).url(), db_statement_seconds=seconds
+        )
+        engine = open_engine(settings, process="chaos")
         try:
             yield engine
         finally:

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Engine, Row
 
 from app.admission.admit import admit_group
-from app.admission.submission import Submission
+from app.admission.submission import Entry, Submission
 from loadtest.chaos.api import Answer, Api
 from loadtest.chaos.stack import Stack
 from models.ids import new_id
@@ -49,11 +49,24 @@ class Client:
         return ids
 
     def submit_sleeps(self, count: int, seconds: float) -> list[str]:
-        """Jobs of the type ``sleep``: there is no front door for them yet, so straight in line."""
+        """Jobs of the type ``sleep``, all of them in line at once."""
         payload = json.dumps({"seconds": seconds})
         group = [Submission(new_id(), 1, "sleep", "medium", payload) for _ in range(count)]
-        admit_group(self.engine, group, express=False)
+        admit_group(self.engine, [Entry(tuple(group))], express=False)
         return [item.id for item in group]
+
+    def submit_job(self, job_type: str, payload: Any = None, **fields: Any) -> str:
+        """Submit a job that must be accepted; its id."""
+        body = {"type": job_type, "payload": payload, **fields}
+        answer = self.api.call("POST", "/jobs", body)
+        assert answer.status == 202, f"{answer}\n{self.stack.logs()}"
+        return str(answer.document["id"])
+
+    def show(self, job_id: str) -> dict[str, Any]:
+        """What the front door says about a job."""
+        answer = self.api.call("GET", f"/jobs/{job_id}")
+        assert answer.status == 200, answer
+        return dict(answer.document)
 
     def status_of(self, application_id: str) -> str:
         """What the front door says about an application."""
@@ -98,6 +111,11 @@ class Client:
         """Rows of any statement."""
         with connection(self.engine) as taken:
             return list(taken.exec_driver_sql(sql, parameters).all())
+
+    def metrics(self) -> str:
+        """What Prometheus would read."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.stack.port}/metrics") as answer:
+            return str(answer.read().decode())
 
     def leaderboard(self, role: str) -> list[str]:
         """Ids on the leaderboard, in its order."""

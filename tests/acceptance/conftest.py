@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 
@@ -9,9 +10,11 @@ import pytest
 
 from app.stack.rabbitmq import NOT_INSTALLED, find_server
 from loadtest.chaos.checker import COUNT_LIVE
-from loadtest.chaos.rounds import SETTINGS
+from loadtest.chaos.settings import MEDIUM_ONLY
 from loadtest.chaos.stack import Stack, embedded_stack
 from tests.acceptance.client import Client, client_of
+from tests.acceptance.guide import write_modules
+from tests.fake_s3 import ENVIRONMENT, FakeS3
 
 
 def need_rabbitmq() -> None:
@@ -25,8 +28,38 @@ def need_rabbitmq() -> None:
 @pytest.fixture(scope="session")
 def shared_stack() -> Iterator[Stack]:
     need_rabbitmq()
-    with embedded_stack(**SETTINGS, BROKER="rabbitmq", WORKERS_MEDIUM="2") as stack:
+    with embedded_stack(**MEDIUM_ONLY, BROKER="rabbitmq", WORKERS_MEDIUM="2") as stack:
         yield stack
+
+
+@pytest.fixture(scope="session")
+def platform_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """All pools, leases that run out soon, large things in S3, and other people's job types."""
+    need_rabbitmq()
+    folder = tmp_path_factory.mktemp("modules")
+    write_modules(folder)
+    leases = {"short": {"lease_seconds": 3}, "long": {"lease_seconds": 6}}
+    with (
+        FakeS3() as blobs,
+        embedded_stack(
+            **ENVIRONMENT,
+            BROKER="rabbitmq",
+            WORKERS_SHORT="2",
+            FAIRLINE_POOLS=json.dumps(leases),
+            FAIRLINE_JOB_MODULES="myjobs,tests.acceptance.hostile_jobs",
+            FAIRLINE_BLOB_URL=blobs.url("blobs"),
+            PYTHONPATH=str(folder),
+        ) as stack,
+    ):
+        yield stack
+
+
+@pytest.fixture
+def platform(platform_stack: Stack) -> Iterator[Client]:
+    """A client of the stack with all pools."""
+    platform_stack.wait_ready()
+    with client_of(platform_stack) as client:
+        yield client
 
 
 @pytest.fixture

@@ -1,0 +1,123 @@
+"""PURE: how a job may end, given what was ordered and what happened to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from loadtest.chaos.checker import expected_score
+from loadtest.chaos.excuses import Excuses
+from loadtest.chaos.facts import Attempt, Job
+
+#: A job that took so many workers with it is dead.
+CRASH_CAP = 5
+#: Tries that these classes get in all.
+TRIES = {"TIMEOUT": 2, "RESOURCE_VIOLATION": 2, "PERMANENT": 1, "POISON": 1}
+#: The platform gave up early, for reasons of its own that it names.
+EARLY = ("(quarantined)", "(retry budget spent)")
+#: Failures that cost no try.
+FREE = ("WORKER_CRASH", "DEPENDENCY", None)
+
+
+def wrong_end(
+    job: Job, attempts: Sequence[Attempt], excuses: Excuses, *, asked_to_stop: bool
+) -> str | None:
+    """What is wrong with the state that a job ended in; None if it could end so."""
+    match job.status:
+        case "cancelled" if not asked_to_stop:
+            return "cancelled by nobody"
+        case "expired" if job.not_after is None or (job.finished_at or 0) < job.not_after:
+            return f"expired before {job.not_after}"
+        case "dead" if not may_be_dead(job, attempts, excuses):
+            return f"dead without a reason: {job.error_message}"
+        case "succeeded" if job.type == "crash":
+            return "succeeded although it kills its worker"
+        case "succeeded" if job.type == "fail" and not may_succeed(job, attempts):
+            return "succeeded although it was to fail more often than it may"
+    return None
+
+
+def may_be_dead(job: Job, attempts: Sequence[Attempt], excuses: Excuses) -> bool:
+    """Whether the job was to die, or died of what was done to its workers."""
+    if (job.error_message or "").endswith(EARLY):
+        return job.type == "fail"
+    if job.error_class == "WORKER_CRASH":
+        lost = [one for one in attempts if one.error_class == "WORKER_CRASH"][-CRASH_CAP:]
+        if job.crashes < CRASH_CAP or len(lost) < CRASH_CAP:
+            return False
+        return job.type == "crash" or all(excuses.for_loss(attempt) for attempt in lost)
+    if job.type == "fail" and job.error_class == job.payload["class"]:
+        tries = TRIES.get(job.payload["class"])
+        # An error of the job's own would have had five tries, and none asks for that many.
+        return tries is not None and (job.attempt == tries or job.attempt > 0 < job.replays)
+    if job.error_class == "TIMEOUT":
+        timeouts = [one for one in attempts if one.error_class == "TIMEOUT"][-2:]
+        return len(timeouts) == 2 and all(excuses.for_loss(attempt) for attempt in timeouts)
+    return False
+
+
+def may_succeed(job: Job, attempts: Sequence[Attempt]) -> bool:
+    """Whether a job that was to fail had tries enough.
+
+    It remembers its failures before it fails: one whose worker is lost in between has failed
+    without a try, and one that is brought back goes on counting.
+    """
+    tries = TRIES.get(job.payload["class"])
+    if tries is None or job.payload["times"] < tries:
+        return True
+    return job.replays > 0 or any(
+        one.error_class in ("WORKER_CRASH", "TIMEOUT") for one in attempts
+    )
+
+
+def wrong_result(job: Job, payload: Any) -> str | None:
+    """What is wrong with the result of a job that succeeded, given its input.
+
+    Those that name the process they ran in must have run where the row says: a result of
+    somebody whose lease was lost looks the same otherwise.
+    """
+    expected: Any
+    match job.type:
+        case "score_application":
+            expected = expected_score(payload["candidate"], payload["role"])
+            return None if job.score == expected else f"score {job.score}, not {expected}"
+        case "echo":
+            expected = payload
+        case "sleep":
+            expected = {"slept": payload["seconds"]}
+        case "fail":
+            expected = {"failed": payload["times"]}
+        case "chaos.mark":
+            expected = {"tag": payload["tag"], "pid": job.pid}
+        case "chaos.steps":
+            expected = {"tag": payload["tag"], "steps": payload["to"], "pid": job.pid}
+        case "count":
+            return wrong_count(job.result, payload["to"])
+        case _:
+            return f"nobody ordered a {job.type}"
+    return None if job.result == expected else f"result {str(job.result)[:200]}"
+
+
+def wrong_count(result: Any, to: int) -> str | None:
+    """Each step once, in order, and no step by an earlier try than the one before."""
+    steps = [tuple(step) for step in result["steps"]]
+    tries = [attempt for _, attempt in steps]
+    if [number for number, _ in steps] == list(range(1, to + 1)) and tries == sorted(tries):
+        return None
+    return f"steps {steps}"
+
+
+def wrong_tries(job: Job, attempts: Sequence[Attempt]) -> str | None:
+    """Tries and crashes of the row must be those on record, each run once."""
+    if any(attempt.lease > job.lease for attempt in attempts):
+        return "a run on record has a lease that was never given"
+    if job.status == "succeeded" and any(attempt.lease == job.lease for attempt in attempts):
+        return f"lease {job.lease} both failed and succeeded"
+    if job.replays or job.status == "cancelled":
+        return None  # counts begin anew, or end in the middle
+    failed = sum(attempt.error_class not in FREE for attempt in attempts)
+    crashed = sum(attempt.error_class == "WORKER_CRASH" for attempt in attempts)
+    spent = failed + (job.status == "succeeded")
+    if (job.attempt, job.crashes) == (spent, crashed):
+        return None
+    return f"{spent} tries and {crashed} crashes are on record"

@@ -1,0 +1,192 @@
+"""What is true when all is over: the tables, the leaderboard and the queues, read once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kombu import Connection
+from sqlalchemy import Engine
+
+from loadtest.chaos.api import Api
+from loadtest.chaos.checker import MISCOUNTED, READ_LIVE
+from loadtest.chaos.orders import ROLE
+from models.pools import POOLS
+from models.session import connection
+
+READ_JOBS = """
+    SELECT job.id::text, type, pool, status::text, attempt, deferrals, crashes, replays, lease,
+           payload, payload_blob IS NOT NULL, result, error_class, error_message, worker,
+           extract(epoch FROM started_at)::float8, extract(epoch FROM finished_at)::float8,
+           extract(epoch FROM not_after)::float8, application.score::float8
+    FROM jobs AS job LEFT JOIN applications AS application USING (id)
+"""
+READ_ATTEMPTS = """
+    SELECT job_id::text, lease, worker, extract(epoch FROM started_at)::float8,
+           extract(epoch FROM ended_at)::float8, status::text, error_class, error_message
+    FROM attempts ORDER BY job_id, lease
+"""
+READ_KEYS = "SELECT key, job_ids::text[] FROM idempotency_keys"
+#: Slot-time is charged with the run; the reaper charges nothing, as nobody knows how long a
+#: lost run took. Runs that settled are those that succeeded and those on record that were
+#: not reaped.
+UNBILLED = """
+    WITH reaped AS (
+        SELECT job_id, lease FROM attempts
+        WHERE error_class = 'WORKER_CRASH'
+           OR error_class = 'TIMEOUT'
+              AND (error_message IS NULL OR error_message LIKE '%%its worker is gone.')
+    ), run AS (
+        SELECT id AS job_id, lease FROM jobs WHERE status = 'succeeded'
+        UNION ALL
+        SELECT job_id, lease FROM attempts
+        WHERE (job_id, lease) NOT IN (SELECT job_id, lease FROM reaped)
+    ), truth AS (
+        SELECT job.tenant_id, job.pool, sum(job.slot_seconds) AS slot_seconds,
+               sum((SELECT count(*) FROM run WHERE run.job_id = job.id)) AS runs
+        FROM jobs AS job GROUP BY 1, 2
+    ), billed AS (
+        SELECT tenant_id, pool, sum(slot_seconds) AS slot_seconds, sum(runs) AS runs
+        FROM usage GROUP BY 1, 2
+    )
+    SELECT tenant_id, pool, truth.slot_seconds, billed.slot_seconds, truth.runs, billed.runs
+    FROM truth FULL JOIN billed USING (tenant_id, pool)
+    WHERE abs(coalesce(truth.slot_seconds, 0) - coalesce(billed.slot_seconds, 0)) > 0.001
+       OR coalesce(truth.runs, 0) <> coalesce(billed.runs, 0)
+"""
+#: A queue that somebody serves is empty within this time.
+QUEUE_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A row. Times are of the wall clock."""
+
+    id: str
+    type: str
+    pool: str
+    status: str
+    attempt: int
+    deferrals: int
+    crashes: int
+    replays: int
+    lease: int
+    payload: Any = None
+    #: The payload lies in the blob store.
+    large: bool = False
+    result: Any = None
+    error_class: str | None = None
+    error_message: str | None = None
+    worker: str | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    not_after: float | None = None
+    score: float | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process that claimed it last."""
+        return pid_of(self.worker)
+
+    def __str__(self) -> str:
+        counts = f"tries {self.attempt}, crashes {self.crashes}, replays {self.replays}"
+        return f"{self.id} {self.type} {self.status} ({counts}, {self.error_class})"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A run that gave no result."""
+
+    job_id: str
+    lease: int
+    worker: str | None
+    started_at: float | None
+    ended_at: float
+    status: str
+    error_class: str | None
+    error_message: str | None
+
+    @property
+    def pid(self) -> int:
+        """The process that ran it."""
+        return pid_of(self.worker)
+
+
+@dataclass(slots=True)
+class World:
+    """All of it."""
+
+    jobs: Mapping[str, Job]
+    attempts: Mapping[str, Sequence[Attempt]] = field(default_factory=dict)
+    #: Ids that each idempotency key stands for.
+    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: Ids on the leaderboard, in its order.
+    listed: Sequence[str] = ()
+    #: Jobs that are still on their way, in words.
+    live: Sequence[str] = ()
+    #: Tenant, pool, state, recount, counter.
+    miscounted: Sequence[str] = ()
+    #: Tenant, pool, slot-seconds and runs of the rows and of the bill.
+    unbilled: Sequence[str] = ()
+    #: References that lie in a queue although they still match their row.
+    forgotten: Sequence[str] = ()
+
+
+def read_world(engine: Engine, port: int, broker_url: str | None) -> World:
+    """Read it when nothing is on its way any more."""
+    with connection(engine) as taken:
+        jobs = [Job(*row) for row in taken.exec_driver_sql(READ_JOBS)]
+        attempts = [Attempt(*row) for row in taken.exec_driver_sql(READ_ATTEMPTS)]
+        keys = {row[0]: row[1] for row in taken.exec_driver_sql(READ_KEYS)}
+        live = taken.exec_driver_sql(READ_LIVE).all()
+        miscounted = taken.exec_driver_sql(MISCOUNTED).all()
+        unbilled = taken.exec_driver_sql(UNBILLED).all()
+    by_job: dict[str, list[Attempt]] = defaultdict(list)
+    for attempt in attempts:
+        by_job[attempt.job_id].append(attempt)
+    with Api(port, seconds=30.0) as api:
+        listed = [entry["id"] for entry in api.leaderboard(ROLE)]
+    rows = {job.id: job for job in jobs}
+    left = read_queues(broker_url) if broker_url else []
+    return World(
+        rows,
+        by_job,
+        keys,
+        listed,
+        [str(tuple(row)) for row in live],
+        [str(tuple(row)) for row in miscounted],
+        [str(tuple(row)) for row in unbilled],
+        [f"{job_id} lease {lease}" for job_id, lease in left if matches(rows.get(job_id), lease)],
+    )
+
+
+def pid_of(worker: str | None) -> int:
+    """The process that a worker's name tells; 0 for nobody."""
+    return int((worker or ":0").rpartition(":")[2])
+
+
+def matches(job: Job | None, lease: int) -> bool:
+    """Whether a message would still make somebody run the job."""
+    return job is not None and job.status == "dispatched" and job.lease == lease
+
+
+def read_queues(broker_url: str) -> list[tuple[str, int]]:
+    """References that are still in the queues once these had time to empty, taken out."""
+    left: list[tuple[str, int]] = []
+    deadline = time.monotonic() + QUEUE_SECONDS
+    with Connection(broker_url, connect_timeout=5) as broker:
+        channel = broker.channel()
+        for pool in POOLS:
+            while channel.queue_declare(queue=pool, passive=True).message_count:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.1)
+            while message := channel.basic_get(pool, no_ack=True):
+                # Celery's body: arguments, keywords, and what links the message to others.
+                arguments, *_ = json.loads(message.body)
+                left += [(job_id, lease) for job_id, lease in arguments[0]]
+    return left
