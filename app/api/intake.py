@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from random import Random
 
 from gevent import Timeout
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from app.admission import Admitted, Key, Submission
@@ -25,6 +25,7 @@ from app.errors import BlobStoreUnavailable, FieldError, IdempotencyKeyReused, V
 from app.telemetry import current_traceparent
 from models.blobs import INLINE_BYTES, BlobError, BlobStore, payload_key
 from models.ids import new_id
+from tasks.jobs.score_application import ApplicationPayload
 from tasks.registry import JobType
 
 logger = logging.getLogger(__name__)
@@ -45,13 +46,19 @@ def job_submission(types: Mapping[str, JobType], tenant_id: int, body: SubmitJob
     if job_type is None:
         known = ", ".join(sorted(types)[:MOST_NAMED])
         raise ValidationFailed(errors=(FieldError("type", f"is not registered; known: {known}"),))
-    check_payload(job_type, body.payload)
+    fitted = check_payload(job_type, body.payload)
+    payload, candidate, role = body.payload, None, None
+    if isinstance(fitted, ApplicationPayload):
+        # The same as POST /applications, leaderboard included.
+        payload, candidate, role = fitted.model_dump(), fitted.candidate, fitted.role
     return Submission(
         id=new_id(),
         tenant_id=tenant_id,
         type=job_type.name,
         pool=job_type.pool,
-        payload=to_json(body.payload).decode(),
+        payload=to_json(payload).decode(),
+        candidate=candidate,
+        role=role,
         priority=body.priority,
         execute_at=start_of(body),
         not_after=body.not_after,
@@ -60,12 +67,12 @@ def job_submission(types: Mapping[str, JobType], tenant_id: int, body: SubmitJob
     )
 
 
-def check_payload(job_type: JobType, payload: object) -> None:
-    """Refuse what the type's schema does not take."""
+def check_payload(job_type: JobType, payload: object) -> BaseModel | None:
+    """The payload as the type's schema reads it; refuse what it does not take."""
     if job_type.schema is None:
-        return
+        return None
     try:
-        job_type.schema.model_validate(payload)
+        return job_type.schema.model_validate(payload)
     except ValidationError as error:
         raise ValidationFailed(errors=field_errors(error, "payload")) from None
     except Exception as error:  # a validator of the author's that trips over what it was given

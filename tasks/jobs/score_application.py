@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from tasks.registry import job_type
 from tasks.runtime.context import JobContext
 from tasks.scorers import Application, current_scorer
+
+Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
+
+
+class ApplicationPayload(BaseModel):
+    """An application as the row of its job holds it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    candidate: Name
+    role: Name = "general"
+    payload: dict[str, Any]
+
 
 #: The leaderboard is written by the statement that settles the job: never one without
 #: the other, and never twice.
@@ -32,6 +47,7 @@ def prepare_scorer() -> None:
     pool="medium",
     timeout=60,
     dependency="claude",
+    schema=ApplicationPayload,
     prepare=prepare_scorer,
     project=PROJECT_SCORE,
 )

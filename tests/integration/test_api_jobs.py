@@ -62,9 +62,18 @@ def test_every_registered_type_is_taken_and_goes_to_its_pool(
     api: ApiServer, api_house: House, name: str
 ) -> None:
     known = load_types()[name]
-    row = api_house.job(api.submit_job(name))
+    work = {"candidate": "Ada", "role": "engineer", "payload": {}}
+    payload = work if name == "score_application" else {}
+    row = api_house.job(api.submit_job(name, payload=payload))
     assert (row.type, row.pool, row.dependency) == (name, known.pool, known.dependency or "")
-    assert row.payload == {}
+    assert row.payload == payload
+
+
+def test_application_submitted_as_a_job_is_an_application(api: ApiServer) -> None:
+    work = {"candidate": " Ada ", "payload": {"cv": "First programmer."}}
+    answer = api.post({"type": "score_application", "payload": work}, path="/jobs")
+    shown = api.get(f"/applications/{answer.json()['id']}").json()
+    assert (shown["candidate"], shown["role"], shown["status"]) == ("Ada", "general", "pending")
 
 
 def test_unknown_type_is_told_the_known_ones(api: ApiServer) -> None:
