@@ -164,8 +164,9 @@ def connection(engine: Engine) -> Iterator[Connection]:
             yield taken
     except (DataError, IntegrityError, ProgrammingError):
         raise  # the statement's own fault
-    except (DBAPIError, PoolTimeout) as error:
+    except (DBAPIError, PoolTimeout, psycopg2.OperationalError) as error:
         # Also a server that only reads, say a standby: it may be another one in a moment.
+        # SQLAlchemy lets psycopg2's own error pass where it sets the isolation level.
         raise StateStoreUnavailable(str(getattr(error, "orig", error)).strip()) from error
 
 

@@ -38,15 +38,19 @@ def platform_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     need_rabbitmq()
     folder = tmp_path_factory.mktemp("modules")
     write_modules(folder)
-    leases = {"short": {"lease_seconds": 3}, "long": {"lease_seconds": 6}}
+    pools = {
+        "short": {"lease_seconds": 3},
+        "long": {"lease_seconds": 6},
+        "gpu": {"lease_seconds": 30, "slots": 1, "tries": 2, "concurrency": "prefork"},
+    }
     with (
         FakeS3() as blobs,
         embedded_stack(
             **ENVIRONMENT,
             BROKER="rabbitmq",
             WORKERS_SHORT="2",
-            FAIRLINE_POOLS=json.dumps(leases),
-            FAIRLINE_JOB_MODULES="myjobs,tests.acceptance.hostile_jobs",
+            FAIRLINE_POOLS=json.dumps(pools),
+            FAIRLINE_JOB_MODULES="myjobs,tests.acceptance.odd_jobs",
             FAIRLINE_BLOB_URL=blobs.url("blobs"),
             PYTHONPATH=str(folder),
         ) as stack,

@@ -120,3 +120,11 @@ def test_killed_count_goes_on_at_its_last_step_with_five_megabytes_in_s3(
     assert (row.crashes, row.attempt) == (1, 1)
     assert [step for step, _ in row.result["steps"]] == list(range(1, 11)), "a step ran twice"
     assert row.result["runs"] in ([1, 8], [1, 9]), "finished steps are not repeated"
+
+
+def test_a_pool_is_an_entry_and_a_worker(platform: Client) -> None:
+    job_id = platform.submit_job("render", {"frame": 7})
+    [row] = platform.wait_ended([job_id])
+    assert (row.pool, row.result) == ("gpu", {"rendered": 7})
+    served = platform.rows("SELECT pools FROM processes WHERE name = %s", row.worker)
+    assert served[0].pools == ["gpu"]

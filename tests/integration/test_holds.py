@@ -159,3 +159,19 @@ def test_what_is_ready_is_what_nothing_holds_back(house: House) -> None:
     assert ready(2.0) == 8, "never too few: the throttled tenant's may be in either lane"
     set_circuit(house, "closed")
     assert ready(3.0) == 8
+
+
+def test_ten_thousand_long_jobs_do_not_delay_a_short_one(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher
+) -> None:
+    announce(house.engine, Presence("w2", "worker", ["short"], slots=50))
+    house.execute(
+        "INSERT INTO jobs (id, tenant_id, type, pool, payload, status)"
+        " SELECT gen_random_uuid(), 1, 'count', 'long', '{}', 'queued'"
+        " FROM generate_series(1, 10000)"
+    )
+    dispatcher.run_once(0.0)
+    waiting = len(broker.sent)
+    short = {house.submit(pool="short") for _ in range(50)}
+    dispatcher.run_once(0.1)
+    assert {d.id for d in broker.sent[waiting:]} == short, "one turn, as if there were no storm"

@@ -1,4 +1,4 @@
-"""Job types that users would rather not have, for the acceptance tests."""
+"""Job types of the acceptance tests: in a pool of their own, and in the wrong one."""
 
 from __future__ import annotations
 
@@ -14,3 +14,9 @@ def slow_in_short(ctx: JobContext, payload: Any) -> Any:
     """Takes many leases of the pool it says it is for."""
     time.sleep(payload["seconds"])
     return {"attempt": ctx.attempt, "first": ctx.first_attempt}
+
+
+@job_type("render", pool="gpu", timeout=60)
+def render(ctx: JobContext, payload: Any) -> Any:
+    """Needs what only the workers of its own pool have."""
+    return {"rendered": payload["frame"]}
