@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-#: Endings that the line holds in advance, beyond those until the next turn.
-BRIDGE_SECONDS = 0.1
+#: Endings that the line holds in advance, beyond those until the next turn. Twice as many were
+#: measured to double the wait of others during a stampede, and to end it no sooner.
+BRIDGE_SECONDS = 0.05
 #: Share of what a pool ends that due jobs get when others fill the line …
 FLOOR_SHARE = 0.5
 #: … and the least of it: a job a slot and minute. A fixed number of jobs a second was
@@ -28,8 +29,9 @@ def allowance(
 ) -> float:
     """Due jobs that may join now, ``seconds`` after the last turn, never above ``per_second``.
 
-    ``queued`` counts what could be dispatched: jobs parked behind an open circuit keep no
-    pool busy. ``ended_per_second`` is a mean over some seconds; a peak lets too many join.
+    ``queued`` counts what waits for a slot, in the line or beyond it. Jobs parked behind an
+    open circuit do not: they keep no pool busy. ``ended_per_second`` is a mean over some
+    seconds; a peak lets too many join.
 
     Not a whole number: at short turns the floor is less than one job, and cut off it would
     be none for ever. :class:`Pace` keeps the fraction.

@@ -1,4 +1,4 @@
-"""The one judge: what clients were promised against what the tables say.
+"""The judge of a load of applications alone, and the recount that all judges share.
 
 Every application with a 202 must be in the tables, settled exactly once as succeeded with the
 score that follows from it, and once on the leaderboard; the counters must equal a recount; and

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from loadtest.chaos.ends import wrong_end, wrong_result, wrong_tries
 from loadtest.chaos.excuses import Excuses, killers_in, lost_runs
 from loadtest.chaos.facts import Job, World
 from loadtest.chaos.ledger import Exchange
+from loadtest.chaos.listener import Heard
 from loadtest.chaos.orders import UNKEYED, Order
 from loadtest.chaos.striker import Strike
 from loadtest.chaos.witness import Line
@@ -62,7 +63,7 @@ class Judge:
         world: World,
         strikes: Sequence[Strike],
         lines: Sequence[Line],
-        heard: Mapping[str, str],
+        heard: Sequence[Heard],
     ) -> None:
         self.exchanges = exchanges
         self.world = world
@@ -93,6 +94,7 @@ class Judge:
                 "cancel not kept": list(self.broken_cancels()),
                 "replay not kept": list(self.broken_replays()),
                 "event lost": list(self.lost_events()),
+                "event repeated": list(self.repeated_events()),
                 "leaderboard": list(self.leaderboard()),
                 "miscounted": list(self.world.miscounted),
                 "usage": list(self.world.unbilled),
@@ -231,11 +233,18 @@ class Judge:
                 yield f"{job} was told to be replayed {told[job.id]} times"
 
     def lost_events(self) -> Iterable[str]:
-        """Whoever listens all the time hears every end; of a replayed job, the last."""
+        """Whoever listens all the time hears every end; of a replayed job, at least the last."""
+        told = {one.id: one.status for one in self.heard}
         for job in self.world.jobs.values():
-            told = self.heard.get(job.id)
-            if job.status in ENDED and told != job.status:
-                yield f"{job} was told as {told}"
+            if job.status in ENDED and told.get(job.id) != job.status:
+                yield f"{job} was told as {told.get(job.id)}"
+
+    def repeated_events(self) -> Iterable[str]:
+        """Coming back repeats nothing: a job has as many ends as replays, and one more."""
+        times = Counter(one.id for one in self.heard)
+        for job in self.world.jobs.values():
+            if times[job.id] > job.replays + 1:
+                yield f"{job} was told {times[job.id]} times"
 
     def leaderboard(self) -> Iterable[str]:
         times = Counter(self.world.listed)

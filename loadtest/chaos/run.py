@@ -96,7 +96,7 @@ def run(wish: Wish, watch: Watcher = nobody) -> tuple[Striker, Report]:
                     world,
                     striker.strikes,
                     read_lines(witness),
-                    listener.last_words(),
+                    listener.heard,
                 ).report()
                 report.figures["seconds until all had ended"] = round(progress.calm)
             say("done")

@@ -6,30 +6,21 @@ must agree with what every side was told, and the counts with a recount.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 
 import pytest
 
-from app.admission.admit import admit_group
-from app.admission.submission import Admitted, Entry, Key, Submission
 from app.dispatch.mark import Dispatch, release
-from app.errors import IdempotencyKeyReused
 from app.jobs.replay import replay_ids, replay_matching
 from app.scheduler.pools import Pools
 from app.scheduler.promoter import Promoter
 from app.scheduler.reaper import Reaper
-from models.config import DatabaseSettings
-from models.ids import new_id
 from models.presence import Presence, announce
-from models.session import open_engine
 from models.states import FailureClass, JobStatus
-from tasks.runtime.checkpoint import Saving, save_group
+from tasks.runtime.checkpoint import Saved, Saving, save_group
 from tasks.runtime.claim import JobRef
 from tasks.runtime.heartbeat import beat
 from tasks.runtime.outcome import Ending
@@ -247,65 +238,17 @@ def test_no_checkpoint_of_a_lost_lease_appears_after_the_reap(race: Race) -> Non
     assert 0 < len(kept) < ROUNDS * JOBS, "one side always won"
 
 
-def test_fifty_requests_under_one_key_are_one_job(race: Race) -> None:
-    """As five processes write them: groups of ten, all under the same key."""
-    winners: Counter[str] = Counter()
-    for number in range(ROUNDS):
-        key = f"key {number}"
-        groups = [[keyed(key, b"body") for _ in range(10)] for _ in range(5)]
-        for group in groups[::2]:
-            group[0] = keyed(key, b"another body")
-        answers = race.run(*[partial(admit, race, group) for group in groups])
-        pairs = [
-            (entry, answer)
-            for group, given in zip(groups, answers, strict=True)
-            for entry, answer in zip(group, given, strict=True)
-        ]
-        winner = agree(race, key, pairs)
-        winners["body" if winner == b"body" else "another"] += 1
-    assert len(race.rows()) == ROUNDS
-    assert_contested(winners, "body", "another")
-
-
-def test_fifty_connections_under_one_key_make_one_job(race: Race) -> None:
-    url = race.engine.url.render_as_string(hide_password=False)
-    wide = open_engine(DatabaseSettings(database_url=url, db_pool_size=50))
-    narrow, race.engine = race.engine, wide
-    with ThreadPoolExecutor(50) as threads:
-        start = threading.Barrier(50)
-
-        def one(entry: Entry) -> Any:
-            start.wait()
-            return admit(race, [entry])[0]
-
-        for number in range(5):
-            entries = [keyed(f"key {number}", b"body") for _ in range(50)]
-            answers = list(threads.map(one, entries))
-            agree(race, f"key {number}", list(zip(entries, answers, strict=True)))
-    race.engine = narrow
-    wide.dispose()
-    assert len(race.rows()) == 5
-
-
-def keyed(key: str, digest: bytes) -> Entry:
-    return Entry((Submission(new_id(), 1, "sleep", "medium", "{}"),), Key(key, digest))
-
-
-def admit(race: Race, group: list[Entry]) -> list[Admitted | IdempotencyKeyReused]:
-    return admit_group(race.engine, group, True)
-
-
-def agree(race: Race, key: str, pairs: list[tuple[Entry, Any]]) -> bytes:
-    """Everybody was told of the one job, or that the key is taken; the request that won."""
-    (found,) = race.house.query(
-        "SELECT digest, job_ids::text[] AS ids FROM idempotency_keys WHERE key = %s", key
-    )
-    won = bytes(found.digest)
-    assert sum(isinstance(answer, Admitted) and not answer.repeated for _, answer in pairs) == 1
-    for entry, answer in pairs:
-        assert entry.key is not None
-        if entry.key.digest == won:
-            assert isinstance(answer, Admitted) and list(answer.ids) == found.ids
-        else:
-            assert isinstance(answer, IdempotencyKeyReused)
-    return won
+def test_a_run_is_not_reaped_in_the_middle_of_its_checkpoint(race: Race) -> None:
+    """Else its state could be written after that of its successor."""
+    (ref, *_), *_ = race.start()
+    race.lose([ref])
+    reaper = Reaper(race.engine, race.house.leader, race.house.types)
+    assert save_group(race.engine, [Saving(ref, "1", None)]) == [Saved(True)]
+    with race.engine.connect() as other:
+        other.exec_driver_sql("BEGIN; SELECT FROM checkpoints FOR UPDATE")
+        saving = race.begin(partial(save_group, race.engine, [Saving(ref, "2", None)]))
+        race.wait_until_one_waits()
+        assert reaper.run_once(0.0) == 0
+        other.exec_driver_sql("COMMIT")
+    assert saving.result() == [Saved(True)]
+    assert reaper.run_once(0.0) == 1

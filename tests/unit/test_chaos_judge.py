@@ -13,6 +13,7 @@ from loadtest.chaos.excuses import Excuses
 from loadtest.chaos.facts import Attempt, Job, World
 from loadtest.chaos.judge import Judge, Report
 from loadtest.chaos.ledger import Exchange
+from loadtest.chaos.listener import Heard
 from loadtest.chaos.orders import Order, Request
 from loadtest.chaos.plan import Act, Hit
 from loadtest.chaos.striker import Strike
@@ -107,7 +108,8 @@ def judge(
         by_job.setdefault(attempt.job_id, []).append(attempt)
     rows = {job.id: job for job in (*jobs, scored)}
     world = World(rows, by_job, **{"keys": KEYS, "listed": ["id-app"], **facts})
-    told = {job.id: job.status for job in rows.values()} | (heard or {})
+    told = [Heard(job.id, job.status, 60.0) for job in rows.values()]
+    told += [Heard(job_id, status, 61.0) for job_id, status in (heard or {}).items()]
     log = [one for one in (*EXCHANGES, *exchanges) if one is not without]
     return Judge(log, world, strikes, [*LINES, *lines], told).report()
 
@@ -164,6 +166,7 @@ STEPS = [
         ("replay not kept", {"exchanges": (replayed("id-fail"),)}),
         ("replay not kept", {"jobs": (replace(ECHO, replays=1), MARK, FAIL)}),
         ("event lost", {"heard": {"id-mark": "cancelled"}}),
+        ("event repeated", {"heard": {"id-mark": "succeeded"}}),
         ("wrong result", {"jobs": (ECHO, replace(MARK, worker="worker@h:6"), FAIL)}),
         ("wrong result", {"scored": replace(SCORED, score=-1.0)}),
         ("leaderboard", {"listed": []}),

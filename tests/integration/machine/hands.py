@@ -67,10 +67,14 @@ class Workers(Stage):
         return acts
 
     def deliver(self, data: st.DataObject) -> None:
+        """Claim what was sent; now and then the question or the answer is lost on its way."""
         name = data.draw(names, label="worker")
-        answered = data.draw(st.sampled_from([True, True, True, False]), label="answered")
+        lost = data.draw(st.sampled_from([None] * 4 + ["question", "answer"]), label="lost")
         refs = data.draw(st.just(self.current()) | st.lists(st.sampled_from(self.current())))
-        self.claim(name, refs, answered=answered)
+        if lost == "question":
+            self.workers[name].unanswered |= set(refs)
+        else:
+            self.claim(name, refs, answered=lost is None)
 
     def redeliver(self, data: st.DataObject) -> None:
         """Any message that was ever sent, with one that nobody sent; by chance it is right."""
