@@ -20,3 +20,5 @@ def configure_logging(level: Any = None) -> None:
     if isinstance(chosen, str):
         chosen = chosen.upper()
     logging.basicConfig(level=chosen, handlers=[handler], force=True)
+    # What jobs say is for their authors, however quiet the platform is told to be.
+    logging.getLogger("fairline.job").setLevel(logging.INFO)

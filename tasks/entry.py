@@ -16,9 +16,10 @@ from typing import Any
 
 from billiard.exceptions import TimeLimitExceeded  # type: ignore[import-untyped]  # no types
 from celery import Celery
-from celery.exceptions import Reject
+from celery.exceptions import Reject, WorkerLostError
 from celery.signals import (
     task_failure,
+    task_unknown,
     worker_init,
     worker_process_init,
     worker_process_shutdown,
@@ -38,8 +39,9 @@ from tasks.errors import JobError
 from tasks.registry import JobType, load_types
 from tasks.runtime.claim import JobRef
 from tasks.runtime.execute import execute
-from tasks.runtime.overdue import hard_limit_seconds, settle_overdue
+from tasks.runtime.overdue import expire_lost, hard_limit_seconds, settle_overdue
 from tasks.runtime.process import told_to_exit
+from tasks.runtime.unknown import name_unknown
 from tasks.runtime.watchdog import Watchdog
 from tasks.runtime.worker import Worker
 
@@ -157,11 +159,29 @@ def _prepare_parent(celery: Celery) -> None:
 
 @task_failure.connect
 def _settle_killed(exception: Any = None, args: Any = (), **_: Any) -> None:
-    """In the parent: the time limit above has struck. Told twice; the row takes the first."""
-    if isinstance(exception, TimeLimitExceeded) and args:
-        settings = task_settings()
+    """In the parent: the time limit above has struck, or the child has died of something else.
+
+    Told twice of a limit; the row takes the first."""
+    if not args:
+        return
+    settings = task_settings()
+    if isinstance(exception, TimeLimitExceeded):
         types = load_types(settings.job_modules)
         settle_overdue(settings.database_url, types, parse_refs(args[0]))
+    elif isinstance(exception, WorkerLostError):
+        expire_lost(settings.database_url, parse_refs(args[0]))
+
+
+@task_unknown.connect
+def _name_unknown(message: Any = None, name: str = "", **_: Any) -> None:
+    """A job of a type that this worker does not have: say so in the row.
+
+    The message is gone; the row comes back when its lease runs out, and a worker that was
+    started with the right modules may have it then.
+    """
+    payload = message.decode() if message is not None else ((),)
+    refs = parse_refs(payload[0][0] if payload and payload[0] else ())
+    name_unknown(task_settings().database_url, name, refs)
 
 
 @worker_process_init.connect

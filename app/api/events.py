@@ -1,7 +1,8 @@
 """``/jobs/{id}/events`` and ``/events``: what happens, pushed as server-sent events.
 
-Both resume where ``Last-Event-ID`` says. A stream of a job ends with the job; whoever comes
-back afterwards is told the end again. Polling stays possible and sees the same rows.
+Both resume where ``Last-Event-ID`` says. A stream of a job ends with the job; to whoever has
+heard that and comes back, as browsers do, 204 says that there is no more. Polling stays
+possible and sees the same rows.
 """
 
 from __future__ import annotations
@@ -33,11 +34,10 @@ def get_job_events(job_id: str) -> Response:
     parsed = parse_id(job_id)
     if parsed is None:
         raise NotFound
-    return event_stream(
-        house.events.open_job(
-            tenant_id, parsed, last_event_id(), request.environ.get("gunicorn.socket")
-        )
+    messages = house.events.open_job(
+        tenant_id, parsed, last_event_id(), request.environ.get("gunicorn.socket")
     )
+    return event_stream(messages) if messages is not None else Response(status=204)
 
 
 @events.get("/events")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from models.pools import POOLS
 from models.presence import PRESENCE_LOST_SECONDS
@@ -100,7 +100,8 @@ class Readings:
     line_seconds: dict[str, float]
     due_seconds: dict[str, float]
     dead_letters: dict[str, int]
-    processes: Sequence[Row[Any]]
+    #: Rows of READ_PROCESSES.
+    processes: Sequence[Sequence[Any]]
     #: By kind and name: see READ_TROUBLE.
     trouble: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -119,6 +120,6 @@ def read_gauges(taken: Connection) -> Readings:
         line_seconds={row[0]: float(row[1]) for row in taken.exec_driver_sql(READ_AGES, pools)},
         due_seconds={row[0]: float(row[1]) for row in taken.exec_driver_sql(READ_DUE_AGES, pools)},
         dead_letters={row[0]: row[1] for row in taken.exec_driver_sql(READ_DEAD_LETTERS)},
-        processes=taken.exec_driver_sql(READ_PROCESSES).all(),
+        processes=[tuple(row) for row in taken.exec_driver_sql(READ_PROCESSES)],
         trouble=trouble,
     )

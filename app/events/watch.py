@@ -88,13 +88,17 @@ class Watch:
 
     def open_job(
         self, tenant_id: int, job_id: str, known: str | None, wire: socket.socket | None = None
-    ) -> Iterator[bytes]:
-        """The stream of one job for a client that knows the version ``known``."""
+    ) -> Iterator[bytes] | None:
+        """The stream of one job for a client that knows the version ``known``.
+
+        None if it has ended and the client knows: there is nothing more to come.
+        """
         state = self._states.submit(job_id, self._read_seconds)
         if state is None or state.tenant_id != tenant_id:
             raise NotFound
         if state.status.terminal:
-            # Also for a client that has heard it: one that came back must not wait for more.
+            if state.version == known:
+                return None
             return iter([OPENING + state.told_after("")])
         self._have_room()
         stream = JobStream(job_id, state.version, wire)

@@ -22,7 +22,8 @@ BATCH = 1000
 #: No id is as low.
 BELOW_ALL = "00000000-0000-0000-0000-000000000000"
 
-FRESH = """
+#: The feed hears of it, with the death that the row forgets.
+FRESH = """, fresh AS (
     UPDATE jobs AS job
     SET status = 'queued', attempt = 0, deferrals = 0, crashes = 0,
         replays = job.replays + 1, ended_xid = NULL, finished_at = NULL, started_at = NULL,
@@ -30,11 +31,18 @@ FRESH = """
         execute_at = NULL, not_after = NULL, result = NULL, error_class = NULL,
         error_message = NULL
     FROM chosen WHERE job.id = chosen.id AND job.status = 'dead'
-    RETURNING job.id::text
+    RETURNING job.id, job.tenant_id, job.type, chosen.error_class, chosen.error_message
+    ), told AS (
+        INSERT INTO events (tenant_id, kind, job_id, detail)
+        SELECT tenant_id, 'job_replayed', id, json_build_object('type', type,
+            'error', json_build_object('class', error_class, 'message', error_message))
+        FROM fresh
+    )
+    SELECT id::text FROM fresh
 """
 REPLAY_IDS = f"""
     WITH chosen AS (
-        SELECT id FROM jobs
+        SELECT id, error_class, error_message FROM jobs
         WHERE id = ANY (%(ids)s::uuid[]) AND tenant_id = %(tenant)s AND status = 'dead'
         ORDER BY id
         FOR UPDATE SKIP LOCKED
@@ -42,7 +50,7 @@ REPLAY_IDS = f"""
 """
 REPLAY_MATCHING = f"""
     WITH chosen AS (
-        SELECT id FROM jobs
+        SELECT id, error_class, error_message FROM jobs
         WHERE tenant_id = %(tenant)s AND status = 'dead'
           AND (%(type)s::text IS NULL OR type = %(type)s::text)
           AND (%(error_class)s::text IS NULL OR error_class = %(error_class)s::text)

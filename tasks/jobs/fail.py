@@ -32,7 +32,7 @@ def fail(ctx: JobContext, payload: dict[str, object]) -> object:
     if wanted.times is not None and failed >= wanted.times:
         return {"failed": failed}
     ctx.checkpoint(failed + 1)
-    message = f"Failing for the {failed + 1}. time, as asked."
+    message = f"Failing as asked, run {failed + 1}."
     match wanted.failure_class:
         case "TIMEOUT":
             raise TimeLimit(message)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 import time
 from collections import deque
@@ -10,12 +12,14 @@ from typing import Any
 
 import orjson
 
+from models.states import FailureClass
 from tasks.runtime.claim import Claim, JobRef
 from tasks.runtime.context import JobContext
 from tasks.runtime.desk import RunDesk
 from tasks.runtime.held import Held
 from tasks.runtime.limits import stoppable
 from tasks.runtime.outcome import (
+    Failed,
     HandedBack,
     Outcome,
     Released,
@@ -27,6 +31,8 @@ from tasks.runtime.outcome import (
 from tasks.runtime.process import told_to_exit
 from tasks.runtime.tracing import run_span
 from tasks.runtime.worker import Worker
+
+log = logging.getLogger("fairline.job")
 
 #: A type this worker does not know may be known to a newer one during a rollout.
 UNKNOWN_TYPE_SECONDS = 30.0
@@ -91,7 +97,18 @@ def run(claim: Claim, worker: Worker, held: Held) -> Outcome:
             return Withdrawn()
         return Succeeded(orjson.dumps(result).decode())
     except BaseException as error:  # noqa: BLE001 - whatever a job raises is an outcome, exits too
-        return HandedBack() if told_to_exit() else outcome_of(error)
+        if told_to_exit():
+            return HandedBack()
+        outcome = outcome_of(error)
+        tell_author(claim, outcome, error)
+        return outcome
+
+
+def tell_author(claim: Claim, outcome: Outcome, error: BaseException) -> None:
+    """The row has the message of an APP_ERROR; who wrote the job wants to know the line."""
+    if isinstance(outcome, Failed) and outcome.failure_class is FailureClass.APP_ERROR:
+        with contextlib.suppress(Exception):  # an error may be odd enough to trip even this
+            log.warning("%s, job %s failed", claim.type, claim.ref.id, exc_info=error)
 
 
 class Batch:

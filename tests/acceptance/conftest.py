@@ -40,7 +40,7 @@ def platform_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     write_modules(folder)
     pools = {
         "short": {"lease_seconds": 3},
-        "long": {"lease_seconds": 6},
+        "long": {"lease_seconds": 60},
         "gpu": {"lease_seconds": 30, "slots": 1, "tries": 2, "concurrency": "prefork"},
     }
     with (

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from app.admission import Entry, Submission
+from app.admission.admit import admit_group
 from models.blobs import checkpoint_key
+from models.ids import new_id
 from tests.acceptance.client import Client
 
 #: What chance may add to or take from a wait, and a moment for the clocks of two statements.
@@ -116,10 +119,21 @@ def test_killed_count_goes_on_at_its_last_step_with_five_megabytes_in_s3(
 
     platform.stack.wait(lambda: at_step(7), "the seventh step", 40)
     os.kill(int(platform.job(job_id).worker.rpartition(":")[2]), signal.SIGKILL)
-    [row] = platform.wait_ended([job_id], 60)
+    # Its parent says so: nobody waits a minute for the lease to run out.
+    [row] = platform.wait_ended([job_id], 40)
     assert (row.crashes, row.attempt) == (1, 1)
     assert [step for step, _ in row.result["steps"]] == list(range(1, 11)), "a step ran twice"
     assert row.result["runs"] in ([1, 8], [1, 9]), "finished steps are not repeated"
+
+
+def test_job_of_a_type_that_no_worker_has_says_so_and_can_be_cancelled(platform: Client) -> None:
+    stranger = Submission(new_id(), 1, "from_elsewhere", "short", "{}")
+    admit_group(platform.engine, [Entry((stranger,))], express=False)
+    platform.stack.wait(
+        lambda: "FAIRLINE_JOB_MODULES" in str(platform.show(stranger.id)["error"]), "a word", 20
+    )
+    assert platform.api.call("DELETE", f"/jobs/{stranger.id}").status == 200
+    assert platform.show(stranger.id)["status"] == "cancelled"
 
 
 def test_a_pool_is_an_entry_and_a_worker(platform: Client) -> None:
