@@ -220,6 +220,7 @@ def judge(found: Found, jobs: int, per_second: float) -> Report:
         ],
         bars=[
             Bar("p99 of the other tenant during the stampede", during, "<=", BAR_MS, " ms"),
+            Bar("its jobs during the stampede", len(found.phase("during")), ">=", 1),
             Bar("submissions without a 202", found.unanswered, "<=", 0),
             Bar("the crowd was scheduled in time, late by", found.late_seconds, "<=", 0, " s"),
         ],

@@ -12,3 +12,7 @@ class StateStoreError(Exception):
 
 class StateStoreUnavailable(StateStoreError):
     """The state store did not answer in time."""
+
+
+class StatementTooSlow(StateStoreUnavailable):
+    """The state store is there, but a statement took too long: it waits for somebody's lock."""

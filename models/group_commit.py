@@ -9,8 +9,9 @@ The primitive uses ``threading`` only, so it is green under gevent and real in p
 It never holds a connection itself: ``write`` takes one for the moment of its statement.
 
 Guarantees: an item is written at most once per successful ``write``; a caller whose group
-failed gets the error; one bad item cannot fail its neighbours. Not guaranteed: that a
-caller who gave up waiting was not written. It may have been; ids make a repeat harmless.
+failed gets the error; one bad item cannot fail its neighbours; a persistent group that is too
+much for one statement is written in smaller ones. Not guaranteed: that a caller who gave up
+waiting was not written. It may have been; ids make a repeat harmless.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ class GroupCommit(Generic[Item, Result]):
         self._write = write
         self._name = name
         self._max_group = max_group
+        #: Items a statement: halved as long as the store does not get through with more.
+        self._most = max_group
         self._max_weight = max_weight
         self._persistent = persistent
         self._on_refused = on_refused
@@ -143,22 +146,28 @@ class GroupCommit(Generic[Item, Result]):
         return True
 
     def _rouse(self) -> None:
+        """In this order: a caller may be stopped in between, and the next one has to wake.
+
+        A writer that is woken once too often finds nothing and sleeps again.
+        """
         if self._asleep:
+            if self._wake.locked():
+                self._wake.release()
             self._asleep = False
-            self._wake.release()
 
     def _run(self) -> None:
         while (tickets := self._take_group()) is not None:
             if not tickets:
                 self._wake.acquire()
                 continue
+            busy = len(tickets) > 1
             try:
-                self._settle([ticket for ticket in tickets if not ticket.abandoned])
+                self._settle(tickets)
             finally:
                 for ticket in tickets:
                     ticket.ring()
-            if len(tickets) > 1:
-                # A busy process: let the callers go on and come back before the next group.
+            if busy:
+                # Let the callers go on and come back before the next group.
                 time.sleep(LINGER_SECONDS)
 
     def _take_group(self) -> list[Ticket[Item, Result]] | None:
@@ -178,49 +187,58 @@ class GroupCommit(Generic[Item, Result]):
                 tickets.append(self._waiting.popleft())
             return tickets
 
-    def _settle(self, tickets: list[Ticket[Item, Result]]) -> None:
-        """Write the group; on a bad item, halve until only that item fails."""
-        if not tickets:
-            return
-        try:
-            tickets, results = self._write_with_patience(tickets)
-        except StateStoreUnavailable as error:
-            for ticket in tickets:
-                ticket.fail(error)
-        except Exception as error:
-            if len(tickets) == 1:
-                logger.exception("%s: an item was refused", self._name)
-                tickets[0].fail(error)
-                if self._on_refused is not None:
-                    try:
-                        self._on_refused(tickets[0].item, error)
-                    except Exception:  # the writer must outlive whatever a listener does
-                        logger.exception("%s: nobody could be told", self._name)
-                return
-            half = len(tickets) // 2
-            self._settle(tickets[:half])
-            self._settle(tickets[half:])
-        else:
-            for ticket, result in zip(tickets, results, strict=True):
-                ticket.succeed(result)
+    def _settle(self, left: list[Ticket[Item, Result]]) -> None:
+        """Write ``left`` in order; who is answered is taken out of it.
 
-    def _write_with_patience(
-        self, tickets: list[Ticket[Item, Result]]
-    ) -> tuple[list[Ticket[Item, Result]], Sequence[Result]]:
-        """Try again at once (a restarted server kills pooled connections), then give up.
-
-        A persistent group goes on until the state store is back or the group is closed. Who
-        gave up in the meantime is left out. Gives back who was written, and the results.
+        A bad item halves the next piece until it stands alone; a piece that was written
+        doubles it again.
         """
-        attempt = 0
-        while True:
+        size, failures = len(left), 0
+        while left:
+            piece = left[: min(size, self._most)]
+            tickets = [ticket for ticket in piece if not ticket.abandoned]
             try:
-                return tickets, self._write([ticket.item for ticket in tickets])
-            except StateStoreUnavailable:
-                attempt += 1
-                tickets = [ticket for ticket in tickets if not ticket.abandoned]
-                if not tickets or (attempt > 1 and (not self._persistent or self._closing)):
-                    raise
-                if attempt == 2:
-                    logger.warning("%s: the state store is away, waiting for it", self._name)
-                time.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS)) - 1])
+                results = self._write([ticket.item for ticket in tickets]) if tickets else ()
+            except StateStoreUnavailable as error:
+                failures += 1
+                if failures > 1 and (not self._persistent or self._closing):
+                    for ticket in left:
+                        ticket.fail(error)
+                    return
+                self._be_patient(failures, len(piece))
+                continue
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is some item's fault
+                if len(tickets) > 1:
+                    size = len(piece) // 2
+                    continue
+                self._refuse(tickets[0], error)
+            else:
+                for ticket, result in zip(tickets, results, strict=True):
+                    ticket.succeed(result)
+            failures = 0
+            size = min(2 * size, self._max_group)
+            self._most = min(2 * self._most, self._max_group)
+            del left[: len(piece)]
+            for ticket in piece:
+                ticket.ring()
+
+    def _be_patient(self, failures: int, size: int) -> None:
+        """Try again at once (a restarted server kills pooled connections), then with pauses.
+
+        A store that cannot take this much before the statement's time is over looks as if it
+        were away. So a persistent group tries less and less.
+        """
+        if self._persistent and (failures > 1 or self._most < self._max_group):
+            self._most = max(1, size // 2)
+        if failures == 2:
+            logger.warning("%s: the state store is away, waiting for it", self._name)
+        time.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS)) - 1])
+
+    def _refuse(self, ticket: Ticket[Item, Result], error: Exception) -> None:
+        logger.error("%s: an item was refused", self._name, exc_info=error)
+        ticket.fail(error)
+        if self._on_refused is not None:
+            try:
+                self._on_refused(ticket.item, error)
+            except Exception:  # the writer must outlive whatever a listener does
+                logger.exception("%s: nobody could be told", self._name)

@@ -26,7 +26,10 @@ from sqlalchemy.pool import QueuePool
 from sqlalchemy.pool.base import ConnectionPoolEntry
 
 from models.config import DatabaseSettings
-from models.errors import StateStoreUnavailable
+from models.errors import StatementTooSlow, StateStoreUnavailable
+
+#: PostgreSQL's code for a statement that took longer than its timeout.
+QUERY_CANCELED = "57014"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,10 @@ def open_engine(settings: DatabaseSettings, *, process: str = "fairline") -> Eng
             # The server gives up when the client does: an abandoned statement would hold a
             # connection, and be committed after its caller was told otherwise.
             "options": "-c timezone=UTC -c jit=off -c random_page_cost=1.1"
-            f" -c statement_timeout={int(settings.db_statement_seconds * 1000)}",
+            # A moment sooner, so that it is the server who says that a statement was too slow.
+            f" -c statement_timeout={int(settings.db_statement_seconds * 950)}"
+            # A process that is frozen within a transaction holds its locks for so long.
+            f" -c idle_in_transaction_session_timeout={int(settings.db_statement_seconds * 1000)}",
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
@@ -165,6 +171,9 @@ def connection(engine: Engine) -> Iterator[Connection]:
     except (DataError, IntegrityError, ProgrammingError):
         raise  # the statement's own fault
     except (DBAPIError, PoolTimeout, psycopg2.OperationalError) as error:
+        origin = getattr(error, "orig", error)
+        if getattr(origin, "pgcode", None) == QUERY_CANCELED:
+            raise StatementTooSlow(str(origin).strip()) from error
         # Also a server that only reads, say a standby: it may be another one in a moment.
         # SQLAlchemy lets psycopg2's own error pass where it sets the isolation level.
         raise StateStoreUnavailable(str(getattr(error, "orig", error)).strip()) from error

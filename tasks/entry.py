@@ -40,8 +40,8 @@ from tasks.registry import JobType, load_types
 from tasks.runtime.claim import JobRef
 from tasks.runtime.execute import execute
 from tasks.runtime.overdue import expire_lost, hard_limit_seconds, settle_overdue
-from tasks.runtime.process import told_to_exit
-from tasks.runtime.unknown import name_unknown
+from tasks.runtime.process import start_native, told_to_exit
+from tasks.runtime.unknown import put_off_unknown
 from tasks.runtime.watchdog import Watchdog
 from tasks.runtime.worker import Worker
 
@@ -173,15 +173,12 @@ def _settle_killed(exception: Any = None, args: Any = (), **_: Any) -> None:
 
 
 @task_unknown.connect
-def _name_unknown(message: Any = None, name: str = "", **_: Any) -> None:
-    """A job of a type that this worker does not have: say so in the row.
-
-    The message is gone; the row comes back when its lease runs out, and a worker that was
-    started with the right modules may have it then.
-    """
+def _put_off_unknown(message: Any = None, name: str = "", **_: Any) -> None:
+    """A job of a type that this worker does not have. Beside the loop that reads messages."""
     payload = message.decode() if message is not None else ((),)
     refs = parse_refs(payload[0][0] if payload and payload[0] else ())
-    name_unknown(task_settings().database_url, name, refs)
+    if refs:
+        start_native(put_off_unknown, task_settings().database_url, name, refs)
 
 
 @worker_process_init.connect

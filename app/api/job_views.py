@@ -74,6 +74,8 @@ class View:
     ended: bool
     etag: str
     document: dict[str, Any]
+    #: Characters of its result.
+    weight: int = 0
 
 
 def read_jobs(taken: Connection, ids: Iterable[str]) -> dict[str, View]:
@@ -90,7 +92,8 @@ def job_view(row: Sequence[Any]) -> View:
     status = row[6]
     # All that can change, replays and attempts among it.
     mark = "|".join(map(str, (*row[:1], *row[5:22])))
-    return View(row[1], status, JobStatus(status) in TERMINAL, etag_of(mark), document)
+    weight = len(row[22] or "")
+    return View(row[1], status, JobStatus(status) in TERMINAL, etag_of(mark), document, weight)
 
 
 def job_document(row: Sequence[Any]) -> dict[str, Any]:

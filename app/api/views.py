@@ -24,6 +24,8 @@ from models.states import APPLICATION_STATUS, TERMINAL, JobStatus
 #: How long an answer that will not change is kept, and how many.
 KEEP_SECONDS = 1.0
 KEEP_MOST = 2_000
+#: A larger result is read again: thousands of them would fill the memory.
+KEEP_CHARACTERS = 16_384
 #: Statuses after which nothing comes.
 LASTING = frozenset({"succeeded", "cancelled", "expired", "scored", "withdrawn"})
 
@@ -50,7 +52,9 @@ class Views:
         self._engine = engine
         self._timeout_seconds = timeout_seconds
         self._kept: dict[Asked, tuple[float, View]] = {}
-        self._reads: GroupCommit[Asked, View | None] = GroupCommit(self._read, name="read")
+        self._reads: GroupCommit[Asked, View | None] = GroupCommit(
+            self._read, name="read", max_group=200
+        )
 
     def application(self, application_id: str) -> View | None:
         """The application, or None if there is none."""
@@ -65,7 +69,7 @@ class Views:
         if kept is not None and time.monotonic() - kept[0] < KEEP_SECONDS:
             return kept[1]
         view = self._reads.submit(asked, self._timeout_seconds)
-        if view is not None and view.status in LASTING:
+        if view is not None and view.status in LASTING and view.weight <= KEEP_CHARACTERS:
             if len(self._kept) >= KEEP_MOST:
                 self._kept.clear()
             self._kept[asked] = (time.monotonic(), view)

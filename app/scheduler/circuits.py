@@ -7,8 +7,8 @@ that led to it in the same statement, so that both windows of the policy begin a
 Everybody is told when a circuit opens and when it is closed again, not of what happens in
 between: a dependency that stays away is no news every minute.
 
-A dependency that no job type declares has no lane to be held and no probes to recover by;
-its failures are counted and nothing else.
+A dependency that no job type declares has no probes to recover by: its failures are counted
+and nothing else, and a circuit that is left from earlier is forgotten.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ CHANGE = f"""
     )
     SELECT dependency FROM changed
 """
+FORGET = f"DELETE FROM circuits WHERE dependency <> ALL (%(declared)s::text[]) AND {STILL_LEADER}"
 #: What everybody hears of, by the states before and after.
 TOLD = {
     (CircuitState.CLOSED, CircuitState.OPEN): "dependency_circuit_open",
@@ -101,6 +102,9 @@ class Circuits:
 
     def _read(self) -> list[Reading]:
         with connection(self._engine) as taken:
+            taken.exec_driver_sql(
+                FORGET, {"declared": self._dependencies, "epoch": self._leader.epoch}
+            )
             rows = taken.exec_driver_sql(READ_CIRCUITS, {"dependencies": self._dependencies}).all()
         return [
             Reading(

@@ -23,7 +23,7 @@ from app.scheduler.retirer import Kept, Retirer
 from app.scheduler.rhythm import Rhythm
 from app.scheduler.warden import warden
 from models.blobs import open_blobs
-from models.errors import StateStoreError
+from models.errors import StatementTooSlow, StateStoreError
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave, process_name
 from tasks.registry import load_types
 
@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 #: Rest after a turn that found nothing to do, and after one that did.
 IDLE_SECONDS = 0.04
 BUSY_SECONDS = 0.002
+#: Rest of a role whose statement took too long; the others go on.
+SLOW_SECONDS = 2.0
 #: Rest while the state store is away.
 AWAY_SECONDS = 0.5
 #: Nothing is reaped for so long after that.
@@ -121,6 +123,9 @@ class SchedulerService:
             rhythm.due = now + rhythm.every_seconds
             try:
                 touched += rhythm.role.run_once(now)
+            except StatementTooSlow as error:
+                logger.warning("%s waits for a lock: %s", type(rhythm.role).__name__, error)
+                rhythm.due = time.monotonic() + SLOW_SECONDS
             except StateStoreError:
                 raise  # everybody's trouble
             except Exception:  # one role's trouble must not keep the others from their work

@@ -14,8 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from loadtest.chaos.judge import Report
 from loadtest.chaos.plan import Act
+from loadtest.chaos.report import Report
 from loadtest.chaos.run import Progress
 from loadtest.chaos.striker import Strike
 

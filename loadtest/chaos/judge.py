@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from loadtest.chaos.ends import wrong_end, wrong_result, wrong_tries
 from loadtest.chaos.excuses import Excuses, killers_in, lost_runs
@@ -12,6 +11,7 @@ from loadtest.chaos.facts import Job, World
 from loadtest.chaos.ledger import Exchange
 from loadtest.chaos.listener import Heard
 from loadtest.chaos.orders import UNKEYED, Order
+from loadtest.chaos.report import Report
 from loadtest.chaos.striker import Strike
 from loadtest.chaos.witness import Line
 from models.states import TERMINAL
@@ -31,27 +31,6 @@ AWAY = {0, 503}
 ENDED = {status.value for status in TERMINAL}
 #: Clocks of one machine, read by several processes.
 CLOCK_SECONDS = 0.05
-
-
-@dataclass(slots=True)
-class Report:
-    """What the judge found; every list of faults is empty if all is well."""
-
-    #: Not faults: how much there was of everything.
-    figures: dict[str, int] = field(default_factory=dict)
-    faults: dict[str, list[str]] = field(default_factory=dict)
-
-    @property
-    def ok(self) -> bool:
-        """Whether every promise was kept."""
-        return not any(self.faults.values())
-
-    def __str__(self) -> str:
-        lines = [", ".join(f"{count} {name}" for name, count in self.figures.items())]
-        for name, found in self.faults.items():
-            if found:
-                lines.append(f"{name}: {len(found)}, such as {'; '.join(found[:5])}")
-        return "\n".join(lines)
 
 
 class Judge:
@@ -219,6 +198,8 @@ class Judge:
                 yield f"{job} was answered cancelled"
             elif one.status == 200 and (job.finished_at or 0) > one.answered_at + CLOCK_SECONDS:
                 yield f"{job} was answered cancelled before it was"
+            elif one.status == 200 and (job.started_at or 0) > (job.finished_at or 0):
+                yield f"{job} was started after it was cancelled"
             elif one.status == 202 and job.status not in ("cancelled", "succeeded"):
                 yield f"{job} was to be cancelled"
 
@@ -247,12 +228,17 @@ class Judge:
                 yield f"{job} was told {times[job.id]} times"
 
     def leaderboard(self) -> Iterable[str]:
+        """Every scored application once, the best first, and nothing else."""
         times = Counter(self.world.listed)
         for job in self.world.jobs.values():
-            if job.type == "score_application":
-                wanted = int(job.status == "succeeded")
-                if times[job.id] != wanted:
-                    yield f"{job} is listed {times[job.id]} times"
+            scored = job.type == "score_application" and job.status == "succeeded"
+            if times[job.id] != int(scored):
+                yield f"{job} is listed {times[job.id]} times"
+        for job_id in times.keys() - self.world.jobs.keys():
+            yield f"{job_id} is listed, and there is no such job"
+        scores = [self.world.jobs[one].score or 0 for one in times if one in self.world.jobs]
+        if scores != sorted(scores, reverse=True):
+            yield f"not by score: {scores[:20]}"
 
     def unexpected_answers(self) -> Iterable[str]:
         for one in self.exchanges:

@@ -12,11 +12,12 @@ from pathlib import Path
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from loadtest.chaos.checker import wait_until_settled
 from loadtest.chaos.facts import World, read_world
-from loadtest.chaos.judge import Judge, Report
+from loadtest.chaos.judge import Judge
 from loadtest.chaos.ledger import Ledger
 from loadtest.chaos.listener import Listener
 from loadtest.chaos.load import Load
 from loadtest.chaos.plan import Act, Hit, plan
+from loadtest.chaos.report import Report
 from loadtest.chaos.settings import EVERY_POOL
 from loadtest.chaos.stack import Stack, embedded_stack
 from loadtest.chaos.striker import Striker

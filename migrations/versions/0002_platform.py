@@ -57,6 +57,9 @@ def widen_jobs() -> None:
             ADD COLUMN replays smallint NOT NULL DEFAULT 0,
             ADD COLUMN ended_xid xid8""")
     op.execute(f"UPDATE jobs SET ended_xid = pg_current_xact_id() WHERE status IN ({sql(ENDED)})")
+    op.execute(f"""
+        UPDATE jobs SET dependency = 'claude'
+        WHERE type = 'score_application' AND status IN ({sql(LIVE)})""")
     op.execute("DROP INDEX jobs_line, jobs_due")
     op.execute("""
         CREATE INDEX jobs_line ON jobs (pool, dependency, priority DESC, id)

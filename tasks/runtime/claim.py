@@ -35,7 +35,7 @@ CLAIM = f"""
            OR ref.again AND job.status::text = 'running' AND job.worker = %(worker)s)
     RETURNING job.id::text, job.lease, job.tenant_id, job.type, job.pool, job.attempt,
               job.deferrals, job.crashes, job.replays, job.traceparent, job.created_at,
-              job.payload, job.payload_blob, job.status = 'running'
+              job.payload, job.payload_blob, job.dependency, job.status = 'running'
 """
 
 
@@ -63,6 +63,8 @@ class Claim:
     payload: Any
     #: Where the payload is if it is large.
     payload_blob: str | None
+    #: The lane it came by, as of its admission; empty if it needs nobody.
+    dependency: str = ""
 
 
 def claim_group(
@@ -89,7 +91,7 @@ def claim_group(
             },
         ).all()
     claimed = {
-        JobRef(row[0], row[1]): Claim(JobRef(row[0], row[1]), *row[2:13]) for row in rows if row[13]
+        JobRef(row[0], row[1]): Claim(JobRef(row[0], row[1]), *row[2:14]) for row in rows if row[14]
     }
     # A message delivered twice into one group gets its job once.
     return [tuple(claimed.pop(ref) for ref in message if ref in claimed) for message in messages]

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+import traceback
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,9 +25,9 @@ from tasks.runtime.outcome import (
     Outcome,
     Released,
     Snoozed,
-    Succeeded,
     Withdrawn,
     outcome_of,
+    outcome_of_result,
 )
 from tasks.runtime.process import told_to_exit
 from tasks.runtime.tracing import run_span
@@ -70,8 +71,8 @@ def execute_claim(claim: Claim, worker: Worker) -> None:
 
 def parked(claim: Claim, worker: Worker) -> bool:
     """Whether the circuit of the job's dependency opened after it was dispatched."""
-    job_type = worker.types.get(claim.type)
-    return job_type is not None and job_type.dependency in worker.rules.open_circuits
+    # By the row, as the dispatcher does: were they to differ, the job would go to and fro.
+    return claim.dependency in worker.rules.open_circuits
 
 
 def run(claim: Claim, worker: Worker, held: Held) -> Outcome:
@@ -95,7 +96,7 @@ def run(claim: Claim, worker: Worker, held: Held) -> Outcome:
             result: Any = job_type.run(context, desk.payload())
         if held.cancel_seen:
             return Withdrawn()
-        return Succeeded(orjson.dumps(result).decode())
+        return outcome_of_result(orjson.dumps(result))
     except BaseException as error:  # noqa: BLE001 - whatever a job raises is an outcome, exits too
         if told_to_exit():
             return HandedBack()
@@ -108,7 +109,8 @@ def tell_author(claim: Claim, outcome: Outcome, error: BaseException) -> None:
     """The row has the message of an APP_ERROR; who wrote the job wants to know the line."""
     if isinstance(outcome, Failed) and outcome.failure_class is FailureClass.APP_ERROR:
         with contextlib.suppress(Exception):  # an error may be odd enough to trip even this
-            log.warning("%s, job %s failed", claim.type, claim.ref.id, exc_info=error)
+            told = "".join(traceback.format_exception(error)).encode("utf-8", "replace").decode()
+            log.warning("%s, job %s failed\n%s", claim.type, claim.ref.id, told.rstrip())
 
 
 class Batch:

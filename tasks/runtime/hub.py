@@ -24,6 +24,9 @@ class Hub:
         self._loop = get_hub().loop
         self._thread = native_ident()
         self._asked = False
+        self._asked_at = 0.0
+        #: When it was asked what it has not answered, on the process's own clock.
+        self.silent_since: float | None = None
         #: Seconds that the hub has not answered, as far as somebody looked.
         self.silent_seconds = 0.0
         #: The run on the main thread's stack for all of the time it has blocked the others.
@@ -31,14 +34,17 @@ class Hub:
         self.blocking_seconds = 0.0
         signal.signal(signal.SIGALRM, _ring)
 
-    def look(self, elapsed: float) -> None:
-        """Ask, or note that there is still no answer. ``elapsed``: since the last look."""
+    def look(self, now: float, elapsed: float) -> None:
+        """Ask, or note that there is still no answer. ``elapsed``: what counts since the last."""
         if not self._asked:
+            self.silent_since = None
+            self._asked_at = now
             self.silent_seconds = self.blocking_seconds = 0.0
             self.blocker = None
             self._asked = True
             self._loop.run_callback_threadsafe(self._answer)
             return
+        self.silent_since = self._asked_at
         self.silent_seconds += elapsed
         blocker = held_on(sys._current_frames().get(self._thread))
         self.blocking_seconds = elapsed + (

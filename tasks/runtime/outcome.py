@@ -22,6 +22,8 @@ from tasks.retry import History, Limits, Standing, Verdict, decide_retry
 
 #: Longest error text kept in the row.
 MESSAGE_CHARACTERS = 2000
+#: Largest result kept in the row, as JSON.
+RESULT_BYTES = 1_000_000
 #: Longest name of a dependency that is counted under it.
 NAME_CHARACTERS = 100
 #: Reasons to give up early that stand in the error's text.
@@ -118,6 +120,17 @@ def outcome_of(error: BaseException) -> Outcome:
             return Failed(FailureClass.DEPENDENCY, message, error.retry_after, name)
         case _:
             return Failed(FailureClass.APP_ERROR, f"{type(error).__name__}: {message}")
+
+
+def outcome_of_result(result: bytes) -> Outcome:
+    """What a function returned, as JSON: kept unless it is too much for a row."""
+    if len(result) > RESULT_BYTES:
+        return Failed(
+            FailureClass.PERMANENT,
+            f"The result has {len(result)} bytes; at most {RESULT_BYTES} are kept."
+            " Put it elsewhere and return where it is.",
+        )
+    return Succeeded(result.decode())
 
 
 def plain_text(value: object, characters: int) -> str:

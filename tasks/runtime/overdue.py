@@ -22,7 +22,7 @@ from tasks.retry import Standing
 from tasks.runtime.claim import Claim, JobRef
 from tasks.runtime.closing import close_run
 from tasks.runtime.last_word import connect_arguments, say
-from tasks.runtime.outcome import Failed
+from tasks.runtime.outcome import Failed, HandedBack
 from tasks.runtime.settle import Settlement, settle_statement, settled
 from tasks.runtime.tallies import ADD, Tallies, added
 from tasks.runtime.tally import count_run
@@ -76,13 +76,13 @@ def settle_overdue(database_url: str, types: Mapping[str, JobType], refs: Sequen
             claim = Claim(JobRef(job_id, lease), *row)
             job_type = types.get(claim.type)
             limit = job_type.timeout_seconds if job_type else 0.0
-            outcome, ending = close_run(
-                claim,
-                Failed(FailureClass.TIMEOUT, f"The run took longer than {limit:g} s, natively."),
-                job_type,
-                Standing(),
-                Random(),
+            # Celery's clock started with the message: the claim may have waited for the store.
+            why = (
+                Failed(FailureClass.TIMEOUT, f"The run took longer than {limit:g} s, natively.")
+                if ran_seconds > limit
+                else HandedBack()
             )
+            outcome, ending = close_run(claim, why, job_type, Standing(), Random())
             count_run(tallies, claim, job_type, outcome, ending, ran_seconds)
             settlements.append(Settlement(claim.ref, ending, ran_seconds))
         if settlements:

@@ -36,6 +36,12 @@ def native_ident() -> int:
     return ident
 
 
+def system_thread() -> int:
+    """The thread we are in, by the system's number for it."""
+    number: int = _original("_thread", "get_native_id")()
+    return number
+
+
 def native_sleep(seconds: float) -> None:
     """Let this thread sleep, and no other."""
     _original("time", "sleep")(seconds)
@@ -48,6 +54,39 @@ def _original(module: str, name: str) -> Callable[..., Any]:
     from gevent.monkey import get_original
 
     return get_original(module, name)  # type: ignore[no-any-return]
+
+
+def starved_seconds(thread: int) -> float:
+    """How long a thread, by the system's number, was ready to run and had no processor.
+
+    0 where the system does not tell.
+    """
+    try:
+        with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+class FairClock:
+    """Time that counts against a thread: not what it spent waiting for a processor.
+
+    Nor a pause of whoever looks at the clock: more than ``most`` never counts at once.
+    """
+
+    def __init__(self, most: float, now: float, starved: float) -> None:
+        self._most = most
+        self._looked = now
+        self._starved = starved
+        #: The system counts a wait when it ends; what was too much before is paid back.
+        self._owed = 0.0
+
+    def elapsed(self, now: float, starved: float) -> float:
+        """Seconds since the last look that count."""
+        passed = (now - self._looked) - (starved - self._starved) - self._owed
+        self._looked, self._starved = now, starved
+        self._owed = max(0.0, -passed)
+        return min(max(0.0, passed), self._most)
 
 
 def told_to_exit() -> bool:

@@ -47,12 +47,13 @@ class Sight:
 
 def violation_of(sight: Sight, bounds: Bounds) -> Stop | None:
     """Why the run is to end, or None if it may go on."""
-    if sight.lost:
-        return LeaseLost()
+    overdue = sight.ran_seconds > bounds.timeout_seconds + OVERDUE_SECONDS
+    if sight.lost and not overdue:
+        return LeaseLost()  # of no more consequence, as long as the run has time left
     cancelled = sight.cancelled_seconds
     if cancelled is not None and cancelled > bounds.cancel_grace_seconds:
         return Cancelled()
-    if sight.ran_seconds > bounds.timeout_seconds + OVERDUE_SECONDS:
+    if overdue:
         return TimeLimit(f"The run took longer than {bounds.timeout_seconds:g} s.")
     if _beyond(sight.blocking_seconds, bounds.blocking_seconds):
         return ResourceViolation(

@@ -5,8 +5,9 @@ limit is told first: a ``Stop`` is raised inside it. One that goes on is settled
 lease, the other claims of the process are handed back without cost, and the process kills
 itself; whoever keeps the processes starts another one.
 
-Time counts only as far as the watchdog itself was running: a process that was frozen or
-starved owes nobody for that.
+Blocking and silence count only as far as the watchdog itself was running and the main thread
+was not in line for a processor: a process that was frozen or starved owes nobody for that.
+Leases know no such mercy, so the watchdog renews them as long as the others cannot.
 
 Not guaranteed: anything while native code holds the interpreter lock. Then the watchdog does
 not run either, and the process dies of a timer of the system that the watchdog no longer
@@ -24,23 +25,28 @@ import traceback
 from collections.abc import Sequence
 from random import Random
 
+from models.errors import StateStoreUnavailable
 from models.pools import POOLS
 from models.presence import LEAVE, PRESENCE_SECONDS
 from tasks.errors import LeaseLost, Stop, TimeLimit
 from tasks.runtime.claim import JobRef
 from tasks.runtime.closing import close_run, settlement_of, standing_of
+from tasks.runtime.heartbeat import BEAT
 from tasks.runtime.held import Held
 from tasks.runtime.hub import Hub
 from tasks.runtime.last_word import LAST_WORD_SECONDS, RELEASE, Statement, connect_arguments, say
 from tasks.runtime.limits import MEGABYTE, hush_alarms, make_room
 from tasks.runtime.outcome import outcome_of
 from tasks.runtime.process import (
+    FairClock,
     cpu_seconds,
     is_green,
     memory_bytes,
     native_ident,
     native_sleep,
     start_native,
+    starved_seconds,
+    system_thread,
 )
 from tasks.runtime.settle import settled
 from tasks.runtime.tallies import ADD, Tallies, added
@@ -54,6 +60,8 @@ LOOK_SECONDS = 0.25
 GRACE_SECONDS = 2.0
 #: … if it blocks the others meanwhile: their leases run out.
 BLOCKING_GRACE_SECONDS = 0.5
+#: How long to try to renew the leases.
+KEEPING_SECONDS = 2.0
 
 
 class Watchdog:
@@ -69,6 +77,8 @@ class Watchdog:
         #: Seconds since a run was told to end, as far as it had the time to.
         self._told: dict[JobRef, float] = {}
         self._stopped = False
+        #: When the leases were last renewed from here.
+        self._kept = 0.0
 
     def start(self) -> None:
         """Begin to watch. Call it on the main thread, after all forking."""
@@ -78,24 +88,23 @@ class Watchdog:
         else:
             hush_alarms()
         self._wind_up()
-        start_native(self._watch)
+        start_native(self._watch, system_thread())
 
     def stop(self) -> None:
         """Watch no longer."""
         self._stopped = True
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
-    def _watch(self) -> None:
-        looked = time.monotonic()
+    def _watch(self, main: int) -> None:
+        clock = FairClock(2 * LOOK_SECONDS, time.monotonic(), starved_seconds(main))
         while not self._stopped:
             native_sleep(LOOK_SECONDS)
             now = time.monotonic()
             try:
                 self._wind_up()
-                self.look(now, min(now - looked, 2 * LOOK_SECONDS))
+                self.look(now, clock.elapsed(now, starved_seconds(main)))
             except Exception:  # noqa: BLE001 - whatever it is, somebody has to go on watching
                 note(traceback.format_exc())
-            looked = now
 
     def _wind_up(self) -> None:
         """The default of SIGVTALRM is death; it comes unless the timer is wound up again.
@@ -110,12 +119,12 @@ class Watchdog:
         """Judge every run that had its chance; ``elapsed`` counts as watched."""
         hub = self._hub
         if hub is not None:
-            hub.look(elapsed)
+            hub.look(now, elapsed)
         blocker = hub.blocker if hub else None
         guilty: list[tuple[Held, Stop]] = []
         running = [held for held in self._worker.held() if held.running]
         for held in running:
-            if hub and hub.silent_seconds and held is not blocker:
+            if hub and hub.silent_since is not None and held is not blocker:
                 continue  # it cannot do anything as long as another one does not yield
             if (stop := self._judge(held, now, elapsed)) is not None:
                 guilty.append((held, stop))
@@ -129,6 +138,24 @@ class Watchdog:
         if hub and hub.silent_seconds > self._lease and running:
             note("nobody yields, and no run is to blame: the leases are lost, so is this process")
             kill_process()
+        if hub and hub.silent_since is not None:
+            self._keep_leases(now, hub.silent_since)
+
+    def _keep_leases(self, now: float, silent_since: float) -> None:
+        """Heartbeats from beside a hub that does not turn, before the first lease runs out.
+
+        Under contention that may be long before anybody is to blame. Whether a lease was
+        lost is left to the worker's own heartbeat.
+        """
+        if now - max(silent_since, self._kept) < self._lease / 5:
+            return
+        self._kept = now
+        refs = [held.claim.ref for held in self._worker.held() if not held.lost]
+        leases = {"ids": [ref.id for ref in refs], "leases": [ref.lease for ref in refs]}
+        try:
+            say(self._connect, [(BEAT, leases)], KEEPING_SECONDS)
+        except StateStoreUnavailable as error:
+            note(f"the leases could not be renewed: {error}")
 
     def _judge(self, held: Held, now: float, elapsed: float) -> Stop | None:
         """Tell a run that broke a limit to end; why, if it was told and did not."""
@@ -142,7 +169,7 @@ class Watchdog:
             self._told[ref] = 0.0
             # Of its time limit it was told by its own timer, if it let that ring. Twice would
             # be once too often: it may be cleaning up.
-            if self._blocking(held) or not isinstance(stop, TimeLimit):
+            if self._blocks(held) or not isinstance(stop, TimeLimit):
                 self._tell(held, stop)
             return None
         self._told[ref] += elapsed
@@ -153,15 +180,18 @@ class Watchdog:
         return stop if self._told[ref] >= grace else None
 
     def _tell(self, held: Held, stop: Stop) -> None:
-        if self._hub is not None and self._blocking(held):
+        if self._hub is not None and self._blocks(held):
             self._hub.strike(held, stop)
         elif (interrupt := held.interrupt) is not None:
             interrupt(stop)
 
+    def _blocks(self, held: Held) -> bool:
+        """Whether the run keeps the others from running."""
+        return self._hub is not None and held is self._hub.blocker
+
     def _blocking(self, held: Held) -> float:
-        """How long the run has kept the others from running."""
-        hub = self._hub
-        return hub.blocking_seconds if hub and held is hub.blocker else 0.0
+        """… and for how long."""
+        return self._hub.blocking_seconds if self._hub and self._blocks(held) else 0.0
 
     def _bounds(self, held: Held) -> Bounds:
         job_type = self._worker.types.get(held.claim.type)

@@ -80,6 +80,7 @@ class Worker:
             self._write_ledger, name="settle", persistent=True, on_refused=self._refuse
         )
         self._stop = threading.Event()
+        self._beaten = time.monotonic()
         self._pulse: threading.Thread | None = None
 
     def start(self) -> None:
@@ -100,7 +101,7 @@ class Worker:
 
     def save(self, saving: Saving) -> Saved:
         """Write a checkpoint and wait for the commit, also while the state store is away."""
-        saved = self._ledger.submit(saving)
+        saved = self._ledger.submit(saving, weight=len(saving.state or ""))
         assert isinstance(saved, Saved)
         return saved
 
@@ -121,7 +122,8 @@ class Worker:
         outcome, ending = close_run(claim, outcome, job_type, standing, self._chance)
         count_run(self.tallies, claim, job_type, outcome, ending, run_seconds)
         held = self._held.get(claim.ref)
-        self._ledger.post(settlement_of(claim, ending, run_seconds, held))
+        settlement = settlement_of(claim, ending, run_seconds, held)
+        self._ledger.post(settlement, len(ending.result or "") + len(settlement.progress or ""))
 
     def end(self, held: Held) -> None:
         """The slot is free."""
@@ -209,19 +211,31 @@ class Worker:
 
     def _write(self, group: Sequence[Entry]) -> list[Answer]:
         """Heartbeats first: they may be repeated if what follows has to be tried again."""
-        presences = [item for item in group if isinstance(item, Presence)]
-        if presences:
-            self._beat()
-            announce(self.engine, presences[-1])
-            self._exchange()
+        if any(isinstance(item, Presence) for item in group):
+            self._show_life()
         answers: dict[Entry, Answer] = {}
         if savings := [item for item in group if isinstance(item, Saving)]:
+            self._keep_showing_life()
             answers.update(zip(savings, save_group(self.engine, savings), strict=True))
         if loadings := [item for item in group if isinstance(item, Loading)]:
+            self._keep_showing_life()
             answers.update(zip(loadings, load_group(self.engine, loadings), strict=True))
         if settlements := [item for item in group if isinstance(item, Settlement)]:
+            self._keep_showing_life()
             self._write_settlements(settlements)
         return [answers.get(item) for item in group] if answers else [None] * len(group)
+
+    def _keep_showing_life(self) -> None:
+        """A heartbeat may stand in line behind statements that are slow, or fail for ever."""
+        late = time.monotonic() - self._beaten >= PRESENCE_SECONDS
+        if late and self._pulse is not None and not self._stop.is_set():
+            self._show_life()
+
+    def _show_life(self) -> None:
+        self._beat()
+        announce(self.engine, self._presence())
+        self._exchange()
+        self._beaten = time.monotonic()
 
     def _write_settlements(self, settlements: Sequence[Settlement]) -> None:
         written = settle_group(self.engine, self.settle_sql, settlements)

@@ -122,6 +122,14 @@ def test_a_dependency_that_no_type_declares_has_no_circuit(house: House) -> None
     assert state(house, "blobs") == "none"
 
 
+def test_a_circuit_of_a_dependency_that_nobody_declares_any_more_holds_nothing(
+    house: House, circuits: Circuits
+) -> None:
+    house.execute("INSERT INTO circuits (dependency, state) VALUES ('renamed', 'open')")
+    circuits.run_once(0.0)
+    assert state(house, "renamed") == "none"
+
+
 def test_jobs_of_a_broken_dependency_wait_in_their_lane_and_come_back(
     house: House, circuits: Circuits
 ) -> None:

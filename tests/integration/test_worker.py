@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +11,15 @@ import pytest
 from sqlalchemy import Engine
 
 from models.errors import StateStoreUnavailable
+from models.presence import Presence
 from models.session import MeasuredPool
 from tasks.errors import DependencyFailure, Permanent, Poison, Snooze, TimeLimit
 from tasks.runtime import worker as worker_module
 from tasks.runtime.claim import JobRef
 from tasks.runtime.context import JobContext
 from tasks.runtime.execute import execute_claim
+from tasks.runtime.outcome import RESULT_BYTES, Succeeded
+from tasks.runtime.settle import Settlement
 from tests.integration.house import House
 from tests.integration.one_worker import OneWorker, one_worker
 
@@ -103,6 +106,70 @@ def test_a_result_that_is_no_json_is_an_app_error(fixture: OneWorker) -> None:
     fixture.execute(refs)
     fixture.flush()
     assert fixture.house.job(refs[0].id).error_class == "APP_ERROR"
+
+
+def test_a_result_that_is_too_large_for_a_row_ends_the_job(fixture: OneWorker) -> None:
+    fixture.act = lambda ctx, payload: "x" * payload
+    fits = fixture.refs(1, payload=str(RESULT_BYTES - 2))  # two quotation marks
+    large = fixture.refs(1, payload=str(RESULT_BYTES - 1))
+    fixture.execute((*fits, *large))
+    fixture.flush()
+    assert fixture.house.job(fits[0].id).status == "succeeded"
+    job = fixture.house.job(large[0].id)
+    assert (job.status, job.error_class, job.attempt) == ("dead", "PERMANENT", 1)
+    assert f"{RESULT_BYTES + 1} bytes" in job.error_message
+
+
+def test_large_results_are_written_in_small_groups(
+    fixture: OneWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    write = worker_module.settle_group
+
+    def settle(engine: Engine, statement: str, group: Sequence[Settlement]) -> list[bool]:
+        sizes.append(sum(len(settlement.ending.result or "") for settlement in group))
+        return write(engine, statement, group)
+
+    monkeypatch.setattr(worker_module, "settle_group", settle)
+    claims = fixture.worker.claim(fixture.refs(12))
+    for claim in claims:
+        fixture.worker.settle(claim, Succeeded('"' + "x" * 900_000 + '"'), 0.1)
+    fixture.flush()
+    assert sum(sizes) > 12 * 900_000
+    assert max(sizes) <= 4 * 1_048_576
+    assert fixture.worker.held() == []
+
+
+def test_heartbeats_do_not_wait_behind_an_ending_that_cannot_be_written(
+    fixture: OneWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "PRESENCE_SECONDS", 0.05)
+    monkeypatch.setattr(worker_module.Held, "due", lambda self, now: True)
+    write, stuck, lively = worker_module.settle_group, threading.Event(), threading.Event()
+    beats = 0
+
+    def settle(engine: Engine, statement: str, group: Sequence[Settlement]) -> list[bool]:
+        if not lively.is_set():
+            stuck.set()
+            raise StateStoreUnavailable("statement timeout")
+        return write(engine, statement, group)
+
+    def announced(engine: Engine, presence: Presence) -> None:
+        nonlocal beats
+        beats += stuck.is_set()
+        if beats == 3:
+            lively.set()
+
+    monkeypatch.setattr(worker_module, "settle_group", settle)
+    monkeypatch.setattr(worker_module, "announce", announced)
+    refs = fixture.refs(2)
+    claims = fixture.worker.claim(refs)
+    fixture.worker.settle(claims[0], Succeeded("1"), 0.1)
+    assert stuck.wait(10)
+    fixture.worker.start()
+    assert lively.wait(10), "the process looks dead, and its other leases run out"
+    fixture.flush()
+    assert fixture.house.job(refs[0].id).status == "succeeded"
 
 
 def test_a_result_the_database_refuses_ends_the_job_and_not_its_neighbours(

@@ -11,11 +11,12 @@ from loadtest.chaos.checker import expected_score
 from loadtest.chaos.ends import wrong_end
 from loadtest.chaos.excuses import Excuses
 from loadtest.chaos.facts import Attempt, Job, World
-from loadtest.chaos.judge import Judge, Report
+from loadtest.chaos.judge import Judge
 from loadtest.chaos.ledger import Exchange
 from loadtest.chaos.listener import Heard
 from loadtest.chaos.orders import Order, Request
 from loadtest.chaos.plan import Act, Hit
+from loadtest.chaos.report import Report
 from loadtest.chaos.striker import Strike
 from loadtest.chaos.witness import Line
 
@@ -163,6 +164,13 @@ STEPS = [
         ("ran after its end", {"lines": (Line(51.0, 6, "id-mark", "start"),)}),
         ("cancel not kept", {"exchanges": (cancelled(ECHO, 200),)}),
         ("cancel not kept", {"exchanges": (cancelled(FAIL, 202),)}),
+        (
+            "cancel not kept",
+            {
+                "jobs": (replace(ECHO, status="cancelled", started_at=51.0), MARK, FAIL),
+                "exchanges": (cancelled(ECHO, 200),),
+            },
+        ),
         ("replay not kept", {"exchanges": (replayed("id-fail"),)}),
         ("replay not kept", {"jobs": (replace(ECHO, replays=1), MARK, FAIL)}),
         ("event lost", {"heard": {"id-mark": "cancelled"}}),
@@ -170,6 +178,7 @@ STEPS = [
         ("wrong result", {"jobs": (ECHO, replace(MARK, worker="worker@h:6"), FAIL)}),
         ("wrong result", {"scored": replace(SCORED, score=-1.0)}),
         ("leaderboard", {"listed": []}),
+        ("leaderboard", {"listed": ["id-app", "id-nobody"]}),
         ("leaderboard", {"listed": ["id-app", "id-app"]}),
         ("leaderboard", {"scored": replace(SCORED, status="dead")}),
         ("miscounted", {"miscounted": ["demo"]}),
@@ -181,6 +190,12 @@ STEPS = [
 def test_each_fault_is_found_and_named(fault: str, given: dict[str, Any]) -> None:
     found = faults(judge(**given))
     assert fault in found
+
+
+def test_a_leaderboard_out_of_order_is_found() -> None:
+    worse = replace(SCORED, id="id-worse", score=-1.0)
+    report = judge((ECHO, MARK, FAIL, worse), listed=["id-worse", "id-app"])
+    assert any("not by score" in fault for fault in report.faults["leaderboard"])
 
 
 def test_a_job_that_starts_before_its_time_is_found() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models import group_commit
 from models.errors import StateStoreUnavailable
 from models.group_commit import GroupCommit
 
@@ -23,6 +25,8 @@ class Writer:
         self.entered = threading.Event()
         self.away_times = 0
         self.refused: set[int] = set()
+        #: More at once is too slow for the time a statement has.
+        self.most = 1000
 
     def __call__(self, items: Sequence[int]) -> list[int]:
         self.entered.set()
@@ -30,6 +34,8 @@ class Writer:
         if self.away_times:
             self.away_times -= 1
             raise StateStoreUnavailable
+        if len(items) > self.most:
+            raise StateStoreUnavailable("statement timeout")
         if bad := self.refused & set(items):
             raise ValueError(f"refused {bad}")
         self.groups.append(list(items))
@@ -115,6 +121,62 @@ def test_a_persistent_group_waits_until_the_store_is_back(writer: Writer) -> Non
     group = GroupCommit(writer, name="test", persistent=True)
     writer.away_times = 4
     assert group.submit(1, timeout=10) == 10
+
+
+def test_a_persistent_group_that_is_too_much_for_a_statement_is_written_in_smaller_ones(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "RETRY_SECONDS", (0.0,))
+    group = GroupCommit(writer, name="test", persistent=True)
+    writer.open.clear()
+    tickets = [group.post(0)]
+    assert writer.entered.wait(5)
+    tickets += [group.post(item) for item in range(1, 40)]
+    writer.most, writer.refused = 3, {7, 8}
+    writer.open.set()
+    for item, ticket in enumerate(tickets):
+        if item in writer.refused:
+            with pytest.raises(ValueError, match="refused"):
+                ticket.result(5)
+        else:
+            assert ticket.result(5) == item * 10
+    written = [item for one in writer.groups for item in one]
+    assert written == [item for item in range(40) if item not in writer.refused]
+
+
+class Interrupted(BaseException):
+    """As raised by a signal handler."""
+
+
+class Bell:
+    """A lock; whoever releases it may be interrupted right before."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.acquire, self.locked = self._lock.acquire, self._lock.locked
+        self.interrupts = 0
+
+    def release(self) -> None:
+        if self.interrupts:
+            self.interrupts -= 1
+            raise Interrupted
+        self._lock.release()
+
+
+def test_a_caller_that_is_interrupted_does_not_leave_the_writer_asleep(writer: Writer) -> None:
+    group = GroupCommit(writer, name="test")
+    bell = Bell()
+    bell.acquire()
+    group._wake = bell  # type: ignore[assignment]  # as much of a lock as it needs
+    assert group.submit(1, timeout=5) == 10
+    while not group._asleep:
+        time.sleep(0.001)
+    bell.interrupts = 1
+    with pytest.raises(Interrupted):
+        group.post(2)
+    assert group.submit(3, timeout=5) == 30
+    assert [item for one in writer.groups for item in one] == [1, 2, 3]
+    assert group.close(5)
 
 
 def test_a_caller_that_gave_up_is_not_written_later(writer: Writer) -> None:

@@ -50,11 +50,16 @@ def test_what_has_no_bound_is_not_broken() -> None:
     assert violation_of(greedy, unbounded) is None
 
 
-def test_cancelled_and_lost_come_before_everything_else() -> None:
+def test_cancelled_comes_before_everything_else() -> None:
     broken = Sight(99, 99, 99, 99, False, 999, 99)
     assert isinstance(violation_of(broken, BOUNDS), Cancelled)
-    lost = Sight(99, 99, 99, 99, True, 999, 99)
+
+
+def test_a_lost_lease_excuses_from_every_limit_but_the_time_limit() -> None:
+    lost = Sight(10, 99, 99, 99, True, 999, 99)
     assert isinstance(violation_of(lost, BOUNDS), LeaseLost)
+    deaf = Sight(10.6, lost=True)
+    assert isinstance(violation_of(deaf, BOUNDS), TimeLimit)
 
 
 @given(st.floats(8, 3600))
