@@ -16,6 +16,7 @@ from functools import partial
 from rich.console import Console
 
 from loadtest.accept import FrontDoors
+from loadtest.batches import flow_fairline
 from loadtest.comparison import BAR_CONNECTIONS, compare
 from loadtest.fairline import Fairline
 from loadtest.fleet import fleet
@@ -115,6 +116,7 @@ def run(asked: argparse.Namespace, console: Console) -> Rounds:
                 "no-op jobs",
                 lambda: [
                     drain_fairline(fairline, asked.jobs),
+                    flow_fairline(fairline, asked.jobs),
                     drain_plain(plain, asked.plain_jobs),
                 ],
             )

@@ -82,7 +82,8 @@ def compare_jobs(report: Report, middle: dict[str, Sample]) -> None:
                     *(s.name, f"{s.rate:,.0f}", f"{s.rate / theirs.rate:.2f}"),
                     f"{s.per_core_second:,.0f}",
                 )
-                for s in (ours, theirs)
+                for s in (ours, middle.get("end to end: Fairline, HTTP batches"), theirs)
+                if s is not None
             ],
         )
     )

@@ -13,7 +13,7 @@ from app.jobs import cancel
 from models.blobs import INLINE_BYTES, open_blobs, payload_key
 from models.ids import new_id
 from models.states import FailureClass, JobStatus
-from tasks.registry import load_types
+from tasks.registry import BUILT_IN, load_types
 from tasks.runtime.claim import Claim
 from tasks.runtime.outcome import Ending
 from tests.integration.api_server import ApiServer
@@ -27,6 +27,8 @@ from tests.integration.test_api_contract import (
     put_scored,
 )
 
+#: Not all that this process knows: other tests bring types of their own.
+BUILT_IN_NAMES = [module.rpartition(".")[2] for module in BUILT_IN]
 MORE_FIELDS = {"attempts", "replays", "slot_seconds"}
 FAILED = Ending(
     JobStatus.SCHEDULED, tries_spent=1, error_class=FailureClass.APP_ERROR, error_message="no luck"
@@ -57,7 +59,7 @@ def test_submission_is_answered_by_its_id_and_status(api: ApiServer) -> None:
     assert api.get(answer.headers["location"]).status == 200
 
 
-@pytest.mark.parametrize("name", list(load_types()))
+@pytest.mark.parametrize("name", BUILT_IN_NAMES)
 def test_every_registered_type_is_taken_and_goes_to_its_pool(
     api: ApiServer, api_house: House, name: str
 ) -> None:
