@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from tasks.config import TaskSettings
+from tasks.retry.throttle import CRASHES
 
 
 class Settings(TaskSettings):
@@ -34,6 +35,9 @@ class Settings(TaskSettings):
     served_pools: str = "short,medium,long"
     #: Due jobs that may join the line in a second, over all pools.
     promote_per_second: float = Field(default=2000.0, gt=0)
+    #: Jobs of a tenant in a pool that took three workers each, within ten minutes, until it runs
+    #: one at a time there. More where machines come and go by themselves.
+    throttle_crashes: int = Field(default=CRASHES, ge=1)
     #: How long ended jobs, dead letters, events and idempotency keys are kept.
     keep_finished_days: float = Field(default=7.0, gt=0)
     keep_dead_days: float = Field(default=7.0, gt=0)

@@ -62,7 +62,8 @@ READ_DUE_AGES = """
 """
 READ_DEAD_LETTERS = f"""
     SELECT type, count(*) FROM (
-        SELECT type FROM jobs WHERE status = 'dead' LIMIT {DEAD_LETTERS_COUNTED}) AS dead
+        SELECT type FROM jobs WHERE status = 'dead'
+        ORDER BY tenant_id, id LIMIT {DEAD_LETTERS_COUNTED}) AS dead
     GROUP BY type ORDER BY type
 """
 #: What the warden holds against whom, and what it looks at.

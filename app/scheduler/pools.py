@@ -35,7 +35,8 @@ READ_POOLS = f"""
     ) AS alive ON alive.pool = pool.name
     LEFT JOIN express_lanes AS lane ON lane.pool = pool.name
 """
-#: Jobs in lanes that are not held, counted no further than somebody needs to know.
+#: Jobs in lanes that are not held, counted no further than somebody needs to know. The order
+#: keeps the planner to the index of the line.
 COUNT_READY = """
     WITH RECURSIVE lane AS (
         SELECT pool.name AS pool, pool.most, (
@@ -53,7 +54,7 @@ COUNT_READY = """
         SELECT count(*) AS jobs FROM (
             SELECT FROM jobs WHERE status = 'queued' AND jobs.pool = lane.pool
               AND jobs.dependency = lane.dependency
-            LIMIT lane.most) AS counted
+            ORDER BY priority DESC, id LIMIT lane.most) AS counted
     ) AS line
     WHERE lane.dependency <> ALL (%(held)s::text[])
     GROUP BY lane.pool

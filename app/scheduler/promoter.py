@@ -24,10 +24,13 @@ from models.session import connection
 #: Jobs promoted in one statement.
 BATCH = 500
 
+#: The first of each pool and whether it is due. An EXISTS would do, but after a stampede has
+#: fallen due the planner looks for any due job in the table, where it finds the promoted ones.
 FIND_DUE = """
-    SELECT pool.name FROM unnest(%(pools)s::text[]) AS pool (name)
-    WHERE EXISTS (SELECT 1 FROM jobs
-                  WHERE status = 'scheduled' AND pool = pool.name AND execute_at <= now())
+    SELECT pool.name FROM unnest(%(pools)s::text[]) AS pool (name), LATERAL (
+        SELECT execute_at FROM jobs WHERE status = 'scheduled' AND pool = pool.name
+        ORDER BY execute_at LIMIT 1) AS first
+    WHERE first.execute_at <= now()
 """
 #: What would be held back in the line takes nobody's room: it goes there as it comes, or those
 #: behind it would wait for a dependency that is none of theirs.

@@ -71,7 +71,7 @@ class SchedulerService:
             Rhythm(Announcer(engine, self._name), PRESENCE_SECONDS, always=True),
             self._reaping,
             Rhythm(Expirer(engine, self._leader), 1.0),
-            *warden(engine, self._leader, types),
+            *warden(engine, self._leader, types, settings.throttle_crashes),
             Rhythm(Promoter(engine, self._leader, pools, settings.promote_per_second), 0.05),
             Rhythm(Dispatcher(engine, self._leader, self._publisher, pools), 0.0),
         ]

@@ -14,7 +14,7 @@ from app.scheduler.leader import STILL_LEADER, Leader
 from app.scheduler.windows import read_verdicts, read_windows
 from models.session import connection
 from tasks.retry import Window, throttled
-from tasks.retry.throttle import WINDOW_SECONDS
+from tasks.retry.throttle import CRASHES, WINDOW_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +45,10 @@ LIFT = f"""
 class Throttles:
     """Throttles tenants in pools, and lifts it after ten quiet minutes."""
 
-    def __init__(self, engine: Engine, leader: Leader) -> None:
+    def __init__(self, engine: Engine, leader: Leader, limit: int = CRASHES) -> None:
         self._engine = engine
         self._leader = leader
+        self._limit = limit
 
     def run_once(self, now: float) -> int:
         """Judge whoever crashed lately or is throttled; how many verdicts changed."""
@@ -57,7 +58,7 @@ class Throttles:
             changed = 0
             for name in windows.keys() | held:
                 crashes = windows.get(name, Window(0, 0)).total
-                if throttled(crashes, name in held) == (name in held):
+                if throttled(crashes, name in held, self._limit) == (name in held):
                     continue
                 written = taken.exec_driver_sql(
                     LIFT if name in held else THROTTLE,

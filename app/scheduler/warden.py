@@ -19,14 +19,20 @@ from app.scheduler.rhythm import Rhythm
 from app.scheduler.spikes import Spikes
 from app.scheduler.throttles import Throttles
 from tasks.registry import JobType
+from tasks.retry.throttle import CRASHES
 
 
-def warden(engine: Engine, leader: Leader, types: Mapping[str, JobType]) -> list[Rhythm]:
+def warden(
+    engine: Engine,
+    leader: Leader,
+    types: Mapping[str, JobType],
+    throttle_crashes: int = CRASHES,
+) -> list[Rhythm]:
     """The warden's roles and how often each looks."""
     dependencies = {one.dependency for one in types.values() if one.dependency}
     return [
         Rhythm(Circuits(engine, leader, dependencies), 1.0),
-        Rhythm(Throttles(engine, leader), 1.0),
+        Rhythm(Throttles(engine, leader, throttle_crashes), 1.0),
         Rhythm(Quarantine(engine, leader), 10.0),
         Rhythm(Spikes(engine, leader), 30.0),
     ]

@@ -24,9 +24,8 @@ ANSWER_SECONDS = 5.0
 RETRY_SECONDS = 0.25
 #: Clients go on repeating for so long after the load has ended.
 PATIENCE_SECONDS = 60.0
-#: When the first client orders a job that kills its worker, and how long until the next one:
-#: a tenant with several of them in ten minutes is throttled, and its line only grows.
-CRASH_FIRST_SECONDS, CRASH_EVERY_SECONDS = 8.0, 600.0
+#: When the first client orders a job that kills its worker, and how long until the next one.
+CRASH_FIRST_SECONDS, CRASH_EVERY_SECONDS = 8.0, 120.0
 #: Answers after which the same request may succeed later.
 AGAIN = frozenset({0, 429, 503})
 #: Ids that a client remembers, to cancel or look at.

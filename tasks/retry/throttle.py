@@ -14,6 +14,6 @@ CRASHES = 5
 IN_FLIGHT = 1
 
 
-def throttled(crashes: int, was: bool) -> bool:
+def throttled(crashes: int, was: bool, limit: int = CRASHES) -> bool:
     """Whether a tenant with ``crashes`` in the window is throttled, given that it ``was``."""
-    return crashes >= (1 if was else CRASHES)
+    return crashes >= (1 if was else limit)

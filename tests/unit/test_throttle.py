@@ -17,6 +17,7 @@ hours = st.lists(st.integers(0, 10**7), max_size=48)
 def test_five_crashes_throttle_and_only_none_frees(crashes: int) -> None:
     assert throttled(crashes, was=False) is (crashes >= CRASHES)
     assert throttled(crashes, was=True) is (crashes > 0)
+    assert throttled(crashes, was=False, limit=50) is (crashes >= 50)
 
 
 @given(st.lists(st.integers(0, 10)))
