@@ -45,7 +45,11 @@ def may_be_dead(job: Job, attempts: Sequence[Attempt], excuses: Excuses) -> bool
         lost = [one for one in attempts if one.error_class == "WORKER_CRASH"][-CRASH_CAP:]
         if job.crashes < CRASH_CAP or len(lost) < CRASH_CAP:
             return False
-        return job.type == "crash" or all(excuses.for_loss(attempt) for attempt in lost)
+        if job.type == "crash":
+            return True
+        # Neighbours of a job that kills must not die of it.
+        shared = sum(excuses.by_neighbour(attempt) for attempt in lost)
+        return shared <= CRASH_CAP // 2 and all(excuses.for_loss(attempt) for attempt in lost)
     if job.type == "fail" and job.error_class == job.payload["class"]:
         tries = TRIES.get(job.payload["class"])
         # An error of the job's own would have had five tries, and none asks for that many.

@@ -45,13 +45,17 @@ class Excuses:
 
     def for_loss(self, attempt: Attempt) -> bool:
         """Whether something happened to the worker of a lost run, or to what it leans on."""
-        if attempt.pid in self._murdered:
+        if self.by_neighbour(attempt):
             return True
         since = attempt.started_at or attempt.ended_at
         return any(
             (attempt.pid in blow.pids or blow.target in SHARED)
             for blow in self._during(since, attempt.ended_at)
         )
+
+    def by_neighbour(self, attempt: Attempt) -> bool:
+        """Whether a job that kills its worker ran there too."""
+        return attempt.pid in self._murdered
 
     def for_zombie(self, pid: int, at: float) -> bool:
         """Whether a process may have slept through the loss of its lease."""

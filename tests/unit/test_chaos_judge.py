@@ -251,6 +251,12 @@ def test_a_job_may_die_of_five_lost_workers_if_each_was_hit() -> None:
     assert wrong_end(KILLED, LOST[1:], Excuses(strikes), asked_to_stop=False) is not None
 
 
+def test_a_job_must_not_die_of_a_neighbour_that_kills() -> None:
+    strikes = [struck("short", number, 21.0) for number in range(1, 6)]
+    assert wrong_end(KILLED, LOST, Excuses(strikes, LOST[:2]), asked_to_stop=False) is None
+    assert wrong_end(KILLED, LOST, Excuses(strikes, LOST[:3]), asked_to_stop=False) is not None
+
+
 def test_a_job_that_kills_must_have_killed_five() -> None:
     killer = replace(KILLED, type="crash", payload={})
     nobody = Excuses(())
