@@ -33,7 +33,7 @@ class Settings(TaskSettings):
     admission_seconds: float = Field(default=1.5, gt=0)
     #: Pools this deployment has workers for, comma-separated; ``/readyz`` wants all of them.
     served_pools: str = "short,medium,long"
-    #: Due jobs that may join the line in a second, over all pools.
+    #: Due jobs that may join the line of a pool in a second.
     promote_per_second: float = Field(default=2000.0, gt=0)
     #: Jobs of a tenant in a pool that took three workers each, within ten minutes, until it runs
     #: one at a time there. More where machines come and go by themselves.
