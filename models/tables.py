@@ -18,6 +18,7 @@ from sqlalchemy import (
     Date,
     DateTime,
     Double,
+    ForeignKey,
     Identity,
     Index,
     Integer,
@@ -25,6 +26,7 @@ from sqlalchemy import (
     Numeric,
     SmallInteger,
     Text,
+    UniqueConstraint,
     Uuid,
     text,
 )
@@ -59,6 +61,52 @@ class Tenant(Base):
     id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
     name: Mapped[str] = mapped_column(Text, unique=True)
     created_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+    #: ``free``, ``standard``, ``pro`` or ``enterprise``; see :mod:`app.fairshare.tiers`.
+    tier: Mapped[str] = mapped_column(Text, server_default="standard")
+    #: In place of the tier's.
+    weight: Mapped[float | None] = mapped_column(Double)
+    #: Submissions a second, and how many at once; none: as the deployment has it.
+    submit_per_second: Mapped[float | None] = mapped_column(Double)
+    submit_burst: Mapped[float | None] = mapped_column(Double)
+    #: Raised by every change, of its limits too: processes read what is new.
+    changed_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+
+    __table_args__ = (Index("tenants_changed", "changed_at"),)
+
+
+class TenantLimit(Base):
+    """What a tenant may have and is promised in one pool."""
+
+    __tablename__ = "tenant_limits"
+
+    tenant_id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    pool: Mapped[str] = mapped_column(Text, primary_key=True)
+    #: Jobs in flight at most.
+    in_flight: Mapped[int | None] = mapped_column(Integer)
+    #: Slots of its own, served by workers of the slice ``<pool>.reserved.<tenant>``.
+    reserved: Mapped[int | None] = mapped_column(Integer)
+    #: Jobs waiting at most.
+    depth: Mapped[int | None] = mapped_column(BigInteger)
+
+
+class ApiKey(Base):
+    """Who is calling. Only a digest of the secret part is kept."""
+
+    __tablename__ = "api_keys"
+
+    #: The short part of the key.
+    id: Mapped[str] = mapped_column(Text, primary_key=True)
+    #: None for an operator.
+    tenant_id: Mapped[int | None] = mapped_column(BigInteger, ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(Text, server_default="")
+    digest: Mapped[bytes] = mapped_column(LargeBinary)
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+    revoked_at: Mapped[datetime | None] = mapped_column(Moment)
+
+    __table_args__ = (
+        Index("api_keys_revoked", "revoked_at"),
+        Index("api_keys_of_tenant", "tenant_id"),
+    )
 
 
 class Job(Base):
@@ -110,11 +158,14 @@ class Job(Base):
     replays: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     #: Transaction that ended it: the order of the event feed. Set by a trigger.
     ended_xid: Mapped[int | None] = mapped_column(TransactionId)
+    #: Queue of its dispatch beside the pool's own: ``free`` or ``reserved.<tenant>``.
+    slice: Mapped[str] = mapped_column(Text, server_default="")
 
     __table_args__ = (
         Index(
             "jobs_line",
             "pool",
+            "tenant_id",
             "dependency",
             text("priority DESC"),
             "id",
@@ -138,6 +189,12 @@ class Job(Base):
             "jobs_in_flight",
             "pool",
             postgresql_where=text("status IN ('dispatched', 'running')"),
+        ),
+        Index(
+            "jobs_in_slice",
+            "pool",
+            "slice",
+            postgresql_where=text("status IN ('dispatched', 'running') AND slice <> ''"),
         ),
         Index("jobs_due", "pool", "execute_at", postgresql_where=text("status = 'scheduled'")),
         Index(
@@ -188,6 +245,8 @@ class Application(Base):
 class JobCount(Base):
     """Jobs per tenant, pool and state, exact in every transaction; tenant 0 is everybody.
 
+    The counts of everybody, and only these, are kept by dependency.
+
     Spread over shards, so that processes do not wait for each other's commit on one row:
     a single shard may be negative, only the sum over shards counts. Counts of terminal
     states only grow; removing old rows does not lower them.
@@ -197,6 +256,7 @@ class JobCount(Base):
 
     tenant_id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     pool: Mapped[str] = mapped_column(Text, primary_key=True)
+    dependency: Mapped[str] = mapped_column(Text, primary_key=True, server_default="")
     shard: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
     scheduled: Mapped[int] = mapped_column(BigInteger, server_default="0")
     queued: Mapped[int] = mapped_column(BigInteger, server_default="0")
@@ -376,3 +436,170 @@ class Usage(Base):
     __table_args__ = (
         {"postgresql_with": {"fillfactor": "50", "autovacuum_vacuum_threshold": "200"}},
     )
+
+
+class Arrival(Base):
+    """A bell: jobs joined this line. Written by a trigger, taken away by the scheduler."""
+
+    __tablename__ = "arrivals"
+
+    #: The table has no key: a bell may ring twice. The mapper wants one.
+    pool: Mapped[str] = mapped_column(Text, primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    dependency: Mapped[str] = mapped_column(Text, primary_key=True)
+
+    __table_args__ = (
+        {
+            "postgresql_with": {
+                "autovacuum_vacuum_threshold": "200",
+                "autovacuum_vacuum_scale_factor": "0",
+                "autovacuum_vacuum_cost_delay": "0",
+            }
+        },
+    )
+
+
+class Share(Base):
+    """How far a tenant's fair share has come in a pool; tenant 0 is the pool's virtual time."""
+
+    __tablename__ = "shares"
+
+    tenant_id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    pool: Mapped[str] = mapped_column(Text, primary_key=True)
+    #: Virtual time of what it was served, without what is in flight.
+    pass_: Mapped[float] = mapped_column("pass", Double)
+    #: Usage that is in it: all before this day, and so much of the day.
+    counted_day: Mapped[date] = mapped_column(Date)
+    counted_seconds: Mapped[float] = mapped_column(Double)
+    #: In effect, with floors and slices.
+    weight: Mapped[float] = mapped_column(Double)
+    in_flight: Mapped[int] = mapped_column(Integer, server_default="0")
+    started_per_second: Mapped[float] = mapped_column(Double, server_default="0")
+    updated_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+
+    __table_args__ = (
+        {"postgresql_with": {"fillfactor": "50", "autovacuum_vacuum_threshold": "200"}},
+    )
+
+
+class RateBucket(Base):
+    """Submissions that a tenant may still make; API processes take them in chunks."""
+
+    __tablename__ = "rate_buckets"
+
+    tenant_id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    tokens: Mapped[float] = mapped_column(Double)
+    refilled_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+
+    __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)
+
+
+class Refusal(Base):
+    """Submissions that were refused, by day and code."""
+
+    __tablename__ = "refusals"
+
+    tenant_id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    day: Mapped[date] = mapped_column(Date, primary_key=True)
+    code: Mapped[str] = mapped_column(Text, primary_key=True)
+    refused: Mapped[int] = mapped_column(BigInteger, server_default="0")
+
+    __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)
+
+
+class Quota(Base):
+    """What a dependency takes in a minute."""
+
+    __tablename__ = "quotas"
+
+    dependency: Mapped[str] = mapped_column(Text, primary_key=True)
+    requests_per_minute: Mapped[float | None] = mapped_column(Double)
+    tokens_in_per_minute: Mapped[float | None] = mapped_column(Double)
+    tokens_out_per_minute: Mapped[float | None] = mapped_column(Double)
+    #: Said by an operator; otherwise learned from the dependency's answers.
+    declared: Mapped[bool] = mapped_column(server_default=text("false"))
+    #: What its last answer said is left.
+    reading: Mapped[Any | None] = mapped_column(JSON)
+    #: It refused, and is not asked before.
+    closed_until: Mapped[datetime | None] = mapped_column(Moment)
+    changed_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+
+    __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)
+
+
+class MeasuredType(Base):
+    """A job type as it was measured: how long it runs, and the pool it belongs to."""
+
+    __tablename__ = "job_types"
+
+    type: Mapped[str] = mapped_column(Text, primary_key=True)
+    declared_pool: Mapped[str] = mapped_column(Text)
+    #: Where new jobs of the type go.
+    pool: Mapped[str] = mapped_column(Text)
+    pool_since: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+    mean_seconds: Mapped[float | None] = mapped_column(Double)
+    p95_seconds: Mapped[float | None] = mapped_column(Double)
+    runs: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    #: Runs up to here are in the figures.
+    counted_until: Mapped[datetime | None] = mapped_column(Moment)
+    changed_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+
+    __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)
+
+
+class Schedule(Base):
+    """Work that comes again and again."""
+
+    __tablename__ = "schedules"
+
+    id: Mapped[str] = mapped_column(Uuid(as_uuid=False), primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(BigInteger)
+    name: Mapped[str] = mapped_column(Text)
+    cron: Mapped[str] = mapped_column(Text)
+    timezone: Mapped[str] = mapped_column(Text)
+    #: ``allow``, or ``skip`` a tick while the job of the one before has not ended.
+    overlap: Mapped[str] = mapped_column(Text)
+    #: Ticks missed in an outage: ``none``, the last ``one`` or ``all`` of them are made up for.
+    catch_up: Mapped[str] = mapped_column(Text)
+    type: Mapped[str] = mapped_column(Text)
+    payload: Mapped[Any] = mapped_column(JSON)
+    priority: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    paused: Mapped[bool] = mapped_column(server_default=text("false"))
+    #: None if no tick will ever come.
+    next_at: Mapped[datetime | None] = mapped_column(Moment)
+    last_at: Mapped[datetime | None] = mapped_column(Moment)
+    last_job_id: Mapped[str | None] = mapped_column(Uuid(as_uuid=False))
+    created_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+
+    __table_args__ = (
+        UniqueConstraint("tenant_id", "name"),
+        Index("schedules_next", "next_at", postgresql_where=text("NOT paused")),
+        {"postgresql_with": {"fillfactor": "70"}},
+    )
+
+
+class DesiredWorkers(Base):
+    """How many workers a pool should have, as the autoscaler sees it."""
+
+    __tablename__ = "desired_workers"
+
+    pool: Mapped[str] = mapped_column(Text, primary_key=True)
+    workers: Mapped[int] = mapped_column(Integer)
+    reason: Mapped[str] = mapped_column(Text)
+    changed_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+    updated_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+
+    __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)
+
+
+class Prediction(Base):
+    """When a waiting job was said to start, to be compared with when it did."""
+
+    __tablename__ = "predictions"
+
+    job_id: Mapped[str] = mapped_column(Uuid(as_uuid=False), primary_key=True)
+    pool: Mapped[str] = mapped_column(Text)
+    made_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+    wait_seconds: Mapped[float] = mapped_column(Double)
+
+    __table_args__ = ({"postgresql_with": {"fillfactor": "70"}},)
