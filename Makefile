@@ -2,17 +2,18 @@
 # line: make up PORT=9000 WORKERS_MEDIUM=4 BROKER=filesystem FAIRLINE_HOME=.run-b
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status demo test test-unit lint bench chaos clean venv venv-dev broker
+.PHONY: help up down status demo test test-unit lint bench bench-dispatch chaos clean venv venv-dev broker
 
 FAIRLINE_HOME ?= .run
 PY := .venv/bin/python
 BOOTSTRAP := sh app/stack/bootstrap.sh
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  up takes PORT, FLOWER_PORT, FAIRLINE_HOME, API_WORKERS, SCHEDULERS,"
-	@echo "  WORKERS_SHORT, WORKERS_MEDIUM, WORKERS_LONG, BROKER=auto|rabbitmq|filesystem"
+	@echo "  WORKERS_SHORT, WORKERS_MEDIUM, WORKERS_LONG, BROKER=auto|rabbitmq|filesystem,"
+	@echo "  AUTOSCALE=1, SLICES=\"medium.reserved.acme=2 medium.free=1\""
 
 up: venv ## run the whole stack in the foreground; Ctrl-C stops it
 	@exec $(PY) -m app.stack up
@@ -40,6 +41,9 @@ lint: venv-dev ## check style and types
 
 bench: venv-dev ## compare throughput with a plain Celery baseline
 	$(PY) -m loadtest.bench
+
+bench-dispatch: venv-dev ## what a dispatch costs with up to a million waiting jobs
+	$(PY) -m loadtest.dispatching $(if $(QUICK),--quick)
 
 chaos: venv-dev broker ## hurt a stack of its own for MINUTES=2 under load; SEED=… repeats a run
 	$(PY) -m loadtest.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED))

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sys
 
-from kombu import Exchange, Queue
 from kombu.transport import TRANSPORT_ALIASES
 
 from app.config import settings
+from app.dispatch.queues import job_queue
 from models.pools import POOLS
 
 _settings = settings()
@@ -31,16 +31,8 @@ broker_channel_error_retry = True
 # in the row take over.
 broker_heartbeat = 0
 
-task_queues = [
-    Queue(
-        name,
-        Exchange(""),
-        routing_key=name,
-        durable=True,
-        queue_arguments={"x-queue-type": _settings.queue_type} if _settings.amqp else None,
-    )
-    for name in POOLS
-]
+# Slices of a pool are added by name: see app/dispatch/amqp.py.
+task_queues = [job_queue(name) for name in POOLS]
 task_default_queue = "medium"
 task_create_missing_queues = False
 task_default_delivery_mode = "persistent"

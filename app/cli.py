@@ -9,21 +9,22 @@ from typing import Any
 
 import click
 from flask import Flask
-from flask.cli import AppGroup
 
 from app.config import Settings
 from app.logs import configure_logging
+from app.quotas.commands import quotas
+from app.tenants.commands import database, in_plain_words, keys, tenants
 from models.presence import process_name
-from models.session import connection, open_engine
+from models.session import open_engine
 
 ROOT = Path(__file__).parents[1]
-
-tenants = AppGroup("tenants", help="Whose work it is.")
 
 
 def register_commands(app: Flask, settings: Settings) -> None:
     """Hang the commands on the Flask application."""
     app.cli.add_command(tenants)
+    app.cli.add_command(keys)
+    app.cli.add_command(quotas)
     app.cli.add_command(migrate)
     app.cli.add_command(run_scheduler)
     app.cli.add_command(show_demo)
@@ -32,14 +33,26 @@ def register_commands(app: Flask, settings: Settings) -> None:
 
 @click.command("migrate")
 @click.option("--tenant", default=None, help="Also create this tenant unless it is there.")
-def migrate(tenant: str | None) -> None:
+@click.option(
+    "--operator-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="Also keep an operator's key in this file.",
+)
+@in_plain_words
+def migrate(tenant: str | None, operator_key: Path | None) -> None:
     """Bring the database up to date: ``alembic upgrade head`` and a first tenant in one go."""
     from alembic import command
     from alembic.config import Config
 
+    from app.tenants.changes import ensure_tenant
+    from app.tenants.key_file import keep_operator_key
+
     command.upgrade(Config(ROOT / "alembic.ini"), "head")
     if tenant is not None:
-        create_tenant(tenant)
+        ensure_tenant(database(), tenant)
+    if operator_key is not None:
+        keep_operator_key(database(), operator_key)
 
 
 @click.command("scheduler")
@@ -105,21 +118,3 @@ def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> 
             click.echo(f"{replayed:,} of {total:,} replayed")
             if len(batch) < BATCH:
                 break
-
-
-@tenants.command("ensure")
-@click.argument("name")
-def ensure_tenant(name: str) -> None:
-    """Create a tenant unless it is there."""
-    create_tenant(name)
-    click.echo(f"tenant {name}")
-
-
-def create_tenant(name: str) -> None:
-    """A tenant of that name, now or already."""
-    from app.config import settings
-
-    with connection(open_engine(settings(), process="cli")) as taken:
-        taken.exec_driver_sql(
-            "INSERT INTO tenants (name) VALUES (%s) ON CONFLICT (name) DO NOTHING", (name,)
-        )

@@ -5,12 +5,15 @@ from __future__ import annotations
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from tasks.config import TaskSettings
 from tasks.retry.throttle import CRASHES
+
+#: Limits of a dependency that can be declared.
+QuotaField = Literal["requests_per_minute", "tokens_in_per_minute", "tokens_out_per_minute"]
 
 
 class Settings(TaskSettings):
@@ -31,7 +34,8 @@ class Settings(TaskSettings):
     api_workers: int = Field(default=2, ge=1)
     #: How long a submission may wait for its commit before the caller gets 503.
     admission_seconds: float = Field(default=1.5, gt=0)
-    #: Pools this deployment has workers for, comma-separated; ``/readyz`` wants all of them.
+    #: Pools this deployment has workers for, comma-separated; ``/readyz`` wants all of them, and
+    #: job types move between these only.
     served_pools: str = "short,medium,long"
     #: Due jobs that may join the line of a pool in a second.
     promote_per_second: float = Field(default=2000.0, gt=0)
@@ -43,16 +47,35 @@ class Settings(TaskSettings):
     keep_dead_days: float = Field(default=7.0, gt=0)
     keep_events_days: float = Field(default=7.0, gt=0)
     keep_keys_hours: float = Field(default=24.0, gt=0)
+    #: What dependencies take in a minute until an operator says otherwise, as JSON:
+    #: ``{"claude": {"requests_per_minute": 60}}``; also tokens_in and tokens_out.
+    quotas: dict[str, dict[QuotaField, PositiveFloat]] = Field(default_factory=dict)
+    #: Workers that a pool has at least and at most, by pool; 1 and 8 unless said otherwise.
+    scale_min: dict[str, NonNegativeInt] = Field(default_factory=dict)
+    scale_max: dict[str, NonNegativeInt] = Field(default_factory=dict)
+    #: Other changes to the autoscaler's rules, by pool; see ``app/scaling/policy.py``.
+    scale_policy: dict[str, dict[str, float]] = Field(default_factory=dict)
     #: What a tenant pays: for a slot-second, a job, and a million tokens of a model.
     price_slot_second: Decimal = Field(default=Decimal("0.00002"), ge=0)
     price_job: Decimal = Field(default=Decimal("0.00001"), ge=0)
     price_million_tokens_in: Decimal = Field(default=Decimal("1"), ge=0)
     price_million_tokens_out: Decimal = Field(default=Decimal("5"), ge=0)
     currency: str = Field(default="USD", pattern="^[A-Z]{3}$")
+    #: Submissions a second of a tenant that has no limit of its own, and how many at once; 0: no
+    #: limit, and one second's worth.
+    submit_per_second: float = Field(default=0.0, ge=0)
+    submit_burst: float = Field(default=0.0, ge=0)
+    #: Jobs of a tenant that may wait in a pool.
+    queue_depth: int = Field(default=10_000_000, ge=0)
     #: Largest request body taken.
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
     #: A request body must have arrived in this time.
     body_seconds: float = Field(default=15.0, gt=0)
+
+    @property
+    def served_pool_names(self) -> tuple[str, ...]:
+        """The served pools by name."""
+        return tuple(name.strip() for name in self.served_pools.split(",") if name.strip())
 
     @property
     def amqp(self) -> bool:

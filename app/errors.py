@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from app.admission.bucket import Allowance
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,40 @@ class Unauthenticated(FairlineError):
     """An API key is needed."""
 
     code = "UNAUTHENTICATED"
+
+
+class Forbidden(FairlineError):
+    """This API key does not open this."""
+
+    code = "FORBIDDEN"
+
+
+class Refused(FairlineError):
+    """There is too much of this already; try again later."""
+
+    def __init__(
+        self,
+        detail: str | None = None,
+        *,
+        retry_seconds: float,
+        allowance: Allowance | None = None,
+    ) -> None:
+        super().__init__(detail)
+        #: From when on it is worth to try again.
+        self.retry_seconds = retry_seconds
+        self.allowance = allowance
+
+
+class RateLimited(Refused):
+    """The tenant submits more often than it may."""
+
+    code = "TENANT_RATE_LIMIT_EXCEEDED"
+
+
+class QueueDepthExceeded(Refused):
+    """The tenant has as many jobs waiting as it may."""
+
+    code = "TENANT_QUEUE_DEPTH_EXCEEDED"
 
 
 class NotFound(FairlineError):

@@ -7,8 +7,16 @@ import logging
 import threading
 
 from flask import Flask
+from sqlalchemy import Engine
 
 from app.admission import Admission
+from app.admission.depth import Depth
+from app.admission.gate import Gate
+from app.admission.known_keys import KnownKeys
+from app.admission.rate import Rate
+from app.admission.refusals import Refusals
+from app.admission.relief import Relief, keep_relief
+from app.api.access import guard
 from app.api.applications import applications
 from app.api.batch import batch
 from app.api.body import BodyLimits
@@ -21,16 +29,24 @@ from app.api.job_list import job_list
 from app.api.jobs import jobs
 from app.api.leaderboard import leaderboard
 from app.api.metrics import metrics
+from app.api.operator import operator
+from app.api.pools_of_types import PoolsOfTypes
 from app.api.problems import register_problems
+from app.api.quotas import quotas
+from app.api.scaling import scaling
+from app.api.schedules import schedules
 from app.api.services import Services
+from app.api.tenant import tenant_terms
 from app.api.usage import usage
 from app.api.views import Views
+from app.api.waits import waits
 from app.celery import celery, job_types
 from app.cli import register_commands
-from app.config import Settings
+from app.config import Settings, settings
 from app.dispatch.publish import Publisher
 from app.events import Watch
 from app.telemetry import start_telemetry, trace_requests
+from app.tenants.directory import Directory
 from app.usage.pricing import Prices
 from models.blobs import open_blobs
 from models.errors import StateStoreError
@@ -43,13 +59,19 @@ BLUEPRINTS = (
     applications,
     leaderboard,
     jobs,
+    waits,
     batch,
     job_list,
     dead_letters,
+    schedules,
     usage,
     events,
     health,
     metrics,
+    tenant_terms,
+    operator,
+    quotas,
+    scaling,
 )
 
 
@@ -64,11 +86,12 @@ def build_app(settings: Settings) -> FrontDoor:
     )
     app.extensions["fairline"] = Services(
         engine=engine,
+        gate=build_gate(engine, settings),
         admission=Admission(
             engine, Publisher(celery, settings.publish_seconds), settings.admission_seconds
         ),
         views=Views(engine, settings.admission_seconds),
-        tenants=Tenants(engine, settings.anonymous_tenant, settings.admission_seconds),
+        tenants=Tenants(Directory(engine, settings.admission_seconds), settings.anonymous_tenant),
         body_limits=BodyLimits(settings.max_body_bytes, settings.body_seconds),
         types=job_types,
         blobs=open_blobs(settings.blob_url),
@@ -80,27 +103,53 @@ def build_app(settings: Settings) -> FrontDoor:
             currency=settings.currency,
         ),
         read_seconds=settings.admission_seconds,
-        served_pools=tuple(p.strip() for p in settings.served_pools.split(",") if p.strip()),
+        served_pools=settings.served_pool_names,
+        pools_of_types=PoolsOfTypes(engine, settings.served_pool_names),
         events=Watch(engine, settings.admission_seconds),
     )
+    house: Services = app.extensions["fairline"]
+    house.tenants.directory.on_revoked = house.events.end_of_keys
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
+    guard(app)
     register_problems(app)
     register_commands(app, settings)
     return app
 
 
+def build_gate(engine: Engine, settings: Settings) -> Gate:
+    """The limits of this process."""
+    return Gate(
+        Rate(engine, settings.admission_seconds),
+        Depth(engine, settings.admission_seconds),
+        KnownKeys(engine, settings.admission_seconds),
+        Refusals(engine),
+        per_second=settings.submit_per_second,
+        burst=settings.submit_burst,
+        queue_depth=settings.queue_depth,
+    )
+
+
 def begin_serving(app: FrontDoor, stop: threading.Event) -> None:
-    """What an API process starts once it may have threads: telemetry and presence."""
+    """What an API process starts once it may have threads: telemetry, presence, relief."""
     start_telemetry("api", app.extensions["fairline"].engine)
     app.traced = trace_requests(app)
     threading.Thread(target=announce_api, args=(app, stop), name="presence", daemon=True).start()
+    relief = Relief(
+        app.extensions["fairline"].engine,
+        Publisher(celery, settings().publish_seconds),
+        process_name("api"),
+        job_types,
+    )
+    threading.Thread(target=keep_relief, args=(relief, stop), name="relief", daemon=True).start()
 
 
 def end_serving(app: Flask, stop: threading.Event) -> None:
     """Leave the list of living processes."""
     stop.set()
+    app.extensions["fairline"].tenants.directory.close()
     app.extensions["fairline"].admission.close(1.0)
+    app.extensions["fairline"].gate.close(1.0)
     with contextlib.suppress(StateStoreError):
         leave(app.extensions["fairline"].engine, process_name("api"))
 

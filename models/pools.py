@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from models.config import DatabaseSettings, Pool
+from models.slices import parse_queue
 
 BUILT_IN = (
     Pool(
@@ -50,6 +51,11 @@ def read_pools(changes: Mapping[str, Mapping[str, object]]) -> dict[str, Pool]:
 
 #: Every pool of this deployment, by name.
 POOLS = read_pools(DatabaseSettings().pools)
+
+
+def is_job_queue(name: str) -> bool:
+    """Whether the name is that of a pool, or of a slice of one."""
+    return parse_queue(name)[0] in POOLS
 
 
 def lease_interval_sql(column: str) -> str:

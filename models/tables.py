@@ -488,8 +488,8 @@ class RateBucket(Base):
     __tablename__ = "rate_buckets"
 
     tenant_id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    tokens: Mapped[float] = mapped_column(Double)
-    refilled_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+    #: A token is a stretch of time: what lies between this and now may be taken.
+    spent_until: Mapped[datetime] = mapped_column(Moment, server_default=text("to_timestamp(0)"))
 
     __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)
 
@@ -508,7 +508,7 @@ class Refusal(Base):
 
 
 class Quota(Base):
-    """What a dependency takes in a minute."""
+    """What a dependency takes in a minute, as an operator declared it."""
 
     __tablename__ = "quotas"
 
@@ -516,12 +516,16 @@ class Quota(Base):
     requests_per_minute: Mapped[float | None] = mapped_column(Double)
     tokens_in_per_minute: Mapped[float | None] = mapped_column(Double)
     tokens_out_per_minute: Mapped[float | None] = mapped_column(Double)
-    #: Said by an operator; otherwise learned from the dependency's answers.
-    declared: Mapped[bool] = mapped_column(server_default=text("false"))
-    #: What its last answer said is left.
+    #: What its last answer said is left, and when.
     reading: Mapped[Any | None] = mapped_column(JSON)
+    read_at: Mapped[datetime | None] = mapped_column(Moment)
     #: It refused, and is not asked before.
     closed_until: Mapped[datetime | None] = mapped_column(Moment)
+    #: Calls that it refused; and calls that told their tokens, with what they used.
+    refused: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    calls: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    tokens_in: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    tokens_out: Mapped[int] = mapped_column(BigInteger, server_default="0")
     changed_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
 
     __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)
@@ -536,12 +540,12 @@ class MeasuredType(Base):
     declared_pool: Mapped[str] = mapped_column(Text)
     #: Where new jobs of the type go.
     pool: Mapped[str] = mapped_column(Text)
-    pool_since: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+    #: None if its author's word was never overruled.
+    moved_at: Mapped[datetime | None] = mapped_column(Moment)
+    #: Of the last hour in which it ran, recent runs first; and how many runs that were.
     mean_seconds: Mapped[float | None] = mapped_column(Double)
     p95_seconds: Mapped[float | None] = mapped_column(Double)
     runs: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    #: Runs up to here are in the figures.
-    counted_until: Mapped[datetime | None] = mapped_column(Moment)
     changed_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
 
     __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)
@@ -569,6 +573,9 @@ class Schedule(Base):
     next_at: Mapped[datetime | None] = mapped_column(Moment)
     last_at: Mapped[datetime | None] = mapped_column(Moment)
     last_job_id: Mapped[str | None] = mapped_column(Uuid(as_uuid=False))
+    #: Ticks that became jobs, and ticks that could not.
+    made: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    skipped: Mapped[int] = mapped_column(BigInteger, server_default="0")
     created_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
 
     __table_args__ = (
@@ -586,6 +593,12 @@ class DesiredWorkers(Base):
     pool: Mapped[str] = mapped_column(Text, primary_key=True)
     workers: Mapped[int] = mapped_column(Integer)
     reason: Mapped[str] = mapped_column(Text)
+    #: What it was decided by: living workers, jobs that wait for a slot and how long the oldest
+    #: has, share of the slots in use.
+    living: Mapped[int] = mapped_column(Integer, server_default="0")
+    depth: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    oldest_seconds: Mapped[float] = mapped_column(Double, server_default="0")
+    utilisation: Mapped[float] = mapped_column(Double, server_default="0")
     changed_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
     updated_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
 

@@ -7,9 +7,10 @@ row. A task therefore never fails for Celery: its outcome is in the row.
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from mmap import mmap
 from typing import Any
@@ -31,15 +32,17 @@ from sqlalchemy import Engine
 from models.blobs import open_blobs
 from models.errors import StateStoreUnavailable
 from models.ids import parse_id
-from models.pools import POOLS
+from models.pools import POOLS, is_job_queue
 from models.presence import process_name
 from models.session import open_engine
+from models.signals import RETIRE
+from models.slices import parse_queue
 from tasks.config import TaskSettings, task_settings
-from tasks.errors import JobError
 from tasks.registry import JobType, load_types
 from tasks.runtime.claim import JobRef
 from tasks.runtime.execute import execute
 from tasks.runtime.overdue import expire_lost, hard_limit_seconds, settle_overdue
+from tasks.runtime.prepare import Prepared
 from tasks.runtime.process import start_native, told_to_exit
 from tasks.runtime.unknown import put_off_unknown
 from tasks.runtime.watchdog import Watchdog
@@ -55,9 +58,17 @@ class WorkerProcess:
     worker: Worker | None = None
     watchdog: Watchdog | None = None
     helpers: ThreadPoolExecutor | None = None
-    pools: Sequence[str] = tuple(POOLS)
+    #: Queues that it serves: of pools or of slices.
+    queues: Sequence[str] = tuple(POOLS)
     #: A byte that a prefork parent shares with its children: not 0 while it stops.
     stopping: mmap | None = None
+    #: Another one, of every worker: not 0 once it is told to retire.
+    retiring: mmap | None = None
+
+    @property
+    def pools(self) -> set[str]:
+        """The pools behind the queues."""
+        return {parse_queue(queue)[0] for queue in self.queues}
 
 
 this = WorkerProcess()
@@ -127,7 +138,9 @@ def make_sleep_green() -> None:
 @worker_init.connect
 def _begin_worker(sender: Any, **_: Any) -> None:
     """Green pools run in this very process; ``worker_process_init`` never fires for them."""
-    this.pools = tuple(name for name in sender.app.amqp.queues.consume_from if name in POOLS)
+    this.queues = tuple(filter(is_job_queue, sender.app.amqp.queues.consume_from))
+    this.retiring = mmap(-1, 1)
+    signal.signal(RETIRE, _retire)
     if "prefork" in str(sender.pool_cls):
         _prepare_parent(sender.app)
         return
@@ -151,10 +164,11 @@ def _prepare_parent(celery: Celery) -> None:
     ours. Nothing depends on the message any more: the reaper finds a run that was lost.
     """
     this.stopping = mmap(-1, 1)
+    runs = max((POOLS[pool].refs_per_message for pool in this.pools), default=1)
     for job_type in load_types(task_settings().job_modules).values():
         task = celery.tasks[job_type.name]
         task.acks_late = False
-        task.time_limit = hard_limit_seconds(job_type)
+        task.time_limit = hard_limit_seconds(job_type, runs)
 
 
 @task_failure.connect
@@ -196,33 +210,34 @@ def _begin_prefork(**_: Any) -> None:
 def _begin(slots: int) -> None:
     settings = task_settings()
     types = load_types(settings.job_modules)
-    prepare_types(job_type for job_type in types.values() if job_type.pool in this.pools)
+    pools = this.pools
+    prepared = Prepared()
+    prepared.begin(job_type for job_type in types.values() if job_type.pool in pools)
     name = process_name("worker")
     this.engine = open_engine(settings, process=name)
     this.worker = Worker(
         this.engine,
         types,
         name=name,
-        pools=this.pools,
+        pools=this.queues,
         slots=slots,
         blobs=open_blobs(settings.blob_url),
+        prepared=prepared,
     )
     this.helpers = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="job")
     if (stopping := this.stopping) is not None:
         this.worker.told_to_stop = lambda: stopping[0] != 0
+    if (retiring := this.retiring) is not None:
+        this.worker.retiring = lambda: retiring[0] != 0
     this.worker.start()
-    this.watchdog = Watchdog(this.worker, this.pools, settings.cancel_grace_seconds)
+    this.watchdog = Watchdog(this.worker, pools, settings.cancel_grace_seconds)
     this.watchdog.start()
 
 
-def prepare_types(types: Iterable[JobType]) -> None:
-    """Let job types get ready; a worker that could run none of them well does not start."""
-    for job_type in types:
-        if job_type.prepare is not None:
-            try:
-                job_type.prepare()
-            except JobError as error:
-                raise SystemExit(f"{job_type.name}: {error}") from None
+def _retire(*_: Any) -> None:
+    """Before the SIGTERM: there is time, so what runs is to end here and not elsewhere."""
+    if this.retiring is not None:
+        this.retiring[0] = 1
 
 
 @worker_shutting_down.connect

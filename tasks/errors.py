@@ -44,6 +44,13 @@ class DependencyFailure(JobError):
         self.retry_after = retry_after
 
 
+class QuotaSpent(DependencyFailure):
+    """A dependency takes no more for now. It is not asked again before ``retry_after``.
+
+    It works, so this says nothing against it: no circuit opens for a quota.
+    """
+
+
 class MalformedAnswer(JobError):
     """A dependency answered with something that fails validation."""
 

@@ -37,7 +37,7 @@ class JobType:
 
     #: Name in the API, the row, the Celery task and the metrics.
     name: str
-    #: Pool it runs in.
+    #: Pool it is declared for. Measured to belong elsewhere, its jobs run there.
     pool: str
     #: The function that does the work.
     run: Run
@@ -52,7 +52,7 @@ class JobType:
     #: Limits of a run where each has a process of its own.
     memory_mb: int | None
     cpu_seconds: float | None
-    #: Called once in each worker process of the pool before its first job.
+    #: Called once in each worker process before its first job there.
     prepare: Callable[[], None] | None
     #: SQL over ``settled`` (id, type, status, result), run in the settling statement.
     project: str | None

@@ -8,13 +8,17 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import psycopg2
 
 from app.stack.ports import keep_ports
+from app.tenants.changes import issue_key
+from models.config import DatabaseSettings
 from models.ids import new_id
+from models.session import open_engine
 from tests.compose import LocalService, copy_image, start_order
 
 
@@ -29,6 +33,7 @@ class Stack:
         ports = json.loads((folder / "ports.json").read_text())
         self.api = f"http://127.0.0.1:{ports['api']}"
         self.flower = f"http://127.0.0.1:{ports['flower']}"
+        self.engine_url = database_url
         self.database_url = database_url.replace("+psycopg2", "")
         local = {
             "FAIRLINE_DATABASE_URL": database_url,
@@ -64,16 +69,25 @@ class Stack:
                 for service in starting.values()
             )
 
+    @cached_property
+    def key(self) -> str:
+        """A key of the tenant ``demo``."""
+        engine = open_engine(DatabaseSettings(database_url=self.engine_url))
+        try:
+            return issue_key(engine, "demo").key
+        finally:
+            engine.dispose()
+
     def submit(self, candidate: str) -> str:
         """Send an application; its id."""
         body = {"candidate": candidate, "payload": {"text": "I would like to."}}
-        status, answer = call(f"{self.api}/applications", body)
+        status, answer = call(f"{self.api}/applications", body, key=self.key)
         assert status == 202, answer
         return str(answer["id"])
 
     def application(self, application_id: str) -> dict[str, Any]:
         """What the API says about it."""
-        status, answer = call(f"{self.api}/applications/{application_id}")
+        status, answer = call(f"{self.api}/applications/{application_id}", key=self.key)
         assert status == 200, answer
         return dict(answer)
 
@@ -103,7 +117,7 @@ class Stack:
 
 
 def call(
-    url: str, body: object = None, auth: str = "", method: str | None = None
+    url: str, body: object = None, auth: str = "", method: str | None = None, key: str = ""
 ) -> tuple[int, Any]:
     """Status and document of an HTTP answer."""
     data = None if body is None else json.dumps(body).encode()
@@ -112,6 +126,8 @@ def call(
     if auth:
         token = base64.b64encode(auth.encode()).decode()
         request.add_header("Authorization", f"Basic {token}")
+    if key:
+        request.add_header("Authorization", f"Bearer {key}")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=10) as response:

@@ -15,7 +15,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.fake_claude_behaviours import BEHAVIOURS, Behaviour, Request
+from tests.fake_claude_behaviours import BEHAVIOURS, Behaviour, Request, refuse_for
+from tests.fake_claude_quota import FakeQuota
 
 _REFUSED_KEYWORDS = {"minimum", "maximum", "multipleOf", "minLength", "maxLength"}
 
@@ -24,9 +25,15 @@ class FakeClaude:
     """The server. ``behave`` with the name of a misbehaviour applies to all requests after it."""
 
     def __init__(
-        self, *, port: int = 0, api_key: str = "sk-test-key", answer_seconds: float = 0.0
+        self,
+        *,
+        port: int = 0,
+        api_key: str = "sk-test-key",
+        answer_seconds: float = 0.0,
+        quota: FakeQuota | None = None,
     ) -> None:
         self.api_key = api_key
+        self.quota = quota
         self.answer_seconds = answer_seconds
         self.requests: list[Request] = []
         #: Addresses of the clients' connections.
@@ -55,6 +62,8 @@ class FakeClaude:
         with self._lock:
             self.requests.append(request)
             self.connections.add(client)
+            if self.quota and (wait := self.quota.take(len(request.user_text) // 4)) is not None:
+                return refuse_for(wait)
             return BEHAVIOURS[self._behaviour if len(self.requests) % self._every == 0 else "ok"]
 
     def serve(self) -> None:
@@ -96,6 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         request = Request({k.lower(): v for k, v in self.headers.items()}, json.loads(raw))
         self.stopping, self.answer_seconds = self.fake.stopping, self.fake.answer_seconds
+        self.limits = self.fake.quota.headers if self.fake.quota else None
         self.fake.record(request, self.client_address)(self, request)
 
     def _problem(self, raw: bytes) -> tuple[int, str, str] | None:
@@ -156,8 +166,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="how long an answer takes")
     parser.add_argument("--behaviour", default="ok", choices=sorted(BEHAVIOURS))
     parser.add_argument("--every", type=int, default=1, help="misbehave on each n-th request")
+    parser.add_argument("--requests-per-minute", type=float, help="refuse what is beyond")
     given = parser.parse_args()
-    fake = FakeClaude(port=given.port, api_key=given.key, answer_seconds=given.seconds)
+    quota = FakeQuota(given.requests_per_minute) if given.requests_per_minute else None
+    fake = FakeClaude(port=given.port, api_key=given.key, answer_seconds=given.seconds, quota=quota)
     fake.behave(given.behaviour, every=given.every)
     print(
         f"FAIRLINE_SCORER=claude FAIRLINE_CLAUDE_BASE_URL={fake.url} "

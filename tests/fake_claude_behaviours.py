@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import threading
 import time
@@ -46,6 +47,8 @@ class Connection(Protocol):
     stopping: threading.Event
     #: How long a right answer takes.
     answer_seconds: float
+    #: Rate limit headers, where there is a quota.
+    limits: Callable[[], dict[str, str]] | None
 
     def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None: ...
     def start(self, status: int, headers: dict[str, str]) -> None: ...
@@ -91,17 +94,17 @@ def message_of(request: Request, text: str, **changes: Any) -> bytes:
     return json.dumps({**body, **changes}).encode()
 
 
-def _limits(*, remaining: int = 950, reset_seconds: int = 20) -> dict[str, str]:
+def _limits(*, remaining: int = 995_000, reset_seconds: int = 20) -> dict[str, str]:
     """Rate limit headers: tokens as told, requests plentiful but reset later than those."""
     now = datetime.now(UTC)
     reset = (now + timedelta(seconds=reset_seconds)).isoformat().replace("+00:00", "Z")
     later = (now + timedelta(seconds=reset_seconds + 500)).isoformat().replace("+00:00", "Z")
     prefix = "anthropic-ratelimit"
     return {
-        f"{prefix}-requests-limit": "1000",
-        f"{prefix}-requests-remaining": "998",
+        f"{prefix}-requests-limit": "100000",
+        f"{prefix}-requests-remaining": "99800",
         f"{prefix}-requests-reset": later,
-        f"{prefix}-tokens-limit": "1000",
+        f"{prefix}-tokens-limit": "1000000",
         f"{prefix}-tokens-remaining": str(remaining),
         f"{prefix}-tokens-reset": reset,
     }
@@ -112,7 +115,18 @@ Behaviour = Callable[[Connection, Request], None]
 
 def _ok(client: Connection, request: Request) -> None:
     client.stopping.wait(client.answer_seconds)
-    client.send(200, message_of(request, json.dumps(answer_to(request))), _limits())
+    limits = (client.limits or _limits)()
+    client.send(200, message_of(request, json.dumps(answer_to(request))), limits)
+
+
+def refuse_for(seconds: float) -> Behaviour:
+    """The quota is spent; whole seconds, as the API says it."""
+
+    def respond(client: Connection, request: Request) -> None:
+        limits = {**(client.limits or _limits)(), "retry-after": str(math.ceil(seconds))}
+        client.error(429, _KIND, "number of requests has exceeded your rate limit", limits)
+
+    return respond
 
 
 def _saying(change: Callable[[Any], Any]) -> Behaviour:

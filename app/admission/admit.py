@@ -14,7 +14,7 @@ from itertools import chain
 
 from sqlalchemy import Connection, Engine
 
-from app.admission.submission import Admitted, Entry
+from app.admission.submission import Admitted, Entry, Submission
 from app.errors import IdempotencyKeyReused
 from models.arrays import moment_array, plain_array, text_array
 from models.pools import lease_interval_sql
@@ -23,10 +23,15 @@ from models.session import connection
 #: A permission of the scheduler older than this is none.
 PERMISSION_SECONDS = 60
 
-#: Neither put off, nor behind a circuit that is not closed, nor of a throttled tenant.
+#: Neither put off, nor behind a circuit that is not closed or a quota that somebody has to
+#: count, nor of a tenant that is throttled, has a cap or pays nothing: those go by the line.
 READY = """
-    (execute_at IS NULL OR execute_at <= now())
+    (execute_at IS NULL OR execute_at <= now()) AND express
     AND dependency NOT IN (SELECT dependency FROM circuits WHERE state <> 'closed')
+    AND dependency NOT IN (SELECT dependency FROM quotas)
+    AND NOT EXISTS (SELECT FROM tenant_limits AS capped
+                    WHERE capped.tenant_id = item.tenant_id AND capped.pool = item.pool
+                      AND capped.in_flight IS NOT NULL)
     AND (tenant_id || ':' || pool) NOT IN (SELECT name FROM verdicts WHERE kind = 'throttle')"""
 
 #: Without keys the group is what it is.
@@ -58,10 +63,11 @@ def admit_statement(keys: str, told: str) -> str:
             %(ids)s::uuid[], %(tenants)s::bigint[], %(types)s::text[], %(pools)s::text[],
             %(payloads)s::text[], %(priorities)s::int[], %(execute_at)s::timestamptz[],
             %(not_after)s::timestamptz[], %(traceparents)s::text[], %(candidates)s::text[],
-            %(roles)s::text[], %(dependencies)s::text[], %(blobs)s::text[], %(places)s::int[]
+            %(roles)s::text[], %(dependencies)s::text[], %(blobs)s::text[],
+            %(express_tenants)s::bool[], %(places)s::int[]
         ) WITH ORDINALITY AS item (id, tenant_id, type, pool, payload, priority, execute_at,
-                   not_after, traceparent, candidate, role, dependency, payload_blob, entry,
-                   place)
+                   not_after, traceparent, candidate, role, dependency, payload_blob, express,
+                   entry, place)
     ), {keys}, lane AS (
         UPDATE express_lanes AS lane SET credit = lane.credit - asked.jobs
         FROM (
@@ -120,26 +126,7 @@ Outcome = Admitted | IdempotencyKeyReused
 
 def admit_group(engine: Engine, group: Sequence[Entry], express: bool) -> list[Outcome]:
     """Insert the group; for each entry what became of it."""
-    items = list(chain.from_iterable(entry.submissions for entry in group))
-    parameters: dict[str, object] = {
-        "ids": plain_array([item.id for item in items]),
-        "tenants": plain_array([item.tenant_id for item in items]),
-        "types": text_array([item.type for item in items]),
-        "pools": text_array([item.pool for item in items]),
-        "payloads": text_array([item.payload for item in items]),
-        "priorities": plain_array([item.priority for item in items]),
-        "execute_at": moment_array([item.execute_at for item in items]),
-        "not_after": moment_array([item.not_after for item in items]),
-        "traceparents": text_array([item.traceparent for item in items]),
-        "candidates": text_array([item.candidate for item in items]),
-        "roles": text_array([item.role for item in items]),
-        "dependencies": text_array([item.dependency for item in items]),
-        "blobs": text_array([item.payload_blob for item in items]),
-        "places": plain_array(
-            [place for place, entry in enumerate(group) for _ in entry.submissions]
-        ),
-        "express": express,
-    }
+    parameters = parameters_of(group, express)
     keyed = [place for place, entry in enumerate(group) if entry.key is not None]
     with connection(engine) as taken:
         if keyed:
@@ -161,6 +148,36 @@ def admit_group(engine: Engine, group: Sequence[Entry], express: bool) -> list[O
         for place, outcome in zip(missing, again, strict=True):
             outcomes[place] = outcome
     return outcomes
+
+
+def insert_jobs(taken: Connection, jobs: Sequence[Submission]) -> None:
+    """Insert jobs as part of a transaction of the caller's; none of them by the express lane."""
+    taken.exec_driver_sql(ADMIT, parameters_of([Entry(tuple(jobs))], express=False))
+
+
+def parameters_of(group: Sequence[Entry], express: bool) -> dict[str, object]:
+    """The columns of a group, for ADMIT."""
+    items = list(chain.from_iterable(entry.submissions for entry in group))
+    return {
+        "ids": plain_array([item.id for item in items]),
+        "tenants": plain_array([item.tenant_id for item in items]),
+        "types": text_array([item.type for item in items]),
+        "pools": text_array([item.pool for item in items]),
+        "payloads": text_array([item.payload for item in items]),
+        "priorities": plain_array([item.priority for item in items]),
+        "execute_at": moment_array([item.execute_at for item in items]),
+        "not_after": moment_array([item.not_after for item in items]),
+        "traceparents": text_array([item.traceparent for item in items]),
+        "candidates": text_array([item.candidate for item in items]),
+        "roles": text_array([item.role for item in items]),
+        "dependencies": text_array([item.dependency for item in items]),
+        "blobs": text_array([item.payload_blob for item in items]),
+        "express_tenants": plain_array([item.express for item in items]),
+        "places": plain_array(
+            [place for place, entry in enumerate(group) for _ in entry.submissions]
+        ),
+        "express": express,
+    }
 
 
 def admitted(entry: Entry, dispatched: set[str]) -> Admitted:

@@ -32,6 +32,8 @@ class Submission(NamedTuple):
     dependency: str = ""
     #: Where the payload is if it is large; ``payload`` is then JSON's null.
     payload_blob: str | None = None
+    #: Whether its tenant may use the express lane; free accounts go by the line.
+    express: bool = True
 
 
 class Key(NamedTuple):

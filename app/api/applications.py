@@ -8,17 +8,19 @@ from flask import Blueprint, Response, request
 from pydantic_core import to_json
 
 from app.admission import Submission
+from app.api.access import Access, open_to
 from app.api.body import fit_body, read_document
 from app.api.cancelling import cancel_reply
 from app.api.idempotency import REPLAYED, parse_key
 from app.api.intake import start_of, take_in
 from app.api.job_views import View
-from app.api.reply import FIRST_POLL_SECONDS, STATUS_HEADER, Reply, poll_reply
+from app.api.reply import FIRST_POLL_SECONDS, STATUS_HEADER, Reply, limit_headers, poll_reply
 from app.api.schemas import SubmitApplication
 from app.api.services import Services, services
 from app.api.state import patience
 from app.errors import Conflict, NotFound
 from app.telemetry import current_traceparent
+from app.tenants.ownership import own
 from models.ids import new_id, parse_id
 from models.states import APPLICATION_STATUS
 
@@ -29,21 +31,24 @@ applications = Blueprint("applications", __name__)
 
 
 @applications.post("/applications")
+@open_to(Access.TENANT)
 def post_application() -> Response:
     return submit_application(services(), request.environ)
 
 
 @applications.get("/applications/<application_id>")
+@open_to(Access.TENANT)
 def get_application(application_id: str) -> Response:
     """Also answers HEAD, and 304 to a caller who knows the state already."""
     return read_application(services(), request.environ, application_id)
 
 
 @applications.delete("/applications/<application_id>")
+@open_to(Access.TENANT)
 def delete_application(application_id: str) -> Response:
     """Withdraw it: at once if it waits, soon if it is being scored."""
     house = services()
-    tenant_id = house.tenants.current_id()
+    tenant_id = house.tenants.current(request.environ).id
     with patience(house.read_seconds):
         view = find_application(house, tenant_id, application_id)
         try:
@@ -55,13 +60,14 @@ def delete_application(application_id: str) -> Response:
 
 def submit_application(house: Services, environ: WSGIEnvironment) -> Response:
     """Parse, admit, 202."""
-    tenant_id = house.tenants.current_id()
+    tenant = house.tenants.current(environ)
+    allowance = house.gate.pass_rate(tenant)
     document = read_document(environ, house.body_limits)
     body = fit_body(document, SubmitApplication)
     work = {"candidate": body.candidate, "role": body.role, "payload": body.payload}
     submission = Submission(
         id=new_id(),
-        tenant_id=tenant_id,
+        tenant_id=tenant.id,
         type="score_application",
         pool="medium",
         payload=to_json(work).decode(),
@@ -73,12 +79,13 @@ def submit_application(house: Services, environ: WSGIEnvironment) -> Response:
         role=body.role,
         dependency="claude",
     )
-    admitted = take_in(house, (submission,), parse_key(environ, document))
+    admitted = take_in(house, tenant, (submission,), parse_key(environ, document))
     job_id = admitted.ids[0]
     headers = {
         "Location": f"/applications/{job_id}",
         "Retry-After": FIRST_POLL_SECONDS,
         STATUS_HEADER: "pending",
+        **limit_headers(allowance),
     }
     if admitted.repeated:
         headers[REPLAYED] = "true"
@@ -87,13 +94,10 @@ def submit_application(house: Services, environ: WSGIEnvironment) -> Response:
 
 def read_application(house: Services, environ: WSGIEnvironment, text: str) -> Response:
     """Find it if it is the caller's, say what changed."""
-    return poll_reply(find_application(house, house.tenants.current_id(), text), environ)
+    return poll_reply(find_application(house, house.tenants.current(environ).id, text), environ)
 
 
 def find_application(house: Services, tenant_id: int, text: str) -> View:
     """The tenant's application."""
     application_id = parse_id(text)
-    view = house.views.application(application_id) if application_id else None
-    if view is None or view.tenant_id != tenant_id:
-        raise NotFound
-    return view
+    return own(house.views.application(application_id) if application_id else None, tenant_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -9,6 +10,7 @@ from flask import Blueprint, Response, request
 from pydantic import ValidationError
 
 from app.admission import Submission
+from app.api.access import Access, open_to
 from app.api.body import (
     MOST_ERRORS,
     field_error,
@@ -20,12 +22,12 @@ from app.api.body import (
     refuse_nul,
 )
 from app.api.idempotency import REPLAYED, parse_key
-from app.api.intake import job_submission, status_of, take_in
+from app.api.intake import job_submission, status_of, take_in, take_what_fits
 from app.api.problems import problem_fields
-from app.api.reply import FIRST_POLL_SECONDS, Reply
+from app.api.reply import FIRST_POLL_SECONDS, Reply, limit_headers
 from app.api.schemas import SubmitBatch, SubmitJob
 from app.api.services import Services, services
-from app.errors import FieldError, ValidationFailed
+from app.errors import FairlineError, FieldError, QueueDepthExceeded, ValidationFailed
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -40,17 +42,20 @@ Read = Submission | ValidationFailed
 
 
 @batch.post("/jobs/batch")
+@open_to(Access.TENANT)
 def post_batch() -> Response:
     return submit_batch(services(), request.environ)
 
 
 def submit_batch(house: Services, environ: WSGIEnvironment) -> Response:
     """Parse, admit what is in order, 202 if anything is."""
-    tenant_id = house.tenants.current_id()
+    tenant = house.tenants.current(environ)
+    house.gate.knock(tenant)
     document = read_document(environ, house.body_limits)
     items = fit_outline(document, SubmitBatch).jobs
+    allowance = house.gate.pass_rate(tenant, len(items))
     with_nul = may_hold_nul(document)
-    read = [read_item(house, tenant_id, item, with_nul) for item in items]
+    read = [read_item(house, tenant.id, item, with_nul) for item in items]
     accepted = [item for item in read if isinstance(item, Submission)]
     # With other job types registered, other items are in order: no repetition then, or the
     # ids of the first request would be given to the wrong items.
@@ -58,20 +63,27 @@ def submit_batch(house: Services, environ: WSGIEnvironment) -> Response:
     key = parse_key(environ, document, reading=str(rejected))
     if not accepted:
         raise ValidationFailed("No item of the batch is in order.", all_errors(read))
-    admitted = take_in(house, accepted, key)
+    refused: Mapping[str, QueueDepthExceeded] = {}
+    if key is None:
+        admitted, refused = take_what_fits(house, tenant, accepted)
+    else:
+        # A key stands for the whole batch, which may fit another time and must not be another
+        # request then.
+        admitted = take_in(house, tenant, accepted, key)
     ids = iter(admitted.ids)
-    results = [
-        {"id": next(ids), "status": status_of(item, admitted)}
-        if isinstance(item, Submission)
-        else {"error": {"index": index, **item_problem(item)}}
-        for index, item in enumerate(read)
-    ]
+    results: list[dict[str, Any]] = []
+    for index, item in enumerate(read):
+        error = refused.get(item.id) if isinstance(item, Submission) else item
+        if error is not None:
+            results.append({"error": {"index": index, **item_problem(error)}})
+        elif isinstance(item, Submission):
+            results.append({"id": next(ids), "status": status_of(item, admitted)})
     reply = {
-        "accepted": len(accepted),
-        "rejected": len(rejected),
+        "accepted": len(admitted.ids),
+        "rejected": len(read) - len(admitted.ids),
         "results": results,
     }
-    headers = {"Retry-After": FIRST_POLL_SECONDS}
+    headers = {"Retry-After": FIRST_POLL_SECONDS, **limit_headers(allowance)}
     if admitted.repeated:
         headers[REPLAYED] = "true"
     return Reply(orjson.dumps(reply), 202, headers)
@@ -90,7 +102,7 @@ def read_item(house: Services, tenant_id: int, item: Any, with_nul: bool) -> Rea
         return ValidationFailed(errors=field_errors(error))
 
 
-def item_problem(error: ValidationFailed) -> dict[str, Any]:
+def item_problem(error: FairlineError) -> dict[str, Any]:
     """The problem of one item."""
     return problem_fields(error, error.errors[:MOST_ITEM_ERRORS])
 

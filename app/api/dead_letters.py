@@ -9,6 +9,7 @@ from __future__ import annotations
 import orjson
 from flask import Blueprint, Response, request
 
+from app.api.access import Access, open_to
 from app.api.body import parse_body
 from app.api.job_views import JOB_COLUMNS, MORE_COLUMNS, attempts_join, job_document, more_of
 from app.api.query import (
@@ -44,9 +45,10 @@ LIST_DEAD_LETTERS = page_statement(
 
 
 @dead_letters.get("/dead-letters")
+@open_to(Access.TENANT)
 def get_dead_letters() -> Response:
     """Newest job first, each with its error and its latest attempts."""
-    tenant_id = services().tenants.current_id()
+    tenant_id = services().tenants.current(request.environ).id
     refuse_parameters_besides(("type", "error_class", "limit", "cursor"))
     wanted = Filter(type=parse_name("type"), error_class=parse_choice("error_class", CLASSES))
     limit, before = parse_limit(PAGE, MOST), parse_id_cursor()
@@ -61,10 +63,11 @@ def get_dead_letters() -> Response:
 
 
 @dead_letters.post("/dead-letters/replay")
+@open_to(Access.TENANT)
 def post_replay() -> Response:
     """Bring dead letters back to the line, by their ids or by what they have in common."""
     house = services()
-    tenant_id = house.tenants.current_id()
+    tenant_id = house.tenants.current(request.environ).id
     body = parse_body(request.environ, Replay, house.body_limits)
     if (body.ids is None) == (body.filter is None):
         raise ValidationFailed(errors=(FieldError("(body)", "needs either ids or filter"),))

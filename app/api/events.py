@@ -2,7 +2,7 @@
 
 Both resume where ``Last-Event-ID`` says. A stream of a job ends with the job; to whoever has
 heard that and comes back, as browsers do, 204 says that there is no more. Polling stays
-possible and sees the same rows.
+possible and sees the same rows. A stream ends soon after the key that opened it was revoked.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from flask import Blueprint, Response, request
 
+from app.api.access import Access, open_to
 from app.api.services import services
 from app.errors import FieldError, NotFound, ValidationFailed
 from models.ids import parse_id
@@ -26,32 +27,42 @@ MOST_TYPE_CHARACTERS = 200
 
 
 @events.get("/jobs/<job_id>/events")
+@open_to(Access.TENANT)
 def get_job_events(job_id: str) -> Response:
     """The job's state now, then every change, until it has ended."""
     house = services()
-    tenant_id = house.tenants.current_id()
+    tenant_id = house.tenants.current(request.environ).id
     known_parameters("last_event_id")
     parsed = parse_id(job_id)
     if parsed is None:
         raise NotFound
     messages = house.events.open_job(
-        tenant_id, parsed, last_event_id(), request.environ.get("gunicorn.socket")
+        tenant_id,
+        parsed,
+        last_event_id(),
+        request.environ.get("gunicorn.socket"),
+        house.tenants.caller(request.environ).key,
     )
     return event_stream(messages) if messages is not None else Response(status=204)
 
 
 @events.get("/events")
+@open_to(Access.TENANT)
 def get_tenant_events() -> Response:
     """Ends of the tenant's jobs and whatever else concerns it, from now or from a position."""
     house = services()
-    tenant_id = house.tenants.current_id()
+    tenant_id = house.tenants.current(request.environ).id
     known_parameters("last_event_id", "type")
     job_type = request.args.get("type")
     if job_type is not None and not 0 < len(job_type) <= MOST_TYPE_CHARACTERS:
         raise ValidationFailed(errors=(FieldError("type", "must have 1 to 200 characters"),))
     return event_stream(
         house.events.open_feed(
-            tenant_id, last_event_id(), job_type, request.environ.get("gunicorn.socket")
+            tenant_id,
+            last_event_id(),
+            job_type,
+            request.environ.get("gunicorn.socket"),
+            house.tenants.caller(request.environ).key,
         )
     )
 

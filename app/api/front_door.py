@@ -3,7 +3,7 @@
 Routing, contexts, hooks and signals cost about as much as all that Fairline does with a
 submission. The functions behind these routes need none of it, so they are called with
 the WSGI environment; everything else, and everything while requests are traced, takes
-Flask's way to the same functions.
+Flask's way to the same functions. Either way the caller has to pass ``access.admit``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from flask import Flask
 
+from app.api.access import Access, admit
 from app.api.applications import read_application, submit_application
 from app.api.jobs import read_job, submit_job
 from app.api.problems import problem_of
@@ -49,8 +50,10 @@ class FrontDoor(Flask):
         reply: Any
         try:
             if method == "POST" and path in POSTS:
+                admit(services, environ, Access.TENANT)
                 reply = POSTS[path](services, environ)
             elif method in ("GET", "HEAD") and path[:-ID_CHARACTERS] in READS:
+                admit(services, environ, Access.TENANT)
                 reply = READS[path[:-ID_CHARACTERS]](services, environ, path[-ID_CHARACTERS:])
             else:
                 return super().wsgi_app(environ, start_response)

@@ -8,6 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from app.admission.silence import SILENT
+from app.scaling.demand import LINE_HEADS
 from models.pools import POOLS
 from models.presence import PRESENCE_LOST_SECONDS
 from tasks.retry import budget
@@ -30,27 +32,7 @@ READ_COUNTS = """
            sum(dead), sum(cancelled), sum(expired)
     FROM job_counts WHERE tenant_id = 0 GROUP BY pool ORDER BY pool
 """
-#: The head of each line by id; with lanes and priorities it may be younger than the oldest, so
-#: all of them are looked at, each one step along the index.
-READ_AGES = """
-    WITH RECURSIVE head AS (
-        SELECT pool.name AS pool, first.dependency, first.priority, first.since
-        FROM unnest(%(pools)s::text[]) AS pool (name), LATERAL (
-            SELECT dependency, priority, greatest(created_at, execute_at) AS since FROM jobs
-            WHERE status = 'queued' AND pool = pool.name
-            ORDER BY dependency, priority DESC, id LIMIT 1) AS first
-        UNION ALL
-        SELECT head.pool, next.dependency, next.priority, next.since FROM head, LATERAL (
-            (SELECT dependency, priority, greatest(created_at, execute_at) AS since FROM jobs
-             WHERE status = 'queued' AND pool = head.pool AND dependency = head.dependency
-               AND priority < head.priority
-             ORDER BY priority DESC, id LIMIT 1)
-            UNION ALL
-            (SELECT dependency, priority, greatest(created_at, execute_at) AS since FROM jobs
-             WHERE status = 'queued' AND pool = head.pool AND dependency > head.dependency
-             ORDER BY dependency, priority DESC, id LIMIT 1)
-            LIMIT 1) AS next
-    )
+READ_AGES = f"""{LINE_HEADS}
     SELECT pool, extract(epoch FROM now() - min(since)) FROM head GROUP BY pool
 """
 READ_DUE_AGES = """
@@ -82,12 +64,57 @@ READ_TROUBLE = f"""
     UNION ALL
     SELECT 'retry', '', coalesce(sum(bad), 0) FROM tallies
     WHERE kind = 'retry' AND bucket > now() - interval '{budget.WINDOW_SECONDS:g} seconds'
+    UNION ALL
+    SELECT 'forecast', name, sum(total) FROM tallies
+    WHERE kind = 'forecast' AND bucket > now() - interval '1 hour' GROUP BY name
+    UNION ALL
+    SELECT 'forecast_error', name, round(sum(bad) / 1000.0 / sum(total), 4) FROM tallies
+    WHERE kind = 'forecast' AND bucket > now() - interval '1 hour' GROUP BY name
+    UNION ALL
+    SELECT 'degraded', '', count(*) FROM leaders AS leader
+    WHERE {SILENT}
+      AND EXISTS (SELECT 1 FROM leaders WHERE role = 'relief' AND expires_at > now())
     ORDER BY 1, 2
 """
+#: Measured durations, and where new jobs go.
+READ_TYPES = """
+    SELECT type, p95_seconds, declared_pool, pool FROM job_types
+    WHERE p95_seconds IS NOT NULL ORDER BY type
+"""
+READ_REFUSED = "SELECT code, refused FROM refusals WHERE tenant_id = 0 ORDER BY code"
+#: Limits in force, by dependency and kind; those that were learned count for an hour.
+READ_QUOTAS = """
+    SELECT dependency, kind, least(declared, learned), remaining FROM (
+        SELECT dependency, kind, declared,
+               (CASE WHEN fresh THEN reading -> kind ->> 0 END)::float8 AS learned,
+               (CASE WHEN fresh THEN reading -> kind ->> 1 END)::float8 AS remaining
+        FROM (SELECT *, read_at > now() - interval '1 hour' AS fresh FROM quotas) AS quota,
+             LATERAL (VALUES ('requests', requests_per_minute), ('tokens', NULL),
+                             ('tokens_in', tokens_in_per_minute),
+                             ('tokens_out', tokens_out_per_minute)) AS limits (kind, declared)
+    ) AS known
+    WHERE num_nonnulls(declared, learned) > 0 ORDER BY 1, 2
+"""
+READ_TAPS = "SELECT dependency, refused, closed_until > now() FROM quotas ORDER BY 1"
 READ_PROCESSES = f"""
     SELECT name, kind, pools, slots, busy, db_size, db_in_use, db_waiters
     FROM processes
     WHERE heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds' ORDER BY name
+"""
+#: What the autoscaler wants.
+READ_DESIRED = "SELECT pool, workers FROM desired_workers"
+
+#: More schedules than this are not counted.
+SCHEDULES_COUNTED = 100_000
+READ_SCHEDULES = f"""
+    SELECT CASE WHEN paused THEN 'paused' WHEN next_at IS NULL THEN 'ended' ELSE 'active' END,
+           count(*)
+    FROM (SELECT paused, next_at FROM schedules LIMIT {SCHEDULES_COUNTED}) AS counted GROUP BY 1
+"""
+#: How late the oldest tick is that nobody has made yet.
+READ_TICK_AGE = """
+    SELECT greatest(extract(epoch FROM now() - next_at), 0) FROM schedules
+    WHERE NOT paused ORDER BY next_at LIMIT 1
 """
 
 
@@ -105,11 +132,24 @@ class Readings:
     processes: Sequence[Sequence[Any]]
     #: By kind and name: see READ_TROUBLE.
     trouble: dict[str, dict[str, float]] = field(default_factory=dict)
+    #: Submissions that were refused, by code.
+    refused: dict[str, int] = field(default_factory=dict)
+    #: Workers that the autoscaler wants, by pool.
+    desired: dict[str, int] = field(default_factory=dict)
+    #: Rows of READ_TYPES.
+    types: Sequence[Sequence[Any]] = ()
+    #: Rows of READ_QUOTAS and READ_TAPS.
+    quotas: Sequence[Sequence[Any]] = ()
+    taps: Sequence[Sequence[Any]] = ()
+    #: Schedules by state, and how late their oldest tick is.
+    schedules: dict[str, int] = field(default_factory=dict)
+    tick_seconds: float = 0.0
 
 
 def read_gauges(taken: Connection) -> Readings:
     """Everything that the metrics tell."""
     pools = {"pools": list(POOLS)}
+    lines = {**pools, "after": [0] * len(POOLS)}
     trouble: dict[str, dict[str, float]] = {}
     for kind, name, value in taken.exec_driver_sql(READ_TROUBLE):
         trouble.setdefault(kind, {})[name] = float(value)
@@ -118,9 +158,16 @@ def read_gauges(taken: Connection) -> Readings:
             row[0]: {state: int(n) for state, n in zip(STATES, row[1:], strict=True)}
             for row in taken.exec_driver_sql(READ_COUNTS)
         },
-        line_seconds={row[0]: float(row[1]) for row in taken.exec_driver_sql(READ_AGES, pools)},
+        line_seconds={row[0]: float(row[1]) for row in taken.exec_driver_sql(READ_AGES, lines)},
         due_seconds={row[0]: float(row[1]) for row in taken.exec_driver_sql(READ_DUE_AGES, pools)},
         dead_letters={row[0]: row[1] for row in taken.exec_driver_sql(READ_DEAD_LETTERS)},
         processes=[tuple(row) for row in taken.exec_driver_sql(READ_PROCESSES)],
         trouble=trouble,
+        refused={row[0]: row[1] for row in taken.exec_driver_sql(READ_REFUSED)},
+        desired={row[0]: row[1] for row in taken.exec_driver_sql(READ_DESIRED)},
+        types=[tuple(row) for row in taken.exec_driver_sql(READ_TYPES)],
+        quotas=[tuple(row) for row in taken.exec_driver_sql(READ_QUOTAS)],
+        taps=[tuple(row) for row in taken.exec_driver_sql(READ_TAPS)],
+        schedules={row[0]: row[1] for row in taken.exec_driver_sql(READ_SCHEDULES)},
+        tick_seconds=float(taken.exec_driver_sql(READ_TICK_AGE).scalar() or 0.0),
     )

@@ -7,8 +7,11 @@ import logging
 import orjson
 from flask import Blueprint, Response
 
+from app.admission.silence import SILENT
+from app.api.access import Access, open_to
 from app.api.services import services
 from app.api.state import read_state
+from app.scheduler.leader import LEASE_SECONDS
 from models.errors import StateStoreError
 from models.presence import PRESENCE_LOST_SECONDS
 
@@ -20,10 +23,13 @@ health = Blueprint("health", __name__)
 BROKER_SECONDS = 8
 
 READ_READINESS = f"""
-    SELECT (SELECT extract(epoch FROM now() - expires_at) + 6 FROM leaders
-            WHERE role = 'scheduler' AND expires_at > now()),
+    SELECT (SELECT extract(epoch FROM now() - expires_at) + {LEASE_SECONDS} FROM leaders
+            WHERE role = 'scheduler'),
            (SELECT extract(epoch FROM now() - broker_seen_at) FROM leaders
             WHERE role = 'scheduler'),
+           (SELECT extract(epoch FROM now() - broker_seen_at) FROM leaders
+            WHERE role = 'relief' AND expires_at > now()
+              AND EXISTS (SELECT 1 FROM leaders AS leader WHERE {SILENT})),
            (SELECT json_object_agg(pool, slots) FROM (
                 SELECT unnest(pools) AS pool, sum(slots) AS slots FROM processes
                 WHERE kind = 'worker' AND NOT draining
@@ -33,16 +39,23 @@ READ_READINESS = f"""
 
 
 @health.get("/healthz")
+@open_to(Access.PUBLIC)
 def get_health() -> Response:
     return Response(b'{"status":"ok"}', content_type="application/json")
 
 
 @health.get("/readyz")
+@open_to(Access.PUBLIC)
 def get_readiness() -> Response:
-    """Every check with what it found; 200 only if all of them pass."""
+    """Every check with what it found; 200 only if all of them pass.
+
+    Without a scheduler jobs are still run once a relief dispatches them: ready, but degraded.
+    """
     checks = read_checks()
     ready = all(check["ok"] for check in checks.values())
-    document = {"status": "ready" if ready else "not ready", "checks": checks}
+    degraded = checks.get("scheduler", {}).get("degraded", False)
+    status = ("degraded" if degraded else "ready") if ready else "not ready"
+    document = {"status": status, "checks": checks}
     return Response(orjson.dumps(document), 200 if ready else 503, content_type="application/json")
 
 
@@ -54,10 +67,15 @@ def read_checks() -> dict[str, dict[str, object]]:
     except StateStoreError as error:
         logger.warning("not ready: %s", error)
         return {"database": {"ok": False, "detail": "does not answer"}}
-    leader_age, broker_age, slots = row[0], row[1], row[2] or {}
+    leader_age, broker_age, relief_age, slots = row[0], row[1], row[2], row[3] or {}
+    leads = leader_age is not None and leader_age < LEASE_SECONDS
+    scheduler: dict[str, object] = {"ok": leads, "age_seconds": seconds(leader_age)}
+    if relief_age is not None:
+        scheduler |= {"ok": True, "degraded": True}
+        broker_age = relief_age
     checks: dict[str, dict[str, object]] = {
         "database": {"ok": True},
-        "scheduler": {"ok": leader_age is not None, "age_seconds": seconds(leader_age)},
+        "scheduler": scheduler,
         "broker": {
             "ok": broker_age is not None and broker_age < BROKER_SECONDS,
             "age_seconds": seconds(broker_age),

@@ -21,8 +21,15 @@ from app.admission.jitter import jittered_time
 from app.api.body import field_error, field_errors
 from app.api.schemas import SubmitJob, Timing
 from app.api.services import Services
-from app.errors import BlobStoreUnavailable, FieldError, IdempotencyKeyReused, ValidationFailed
+from app.errors import (
+    BlobStoreUnavailable,
+    FieldError,
+    IdempotencyKeyReused,
+    QueueDepthExceeded,
+    ValidationFailed,
+)
 from app.telemetry import current_traceparent
+from app.tenants.tenant import Tenant
 from models.blobs import INLINE_BYTES, BlobError, BlobStore, payload_key
 from models.ids import new_id
 from tasks.jobs.score_application import ApplicationPayload
@@ -90,8 +97,52 @@ def start_of(body: Timing) -> datetime | None:
     return jittered_time(body.execute_at, datetime.now(UTC), _chance, body.jitter, body.not_after)
 
 
-def take_in(house: Services, submissions: Sequence[Submission], key: Key | None) -> Admitted:
-    """Make the submissions of one request durable, together."""
+def take_in(
+    house: Services, tenant: Tenant, submissions: Sequence[Submission], key: Key | None
+) -> Admitted:
+    """Make the submissions of one request durable, all of them or none."""
+    submissions = house.pools_of_types.place(submissions)
+    entered = house.gate.enter(tenant, submissions)
+    joined = entered.full is None
+    try:
+        if entered.full is not None and not house.gate.repeats(tenant, key):
+            refused = house.gate.too_deep(tenant, entered.full)
+            house.gate.count(tenant, refused, len(submissions))
+            raise refused
+        admitted = make_durable(house, submissions, key)
+        joined = not admitted.repeated
+        return admitted
+    finally:
+        house.gate.settle(tenant, entered, joined=joined)
+
+
+def take_what_fits(
+    house: Services, tenant: Tenant, submissions: Sequence[Submission]
+) -> tuple[Admitted, dict[str, QueueDepthExceeded]]:
+    """Make those durable, together, that their lines take; the others by id, with the reason."""
+    submissions = house.pools_of_types.place(submissions)
+    entered = house.gate.enter(tenant, submissions)
+    try:
+        left, fitting = dict(entered.jobs), []
+        refused: dict[str, QueueDepthExceeded] = {}
+        for item in submissions:
+            left[item.pool] -= 1
+            if left[item.pool] >= 0:
+                fitting.append(item)
+            else:
+                refused[item.id] = house.gate.too_deep(tenant, item.pool)
+        if refused:
+            last = refused[next(reversed(refused))]
+            house.gate.count(tenant, last, len(refused))
+            if not fitting:
+                raise last
+        return make_durable(house, fitting, None), refused
+    finally:
+        house.gate.settle(tenant, entered)
+
+
+def make_durable(house: Services, submissions: Sequence[Submission], key: Key | None) -> Admitted:
+    """Write the submissions of one request, together."""
     large = [item.id for item in submissions if is_large(item.payload)]
     if large:
         submissions = put_payloads(house.blobs, submissions, set(large))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import orjson
 from flask import Blueprint, Response, request
 
+from app.api.access import Access, open_to
 from app.api.job_views import JOB_COLUMNS, job_document
 from app.api.query import (
     next_link,
@@ -36,8 +37,9 @@ LIST_DEAD_JOBS = page_statement(JOB_COLUMNS, dead=True)
 
 
 @job_list.get("/jobs")
+@open_to(Access.TENANT)
 def get_jobs() -> Response:
-    tenant_id = services().tenants.current_id()
+    tenant_id = services().tenants.current(request.environ).id
     refuse_parameters_besides(("status", "type", "pool", "limit", "cursor"))
     wanted = Filter(
         status=parse_choice("status", STATUSES), type=parse_name("type"), pool=parse_name("pool")

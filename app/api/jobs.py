@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 import orjson
 from flask import Blueprint, Response, request
 
+from app.api.access import Access, open_to
 from app.api.body import fit_body, read_document
 from app.api.cancelling import cancel_reply
 from app.api.idempotency import REPLAYED, parse_key
 from app.api.intake import job_submission, status_of, take_in
-from app.api.reply import FIRST_POLL_SECONDS, STATUS_HEADER, Reply, poll_reply
+from app.api.reply import FIRST_POLL_SECONDS, STATUS_HEADER, Reply, limit_headers, poll_reply
 from app.api.schemas import SubmitJob
 from app.api.services import Services, services
 from app.errors import NotFound
+from app.tenants.ownership import own
 from models.ids import parse_id
 
 if TYPE_CHECKING:
@@ -24,21 +26,24 @@ jobs = Blueprint("jobs", __name__)
 
 
 @jobs.post("/jobs")
+@open_to(Access.TENANT)
 def post_job() -> Response:
     return submit_job(services(), request.environ)
 
 
 @jobs.get("/jobs/<job_id>")
+@open_to(Access.TENANT)
 def get_job(job_id: str) -> Response:
     """Also answers HEAD, and 304 to a caller who knows the state already."""
     return read_job(services(), request.environ, job_id)
 
 
 @jobs.delete("/jobs/<job_id>")
+@open_to(Access.TENANT)
 def delete_job(job_id: str) -> Response:
     """Cancel it: at once if it waits, soon if it runs."""
     house = services()
-    tenant_id = house.tenants.current_id()
+    tenant_id = house.tenants.current(request.environ).id
     known = parse_id(job_id)
     if known is None:
         raise NotFound
@@ -47,15 +52,17 @@ def delete_job(job_id: str) -> Response:
 
 def submit_job(house: Services, environ: WSGIEnvironment) -> Response:
     """Parse, admit, 202."""
-    tenant_id = house.tenants.current_id()
+    tenant = house.tenants.current(environ)
+    allowance = house.gate.pass_rate(tenant)
     document = read_document(environ, house.body_limits)
-    submission = job_submission(house.types, tenant_id, fit_body(document, SubmitJob))
-    admitted = take_in(house, (submission,), parse_key(environ, document))
+    submission = job_submission(house.types, tenant.id, fit_body(document, SubmitJob))
+    admitted = take_in(house, tenant, (submission,), parse_key(environ, document))
     job_id, status = admitted.ids[0], status_of(submission, admitted)
     headers = {
         "Location": f"/jobs/{job_id}",
         "Retry-After": FIRST_POLL_SECONDS,
         STATUS_HEADER: status,
+        **limit_headers(allowance),
     }
     if admitted.repeated:
         headers[REPLAYED] = "true"
@@ -64,9 +71,7 @@ def submit_job(house: Services, environ: WSGIEnvironment) -> Response:
 
 def read_job(house: Services, environ: WSGIEnvironment, text: str) -> Response:
     """Find it if it is the caller's, say what changed."""
-    tenant_id = house.tenants.current_id()
+    tenant_id = house.tenants.current(environ).id
     job_id = parse_id(text)
-    view = house.views.job(job_id) if job_id else None
-    if view is None or view.tenant_id != tenant_id:
-        raise NotFound
+    view = own(house.views.job(job_id) if job_id else None, tenant_id)
     return poll_reply(view, environ)

@@ -15,6 +15,7 @@ import orjson
 from flask import Blueprint, Response, request
 from pydantic import TypeAdapter, ValidationError
 
+from app.api.access import Access, open_to
 from app.api.query import (
     bad_cursor,
     next_link,
@@ -87,8 +88,9 @@ class Cursor:
 
 
 @leaderboard.get("/leaderboard")
+@open_to(Access.TENANT)
 def get_leaderboard() -> Response:
-    tenant_id = services().tenants.current_id()
+    tenant_id = services().tenants.current(request.environ).id
     role, limit, cursor = parse_query()
     parameters: dict[str, Any] = {"tenant": tenant_id, "role": role, "limit": limit + 1}
     if cursor is not None:

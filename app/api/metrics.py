@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from flask import Blueprint, Response
 
+from app.api.access import Access, open_to
 from app.api.gauges import DEAD_LETTERS_COUNTED, STATES, Readings, read_gauges
 from app.api.services import services
 from app.api.state import read_state
@@ -18,6 +19,7 @@ Sample = tuple[tuple[tuple[str, str], ...], float]
 
 
 @metrics.get("/metrics")
+@open_to(Access.PUBLIC)
 def get_metrics() -> Response:
     with read_state() as taken:
         text = tell(read_gauges(taken), services().served_pools)
@@ -31,6 +33,9 @@ def tell(readings: Readings, served_pools: Iterable[str]) -> str:
         *jobs(readings, pools),
         *workers(readings, pools),
         *troubles(readings, pools),
+        *durations(readings),
+        *recurring(readings),
+        *quotas(readings),
     ]
     return "\n".join(lines) + "\n"
 
@@ -78,6 +83,12 @@ def jobs(readings: Readings, pools: Iterable[str]) -> Iterator[str]:
         ),
     )
     yield from family(
+        "fairline_refusals_total",
+        "counter",
+        "Submissions that were refused, by the code of the reason.",
+        by("code", readings.refused),
+    )
+    yield from family(
         "fairline_dead_letters",
         "gauge",
         f"Dead letters; no more than {DEAD_LETTERS_COUNTED} in all are counted.",
@@ -102,6 +113,12 @@ def workers(readings: Readings, pools: Iterable[str]) -> Iterator[str]:
             for pool, (size, busy) in slots.items()
             for state, value in (("busy", busy), ("free", max(0, size - busy)))
         ),
+    )
+    yield from family(
+        "fairline_desired_workers",
+        "gauge",
+        "Workers that a pool should have.",
+        by("pool", {pool: n for pool, n in sorted(readings.desired.items()) if pool in slots}),
     )
     yield from family(
         "fairline_db_pool",
@@ -148,6 +165,92 @@ def troubles(readings: Readings, pools: Iterable[str]) -> Iterator[str]:
         "gauge",
         "Retries granted in the last ten minutes.",
         [((), trouble.get("retry", {}).get("", 0))],
+    )
+    yield from family(
+        "fairline_wait_prediction_error_ratio",
+        "gauge",
+        "Mean error of predicted starts in the last hour, as a part of the wait.",
+        by("pool", trouble.get("forecast_error", {})),
+    )
+    yield from family(
+        "fairline_wait_predictions",
+        "gauge",
+        "Predictions that this is the mean of.",
+        by("pool", trouble.get("forecast", {})),
+    )
+    yield from family(
+        "fairline_express_degraded",
+        "gauge",
+        "1 while no scheduler lives and an API process dispatches, without fair share.",
+        [((), trouble.get("degraded", {}).get("", 0))],
+    )
+
+
+def durations(readings: Readings) -> Iterator[str]:
+    """How long job types take, and which were moved for it."""
+    yield from family(
+        "fairline_job_type_p95_seconds",
+        "gauge",
+        "What 95 in 100 recent runs of a job type do not exceed.",
+        by("type", {name: round(p95, 4) for name, p95, *_ in readings.types}),
+    )
+    yield from family(
+        "fairline_job_type_moved",
+        "gauge",
+        "1 for a job type that goes to another pool than the declared one.",
+        (
+            ((("type", name), ("from", declared), ("to", pool)), 1)
+            for name, _, declared, pool in readings.types
+            if pool != declared
+        ),
+    )
+
+
+def recurring(readings: Readings) -> Iterator[str]:
+    """Schedules and their ticks."""
+    yield from family(
+        "fairline_schedules",
+        "gauge",
+        "Schedules; one that has ended has no further tick.",
+        by("state", {s: readings.schedules.get(s, 0) for s in ("active", "paused", "ended")}),
+    )
+    yield from family(
+        "fairline_oldest_due_tick_age_seconds",
+        "gauge",
+        "How long the oldest due tick of a schedule waits to become a job.",
+        [((), round(readings.tick_seconds, 3))],
+    )
+
+
+def quotas(readings: Readings) -> Iterator[str]:
+    """What dependencies take, and what they refused."""
+    yield from family(
+        "fairline_quota_per_minute",
+        "gauge",
+        "What a dependency takes in a minute, declared or learned.",
+        (((("dependency", name), ("kind", kind)), most) for name, kind, most, _ in readings.quotas),
+    )
+    yield from family(
+        "fairline_quota_remaining",
+        "gauge",
+        "What the last answer of a dependency said is left.",
+        (
+            ((("dependency", name), ("kind", kind)), left)
+            for name, kind, _, left in readings.quotas
+            if left is not None
+        ),
+    )
+    yield from family(
+        "fairline_quota_closed",
+        "gauge",
+        "1 while a dependency that refused is not called.",
+        by("dependency", {name: int(closed or 0) for name, _, closed in readings.taps}),
+    )
+    yield from family(
+        "fairline_quota_refused_total",
+        "counter",
+        "Calls that a dependency refused for its quota.",
+        by("dependency", {name: refused for name, refused, _ in readings.taps}),
     )
 
 

@@ -11,6 +11,7 @@ from flask import Flask, Response
 from werkzeug.exceptions import HTTPException
 
 from app import errors
+from app.api.reply import Reply, limit_headers, whole_seconds
 from models.errors import StateStoreError
 
 logger = logging.getLogger(__name__)
@@ -22,6 +23,9 @@ STATUS: dict[type[errors.FairlineError], HTTPStatus] = {
     errors.PayloadTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     errors.RequestTimeout: HTTPStatus.REQUEST_TIMEOUT,
     errors.Unauthenticated: HTTPStatus.UNAUTHORIZED,
+    errors.Forbidden: HTTPStatus.FORBIDDEN,
+    errors.RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.QueueDepthExceeded: HTTPStatus.TOO_MANY_REQUESTS,
     errors.NotFound: HTTPStatus.NOT_FOUND,
     errors.Conflict: HTTPStatus.CONFLICT,
     errors.IdempotencyKeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -86,7 +90,7 @@ def problem(
 ) -> Response:
     """A problem document as a response."""
     body = document(status, code, detail, fields)
-    return Response(body, status.value, headers, content_type="application/problem+json")
+    return Reply(body, status.value, headers or {}, "application/problem+json")
 
 
 def register_problems(app: Flask) -> None:
@@ -117,6 +121,9 @@ def _ours(error: errors.FairlineError) -> Response:
         headers["WWW-Authenticate"] = "Bearer"
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    if isinstance(error, errors.Refused):
+        headers["Retry-After"] = str(whole_seconds(error.retry_seconds))
+        headers |= limit_headers(error.allowance)
     return problem(status, error.code, error.detail, error.errors, headers)
 
 

@@ -5,6 +5,7 @@ Werkzeug's own would parse and rewrite ``Location`` for every reply; ours are pa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from flask import Response
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
+    from app.admission.bucket import Allowance
     from app.api.job_views import View
 
 STATUS_HEADER = "Fairline-Status"
@@ -25,12 +27,35 @@ POLL_SECONDS = "1"
 class Reply(Response):
     """A JSON document, complete in memory."""
 
-    def __init__(self, body: bytes, status: int, headers: dict[str, str]) -> None:
-        super().__init__(body, status, headers, content_type="application/json")
+    def __init__(
+        self,
+        body: bytes,
+        status: int,
+        headers: dict[str, str],
+        content_type: str = "application/json",
+    ) -> None:
+        super().__init__(body, status, headers, content_type=content_type)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         start_response(self.status, self.headers.to_wsgi_list())
         return () if environ["REQUEST_METHOD"] == "HEAD" else self.response  # type: ignore[return-value]  # bytes were given
+
+
+def limit_headers(allowance: Allowance | None) -> dict[str, str]:
+    """``RateLimit`` and ``RateLimit-Policy`` (draft-ietf-httpapi-ratelimit-headers), if limited."""
+    if allowance is None:
+        return {}
+    limit = allowance.limit
+    reset = whole_seconds(allowance.reset_seconds)
+    return {
+        "RateLimit-Policy": f'"default";q={limit.quota};w={limit.window_seconds}',
+        "RateLimit": f'"default";r={allowance.remaining};t={reset}',
+    }
+
+
+def whole_seconds(seconds: float) -> int:
+    """As a header tells them: never less than one, or a client would come back at once."""
+    return max(1, math.ceil(seconds))
 
 
 def poll_reply(view: View, environ: WSGIEnvironment) -> Response:

@@ -11,8 +11,10 @@ from sqlalchemy import Engine
 
 if TYPE_CHECKING:
     from app.admission import Admission
+    from app.admission.gate import Gate
     from app.api.body import BodyLimits
     from app.api.identity import Tenants
+    from app.api.pools_of_types import PoolsOfTypes
     from app.api.views import Views
     from app.events import Watch
     from app.usage.pricing import Prices
@@ -25,6 +27,8 @@ class Services:
     """The parts of one API process."""
 
     engine: Engine
+    #: Rate and depth of what tenants submit.
+    gate: Gate
     admission: Admission
     views: Views
     tenants: Tenants
@@ -37,6 +41,8 @@ class Services:
     #: How long a read may take before the caller hears 503.
     read_seconds: float
     served_pools: tuple[str, ...]
+    #: Where new jobs of a type go.
+    pools_of_types: PoolsOfTypes
     #: Server-sent events.
     events: Watch
 

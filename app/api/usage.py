@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 from flask import Blueprint, Response, request
 
+from app.api.access import Access, open_to
 from app.api.query import refuse_parameters_besides, refused
 from app.api.reply import Reply
 from app.api.services import services
@@ -28,10 +29,11 @@ MOST_DAYS = 366
 
 
 @usage.get("/tenant/usage")
+@open_to(Access.TENANT)
 def get_usage() -> Response:
     """From the first of this month until today unless asked otherwise."""
     house = services()
-    tenant_id = house.tenants.current_id()
+    tenant_id = house.tenants.current(request.environ).id
     refuse_parameters_besides(("from", "to"))
     today = datetime.now(UTC).date()
     last = parse_day("to", today)

@@ -29,7 +29,7 @@ from kombu.exceptions import ChannelError
 from kombu.transport import filesystem as kombu_filesystem
 from kombu.utils.json import dumps, loads
 
-from models.pools import POOLS
+from models.pools import is_job_queue
 
 #: A queue of anything but jobs that was not read for so long gets nothing more.
 SILENT_SECONDS = 30.0
@@ -48,7 +48,7 @@ class Channel(kombu_filesystem.Channel):
     def _put(  # type: ignore[override]  # kombu's own classes disagree on the name
         self, queue: str, payload: Any, **_: Any
     ) -> None:
-        if queue not in POOLS and not self._is_read(queue):
+        if not is_job_queue(queue) and not self._is_read(queue):
             self._purge(queue)
             return
         name = f"{time.time_ns():020d}-{uuid.uuid4().hex}"

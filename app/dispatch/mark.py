@@ -2,60 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Engine
 
+from app.fairshare import Grant
 from app.scheduler.leader import STILL_LEADER
+from models.arrays import plain_array, text_array
 from models.pools import lease_interval_sql
 from models.session import connection
 
-#: Within a pool higher priority first, then first in, first out; what is too late expires.
-#: The line has a lane for each dependency. A lane whose circuit is not closed is left out, or
-#: gives as many probes as it may, however long it is: each lane is one walk along the index.
-#: Only a tenant that is left out or singled out costs more, by what stands in front of others.
+#: Each tenant has a line in each pool, with a lane for each dependency: one short walk along
+#: the index for a lane, however long it is and however many there are. Inside a tenant higher
+#: priority first, then first in, first out, across its lanes; what is too late expires.
+#: Rows are locked lane by lane, and each lane is one session's: the leader's.
 #: Status as text in the update: see CLAIM.
-MARK = f"""
-    WITH RECURSIVE lane AS (
-        (SELECT dependency FROM jobs WHERE status = 'queued' AND pool = %(pool)s
-         ORDER BY dependency LIMIT 1)
-        UNION ALL
-        SELECT (SELECT dependency FROM jobs
-                WHERE status = 'queued' AND pool = %(pool)s AND dependency > lane.dependency
-                ORDER BY dependency LIMIT 1)
-        FROM lane WHERE lane.dependency IS NOT NULL
-    ), open AS (
-        SELECT lane.dependency, least(%(room)s, coalesce(held.room, %(room)s)) AS room
-        FROM lane LEFT JOIN unnest(%(lanes)s::text[], %(rooms)s::int[])
-            AS held (dependency, room) USING (dependency)
-        WHERE lane.dependency IS NOT NULL AND {STILL_LEADER}
-    ), candidate AS (
-        SELECT job.id, job.priority FROM open, LATERAL (
+MARK_LANES = f"""
+    WITH candidate AS (
+        SELECT lane.tenant_id, lane.jobs, job.id, job.priority
+        FROM (
+            SELECT * FROM unnest(%(tenants)s::bigint[], %(lanes)s::text[], %(rooms)s::int[],
+                                 %(jobs)s::int[]) AS lane (tenant_id, dependency, room, jobs)
+            WHERE {{condition}}
+        ) AS lane, LATERAL (
             SELECT id, priority FROM jobs
-            WHERE status = 'queued' AND pool = %(pool)s AND dependency = open.dependency
-              AND tenant_id <> ALL (%(without)s::bigint[])
-              AND (%(only)s::bigint IS NULL OR tenant_id = %(only)s::bigint)
+            WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = lane.tenant_id
+              AND dependency = lane.dependency
             ORDER BY priority DESC, id
-            LIMIT open.room
+            LIMIT lane.room
             FOR UPDATE SKIP LOCKED
         ) AS job
     ), picked AS (
-        SELECT id FROM candidate ORDER BY priority DESC, id LIMIT %(room)s
+        SELECT id FROM (
+            SELECT id, jobs,
+                   row_number() OVER (PARTITION BY tenant_id ORDER BY priority DESC, id) AS place
+            FROM candidate) AS placed
+        WHERE place <= jobs
     )
     UPDATE jobs AS job
     SET status = CASE WHEN job.not_after < now() THEN 'expired'::job_status
                       ELSE 'dispatched'::job_status END,
         finished_at = CASE WHEN job.not_after < now() THEN now() END,
         lease = job.lease + 1,
+        slice = %(slice)s,
         dispatched_at = CASE WHEN job.not_after < now() THEN job.dispatched_at ELSE now() END,
         lease_expires_at = CASE WHEN job.not_after < now() THEN NULL
                                 ELSE now() + {lease_interval_sql("job.pool")} END
     FROM picked
     WHERE job.id = picked.id AND job.status::text = 'queued'
-    RETURNING job.id::text, job.lease, job.type, job.pool, job.status = 'dispatched',
-              job.priority
+    RETURNING job.id::text, job.lease, job.type, job.pool, job.tenant_id, job.dependency,
+              job.slice, job.priority, job.status = 'dispatched'
 """
+MARK = MARK_LANES.format(condition=STILL_LEADER)
 
 #: A message that was never sent: back to its place in the line, nothing spent.
 #: Status as text: see CLAIM.
@@ -74,38 +74,79 @@ class Dispatch(NamedTuple):
     lease: int
     type: str
     pool: str
+    tenant_id: int = 0
+    #: Its lane.
+    dependency: str = ""
+    #: Queue beside the pool's own; empty if it goes to everybody's workers.
+    slice: str = ""
+
+    @property
+    def queue(self) -> str:
+        """Where the message goes."""
+        return f"{self.pool}.{self.slice}" if self.slice else self.pool
+
+
+class Marked(NamedTuple):
+    """What a mark gave."""
+
+    #: In the order they should be sent: the tenants' jobs in turn, as their numbers are.
+    dispatches: list[Dispatch]
+    #: Lanes that gave fewer than they were asked for.
+    emptied: list[tuple[int, str]]
 
 
 def mark(
     engine: Engine,
     pool: str,
-    room: int,
+    grants: Sequence[Grant],
     epoch: int,
-    lanes: Mapping[str, int] | None = None,
-    without: Collection[int] = (),
-    only: int | None = None,
-) -> list[Dispatch]:
-    """Mark the next jobs of a pool, at most ``room``; higher priority first, then oldest.
-
-    ``lanes`` limits dependencies to so many jobs, 0 for an open circuit; ``without`` names
-    tenants that get nothing now, ``only`` the one that gets all.
-    """
-    held = dict(lanes or {})
+    slice_name: str = "",
+    statement: str = MARK,
+) -> Marked:
+    """Mark what each tenant was granted, as far as it is there."""
+    asked = [(grant, lane, room) for grant in grants for lane, room in grant.lanes.items()]
     with connection(engine) as taken:
         rows = taken.exec_driver_sql(
-            MARK,
+            statement,
             {
                 "pool": pool,
-                "room": room,
+                "slice": slice_name,
                 "epoch": epoch,
-                "lanes": list(held),
-                "rooms": list(held.values()),
-                "without": list(without),
-                "only": only,
+                "tenants": plain_array([grant.tenant_id for grant, _, _ in asked]),
+                "lanes": text_array([lane for _, lane, _ in asked]),
+                "rooms": plain_array([room for _, _, room in asked]),
+                "jobs": plain_array([grant.jobs for grant, _, _ in asked]),
             },
         ).all()
-    rows = sorted(rows, key=lambda row: (-row[5], row[0]))
-    return [Dispatch(*row[:4]) for row in rows if row[4]]
+    given = Counter(row[4] for row in rows)
+    by_lane = Counter((row[4], row[5]) for row in rows)
+    # A tenant that got all it was granted may have more in any of its lanes.
+    emptied = [
+        (grant.tenant_id, lane)
+        for grant, lane, room in asked
+        if given[grant.tenant_id] < grant.jobs and by_lane[grant.tenant_id, lane] < room
+    ]
+    rows = sorted(rows, key=lambda row: (-row[7], row[0]))
+    return Marked(in_turn([Dispatch(*row[:7]) for row in rows if row[8]]), emptied)
+
+
+def in_turn(dispatches: Iterable[Dispatch]) -> list[Dispatch]:
+    """The tenants' jobs interleaved: who has twice as many comes twice as often.
+
+    The order of each tenant's own jobs is kept.
+    """
+    listed = list(dispatches)
+    totals = Counter(dispatch.tenant_id for dispatch in listed)
+    if len(totals) <= 1:
+        return listed
+    places: Counter[int] = Counter()
+    keyed = []
+    for dispatch in listed:
+        tenant_id = dispatch.tenant_id
+        keyed.append(((places[tenant_id] + 0.5) / totals[tenant_id], tenant_id, dispatch))
+        places[tenant_id] += 1
+    keyed.sort(key=lambda entry: entry[:2])
+    return [entry[2] for entry in keyed]
 
 
 def release(engine: Engine, dispatches: Sequence[Dispatch]) -> None:
@@ -116,7 +157,7 @@ def release(engine: Engine, dispatches: Sequence[Dispatch]) -> None:
         taken.exec_driver_sql(
             RELEASE,
             {
-                "ids": [dispatch.id for dispatch in ordered],
-                "leases": [dispatch.lease for dispatch in ordered],
+                "ids": plain_array([dispatch.id for dispatch in ordered]),
+                "leases": plain_array([dispatch.lease for dispatch in ordered]),
             },
         )

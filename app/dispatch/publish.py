@@ -8,7 +8,6 @@ alarm or silent is :class:`BrokerUnavailable`, and the caller releases the rows.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import time
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
-from kombu import Connection
+from kombu import Connection, Queue
 from kombu.exceptions import KombuError
 
 from app.dispatch.mark import Dispatch
@@ -38,16 +37,17 @@ class Publisher:
         self._sent = 0
         self._unconfirmed: set[int] = set()
         self._refused = False
+        #: Queues of slices that this connection has declared.
+        self._slices: dict[str, Queue] = {}
 
     def publish(self, dispatches: Sequence[Dispatch], workers: int = 1) -> None:
         """Send the references and wait until the broker has confirmed all of them."""
         try:
             self._open()
-            for dispatch_type, group in itertools.groupby(dispatches, lambda d: (d.type, d.pool)):
-                name, pool = dispatch_type
-                most = POOLS[pool].refs_per_message if pool in POOLS else 1
-                for pack in packs(list(group), most, workers):
-                    self._send(name, pool, pack)
+            for group in by_destination(dispatches):
+                pool = POOLS.get(group[0].pool)
+                for pack in packs(group, pool.refs_per_message if pool else 1, workers):
+                    self._send(pack)
             self._await_confirms()
         except self._errors() as error:
             self.close()
@@ -74,6 +74,7 @@ class Publisher:
         """Drop the connection without waiting for a broker that may be gone."""
         connection, self._connection, self._channel = self._connection, None, None
         self._unconfirmed.clear()
+        self._slices.clear()
         self._refused = False
         if connection is not None:
             # Whatever state it is in, it is to be forgotten.
@@ -106,21 +107,38 @@ class Publisher:
         self._sent = 0
         self._producer = self._celery.amqp.Producer(self._channel, auto_declare=False)
 
-    def _send(self, name: str, pool: str, pack: Sequence[Dispatch]) -> None:
+    def _send(self, pack: Sequence[Dispatch]) -> None:
+        first = pack[0]
         self._celery.send_task(
-            name,
+            first.type,
             args=([[dispatch.id, dispatch.lease] for dispatch in pack],),
             # What Flower shows; Celery's own way of finding it costs a quarter of a publish.
             argsrepr=f"({len(pack)} job{'s' if len(pack) > 1 else ''})",
             kwargsrepr="{}",
-            task_id=pack[0].id,
-            queue=pool,
+            task_id=first.id,
+            queue=self._slice_queue(first) if first.slice else first.pool,
             producer=self._producer,
             retry=False,
         )
         if self._confirms:
             self._sent += 1
             self._unconfirmed.add(self._sent)
+
+    def _slice_queue(self, dispatch: Dispatch) -> Queue:
+        """The queue of a slice: as its pool's, and not listed anywhere. Made sure of once."""
+        queue = self._slices.get(dispatch.queue)
+        if queue is None:
+            shared = self._celery.amqp.queues[dispatch.pool]
+            queue = Queue(
+                dispatch.queue,
+                shared.exchange,
+                routing_key=dispatch.queue,
+                durable=True,
+                queue_arguments=shared.queue_arguments,
+            )
+            queue(self._channel).declare()
+            self._slices[dispatch.queue] = queue
+        return queue
 
     def _await_confirms(self) -> None:
         deadline = time.monotonic() + self._timeout_seconds
@@ -147,3 +165,14 @@ class Publisher:
         # OperationalError, which is none of the known ones.
         known = (*connection.connection_errors, *connection.channel_errors) if connection else ()
         return (OSError, KombuError, *known)
+
+
+def by_destination(dispatches: Sequence[Dispatch]) -> list[list[Dispatch]]:
+    """Jobs that may share a message: of one type, for one queue. Others keep their order."""
+    groups: dict[tuple[str, ...], list[Dispatch]] = {}
+    for dispatch in dispatches:
+        pool = POOLS.get(dispatch.pool)
+        alone = pool is None or pool.refs_per_message == 1
+        key = (dispatch.id,) if alone else (dispatch.type, dispatch.queue)
+        groups.setdefault(key, []).append(dispatch)
+    return list(groups.values())

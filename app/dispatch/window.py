@@ -10,10 +10,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-#: Rounds of work that a pool has at hand: one running, one waiting.
-ROUNDS = 2
-#: Work that must be at hand to bridge one turn of the scheduler, however short the jobs.
-BRIDGE_SECONDS = 0.5
+#: Work waits at the broker for as long as the scheduler may need to bring more: its turn, the
+#: message and the claim.
+BRIDGE_SECONDS = 0.1
+#: From this length of a job on none has to wait there: the moment until the next one comes is
+#: lost on it. In between the part of a round that waits falls evenly.
+LONG_SECONDS = 10.0
 #: Never more than this many jobs of a pool in flight.
 CEILING = 5000
 
@@ -21,10 +23,23 @@ T = TypeVar("T")
 
 
 def window(slots: int, ended_per_second: float) -> int:
-    """Jobs of a pool that may be in flight, with ``slots`` alive and this rate of endings."""
+    """Jobs of a pool that may be in flight, with ``slots`` alive and this rate of endings.
+
+    As many as there are slots, and a reserve. What is in it is ahead of whoever comes next, so
+    it is as small as it may be: a second round for jobs of a moment, hardly any for long ones,
+    where slots that fall free together cost less than the wait of a newcomer.
+    """
     if slots <= 0:
         return 0
-    return min(CEILING, max(slots * ROUNDS, math.ceil(ended_per_second * BRIDGE_SECONDS)))
+    if ended_per_second <= 0:  # nothing is known yet
+        return min(CEILING, 2 * slots)
+    seconds = slots / ended_per_second
+    if seconds <= BRIDGE_SECONDS:
+        reserve = ended_per_second * BRIDGE_SECONDS
+    else:
+        part = (LONG_SECONDS - seconds) / (LONG_SECONDS - BRIDGE_SECONDS)
+        reserve = slots * max(0.0, part)
+    return min(CEILING, slots + max(1, math.ceil(reserve)))
 
 
 def smoothed_rate(rate: float, ended: int, seconds: float) -> float:

@@ -33,11 +33,13 @@ class Stream:
     A plain lock is the bell: there is one waiter, and thousands of these in a process.
     """
 
-    __slots__ = ("_bell", "_ended", "_taken", "_waiting", "wire")
+    __slots__ = ("_bell", "_ended", "_taken", "_waiting", "key", "wire")
 
     def __init__(self, wire: socket.socket | None = None) -> None:
         #: The client's connection, where the server gives it away.
         self.wire = wire
+        #: The API key that opened it, by its short part; empty: none did.
+        self.key = ""
         self._waiting: deque[bytes] = deque([OPENING])
         self._ended = False
         #: When the reader last took something.

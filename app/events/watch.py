@@ -16,18 +16,19 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
 from sqlalchemy import Engine
 
-from app.errors import FieldError, NotFound, TooManyStreams, ValidationFailed
+from app.errors import FieldError, TooManyStreams, ValidationFailed
 from app.events.feed import PAGE, FeedEnd, Place, read_ends, read_entries
 from app.events.job_state import UNSEEN, JobState, read_changed
 from app.events.message import OPENING
 from app.events.position import parse_position
 from app.events.stream import FeedStream, JobStream, Stream, prepare
+from app.tenants.ownership import own
 from models.errors import StateStoreError
 from models.group_commit import GroupCommit
 
@@ -87,21 +88,25 @@ class Watch:
         return self._count
 
     def open_job(
-        self, tenant_id: int, job_id: str, known: str | None, wire: socket.socket | None = None
+        self,
+        tenant_id: int,
+        job_id: str,
+        known: str | None,
+        wire: socket.socket | None = None,
+        key: str = "",
     ) -> Iterator[bytes] | None:
         """The stream of one job for a client that knows the version ``known``.
 
         None if it has ended and the client knows: there is nothing more to come.
         """
-        state = self._states.submit(job_id, self._read_seconds)
-        if state is None or state.tenant_id != tenant_id:
-            raise NotFound
+        state = own(self._states.submit(job_id, self._read_seconds), tenant_id)
         if state.status.terminal:
             if state.version == known:
                 return None
             return iter([OPENING + state.told_after("")])
         self._have_room()
         stream = JobStream(job_id, state.version, wire)
+        stream.key = key
         if state.version != known:
             stream.tell(state.told_after(""))
         return self._serve_job(stream, state.mark)
@@ -112,6 +117,7 @@ class Watch:
         last_event_id: str | None,
         job_type: str | None = None,
         wire: socket.socket | None = None,
+        key: str = "",
     ) -> Iterator[bytes]:
         """The tenant's feed, from after ``last_event_id`` or from now on."""
         position = None if last_event_id is None else parse_position(last_event_id)
@@ -121,16 +127,28 @@ class Watch:
                 errors=(FieldError("Last-Event-ID", "is not one this server gave out"),)
             )
         self._have_room()
-        return self._serve_feed(FeedStream(tenant_id, position or end.position, job_type, wire))
+        stream = FeedStream(tenant_id, position or end.position, job_type, wire)
+        stream.key = key
+        return self._serve_feed(stream)
+
+    def end_of_keys(self, keys: Collection[str]) -> None:
+        """End the streams that these keys opened: they were revoked."""
+        with self._changing:
+            for stream in self._streams():
+                if stream.key in keys:
+                    stream.end()
 
     def close(self) -> None:
         """End all streams at once; their clients go on elsewhere."""
         with self._changing:
             self._closed.set()
             self._somebody.set()
-            watched = [stream for job in self._jobs.values() for stream in job.streams]
-            for stream in (*watched, *self._feeds):
+            for stream in self._streams():
                 stream.end()
+
+    def _streams(self) -> list[Stream]:
+        watched = [stream for job in self._jobs.values() for stream in job.streams]
+        return [*watched, *self._feeds]
 
     def _have_room(self) -> None:
         if self._count >= self._most_streams:

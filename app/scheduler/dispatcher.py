@@ -1,4 +1,8 @@
-"""Dispatcher: the line of each pool flows to the broker, bounded by the window.
+"""Dispatcher: the lines of each pool flow to the broker by fair share, bounded by the window.
+
+Each turn the pure :class:`app.fairshare.FairLine` says how many jobs of whom, one statement
+marks them, and what they will probably cost is charged (:mod:`app.scheduler.shares` puts
+that right once it is known).
 
 It also keeps the express lane: while a pool has no line, the API may dispatch in the
 request, up to a credit of free slots. What is held back (see :mod:`app.scheduler.holds`)
@@ -8,15 +12,21 @@ makes no line: it stands aside and closes no lane.
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, Engine
 
+from app.classify.estimates import Estimates
 from app.dispatch.mark import Dispatch, mark, release
 from app.dispatch.publish import Publisher
 from app.dispatch.window import window
 from app.errors import BrokerUnavailable
+from app.fairshare import free_slots
 from app.scheduler.leader import STILL_LEADER, Leader
-from app.scheduler.pools import Pools, PoolState, others_queued
+from app.scheduler.lines import Lines, PoolLine
+from app.scheduler.pools import Pools, PoolState, Slice
+from app.scheduler.taps import Taps
 from models.pools import POOLS
 from models.session import connection
 
@@ -24,8 +34,16 @@ logger = logging.getLogger(__name__)
 
 #: Jobs marked and published in one go.
 BATCH = 500
+#: Slot-seconds of jobs that a tenant may get in a row: ten jobs of one tenant cost less than ten
+#: jobs of ten, and nobody notices a twentieth of a second.
+QUANTUM_SECONDS = 0.05
+#: A tenant that has fewer jobs than it was granted leaves room; it is given to others at once,
+#: but not for ever.
+PASSES = 3
 #: Pause between two looks for a broker that is away.
 BROKER_RETRY_SECONDS = 0.5
+#: Pause between two looks at every lane because the counts say that somebody waits.
+SWEEP_PAUSE_SECONDS = 1.0
 #: A permission is renewed this often even if nothing changed.
 GRANT_SECONDS = 1.0
 
@@ -39,59 +57,146 @@ GRANT = f"""
 class Dispatcher:
     """Keeps every pool supplied from its line."""
 
-    def __init__(self, engine: Engine, leader: Leader, publisher: Publisher, pools: Pools) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        leader: Leader,
+        publisher: Publisher,
+        pools: Pools,
+        lines: Lines,
+        estimates: Estimates,
+        taps: Taps,
+    ) -> None:
         self._engine = engine
         self._leader = leader
         self._publisher = publisher
         self._pools = pools
+        self._lines = lines
+        self._estimates = estimates
+        self._taps = taps
         self._granted: dict[str, float] = {}
         self._broker_due = 0.0
         self._broker_away = False
+        self._sweep_due = 0.0
 
     def run_once(self, now: float) -> int:
         """Dispatch what the windows have room for; how many."""
         if not self._reach_broker(now):
             return 0
+        self._lines.listen(now, self._pools.holds(now).tenants)
         dispatched = 0
         for pool in self._pools.read(now):
-            room = window(pool.slots, pool.ended_per_second) - pool.in_flight
-            if pool.queued > 0 and room > 0:
-                dispatched += self._dispatch(pool, min(room, BATCH), now)
+            if pool.queued > 0:
+                dispatched += self._serve(pool, now)
             self._grant(pool, now)
         return dispatched
 
-    def _dispatch(self, pool: PoolState, room: int, now: float) -> int:
-        """Mark, then publish. Dying in between loses a message, which the reaper finds."""
-        dispatches = self._mark(pool, room, now)
-        if not dispatches:
-            return 0
-        try:
-            self._publisher.publish(dispatches, pool.workers)
-        except BrokerUnavailable as error:
-            release(self._engine, dispatches)
-            self._lose_broker(now, error)
-            return 0
-        self._leader.broker_seen = True
-        return len(dispatches)
+    def _serve(self, pool: PoolState, now: float) -> int:
+        """Slices first: who has workers of its own needs less of everybody's."""
+        self._lines.refresh_caps(pool.name)
+        served = 0
+        slices = self._pools.slices(pool.name, now)
+        if slices:
+            in_flight = self._pools.in_slices(pool.name)
+            for piece in slices:
+                room = window(piece.slots, 0.0) - in_flight.get(piece.name, 0)
+                if room > 0 and not self._broker_away:
+                    served += self._dispatch(pool, min(room, BATCH), now, piece)[0]
+        free_elsewhere = any(piece.name == "free" for piece in slices)
+        room = min(BATCH, window(pool.slots, pool.ended_per_second) - pool.in_flight)
+        for _ in range(PASSES):
+            if room <= 0 or self._broker_away:
+                break
+            given, again = self._dispatch(pool, room, now, free_elsewhere=free_elsewhere)
+            served += given
+            room -= given
+            if not again:
+                break
+        return served
 
-    def _mark(self, pool: PoolState, room: int, now: float) -> list[Dispatch]:
-        """Mark what is not held. Holds are read for each pool: probes count over all of them.
+    def _dispatch(
+        self,
+        pool: PoolState,
+        room: int,
+        now: float,
+        piece: Slice | None = None,
+        free_elsewhere: bool = False,
+    ) -> tuple[int, bool]:
+        """Allocate, mark, publish; how many, and whether lines turned out to be shorter.
 
-        A throttled tenant comes first with its one job: finding it may mean a walk along the
-        whole line, which is made once a job and not once a turn.
+        Dying in between loses messages, which the reaper finds.
         """
-        epoch = self._leader.epoch or 0
-        holds = self._pools.holds(now)
-        throttled = holds.tenants.get(pool.name, {})
-        marked: list[Dispatch] = []
-        for tenant_id, tenant in throttled.items():
-            left = min(tenant.room, room - len(marked))
-            if left > 0 and tenant.queued > 0:
-                marked += mark(self._engine, pool.name, left, epoch, holds.lanes, only=tenant_id)
-        left = room - len(marked)
-        if left > 0 and others_queued(pool, holds) > 0:
-            marked += mark(self._engine, pool.name, left, epoch, holds.lanes, without=throttled)
-        return marked
+        line = self._lines[pool.name]
+        # Read for each pool: probes and quotas count over all of them.
+        held = self._pools.holds(now).lanes
+        if piece is not None:
+            grants = line.fair.allocate_slice(room, piece.tenant_id, held)
+        else:
+            most_free = 0 if free_elsewhere else free_slots(pool.slots)
+            grants = line.fair.allocate(
+                room,
+                slots=pool.slots,
+                held=held,
+                most_free=most_free,
+                quantum=QUANTUM_SECONDS,
+            )
+            self._look_around(pool, line, sum(grant.jobs for grant in grants) < room, held, now)
+        if not grants:
+            return 0, False
+        name = piece.name if piece else ""
+        marked = mark(self._engine, pool.name, grants, self._leader.epoch or 0, name)
+        for tenant_id, lane in marked.emptied:
+            line.fair.empty(tenant_id, lane)
+        if not marked.dispatches:
+            return 0, bool(marked.emptied)
+        charged = self._charge(line, marked.dispatches, now)
+        try:
+            self._publisher.publish(marked.dispatches, piece.workers if piece else pool.workers)
+        except BrokerUnavailable as error:
+            self._take_back(line, marked.dispatches, charged)
+            self._lose_broker(now, error)
+            return 0, False
+        self._leader.broker_seen = True
+        return len(marked.dispatches), bool(marked.emptied)
+
+    def _look_around(
+        self, pool: PoolState, line: PoolLine, idle: bool, held: Mapping[str, int], now: float
+    ) -> None:
+        """Without contention nobody owes anybody; and a line that nobody rang for is found."""
+        # Who waits for a quota competes for it: forgiven debts would give it to anybody.
+        if idle and not line.fair.waiting(held.keys() - self._taps.limited):
+            line.fair.rest()
+        if not line.fair.lanes and now >= self._sweep_due:
+            self._sweep_due = now + SWEEP_PAUSE_SECONDS
+            self._lines.sweep_now()
+
+    def _charge(
+        self, line: PoolLine, dispatches: Sequence[Dispatch], now: float
+    ) -> dict[int, list[float]]:
+        """Charge the estimates to the tenants and the jobs to the quotas."""
+        charged: dict[int, list[float]] = {}
+        for each in dispatches:
+            seconds = self._estimates.seconds(each.type, each.pool, now)
+            charged.setdefault(each.tenant_id, []).append(seconds)
+        for tenant_id, seconds_each in charged.items():
+            line.fair.dispatched(tenant_id, seconds_each)
+            line.started[tenant_id] = line.started.get(tenant_id, 0) + len(seconds_each)
+            line.flying.add(tenant_id)
+            if tenant_id in line.free:
+                line.free_flying.add(tenant_id)
+        for lane, jobs in Counter(each.dependency for each in dispatches).items():
+            self._taps.spend(lane, jobs)
+        return charged
+
+    def _take_back(
+        self, line: PoolLine, dispatches: Sequence[Dispatch], charged: Mapping[int, list[float]]
+    ) -> None:
+        release(self._engine, dispatches)
+        for tenant_id, seconds_each in charged.items():
+            line.fair.returned(tenant_id, seconds_each)
+            line.started[tenant_id] -= len(seconds_each)
+        for lane, jobs in Counter(each.dependency for each in dispatches).items():
+            self._taps.give_back(lane, jobs)
 
     def _grant(self, pool: PoolState, now: float) -> None:
         """Open the express lane for the free slots, or close it while there is a line."""

@@ -1,18 +1,20 @@
 """Holds: what the dispatcher must leave in the line for now.
 
-Lanes of dependencies whose circuit is not closed, and tenants whose jobs keep killing the
-workers of a pool. Both are rows that the Warden writes; here they are only read.
+Lanes of dependencies whose circuit is not closed or whose quota is spent, and tenants whose
+jobs keep killing the workers of a pool. The first and the last are rows that the Warden
+writes; here they are only read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from sqlalchemy import Engine
 
 from models.presence import PRESENCE_SECONDS
 from models.session import connection
-from tasks.retry import throttle
 from tasks.retry.circuit import PROBES
 
 #: Circuits and verdicts change by the second, not by the turn.
@@ -29,28 +31,18 @@ READ_HOLDS = f"""
         ELSE {PROBES} - (
             SELECT count(*) FROM jobs
             WHERE status IN ('dispatched', 'running') AND jobs.dependency = circuits.dependency
-              AND dispatched_at >= circuits.changed_at) END, 0
+              AND dispatched_at >= circuits.changed_at) END
     FROM circuits WHERE state <> 'closed'
     UNION ALL
-    SELECT 'tenant', tenant.pool, tenant.id,
-           {throttle.IN_FLIGHT} - coalesce(sum(counts.dispatched + counts.running), 0),
-           coalesce(sum(counts.queued), 0)
-    FROM verdicts, LATERAL (SELECT split_part(name, ':', 1)::bigint, split_part(name, ':', 2))
-        AS tenant (id, pool)
-    LEFT JOIN job_counts AS counts ON counts.tenant_id = tenant.id AND counts.pool = tenant.pool
-    WHERE verdicts.kind = 'throttle'
-    GROUP BY tenant.pool, tenant.id
+    SELECT 'tenant', split_part(name, ':', 2), split_part(name, ':', 1)::bigint, 0
+    FROM verdicts WHERE kind = 'throttle'
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Throttled:
-    """A tenant under throttle in one pool."""
+class Rooms(Protocol):
+    """Jobs that dependencies with a quota take now."""
 
-    #: Jobs that it may still have in flight.
-    room: int
-    #: Jobs that it has in the line.
-    queued: int
+    def rooms(self, now: float) -> Mapping[str, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +52,38 @@ class Holds:
     #: Jobs that each held lane may still give; 0 for an open circuit.
     lanes: dict[str, int] = field(default_factory=dict)
     #: Throttled tenants by pool.
-    tenants: dict[str, dict[int, Throttled]] = field(default_factory=dict)
+    tenants: dict[str, set[int]] = field(default_factory=dict)
 
 
 class HoldReader:
     """Reads the holds, not more often than they change."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, quotas: Rooms | None = None) -> None:
         self._engine = engine
+        self._quotas = quotas
         self._due = 0.0
         self._holds = Holds()
 
     def read(self, now: float) -> Holds:
-        """The holds in force; probes and throttled tenants are counted afresh each time."""
-        if now >= self._due or self._holds.lanes or self._holds.tenants:
+        """The holds in force; probes and quotas are counted afresh each time."""
+        if now >= self._due or self._holds.lanes:
             self._holds = self._look()
             self._due = now + READ_SECONDS
-        return self._holds
+        rooms = self._quotas.rooms(now) if self._quotas else {}
+        if not rooms:
+            return self._holds
+        lanes = dict(self._holds.lanes)
+        for dependency, room in rooms.items():
+            lanes[dependency] = min(room, lanes.get(dependency, room))
+        return Holds(lanes, self._holds.tenants)
 
     def _look(self) -> Holds:
         holds = Holds()
         with connection(self._engine) as taken:
             rows = taken.exec_driver_sql(READ_HOLDS).all()
-        for kind, name, tenant_id, room, queued in rows:
+        for kind, name, tenant_id, room in rows:
             if kind == "lane":
                 holds.lanes[name] = max(0, int(room))
             else:
-                found = Throttled(max(0, int(room)), int(queued))
-                holds.tenants.setdefault(name, {})[tenant_id] = found
+                holds.tenants.setdefault(name, set()).add(tenant_id)
         return holds

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
 from app.dispatch.window import smoothed_rate
-from app.scheduler.holds import HoldReader, Holds
+from app.scheduler.holds import HoldReader, Holds, Rooms
+from app.scheduler.lines import Lines
 from models.pools import POOLS
 from models.presence import PRESENCE_LOST_SECONDS
 from models.session import connection
 
 #: The rate of endings is taken over this long: ten that end in step are no rate of hundreds.
 RATE_SECONDS = 1.0
+#: Workers of slices are looked for this often.
+SLICES_SECONDS = 0.5
 
 READ_POOLS = f"""
     SELECT pool.name, coalesce(counts.queued, 0), coalesce(counts.dispatched, 0),
            coalesce(counts.running, 0), coalesce(counts.ended, 0),
-           coalesce(alive.slots, 0), coalesce(alive.workers, 0), coalesce(lane.credit, -1)
+           coalesce(alive.slots, 0), coalesce(alive.workers, 0), coalesce(lane.credit, -1),
+           (SELECT count(*) FROM jobs
+            WHERE status IN ('dispatched', 'running') AND slice <> '' AND jobs.pool = pool.name)
     FROM unnest(%(pools)s::text[]) AS pool (name)
     LEFT JOIN (
         SELECT pool, sum(queued)::bigint AS queued, sum(dispatched)::bigint AS dispatched,
@@ -35,29 +39,31 @@ READ_POOLS = f"""
     ) AS alive ON alive.pool = pool.name
     LEFT JOIN express_lanes AS lane ON lane.pool = pool.name
 """
-#: Jobs in lanes that are not held, counted no further than somebody needs to know. The order
-#: keeps the planner to the index of the line.
-COUNT_READY = """
-    WITH RECURSIVE lane AS (
-        SELECT pool.name AS pool, pool.most, (
-            SELECT dependency FROM jobs WHERE status = 'queued' AND jobs.pool = pool.name
-            ORDER BY dependency LIMIT 1) AS dependency
-        FROM unnest(%(pools)s::text[], %(most)s::int[]) AS pool (name, most)
-        UNION ALL
-        SELECT lane.pool, lane.most, (
-            SELECT dependency FROM jobs
-            WHERE status = 'queued' AND jobs.pool = lane.pool AND dependency > lane.dependency
-            ORDER BY dependency LIMIT 1)
-        FROM lane WHERE lane.dependency IS NOT NULL
-    )
-    SELECT lane.pool, sum(line.jobs)::bigint FROM lane, LATERAL (
-        SELECT count(*) AS jobs FROM (
-            SELECT FROM jobs WHERE status = 'queued' AND jobs.pool = lane.pool
-              AND jobs.dependency = lane.dependency
-            ORDER BY priority DESC, id LIMIT lane.most) AS counted
-    ) AS line
-    WHERE lane.dependency <> ALL (%(held)s::text[])
-    GROUP BY lane.pool
+#: Jobs in held lanes, by pool.
+READ_HELD = """
+    SELECT pool, sum(queued)::bigint FROM job_counts
+    WHERE tenant_id = 0 AND dependency = ANY (%(lanes)s::text[]) GROUP BY pool
+"""
+#: Jobs of tenants that their cap keeps back.
+READ_CAPPED = """
+    SELECT asked.pool, sum(counts.queued)::bigint
+    FROM unnest(%(pools)s::text[], %(tenants)s::bigint[]) AS asked (pool, tenant_id)
+    JOIN job_counts AS counts USING (pool, tenant_id) GROUP BY asked.pool
+"""
+#: Queues beside the pools' own that have workers: ``<pool>.free``, ``<pool>.reserved.<tenant>``.
+READ_SLICES = f"""
+    SELECT alive.queue, sum(alive.slots)::int, count(*)::int, tenant.id
+    FROM (SELECT unnest(pools) AS queue, slots FROM processes
+          WHERE kind = 'worker' AND NOT draining
+            AND heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds') AS alive
+    LEFT JOIN tenants AS tenant ON tenant.name = split_part(alive.queue, '.reserved.', 2)
+    WHERE strpos(alive.queue, '.') > 0
+    GROUP BY alive.queue, tenant.id
+"""
+READ_IN_SLICES = """
+    SELECT slice, count(*) FROM jobs
+    WHERE status IN ('dispatched', 'running') AND slice <> '' AND pool = %(pool)s
+    GROUP BY slice
 """
 
 
@@ -77,15 +83,17 @@ class PoolState:
     workers: int
     #: Credit of the express lane; -1 if it was never granted.
     credit: int
+    #: Of those in flight, how many are in slices.
+    in_slices: int = 0
     #: How many come to an end in a second.
     ended_per_second: float = 0.0
-    #: Of the queued, those that nothing holds back. Never too few; exact if nothing is held.
+    #: Of the queued, those that nothing holds back; exact if nothing is held.
     ready: int = 0
 
     @property
     def in_flight(self) -> int:
-        """Jobs at the broker or running."""
-        return self.dispatched + self.running
+        """Jobs at the broker or running, but for slices."""
+        return self.dispatched + self.running - self.in_slices
 
     @property
     def waiting(self) -> int:
@@ -93,13 +101,28 @@ class PoolState:
         return self.ready + max(0, self.in_flight - self.slots)
 
 
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Workers of a pool that are not everybody's."""
+
+    #: ``free`` or ``reserved.<tenant>``.
+    name: str
+    slots: int
+    workers: int
+    #: Whose it is; None for the free accounts'.
+    tenant_id: int | None
+
+
 class Pools:
     """Reads the pools and keeps their rates."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, lines: Lines, quotas: Rooms | None = None) -> None:
         self._engine = engine
+        self.lines = lines
         self._rates: dict[str, tuple[float, int, float]] = {}
-        self._holds = HoldReader(engine)
+        self._holds = HoldReader(engine, quotas)
+        self._slices: dict[str, list[Slice]] = {}
+        self._slices_due = 0.0
 
     def read(self, now: float) -> list[PoolState]:
         """All pools of this deployment."""
@@ -110,18 +133,66 @@ class Pools:
             for row in rows
         ]
         holds = self.holds(now)
-        if not (holds.lanes or holds.tenants):
-            return pools
-        with connection(self._engine) as taken:
-            counted = count_ready(taken, pools, holds)
-        return [
-            replace(pool, ready=max(0, min(others_queued(pool, holds), counted.get(pool.name, 0))))
-            for pool in pools
-        ]
+        kept = self._kept_back(holds)
+        return [self._count_ready(pool, holds, kept.get(pool.name, 0)) for pool in pools]
 
     def holds(self, now: float) -> Holds:
         """What is held back."""
         return self._holds.read(now)
+
+    def capped(self, pool: str) -> list[int]:
+        """Tenants that have jobs in the line and as many in flight as they may."""
+        return self.lines[pool].fair.at_cap() if pool in self.lines else []
+
+    def slices(self, pool: str, now: float) -> list[Slice]:
+        """Slices of the pool that have workers, in the order of their names."""
+        if now >= self._slices_due:
+            self._slices_due = now + SLICES_SECONDS
+            self._slices = self._read_slices()
+        return self._slices.get(pool, [])
+
+    def in_slices(self, pool: str) -> dict[str, int]:
+        """Jobs in flight in the slices of a pool."""
+        with connection(self._engine) as taken:
+            rows = taken.exec_driver_sql(READ_IN_SLICES, {"pool": pool}).all()
+        return {row[0]: row[1] for row in rows}
+
+    def _read_slices(self) -> dict[str, list[Slice]]:
+        with connection(self._engine) as taken:
+            rows = taken.exec_driver_sql(READ_SLICES).all()
+        slices: dict[str, list[Slice]] = {}
+        for queue, slots, workers, tenant_id in sorted(rows):
+            pool, _, name = queue.partition(".")
+            # A slice of nobody has no jobs: its tenant is gone.
+            if name == "free" or tenant_id is not None:
+                slices.setdefault(pool, []).append(Slice(name, slots, workers, tenant_id))
+        return slices
+
+    def _kept_back(self, holds: Holds) -> dict[str, int]:
+        """Jobs in held lanes and of tenants at their cap; who is both counts twice."""
+        capped = [(pool, tenant_id) for pool in POOLS for tenant_id in self.capped(pool)]
+        kept: dict[str, int] = {}
+        if not (holds.lanes or capped):
+            return kept
+        with connection(self._engine) as taken:
+            rows = list(taken.exec_driver_sql(READ_HELD, {"lanes": list(holds.lanes)}))
+            if capped:
+                rows += taken.exec_driver_sql(
+                    READ_CAPPED,
+                    {
+                        "pools": [pool for pool, _ in capped],
+                        "tenants": [each for _, each in capped],
+                    },
+                )
+        for pool, queued in rows:
+            kept[pool] = kept.get(pool, 0) + queued
+        return kept
+
+    def _count_ready(self, pool: PoolState, holds: Holds, kept: int) -> PoolState:
+        if not kept:
+            return pool
+        waiting = pool.name in self.lines and self.lines[pool.name].fair.waiting(holds.lanes)
+        return replace(pool, ready=max(pool.queued - kept, int(waiting)))
 
     def _rate(self, pool: str, ended: int, now: float) -> float:
         rate, before, at = self._rates.get(pool, (0.0, ended, now))
@@ -129,24 +200,3 @@ class Pools:
             rate = smoothed_rate(rate, ended - before, now - at)
             self._rates[pool] = (rate, ended, now)
         return rate
-
-
-def others_queued(pool: PoolState, holds: Holds) -> int:
-    """Jobs in the line of tenants that are not throttled."""
-    return pool.queued - sum(each.queued for each in holds.tenants.get(pool.name, {}).values())
-
-
-def count_ready(taken: Connection, pools: list[PoolState], holds: Holds) -> dict[str, int]:
-    """Jobs in open lanes, at least as far as the longest line that a pool may need."""
-    if not holds.lanes:
-        return {pool.name: pool.queued for pool in pools}
-    waiting = [pool for pool in pools if pool.queued > 0]
-    rows = taken.exec_driver_sql(
-        COUNT_READY,
-        {
-            "pools": [pool.name for pool in waiting],
-            "most": [1 + math.ceil(max(pool.slots, 2 * pool.ended_per_second)) for pool in waiting],
-            "held": list(holds.lanes),
-        },
-    ).all()
-    return {row[0]: row[1] for row in rows}

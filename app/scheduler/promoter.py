@@ -84,7 +84,7 @@ class Promoter:
                 seconds=seconds,
             )
             promoted += self._promote(
-                pool.name, min(room, BATCH), holds.lanes, holds.tenants.get(pool.name, ())
+                pool.name, min(room, BATCH), holds.lanes, self._pools.capped(pool.name)
             )
         return promoted
 

@@ -80,7 +80,8 @@ RETIRE_TALLIES = f"""
     DELETE FROM tallies WHERE {STILL_LEADER} AND ctid = ANY (array(
         SELECT tally.place
         FROM (VALUES ('dependency', 2), ('type', 2), ('retry', 2), ('violation', 2),
-                     ('crash', 2), ('hour', 26)) AS kept (kind, hours), LATERAL (
+                     ('crash', 2), ('run', 2), ('forecast', 2), ('hour', 26))
+            AS kept (kind, hours), LATERAL (
             SELECT ctid AS place FROM tallies
             WHERE tallies.kind = kept.kind
               AND bucket < now() - make_interval(hours => kept.hours)

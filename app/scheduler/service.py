@@ -9,21 +9,31 @@ import time
 from celery import Celery
 from sqlalchemy import Engine
 
+from app.classify.estimates import Estimates
 from app.config import Settings
 from app.dispatch.publish import Publisher
+from app.scaling.policy import Policy, policy_of
+from app.scheduler.autoscaler import EVERY_SECONDS, Autoscaler
+from app.scheduler.classifier import CLASSIFY_SECONDS, Classifier
 from app.scheduler.collector import Collector
 from app.scheduler.dispatcher import Dispatcher
 from app.scheduler.expirer import Expirer
+from app.scheduler.forecaster import FORECAST_SECONDS, Forecaster
 from app.scheduler.housekeeping import Housekeeping
 from app.scheduler.leader import RENEW_SECONDS, Leader
+from app.scheduler.lines import Lines
+from app.scheduler.metronome import TICK_SECONDS, Metronome
 from app.scheduler.pools import Pools
 from app.scheduler.promoter import Promoter
 from app.scheduler.reaper import Reaper
 from app.scheduler.retirer import Kept, Retirer
 from app.scheduler.rhythm import Rhythm
+from app.scheduler.shares import RECONCILE_SECONDS, Shares
+from app.scheduler.taps import Taps
 from app.scheduler.warden import warden
 from models.blobs import open_blobs
 from models.errors import StatementTooSlow, StateStoreError
+from models.pools import POOLS
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave, process_name
 from tasks.registry import load_types
 
@@ -41,6 +51,14 @@ REAP_REST_SECONDS = 3.0
 #: Rest of a role that failed by its own fault.
 FAILED_SECONDS = 5.0
 DAY_SECONDS = 86_400.0
+
+
+def policies(settings: Settings) -> dict[str, Policy]:
+    """What the autoscaler goes by, for each pool."""
+    return {
+        pool: policy_of(pool, settings.scale_min, settings.scale_max, settings.scale_policy)
+        for pool in POOLS
+    }
 
 
 class Announcer:
@@ -63,8 +81,11 @@ class SchedulerService:
         self._name = process_name("scheduler")
         self._leader = Leader(engine, self._name)
         self._publisher = Publisher(celery, settings.publish_seconds)
-        pools = Pools(engine)
         types = load_types(settings.job_modules)
+        lines = Lines(engine, self._leader)
+        taps = Taps(engine, self._leader, types, settings.quotas)
+        pools = Pools(engine, lines, taps)
+        estimates = Estimates(engine)
         self._reaping = Rhythm(Reaper(engine, self._leader, types), 1.0)
         self._rhythms = [
             Rhythm(self._leader, RENEW_SECONDS, always=True),
@@ -72,8 +93,16 @@ class SchedulerService:
             self._reaping,
             Rhythm(Expirer(engine, self._leader), 1.0),
             *warden(engine, self._leader, types, settings.throttle_crashes),
+            Rhythm(
+                Metronome(engine, self._leader, types, settings.served_pool_names), TICK_SECONDS
+            ),
             Rhythm(Promoter(engine, self._leader, pools, settings.promote_per_second), 0.05),
-            Rhythm(Dispatcher(engine, self._leader, self._publisher, pools), 0.0),
+            Rhythm(
+                Dispatcher(engine, self._leader, self._publisher, pools, lines, estimates, taps),
+                0.0,
+            ),
+            Rhythm(Shares(engine, self._leader, lines, estimates), RECONCILE_SECONDS),
+            Rhythm(Autoscaler(engine, self._leader, pools, policies(settings)), EVERY_SECONDS),
         ]
         blobs = open_blobs(settings.blob_url)
         kept = Kept(
@@ -87,6 +116,11 @@ class SchedulerService:
             [
                 Rhythm(Retirer(engine, self._leader, blobs, kept), 0.0),
                 Rhythm(Collector(engine, self._leader, blobs), 0.0),
+                Rhythm(Forecaster(engine, self._leader), FORECAST_SECONDS),
+                Rhythm(
+                    Classifier(engine, self._leader, types, settings.served_pool_names),
+                    CLASSIFY_SECONDS,
+                ),
             ],
         )
 

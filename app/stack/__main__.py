@@ -1,14 +1,15 @@
-"""``python -m app.stack up | down | status | scale <name> <count>``."""
+"""``python -m app.stack up | down | status | scale <name> <count> | env``."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -21,6 +22,7 @@ from app.stack.control import (
     forget_socket,
     socket_path,
 )
+from app.stack.follow import Follower
 from app.stack.home import AlreadyRunning, Home, drop_socket_folder
 from app.stack.identity import (
     ProcessIdentity,
@@ -29,7 +31,7 @@ from app.stack.identity import (
     signal_process,
     wait_until_gone,
 )
-from app.stack.leftovers import clear_leftovers
+from app.stack.leftovers import STACK_VARIABLE, clear_leftovers
 from app.stack.options import BadOption, StackOptions, read_options
 from app.stack.orphans import Orphanage
 from app.stack.postgres import EmbeddedPostgres
@@ -60,7 +62,10 @@ def up(
         supervisor = Supervisor(home, variables, screen.event, orphanage=Orphanage())
         if myself := identity_of(os.getpid()):
             home.supervisor_file.write_text(json.dumps(asdict(myself)))
-        control = ControlServer(home, lambda request: answer(supervisor, request))
+        follower = Follower(supervisor, options, home)
+        control = ControlServer(
+            home, lambda request: answer(supervisor, follower, request, variables)
+        )
         supervisor.pause = control.pause
         signals = Signals(supervisor.request_stop)
         control.wake_on(signals.readable)
@@ -79,10 +84,18 @@ def up(
     return 0
 
 
-def answer(supervisor: Supervisor, request: Request) -> Answer:
+def answer(
+    supervisor: Supervisor, follower: Follower, request: Request, variables: Mapping[str, str]
+) -> Answer:
     """Serve one control request."""
+    if request["command"] == "env":
+        # But for the mark of the stack's own processes: what bears it is ended with the stack.
+        told = {name for name in variables if name.startswith("FAIRLINE_")} - {STACK_VARIABLE}
+        return {"env": {name: variables[name] for name in sorted(told)}}
     if request["command"] == "scale":
         supervisor.scale(request["name"], int(request["count"]))
+    elif request["command"] == "follow":
+        follower.follow(request["workers"], request["slices"])
     now = time.monotonic()
     rows = [
         {
@@ -109,6 +122,8 @@ def welcome(options: StackOptions, broker_url: str, supervisor: Supervisor, scre
     screen.line(f"  Flower  http://127.0.0.1:{options.flower_port}")
     screen.line(f"  Broker  {broker_url.partition('://')[0]}")
     screen.line(f"  Logs    {supervisor.home.path}/logs")
+    if not options.database_url:
+        screen.line(f"  Key     {supervisor.home.operator_key} opens {base}/operator")
     screen.line()
     screen.line("Try it:")
     url = f"localhost:{options.port}/applications"
@@ -153,11 +168,15 @@ def running_supervisor(home: Home) -> ProcessIdentity | None:
 
 
 def show(home: Home, request: dict[str, Any], screen: Screen) -> int:
-    """Send a request to the supervisor and show the processes."""
+    """Send a request to the supervisor and show its answer."""
     reply = ask(home, request)
     if "error" in reply:
         screen.plain(reply["error"])
         return 1
+    if "env" in reply:
+        for name, value in reply["env"].items():
+            print(f"export {name}={shlex.quote(value)}")  # for a shell, so never wrapped
+        return 0
     screen.processes(reply["processes"])
     return 0
 
@@ -169,6 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("up", help="run the stack in the foreground")
     commands.add_parser("down", help="stop the stack")
     commands.add_parser("status", help="show the processes")
+    commands.add_parser("env", help='its settings for a shell: eval "$(python -m app.stack env)"')
     scale = commands.add_parser("scale", help="change the number of processes of one kind")
     scale.add_argument("name")
     scale.add_argument("count", type=int)

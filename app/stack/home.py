@@ -40,6 +40,11 @@ class Home:
         return self.path / "blobs"
 
     @property
+    def operator_key(self) -> Path:
+        """A key that opens the operator's routes; its owner alone may read it."""
+        return self.path / "operator.key"
+
+    @property
     def processes_file(self) -> Path:
         """Which processes were started, for whoever cleans up after a crash."""
         return self.path / "processes.json"

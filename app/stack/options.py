@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,10 @@ from dotenv import dotenv_values
 
 from app.stack.spec import PROJECT_ROOT
 from models.pools import POOLS
+from models.slices import parse_queue
+
+#: Slots that one worker of a slice may have.
+MOST_SLOTS = 1000
 
 Broker = Literal["auto", "rabbitmq", "filesystem"]
 
@@ -30,6 +35,12 @@ class StackOptions:
     flower_port: int
     #: Workers by pool.
     workers: Mapping[str, int]
+    #: Slots of the workers that serve a slice, by queue.
+    slices: Mapping[str, int]
+    #: Whether the stack follows what the autoscaler says.
+    autoscale: bool
+    #: … and the least workers it may then come down to, by pool.
+    least: dict[str, int]
     api_workers: int
     schedulers: int
     broker: Broker
@@ -59,6 +70,7 @@ def read_options(environment: Mapping[str, str] | None = None) -> StackOptions:
     broker = get("BROKER") or "auto"
     if broker not in get_args(Broker):
         raise BadOption(f"BROKER={broker}: one of {', '.join(get_args(Broker))} is needed")
+    workers = {pool: number(f"WORKERS_{pool.upper()}", 1, 0, 1000) for pool in POOLS}
     port, flower_port = number("PORT", 8000, 1), number("FLOWER_PORT", 5555, 1)
     if port == flower_port:
         raise BadOption(f"PORT and FLOWER_PORT are both {port}; choose two")
@@ -67,7 +79,10 @@ def read_options(environment: Mapping[str, str] | None = None) -> StackOptions:
         host=get("FAIRLINE_HOST") or "127.0.0.1",
         port=port,
         flower_port=flower_port,
-        workers={pool: number(f"WORKERS_{pool.upper()}", 1, 0, 1000) for pool in POOLS},
+        workers=workers,
+        slices=read_slices(get("SLICES") or ""),
+        autoscale=number("AUTOSCALE", 0, 0, 1) == 1,
+        least={**workers, **read_least(get("FAIRLINE_SCALE_MIN") or "{}")},
         api_workers=number("API_WORKERS", 2, 1, 1000),
         schedulers=number("SCHEDULERS", 1, 0, 100),
         broker=broker,  # type: ignore[arg-type]  # checked above
@@ -78,3 +93,33 @@ def read_options(environment: Mapping[str, str] | None = None) -> StackOptions:
         drain_seconds=number("FAIRLINE_DRAIN_SECONDS", 20, 1, 3600),
         ready_seconds=number("FAIRLINE_READY_SECONDS", 60, 1, 3600),
     )
+
+
+def read_least(text: str) -> dict[str, int]:
+    """Least workers by pool, as JSON."""
+    try:
+        least = dict(json.loads(text))
+        if all(type(count) is int and count >= 0 for count in least.values()):
+            return least
+    except (TypeError, ValueError):
+        pass
+    raise BadOption(f'FAIRLINE_SCALE_MIN={text}: something like {{"medium": 2}} is needed')
+
+
+def read_slices(text: str) -> dict[str, int]:
+    """Slices with their slots, as in ``medium.reserved.acme=2 medium.free=1``."""
+    slices = {}
+    for word in text.split():
+        name, _, slots = word.partition("=")
+        pool, slice_ = parse_queue(name)
+        if (
+            not slice_
+            or pool not in POOLS
+            or not slots.isdecimal()
+            or not 1 <= int(slots) <= MOST_SLOTS
+        ):
+            raise BadOption(
+                f"SLICES={text}: {word!r} is not like medium.free=1 or medium.reserved.acme=2"
+            )
+        slices[name] = int(slots)
+    return slices

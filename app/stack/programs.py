@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -15,7 +16,10 @@ from app.stack.options import StackOptions
 from app.stack.services import Service
 from app.stack.spec import ProcessSpec, StopStep
 from app.stack.supervisor import Program
+from models.config import Pool
 from models.pools import POOLS
+from models.signals import RETIRE
+from models.slices import parse_queue
 
 #: Where the commands of this environment are; not resolved, so a virtual one stays itself.
 COMMANDS = Path(sys.executable).parent
@@ -63,7 +67,8 @@ def environment(
         "FAIRLINE_PORT": str(options.port),
         "FAIRLINE_API_WORKERS": str(options.api_workers),
         "FAIRLINE_SERVED_POOLS": ",".join(p for p, count in options.workers.items() if count),
-        "FAIRLINE_ANONYMOUS_TENANT": os.environ.get("FAIRLINE_ANONYMOUS_TENANT", "demo"),
+        "FAIRLINE_ANONYMOUS_TENANT": anonymous_tenant(options),
+        **({"FAIRLINE_SCALE_MIN": json.dumps(options.least)} if options.autoscale else {}),
     }
 
 
@@ -73,11 +78,19 @@ def queue_type(options: StackOptions) -> str:
     return given or ("quorum" if options.broker_url else "classic")
 
 
+def anonymous_tenant(options: StackOptions) -> str:
+    """Who a caller without a key is: somebody only where the database is the stack's own."""
+    given = os.environ.get("FAIRLINE_ANONYMOUS_TENANT")
+    return given if given is not None else "" if options.database_url else "demo"
+
+
 def table(options: StackOptions, home: Home) -> Table:
     """The processes of a Fairline."""
     return Table(
         tasks=[
-            Task("Migrations", ProcessSpec("migrate", flask("migrate", "--tenant", "demo"))),
+            Task(
+                "Migrations", ProcessSpec("migrate", flask("migrate", *first_rows(options, home)))
+            ),
         ],
         early=[
             (api(), 1),
@@ -85,9 +98,17 @@ def table(options: StackOptions, home: Home) -> Table:
         ],
         late=[
             *((worker(pool, options, home), options.workers[pool]) for pool in options.workers),
+            *((slice_worker(queue, n, options, home), 1) for queue, n in options.slices.items()),
             (flower(options), 1),
+            *([(autoscale(), 1)] if options.autoscale else []),
         ],
     )
+
+
+def first_rows(options: StackOptions, home: Home) -> tuple[str, ...]:
+    """What there is to try it with; a database of somebody else's gets no key of ours."""
+    tenant = ("--tenant", "demo")
+    return tenant if options.database_url else (*tenant, "--operator-key", str(home.operator_key))
 
 
 def command(name: str, *arguments: str) -> tuple[str, ...]:
@@ -113,24 +134,42 @@ def scheduler(number: int) -> ProcessSpec:
 
 def worker(pool: str, options: StackOptions, home: Home) -> Program:
     """Workers of one pool."""
-    kind, slots = POOLS[pool].concurrency, POOLS[pool].slots
+    return worker_of(pool, POOLS[pool], POOLS[pool].slots, options, home)
+
+
+def slice_worker(queue: str, slots: int, options: StackOptions, home: Home) -> Program:
+    """Workers of a slice, each with so many slots: of the pool's kind, for some tenants only."""
+    return worker_of(queue, POOLS[parse_queue(queue)[0]], slots, options, home)
+
+
+def worker_of(queue: str, pool: Pool, slots: int, options: StackOptions, home: Home) -> Program:
+    """Workers that serve one queue."""
 
     def make(number: int) -> ProcessSpec:
         return ProcessSpec(
-            name=f"worker-{pool}-{number}",
+            name=f"worker-{queue}-{number}",
             argv=command(
-                *("celery", "-A", "app", "worker", "-P", kind, "-c", str(slots)),
+                *("celery", "-A", "app", "worker", "-P", pool.concurrency, "-c", str(slots)),
                 # Stacks may share a broker, and two workers of one name confuse remote control.
-                *("-Q", pool, "-n", f"{pool}-{number}.{home.stack_id()}@%h"),
+                *("-Q", queue, "-n", f"{queue}-{number}.{home.stack_id()}@%h"),
                 *("-E", "--without-gossip", "--without-mingle", f"--loglevel={options.log_level}"),
             ),
             stop=(
                 StopStep(signal.SIGTERM, options.drain_seconds),
                 StopStep(signal.SIGQUIT, 3.0),
             ),
+            # No job runs longer than that: its time limit is not above the pool's.
+            patience_seconds=pool.most_seconds + options.drain_seconds,
+            patience_signal=RETIRE,
         )
 
-    return Program(f"worker-{pool}", make, STOP_WORKER, scalable=True)
+    return Program(f"worker-{queue}", make, STOP_WORKER, scalable=True)
+
+
+def autoscale() -> Program:
+    """Who tells the supervisor what the autoscaler wants; stops before the workers do."""
+    spec = ProcessSpec("autoscale", (sys.executable, "-m", "app.stack.autoscale"))
+    return Program("autoscale", lambda _: spec, STOP_API)
 
 
 def flower(options: StackOptions) -> Program:

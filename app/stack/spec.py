@@ -48,5 +48,10 @@ class ProcessSpec:
     account: Account | None = None
     #: Tried in order; SIGKILL to the whole process group always follows.
     stop: tuple[StopStep, ...] = POLITE_STOP
+    #: How long one that is no longer needed may take after the first step: until what it runs has
+    #: ended. 0: as long as the step says.
+    patience_seconds: float = 0.0
+    #: Sent to it before that first step, so that it knows.
+    patience_signal: signal.Signals | None = None
     #: Called before each start, also before a restart: clears what a crash left.
     before_start: Callable[[], None] = nothing

@@ -1,8 +1,9 @@
 """Keeps the processes of a stack alive, one thread, one loop.
 
 A process that dies is started again, at once or with growing delays if it keeps dying. The
-number of processes of a program can be changed at any time. Stopping goes rank by rank, each
-process through its own steps and finally SIGKILL, so it always ends.
+number of processes of a program can be changed at any time; one too many is asked to stop and
+given the patience of its program. Stopping the stack is not as patient: it goes rank by rank,
+each process through its own steps and finally SIGKILL, so it always ends.
 
 Not guaranteed: anything after the supervisor itself is killed. The kernel then signals the
 direct children, and the next ``up`` or ``down`` clears the rest (`app.stack.leftovers`).
@@ -59,10 +60,16 @@ class Slot:
     deaths_in_a_row: int = 0
     restarts: int = 0
     stop_step: int = 0
+    #: It may take its time to stop.
+    patient: bool = False
 
 
 class StopRequested(Exception):
     """Somebody asked the stack to stop."""
+
+
+class Stopping(ValueError):
+    """The stack stops: nothing is started any more."""
 
 
 class NotScalable(ValueError):
@@ -89,6 +96,7 @@ class Supervisor:
     slots: list[Slot] = field(default_factory=list)
     tasks: list[Child] = field(default_factory=list)
     stop_requests: int = 0
+    stopping: bool = False
 
     def __post_init__(self) -> None:
         self._rotation = LogRotation(self.home.path / "logs")
@@ -96,7 +104,7 @@ class Supervisor:
     def add(self, program: Program, count: int = 1) -> None:
         """Start that many processes of the program in the next tick."""
         self.programs[program.name] = program
-        taken = {slot.number for slot in self.slots if slot.program is program}
+        taken = {slot.number for slot in self.slots if slot.program.name == program.name}
         free = (number for number in range(1, count + len(taken) + 1) if number not in taken)
         for number, _ in zip(free, range(count), strict=False):
             self.slots.append(Slot(program, number, program.make(number)))
@@ -104,13 +112,28 @@ class Supervisor:
     def scale(self, name: str, count: int) -> None:
         """Make it `count` processes, draining the newest ones if there are more."""
         program = self._scalable(name)
+        if self.stopping:
+            raise Stopping("the stack is stopping")
         if count < 0:
             raise ValueError("the number of processes cannot be negative")
-        active = [s for s in self.slots if s.program is program and s.state != SlotState.STOPPING]
-        active.sort(key=lambda slot: slot.number)
+        active = self._active(name)
         for slot in active[count:]:
-            self._begin_stop(slot)
+            self._begin_stop(slot, patient=True)
         self.add(program, count - len(active))
+
+    def drop(self, name: str) -> None:
+        """Let the processes of a program end, and forget it."""
+        self.scale(name, 0)
+        del self.programs[name]
+
+    def count(self, name: str) -> int:
+        """Processes of a program that are to stay."""
+        return len(self._active(name))
+
+    def _active(self, name: str) -> list[Slot]:
+        slots = [slot for slot in self.slots if slot.program.name == name]
+        active = [slot for slot in slots if slot.state != SlotState.STOPPING]
+        return sorted(active, key=lambda slot: slot.number)
 
     def _scalable(self, name: str) -> Program:
         names = sorted(program.name for program in self.programs.values() if program.scalable)
@@ -165,6 +188,7 @@ class Supervisor:
 
     def stop_all(self) -> None:
         """Stop everything rank by rank; a second stop request meanwhile kills instead."""
+        self.stopping = True
         ranks = sorted({slot.program.stop_rank for slot in self.slots})
         for rank in ranks:
             members = [slot for slot in self.slots if slot.program.stop_rank == rank]
@@ -209,11 +233,17 @@ class Supervisor:
         slot.state = SlotState.WAITING
         slot.due_at = time.monotonic() + decision.delay_seconds
 
-    def _begin_stop(self, slot: Slot) -> None:
+    def _begin_stop(self, slot: Slot, patient: bool = False) -> None:
         if slot.child is None:
             self.slots.remove(slot)
         elif slot.state != SlotState.STOPPING:
             slot.state, slot.stop_step, slot.due_at = SlotState.STOPPING, 0, 0.0
+            slot.patient = patient
+        elif slot.patient and not patient:
+            # Asked to stop already: from here on the time of that step counts.
+            slot.patient = False
+            seconds = slot.spec.stop[slot.stop_step - 1].seconds if slot.stop_step else 0.0
+            slot.due_at = min(slot.due_at, time.monotonic() + seconds)
 
     def _press_on(self, slot: Slot, now: float) -> None:
         if slot.child is None:
@@ -224,8 +254,13 @@ class Supervisor:
             slot.due_at = now + 1.0
             return
         step = slot.spec.stop[slot.stop_step]
+        patience = 0.0
+        if slot.patient and slot.stop_step == 0:
+            patience = slot.spec.patience_seconds
+            if slot.spec.patience_signal:
+                slot.child.send(slot.spec.patience_signal)
         slot.child.send(step.signal)
-        slot.stop_step, slot.due_at = slot.stop_step + 1, now + step.seconds
+        slot.stop_step, slot.due_at = slot.stop_step + 1, now + max(step.seconds, patience)
 
     def _pids(self) -> list[int]:
         return [slot.child.pid for slot in self.slots if slot.child]

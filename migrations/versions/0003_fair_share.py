@@ -180,8 +180,7 @@ def create_limits() -> None:
     op.execute("""
         CREATE TABLE rate_buckets (
             tenant_id bigint PRIMARY KEY,
-            tokens double precision NOT NULL,
-            refilled_at timestamptz NOT NULL DEFAULT now()
+            spent_until timestamptz NOT NULL DEFAULT to_timestamp(0)
         ) WITH (fillfactor = 50)""")
     op.execute("""
         CREATE TABLE refusals (
@@ -200,9 +199,13 @@ def create_quotas() -> None:
             requests_per_minute double precision CHECK (requests_per_minute > 0),
             tokens_in_per_minute double precision CHECK (tokens_in_per_minute > 0),
             tokens_out_per_minute double precision CHECK (tokens_out_per_minute > 0),
-            declared boolean NOT NULL DEFAULT false,
             reading json,
+            read_at timestamptz,
             closed_until timestamptz,
+            refused bigint NOT NULL DEFAULT 0,
+            calls bigint NOT NULL DEFAULT 0,
+            tokens_in bigint NOT NULL DEFAULT 0,
+            tokens_out bigint NOT NULL DEFAULT 0,
             changed_at timestamptz NOT NULL DEFAULT now()
         ) WITH (fillfactor = 50)""")
 
@@ -213,11 +216,10 @@ def create_job_types() -> None:
             type text PRIMARY KEY,
             declared_pool text NOT NULL,
             pool text NOT NULL,
-            pool_since timestamptz NOT NULL DEFAULT now(),
+            moved_at timestamptz,
             mean_seconds double precision,
             p95_seconds double precision,
             runs bigint NOT NULL DEFAULT 0,
-            counted_until timestamptz,
             changed_at timestamptz NOT NULL DEFAULT now()
         ) WITH (fillfactor = 50)""")
 
@@ -239,6 +241,8 @@ def create_schedules() -> None:
             next_at timestamptz,
             last_at timestamptz,
             last_job_id uuid,
+            made bigint NOT NULL DEFAULT 0,
+            skipped bigint NOT NULL DEFAULT 0,
             created_at timestamptz NOT NULL DEFAULT now(),
             UNIQUE (tenant_id, name)
         ) WITH (fillfactor = 70)""")
@@ -251,6 +255,10 @@ def create_scaling() -> None:
             pool text PRIMARY KEY,
             workers integer NOT NULL,
             reason text NOT NULL,
+            living integer NOT NULL DEFAULT 0,
+            depth bigint NOT NULL DEFAULT 0,
+            oldest_seconds double precision NOT NULL DEFAULT 0,
+            utilisation double precision NOT NULL DEFAULT 0,
             changed_at timestamptz NOT NULL DEFAULT now(),
             updated_at timestamptz NOT NULL DEFAULT now()
         ) WITH (fillfactor = 50)""")

@@ -53,7 +53,7 @@ def prepare_scorer() -> None:
 )
 def score_application(ctx: JobContext, payload: Any) -> Any:
     score = current_scorer().score(
-        Application(payload["candidate"], payload["role"], payload["payload"])
+        Application(payload["candidate"], payload["role"], payload["payload"]), ctx.report_quota
     )
     ctx.charge_tokens(score.usage.input_tokens, score.usage.output_tokens)
     return asdict(score)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tasks.errors import Cancelled
+from tasks.quota import QuotaReading
 
 
 class Desk(Protocol):
@@ -27,6 +28,9 @@ class Desk(Protocol):
     def charge(self, tokens_in: int, tokens_out: int) -> None:
         """Count tokens of a model towards the tenant's usage."""
 
+    def report_quota(self, reading: QuotaReading) -> None:
+        """Pass on what the job's dependency said about its limits."""
+
 
 class Scratch:
     """A desk in memory, for calling a job function without a worker."""
@@ -36,6 +40,7 @@ class Scratch:
         self.progress: tuple[float, float | None] | None = None
         self.is_cancelled = False
         self.tokens = (0, 0)
+        self.readings: list[QuotaReading] = []
 
     def save(self, state: Any) -> None:
         self.state = state
@@ -51,6 +56,9 @@ class Scratch:
 
     def charge(self, tokens_in: int, tokens_out: int) -> None:
         self.tokens = (self.tokens[0] + tokens_in, self.tokens[1] + tokens_out)
+
+    def report_quota(self, reading: QuotaReading) -> None:
+        self.readings.append(reading)
 
 
 @dataclass(slots=True)
@@ -95,6 +103,14 @@ class JobContext:
     def charge_tokens(self, tokens_in: int, tokens_out: int) -> None:
         """Count tokens of a model towards the tenant's usage."""
         self.desk.charge(tokens_in, tokens_out)
+
+    def report_quota(self, reading: QuotaReading) -> None:
+        """Say what the dependency of the job's type told about its limits.
+
+        The scheduler sends jobs no faster than these allow. When it refuses a call, raise
+        :class:`~tasks.errors.QuotaSpent`.
+        """
+        self.desk.report_quota(reading)
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

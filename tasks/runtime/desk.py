@@ -10,6 +10,7 @@ import orjson
 
 from models.blobs import INLINE_BYTES, BlobError, BlobMissing, checkpoint_key
 from tasks.errors import DependencyFailure, Drained, LeaseLost, Permanent
+from tasks.quota import QuotaReading
 from tasks.runtime.checkpoint import Saving
 from tasks.runtime.held import Held
 
@@ -34,7 +35,10 @@ class RunDesk:
         return self._read(claim.payload_blob, "payload")
 
     def save(self, state: Any) -> None:
-        """Keep ``state``. The run of a worker that stops ends here, to go on elsewhere."""
+        """Keep ``state``. The run of a worker that stops ends here, to go on elsewhere.
+
+        Unless the worker retires: then there is time for the run to end.
+        """
         try:
             data = orjson.dumps(state)
         except orjson.JSONEncodeError as error:
@@ -47,7 +51,7 @@ class RunDesk:
         finally:
             held.saving = False
             held.moved = time.monotonic()
-        if self._worker.draining:
+        if self._worker.draining and not self._worker.retiring():
             raise Drained
 
     def _save(self, held: Held, data: bytes) -> None:
@@ -88,6 +92,14 @@ class RunDesk:
     def charge(self, tokens_in: int, tokens_out: int) -> None:
         self._held.tokens_in += max(0, tokens_in)
         self._held.tokens_out += max(0, tokens_out)
+
+    def report_quota(self, reading: QuotaReading) -> None:
+        held = self._held
+        if reading.used_in or reading.used_out:
+            before = held.quota_tokens or (0, 0)
+            held.quota_tokens = (before[0] + reading.used_in, before[1] + reading.used_out)
+        if allowances := reading.allowances():
+            self._worker.quotas.note(held.claim.dependency, allowances, time.monotonic())
 
     def _read(self, blob: str, what: str) -> Any:
         try:

@@ -70,9 +70,10 @@ def execute_claim(claim: Claim, worker: Worker) -> None:
 
 
 def parked(claim: Claim, worker: Worker) -> bool:
-    """Whether the circuit of the job's dependency opened after it was dispatched."""
+    """Whether its dependency failed or refused too much after the job was dispatched."""
     # By the row, as the dispatcher does: were they to differ, the job would go to and fro.
-    return claim.dependency in worker.rules.open_circuits
+    name = claim.dependency
+    return name in worker.rules.open_circuits or worker.quotas.is_closed(name, time.monotonic())
 
 
 def run(claim: Claim, worker: Worker, held: Held) -> Outcome:
@@ -93,6 +94,7 @@ def run(claim: Claim, worker: Worker, held: Held) -> Outcome:
     )
     try:
         with run_span(claim, worker.name), stoppable(held, job_type.memory_mb):
+            worker.prepared.ensure(job_type)
             result: Any = job_type.run(context, desk.payload())
         if held.cancel_seen:
             return Withdrawn()

@@ -42,6 +42,8 @@ class Held:
     checkpoints: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
+    #: Tokens as a dependency's quota counts them, in and out, if the run said so.
+    quota_tokens: tuple[int, int] | None = None
     #: Raises a Stop inside the run, where that is possible; callable from any thread.
     interrupt: Callable[[Stop], None] | None = None
     #: A Stop that waits to be raised on top of a run that does not yield.

@@ -14,6 +14,7 @@ from tasks.errors import (
     LeaseLost,
     Permanent,
     Poison,
+    QuotaSpent,
     ResourceViolation,
     Snooze,
     TimeLimit,
@@ -47,6 +48,8 @@ class Failed:
     retry_after: float | None = None
     #: Whose fault a DEPENDENCY failure is.
     dependency: str | None = None
+    #: It works, and refused because its quota is spent.
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The claim is handed back unused: the worker stops, or the circuit opened."""
+    """The claim is handed back unused: the worker stops, or its dependency is not to be called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,8 @@ def outcome_of(error: BaseException) -> Outcome:
             return Failed(FailureClass.POISON, message)
         case DependencyFailure():
             name = plain_text(error.name, NAME_CHARACTERS)
-            return Failed(FailureClass.DEPENDENCY, message, error.retry_after, name)
+            refused = isinstance(error, QuotaSpent)
+            return Failed(FailureClass.DEPENDENCY, message, error.retry_after, name, refused)
         case _:
             return Failed(FailureClass.APP_ERROR, f"{type(error).__name__}: {message}")
 

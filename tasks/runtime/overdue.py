@@ -15,7 +15,6 @@ from random import Random
 from sqlalchemy import make_url
 
 from models.errors import StateStoreUnavailable
-from models.pools import POOLS
 from models.states import FailureClass
 from tasks.registry import JobType
 from tasks.retry import Standing
@@ -50,9 +49,8 @@ READ_RUNS = """
 """
 
 
-def hard_limit_seconds(job_type: JobType) -> float:
-    """When the parent kills a child that runs a message of this type."""
-    runs = POOLS[job_type.pool].refs_per_message
+def hard_limit_seconds(job_type: JobType, runs: int) -> float:
+    """When the parent kills a child that runs a message of this type, with so many runs."""
     return job_type.timeout_seconds * runs + MARGIN_SECONDS
 
 

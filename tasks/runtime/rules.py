@@ -21,6 +21,9 @@ READ_RULES = f"""
     SELECT 'retry', name, sum(total)::bigint, sum(bad)::bigint FROM tallies
     WHERE kind = 'retry' AND bucket > now() - interval '{WINDOW_SECONDS} seconds'
     GROUP BY name HAVING sum(bad) > 0
+    UNION ALL
+    SELECT 'quota', dependency,
+           coalesce(extract(epoch FROM closed_until - now()) * 1000, 0)::bigint, 0 FROM quotas
 """
 
 
@@ -34,6 +37,8 @@ class Rules:
     quarantined: frozenset[str] = frozenset()
     #: First runs and retries of the window, by tenant.
     retries: dict[int, tuple[int, int]] = field(default_factory=dict)
+    #: Seconds for which each dependency with a quota is closed; not more than 0 if it is open.
+    quotas: dict[str, float] = field(default_factory=dict)
 
 
 def read_rules(engine: Engine) -> Rules:
@@ -44,4 +49,5 @@ def read_rules(engine: Engine) -> Rules:
         frozenset(row[1] for row in rows if row[0] == "circuit"),
         frozenset(row[1] for row in rows if row[0] == "quarantine"),
         {int(row[1]): (row[2], row[3]) for row in rows if row[0] == "retry"},
+        {row[1]: row[2] / 1000.0 for row in rows if row[0] == "quota"},
     )

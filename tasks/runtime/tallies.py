@@ -26,6 +26,8 @@ BUCKET_SECONDS = {
     "hour": 3600,
     "violation": 60,
     "crash": 60,
+    "run": 300,
+    "forecast": 60,
 }
 
 #: In one order, so that two workers never wait for each other in a circle.

@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 
 from models.errors import StateStoreUnavailable
@@ -67,7 +67,7 @@ KEEPING_SECONDS = 2.0
 class Watchdog:
     """Watches over the runs of one worker."""
 
-    def __init__(self, worker: Worker, pools: Sequence[str], cancel_grace_seconds: float) -> None:
+    def __init__(self, worker: Worker, pools: Iterable[str], cancel_grace_seconds: float) -> None:
         self._worker = worker
         self._cancel_grace = cancel_grace_seconds
         self._lease = min(POOLS[pool].lease_seconds for pool in pools)

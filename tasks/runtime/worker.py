@@ -30,7 +30,9 @@ from tasks.runtime.claim import Claim, JobRef, claim_group
 from tasks.runtime.closing import close_run, settlement_of, standing_of
 from tasks.runtime.heartbeat import beat, read_cancelled, report
 from tasks.runtime.held import Held
-from tasks.runtime.outcome import Ending, Outcome, Released, plain_text
+from tasks.runtime.outcome import Ending, Failed, Outcome, Released, plain_text
+from tasks.runtime.prepare import Prepared
+from tasks.runtime.quotas import Quotas
 from tasks.runtime.rules import Rules, read_rules
 from tasks.runtime.settle import Settlement, settle_group, settle_statement
 from tasks.runtime.tallies import Tallies
@@ -55,18 +57,23 @@ class Worker:
         pools: Sequence[str],
         slots: int,
         blobs: BlobStore | None = None,
+        prepared: Prepared | None = None,
     ) -> None:
         self.name = name
         self.types = types
         self.slots = slots
         self.engine = engine
         self.blobs = blobs or open_blobs(".run/blobs")
+        self.prepared = prepared or Prepared()
         self.draining = False
         #: Asked with every heartbeat, where no signal can set ``draining``.
         self.told_to_stop: Callable[[], bool] = lambda: False
+        #: Whether a drain may take as long as the runs do: they are not to go on elsewhere.
+        self.retiring: Callable[[], bool] = lambda: False
         self.free_slots = threading.BoundedSemaphore(slots)
         self.rules = Rules()
         self.tallies = Tallies()
+        self.quotas = Quotas({one.dependency for one in types.values() if one.dependency})
         self._pools = tuple(pools)
         self._busy = 0
         self._held: dict[JobRef, Held] = {}
@@ -122,8 +129,18 @@ class Worker:
         outcome, ending = close_run(claim, outcome, job_type, standing, self._chance)
         count_run(self.tallies, claim, job_type, outcome, ending, run_seconds)
         held = self._held.get(claim.ref)
+        self._count_quota(claim, outcome, held)
         settlement = settlement_of(claim, ending, run_seconds, held)
         self._ledger.post(settlement, len(ending.result or "") + len(settlement.progress or ""))
+
+    def _count_quota(self, claim: Claim, outcome: Outcome, held: Held | None) -> None:
+        """Before the ending is posted: the statement that writes it writes a refusal first."""
+        if isinstance(outcome, Failed) and outcome.refused:
+            name = outcome.dependency or claim.dependency
+            self.quotas.refuse(name, outcome.retry_after, time.monotonic())
+        elif held is not None:
+            used = held.quota_tokens or (held.tokens_in, held.tokens_out)
+            self.quotas.count(claim.dependency, *used)
 
     def end(self, held: Held) -> None:
         """The slot is free."""
@@ -159,6 +176,7 @@ class Worker:
             logger.error("the last results could not be written; their leases will expire")
         try:
             self.tallies.write(self.engine)
+            self.quotas.write(self.engine, time.monotonic())
             leave(self.engine, self.name)
         except StateStoreError as error:
             logger.warning("could not say good-bye: %s", error)
@@ -213,6 +231,8 @@ class Worker:
         """Heartbeats first: they may be repeated if what follows has to be tried again."""
         if any(isinstance(item, Presence) for item in group):
             self._show_life()
+        if self.quotas.due(time.monotonic()):
+            self.quotas.write(self.engine, time.monotonic())
         answers: dict[Entry, Answer] = {}
         if savings := [item for item in group if isinstance(item, Saving)]:
             self._keep_showing_life()
@@ -263,6 +283,7 @@ class Worker:
         """Hand in counts and progress; hear of rules and cancellations."""
         self.tallies.write(self.engine)
         self.rules = read_rules(self.engine)
+        self.quotas.hear(self.rules.quotas, time.monotonic())
         self._report()
         for ref in read_cancelled(self.engine, self.name):
             known = self._held.get(ref)

@@ -15,6 +15,8 @@ says, since applications are personal data.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import anthropic
@@ -22,11 +24,13 @@ import httpx2
 from anthropic import DefaultHttpxClient
 from anthropic.types import Message
 
-from tasks.errors import MalformedAnswer, Permanent
+from tasks.errors import JobError, MalformedAnswer, Permanent
+from tasks.quota import QuotaReading, Report, nobody
 from tasks.scorers.answer import ANSWER_SCHEMA, parse_answer
 from tasks.scorers.deadline import DeadlinePassed, deadline, hold
 from tasks.scorers.failures import failure_of
 from tasks.scorers.protocol import Application, Score, Usage
+from tasks.scorers.quota_headers import quota_reading
 from tasks.scorers.rubric import RUBRIC_HASH, RUBRIC_TEXT, weighted_score
 from tasks.scorers.untrusted import as_data
 
@@ -64,9 +68,9 @@ class ClaudeScorer:
         """Make the client; a missing or broken key is found here, not by every application."""
         self._client()
 
-    def score(self, application: Application) -> Score:
+    def score(self, application: Application, report: Report = nobody) -> Score:
         """Claude's score for the application."""
-        message = self._ask(_turn(application))
+        message = self._ask(_turn(application), report)
         marks, rationale = parse_answer(_text(message))
         return Score(
             score=weighted_score(marks),
@@ -83,24 +87,28 @@ class ClaudeScorer:
         if made is not None:
             made.close()
 
-    def _ask(self, turn: MessageParam) -> Message:
+    def _ask(self, turn: MessageParam, report: Report) -> Message:
         client = self._client()
         try:
             with deadline(self._timeout_seconds):
-                message: object = client.messages.create(
+                answer = client.messages.with_raw_response.create(
                     model=self._model,
                     max_tokens=_MAX_TOKENS,
                     system=_SYSTEM,
                     messages=[turn],
                     output_config=_OUTPUT,
                 )
+                _tell(answer.headers, report)
+                message: object = answer.parse()
+        except anthropic.APIStatusError as error:
+            _tell(error.response.headers, report)
+            raise _failure(error, client) from None
         except (DeadlinePassed, anthropic.AnthropicError, ValueError, RecursionError) as error:
-            secrets = [secret for secret in (client.api_key, client.auth_token) if secret]
-            # Not chained: an SDK error holds the request, and the request holds the key.
-            raise failure_of(error, secrets=secrets) from None
+            raise _failure(error, client) from None
         # The SDK hands back a bare string for a 200 that is no JSON.
         if not isinstance(message, Message):
             raise MalformedAnswer("Claude's answer is not a message")
+        report(_used(message))
         return message
 
     def _client(self) -> anthropic.Anthropic:
@@ -150,6 +158,18 @@ def _check_credentials(client: anthropic.Anthropic) -> None:
         raise Permanent("the API key for Claude has characters that no HTTP header can carry")
 
 
+def _failure(error: Exception, client: anthropic.Anthropic) -> JobError:
+    """Not to be chained: an SDK error holds the request, and the request holds the key."""
+    secrets = [secret for secret in (client.api_key, client.auth_token) if secret]
+    return failure_of(error, secrets=secrets)
+
+
+def _tell(headers: Mapping[str, str], report: Report) -> None:
+    """Before the answer is looked at: it was counted whatever is in it."""
+    if (reading := quota_reading(headers, datetime.now(UTC))) is not None:
+        report(reading)
+
+
 def _turn(application: Application) -> MessageParam:
     return {
         "role": "user",
@@ -183,6 +203,17 @@ def _text(message: Message) -> str:
 
 def _is_text(block: object) -> bool:
     return getattr(block, "type", None) == "text"
+
+
+def _used(message: Message) -> QuotaReading:
+    """What the quota counts: tokens that were read from the prompt cache do not."""
+    used = getattr(message, "usage", None)
+    counts = (
+        getattr(used, name, None)
+        for name in ("input_tokens", "cache_creation_input_tokens", "output_tokens")
+    )
+    fresh, cached, out = (count if type(count) is int else 0 for count in counts)
+    return QuotaReading(used_in=fresh + cached, used_out=out)
 
 
 def _usage(message: Message) -> Usage:

@@ -1,8 +1,9 @@
 """What a failed call to Claude means for the job: try again later, or never.
 
-A refusal that time may cure (rate limit, overload, their error, our network) is a
-``DependencyFailure`` and carries the wait that was asked for. A request that is wrong stays wrong
-and is ``Permanent``. The messages quote the API's own words, shortened, without any secret.
+A refusal that time may cure (overload, their error, our network) is a ``DependencyFailure`` and
+carries the wait that was asked for; one for a rate limit is ``QuotaSpent``. A request that is
+wrong stays wrong and is ``Permanent``. The messages quote the API's own words, shortened, without
+any secret.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from datetime import UTC, datetime
 
 import anthropic
 
-from tasks.errors import DependencyFailure, JobError, MalformedAnswer, Permanent
+from tasks.errors import DependencyFailure, JobError, MalformedAnswer, Permanent, QuotaSpent
 from tasks.scorers.deadline import DeadlinePassed
 from tasks.scorers.retry_after import retry_after_seconds
 
@@ -53,7 +54,9 @@ def _refusal(error: anthropic.APIStatusError, secrets: Collection[str]) -> JobEr
         wait = retry_after_seconds(
             error.response.headers, rate_limited=status == 429, now=datetime.now(UTC)
         )
-        return DependencyFailure(DEPENDENCY, message, retry_after=wait)
+        refused = status == 429 or error.type == "rate_limit_error"
+        kind = QuotaSpent if refused else DependencyFailure
+        return kind(DEPENDENCY, message, retry_after=wait)
     return Permanent(message)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tasks.errors import MalformedAnswer
+from tasks.quota import Report, nobody
 
 #: The longest rationale that still counts as short, in characters.
 MAX_RATIONALE_CHARACTERS = 600
@@ -90,8 +91,11 @@ class Scorer(Protocol):
     def prepare(self) -> None:
         """Get ready while the worker starts; raises if it could never score."""
 
-    def score(self, application: Application) -> Score:
-        """The score, or ``MalformedAnswer``, ``DependencyFailure`` or ``Permanent``."""
+    def score(self, application: Application, report: Report = nobody) -> Score:
+        """The score, or ``MalformedAnswer``, ``DependencyFailure`` or ``Permanent``.
+
+        ``report`` is told what the answer said about the quota, whatever else it said.
+        """
         ...
 
 

@@ -26,11 +26,11 @@ def retry_after_seconds(
     Keys are lower case. Dates are read against the server's own ``date`` header where there is
     one, so a wrong clock on either side does not stretch the wait.
     """
-    now = _http_date(headers.get("date", "")) or now
+    now = http_date(headers.get("date", "")) or now
     said = headers.get("retry-after", "").strip()
     if said:
         seconds = _seconds(said)
-        if seconds is None and (moment := _http_date(said)) is not None:
+        if seconds is None and (moment := http_date(said)) is not None:
             seconds = (moment - now).total_seconds()
         if seconds is not None:
             return max(0.0, seconds)
@@ -42,7 +42,7 @@ def _until_reset(headers: Mapping[str, str], now: datetime) -> float | None:
     resets = {
         limit: moment
         for limit in _RATE_LIMITS
-        if (moment := _timestamp(headers.get(f"{limit}-reset", ""))) is not None
+        if (moment := timestamp(headers.get(f"{limit}-reset", ""))) is not None
     }
     exhausted = [
         moment for limit, moment in resets.items() if headers.get(f"{limit}-remaining") == "0"
@@ -59,7 +59,8 @@ def _seconds(text: str) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-def _http_date(text: str) -> datetime | None:
+def http_date(text: str) -> datetime | None:
+    """A moment as HTTP headers write it."""
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):
@@ -67,7 +68,8 @@ def _http_date(text: str) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _timestamp(text: str) -> datetime | None:
+def timestamp(text: str) -> datetime | None:
+    """A moment as RFC 3339 writes it."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

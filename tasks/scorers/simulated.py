@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 
+from tasks.quota import Report, nobody
 from tasks.scorers.protocol import Application, Score, Usage
 from tasks.scorers.rubric import CRITERIA, RUBRIC_HASH
 
@@ -24,8 +25,8 @@ class SimulatedScorer:
     def prepare(self) -> None:
         """Nothing to do."""
 
-    def score(self, application: Application) -> Score:
-        """A repeatable score between 0.00 and 100.00."""
+    def score(self, application: Application, report: Report = nobody) -> Score:
+        """A repeatable score between 0.00 and 100.00; there is no quota to report."""
         if self._seconds > 0:
             time.sleep(self._seconds)
         digest = bytes.fromhex(application.fingerprint())

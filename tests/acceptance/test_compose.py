@@ -142,11 +142,11 @@ def test_every_setting_can_be_set_and_nothing_else() -> None:
     assert {key for key in given if key.startswith("FAIRLINE_")} == settings
 
 
-def test_callers_without_a_key_can_be_refused() -> None:
-    refusing = read_compose({"FLOWER_BASIC_AUTH": AUTH, "FAIRLINE_ANONYMOUS_TENANT": ""})
-    api = refusing["services"]["api"]["environment"]
-    assert api["FAIRLINE_ANONYMOUS_TENANT"] == ""
-    assert SERVICES["api"]["environment"]["FAIRLINE_ANONYMOUS_TENANT"] == "demo"
+def test_callers_without_a_key_are_refused_unless_a_tenant_is_named() -> None:
+    assert not SERVICES["api"]["environment"]["FAIRLINE_ANONYMOUS_TENANT"]
+    open_house = read_compose({"FLOWER_BASIC_AUTH": AUTH, "FAIRLINE_ANONYMOUS_TENANT": "demo"})
+    api = open_house["services"]["api"]["environment"]
+    assert api["FAIRLINE_ANONYMOUS_TENANT"] == "demo"
 
 
 def test_addresses_and_passwords_agree_between_services() -> None:
@@ -225,7 +225,8 @@ def test_a_submitted_application_is_scored(stack: Stack) -> None:
     application_id = stack.submit("Ada")
     eventually(lambda: stack.application(application_id)["status"] == "scored")
     assert 0 <= stack.application(application_id)["score"] <= 100
-    status, leaderboard = call(f"{stack.api}/leaderboard?role=general")
+    assert call(f"{stack.api}/leaderboard?role=general")[0] == 401
+    status, leaderboard = call(f"{stack.api}/leaderboard?role=general", key=stack.key)
     assert status == 200
     assert application_id in json.dumps(leaderboard)
 

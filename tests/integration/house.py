@@ -10,9 +10,15 @@ from sqlalchemy import Engine, Row
 
 from app.admission.admit import admit_group
 from app.admission.submission import Entry, Submission
+from app.classify.estimates import Estimates
 from app.dispatch.mark import Dispatch, mark
 from app.dispatch.publish import Publisher
+from app.fairshare import Grant
+from app.scheduler.dispatcher import Dispatcher
 from app.scheduler.leader import Leader
+from app.scheduler.lines import SWEEP, Lines
+from app.scheduler.pools import Pools
+from app.scheduler.taps import Taps
 from loadtest.chaos.checker import MISCOUNTED
 from models.ids import new_id
 from tasks.registry import JobType, load_types
@@ -54,9 +60,36 @@ class House:
             **fields,
         )
 
-    def dispatch(self, pool: str = "medium", room: int = 100, **holds: Any) -> list[Dispatch]:
-        """Mark what is in line."""
-        return mark(self.engine, pool, room, self.leader.epoch or 0, **holds)
+    def dispatch(
+        self,
+        pool: str = "medium",
+        room: int = 100,
+        lanes: Mapping[str, int] | None = None,
+        rooms: Mapping[int, int] | None = None,
+    ) -> list[Dispatch]:
+        """Mark what is in line, at most ``room`` of each tenant.
+
+        ``lanes`` and ``rooms`` say otherwise for a dependency or a tenant.
+        """
+        found: dict[int, list[str]] = {}
+        for tenant_id, lane in self.query(SWEEP.replace("%(pool)s", f"'{pool}'")):
+            found.setdefault(tenant_id, []).append(lane)
+        grants = []
+        for tenant_id, names in found.items():
+            jobs = (rooms or {}).get(tenant_id, room)
+            limits = {name: min(jobs, (lanes or {}).get(name, jobs)) for name in names}
+            grants.append(Grant(tenant_id, jobs, limits))
+        return mark(self.engine, pool, grants, self.leader.epoch or 0).dispatches
+
+    def pools(self) -> Pools:
+        """The scheduler's view, with lines that nobody has listened to yet."""
+        return Pools(self.engine, Lines(self.engine, self.leader))
+
+    def dispatcher(self, broker: Publisher, pools: Pools | None = None) -> Dispatcher:
+        """A dispatcher, and if given, on the lines of ``pools``."""
+        pools = pools or self.pools()
+        estimates, taps = Estimates(self.engine), Taps(self.engine, self.leader, self.types)
+        return Dispatcher(self.engine, self.leader, broker, pools, pools.lines, estimates, taps)
 
     def claim(self, *refs: JobRef, worker: str = "w1") -> tuple[Claim, ...]:
         """Claim as one message."""

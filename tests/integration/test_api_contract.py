@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg2
@@ -13,7 +12,7 @@ import pytest
 
 from models.ids import new_id
 from models.states import APPLICATION_STATUS, JobStatus
-from tests.integration.api_server import Answer, ApiServer, serving
+from tests.integration.api_server import Answer, ApiServer
 from tests.integration.house import House
 
 JOB_FIELDS = {
@@ -348,31 +347,6 @@ def test_redirect_says_where_to(api: ApiServer) -> None:
     answer = api.get(f"/applications//{job_id}")  # werkzeug merges slashes by redirecting
     assert answer.status == 308
     assert answer.headers["location"].endswith(f"/applications/{job_id}")
-
-
-def test_without_a_tenant_for_strangers_every_door_asks_for_a_key(
-    api_house: House, services_home: Path
-) -> None:
-    url = api_house.engine.url.render_as_string(hide_password=False)
-    with serving(url, services_home / "logs", anonymous_tenant="", api_workers=1) as api:
-        answers = [
-            api.post({"candidate": "a", "payload": {}}),
-            api.get(f"/applications/{new_id()}"),
-            api.get("/leaderboard"),
-            api.request("DELETE", f"/applications/{new_id()}"),
-            api.post({"type": "echo"}, path="/jobs"),
-            api.post({"jobs": [{"type": "echo"}]}, path="/jobs/batch"),
-            api.get(f"/jobs/{new_id()}"),
-            api.get("/jobs"),
-            api.request("DELETE", f"/jobs/{new_id()}"),
-            api.get("/dead-letters"),
-            api.post({"filter": {}}, path="/dead-letters/replay"),
-            api.get("/tenant/usage"),
-        ]
-        assert api.get("/healthz").status == 200
-    for answer in answers:
-        assert_problem(answer, 401, "UNAUTHENTICATED")
-        assert answer.headers["www-authenticate"] == "Bearer"
 
 
 def test_readiness_names_what_is_missing(api: ApiServer) -> None:

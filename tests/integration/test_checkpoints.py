@@ -122,6 +122,26 @@ def test_a_draining_worker_hands_a_run_back_at_its_next_checkpoint(one: OneWorke
     assert firsts == [True, False]
 
 
+def test_a_retiring_worker_lets_a_run_end_whatever_it_checkpoints(one: OneWorker) -> None:
+    def act(ctx: JobContext, payload: Any) -> Any:
+        one.worker.draining = True
+        one.worker.retiring = lambda: True
+        ctx.checkpoint("half")
+        return "whole"
+
+    one.act = act
+    [ref] = one.refs(1)
+    one.execute((ref,))
+    one.flush()
+    job = one.house.job(ref.id)
+    assert (job.status, job.lease, job.deferrals, job.result) == (
+        "succeeded",
+        ref.lease,
+        0,
+        "whole",
+    )
+
+
 def test_progress_tokens_and_time_are_in_the_rows_when_the_run_has_ended(one: OneWorker) -> None:
     def act(ctx: JobContext, payload: Any) -> None:
         ctx.progress(1, 4)

@@ -11,12 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tasks.errors import DependencyFailure, JobError, MalformedAnswer, Permanent
+from tasks.errors import DependencyFailure, JobError, MalformedAnswer, Permanent, QuotaSpent
+from tasks.quota import QuotaReading
 from tasks.scorers import RUBRIC_HASH, Application
 from tasks.scorers.claude import ClaudeScorer
 from tasks.scorers.rubric import CRITERIA, RUBRIC_TEXT
 from tests.fake_claude import FakeClaude
 from tests.fake_claude_behaviours import BEHAVIOURS, MODEL_THAT_ANSWERS, RETRY_AFTER_SECONDS
+from tests.fake_claude_quota import FakeQuota
 
 TIMEOUT = 0.6
 #: What a call may take beyond its limit on a busy machine.
@@ -53,7 +55,7 @@ def test_a_429_is_a_dependency_failure_that_honours_retry_after(
 ) -> None:
     fake.behave("429")
     error = failure(scorer)
-    assert isinstance(error, DependencyFailure)
+    assert isinstance(error, QuotaSpent)
     assert error.name == "claude"
     assert error.retry_after == RETRY_AFTER_SECONDS
     assert str(error) == "Claude answered 429: too many tokens (request req_fake)"
@@ -78,6 +80,25 @@ def test_a_429_without_retry_after_waits_for_the_exhausted_limit(
     assert 18 <= error.retry_after <= 21
 
 
+def test_a_quota_is_reported_and_its_end_is_told_from_a_failure() -> None:
+    told: list[QuotaReading] = []
+    with FakeClaude(quota=FakeQuota(60, burst_seconds=2.0)) as fake:
+        scorer = ClaudeScorer(
+            model="m", timeout_seconds=5, api_key="sk-test-key", base_url=fake.url
+        )
+        scorer.score(ADA, told.append)
+        scorer.score(ADA, told.append)
+        with pytest.raises(QuotaSpent) as caught:
+            scorer.score(ADA, told.append)
+        scorer.close()
+    assert caught.value.retry_after == 1
+    limits = [reading.requests for reading in told if reading.requests]
+    assert [(limit.limit, limit.remaining) for limit in limits] == [(60, 1), (60, 0), (60, 0)]
+    used = [reading for reading in told if reading.used_in]
+    assert len(used) == 2
+    assert used[0].used_in < len(RUBRIC_TEXT) // 4  # what was read from the cache does not count
+
+
 @pytest.mark.parametrize(
     ("behaviour", "retry_after"),
     [
@@ -100,6 +121,7 @@ def test_what_may_pass_is_a_dependency_failure_after_one_request(
     fake.behave(behaviour)
     error = failure(scorer)
     assert isinstance(error, DependencyFailure)
+    assert isinstance(error, QuotaSpent) is behaviour.startswith("429")
     assert error.name == "claude"
     assert error.retry_after == retry_after
     assert len(fake.requests) == 1

@@ -72,14 +72,15 @@ def test_messages_are_taken_whole_and_once(connection: Connection, tmp_path: Pat
     assert files(tmp_path) == []
 
 
+@pytest.mark.parametrize("name", ["medium", "medium.free", "medium.reserved.acme"])
 def test_messages_of_jobs_wait_for_a_reader_however_long(
-    connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(filesystem, "SILENT_SECONDS", 0.0)
-    with connection.SimpleQueue("medium") as medium:
-        medium.put({"number": 1})
+    with connection.SimpleQueue(name) as queue:
+        queue.put({"number": 1})
         assert len(files(tmp_path)) == 1
-        assert medium.get(timeout=1).payload == {"number": 1}
+        assert queue.get(timeout=1).payload == {"number": 1}
 
 
 def test_events_that_nobody_reads_are_not_kept(

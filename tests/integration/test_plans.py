@@ -10,23 +10,31 @@ import pytest
 
 from app.admission import Entry, Key, Submission
 from app.admission.admit import admit_group
+from app.admission.relief import FIND_LANES, RELIEVE
+from app.admission.relief import READ_IN_FLIGHT as READ_FLYING
 from app.api.gauges import READ_AGES, READ_DEAD_LETTERS, READ_DUE_AGES, READ_TROUBLE
 from app.api.leaderboard import READ_FIRST_PAGE, READ_PAGE
 from app.api.ranks import READ_RANKS
 from app.api.views import READ_APPLICATIONS
+from app.classify.reading import READ_RUNS
 from app.dispatch.mark import MARK, RELEASE
 from app.jobs.cancel import CANCEL
 from app.jobs.replay import replay_ids, replay_matching
+from app.scaling.demand import READ_FLIGHT, READ_WAITS, Parked
 from app.scheduler.circuits import READ_CIRCUITS
 from app.scheduler.collector import FIND_ORPHANS
 from app.scheduler.expirer import EXPIRE
+from app.scheduler.forecaster import FIND_SAMPLE, JUDGE
 from app.scheduler.holds import READ_HOLDS
-from app.scheduler.pools import COUNT_READY, READ_POOLS
+from app.scheduler.lines import READ_IN_FLIGHT, SWEEP
+from app.scheduler.pools import READ_CAPPED, READ_HELD, READ_IN_SLICES, READ_POOLS
 from app.scheduler.promoter import FIND_DUE, PROMOTE
 from app.scheduler.reaper import FIND_LOST, REAP
 from app.scheduler.retirer import RETIRE_EVENTS, RETIRE_JOBS, RETIRE_KEYS, RETIRE_TALLIES
+from app.scheduler.shares import READ_CHARGES
 from app.scheduler.spikes import READ_HOURS
 from app.scheduler.windows import READ_WINDOWS
+from app.waits.facts import COUNT_AHEAD, READ_FACTS
 from models.ids import new_id
 from models.states import JobStatus
 from tasks.runtime.checkpoint import Saving, save_group
@@ -56,37 +64,77 @@ def filled(api_house: House) -> House:
     return api_house
 
 
-def marking(**changes: Any) -> dict[str, Any]:
-    usual = {"pool": "medium", "room": 20, "epoch": 1, "lanes": [], "rooms": [], "without": []}
-    return {**usual, "only": None, **changes}
+def marking(tenants: int, room: int, pool: str = "medium") -> dict[str, Any]:
+    return {
+        "pool": pool,
+        "epoch": 1,
+        "slice": "",
+        "tenants": list(range(1, tenants + 1)),
+        "lanes": [""] * tenants,
+        "rooms": [room] * tenants,
+        "jobs": [room] * tenants,
+    }
 
 
 #: As many as gather in a group: one, some, and the largest group there is.
 GROUPS = pytest.mark.parametrize("size", [1, 20, 500])
 
 
-@pytest.mark.parametrize("room", [1, 20, 500])
-def test_mark_walks_each_lane_from_its_head(filled: House, room: int) -> None:
-    plan = plan_of(filled, MARK, **marking(room=room))
+@pytest.mark.parametrize(("tenants", "room"), [(1, 1), (1, 500), (20, 20), (500, 1)])
+def test_mark_walks_each_lane_from_its_head(filled: House, tenants: int, room: int) -> None:
+    plan = plan_of(filled, MARK, **marking(tenants, room))
     assert_walks(plan, "jobs_line", "jobs_pkey")
-    assert plan.count("Sort Key") == 1, "only what the lanes gave is put in order"
+    assert plan.count("Sort Key") <= 1, "only what the lanes gave is put in order"
 
 
-@pytest.mark.parametrize(
-    "holds",
-    [
-        {},
-        {"lanes": ["claude"], "rooms": [0]},
-        {"lanes": ["claude"], "rooms": [3]},
-        {"without": [7]},
-    ],
-)
-def test_a_mark_costs_the_same_however_long_the_line_is(
-    filled: House, holds: dict[str, Any]
-) -> None:
-    longer = pages_read(filled, MARK, **marking(**holds))
-    shorter = pages_read(filled, MARK, **marking(pool="short", **holds))
+def test_a_mark_costs_the_same_however_long_the_line_is(filled: House) -> None:
+    longer = pages_read(filled, MARK, **marking(1, 3))
+    shorter = pages_read(filled, MARK, **marking(1, 3, "short"))
     assert longer <= 1.5 * shorter, "33 times as many wait"
+
+
+def test_lanes_are_found_one_step_each(filled: House) -> None:
+    assert_walks(plan_of(filled, SWEEP, pool="medium"), "jobs_line")
+    assert pages_read(filled, SWEEP, pool="medium") < 500, "10,000 wait in 100 lanes"
+
+
+def test_relief_looks_at_the_heads_of_lanes_and_at_what_is_in_flight(filled: House) -> None:
+    assert_walks(plan_of(filled, RELIEVE, **marking(20, 3)), "jobs_line", "jobs_pkey")
+    looking = {"pool": "medium", "tenant_id": 3, "dependency": "", "most": 200}
+    plan = plan_of(filled, FIND_LANES, **looking)
+    assert "jobs_line" in indexes_in(plan) and "Seq Scan on jobs" not in plan, plan
+    assert pages_read(filled, FIND_LANES, **looking) < 500, "10,000 wait in 100 lanes"
+    plan = plan_of(filled, READ_FLYING, pool="medium")
+    assert "jobs_in_flight" in plan and "Seq Scan on jobs" not in plan, plan
+
+
+def test_why_a_job_waits_is_told_by_its_stretch_of_the_line(filled: House) -> None:
+    job_id, tenant_id = filled.query(
+        "SELECT id, tenant_id FROM jobs WHERE status = 'queued' AND pool = 'medium' LIMIT 1"
+    )[0]
+    plan = plan_of(filled, READ_FACTS, id=job_id)
+    assert "jobs_pkey" in plan and "Seq Scan on jobs" not in plan, plan
+    asked = {"id": job_id, "pool": "medium", "tenant_id": tenant_id, "dependency": ""}
+    assert_walks(plan_of(filled, COUNT_AHEAD, priority=0, **asked), "jobs_line")
+    sampled = plan_of(filled, FIND_SAMPLE, pool="medium", chance=0.5)
+    assert_walks(sampled, "jobs_line")
+    assert pages_read(filled, FIND_SAMPLE, pool="medium", chance=0.5) < 50
+    judged = plan_of(filled, JUDGE, epoch=1)
+    assert "Seq Scan on jobs" not in judged, judged
+
+
+def test_shares_are_reconciled_with_what_is_in_flight_and_used(filled: House) -> None:
+    plan = plan_of(
+        filled,
+        READ_CHARGES,
+        types=["echo"],
+        seconds=[0.1],
+        pools=["medium"],
+        defaults=[60.0],
+        flying_pools=["medium"],
+        flying=[1],
+    )
+    assert_walks(plan, "jobs_in_flight")
 
 
 def test_promote_walks_the_due(filled: House) -> None:
@@ -233,7 +281,13 @@ def test_later_page_of_the_leaderboard_walks_the_ranking_from_where_it_is(
 
 def test_metrics_are_read_from_the_ends_of_indexes(filled: House) -> None:
     pools = ["short", "medium", "long"]
-    assert_walks(plan_of(filled, READ_AGES, pools=pools), "jobs_line")
+    assert_walks(plan_of(filled, READ_AGES, pools=pools, after=[0, 0, 0]), "jobs_line")
+    parked = Parked({"maps": 0}, {"medium": [7]}, ["medium"])
+    waits = plan_of(filled, READ_WAITS, pools=["medium"], after=[0], **parked.in_pool("medium"))
+    assert indexes_in(waits) - {"tenants_pkey"} == {"jobs_line"}, waits
+    flight = plan_of(filled, READ_FLIGHT)
+    assert indexes_in(flight) - {"tenants_pkey"} <= {"jobs_in_flight"}, flight
+    assert not re.search(rf"Seq Scan on ({GROWING})\b", waits + flight), waits + flight
     assert_walks(plan_of(filled, READ_DUE_AGES, pools=pools), "jobs_due")
     assert_walks(plan_of(filled, READ_DEAD_LETTERS), "jobs_dead")
     assert "tallies_pkey" in indexes_in(plan_of(filled, READ_TROUBLE))
@@ -244,11 +298,17 @@ def test_late_jobs_are_found_by_their_deadline(filled: House) -> None:
 
 
 def test_the_scheduler_counts_pools_and_holds_without_counting_jobs(filled: House) -> None:
-    assert not re.search(r"Scan (using|on) jobs", plan_of(filled, READ_POOLS, pools=["medium"]))
-    plan = plan_of(filled, COUNT_READY, pools=["medium"], most=[21], held=["maps"])
-    assert_walks(plan, "jobs_line")
-    plan = plan_of(filled, READ_HOLDS)
-    assert indexes_in(plan) - {"job_counts_pkey"} == {"jobs_in_flight"}, plan
+    plan = plan_of(filled, READ_POOLS, pools=["medium"])
+    assert set(re.findall(r"Scan using (\w+) on jobs", plan)) <= {"jobs_in_slice"}, plan
+    assert "Scan on jobs" not in plan
+    for sql, parameters in (
+        (READ_HELD, {"lanes": ["maps"]}),
+        (READ_CAPPED, {"pools": ["medium"], "tenants": [1]}),
+        (READ_IN_FLIGHT, {"pool": "medium", "ids": [1, 2]}),
+    ):
+        assert not re.search(r"Scan (using|on) jobs", plan_of(filled, sql, **parameters))
+    assert_walks(plan_of(filled, READ_IN_SLICES, pool="medium"), "jobs_in_slice")
+    assert indexes_in(plan_of(filled, READ_HOLDS)) == {"jobs_in_flight"}
 
 
 def test_the_warden_reads_no_older_counts_than_it_needs(filled: House) -> None:
@@ -256,6 +316,7 @@ def test_the_warden_reads_no_older_counts_than_it_needs(filled: House) -> None:
         plan_of(filled, READ_WINDOWS, kind="crash", seconds=60.0),
         plan_of(filled, READ_CIRCUITS, dependencies=["claude", "maps"]),
         plan_of(filled, READ_HOURS),
+        plan_of(filled, READ_RUNS),
         plan_of(filled, READ_RULES),
     ):
         assert "tallies_pkey" in indexes_in(plan), plan

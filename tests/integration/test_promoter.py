@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from app.scheduler import pacing
-from app.scheduler.dispatcher import Dispatcher
-from app.scheduler.pools import Pools
 from app.scheduler.promoter import BATCH, Promoter
 from models.presence import Presence, announce
 from tests.integration.emptied import emptied
@@ -59,11 +57,11 @@ class Floor:
     most_waiting: int = 0
 
     def __post_init__(self) -> None:
-        pools = Pools(self.house.engine)
+        pools = self.house.pools()
         self.promoter = Promoter(
             self.house.engine, self.house.leader, pools, self.promote_per_second
         )
-        self.dispatcher = Dispatcher(self.house.engine, self.house.leader, FakePublisher(), pools)
+        self.dispatcher = self.house.dispatcher(FakePublisher(), pools)
 
     def turn(self) -> list[str]:
         """One turn; ids of the jobs that ended in it."""
@@ -93,7 +91,7 @@ def house(api_house: House) -> House:
 
 
 def promoter(house: House) -> Promoter:
-    return Promoter(house.engine, house.leader, Pools(house.engine), per_second=1000)
+    return Promoter(house.engine, house.leader, house.pools(), per_second=1000)
 
 
 def test_due_jobs_are_promoted_and_others_are_not(house: House) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from app.dispatch.mark import Dispatch, release
 from app.jobs.replay import replay_ids, replay_matching
-from app.scheduler.pools import Pools
 from app.scheduler.promoter import Promoter
 from app.scheduler.reaper import Reaper
 from models.presence import Presence, announce
@@ -47,7 +46,7 @@ def race(api_house: House) -> Iterator[Race]:
 
 
 def test_a_job_cancelled_while_it_is_promoted_and_dispatched_never_starts(race: Race) -> None:
-    promoter = Promoter(race.engine, race.house.leader, Pools(race.engine), 1000.0)
+    promoter = Promoter(race.engine, race.house.leader, race.house.pools(), 1000.0)
     promoter.run_once(0.0)
     announce(race.engine, Presence("w1", "worker", ["medium"], slots=1000))
     race.house.execute("UPDATE processes SET heartbeat_at = now() + interval '1 hour'")

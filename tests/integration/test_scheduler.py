@@ -17,7 +17,6 @@ from app.scheduler import service
 from app.scheduler.dispatcher import Dispatcher
 from app.scheduler.expirer import Expirer
 from app.scheduler.leader import Leader
-from app.scheduler.pools import Pools
 from app.scheduler.promoter import Promoter
 from app.scheduler.reaper import Reaper
 from models.ids import new_id
@@ -41,7 +40,7 @@ def broker() -> FakePublisher:
 @pytest.fixture
 def dispatcher(house: House, broker: FakePublisher) -> Dispatcher:
     announce(house.engine, Presence("w1", "worker", ["medium"], slots=10))
-    return Dispatcher(house.engine, house.leader, broker, Pools(house.engine))
+    return house.dispatcher(broker)
 
 
 @pytest.fixture
@@ -90,7 +89,7 @@ def test_a_leader_that_was_overtaken_touches_nothing(
     house.execute("UPDATE leaders SET epoch = epoch + 1")
     before = house.query("SELECT id, status, lease FROM jobs ORDER BY id")
     dispatcher.run_once(10.0)
-    promoter = Promoter(house.engine, house.leader, Pools(house.engine), per_second=1000)
+    promoter = Promoter(house.engine, house.leader, house.pools(), per_second=1000)
     promoter.run_once(10.0)
     assert promoter.run_once(10.5) == 0
     assert reaper.run_once(10.0) == 0

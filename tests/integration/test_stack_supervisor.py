@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from app.stack.follow import Follower
 from app.stack.home import Home
 from app.stack.identity import ProcessIdentity, identity_of, is_alive, stat_of
 from app.stack.leftovers import STACK_VARIABLE, Started, clear_leftovers, note_started
+from app.stack.options import read_options
 from app.stack.spec import ProcessSpec, StopStep
-from app.stack.supervisor import NotScalable, Program, StopRequested, Supervisor
+from app.stack.supervisor import NotScalable, Program, Stopping, StopRequested, Supervisor
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
 #: A process with a child of its own, whose pid it writes to the log.
@@ -106,6 +108,76 @@ def test_pool_scaled_to_nothing_can_grow_again(supervisor: Supervisor) -> None:
     supervisor.add(program("worker", SLEEP), 0)
     supervisor.scale("worker", 2)
     wait(supervisor, lambda: len(pids(supervisor)) == 2)
+
+
+def busy(supervisor: Supervisor, seconds: float) -> None:
+    """Two processes that take so long to stop, of a patient program with hasty steps."""
+    code = (
+        "import signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (time.sleep({seconds}), sys.exit(0)))\n"
+        "print('up', flush=True)\n"
+        "while True: time.sleep(1)"
+    )
+    steps = (StopStep(signal.SIGTERM, 0.1),)
+    supervisor.add(
+        Program(
+            "worker",
+            lambda n: ProcessSpec(
+                f"worker-{n}", (sys.executable, "-c", code), stop=steps, patience_seconds=60.0
+            ),
+            0,
+            scalable=True,
+        ),
+        2,
+    )
+    logs = [supervisor.home.log(f"worker-{n}") for n in (1, 2)]
+    wait(supervisor, lambda: all(log.exists() and "up" in log.read_text() for log in logs))
+
+
+def test_process_that_is_one_too_many_may_finish_what_it_does(supervisor: Supervisor) -> None:
+    said: list[str] = []
+    supervisor.report = said.append
+    busy(supervisor, 1.0)
+    supervisor.scale("worker", 1)
+    assert supervisor.count("worker") == 1
+    took = wait(supervisor, lambda: len(pids(supervisor)) == 1)
+    assert took > 0.9, "it was not to be killed after a tenth of a second"
+    assert not said
+    supervisor.scale("worker", 2)
+    wait(supervisor, lambda: len(pids(supervisor)) == 2)
+
+
+def test_stack_that_stops_has_no_patience(supervisor: Supervisor) -> None:
+    busy(supervisor, 60.0)
+    supervisor.scale("worker", 1)
+    supervisor.tick()
+    started = time.monotonic()
+    supervisor.stop_all()
+    assert time.monotonic() - started < 3
+    with pytest.raises(Stopping):
+        supervisor.scale("worker", 3)
+
+
+def test_supervisor_follows_the_autoscaler(supervisor: Supervisor) -> None:
+    options = read_options({"AUTOSCALE": "1", "SLICES": "medium.free=1"})
+    supervisor.add(program("worker-medium", SLEEP), 1)
+    supervisor.add(program("worker-medium.free", SLEEP), 1)
+    follower = Follower(supervisor, options, supervisor.home)
+
+    def commands() -> dict[str, str]:
+        return {slot.spec.name: " ".join(slot.spec.argv) for slot in supervisor.slots}
+
+    follower.follow({"medium": 3, "long": 2, "gone": 9}, {"medium.reserved.acme": 2})
+    assert set(commands()) == {
+        *("worker-medium-1", "worker-medium-2", "worker-medium-3"),
+        *("worker-medium.free-1", "worker-medium.reserved.acme-1"),
+    }
+    assert " -c 2 -Q medium.reserved.acme " in commands()["worker-medium.reserved.acme-1"]
+    follower.follow({"medium": 1}, {"medium.reserved.acme": 4, "medium.free": 9})
+    assert " -c 4 -Q medium.reserved.acme " in commands()["worker-medium.reserved.acme-1"]
+    follower.follow({"medium": 1}, {})
+    assert set(commands()) == {"worker-medium-1", "worker-medium.free-1"}
+    assert "worker-medium.reserved.acme" not in supervisor.programs
 
 
 def test_unknown_program_cannot_be_scaled(supervisor: Supervisor) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from app.scheduler.circuits import Circuits
-from app.scheduler.dispatcher import Dispatcher
-from app.scheduler.pools import Pools
 from app.scheduler.promoter import Promoter
 from app.scheduler.quarantine import Quarantine
 from app.scheduler.spikes import Spikes
@@ -135,9 +133,9 @@ def test_jobs_of_a_broken_dependency_wait_in_their_lane_and_come_back(
 ) -> None:
     """Put off, promoted, parked, probed, done: one try spent in the end, and no slot meanwhile."""
     announce(house.engine, Presence("w1", "worker", ["medium"], slots=10))
-    pools, broker = Pools(house.engine), FakePublisher()
+    pools, broker = house.pools(), FakePublisher()
     promoter = Promoter(house.engine, house.leader, pools, per_second=1000)
-    dispatcher = Dispatcher(house.engine, house.leader, broker, pools)
+    dispatcher = house.dispatcher(broker, pools)
     jobs = [house.submit(dependency="claude") for _ in range(5)]
     dispatcher.run_once(0.0)
     away = Ending(JobStatus.SCHEDULED, deferrals=1, error_class=FailureClass.DEPENDENCY)

@@ -12,11 +12,26 @@ ROOT = Path(__file__).parents[2]
 LAYERS = ("models", "tasks", "app")
 PURE = (
     *sorted((ROOT / "tasks/retry").glob("*.py")),
+    ROOT / "app/admission/bucket.py",
     ROOT / "app/admission/jitter.py",
+    ROOT / "app/admission/ration.py",
+    ROOT / "app/classify/histogram.py",
+    ROOT / "app/classify/rules.py",
     ROOT / "app/dispatch/window.py",
     ROOT / "app/events/position.py",
+    *sorted((ROOT / "app/fairshare").glob("*.py")),
+    ROOT / "app/scaling/policy.py",
+    ROOT / "app/quotas/tap.py",
     ROOT / "app/scheduler/pacing.py",
+    ROOT / "app/schedules/ticks.py",
+    ROOT / "app/tenants/keys.py",
+    ROOT / "app/tenants/tenant.py",
     ROOT / "app/usage/pricing.py",
+    ROOT / "tasks/quota.py",
+    ROOT / "app/waits/forecast.py",
+    ROOT / "app/waits/reasons.py",
+    ROOT / "models/slices.py",
+    ROOT / "tasks/runtime/durations.py",
 )
 
 

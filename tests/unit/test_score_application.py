@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tasks.jobs import score_application as job
+from tasks.quota import QuotaReading, Report, nobody
 from tasks.runtime.context import JobContext, Scratch
 from tasks.scorers.protocol import Application, Score, Usage
 
@@ -15,8 +16,9 @@ class FakeScorer:
 
     def prepare(self) -> None: ...
 
-    def score(self, application: Application) -> Score:
+    def score(self, application: Application, report: Report = nobody) -> Score:
         self.seen.append(application)
+        report(QuotaReading(used_in=200, used_out=80))
         return Score(71.25, "Fine.", "fake", "rubric", Usage(1200, 80))
 
 
@@ -29,4 +31,5 @@ def test_the_tenant_is_charged_for_the_tokens_of_its_score(
     result = job.score_application(JobContext("id", desk=desk), payload)
     assert result["score"] == 71.25
     assert desk.tokens == (1200, 80)
+    assert desk.readings == [QuotaReading(used_in=200, used_out=80)]
     assert scorer.seen == [Application("Ada", "engineer", {"letter": "Dear all"})]

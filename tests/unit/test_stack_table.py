@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from app.stack.home import SPARE_SOCKETS, Home, drop_socket_folder, socket_folder
 from app.stack.logs import LogRotation
 from app.stack.options import read_options
 from app.stack.ports import keep_ports
 from app.stack.privileges import GROUP, GROUP_OWNER, MASK, NO_ID, OTHERS, USER_OWNER, with_group
-from app.stack.programs import table
+from app.stack.programs import anonymous_tenant, table
 
 
 def _commands(home: Path, **variables: str) -> dict[str, tuple[str, ...]]:
@@ -48,6 +50,22 @@ def test_front_door_stops_before_workers_and_workers_before_the_scheduler(tmp_pa
     rows = table(dataclasses.replace(read_options({}), home=tmp_path), Home(tmp_path))
     ranks = {program.name: program.stop_rank for program, _ in [*rows.early, *rows.late]}
     assert ranks["api"] < ranks["worker-medium"] < ranks["scheduler"]
+
+
+def test_only_a_database_of_the_stacks_own_is_open_to_whoever_has_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FAIRLINE_ANONYMOUS_TENANT", raising=False)
+    own = dataclasses.replace(read_options({}), home=tmp_path, database_url="")
+    given = dataclasses.replace(own, database_url="postgresql+psycopg2://db/fairline")
+    assert (anonymous_tenant(own), anonymous_tenant(given)) == ("demo", "")
+    (migrate,) = table(own, Home(tmp_path)).tasks
+    assert str(tmp_path / "operator.key") in migrate.spec.argv
+    (migrate,) = table(given, Home(tmp_path)).tasks
+    assert "--operator-key" not in migrate.spec.argv
+    for named in ("", "acme"):
+        monkeypatch.setenv("FAIRLINE_ANONYMOUS_TENANT", named)
+        assert (anonymous_tenant(own), anonymous_tenant(given)) == (named, named)
 
 
 def test_access_list_lets_one_group_pass_and_nobody_else() -> None:

@@ -15,6 +15,7 @@ from tasks.registry import load_types
 from tasks.retry import Standing
 from tasks.runtime.claim import Claim, JobRef
 from tasks.runtime.closing import close_run
+from tasks.runtime.durations import bin_of, parse_run_name
 from tasks.runtime.outcome import (
     Failed,
     HandedBack,
@@ -49,6 +50,7 @@ def test_a_first_run_that_succeeds_is_counted_by_type_tenant_and_hour() -> None:
         ("hour", "7"): (1, 0),
         ("type", "echo"): (1, 0),
         ("violation", "echo"): (1, 0),
+        ("run", f"short:{bin_of(100_000)}:echo"): (1, 100_000),
         ("retry", "7"): (1, 0),
     }
 
@@ -84,7 +86,10 @@ def test_a_run_beyond_its_pools_bound_is_a_violation() -> None:
     bound = POOLS["short"].bound_seconds
     assert bound is not None
     assert counts(Succeeded("{}"), run_seconds=bound)["violation", "echo"] == (1, 0)
-    assert counts(Succeeded("{}"), run_seconds=bound + 0.01)["violation", "echo"] == (1, 1)
+    seen = counts(Succeeded("{}"), run_seconds=bound + 0.01)
+    assert seen["violation", "echo"] == (1, 1)
+    [name] = [name for kind, name in seen if kind == "run"]
+    assert parse_run_name(name) == ("echo", "short", bin_of(1_010_000), True)
 
 
 @pytest.mark.parametrize("outcome", [Released(), HandedBack(), Snoozed(1.0), Withdrawn()])

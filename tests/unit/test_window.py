@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dispatch.window import CEILING, packs, smoothed_rate, window
+from app.dispatch.window import BRIDGE_SECONDS, CEILING, packs, smoothed_rate, window
 
 slots = st.integers(0, 10_000)
 rates = st.floats(0, 1e6)
@@ -17,11 +19,20 @@ def test_nothing_goes_to_a_pool_without_slots(rate: float) -> None:
 
 
 @given(slots.filter(bool), rates)
-def test_the_window_holds_two_rounds_and_never_more_than_the_ceiling(n: int, rate: float) -> None:
-    assert min(2 * n, CEILING) <= window(n, rate) <= CEILING
+def test_the_window_holds_a_reserve_and_never_more_than_the_ceiling(n: int, rate: float) -> None:
+    assert min(n + 1, CEILING) <= window(n, rate) <= CEILING
+    assert window(n, rate) <= max(2 * n, n + 1 + math.ceil(rate * BRIDGE_SECONDS))
 
 
-@given(slots, rates, rates)
+def test_jobs_of_a_moment_have_a_round_in_reserve_and_long_ones_hardly_any() -> None:
+    assert window(10, 0) == window(10, 10 / 0.1) == 20
+    assert window(50, 50 / 0.01) == 550, "a tenth of a second, however short they are"
+    assert window(10, 10 / 1.5) == 19
+    assert window(10, 10 / 5) == 16
+    assert window(10, 10 / 60) == 11
+
+
+@given(slots, rates.filter(bool), rates.filter(bool))
 def test_a_faster_pool_never_gets_a_smaller_window(n: int, a: float, b: float) -> None:
     low, high = sorted((a, b))
     assert window(n, low) <= window(n, high)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 
 from hypothesis import strategies as st
@@ -9,7 +10,6 @@ from hypothesis.stateful import initialize
 
 from app.dispatch.mark import Dispatch, release
 from app.scheduler.expirer import Expirer
-from app.scheduler.pools import Pools
 from app.scheduler.promoter import Promoter
 from app.scheduler.reaper import Reaper
 from app.scheduler.retirer import Kept, Retirer
@@ -34,7 +34,7 @@ class Line(Stage):
 
     @initialize()
     def start_scheduler(self) -> None:
-        self.promoter = Promoter(self.engine, self.house.leader, Pools(self.engine), 1000.0)
+        self.promoter = Promoter(self.engine, self.house.leader, self.house.pools(), 1000.0)
         self.promoter.run_once(0.0)
         self.turns = 0
         self.reaper = Reaper(self.engine, self.house.leader, self.house.types)
@@ -98,40 +98,33 @@ class Line(Stage):
                 for dependency, state in self.circuits.items()
                 if state != "closed"
             }
-            throttled = [tenant for tenant, place in sorted(self.throttled) if place == name]
-            for tenant in throttled:
-                if not self.in_flight_of(tenant, name):
-                    self.mark(name, THROTTLED, lanes, only=tenant)
-            self.mark(name, room, lanes, without=tuple(throttled))
+            rooms = {
+                tenant: THROTTLED - min(THROTTLED, self.in_flight_of(tenant, name))
+                for tenant, place in self.throttled
+                if place == name
+            }
+            self.mark(name, room, lanes, rooms)
 
-    def mark(
-        self,
-        pool: str,
-        room: int,
-        lanes: dict[str, int],
-        without: tuple[int, ...] = (),
-        only: int | None = None,
-    ) -> None:
+    def mark(self, pool: str, room: int, lanes: dict[str, int], rooms: dict[int, int]) -> None:
+        """Each tenant by priority, then by age, across its lanes."""
         line = sorted(
-            (
-                twin
-                for twin in self.twins_in(JobStatus.QUEUED)
-                if twin.kind.pool == pool
-                and twin.tenant_id not in without
-                and only in (None, twin.tenant_id)
-            ),
+            (twin for twin in self.twins_in(JobStatus.QUEUED) if twin.kind.pool == pool),
             key=lambda twin: (-twin.priority, twin.id),
         )
-        given: dict[str, int] = {}
+        given: Counter[tuple[int, str]] = Counter()
         picked: list[Twin] = []
         for twin in line:
-            lane = twin.kind.dependency
-            given[lane] = given.get(lane, 0) + 1
-            if given[lane] <= lanes.get(lane, room) and len(picked) < room:
+            lane, most = twin.kind.dependency, rooms.get(twin.tenant_id, room)
+            given[twin.tenant_id, lane] += 1
+            before = sum(other.tenant_id == twin.tenant_id for other in picked)
+            if given[twin.tenant_id, lane] <= min(most, lanes.get(lane, most)) and before < most:
                 picked.append(twin)
-        expected = [(t.id, t.lease, t.type, pool) for t in picked if t.dispatch(self.now)]
-        marked = self.house.dispatch(pool, room, lanes=lanes, without=without, only=only)
-        assert [tuple(dispatch) for dispatch in marked] == expected
+        expected = {(t.id, t.lease, t.type, pool) for t in picked if t.dispatch(self.now)}
+        marked = self.house.dispatch(pool, room, lanes=lanes, rooms=rooms)
+        assert {tuple(dispatch[:4]) for dispatch in marked} == expected
+        for tenant_id in TENANTS:
+            own = [self.twins[each.id] for each in marked if each.tenant_id == tenant_id]
+            assert own == sorted(own, key=lambda twin: (-twin.priority, twin.id))
         self.sent += [JobRef(dispatch.id, dispatch.lease) for dispatch in marked]
 
     def in_flight(self, dependency: str) -> int:

@@ -1,0 +1,247 @@
+"""The submission rate of tenants, held across API processes.
+
+A bucket is one row. A process leases some of it with one conditional statement, shared by all
+tenants that ask at the same moment, and spends the lease from memory. Of an empty bucket it
+knows until when, and refuses from memory: a flood costs about ten statements a second, tenant
+and process, however hard it is. See :mod:`app.admission.bucket` for what is guaranteed.
+
+A lease that a process loses with its life is lost: a tenth of a second's worth. While the state
+store is away nobody is refused for its rate: who needs a new lease hears that the store is away.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from random import Random
+from typing import NamedTuple
+
+from sqlalchemy import Connection, Engine
+
+from app.admission.bucket import EXACT_SECONDS, Allowance, Grant, Limit, Purse
+from app.errors import RateLimited
+from models.arrays import plain_array
+from models.errors import StateStoreUnavailable
+from models.group_commit import GroupCommit
+from models.session import connection
+
+#: Tenants that a process remembers; beyond, those that did not submit for a while are forgotten.
+MOST_PURSES = 10_000
+FORGET_SECONDS = 10.0
+
+#: As :func:`app.admission.bucket.lease` has it. Buckets are locked in order, and read again once
+#: they are: whoever waited for one sees what the other left.
+LEASE = f"""
+    WITH asked AS (
+        SELECT * FROM unnest(%(tenants)s::bigint[], %(rates)s::float8[], %(bursts)s::float8[],
+                             %(needs)s::int[], %(wants)s::int[])
+            AS asked (tenant_id, per_second, burst, need, want)
+    ), held AS (
+        SELECT asked.*, greatest(bucket.spent_until,
+                                 now() - make_interval(secs => burst / per_second)) AS since
+        FROM asked JOIN rate_buckets AS bucket ON bucket.tenant_id = asked.tenant_id
+        ORDER BY asked.tenant_id
+        FOR UPDATE OF bucket
+    ), measured AS (
+        SELECT *, extract(epoch FROM now() - since)::float8 AS seconds FROM held
+    ), weighed AS (
+        SELECT *, (seconds + {EXACT_SECONDS:f}) * per_second AS there FROM measured
+    ), granted AS (
+        SELECT *, CASE WHEN there < least(need, burst) THEN 0
+                       WHEN there < 2 * want THEN greatest(need, floor(there)::int)
+                       ELSE greatest(need, want) END AS tokens
+        FROM weighed
+    ), taken AS (
+        UPDATE rate_buckets AS bucket
+        SET spent_until = since + make_interval(secs => tokens / per_second)
+        FROM granted
+        WHERE bucket.tenant_id = granted.tenant_id AND tokens > 0
+    )
+    SELECT tenant_id, tokens, burst / per_second - seconds, seconds * per_second - tokens
+    FROM granted
+"""
+#: A bucket that nobody has taken from is full.
+FILL = """
+    INSERT INTO rate_buckets (tenant_id)
+    SELECT tenant_id FROM unnest(%(tenants)s::bigint[]) AS new (tenant_id) ORDER BY tenant_id
+    ON CONFLICT DO NOTHING
+"""
+
+
+class Asked(NamedTuple):
+    """What a process wants of one bucket."""
+
+    tenant_id: int
+    limit: Limit
+    need: int
+    want: int
+
+
+class Holder:
+    """A purse and who may touch it."""
+
+    __slots__ = ("asking", "failures", "guard", "purse", "used_at")
+
+    def __init__(self, limit: Limit) -> None:
+        self.purse = Purse(limit)
+        #: Held for a moment, around each look into the purse.
+        self.guard = threading.Lock()
+        #: Held while the bucket is asked: the others wait, then look again.
+        self.asking = threading.Lock()
+        #: Questions without an answer.
+        self.failures = 0
+        self.used_at = 0.0
+
+
+class Rate:
+    """Lets the submissions of tenants pass, or not, in one process."""
+
+    def __init__(self, engine: Engine, timeout_seconds: float) -> None:
+        self._engine = engine
+        self._timeout_seconds = timeout_seconds
+        self._holders: dict[int, Holder] = {}
+        self._keeping = threading.Lock()
+        self._chance = Random()
+        self._leases: GroupCommit[Asked, Grant] = GroupCommit(self._lease, name="lease")
+
+    def take(self, tenant_id: int, limit: Limit, tokens: int = 1) -> Allowance:
+        """Spend tokens of the tenant's; RateLimited if there are too few."""
+        holder = self._holder(tenant_id, limit)
+        allowed = self._spend(holder, tokens)
+        if allowed is not None:
+            return allowed
+        failures = holder.failures
+        if not holder.asking.acquire(timeout=self._timeout_seconds):
+            raise StateStoreUnavailable
+        try:
+            # The one who asked before us may have brought something, or bad news.
+            allowed = self._spend(holder, tokens)
+            if allowed is not None:
+                return allowed
+            if holder.failures != failures:
+                raise StateStoreUnavailable
+            return self._ask(tenant_id, holder, tokens)
+        finally:
+            holder.asking.release()
+
+    def look(self, tenant_id: int, limit: Limit) -> None:
+        """RateLimited if this process knows that not even one token is there."""
+        holder = self._holder(tenant_id, limit)
+        with holder.guard:
+            now = time.monotonic()
+            wait = holder.purse.wait_seconds(now, 1)
+        if wait > 0:
+            raise refusal(limit, 1, wait)
+
+    def close(self, timeout: float) -> None:
+        """Ask no more."""
+        self._leases.close(timeout)
+
+    def _spend(self, holder: Holder, tokens: int) -> Allowance | None:
+        """From memory: pass, be refused, or have to ask."""
+        purse = holder.purse
+        with holder.guard:
+            now = time.monotonic()
+            if purse.spend(now, tokens):
+                return allowance(purse, now)
+            wait = purse.wait_seconds(now, tokens)
+        if wait > 0:
+            raise refusal(purse.limit, tokens, wait)
+        return None
+
+    def _ask(self, tenant_id: int, holder: Holder, tokens: int) -> Allowance:
+        purse = holder.purse
+        with holder.guard:
+            ask = purse.ask(time.monotonic(), tokens)
+        asked = Asked(tenant_id, purse.limit, ask.need, ask.want)
+        try:
+            grant = self._leases.submit(asked, self._timeout_seconds)
+        except BaseException:
+            with holder.guard:
+                purse.put_back(ask)
+                holder.failures += 1
+            raise
+        with holder.guard:
+            now = time.monotonic()
+            if purse.receive(ask, grant, now, self._chance):
+                return allowance(purse, now)
+            wait = purse.wait_seconds(now, tokens)
+        raise refusal(purse.limit, tokens, wait)
+
+    def _holder(self, tenant_id: int, limit: Limit) -> Holder:
+        holder = self._holders.get(tenant_id)
+        now = time.monotonic()
+        if holder is None or holder.purse.limit is not limit:
+            with self._keeping:
+                if len(self._holders) >= MOST_PURSES:
+                    self._forget(now)
+                holder = self._holders.get(tenant_id)
+                if holder is None or holder.purse.limit != limit:
+                    holder = self._holders[tenant_id] = Holder(limit)
+        holder.used_at = now
+        return holder
+
+    def _forget(self, now: float) -> None:
+        """A forgotten purse costs its tenant what is in it, and a question."""
+        for tenant_id, holder in list(self._holders.items()):
+            if now - holder.used_at > FORGET_SECONDS:
+                del self._holders[tenant_id]
+
+    def _lease(self, group: Sequence[Asked]) -> list[Grant]:
+        grants: dict[int, Grant] = {}
+        with connection(self._engine) as taken:
+            while left := [place for place in range(len(group)) if place not in grants]:
+                # One question of a tenant at a time; a second one is rare: the limit was
+                # changed, or the first one's caller gave up.
+                turn = {group[place].tenant_id: place for place in reversed(left)}
+                found = lease_group(taken, [group[place] for place in turn.values()])
+                grants |= {turn[tenant_id]: grant for tenant_id, grant in found.items()}
+        return [grants[place] for place in range(len(group))]
+
+
+def lease_group(taken: Connection, group: Sequence[Asked]) -> dict[int, Grant]:
+    """Lease from the buckets of these tenants, each named once; make those that are missing."""
+    found = lease_existing(taken, group)
+    missing = [one for one in group if one.tenant_id not in found]
+    if missing:
+        taken.exec_driver_sql(FILL, {"tenants": plain_array(one.tenant_id for one in missing)})
+        found |= lease_existing(taken, missing)
+    return found
+
+
+def lease_existing(taken: Connection, group: Sequence[Asked]) -> dict[int, Grant]:
+    """What the buckets gave, by tenant; a tenant without one is left out."""
+    rows = taken.exec_driver_sql(
+        LEASE,
+        {
+            "tenants": plain_array(one.tenant_id for one in group),
+            "rates": plain_array(str(one.limit.per_second) for one in group),
+            "bursts": plain_array(str(one.limit.burst) for one in group),
+            "needs": plain_array(one.need for one in group),
+            "wants": plain_array(one.want for one in group),
+        },
+    )
+    return {row[0]: Grant(row[1], row[2], row[3]) for row in rows}
+
+
+def allowance(purse: Purse, now: float) -> Allowance:
+    """What a reply says of the purse."""
+    remaining = purse.remaining(now)
+    lacking = purse.limit.burst - remaining
+    return Allowance(purse.limit, remaining, lacking / purse.limit.per_second)
+
+
+def refusal(limit: Limit, tokens: int, wait: float) -> RateLimited:
+    """What a refused caller is told."""
+    asked = "" if tokens == 1 else f" This request asked for {tokens:,} at once."
+    return RateLimited(
+        f"At most {limit.quota:,} submissions in {window_of(limit)} are taken.{asked}",
+        retry_seconds=wait,
+        allowance=Allowance(limit, 0, wait),
+    )
+
+
+def window_of(limit: Limit) -> str:
+    """The window of a limit, for people."""
+    return "a second" if limit.window_seconds == 1 else f"{limit.window_seconds:,} seconds"

@@ -1,0 +1,138 @@
+"""Refusals, counted by tenant, day and code.
+
+Counted in memory and written by one statement, at most once a second. What a process has not
+written when it is killed is lost; while the state store is away it is kept, up to a bound. A
+write whose answer was lost is written again, so a second of an outage may count twice.
+
+The row of tenant 0 and no day is the sum over everybody, for the metrics.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from datetime import UTC, date, datetime
+from typing import NamedTuple
+
+from sqlalchemy import Connection, Engine
+
+from models.arrays import plain_array, text_array
+from models.errors import StateStoreError
+from models.session import connection
+
+logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 1.0
+#: Different counts kept while they cannot be written.
+MOST_KEPT = 10_000
+#: Stands for all days in the sum over all tenants.
+NO_DAY = date(1970, 1, 1)
+
+#: In one order, as everybody writes them.
+ADD_REFUSALS = """
+    INSERT INTO refusals (tenant_id, day, code, refused)
+    SELECT * FROM unnest(%(tenants)s::bigint[], %(days)s::date[], %(codes)s::text[],
+                         %(refused)s::bigint[]) AS new (tenant_id, day, code, refused)
+    ORDER BY tenant_id, day, code
+    ON CONFLICT (tenant_id, day, code) DO UPDATE
+    SET refused = refusals.refused + excluded.refused
+"""
+READ_REFUSALS = """
+    SELECT day, code, refused FROM refusals
+    WHERE tenant_id = %(tenant_id)s AND day > current_date - %(days)s::int
+    ORDER BY day DESC, code
+"""
+
+
+class Refusal(NamedTuple):
+    """What is counted."""
+
+    tenant_id: int
+    day: date
+    code: str
+
+
+class Refusals:
+    """The refusals of one process."""
+
+    def __init__(self, engine: Engine, flush_seconds: float = FLUSH_SECONDS) -> None:
+        self._engine = engine
+        self._flush_seconds = flush_seconds
+        self._counts: Counter[Refusal] = Counter()
+        self._guard = threading.Lock()
+        self._something = threading.Event()
+        self._closed = threading.Event()
+        self._writer: threading.Thread | None = None
+
+    def count(self, tenant_id: int, code: str, refused: int = 1) -> None:
+        """Note that submissions were refused."""
+        one = Refusal(tenant_id, datetime.now(UTC).date(), code)
+        with self._guard:
+            if one not in self._counts and len(self._counts) >= MOST_KEPT:
+                return
+            self._counts[one] += refused
+            if self._writer is None and self._flush_seconds > 0:
+                # Begun late, so that a process forks before it has threads.
+                self._writer = threading.Thread(target=self._run, name="refusals", daemon=True)
+                self._writer.start()
+        self._something.set()
+
+    def flush(self) -> None:
+        """Write what was counted."""
+        with self._guard:
+            self._something.clear()
+            counts, self._counts = self._counts, Counter()
+        if not counts:
+            return
+        written = Counter(counts)
+        for one, refused in counts.items():
+            written[Refusal(0, NO_DAY, one.code)] += refused
+        try:
+            with connection(self._engine) as taken:
+                taken.exec_driver_sql(
+                    ADD_REFUSALS,
+                    {
+                        "tenants": plain_array(one.tenant_id for one in written),
+                        "days": plain_array(one.day.isoformat() for one in written),
+                        "codes": text_array(one.code for one in written),
+                        "refused": plain_array(written.values()),
+                    },
+                )
+        except StateStoreError:
+            with self._guard:
+                self._counts.update(counts)
+                self._something.set()
+            raise
+
+    def close(self) -> None:
+        """Write the rest, if that is possible, and no more after it."""
+        self._closed.set()
+        self._something.set()
+        try:
+            self.flush()
+        except StateStoreError as error:
+            logger.warning("refusals that were not written are forgotten: %s", error)
+
+    def _run(self) -> None:
+        away = False
+        while not self._closed.wait(self._flush_seconds):
+            self._something.wait()
+            try:
+                self.flush()
+                away = False
+            except StateStoreError as error:
+                if not away:
+                    logger.warning("refusals are counted in memory: %s", error)
+                away = True
+            except Exception:  # it must go on counting, whatever one row does
+                logger.exception("refusals could not be written")
+
+
+def read_refusals(taken: Connection, tenant_id: int, days: int) -> dict[str, dict[str, int]]:
+    """What was refused of a tenant's in the last days, today included, by day and code."""
+    found: dict[str, dict[str, int]] = {}
+    rows = taken.exec_driver_sql(READ_REFUSALS, {"tenant_id": tenant_id, "days": days})
+    for day, code, refused in rows:
+        found.setdefault(day.isoformat(), {})[code] = refused
+    return found

@@ -1,0 +1,211 @@
+"""``/operator``: tenants, their terms and their keys, for who runs the platform.
+
+Operators' own keys are issued on the command line alone: whoever could issue them with one
+could stay in the house after that one was revoked.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import orjson
+from flask import Blueprint, Response, request
+from pydantic import Field
+
+from app.api.access import Access, open_to
+from app.api.body import parse_body
+from app.api.query import (
+    bad_cursor,
+    next_link,
+    pack_cursor,
+    parse_limit,
+    refuse_parameters_besides,
+    unpack_cursor,
+)
+from app.api.reply import Reply
+from app.api.schemas import Strict
+from app.api.services import services
+from app.api.state import patience, read_state
+from app.api.tenant import terms_document
+from app.api.times import rfc3339
+from app.errors import NotFound
+from app.tenants.changes import change_tenant, create_tenant, issue_key, no_tenant, revoke_key
+from app.tenants.keys import SHORT
+from app.tenants.listing import Listed, ListedKey, list_keys, list_tenants, read_tenant
+from app.tenants.tenant import is_tenant_name
+from app.tenants.terms import LIMIT_BOUNDS, Change
+
+operator = Blueprint("operator", __name__, url_prefix="/operator")
+
+PAGE = 50
+MOST = 500
+#: Keys of one tenant that are shown.
+MOST_KEYS = 1_000
+
+
+class PoolTerms(Strict):
+    """Limits in one pool; null clears."""
+
+    in_flight: int | None = Field(None, description="Most jobs at once.")
+    reserved: int | None = Field(None, description="Slots of its own; enterprise only.")
+    depth: int | None = Field(None, description="Most jobs waiting.")
+
+
+class TenantTerms(Strict):
+    """Body of ``PATCH /operator/tenants/{name}``; what is left out stays, null clears."""
+
+    tier: Literal["free", "standard", "pro", "enterprise"] = "standard"
+    weight: float | None = Field(None, description="In place of the tier's.")
+    submit_per_second: float | None = None
+    submit_burst: float | None = None
+    limits: dict[str, PoolTerms | None] = Field(default_factory=dict, max_length=100)
+
+    def change(self) -> Change:
+        """The same as a change of terms."""
+        given = self.model_fields_set - {"limits", "name"}
+        return Change(
+            {name: getattr(self, name) for name in given},
+            {
+                pool: dict.fromkeys(LIMIT_BOUNDS)
+                if terms is None
+                else {name: getattr(terms, name) for name in terms.model_fields_set}
+                for pool, terms in self.limits.items()
+            },
+        )
+
+
+class NewTenant(TenantTerms):
+    """Body of ``POST /operator/tenants``."""
+
+    name: str
+
+
+class NewKey(Strict):
+    """Body of ``POST /operator/tenants/{name}/keys``."""
+
+    name: str = Field("", max_length=200, description="What you call it.")
+
+
+@operator.get("/tenants")
+@open_to(Access.OPERATOR)
+def get_tenants() -> Response:
+    """By name."""
+    refuse_parameters_besides(("limit", "cursor"))
+    limit, after = parse_limit(PAGE, MOST), parse_name_cursor()
+    with read_state() as taken:
+        found = list_tenants(taken, limit + 1, after)
+    headers = {}
+    if len(found) > limit:
+        cursor = pack_cursor(found[limit - 1].tenant.name)
+        headers = next_link("/operator/tenants", {"limit": limit, "cursor": cursor})
+    return Reply(
+        orjson.dumps({"tenants": [tenant_document(listed) for listed in found[:limit]]}),
+        200,
+        headers,
+    )
+
+
+@operator.post("/tenants")
+@open_to(Access.OPERATOR)
+def post_tenant() -> Response:
+    house = services()
+    body = parse_body(request.environ, NewTenant, house.body_limits)
+    with patience(house.read_seconds):
+        create_tenant(house.engine, body.name, body.change())
+    headers = {"Location": f"/operator/tenants/{body.name}"}
+    return Reply(orjson.dumps(tenant_document(find_tenant(body.name))), 201, headers)
+
+
+@operator.get("/tenants/<name>")
+@open_to(Access.OPERATOR)
+def get_tenant(name: str) -> Response:
+    refuse_parameters_besides(())
+    return Reply(orjson.dumps(tenant_document(find_tenant(name))), 200, {})
+
+
+@operator.patch("/tenants/<name>")
+@open_to(Access.OPERATOR)
+def patch_tenant(name: str) -> Response:
+    """Change its terms; every process has heard of it a second later."""
+    house = services()
+    body = parse_body(request.environ, TenantTerms, house.body_limits)
+    known = find_tenant(name)
+    with patience(house.read_seconds):
+        changed = change_tenant(house.engine, known.tenant.name, body.change())
+    return Reply(orjson.dumps(tenant_document(Listed(changed, known.created_at))), 200, {})
+
+
+@operator.get("/tenants/<name>/keys")
+@open_to(Access.OPERATOR)
+def get_keys(name: str) -> Response:
+    """Without their secrets, which nobody has."""
+    refuse_parameters_besides(())
+    known = find_tenant(name)
+    with read_state() as taken:
+        found = list_keys(taken, MOST_KEYS, known.tenant.id)
+    return Reply(orjson.dumps({"keys": [key_document(key) for key in found]}), 200, {})
+
+
+@operator.post("/tenants/<name>/keys")
+@open_to(Access.OPERATOR)
+def post_key(name: str) -> Response:
+    """The one time that the key is shown."""
+    house = services()
+    body = parse_body(request.environ, NewKey, house.body_limits)
+    known = find_tenant(name)
+    with patience(house.read_seconds):
+        issued = issue_key(house.engine, known.tenant.name, body.name)
+    document = {"key": issued.key} | key_document(
+        ListedKey(issued.id, known.tenant.name, body.name, issued.created_at, None)
+    )
+    return Reply(orjson.dumps(document), 201, {"Cache-Control": "no-store"})
+
+
+@operator.delete("/keys/<key_id>")
+@open_to(Access.OPERATOR)
+def delete_key(key_id: str) -> Response:
+    """Revoke it, be it a tenant's or an operator's; no process takes it two seconds later."""
+    house = services()
+    if not SHORT.fullmatch(key_id):
+        raise NotFound
+    with patience(house.read_seconds):
+        revoked_at = revoke_key(house.engine, key_id)
+    document = {"id": key_id, "revoked_at": rfc3339(revoked_at)}
+    return Reply(orjson.dumps(document), 200, {})
+
+
+def find_tenant(name: str) -> Listed:
+    """The tenant that a path names."""
+    if is_tenant_name(name):
+        with read_state() as taken:
+            found = read_tenant(taken, name)
+        if found is not None:
+            return found
+    raise no_tenant(name)
+
+
+def parse_name_cursor() -> str:
+    """``cursor``: the name that the page before ended with."""
+    text = request.args.get("cursor")
+    if text is None:
+        return ""
+    name = unpack_cursor(text)
+    if not is_tenant_name(name):
+        raise bad_cursor()
+    return name
+
+
+def tenant_document(listed: Listed) -> dict[str, Any]:
+    """A tenant as operators see it."""
+    return terms_document(listed.tenant) | {"created_at": rfc3339(listed.created_at)}
+
+
+def key_document(key: ListedKey) -> dict[str, Any]:
+    """A key as operators see it."""
+    return {
+        "id": key.id,
+        "tenant": key.tenant,
+        "name": key.name,
+        "created_at": rfc3339(key.created_at),
+        "revoked_at": rfc3339(key.revoked_at),
+    }

@@ -1,0 +1,78 @@
+"""``/operator/quotas``: what dependencies take in a minute, declared and learned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from flask import Blueprint, Response, request
+from pydantic import Field
+
+from app.api.access import Access, open_to
+from app.api.body import parse_body
+from app.api.query import refuse_parameters_besides
+from app.api.reply import Reply
+from app.api.schemas import Strict
+from app.api.services import services
+from app.api.state import patience, read_state
+from app.api.times import rfc3339
+from app.quotas.rows import Declared, clear_quota, declare_quota, read_quotas
+
+quotas = Blueprint("quotas", __name__, url_prefix="/operator/quotas")
+
+
+class QuotaTerms(Strict):
+    """Body of ``PUT /operator/quotas/{dependency}``; what is left out is not declared."""
+
+    requests_per_minute: float | None = Field(None, description="Calls a minute.")
+    tokens_in_per_minute: float | None = Field(None, description="Input tokens a minute.")
+    tokens_out_per_minute: float | None = Field(None, description="Output tokens a minute.")
+
+
+@quotas.get("")
+@open_to(Access.OPERATOR)
+def get_quotas() -> Response:
+    """All that are declared, learned or closed."""
+    refuse_parameters_besides(())
+    with read_state() as taken:
+        found = read_quotas(taken)
+    return Reply(orjson.dumps({"quotas": [quota_document(quota) for quota in found]}), 200, {})
+
+
+@quotas.put("/<dependency>")
+@open_to(Access.OPERATOR)
+def put_quota(dependency: str) -> Response:
+    """Declare a quota in place of the one before; it holds within a second."""
+    house = services()
+    body = parse_body(request.environ, QuotaTerms, house.body_limits)
+    known = {one.dependency for one in house.types.values() if one.dependency}
+    with patience(house.read_seconds):
+        declared = declare_quota(house.engine, dependency, body.model_dump(), known)
+    return Reply(orjson.dumps(quota_document(declared)), 200, {})
+
+
+@quotas.delete("/<dependency>")
+@open_to(Access.OPERATOR)
+def delete_quota(dependency: str) -> Response:
+    """Forget what was declared and learned, and open what was closed."""
+    house = services()
+    with patience(house.read_seconds):
+        clear_quota(house.engine, dependency)
+    return Response(status=204)
+
+
+def quota_document(quota: Declared) -> dict[str, Any]:
+    """A quota as operators see it."""
+    return {
+        "dependency": quota.dependency,
+        "requests_per_minute": quota.requests_per_minute,
+        "tokens_in_per_minute": quota.tokens_in_per_minute,
+        "tokens_out_per_minute": quota.tokens_out_per_minute,
+        "learned": {
+            kind: {"limit": limit, "remaining": remaining, "reset_seconds": reset_seconds}
+            for kind, (limit, remaining, reset_seconds) in quota.reading.items()
+        },
+        "learned_at": rfc3339(quota.read_at),
+        "closed_until": rfc3339(quota.closed_until),
+        "refused": quota.refused,
+    }

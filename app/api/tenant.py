@@ -1,0 +1,48 @@
+"""``GET /tenant``: a tenant's own terms, as this process holds them, and how it does by them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+from flask import Blueprint, Response, request
+
+from app.admission.depth import read_waiting
+from app.admission.refusals import read_refusals
+from app.api.access import Access, open_to
+from app.api.query import refuse_parameters_besides
+from app.api.reply import Reply
+from app.api.services import services
+from app.api.state import read_state
+from app.tenants.tenant import Tenant
+
+tenant_terms = Blueprint("tenant_terms", __name__)
+
+#: Days that refusals are told of, today included.
+REFUSALS_DAYS = 7
+
+
+@tenant_terms.get("/tenant")
+@open_to(Access.TENANT)
+def get_tenant() -> Response:
+    tenant = services().tenants.current(request.environ)
+    refuse_parameters_besides(())
+    with read_state() as taken:
+        document = terms_document(tenant) | {
+            "waiting": read_waiting(taken, tenant.id),
+            "refusals": read_refusals(taken, tenant.id, REFUSALS_DAYS),
+        }
+    return Reply(orjson.dumps(document), 200, {"Cache-Control": "no-cache"})
+
+
+def terms_document(tenant: Tenant) -> dict[str, Any]:
+    """Name, tier and limits; null is where the deployment's default stands."""
+    return {
+        "name": tenant.name,
+        "tier": tenant.tier,
+        "weight": tenant.weight,
+        "submit_per_second": tenant.submit_per_second,
+        "submit_burst": tenant.submit_burst,
+        "limits": {pool: asdict(limits) for pool, limits in tenant.limits.items()},
+    }

@@ -1,0 +1,158 @@
+"""What a pool is asked for: jobs that wait for a slot, how long, and what is on its way.
+
+The first of each lane and priority by id is looked at, each one step along the index: the cost
+grows with the number of lanes, not with what waits in them. With very many a look goes over
+some of them and the next one goes on from there; an age may then be some looks old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+#: Heads that one look goes over.
+MOST_HEADS = 1000
+
+#: A lane is a tenant's jobs for one dependency. Takes the parameters ``pools`` and ``after``: the
+#: last tenant of each pool that is left out.
+LINE_HEADS = """
+    WITH RECURSIVE head AS (
+        SELECT pool.name AS pool, first.*
+        FROM unnest(%(pools)s::text[], %(after)s::bigint[]) AS pool (name, after), LATERAL (
+            SELECT tenant_id, dependency, priority, greatest(created_at, execute_at) AS since
+            FROM jobs WHERE status = 'queued' AND jobs.pool = pool.name
+              AND tenant_id > pool.after
+            ORDER BY tenant_id, dependency, priority DESC, id LIMIT 1) AS first
+        UNION ALL
+        SELECT head.pool, next.* FROM head, LATERAL (
+            (SELECT tenant_id, dependency, priority, greatest(created_at, execute_at)
+             FROM jobs WHERE status = 'queued' AND jobs.pool = head.pool
+               AND tenant_id = head.tenant_id AND dependency = head.dependency
+               AND priority < head.priority
+             ORDER BY priority DESC, id LIMIT 1)
+            UNION ALL
+            (SELECT tenant_id, dependency, priority, greatest(created_at, execute_at)
+             FROM jobs WHERE status = 'queued' AND jobs.pool = head.pool
+               AND tenant_id = head.tenant_id AND dependency > head.dependency
+             ORDER BY dependency, priority DESC, id LIMIT 1)
+            UNION ALL
+            (SELECT tenant_id, dependency, priority, greatest(created_at, execute_at)
+             FROM jobs WHERE status = 'queued' AND jobs.pool = head.pool
+               AND tenant_id > head.tenant_id
+             ORDER BY tenant_id, dependency, priority DESC, id LIMIT 1)
+            LIMIT 1) AS next
+    )"""
+#: In one pool the oldest that only a slot could help: not in a held lane, nor of a tenant at its
+#: cap, nor of a free account where those together have all that they may. The heads come in
+#: order, so the last tenant is the highest.
+READ_WAITS = f"""{LINE_HEADS}
+    SELECT extract(epoch FROM min(seen.since) FILTER (WHERE
+               seen.dependency <> ALL (%(held)s::text[])
+               AND seen.tenant_id <> ALL (%(capped)s::bigint[])
+               AND NOT (%(free_full)s AND coalesce(tenant.tier, '') = 'free')))::float8,
+           extract(epoch FROM now())::float8, count(*), max(seen.tenant_id)
+    FROM (SELECT * FROM head LIMIT {MOST_HEADS}) AS seen
+    LEFT JOIN tenants AS tenant ON tenant.id = seen.tenant_id
+"""
+#: What the shared workers run, what of it is free accounts', and how long the rest waits at the
+#: broker.
+READ_FLIGHT = """
+    SELECT job.pool, count(*) FILTER (WHERE job.status = 'running'),
+           count(*) FILTER (WHERE tenant.tier = 'free'),
+           coalesce(extract(epoch FROM now() - min(greatest(job.created_at, job.execute_at))
+               FILTER (WHERE job.status = 'dispatched')), 0)::float8
+    FROM jobs AS job LEFT JOIN tenants AS tenant ON tenant.id = job.tenant_id
+    WHERE job.status IN ('dispatched', 'running') AND job.slice = ''
+    GROUP BY job.pool
+"""
+#: The line by dependency; all tenants together.
+READ_DEPTHS = """
+    SELECT pool, dependency, sum(queued)::bigint FROM job_counts WHERE tenant_id = 0
+    GROUP BY pool, dependency HAVING sum(queued) > 0
+"""
+READ_TENANT_DEPTHS = """
+    SELECT asked.pool, sum(counts.queued)::bigint
+    FROM unnest(%(pools)s::text[], %(capped)s::bigint[]) AS asked (pool, tenant_id)
+    JOIN job_counts AS counts USING (pool, tenant_id) GROUP BY asked.pool
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """Jobs of a pool that are out of the line, but for slices."""
+
+    running: int = 0
+    #: Of free accounts, running or not.
+    free: int = 0
+    #: How long the oldest that does not run yet has waited in all.
+    oldest_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """What waits for something else than a slot."""
+
+    #: Jobs that each held lane may still give: no more of it waits for a slot.
+    lanes: Mapping[str, int]
+    #: Tenants at their cap, by pool.
+    capped: Mapping[str, Collection[int]]
+    #: Pools in which free accounts have all that they may.
+    free_full: Collection[str] = ()
+
+    def in_pool(self, pool: str) -> dict[str, object]:
+        """What READ_WAITS wants to know."""
+        return {
+            "held": [lane for lane, room in self.lanes.items() if room <= 0],
+            "capped": list(self.capped.get(pool, ())),
+            "free_full": pool in self.free_full,
+        }
+
+
+def read_flight(taken: Connection) -> dict[str, Flight]:
+    """What is out of the line, by pool."""
+    return {row[0]: Flight(*row[1:]) for row in taken.exec_driver_sql(READ_FLIGHT)}
+
+
+def read_depths(taken: Connection, parked: Parked) -> dict[str, int]:
+    """Jobs in the line that only a slot could help, by pool; free accounts' are all counted."""
+    depths: dict[str, int] = {}
+    for pool, dependency, queued in taken.exec_driver_sql(READ_DEPTHS):
+        waiting = min(queued, max(0, parked.lanes.get(dependency, queued)))
+        depths[pool] = depths.get(pool, 0) + waiting
+    pairs = [(pool, tenant) for pool, tenants in parked.capped.items() for tenant in tenants]
+    if pairs:
+        asked = {"pools": [pool for pool, _ in pairs], "capped": [tenant for _, tenant in pairs]}
+        for pool, queued in taken.exec_driver_sql(READ_TENANT_DEPTHS, asked):
+            depths[pool] = max(0, depths.get(pool, 0) - queued)
+    return depths
+
+
+@dataclass(slots=True)
+class LineWatch:
+    """Looks along the line of one pool, from look to look."""
+
+    pool: str
+    #: Where the next look begins.
+    after: int = 0
+    #: When the oldest of this round began to wait, and that of the last round if it took several.
+    found: list[float] = field(default_factory=list)
+    before: list[float] = field(default_factory=list)
+
+    def oldest_seconds(self, taken: Connection, parked: Parked) -> float | None:
+        """How long the oldest waits for a slot; None if none does."""
+        since, now, heads, last = taken.exec_driver_sql(
+            READ_WAITS,
+            {"pools": [self.pool], "after": [self.after], **parked.in_pool(self.pool)},
+        ).one()
+        self.found += [] if since is None else [since]
+        oldest = min([*self.found, *self.before], default=None)
+        if heads < MOST_HEADS:
+            oldest = min(self.found, default=None)
+            self.before = self.found if self.after else []
+            self.after, self.found = 0, []
+        else:
+            # The last tenant may have more lanes, unless it filled the look alone.
+            self.after = max(self.after + 1, last - 1)
+        return None if oldest is None else max(0.0, now - oldest)

@@ -1,0 +1,224 @@
+"""Lines: whose jobs wait in which pool, as the leader knows it.
+
+The tables know it too, but asking them costs a step for each tenant. So the leader keeps the
+lines in memory: a bell (table ``arrivals``) rings in the transaction of whatever joins a line,
+and a lane that gave fewer jobs than it was asked for is empty until its bell rings. Bells are
+taken before the lines are picked from: a job whose bell is not heard yet is heard next time.
+
+Everything is read anew by a leader that takes over, and the lanes once in a while by each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+
+from sqlalchemy import Connection, Engine
+
+from app.fairshare import FairLine, Standing, Tier, default_seconds, entitlement_of
+from app.scheduler.leader import STILL_LEADER, Leader
+from models.pools import POOLS
+from models.session import connection
+from tasks.retry import throttle
+
+logger = logging.getLogger(__name__)
+
+#: Everything is looked at again this often: what no bell told of is found by then.
+SWEEP_SECONDS = 30.0
+#: Changes of tenants are looked for this often.
+CHANGES_SECONDS = 1.0
+#: A change may have been made this long before it can be seen.
+LATE_SECONDS = 10.0
+
+TAKE_BELLS = f"""
+    DELETE FROM arrivals WHERE {STILL_LEADER} RETURNING pool, tenant_id, dependency
+"""
+#: One step along the index for each lane, however long it is.
+SWEEP = """
+    WITH RECURSIVE lane AS (
+        (SELECT tenant_id, dependency FROM jobs WHERE status = 'queued' AND pool = %(pool)s
+         ORDER BY tenant_id, dependency LIMIT 1)
+        UNION ALL
+        SELECT next.tenant_id, next.dependency FROM lane, LATERAL (
+            SELECT tenant_id, dependency FROM jobs
+            WHERE status = 'queued' AND pool = %(pool)s
+              AND (tenant_id, dependency) > (lane.tenant_id, lane.dependency)
+            ORDER BY tenant_id, dependency LIMIT 1) AS next
+    )
+    SELECT tenant_id, dependency FROM lane
+"""
+#: What a share was counted up to; without one it begins now. A share of older days is none.
+READ_STANDINGS = """
+    SELECT asked.id, coalesce(tenant.tier, 'standard'), tenant.weight, limits.in_flight,
+           share.pass, coalesce(share.counted_day, current_date),
+           coalesce(share.counted_seconds, (
+               SELECT sum(slot_seconds) FROM usage
+               WHERE tenant_id = asked.id AND pool = %(pool)s AND day = current_date), 0),
+           coalesce((SELECT sum(dispatched + running)::int FROM job_counts
+                     WHERE tenant_id = asked.id AND pool = %(pool)s), 0)
+    FROM unnest(%(ids)s::bigint[]) AS asked (id)
+    LEFT JOIN tenants AS tenant ON tenant.id = asked.id
+    LEFT JOIN tenant_limits AS limits
+        ON limits.tenant_id = asked.id AND limits.pool = %(pool)s
+    LEFT JOIN shares AS share
+        ON share.tenant_id = asked.id AND share.pool = %(pool)s
+       AND share.counted_day >= current_date - 1
+"""
+READ_CHANGED = f"""
+    SELECT id FROM tenants WHERE changed_at > now() - interval '{LATE_SECONDS:g} seconds'
+"""
+READ_IN_FLIGHT = """
+    SELECT asked.id, coalesce((SELECT sum(dispatched + running)::int FROM job_counts
+                               WHERE tenant_id = asked.id AND pool = %(pool)s), 0)
+    FROM unnest(%(ids)s::bigint[]) AS asked (id)
+"""
+READ_VIRTUAL_TIME = "SELECT pool, pass FROM shares WHERE tenant_id = 0"
+#: What a job of a pool takes in the mean, as far as its types were measured.
+READ_TYPICAL = """
+    SELECT pool, sum(mean_seconds * runs) / sum(runs) FROM job_types
+    WHERE mean_seconds IS NOT NULL AND runs > 0 GROUP BY pool
+"""
+
+
+@dataclass(slots=True)
+class PoolLine:
+    """One pool's line."""
+
+    fair: FairLine
+    #: Usage of each known tenant that its pass contains: up to this much of this day.
+    counted: dict[int, tuple[date, float]] = field(default_factory=dict)
+    #: Tenants with something in flight, or since the last reconciliation.
+    flying: set[int] = field(default_factory=set)
+    #: Free accounts with something in flight.
+    free_flying: set[int] = field(default_factory=set)
+    #: Jobs dispatched since the last reconciliation, by tenant.
+    started: dict[int, int] = field(default_factory=dict)
+    throttled: frozenset[int] = frozenset()
+    free: set[int] = field(default_factory=set)
+
+
+class Lines:
+    """The lines of all pools."""
+
+    def __init__(self, engine: Engine, leader: Leader) -> None:
+        self._engine = engine
+        self._leader = leader
+        self._epoch: int | None = None
+        self._lines: dict[str, PoolLine] = {}
+        self._sweep_due = 0.0
+        self._changes_due = 0.0
+
+    def __getitem__(self, pool: str) -> PoolLine:
+        return self._lines[pool]
+
+    def __contains__(self, pool: str) -> bool:
+        return pool in self._lines
+
+    def items(self) -> list[tuple[str, PoolLine]]:
+        """Every pool with its line."""
+        return list(self._lines.items())
+
+    def listen(self, now: float, throttled: Mapping[str, Collection[int]]) -> None:
+        """Take the bells and what changed about the tenants."""
+        with connection(self._engine) as taken:
+            if self._epoch != self._leader.epoch:
+                self._begin(taken)
+                self._sweep_due = now
+            rung: dict[str, set[tuple[int, str]]] = {pool: set() for pool in POOLS}
+            for pool, tenant_id, lane in taken.exec_driver_sql(
+                TAKE_BELLS, {"epoch": self._leader.epoch or 0}
+            ):
+                if pool in rung:  # one that was taken out of the configuration has no line
+                    rung[pool].add((tenant_id, lane))
+            if now >= self._sweep_due:
+                self._sweep_due = now + SWEEP_SECONDS
+                for pool in POOLS:
+                    rung[pool].update(self._sweep(taken, pool))
+            changed = self._read_changes(taken, now)
+            for pool, lanes in rung.items():
+                self._throttle(taken, pool, frozenset(throttled.get(pool, ())))
+                self._arrive(taken, pool, lanes, changed)
+
+    def refresh_caps(self, pool: str) -> None:
+        """Count what waiting tenants at their cap, and free accounts, have in flight now."""
+        line = self._lines[pool]
+        asked = {*line.fair.at_cap(), *line.free_flying}
+        if not asked:
+            return
+        with connection(self._engine) as taken:
+            rows = taken.exec_driver_sql(READ_IN_FLIGHT, {"pool": pool, "ids": list(asked)}).all()
+        for tenant_id, in_flight in rows:
+            line.fair.set_in_flight(tenant_id, in_flight)
+            if not in_flight:
+                line.free_flying.discard(tenant_id)
+
+    def sweep_now(self) -> None:
+        """Look at everything at the next turn: there are jobs that nobody rang for."""
+        self._sweep_due = 0.0
+
+    def _begin(self, taken: Connection) -> None:
+        """Forget what an earlier term knew and begin with what the tables say."""
+        times = {row[0]: row[1] for row in taken.exec_driver_sql(READ_VIRTUAL_TIME)}
+        typical = {row[0]: row[1] for row in taken.exec_driver_sql(READ_TYPICAL)}
+        self._lines = {
+            pool: PoolLine(
+                FairLine(typical.get(pool) or default_seconds(pool), times.get(pool, 0.0))
+            )
+            for pool in POOLS
+        }
+        self._epoch = self._leader.epoch
+
+    def _sweep(self, taken: Connection, pool: str) -> set[tuple[int, str]]:
+        return {(row[0], row[1]) for row in taken.exec_driver_sql(SWEEP, {"pool": pool})}
+
+    def _read_changes(self, taken: Connection, now: float) -> set[int]:
+        if now < self._changes_due:
+            return set()
+        self._changes_due = now + CHANGES_SECONDS
+        return {row[0] for row in taken.exec_driver_sql(READ_CHANGED)}
+
+    def _throttle(self, taken: Connection, pool: str, throttled: frozenset[int]) -> None:
+        line = self._lines[pool]
+        if throttled == line.throttled:
+            return
+        changed = throttled ^ line.throttled
+        line.throttled = throttled
+        self._meet(taken, pool, {each for each in changed if line.fair.knows(each)})
+
+    def _arrive(
+        self, taken: Connection, pool: str, lanes: set[tuple[int, str]], changed: set[int]
+    ) -> None:
+        line = self._lines[pool]
+        known = {each for each in changed if line.fair.knows(each)}
+        strangers = {tenant_id for tenant_id, _ in lanes if not line.fair.knows(tenant_id)}
+        self._meet(taken, pool, known | strangers)
+        for tenant_id, lane in lanes:
+            line.fair.arrive(tenant_id, lane)
+
+    def _meet(self, taken: Connection, pool: str, tenant_ids: set[int]) -> None:
+        """Learn who they are; what a tenant has been served is learned once."""
+        if not tenant_ids:
+            return
+        line = self._lines[pool]
+        rows = taken.exec_driver_sql(
+            READ_STANDINGS, {"pool": pool, "ids": sorted(tenant_ids)}
+        ).all()
+        for tenant_id, tier, weight, limit, served, day, seconds, in_flight in rows:
+            free = tier == Tier.FREE
+            cap = limit
+            if tenant_id in line.throttled:
+                cap = min(throttle.IN_FLIGHT, limit or throttle.IN_FLIGHT)
+            standing = Standing(entitlement_of(Tier(tier), weight), free=free, cap=cap)
+            if line.fair.knows(tenant_id):
+                line.fair.know(tenant_id, standing)
+            else:
+                line.fair.know(tenant_id, standing, served=served)
+                line.counted[tenant_id] = (day, float(seconds))
+                # What it used since an earlier leader counted is looked up next.
+                line.flying.add(tenant_id)
+            line.fair.set_in_flight(tenant_id, in_flight)
+            (line.free.add if free else line.free.discard)(tenant_id)
+            if free and in_flight:
+                line.free_flying.add(tenant_id)

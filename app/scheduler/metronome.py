@@ -1,0 +1,247 @@
+"""Metronome: each tick of a schedule becomes one job.
+
+A turn is one transaction: it locks a bounded number of due schedules, decides for each by
+:mod:`app.schedules.ticks`, moves them to their next tick and admits the jobs. Dying before its
+commit changes nothing. A second leader passes over what is locked, and afterwards finds the
+schedules moved: every tick is made once, however many lead.
+
+The jobs are what ``POST /jobs`` would have made of the same type and payload, queued at once,
+with ``execute_at`` the time of the tick. Limits of rate and depth are for submissions and do not
+hold them back; turns do: 10,000 ticks at midnight join the line over some seconds.
+
+What cannot become a job (a type that is gone, a payload that no longer fits) is skipped and the
+others go on. Events: ``schedule_skipped``, ``schedule_missed``, ``schedule_paused``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import orjson
+from pydantic_core import from_json
+from sqlalchemy import Connection, Engine
+
+from app.admission.admit import insert_jobs
+from app.admission.submission import Submission
+from app.api.intake import job_submission
+from app.api.schemas import SubmitJob
+from app.api.times import rfc3339
+from app.classify.moved import placed, read_moved
+from app.errors import ValidationFailed
+from app.scheduler.leader import STILL_LEADER, Leader
+from app.schedules.cron import BadCron, UnknownZone, read_rule
+from app.schedules.store import COLUMNS, Schedule
+from app.schedules.ticks import MOST_A_TURN, CatchUp, Decision, Overlap, Policy, decide
+from models.arrays import moment_array, plain_array, text_array
+from models.session import connection, transaction
+from tasks.registry import JobType
+
+logger = logging.getLogger(__name__)
+
+#: Schedules of one turn, and jobs of all of them together if they make up for an outage.
+BATCH = 200
+JOBS_A_TURN = 400
+#: Rest between two turns.
+TICK_SECONDS = 0.25
+#: No further schedule is looked at after this time; the dispatcher waits meanwhile.
+TURN_SECONDS = 0.1
+
+#: One step along the index.
+ANY_DUE = """
+    SELECT first.next_at <= now() FROM (
+        SELECT next_at FROM schedules WHERE NOT paused ORDER BY next_at LIMIT 1) AS first
+"""
+
+
+def find_due(order: str) -> str:
+    """The statement; ``order`` says whether the oldest or the youngest ticks come first.
+
+    The job before is asked for by key: an EXISTS may be answered by reading the whole table.
+    """
+    return f"""
+    SELECT now(), schedule.overlap = 'skip' AND coalesce((
+               SELECT job.status::text IN ('scheduled', 'queued', 'dispatched', 'running')
+               FROM jobs AS job WHERE job.id = schedule.last_job_id), false),
+           {COLUMNS}
+    FROM schedules AS schedule
+    WHERE NOT schedule.paused AND schedule.next_at <= now() AND {STILL_LEADER}
+    ORDER BY schedule.next_at {order} LIMIT {BATCH}
+    FOR UPDATE OF schedule SKIP LOCKED
+"""
+
+
+FIND_OLDEST = find_due("ASC")
+FIND_YOUNGEST = find_due("DESC")
+#: Of locked rows. The conditions say once more what the locks are for.
+MOVE = f"""
+    WITH moved AS (
+        UPDATE schedules AS schedule
+        SET next_at = move.next_at, paused = move.stopped,
+            last_at = coalesce(move.last_at, schedule.last_at),
+            last_job_id = coalesce(move.last_job_id, schedule.last_job_id),
+            made = schedule.made + move.made, skipped = schedule.skipped + move.skipped
+        FROM unnest(%(ids)s::uuid[], %(expected)s::timestamptz[], %(next_at)s::timestamptz[],
+                    %(stopped)s::bool[], %(last_at)s::timestamptz[], %(last_jobs)s::uuid[],
+                    %(made)s::int[], %(skipped)s::int[])
+            AS move (id, expected, next_at, stopped, last_at, last_job_id, made, skipped)
+        WHERE schedule.id = move.id AND schedule.next_at = move.expected
+          AND NOT schedule.paused AND {STILL_LEADER}
+        RETURNING schedule.id
+    ), told AS (
+        INSERT INTO events (tenant_id, kind, detail)
+        SELECT tenant_id, kind, detail::json
+        FROM unnest(%(told_tenants)s::bigint[], %(told_kinds)s::text[], %(told_details)s::text[])
+            AS told (tenant_id, kind, detail)
+        WHERE {STILL_LEADER}
+    )
+    SELECT count(*) FROM moved
+"""
+
+
+class NotLeading(Exception):
+    """Another one leads: nothing of the turn counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What a turn makes of one schedule."""
+
+    schedule: Schedule
+    next_at: datetime | None
+    jobs: tuple[Submission, ...] = ()
+    skipped: int = 0
+    #: It can have no further ticks before somebody changes it.
+    stopped: bool = False
+    #: Kinds and details.
+    events: list[tuple[str, dict[str, object]]] = field(default_factory=list)
+
+    def tell(self, kind: str, **detail: object) -> None:
+        """Add an event of the schedule."""
+        named = {"schedule": self.schedule.id, "name": self.schedule.name}
+        self.events.append((kind, {**named, **detail}))
+
+
+class Metronome:
+    """Makes the jobs of schedules."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        leader: Leader,
+        types: Mapping[str, JobType],
+        served_pools: Collection[str],
+    ) -> None:
+        self._engine = engine
+        self._leader = leader
+        self._types = types
+        self._served_pools = served_pools
+        self._turns = 0
+
+    def run_once(self, now: float) -> int:
+        """Make what is due; how many schedules were moved."""
+        with connection(self._engine) as taken:
+            if not taken.exec_driver_sql(ANY_DUE).scalar():
+                return 0
+        try:
+            with transaction(self._engine) as taken:
+                return self._turn(taken)
+        except NotLeading:
+            return 0
+
+    def _turn(self, taken: Connection) -> int:
+        # Every other turn begins with the youngest: ticks that are on time do not wait until
+        # others have made up for an outage.
+        self._turns += 1
+        find = FIND_OLDEST if self._turns % 2 else FIND_YOUNGEST
+        rows = taken.exec_driver_sql(find, {"epoch": self._leader.epoch}).all()
+        if not rows:
+            return 0
+        most = max(1, min(MOST_A_TURN, JOBS_A_TURN // len(rows)))
+        enough = time.monotonic() + TURN_SECONDS
+        moves: list[Move] = []
+        for moment, busy, *values in rows:
+            moves.append(self._move(Schedule(*values), moment, busy, most))
+            if time.monotonic() > enough:
+                break
+        self._write(taken, moves)
+        jobs = [job for move in moves for job in move.jobs]
+        if jobs:
+            insert_jobs(taken, placed(jobs, read_moved(taken, self._served_pools)))
+        return len(moves)
+
+    def _move(self, schedule: Schedule, now: datetime, busy: bool, most: int) -> Move:
+        """What becomes of one schedule. Whatever is wrong with it is its own affair."""
+        assert schedule.next_at is not None, "it is due"
+        policy = Policy(Overlap(schedule.overlap), CatchUp(schedule.catch_up))
+        try:
+            rule = read_rule(schedule.cron, schedule.timezone)
+        except (BadCron, UnknownZone) as error:
+            # Read by another version, or where zones are older: waiting would not help.
+            logger.warning("schedule %s stops: %s", schedule.id, error)
+            move = Move(schedule, schedule.next_at, stopped=True)
+            move.tell("schedule_paused", reason=f"its cron or time zone {error}")
+            return move
+        decision = decide(rule, policy, next_at=schedule.next_at, now=now, busy=busy, most=most)
+        try:
+            jobs = self._jobs(schedule, decision)
+        except ValidationFailed as refused:
+            reason = "; ".join(f"{error.field} {error.message}" for error in refused.errors)
+            move = Move(schedule, decision.next_at, skipped=len(decision.made))
+            for tick in decision.made:
+                move.tell("schedule_skipped", at=rfc3339(tick), reason=reason)
+        else:
+            skipped = int(decision.skipped is not None)
+            move = Move(schedule, decision.next_at, jobs, skipped)
+        if decision.skipped is not None:
+            at, running = rfc3339(decision.skipped), schedule.last_job_id
+            move.tell("schedule_skipped", at=at, reason="overlap", job_id=running)
+        if decision.missed is not None:
+            first, last = (rfc3339(tick) for tick in decision.missed)
+            move.tell("schedule_missed", first=first, last=last)
+        return move
+
+    def _jobs(self, schedule: Schedule, decision: Decision) -> tuple[Submission, ...]:
+        if not decision.made:
+            return ()
+        payload = from_json(schedule.payload)
+        return tuple(
+            job_submission(
+                self._types,
+                schedule.tenant_id,
+                SubmitJob.model_construct(
+                    type=schedule.type,
+                    payload=payload,
+                    priority=schedule.priority,
+                    execute_at=tick,
+                    jitter=False,
+                ),
+            )
+            for tick in decision.made
+        )
+
+    def _write(self, taken: Connection, moves: Sequence[Move]) -> None:
+        last = [move.jobs[-1] if move.jobs else None for move in moves]
+        told = [(move.schedule.tenant_id, *event) for move in moves for event in move.events]
+        moved = taken.exec_driver_sql(
+            MOVE,
+            {
+                "ids": plain_array(move.schedule.id for move in moves),
+                "expected": moment_array(move.schedule.next_at for move in moves),
+                "next_at": moment_array(move.next_at for move in moves),
+                "stopped": plain_array(str(move.stopped) for move in moves),
+                "last_at": moment_array(job.execute_at if job else None for job in last),
+                "last_jobs": text_array(job.id if job else None for job in last),
+                "made": plain_array(len(move.jobs) for move in moves),
+                "skipped": plain_array(move.skipped for move in moves),
+                "told_tenants": plain_array(tenant for tenant, _, _ in told),
+                "told_kinds": text_array(kind for _, kind, _ in told),
+                "told_details": text_array(orjson.dumps(detail).decode() for _, _, detail in told),
+                "epoch": self._leader.epoch,
+            },
+        ).scalar_one()
+        if moved != len(moves):
+            raise NotLeading

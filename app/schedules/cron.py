@@ -1,0 +1,149 @@
+"""Cron expressions in a time zone: the next tick after a moment.
+
+Five fields as Debian's cron reads them (and ``L``, ``LW``, ``MON#1``, ``5L``), and what it does
+when the clocks change:
+
+* minute and hour both without a leading ``*`` – a time of day. It comes once a day: in an hour
+  that happens twice, the first time; in an hour that does not happen, when the clock has jumped.
+* minute or hour with a leading ``*`` – a rhythm. It comes whenever the clock on the wall shows
+  such a time: twice in an hour that happens twice, never in one that does not.
+
+CronSim reads the expression and walks the clock on the wall; which moments that clock means is
+decided here. Its own walk through zones was rejected: it goes by the hour, and loses ticks where
+clocks change by half an hour (Lord Howe). No clock and no chance: the same in, the same out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import islice
+from zoneinfo import ZoneInfo, available_timezones
+
+from cronsim import CronSim, CronSimError
+
+FIELDS = ("minute", "hour", "day of month", "month", "day of week")
+#: So long before and after, a clock that is put back matters; none is by more.
+SHADOW = timedelta(hours=3)
+MINUTE = timedelta(minutes=1)
+#: Where an expression is tried out.
+SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001  # the clock on the wall has no zone
+
+
+class BadCron(ValueError):
+    """An expression that is none."""
+
+
+class UnknownZone(ValueError):
+    """A time zone that this machine does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When ticks come."""
+
+    #: Five fields, one space between them.
+    cron: str
+    zone: ZoneInfo
+
+    @property
+    def rhythm(self) -> bool:
+        """Whether it goes by what the clock shows, and not by the time of day."""
+        minute, hour, *_ = self.cron.split(" ")
+        return minute.startswith("*") or hour.startswith("*")
+
+
+def read_rule(cron: str, timezone: str) -> Rule:
+    """The rule that a caller means; BadCron or UnknownZone if there is none."""
+    if timezone not in known_zones():
+        raise UnknownZone("is no time zone of the IANA database, such as Europe/Berlin")
+    return Rule(read_cron(cron), ZoneInfo(timezone))
+
+
+def read_cron(text: str) -> str:
+    """The expression, plainly written."""
+    fields = text.split()
+    if not text.isascii() or len(fields) != len(FIELDS):
+        raise BadCron(f"must have five fields: {', '.join(FIELDS)}")
+    plain = " ".join(fields)
+    try:
+        CronSim(plain, SOME_DAY)
+    except CronSimError as error:
+        # "Bad hour", also for a date that no month has.
+        raise BadCron(f"is not understood: {str(error).lower()}") from None
+    return plain
+
+
+@cache
+def known_zones() -> frozenset[str]:
+    """Names of all time zones."""
+    return frozenset(available_timezones())
+
+
+def next_tick(rule: Rule, after: datetime) -> datetime | None:
+    """The first tick later than ``after``, in UTC; None if none comes in 50 years."""
+    start = wall_of(after, rule.zone)
+    if rule.rhythm:
+        return next_shown(rule, start, after)
+    return next_daily(rule, start, after)
+
+
+def next_daily(rule: Rule, start: datetime, after: datetime) -> datetime | None:
+    """Of a time of day, the first after ``after``, when the wall shows ``start``."""
+    for shown in CronSim(rule.cron, start):
+        real = shown
+        while not happens(real, rule.zone):
+            real += MINUTE
+        tick = moment_of(real, rule.zone)
+        if tick > after:
+            return tick
+    return None
+
+
+def next_shown(rule: Rule, start: datetime, after: datetime) -> datetime | None:
+    """Of a rhythm, the first after ``after``, when the wall shows ``start``."""
+    again: datetime | None = None
+    for shown in CronSim(rule.cron, start - put_back(after, rule.zone)):
+        if not happens(shown, rule.zone):
+            continue
+        first, second = (moment_of(shown, rule.zone, fold) for fold in (0, 1))
+        if first > after:
+            # Shown later on the wall, and still sooner than an hour that comes again.
+            return first if again is None else min(first, again)
+        if again is None and second > after:
+            again = second
+    return again
+
+
+def put_back(moment: datetime, zone: ZoneInfo) -> timedelta:
+    """By how much the clock is put back at about this time: so far back it shows times again."""
+    before, later = (
+        (moment + shift).astimezone(zone).utcoffset() or timedelta(0) for shift in (-SHADOW, SHADOW)
+    )
+    return max(before - later, timedelta(0))
+
+
+def ticks_ago(rule: Rule, moment: datetime, count: int) -> datetime | None:
+    """When there were about ``count`` ticks to come before ``moment``; None: never.
+
+    Only about: clocks that change are not looked at.
+    """
+    back = CronSim(rule.cron, wall_of(moment, rule.zone), reverse=True)
+    shown = next(islice(back, count - 1, None), None)
+    return None if shown is None else moment_of(shown, rule.zone) - MINUTE
+
+
+def wall_of(moment: datetime, zone: ZoneInfo) -> datetime:
+    """What the clock on the wall shows."""
+    return moment.astimezone(zone).replace(tzinfo=None, fold=0)
+
+
+def moment_of(shown: datetime, zone: ZoneInfo, fold: int = 0) -> datetime:
+    """When the clock on the wall shows this, for the first or for the second time."""
+    return shown.replace(tzinfo=zone, fold=fold).astimezone(UTC)
+
+
+def happens(shown: datetime, zone: ZoneInfo) -> bool:
+    """Whether the clock on the wall ever shows this."""
+    return wall_of(moment_of(shown, zone), zone) == shown

@@ -1,0 +1,69 @@
+"""``python -m app.stack.autoscale``: tells the supervisor what the autoscaler wants.
+
+A process of its own: a database that is away or frozen stops this one, never the supervisor.
+It reads, and asks through the control socket; until it can, everything stays as it is. Tenants
+with reserved slots get a worker of their own for each pool, with so many slots.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from sqlalchemy import Engine
+
+from app.stack.control import NotRunning, ask
+from app.stack.home import Home
+from app.stack.options import MOST_SLOTS, read_options
+from models.config import DatabaseSettings
+from models.errors import StateStoreError
+from models.pools import POOLS
+from models.presence import process_name
+from models.session import connection, open_engine
+from models.slices import reserved, slice_queue
+
+logger = logging.getLogger(__name__)
+
+EVERY_SECONDS = 1.0
+
+READ_DESIRED = "SELECT pool, workers FROM desired_workers"
+READ_RESERVED = """
+    SELECT limits.pool, tenant.name, limits.reserved
+    FROM tenant_limits AS limits JOIN tenants AS tenant ON tenant.id = limits.tenant_id
+    WHERE limits.reserved IS NOT NULL AND tenant.tier = 'enterprise'
+"""
+
+
+def read_wanted(engine: Engine) -> dict[str, Any]:
+    """Workers by pool, and slots by slice, as a request to the supervisor."""
+    with connection(engine) as taken:
+        workers = {row[0]: row[1] for row in taken.exec_driver_sql(READ_DESIRED)}
+        slices = {
+            slice_queue(pool, reserved(tenant)): min(slots, MOST_SLOTS)
+            for pool, tenant, slots in taken.exec_driver_sql(READ_RESERVED)
+            if pool in POOLS
+        }
+    return {"command": "follow", "workers": workers, "slices": slices}
+
+
+def main() -> None:
+    """Until somebody ends it."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    home = Home(read_options().home)
+    engine = open_engine(DatabaseSettings(), process=process_name("autoscale"))
+    trouble = ""
+    while True:
+        try:
+            answer = ask(home, read_wanted(engine))
+            now_trouble = answer.get("error", "")
+        except (StateStoreError, NotRunning) as error:
+            now_trouble = str(error)
+        if now_trouble != trouble:
+            logger.info("%s", now_trouble or "all is well again")
+            trouble = now_trouble
+        time.sleep(EVERY_SECONDS)
+
+
+if __name__ == "__main__":
+    main()

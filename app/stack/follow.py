@@ -1,0 +1,61 @@
+"""Follow: the supervisor starts and stops workers as the autoscaler wants.
+
+Slices that the caller of ``make up`` named stay as they are; those of tenants with reserved
+slots come, change and go with the reservation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.stack.home import Home
+from app.stack.options import StackOptions
+from app.stack.programs import slice_worker
+from app.stack.supervisor import Supervisor
+from models.pools import is_job_queue
+
+
+class Follower:
+    """What the autoscaler wants, made so."""
+
+    def __init__(self, supervisor: Supervisor, options: StackOptions, home: Home) -> None:
+        self._supervisor = supervisor
+        self._options = options
+        self._home = home
+        #: Slots by queue, of the slices that were started here.
+        self._slices: dict[str, int] = {}
+
+    def follow(self, workers: Mapping[str, int], slices: Mapping[str, int]) -> None:
+        """Change what differs; who has to go finishes its jobs first."""
+        for pool, count in workers.items():
+            name = f"worker-{pool}"
+            if pool in self._options.workers and name in self._supervisor.programs:
+                self._scale(name, count)
+        wanted = {
+            queue: slots
+            for queue, slots in slices.items()
+            if queue not in self._options.slices and is_job_queue(queue)
+        }
+        for queue in [queue for queue in self._slices if queue not in wanted]:
+            self._end(queue)
+        for queue, slots in wanted.items():
+            if self._slices.get(queue) != slots:
+                self._serve(queue, slots)
+
+    def _scale(self, name: str, count: int) -> None:
+        before = self._supervisor.count(name)
+        if before != count:
+            self._supervisor.scale(name, count)
+            self._supervisor.report(f"{name}: {count} instead of {before}")
+
+    def _serve(self, queue: str, slots: int) -> None:
+        if queue in self._slices:
+            self._supervisor.drop(f"worker-{queue}")
+        self._supervisor.add(slice_worker(queue, slots, self._options, self._home))
+        self._supervisor.report(f"worker-{queue}: {slots} slots")
+        self._slices[queue] = slots
+
+    def _end(self, queue: str) -> None:
+        self._supervisor.drop(f"worker-{queue}")
+        self._supervisor.report(f"worker-{queue}: no longer reserved")
+        del self._slices[queue]

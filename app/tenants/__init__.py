@@ -1,0 +1,1 @@
+"""Whose work it is: tenants, their limits, and the keys that speak for them."""

@@ -1,0 +1,238 @@
+"""The directory: whose key is it, and what may that tenant do. One cache a process.
+
+A request costs a look into a dict. A key that this process has not met is looked up, together
+with others that come at the same time; one that nobody has is remembered for a moment, so
+that a flood of them is a few statements a second. Once a second one statement reads what
+changed since: tenants, their limits, revoked keys.
+
+Guarantees: a key issued a moment ago works at once; a revoked one is refused about a second
+after its revocation; a tenant's limits are as fresh. While the state store is away, keys that
+this process has met go on working, revocations wait and unknown keys cannot be judged.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlalchemy import Engine
+
+from app.errors import Unauthenticated
+from app.tenants.keys import parse_authorization, same_digest
+from app.tenants.rows import TENANT_COLUMNS, tenant_of
+from app.tenants.tenant import Tenant
+from models.errors import StateStoreError
+from models.group_commit import GroupCommit
+from models.session import connection
+
+logger = logging.getLogger(__name__)
+
+REFRESH_SECONDS = 1.0
+#: All known keys are read again: a database whose clock was set back hides changes.
+SWEEP_SECONDS = 60.0
+#: How long a key that nobody has is not asked for again, and how many such are remembered.
+UNKNOWN_SECONDS = 1.0
+MOST_UNKNOWN = 10_000
+
+READ_KEYS = f"""
+    SELECT key.id, key.digest, key.revoked_at IS NOT NULL, now(), {TENANT_COLUMNS}
+    FROM unnest(%(ids)s::text[]) AS asked (id)
+    JOIN api_keys AS key ON key.id = asked.id
+    LEFT JOIN tenants AS tenant ON tenant.id = key.tenant_id
+"""
+
+READ_NAMED = f"""
+    SELECT now(), {TENANT_COLUMNS} FROM tenants AS tenant WHERE tenant.name = ANY (%(names)s)
+"""
+
+#: The overlap is longer than a statement may take: a change that is dated before the last look
+#: and committed after it is seen by the next.
+READ_CHANGES = f"""
+    SELECT now(),
+           (SELECT json_agg(json_build_array({TENANT_COLUMNS})) FROM tenants AS tenant
+            WHERE tenant.changed_at > %(seen)s::timestamptz - interval '30 seconds'),
+           (SELECT array_agg(key.id) FROM api_keys AS key
+            WHERE key.revoked_at > %(seen)s::timestamptz - interval '30 seconds')
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whom a key speaks for."""
+
+    #: Short part of the key; empty for who calls without one.
+    key: str
+    digest: bytes
+    #: None: an operator.
+    tenant: Tenant | None
+    revoked: bool = False
+
+
+class Directory:
+    """The keys and tenants that one process has met."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        read_seconds: float,
+        *,
+        refresh_seconds: float = REFRESH_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._read_seconds = read_seconds
+        self._refresh_seconds = refresh_seconds
+        self._clock = clock
+        #: Replaced entry by entry, never changed in place: readers need no lock.
+        self._callers: dict[str, Caller] = {}
+        #: Who calls without a key, by the tenant's name.
+        self._keyless: dict[str, Caller] = {}
+        #: Keys that nobody has, and until when that is taken for granted; oldest first.
+        self._unknown: dict[str, float] = {}
+        #: The database's time of the last look at changes.
+        self._seen: datetime | None = None
+        self._sweep_at = 0.0
+        self._asked_keys: GroupCommit[str, Caller | None] = GroupCommit(
+            self._look_up_keys, name="keys"
+        )
+        self._asked_names: GroupCommit[str, Caller | None] = GroupCommit(
+            self._look_up_names, name="tenants"
+        )
+        self._beginning = threading.Lock()
+        self._refresher: threading.Thread | None = None
+        self._closed = threading.Event()
+        #: Is told, at every look, which keys were revoked a moment ago: also the same again,
+        #: so that what was begun meanwhile with such a key ends too.
+        self.on_revoked: Callable[[Collection[str]], None] = lambda keys: None
+
+    def caller(self, authorization: str) -> Caller:
+        """Whom the key in this header speaks for."""
+        sent = parse_authorization(authorization)
+        if sent is None:
+            raise Unauthenticated("Authorization must be: Bearer fair_…_…")
+        found = self._callers.get(sent.id)
+        if found is None:
+            found = self._meet(sent.id)
+        if found is None or not same_digest(found.digest, sent.digest):
+            raise Unauthenticated("This API key is not known.")
+        if found.revoked:
+            raise Unauthenticated("This API key was revoked.")
+        return found
+
+    def keyless(self, name: str) -> Caller | None:
+        """Who calls without a key and acts as the tenant of that name."""
+        found = self._keyless.get(name)
+        return found if found is not None else self._asked_names.submit(name, self._read_seconds)
+
+    def refresh(self) -> None:
+        """Read what changed since the last look."""
+        if self._seen is None:
+            return  # nobody was met, so nothing can be out of date
+        with connection(self._engine) as taken:
+            row = taken.exec_driver_sql(READ_CHANGES, {"seen": self._seen}).one()
+        now, changed, revoked = row
+        self._take_over(tenant_of(values) for values in changed or ())
+        if revoked:
+            for key in revoked:
+                if (caller := self._callers.get(key)) is not None and not caller.revoked:
+                    self._callers[key] = replace(caller, revoked=True)
+            self.on_revoked(frozenset(revoked))
+        self._seen = now
+        if self._clock() >= self._sweep_at:
+            self._sweep()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closed.set()
+
+    def _meet(self, key: str) -> Caller | None:
+        until = self._unknown.get(key)
+        if until is not None and self._clock() < until:
+            return None
+        return self._asked_keys.submit(key, self._read_seconds)
+
+    # All that follows runs in a writer of a group or in the refresher. These may overtake each
+    # other: what an overtaken read put back is put right by the next look's overlap.
+
+    def _look_up_keys(self, keys: Sequence[str]) -> list[Caller | None]:
+        found = self._read_keys(set(keys))
+        forget = self._clock() + UNKNOWN_SECONDS
+        for key in keys:
+            self._unknown.pop(key, None)
+            if key not in found:
+                self._unknown[key] = forget
+        while len(self._unknown) > MOST_UNKNOWN:
+            del self._unknown[next(iter(self._unknown))]
+        return [found.get(key) for key in keys]
+
+    def _read_keys(self, keys: Collection[str]) -> dict[str, Caller]:
+        with connection(self._engine) as taken:
+            rows = taken.exec_driver_sql(READ_KEYS, {"ids": list(keys)}).all()
+        found = {
+            row[0]: Caller(
+                key=row[0],
+                digest=bytes(row[1]),
+                tenant=None if row[4] is None else tenant_of(row[4:]),
+                revoked=row[2],
+            )
+            for row in rows
+        }
+        self._callers.update(found)
+        if rows:
+            self._keep_fresh(rows[0][3])
+        return found
+
+    def _look_up_names(self, names: Sequence[str]) -> list[Caller | None]:
+        with connection(self._engine) as taken:
+            rows = taken.exec_driver_sql(READ_NAMED, {"names": list(set(names))}).all()
+        for row in rows:
+            self._keyless[row[2]] = Caller("", b"", tenant_of(row[1:]))
+        if rows:
+            self._keep_fresh(rows[0][0])
+        return [self._keyless.get(name) for name in names]
+
+    def _take_over(self, changed: Iterable[Tenant]) -> None:
+        tenants = {tenant.id: tenant for tenant in changed}
+        if not tenants:
+            return
+        for callers in (self._callers, self._keyless):
+            for place, caller in list(callers.items()):
+                if caller.tenant is not None and caller.tenant.id in tenants:
+                    callers[place] = replace(caller, tenant=tenants[caller.tenant.id])
+
+    def _sweep(self) -> None:
+        valid = {key for key, caller in self._callers.items() if not caller.revoked}
+        found = self._read_keys(valid)
+        for key in valid - set(found):
+            self._callers[key] = replace(self._callers[key], revoked=True)
+        if revoked := {key for key in valid if self._callers[key].revoked}:
+            self.on_revoked(revoked)
+        self._sweep_at = self._clock() + SWEEP_SECONDS
+
+    def _keep_fresh(self, now: datetime) -> None:
+        """From the first answer on: begun late, so that a process forks before it has threads."""
+        with self._beginning:
+            if self._seen is not None:
+                return
+            self._seen = now
+            self._sweep_at = self._clock() + SWEEP_SECONDS
+            if self._refresh_seconds > 0:
+                self._refresher = threading.Thread(target=self._run, name="directory", daemon=True)
+                self._refresher.start()
+
+    def _run(self) -> None:
+        away = False
+        while not self._closed.wait(self._refresh_seconds):
+            try:
+                self.refresh()
+                away = False
+            except StateStoreError as error:
+                if not away:
+                    logger.warning("keys and limits stay as they are known: %s", error)
+                away = True
+            except Exception:  # it must go on looking, whatever one row does
+                logger.exception("a look at tenants failed")

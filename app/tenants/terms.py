@@ -1,0 +1,86 @@
+"""A tenant's terms: what may be agreed with it, and what a change makes of them.
+
+Decides, writes nothing: the command line and the operator's routes share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from app.errors import FieldError, ValidationFailed
+from app.tenants.tenant import NO_LIMITS, TIERS, PoolLimits, Tenant, is_tenant_name
+
+#: Smallest and largest value of each field.
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "weight": (0.001, 1_000_000),
+    "submit_per_second": (0.001, 1_000_000),
+    "submit_burst": (1, 10_000_000),
+}
+LIMIT_BOUNDS: Mapping[str, tuple[int, int]] = {
+    "in_flight": (1, 1_000_000),
+    "reserved": (1, 1_000_000),
+    "depth": (0, 1_000_000_000_000),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What to change; what is not named stays, None clears."""
+
+    #: Of ``tier`` and BOUNDS.
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    #: By pool, of LIMIT_BOUNDS.
+    limits: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
+
+
+def changed(tenant: Tenant, change: Change, pools: Collection[str]) -> Tenant:
+    """The tenant after the change, or what is wrong with it."""
+    limits = dict(tenant.limits)
+    for pool, of in change.limits.items():
+        limits[pool] = replace(limits.get(pool, NO_LIMITS), **of)
+    kept = {pool: of for pool, of in sorted(limits.items()) if of != NO_LIMITS}
+    result = replace(tenant, **change.fields, limits=MappingProxyType(kept))
+    # A pool that is gone may keep limits, and lose them; it gets no new ones.
+    fresh = {pool for pool in kept if kept[pool] != tenant.limits.get(pool)}
+    wrong = (*_wrong(result), *_nowhere(fresh, pools))
+    if wrong:
+        raise ValidationFailed(errors=wrong)
+    return result
+
+
+def _wrong(tenant: Tenant) -> Iterator[FieldError]:
+    if not is_tenant_name(tenant.name):
+        yield FieldError("name", "must be 1 to 63 of a-z, 0-9, _ and -, and not begin with _ or -")
+    if tenant.tier not in TIERS:
+        yield FieldError("tier", f"must be one of {', '.join(TIERS)}")
+    for name, bounds in BOUNDS.items():
+        yield from _outside(name, getattr(tenant, name), bounds)
+    if tenant.tier == "free" and tenant.weight is not None:
+        yield FieldError("weight", "is not for the tier free, whose accounts share one")
+    for pool, limits in tenant.limits.items():
+        yield from _wrong_limits(tenant.tier, f"limits.{pool}", limits)
+
+
+def _wrong_limits(tier: str, path: str, limits: PoolLimits) -> Iterator[FieldError]:
+    for name, bounds in LIMIT_BOUNDS.items():
+        yield from _outside(f"{path}.{name}", getattr(limits, name), bounds)
+    if limits.reserved is None:
+        return
+    if tier != "enterprise":
+        yield FieldError(f"{path}.reserved", "is for the tier enterprise only")
+    if limits.in_flight is not None and limits.in_flight < limits.reserved:
+        yield FieldError(f"{path}.reserved", "is more than in_flight, the cap")
+
+
+def _outside(path: str, value: float | None, bounds: tuple[float, float]) -> Iterator[FieldError]:
+    least, most = bounds
+    if value is not None and not least <= value <= most:
+        yield FieldError(path, f"must be from {least:,} to {most:,}")
+
+
+def _nowhere(wanted: Collection[str], pools: Collection[str]) -> Iterator[FieldError]:
+    for pool in sorted(set(wanted) - set(pools)):
+        yield FieldError(f"limits.{pool[:100]}", f"is no pool; known: {', '.join(sorted(pools))}")

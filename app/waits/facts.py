@@ -1,0 +1,163 @@
+"""What the tables know of a job's wait. Two statements, each a few steps along indexes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from app.fairshare import Tier, default_seconds, entitlement_of
+from app.waits.forecast import Flow
+from app.waits.reasons import Facts
+from models.presence import PRESENCE_LOST_SECONDS
+from tasks.retry import throttle
+from tasks.retry.circuit import OPEN_SECONDS
+
+#: Jobs ahead are counted no further than this.
+MOST_AHEAD = 10_000
+#: A rate of starts that is older says nothing; the leader writes it down every second.
+FRESH_SECONDS = 10
+
+READ_FACTS = f"""
+    SELECT job.tenant_id, job.status::text, job.pool, job.dependency, job.priority, now(),
+           extract(epoch FROM job.execute_at - now())::float8 AS due_seconds,
+           coalesce(circuit.state, 'closed') AS circuit,
+           coalesce(extract(epoch FROM now() - circuit.changed_at), 0)::float8
+               AS circuit_seconds,
+           quota.dependency IS NOT NULL AS quota,
+           coalesce(extract(epoch FROM quota.closed_until - now()), 0)::float8 AS closed_seconds,
+           EXISTS (SELECT 1 FROM verdicts WHERE kind = 'throttle'
+                     AND name = job.tenant_id || ':' || job.pool) AS throttled,
+           limits.in_flight AS cap,
+           coalesce(own.dispatched, 0)::int AS under_way,
+           coalesce(own.dispatched + own.running, 0)::int AS in_flight,
+           coalesce((SELECT sum(dispatched + running) FROM job_counts
+                     WHERE tenant_id = 0 AND pool = job.pool), 0)::int AS all_in_flight,
+           coalesce((SELECT sum(slots) FROM processes
+                     WHERE kind = 'worker' AND NOT draining AND job.pool = ANY (pools)
+                       AND heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds'),
+                    0)::int AS slots,
+           (SELECT mean_seconds FROM job_types WHERE type = job.type) AS mean_seconds,
+           coalesce(tenant.tier, 'standard') AS tier, tenant.weight AS own_weight,
+           share.weight, share.started_per_second, pool_share.weight AS total_weight
+    FROM jobs AS job
+    LEFT JOIN tenants AS tenant ON tenant.id = job.tenant_id
+    LEFT JOIN tenant_limits AS limits
+        ON limits.tenant_id = job.tenant_id AND limits.pool = job.pool
+    LEFT JOIN circuits AS circuit ON circuit.dependency = job.dependency
+    LEFT JOIN quotas AS quota ON quota.dependency = job.dependency
+    LEFT JOIN shares AS share ON share.tenant_id = job.tenant_id AND share.pool = job.pool
+        AND share.updated_at > now() - interval '{FRESH_SECONDS} seconds'
+    LEFT JOIN shares AS pool_share ON pool_share.tenant_id = 0 AND pool_share.pool = job.pool
+        AND pool_share.updated_at > now() - interval '{FRESH_SECONDS} seconds'
+    CROSS JOIN LATERAL (
+        SELECT sum(dispatched) AS dispatched, sum(running) AS running FROM job_counts
+        WHERE tenant_id = job.tenant_id AND pool = job.pool) AS own
+    WHERE job.id = %(id)s
+"""
+#: Across the tenant's lanes, as they are dispatched; lanes that give nothing are not ahead.
+#: Each lane is two stretches of the index: higher priorities, and the same with lower ids.
+COUNT_AHEAD = f"""
+    WITH RECURSIVE lane AS (
+        (SELECT dependency FROM jobs
+         WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = %(tenant_id)s
+         ORDER BY dependency LIMIT 1)
+        UNION ALL
+        SELECT (SELECT dependency FROM jobs
+                WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = %(tenant_id)s
+                  AND dependency > lane.dependency
+                ORDER BY dependency LIMIT 1)
+        FROM lane WHERE lane.dependency IS NOT NULL
+    )
+    SELECT count(*) FROM (
+        SELECT FROM lane, LATERAL (
+            (SELECT FROM jobs
+             WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = %(tenant_id)s
+               AND dependency = lane.dependency AND priority > %(priority)s
+             ORDER BY priority DESC, id LIMIT {MOST_AHEAD + 1})
+            UNION ALL
+            (SELECT FROM jobs
+             WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = %(tenant_id)s
+               AND dependency = lane.dependency AND priority = %(priority)s
+               AND id < %(id)s
+             ORDER BY priority DESC, id LIMIT {MOST_AHEAD + 1})
+        ) AS ahead
+        WHERE lane.dependency = %(dependency)s
+           OR (NOT EXISTS (SELECT 1 FROM circuits
+                           WHERE dependency = lane.dependency AND state <> 'closed')
+               AND NOT EXISTS (SELECT 1 FROM quotas
+                               WHERE dependency = lane.dependency AND closed_until > now()))
+        LIMIT {MOST_AHEAD + 1}
+    ) AS counted
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A job's facts, whose they are and when they were so."""
+
+    tenant_id: int
+    now: datetime
+    facts: Facts
+
+
+def read_facts(taken: Connection, job_id: str) -> Found | None:
+    """What is known of the job; None if there is none."""
+    row = taken.exec_driver_sql(READ_FACTS, {"id": job_id}).first()
+    if row is None:
+        return None
+    ahead = count_ahead(taken, job_id, row) if row.status == "queued" else 0
+    cap = row.cap
+    if row.throttled:
+        cap = min(throttle.IN_FLIGHT, cap or throttle.IN_FLIGHT)
+    flow = Flow(
+        slots=row.slots,
+        in_flight=row.all_in_flight,
+        mean_seconds=row.mean_seconds or default_seconds(row.pool),
+        share=share_of(row.weight, row.total_weight, row.tier, row.own_weight),
+        under_way=row.under_way,
+        started_per_second=row.started_per_second,
+        cap=cap,
+    )
+    facts = Facts(
+        status=row.status,
+        pool=row.pool,
+        ahead=min(ahead, MOST_AHEAD),
+        at_least=ahead > MOST_AHEAD,
+        flow=flow,
+        due_seconds=row.due_seconds,
+        dependency=row.dependency,
+        circuit=row.circuit,
+        circuit_seconds=row.circuit_seconds,
+        open_seconds=OPEN_SECONDS,
+        quota=row.quota,
+        closed_seconds=row.closed_seconds,
+        throttled=row.throttled,
+        in_flight=row.in_flight,
+    )
+    return Found(row.tenant_id, row.now, facts)
+
+
+def count_ahead(taken: Connection, job_id: str, row: Row[Any]) -> int:
+    """Jobs of the tenant that come before it in the pool, up to one more than are counted."""
+    asked = {
+        "id": job_id,
+        "pool": row.pool,
+        "tenant_id": row.tenant_id,
+        "dependency": row.dependency,
+        "priority": row.priority,
+    }
+    return int(taken.exec_driver_sql(COUNT_AHEAD, asked).scalar_one())
+
+
+def share_of(
+    weight: float | None, total: float | None, tier: str, own_weight: float | None
+) -> float:
+    """The tenant's part of a pool: its weight among all that wait."""
+    if not total:
+        return 1.0  # nobody else does
+    if weight is None:
+        weight = entitlement_of(Tier(tier), own_weight).weight
+    return min(1.0, weight / max(total, weight))

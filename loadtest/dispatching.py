@@ -1,0 +1,285 @@
+"""``make bench-dispatch``: what a dispatch costs, from a short line to a very long one.
+
+A PostgreSQL of its own is filled with waiting jobs, and the scheduler's own Dispatcher picks,
+marks and charges them turn by turn, reconciling once a second as it does at work. Between the
+turns, and outside of the measurement, what was dispatched comes to its end and as many others
+join the line. What counts is time on the processor, of the scheduler and of its session in
+PostgreSQL together, so that a busy machine does not disturb. Publishing is left out here (it
+depends on the size of messages, not on the line) and measured by ``make bench``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from sqlalchemy import Engine
+
+from app.classify.estimates import Estimates
+from app.dispatch.mark import Dispatch
+from app.dispatch.publish import Publisher
+from app.scheduler.dispatcher import Dispatcher
+from app.scheduler.leader import RENEW_SECONDS, Leader
+from app.scheduler.lines import Lines
+from app.scheduler.pools import Pools
+from app.scheduler.rhythm import Rhythm
+from app.scheduler.shares import RECONCILE_SECONDS, Shares
+from app.scheduler.taps import Taps
+from app.stack.postgres import EmbeddedPostgres
+from app.stack.services import running
+from loadtest.bars import Bar
+from models.config import DatabaseSettings
+from models.presence import Presence, announce
+from models.session import open_engine
+from tasks.registry import load_types
+
+ROOT = Path(__file__).parents[1]
+#: Waiting jobs and tenants that they belong to.
+SCENES = ((1_000, 10), (100_000, 10), (1_000_000, 10), (100_000, 10_000), (1_000_000, 10_000))
+#: Slots of the pool: enough for full batches.
+SLOTS = 250
+#: Dispatches measured in a scene, where the line is long enough.
+MEASURED = 10_000
+#: Turns before the measurement: the first one meets every tenant.
+WARM_TURNS = 2
+MOST_RATIO = 1.5
+LEAST_PER_SECOND = 3_000
+
+FILL = """
+    INSERT INTO jobs (id, tenant_id, type, pool, payload, status)
+    SELECT gen_random_uuid(), 1 + number %% %(tenants)s, 'echo', 'short', '{}', 'queued'
+    FROM generate_series(%(first)s, %(last)s) AS number
+"""
+FILL_BATCH = 100_000
+#: As the Classifier would have found it: the type has run before.
+MEASURED_TYPE = """
+    INSERT INTO job_types (type, declared_pool, pool, mean_seconds, runs)
+    VALUES ('echo', 'short', 'short', 0.005, 1000)
+"""
+MINE = "id = ANY (%(ids)s::uuid[])"
+
+
+class Scene(NamedTuple):
+    """What was measured at one length of the line."""
+
+    waiting: int
+    tenants: int
+    dispatched: int
+    microseconds: float
+    #: Of it, in the scheduler itself.
+    own: float
+    #: Median turn by the clock, in milliseconds.
+    turn: float
+
+
+class Nowhere(Publisher):
+    """A broker that takes everything at once."""
+
+    def __init__(self) -> None:
+        self.sent: list[Dispatch] = []
+
+    def publish(self, dispatches: Sequence[Dispatch], workers: int = 1) -> None:
+        self.sent.extend(dispatches)
+
+    def ping(self) -> None:
+        return
+
+
+@contextmanager
+def database() -> Iterator[EmbeddedPostgres]:
+    """A server of our own."""
+    with tempfile.TemporaryDirectory(prefix="fairline-dispatch-") as folder:
+        server = EmbeddedPostgres(Path(folder))
+        with running(server, Path(folder) / "logs"):
+            yield server
+
+
+@contextmanager
+def filled(server: EmbeddedPostgres, waiting: int, tenants: int) -> Iterator[Engine]:
+    """A migrated database with so many jobs in line."""
+    name = f"dispatch_{waiting}_{tenants}"
+    server.create_database(name)
+    url = server.url(name)
+    subprocess.run(
+        [sys.executable, "-m", "alembic", "upgrade", "head"],
+        cwd=ROOT,
+        env={**os.environ, "FAIRLINE_DATABASE_URL": url},
+        check=True,
+        capture_output=True,
+    )
+    settings = DatabaseSettings(database_url=url, db_statement_seconds=120)
+    engine = open_engine(settings, process="bench")
+    try:
+        with engine.connect() as taken:
+            taken.exec_driver_sql(
+                "INSERT INTO tenants (name, changed_at)"
+                " SELECT 't' || number, now() - interval '1 hour'"
+                " FROM generate_series(1, %(tenants)s) AS number",
+                {"tenants": tenants},
+            )
+            taken.exec_driver_sql(MEASURED_TYPE)
+            for first in range(1, waiting + 1, FILL_BATCH):
+                last = min(first + FILL_BATCH - 1, waiting)
+                taken.exec_driver_sql(FILL, {"tenants": tenants, "first": first, "last": last})
+            taken.exec_driver_sql("VACUUM ANALYZE")
+            taken.exec_driver_sql("CHECKPOINT")
+        yield engine
+    finally:
+        engine.dispose()
+
+
+class Meter:
+    """Time on the processor: this thread's, and that of sessions in PostgreSQL."""
+
+    def __init__(self, engine: Engine) -> None:
+        with engine.connect() as taken:
+            rows = taken.exec_driver_sql(
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+            )
+            self._sessions = [Path(f"/proc/{row[0]}/schedstat") for row in rows]
+
+    def read(self) -> tuple[float, float]:
+        """Seconds of this thread and of the sessions, so far."""
+        theirs = sum(int(path.read_text().split()[0]) for path in self._sessions)
+        return time.thread_time(), theirs / 1e9
+
+
+class Bystander:
+    """Ends what was dispatched and fills the line up again, over a session of its own."""
+
+    def __init__(self, engine: Engine, waiting: int, tenants: int) -> None:
+        settings = DatabaseSettings(
+            database_url=engine.url.render_as_string(hide_password=False), db_statement_seconds=120
+        )
+        self._engine = open_engine(settings, process="bystander")
+        self._filled, self._tenants = waiting, tenants
+
+    def go_on(self, sent: Sequence[Dispatch]) -> None:
+        """As workers and clients would."""
+        announce(self._engine, Presence("worker", "worker", ["short"], slots=SLOTS))
+        if not sent:
+            return
+        ids = {"ids": [each.id for each in sent]}
+        first, self._filled = self._filled + 1, self._filled + len(sent)
+        more = {"tenants": self._tenants, "first": first, "last": self._filled}
+        with self._engine.connect() as taken:
+            taken.exec_driver_sql("UPDATE jobs SET status = 'running' WHERE " + MINE, ids)
+            taken.exec_driver_sql("UPDATE jobs SET status = 'succeeded' WHERE " + MINE, ids)
+            taken.exec_driver_sql(FILL, more)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+def measure(engine: Engine, waiting: int, tenants: int, most: int) -> Scene:
+    """Dispatch ``most`` jobs; what one took."""
+    leader = Leader(engine, "bench")
+    leader.run_once(0.0)
+    lines = Lines(engine, leader)
+    taps = Taps(engine, leader, load_types())
+    estimates, pools, broker = Estimates(engine), Pools(engine, lines, taps), Nowhere()
+    dispatcher = Dispatcher(engine, leader, broker, pools, lines, estimates, taps)
+    shares = Shares(engine, leader, lines, estimates)
+    roles = [
+        Rhythm(leader, RENEW_SECONDS),
+        Rhythm(dispatcher, 0.0),
+        Rhythm(shares, RECONCILE_SECONDS),
+    ]
+    meter, bystander = Meter(engine), Bystander(engine, waiting, tenants)
+    turns: list[float] = []
+    dispatched, own, theirs = 0, 0.0, 0.0
+    for number in itertools.count():
+        bystander.go_on(broker.sent)
+        broker.sent.clear()
+        if dispatched >= most:
+            break
+        now, before = time.monotonic(), meter.read()
+        for role in roles:
+            if now >= role.due:
+                role.due = now + role.every_seconds
+                role.role.run_once(now)
+        after = meter.read()
+        if not broker.sent:
+            raise RuntimeError("nothing was dispatched although jobs wait")
+        if number >= WARM_TURNS:
+            dispatched += len(broker.sent)
+            own += after[0] - before[0]
+            theirs += after[1] - before[1]
+            turns.append(time.monotonic() - now)
+    bystander.close()
+    leader.resign()
+    return Scene(
+        waiting,
+        tenants,
+        dispatched,
+        (own + theirs) / dispatched * 1e6,
+        own / dispatched * 1e6,
+        statistics.median(turns) * 1e3,
+    )
+
+
+def bars(scenes: Sequence[Scene]) -> list[Bar]:
+    """What must hold."""
+    costs = [scene.microseconds for scene in scenes]
+    return [
+        Bar("cost of a dispatch, dearest to cheapest", max(costs) / min(costs), "<=", MOST_RATIO),
+        Bar("dispatches a second, dearest", 1e6 / max(costs), ">=", LEAST_PER_SECOND, "/s"),
+    ]
+
+
+def report(console: Console, scenes: Sequence[Scene]) -> bool:
+    """Show what was measured; whether all bars were passed."""
+    table = Table("waiting", "tenants", "dispatched", "µs each", "scheduler's", "a second", "turn")
+    for scene in scenes:
+        table.add_row(
+            f"{scene.waiting:,}",
+            f"{scene.tenants:,}",
+            f"{scene.dispatched:,}",
+            f"{scene.microseconds:.0f}",
+            f"{scene.own:.0f}",
+            f"{1e6 / scene.microseconds:,.0f}",
+            f"{scene.turn:.0f} ms",
+        )
+    console.print(table)
+    judged = bars(scenes)
+    verdicts = Table("claim", "measured", "required", "")
+    for bar in judged:
+        verdicts.add_row(*bar.cells())
+    console.print(verdicts)
+    return all(bar.passed for bar in judged)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make bench-dispatch", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="short lines only, for a first look")
+    chosen = parser.parse_args()
+    scenes = [(1_000, 10), (20_000, 2_000)] if chosen.quick else list(SCENES)
+    console = Console()
+    measured: list[Scene] = []
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with database() as server, Progress(*columns, console=console) as progress:
+        for waiting, tenants in scenes:
+            name = f"{waiting:,} waiting jobs of {tenants:,} tenants"
+            task = progress.add_task(f"filling {name}", total=None)
+            with filled(server, waiting, tenants) as engine:
+                progress.update(task, description=f"dispatching {name}")
+                measured.append(measure(engine, waiting, tenants, MEASURED))
+            progress.update(task, description=f"{name}", total=1, completed=1)
+    sys.exit(0 if report(console, measured) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""``python -m loadtest.flood``: a tenant with a limit of 100 a second sends thousands.
+
+Two API processes and a scheduler. The tenant submits as fast as it is answered; an empty Flask
+route takes turns with it on the same machine. Whatever passes is counted by the answers, and the
+work of PostgreSQL by its own statistics, against those of a quiet stack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from rich.console import Console
+from sqlalchemy import Engine
+
+from app.tenants.changes import create_tenant, issue_key
+from app.tenants.terms import Change
+from loadtest import closed_loop
+from loadtest.bars import Bar
+from loadtest.closed_loop import Answered, Load
+from loadtest.comparison import BAR_CONNECTIONS
+from loadtest.cores import MACHINE, CoreMeter
+from loadtest.fairline import Fairline
+from loadtest.fleet import Fleet, fleet
+from loadtest.http_bytes import Request, applications
+from loadtest.plain import PlainCelery
+from loadtest.report import Report, Table
+
+WARM_SECONDS = 2.0
+#: PostgreSQL's processes tell what they did at most once a second.
+TOLD_SECONDS = 1.5
+
+READ_WORK = """
+    SELECT xact_commit, tup_inserted + tup_updated + tup_deleted FROM pg_stat_database
+    WHERE datname = current_database()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What PostgreSQL did in a second."""
+
+    commits: float
+    writes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flood:
+    """One slice of the flood."""
+
+    refused: Answered
+    admitted_per_second: float
+    #: Of the slice and of what surrounds it: its start and its end are in it, as a part.
+    work: Work
+    #: Cores that others took.
+    strangers: float
+
+    @property
+    def requests_per_second(self) -> float:
+        return self.refused.rate + self.admitted_per_second
+
+
+class WorkMeter:
+    """PostgreSQL's work between its creation and `read`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._before = self._look()
+
+    def read(self) -> Work:
+        """What was done since, by the second."""
+        time.sleep(TOLD_SECONDS)
+        after = self._look()
+        seconds = after[2] - self._before[2]
+        return Work(*((after[n] - self._before[n]) / seconds for n in (0, 1)))
+
+    def _look(self) -> tuple[int, int, float]:
+        with self._engine.connect() as taken:
+            row = taken.exec_driver_sql(READ_WORK).one()
+        return row[0], row[1], time.monotonic()
+
+
+def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """What may be asked for."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.flood",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each (3)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of a flood (8)")
+    parser.add_argument("--per-second", type=float, default=100.0, help="the limit (100)")
+    parser.add_argument("--connections", type=int, default=BAR_CONNECTIONS)
+    parser.add_argument("--no-fail", action="store_true", help="exit 0 even if a bar is missed")
+    return parser.parse_args(arguments)
+
+
+def flood(started: Fleet, engine: Engine, load: Load) -> Flood:
+    """Drive the load; what was refused, what passed, and what that cost."""
+    meter = WorkMeter(engine)
+    generator = closed_loop.start(load)
+    cores = CoreMeter({**started.pids(), "generator": [generator.pid]})
+    answered = closed_loop.finish(generator)
+    used = cores.read()
+    work = meter.read()
+    others = used.pop(MACHINE) - sum(used.values())
+    passed = answered.unexpected.get("202", 0) / load.seconds
+    strange = {status: n for status, n in answered.unexpected.items() if status != "202"}
+    if strange:
+        raise RuntimeError(f"answers that nobody expected: {strange}")
+    return Flood(answered, passed, work, max(0.0, others))
+
+
+def tell(
+    asked: argparse.Namespace, quiet: Work, floods: Sequence[Flood], empty: Sequence[Answered]
+) -> Report:
+    """Medians of all rounds, and whether they are good enough."""
+    admitted = median(one.admitted_per_second for one in floods)
+    refused = median(one.refused.rate for one in floods)
+    ceiling = median(one.rate for one in empty)
+    commits = median(one.work.commits for one in floods)
+    writes = median(one.work.writes for one in floods)
+    per_request = median(
+        (one.work.commits - quiet.commits) / one.requests_per_second for one in floods
+    )
+    strangers = max(one.strangers for one in floods)
+    p99 = median(one.refused.p99_ms for one in floods)
+    rows = (
+        ("limit", f"{asked.per_second:,g}/s"),
+        ("admitted", f"{admitted:,.1f}/s"),
+        ("refused", f"{refused:,.0f}/s"),
+        ("refused, 99th percentile", f"{p99:,.1f} ms"),
+        ("empty Flask route", f"{ceiling:,.0f}/s"),
+        ("commits, quiet", f"{quiet.commits:,.1f}/s"),
+        ("commits, flood", f"{commits:,.1f}/s"),
+        ("rows written, quiet", f"{quiet.writes:,.1f}/s"),
+        ("rows written, flood", f"{writes:,.1f}/s"),
+        ("cores of others, most", f"{strangers:.2f}"),
+    )
+    return Report(
+        name="flood",
+        title="A flood at a limit",
+        tables=[Table(f"One tenant, {asked.connections} connections", ("", "median"), rows)],
+        bars=[
+            Bar("admitted, of the limit", admitted / asked.per_second, ">=", 0.9),
+            Bar("admitted, of the limit", admitted / asked.per_second, "<=", 1.1),
+            Bar("refused, of the empty route", refused / ceiling, ">=", 0.7),
+            Bar("commits a request, beyond the quiet ones", per_request, "<=", 0.1),
+        ],
+        data={
+            "quiet": [quiet.commits, quiet.writes],
+            "admitted": [one.admitted_per_second for one in floods],
+            "refused": [one.refused.rate for one in floods],
+            "empty": [one.rate for one in empty],
+            "work": [[one.work.commits, one.work.writes] for one in floods],
+        },
+    )
+
+
+def main() -> None:
+    asked = options()
+    console = Console()
+    floods: list[Flood] = []
+    empty: list[Answered] = []
+    with fleet("flood") as started:
+        plain = PlainCelery(started)
+        fairline = Fairline(started, served_pools="medium")
+        with fairline.engine() as engine:
+            create_tenant(engine, "flood", Change({"submit_per_second": asked.per_second}))
+            key = issue_key(engine, "flood").key
+            headers = {"Authorization": f"Bearer {key}"}
+            bodies = [Request(one.method, one.path, headers, one.body) for one in applications(200)]
+            plain.start_web()
+            fairline.start_api()
+            fairline.start_scheduler()
+            time.sleep(2.0)
+            meter = WorkMeter(engine)
+            time.sleep(asked.seconds)
+            quiet = meter.read()
+            for number in range(asked.rounds):
+                shape = (asked.connections, WARM_SECONDS)
+                load = Load(fairline.port, *shape, asked.seconds, bodies, 429)
+                floods.append(flood(started, engine, load))
+                with started.frozen("scheduler"):
+                    ceiling = Load(
+                        plain.port, *shape, asked.seconds / 2, [Request("GET", "/empty")], 200
+                    )
+                    empty.append(closed_loop.finish(closed_loop.start(ceiling)))
+                console.print(
+                    f"round {number + 1}: {floods[-1].admitted_per_second:,.1f} admitted,"
+                    f" {floods[-1].refused.rate:,.0f} refused,"
+                    f" {empty[-1].rate:,.0f} of the empty route, a second",
+                    highlight=False,
+                )
+    report = tell(asked, quiet, floods, empty)
+    report.show(console)
+    report.write()
+    sys.exit(0 if report.passed or asked.no_fail else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""``GET /jobs/{id}/wait``, readiness without a scheduler, and how good the predictions are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+
+from app.scheduler import forecaster as forecaster_module
+from app.scheduler.forecaster import Forecaster
+from models.ids import new_id
+from models.presence import Presence, announce
+from models.states import JobStatus
+from tasks.runtime.outcome import Ending
+from tests.integration.door import Door, opened
+from tests.integration.emptied import emptied
+from tests.integration.house import House
+
+FIELDS = {
+    "id",
+    "status",
+    "pool",
+    "reason",
+    "detail",
+    "also",
+    "position",
+    "at_least",
+    "predicted_start",
+    "predicted_wait_seconds",
+}
+
+
+@pytest.fixture
+def house(api_house: House) -> House:
+    """Empty, with one worker of ten slots."""
+    house = emptied(api_house)
+    announce(house.engine, Presence("w1", "worker", ["medium"], slots=10))
+    return house
+
+
+@pytest.fixture(scope="module")
+def door(api_house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    with opened(api_house, tmp_path_factory.mktemp("blobs"), anonymous="demo") as app:
+        yield Door(app)
+
+
+def wait_of(door: Door, job_id: str) -> dict[str, Any]:
+    answer = door.call(None, "GET", f"/jobs/{job_id}/wait")
+    assert answer.status_code == 200, answer.text
+    document: dict[str, Any] = answer.get_json()
+    assert set(document) == FIELDS and document["id"] == job_id
+    return document
+
+
+def fly(house: House, count: int, tenant_id: int = 1, status: str = "running") -> None:
+    """Jobs that hold slots."""
+    house.execute(
+        "INSERT INTO jobs (id, tenant_id, type, pool, payload, status, lease, lease_expires_at)"
+        " SELECT gen_random_uuid(), %s, 'echo', 'medium', '{}', %s, 1, now() + interval '1 h'"
+        " FROM generate_series(1, %s)",
+        tenant_id,
+        status,
+        count,
+    )
+
+
+def share(house: House, tenant_id: int, weight: float, started_per_second: float = 0.0) -> None:
+    house.execute(
+        "INSERT INTO shares (tenant_id, pool, pass, counted_day, counted_seconds, weight,"
+        " started_per_second) VALUES (%s, 'medium', 0, current_date, 0, %s, %s)",
+        tenant_id,
+        weight,
+        started_per_second,
+    )
+
+
+# Reasons
+
+
+def test_job_that_is_put_off_waits_for_its_time(door: Door, house: House) -> None:
+    due = datetime.now(UTC) + timedelta(hours=1)
+    told = wait_of(door, house.submit(execute_at=due))
+    assert (told["status"], told["reason"]) == ("scheduled", "schedule")
+    assert told["position"] is None
+    assert 3590 < told["predicted_wait_seconds"] < 3700
+    assert told["predicted_start"] >= due.isoformat()[:19]
+
+
+def test_open_circuit_and_spent_quota_bind_in_this_order(door: Door, house: House) -> None:
+    house.execute("INSERT INTO circuits VALUES ('claude', 'open', now() - interval '20 seconds')")
+    house.execute(
+        "INSERT INTO quotas (dependency, requests_per_minute, closed_until)"
+        " VALUES ('claude', 60, now() + interval '25 seconds')"
+    )
+    job_id = house.submit(dependency="claude")
+    told = wait_of(door, job_id)
+    assert (told["reason"], told["also"]) == ("circuit", ["quota"])
+    assert "claude" in told["detail"]
+    assert 38 < told["predicted_wait_seconds"] <= 40
+    house.execute("UPDATE circuits SET state = 'closed'")
+    told = wait_of(door, job_id)
+    assert (told["reason"], told["also"]) == ("quota", [])
+    assert 23 < told["predicted_wait_seconds"] <= 25
+
+
+def test_throttle_and_cap_are_told_apart(door: Door, house: House) -> None:
+    house.execute("INSERT INTO tenant_limits (tenant_id, pool, in_flight) VALUES (1, 'medium', 3)")
+    fly(house, 3)
+    job_id = house.submit()
+    told = wait_of(door, job_id)
+    assert told["reason"] == "cap" and "3 jobs in flight" in told["detail"]
+    house.execute("INSERT INTO verdicts (kind, name) VALUES ('throttle', '1:medium')")
+    assert wait_of(door, job_id)["reason"] == "throttle"
+
+
+def test_pool_without_workers_is_named_and_nothing_is_promised(door: Door, house: House) -> None:
+    house.execute("UPDATE processes SET heartbeat_at = now() - interval '1 minute'")
+    told = wait_of(door, house.submit())
+    assert told["reason"] == "no_workers"
+    assert told["predicted_start"] is told["predicted_wait_seconds"] is None
+
+
+def test_share_comes_with_position_and_a_prediction(door: Door, house: House) -> None:
+    fly(house, 20, tenant_id=2)
+    share(house, 0, weight=40.0)
+    share(house, 1, weight=10.0, started_per_second=2.0)
+    house.submit(priority=5)
+    house.submit(dependency="maps")
+    house.submit(priority=-1)
+    job_id = house.submit()
+    house.submit()
+    house.submit(tenant_id=2, priority=9)
+    told = wait_of(door, job_id)
+    assert (told["reason"], told["position"], told["at_least"]) == ("share", 2, False)
+    assert "25.0%" in told["detail"]
+    assert told["predicted_wait_seconds"] == pytest.approx(1.5)
+    start = datetime.fromisoformat(told["predicted_start"])
+    assert timedelta(0) < start - datetime.now(UTC) < timedelta(seconds=2)
+    house.execute("INSERT INTO circuits VALUES ('maps', 'open')")
+    assert wait_of(door, job_id)["position"] == 1, "what is held is not ahead"
+
+
+def test_without_a_measured_rate_the_share_of_the_slots_is_taken(door: Door, house: House) -> None:
+    fly(house, 10, tenant_id=2)
+    share(house, 0, weight=40.0)
+    house.execute("UPDATE shares SET weight = 40")
+    share(house, 1, weight=10.0, started_per_second=9.0)
+    house.execute("UPDATE shares SET updated_at = now() - interval '1 minute' WHERE tenant_id = 1")
+    house.execute(
+        "INSERT INTO job_types (type, declared_pool, pool, mean_seconds)"
+        " VALUES ('echo', 'medium', 'medium', 5)"
+    )
+    told = wait_of(door, house.submit())
+    assert told["predicted_wait_seconds"] == pytest.approx(5 / (10 * 0.25))
+
+
+def test_long_line_is_not_counted_to_its_end(door: Door, house: House) -> None:
+    house.execute(
+        "INSERT INTO jobs (id, tenant_id, type, pool, payload, status)"
+        " SELECT ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, 1, 'echo',"
+        " 'medium', '{}', 'queued' FROM generate_series(1, 10050) AS n"
+    )
+    told = wait_of(door, house.submit())
+    assert (told["position"], told["at_least"]) == (10_000, True)
+    assert told["detail"].startswith("At least 10000 jobs of yours are ahead")
+
+
+def test_job_on_its_way_running_or_ended_waits_for_nothing(door: Door, house: House) -> None:
+    claim = house.start()
+    under_way = house.submit()
+    house.leader.run_once(0.0)
+    house.dispatch()
+    told = wait_of(door, under_way)
+    assert (told["status"], told["reason"]) == ("dispatched", "starting")
+    assert wait_of(door, claim.ref.id)["reason"] == "running"
+    house.settle(claim.ref, Ending(JobStatus.SUCCEEDED))
+    told = wait_of(door, claim.ref.id)
+    assert (told["status"], told["reason"], told["predicted_start"]) == ("succeeded", "none", None)
+
+
+@pytest.mark.parametrize("job_id", ["foreign", "unknown", "nonsense"])
+def test_wait_of_another_tenants_job_is_not_found(door: Door, house: House, job_id: str) -> None:
+    asked = {"foreign": house.submit(tenant_id=2), "unknown": new_id()}.get(job_id, job_id)
+    answer = door.call(None, "GET", f"/jobs/{asked}/wait")
+    assert answer.status_code == 404
+    assert answer.get_json()["code"] == "NOT_FOUND"
+
+
+# Readiness and metrics
+
+
+def readiness(door: Door) -> tuple[int, str, dict[str, Any]]:
+    answer = door.call(None, "GET", "/readyz")
+    document = answer.get_json()
+    return answer.status_code, document["status"], document["checks"]
+
+
+def scrape(door: Door) -> str:
+    return door.call(None, "GET", "/metrics").text
+
+
+def test_relief_is_ready_but_degraded_and_says_so(door: Door, house: House) -> None:
+    announce(house.engine, Presence("w2", "worker", ["short", "medium", "long"], slots=10))
+    house.execute("UPDATE leaders SET broker_seen_at = now()")
+    assert readiness(door)[:2] == (200, "ready")
+    house.execute(
+        "UPDATE leaders SET expires_at = now() - interval '30 seconds',"
+        " broker_seen_at = now() - interval '36 seconds'"
+    )
+    status, word, checks = readiness(door)
+    assert (status, word) == (503, "not ready")
+    assert not checks["scheduler"]["ok"] and not checks["broker"]["ok"]
+    house.execute(
+        "INSERT INTO leaders VALUES ('relief', 'api-9', 1, now() + interval '5 seconds', now())"
+    )
+    assert readiness(door)[:2] == (503, "not ready"), "the scheduler may still be back"
+    assert "fairline_express_degraded 0" in scrape(door)
+    house.execute(
+        "UPDATE leaders SET expires_at = now() - interval '55 seconds' WHERE role = 'scheduler'"
+    )
+    status, word, checks = readiness(door)
+    assert (status, word) == (200, "degraded")
+    assert checks["scheduler"]["degraded"] is True
+    assert 60 < checks["scheduler"]["age_seconds"] < 70
+    assert checks["broker"]["ok"] is True, "the relief reaches it"
+    assert "fairline_express_degraded 1" in scrape(door)
+    house.execute("UPDATE leaders SET expires_at = now() WHERE role = 'relief'")
+    assert readiness(door)[:2] == (503, "not ready")
+    house.execute("DELETE FROM leaders WHERE role = 'relief'")
+    house.leader.run_once(0.0)
+    assert readiness(door)[2]["scheduler"]["ok"] is True
+
+
+# How good the predictions are
+
+
+def open_predictions(house: House) -> dict[str, float]:
+    rows = house.query("SELECT job_id::text, wait_seconds FROM predictions")
+    return {row[0]: row[1] for row in rows}
+
+
+def test_predictions_are_compared_with_what_happened(door: Door, house: House) -> None:
+    fly(house, 20, tenant_id=2)
+    share(house, 0, weight=10.0)
+    share(house, 1, weight=10.0, started_per_second=0.5)
+    first, _, last = (house.submit() for _ in range(3))
+    role = Forecaster(house.engine, house.leader, Random(1))
+    role.run_once(0.0)
+    assert open_predictions(house) == {first: pytest.approx(2.0), last: pytest.approx(6.0)}
+    role.run_once(5.0)
+    assert len(open_predictions(house)) == 2, "nothing is predicted twice"
+
+    house.execute("UPDATE predictions SET made_at = now() - interval '8 seconds'")
+    for job_id, seconds in ((first, 4), (last, 5)):
+        house.execute("UPDATE jobs SET status = 'dispatched' WHERE id = %s", job_id)
+        house.execute(
+            "UPDATE jobs SET status = 'running', started_at ="
+            " (SELECT made_at + make_interval(secs => %s) FROM predictions WHERE job_id = %s)"
+            " WHERE id = %s",
+            seconds,
+            job_id,
+            job_id,
+        )
+    role.run_once(10.0)
+    assert not {first, last} & open_predictions(house).keys()
+    metrics = scrape(door)
+    assert 'fairline_wait_predictions{pool="medium"} 2' in metrics
+    found = re.search(r'fairline_wait_prediction_error_ratio\{pool="medium"\} (\S+)', metrics)
+    assert found and float(found[1]) == pytest.approx((2 / 4 + 1 / 5) / 2)
+
+
+def test_what_never_started_is_dropped_and_few_are_open(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecaster_module, "MOST_OPEN", 4)
+    fly(house, 20)
+    gone, cancelled, *_ = [house.submit(tenant_id=1 + n % 7) for n in range(70)]
+    role = Forecaster(house.engine, house.leader, Random(3))
+    for turn in range(12):
+        role.run_once(float(turn))
+    assert 3 <= len(open_predictions(house)) <= 4
+    house.execute("DELETE FROM predictions")
+    house.execute(
+        "INSERT INTO predictions (job_id, pool, wait_seconds) SELECT id, pool, 1 FROM jobs"
+        " WHERE id = ANY (%s::uuid[])",
+        [gone, cancelled],
+    )
+    house.execute("DELETE FROM jobs WHERE id = %s", gone)
+    house.execute("UPDATE jobs SET status = 'cancelled' WHERE id = %s", cancelled)
+    role.run_once(20.0)
+    assert not {gone, cancelled} & open_predictions(house).keys()
+    assert not house.query("SELECT 1 FROM tallies WHERE kind = 'forecast'")
+    house.execute("UPDATE leaders SET epoch = epoch + 1")
+    house.execute("DELETE FROM predictions")
+    role.run_once(30.0)
+    assert not open_predictions(house), "another one leads"

@@ -1,0 +1,222 @@
+"""The autoscaler reads the pools and writes what they should have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Row
+
+from app.dispatch.mark import Dispatch
+from app.scaling import demand
+from app.scaling.policy import Policy
+from app.scheduler import autoscaler
+from app.scheduler.autoscaler import Autoscaler
+from app.scheduler.leader import Leader
+from app.stack.autoscale import read_wanted
+from models.pools import POOLS
+from tasks.runtime.claim import JobRef
+from tests.integration.emptied import emptied
+from tests.integration.house import House
+
+POLICIES = dict.fromkeys(POOLS, Policy(quiet_seconds=60.0))
+ACME, FREEMAN = 71, 72
+
+
+@pytest.fixture
+def house(api_house: House) -> Iterator[House]:
+    house = emptied(api_house)
+    house.execute(
+        "INSERT INTO tenants (id, name, tier) VALUES (%s, 'acme', 'enterprise'),"
+        " (%s, 'freeman', 'free')",
+        ACME,
+        FREEMAN,
+    )
+    yield house
+    house.execute("DELETE FROM tenants WHERE id IN (%s, %s)", ACME, FREEMAN)
+
+
+def living(house: House, workers: int, pools: str = "medium", slots: int = 10) -> None:
+    house.execute("DELETE FROM processes")
+    house.execute(
+        "INSERT INTO processes (name, kind, pools, slots)"
+        " SELECT 'w' || n, 'worker', ARRAY[%s], %s FROM generate_series(1, %s) AS n",
+        pools,
+        slots,
+        workers,
+    )
+
+
+def waiting(house: House, count: int, age: float = 30.0, **fields: Any) -> None:
+    for _ in range(count):
+        house.submit(**fields)
+    house.execute(
+        "UPDATE jobs SET created_at = now() - make_interval(secs => %s),"
+        " execute_at = now() - make_interval(secs => %s) WHERE status = 'queued'",
+        age,
+        age,
+    )
+
+
+def running(house: House, count: int, **fields: Any) -> list[Dispatch]:
+    for _ in range(count):
+        house.submit(**fields)
+    dispatches = house.dispatch(fields.get("pool", "medium"), count)
+    house.claim(*(JobRef(dispatch.id, dispatch.lease) for dispatch in dispatches))
+    return dispatches
+
+
+def make(house: House, leader: Leader | None = None) -> Autoscaler:
+    return Autoscaler(house.engine, leader or house.leader, house.pools(), POLICIES)
+
+
+def medium(house: House) -> Row[Any]:
+    (row,) = house.query("SELECT * FROM desired_workers WHERE pool = 'medium'")
+    return row
+
+
+def test_a_burst_raises_what_is_wanted_and_says_why(house: House) -> None:
+    living(house, 1)
+    running(house, 10)
+    waiting(house, 15)
+    make(house).run_once(100.0)
+    row = medium(house)
+    assert (row.workers, row.living, row.depth, row.utilisation) == (3, 1, 15, 1.0)
+    assert 30 <= row.oldest_seconds < 40
+    assert row.reason.startswith("the oldest of 15 waits 3")
+    assert {row.pool for row in house.query("SELECT pool FROM desired_workers")} == set(POOLS)
+
+
+def test_jobs_at_the_broker_wait_too(house: House) -> None:
+    living(house, 1)
+    running(house, 10)
+    waiting(house, 5)
+    house.dispatch()
+    make(house).run_once(100.0)
+    row = medium(house)
+    assert (row.workers, row.depth) == (2, 5)
+    assert row.oldest_seconds >= 30
+
+
+@pytest.mark.parametrize("parking", ["circuit", "cap", "free slice", "scheduled"])
+def test_what_waits_for_something_else_than_a_slot_is_no_demand(house: House, parking: str) -> None:
+    living(house, 1)
+    running(house, 1, tenant_id=FREEMAN)
+    running(house, 2, tenant_id=ACME)
+    running(house, 7)
+    pools = house.pools()
+    if parking == "circuit":
+        house.execute("INSERT INTO circuits VALUES ('claude', 'open')")
+        waiting(house, 9, dependency="claude")
+    elif parking == "cap":
+        house.execute("INSERT INTO tenant_limits VALUES (%s, 'medium', 2)", ACME)
+        waiting(house, 9, tenant_id=ACME)
+    elif parking == "free slice":
+        waiting(house, 9, tenant_id=FREEMAN)
+    else:
+        house.submit(execute_at=datetime.now(UTC) + timedelta(hours=1))
+    pools.lines.listen(100.0, {})
+    Autoscaler(house.engine, house.leader, pools, POLICIES).run_once(100.0)
+    assert (medium(house).workers, medium(house).depth) == (1, 0)
+
+
+def test_slices_are_no_part_of_their_pool(house: House) -> None:
+    living(house, 1)
+    house.execute(
+        "INSERT INTO processes (name, kind, pools, slots)"
+        " VALUES ('s1', 'worker', '{medium.reserved.acme}', 30)"
+    )
+    running(house, 10, tenant_id=ACME)
+    house.execute("UPDATE jobs SET slice = 'reserved.acme'")
+    make(house).run_once(100.0)
+    assert (medium(house).living, medium(house).utilisation) == (1, 0.0)
+
+
+def test_children_of_prefork_workers_are_parts_of_one(house: House) -> None:
+    living(house, 4, "long", slots=1)
+    make(house).run_once(100.0)
+    (row,) = house.query("SELECT living, workers FROM desired_workers WHERE pool = 'long'")
+    assert tuple(row) == (2, 2)
+
+
+def test_a_new_leader_goes_on_from_the_last_word(house: House) -> None:
+    living(house, 1)
+    house.execute(
+        "INSERT INTO desired_workers (pool, workers, reason, changed_at)"
+        " VALUES ('medium', 5, 'burst', now() - interval '1 hour')"
+    )
+    scaler = make(house)
+    scaler.run_once(100.0)
+    scaler.run_once(159.0)
+    assert medium(house).workers == 5
+    scaler.run_once(161.0)
+    assert (medium(house).workers, medium(house).reason) == (4, "quiet for 61 s")
+    (age,) = house.query(
+        "SELECT extract(epoch FROM now() - changed_at) FROM desired_workers WHERE pool = 'medium'"
+    )[0]
+    assert age < 10
+
+
+def test_a_scheduler_that_no_longer_leads_writes_nothing(house: House) -> None:
+    deposed = make(house)
+    house.execute("UPDATE leaders SET epoch = epoch + 1")
+    living(house, 3)
+    deposed.run_once(100.0)
+    assert not house.query("SELECT * FROM desired_workers")
+
+
+def test_a_long_look_is_followed_by_a_long_rest(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autoscaler, "REST", 1_000_000)
+    scaler = make(house)
+    scaler.run_once(100.0)
+    house.execute("DELETE FROM desired_workers")
+    scaler.run_once(101.0)
+    assert not house.query("SELECT * FROM desired_workers")
+    scaler.run_once(1e9)
+    assert house.query("SELECT * FROM desired_workers")
+
+
+def test_a_line_of_very_many_lanes_is_looked_along_in_turns(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = demand.READ_WAITS.replace(f"LIMIT {demand.MOST_HEADS}", "LIMIT 2")
+    monkeypatch.setattr(demand, "READ_WAITS", few)
+    monkeypatch.setattr(demand, "MOST_HEADS", 2)
+    house.execute(
+        "INSERT INTO tenants (id, name) SELECT n, 'many' || n FROM generate_series(81, 85) n"
+    )
+    for tenant_id, age in ((81, 10), (82, 50), (83, 90), (84, 20), (85, 30)):
+        for priority in (1, 0):
+            job_id = house.submit(tenant_id=tenant_id, priority=priority)
+            house.execute(
+                "UPDATE jobs SET created_at = now() - make_interval(secs => %s) WHERE id = %s",
+                age if priority else 0,
+                job_id,
+            )
+    watch, parked = demand.LineWatch("medium"), demand.Parked({}, {"medium": [83]})
+    with house.engine.connect() as taken:
+        ages = [watch.oldest_seconds(taken, parked) or 0.0 for _ in range(12)]
+        assert max(ages) < 60, "83 has all it may have"
+        assert all(age >= 50 for age in ages[-6:]), "the oldest is never forgotten"
+        house.execute("DELETE FROM jobs")
+        assert [watch.oldest_seconds(taken, parked) for _ in range(12)][-1] is None
+
+
+def test_the_stack_is_told_of_workers_and_of_reserved_slots(house: House) -> None:
+    make(house).run_once(100.0)
+    house.execute(
+        "INSERT INTO tenant_limits (tenant_id, pool, in_flight, reserved) VALUES"
+        " (%s, 'medium', NULL, 2), (%s, 'gone', NULL, 2), (%s, 'medium', 3, NULL)",
+        ACME,
+        ACME,
+        FREEMAN,
+    )
+    assert read_wanted(house.engine) == {
+        "command": "follow",
+        "workers": dict.fromkeys(POOLS, 1),
+        "slices": {"medium.reserved.acme": 2},
+    }

@@ -1,0 +1,300 @@
+"""From the workers' counts to the pool of the next job: job types are measured and move."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.admission import Submission
+from app.api import pools_of_types
+from app.api.gauges import read_gauges
+from app.api.metrics import tell
+from app.api.pools_of_types import LOOK_SECONDS, PoolsOfTypes
+from app.classify.estimates import READ_SECONDS, Estimates
+from app.classify.reading import Runs, read_runs
+from app.classify.rules import MIN_RUNS, VIOLATIONS
+from app.fairshare.estimates import default_seconds
+from app.scheduler import classifier as classifier_module
+from app.scheduler.classifier import Classifier
+from models.errors import StateStoreUnavailable
+from models.presence import Presence, announce
+from tasks.errors import Permanent
+from tasks.runtime.durations import MICROSECONDS, run_name
+from tasks.runtime.tallies import add_tallies
+from tests.integration.api_server import ApiServer
+from tests.integration.emptied import emptied
+from tests.integration.house import House
+from tests.integration.one_worker import one_worker
+
+
+@pytest.fixture
+def house(api_house: House) -> House:
+    house = emptied(api_house)
+    for pool in ("short", "medium", "long"):
+        announce(house.engine, Presence(f"worker of {pool}", "worker", [pool], slots=2))
+    return house
+
+
+@pytest.fixture
+def classifier(house: House) -> Classifier:
+    return Classifier(house.engine, house.leader, house.types)
+
+
+def ran(house: House, seconds: float, runs: int, pool: str = "short", type: str = "echo") -> None:
+    """As workers would have counted them."""
+    bound = {"short": 1.0, "medium": 60.0}.get(pool)
+    microseconds = int(seconds * MICROSECONDS)
+    name = run_name(pool, type, microseconds, bound is not None and seconds > bound)
+    add_tallies(house.engine, [(("run", name), (runs, runs * microseconds))])
+
+
+def pass_time(house: House, age: str) -> None:
+    house.execute("UPDATE tallies SET bucket = bucket - %s::interval", age)
+    house.execute("UPDATE job_types SET moved_at = moved_at - %s::interval", age)
+
+
+def row(house: House, type: str = "echo") -> Any:
+    [found] = house.query("SELECT * FROM job_types WHERE type = %s", type)
+    return found
+
+
+def told(house: House) -> list[Any]:
+    return [
+        (event.tenant_id, event.detail)
+        for event in house.query("SELECT * FROM events ORDER BY id")
+        if event.kind == "job_type_moved"
+    ]
+
+
+def read_runs_of(house: House) -> dict[str, Runs]:
+    with house.engine.connect() as connection:
+        return read_runs(connection)
+
+
+def test_types_are_measured(house: House, classifier: Classifier) -> None:
+    ran(house, 0.2, 90)
+    ran(house, 4.0, 10, pool="medium")
+    ran(house, 1.0, 5, type="removed_long_ago")
+    assert classifier.run_once(0.0) == 0
+    assert row(house).mean_seconds == pytest.approx(0.58)
+    assert (row(house).p95_seconds, row(house).runs) == (4.0, 100)
+    assert (row(house).pool, row(house).moved_at) == ("short", None)
+    assert len(house.query("SELECT * FROM job_types")) == 1, "only what is registered"
+
+
+def test_figures_are_computed_afresh_and_kept_while_nothing_runs(
+    house: House, classifier: Classifier
+) -> None:
+    ran(house, 0.2, 90)
+    classifier.run_once(0.0)
+    first = row(house)
+    Classifier(house.engine, house.leader, house.types).run_once(0.0)
+    assert row(house) == first, "nothing is counted twice, and nothing is rewritten"
+    pass_time(house, "40 minutes")
+    ran(house, 0.4, 90)
+    classifier.run_once(0.0)
+    assert 0.3 < row(house).mean_seconds < 0.4, "recent runs count more"
+    pass_time(house, "1 hour")
+    classifier.run_once(0.0)
+    assert 0.3 < row(house).mean_seconds < 0.4
+
+
+def test_violations_move_a_type_and_everybody_is_told_once(
+    house: House, classifier: Classifier
+) -> None:
+    ran(house, 5.0, VIOLATIONS - 1 - MIN_RUNS)
+    assert classifier.run_once(0.0) == 0, "too few"
+    ran(house, 5.0, MIN_RUNS + 1)
+    assert classifier.run_once(0.0) == 1
+    assert row(house).pool == "medium"
+    assert classifier.run_once(0.0) == 0
+    detail = {"type": "echo", "from": "short", "to": "medium", "p95_seconds": 5.0}
+    assert told(house) == [(0, {**detail, "reason": "violations"})]
+    with house.engine.connect() as connection:
+        metrics = tell(read_gauges(connection), ())
+    assert 'fairline_job_type_moved{type="echo",from="short",to="medium"} 1' in metrics
+    assert 'fairline_job_type_p95_seconds{type="echo"} 5' in metrics
+
+
+def test_a_change_lasts_an_hour_and_the_next_looks_at_what_came_after(
+    house: House, classifier: Classifier
+) -> None:
+    ran(house, 5.0, VIOLATIONS)
+    classifier.run_once(0.0)
+    pass_time(house, "55 minutes")
+    ran(house, 0.2, 900, pool="medium")
+    assert classifier.run_once(0.0) == 0
+    assert row(house).p95_seconds == pytest.approx(0.2)
+    pass_time(house, "5 minutes")
+    assert classifier.run_once(0.0) == 1
+    assert row(house).pool == "short"
+    assert [detail["reason"] for _, detail in told(house)] == ["violations", "faster"]
+    pass_time(house, "61 minutes")
+    assert classifier.run_once(0.0) == 0, "the violations of before are forgotten"
+
+
+def test_a_type_does_not_move_to_where_nobody_works(house: House, classifier: Classifier) -> None:
+    ran(house, 5.0, VIOLATIONS)
+    ran(house, 90.0, VIOLATIONS, pool="medium", type="score_application")
+    house.execute("DELETE FROM processes WHERE name <> 'worker of short'")
+    assert classifier.run_once(0.0) == 0
+    few = Classifier(house.engine, house.leader, house.types, ["short", "long"])
+    announce(house.engine, Presence("w", "worker", ["medium", "long"], slots=2))
+    assert few.run_once(0.0) == 1, "an application is stopped after a minute: it stays"
+    assert row(house).pool == "long"
+    assert row(house, "score_application").pool == "medium"
+    assert Classifier(house.engine, house.leader, house.types, ["short"]).run_once(0.0) == 1
+    assert row(house).pool == "short"
+    assert told(house)[-1][1]["reason"] == "pool_not_served"
+
+
+def test_a_type_that_is_declared_anew_is_believed(house: House, classifier: Classifier) -> None:
+    ran(house, 5.0, VIOLATIONS)
+    classifier.run_once(0.0)
+    anew = {**house.types, "echo": replace(house.types["echo"], pool="long")}
+    assert Classifier(house.engine, house.leader, anew).run_once(0.0) == 0
+    assert (row(house).declared_pool, row(house).pool, row(house).moved_at) == (
+        "long",
+        "long",
+        None,
+    )
+
+
+def test_a_classifier_that_was_overtaken_writes_nothing(
+    house: House, classifier: Classifier
+) -> None:
+    ran(house, 5.0, VIOLATIONS)
+    house.execute(
+        "INSERT INTO job_types (type, declared_pool, pool) VALUES ('echo', 'short', 'short')"
+    )
+    before = row(house)
+    house.execute("UPDATE leaders SET epoch = epoch + 1")
+    assert classifier.run_once(0.0) == 0
+    assert row(house) == before and told(house) == []
+
+
+def test_dying_between_the_figures_and_the_move_costs_nothing(
+    house: House, classifier: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran(house, 5.0, VIOLATIONS)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(classifier_module, "read_standings", die)
+        with pytest.raises(KeyboardInterrupt):
+            classifier.run_once(0.0)
+    assert (row(house).pool, row(house).runs, told(house)) == ("short", VIOLATIONS, [])
+    assert Classifier(house.engine, house.leader, house.types).run_once(0.0) == 1
+    assert (row(house).pool, row(house).runs, len(told(house))) == ("medium", VIOLATIONS, 1)
+
+
+def test_new_jobs_go_where_their_type_belongs_and_those_that_wait_stay(
+    house: House, api: ApiServer
+) -> None:
+    body = {"type": "echo", "payload": {}}
+
+    def pools(path: str, sent: Any) -> list[str]:
+        answer = api.post(sent, path=path)
+        assert answer.status == 202, answer.body
+        said = answer.json()
+        ids = [each["id"] for each in said.get("results", [said])]
+        return [house.job(job_id).pool for job_id in ids]
+
+    assert pools("/jobs", body) == ["short"]
+    house.execute(
+        "INSERT INTO job_types (type, declared_pool, pool, moved_at) VALUES"
+        " ('echo', 'short', 'medium', now()), ('score_application', 'medium', 'long', now()),"
+        " ('sleep', 'renamed', 'short', now()), ('fail', %s, 'gone', now())",
+        house.types["fail"].pool,
+    )
+
+    def expect(path: str, sent: Any, *wanted: str) -> None:
+        """Soon: each API process looks once a second."""
+        deadline = time.monotonic() + 10 * LOOK_SECONDS
+        while pools(path, sent) != list(wanted):
+            assert time.monotonic() < deadline
+
+    expect("/jobs", body, "medium")
+    expect("/applications", {"candidate": "Ada", "payload": {}}, "long")
+    items = [body, {**body, "type": "sleep"}, {**body, "type": "fail"}]
+    asked = (house.types["sleep"].pool, house.types["fail"].pool)
+    expect("/jobs/batch", {"jobs": items}, "medium", *asked)
+    first, *_ = house.query("SELECT * FROM jobs ORDER BY id")
+    assert first.pool == "short", "what waits stays"
+    assert not house.miscounted()
+
+
+def test_places_are_looked_up_once_a_second_at_most(house: House) -> None:
+    known = PoolsOfTypes(house.engine, ("short", "medium"))
+    house.execute(
+        "INSERT INTO job_types (type, declared_pool, pool) VALUES ('echo', 'short', 'medium')"
+    )
+    jobs = [Submission("id", 1, "echo", "short", "{}"), Submission("id", 1, "echo", "gpu", "{}")]
+    assert [job.pool for job in known.place(jobs)] == ["medium", "gpu"]
+    house.execute("DELETE FROM job_types")
+    assert [job.pool for job in known.place(jobs)] == ["medium", "gpu"]
+
+
+def test_places_stay_as_known_while_the_state_store_is_away(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = PoolsOfTypes(house.engine, ("short", "medium"))
+    house.execute(
+        "INSERT INTO job_types (type, declared_pool, pool) VALUES ('echo', 'short', 'medium')"
+    )
+    job = Submission("id", 1, "echo", "short", "{}")
+    known.place([job])
+
+    def away(_: object) -> None:
+        raise StateStoreUnavailable
+
+    monkeypatch.setattr(pools_of_types, "connection", away)
+    monkeypatch.setattr(known, "_due", 0.0)
+    assert known.place([job])[0].pool == "medium"
+    assert not known._looking.locked(), "and the next look comes"
+
+
+def test_estimates_are_the_measured_mean_or_the_pools_default(house: House) -> None:
+    estimates = Estimates(house.engine)
+    assert estimates.seconds("echo", "short", 0.0) == default_seconds("short")
+    house.execute(
+        "INSERT INTO job_types (type, declared_pool, pool, mean_seconds) VALUES"
+        " ('echo', 'short', 'short', 0.25), ('sleep', 'long', 'long', NULL)"
+    )
+    assert estimates.seconds("echo", "short", READ_SECONDS - 1) == default_seconds("short")
+    assert estimates.seconds("echo", "short", READ_SECONDS) == 0.25
+    assert estimates.seconds("sleep", "long", READ_SECONDS) == default_seconds("long")
+
+
+def test_a_worker_counts_in_the_pool_of_the_job_and_prepares_a_type_that_moved_there(
+    house: House, classifier: Classifier
+) -> None:
+    """Jobs of a medium type in a worker of the short pool."""
+    prepared: list[str] = []
+    with one_worker(house) as fixture:
+        types: Any = fixture.worker.types
+        types["echo"] = replace(types["echo"], pool="medium", prepare=lambda: prepared.append("!"))
+        fixture.execute(fixture.refs(5))
+        fixture.flush()
+    assert prepared == ["!"], "once a process"
+    assert {job.status for job in house.query("SELECT status FROM jobs")} == {"succeeded"}
+    runs = read_runs_of(house)
+    assert runs["echo"].by_pool == {"short": (5, 0)}
+
+
+def test_a_job_waits_where_its_type_cannot_get_ready(house: House) -> None:
+    def refuse() -> None:
+        raise Permanent("There is no key here.")
+
+    with one_worker(house) as fixture:
+        types: Any = fixture.worker.types
+        types["echo"] = replace(types["echo"], prepare=refuse)
+        fixture.execute(fixture.refs(1))
+        fixture.flush()
+    [job] = house.query("SELECT status, attempt FROM jobs")
+    assert tuple(job) == ("scheduled", 0)

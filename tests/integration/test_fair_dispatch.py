@@ -1,0 +1,281 @@
+"""The dispatcher shares a pool between tenants, and goes on from what the tables say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from app.classify.estimates import Estimates
+from app.dispatch.mark import Dispatch
+from app.scheduler.dispatcher import Dispatcher
+from app.scheduler.leader import Leader
+from app.scheduler.pools import Pools
+from app.scheduler.shares import Shares
+from models.presence import Presence, announce
+from tasks.runtime.claim import JobRef
+from tests.integration.emptied import emptied
+from tests.integration.house import FakePublisher, House
+
+
+@pytest.fixture
+def house(api_house: House) -> House:
+    house = emptied(api_house)
+    house.execute("DELETE FROM tenants WHERE id > 100")
+    announce(house.engine, Presence("w1", "worker", ["medium"], slots=10))
+    # Every job is expected to take a second.
+    house.execute(
+        "INSERT INTO job_types (type, declared_pool, pool, mean_seconds, runs)"
+        " VALUES ('echo', 'medium', 'medium', 1, 100)"
+    )
+    return house
+
+
+@pytest.fixture
+def broker() -> FakePublisher:
+    return FakePublisher()
+
+
+@pytest.fixture
+def pools(house: House) -> Pools:
+    return house.pools()
+
+
+@pytest.fixture
+def dispatcher(house: House, broker: FakePublisher, pools: Pools) -> Dispatcher:
+    return house.dispatcher(broker, pools)
+
+
+@pytest.fixture
+def shares(house: House, pools: Pools) -> Shares:
+    return Shares(house.engine, house.leader, pools.lines, Estimates(house.engine))
+
+
+def tenant(house: House, number: int, tier: str = "standard", **limits: int) -> int:
+    house.execute(
+        "INSERT INTO tenants (id, name, tier) OVERRIDING SYSTEM VALUE VALUES (%s, %s, %s)",
+        number,
+        f"t{number}",
+        tier,
+    )
+    for name, value in limits.items():
+        house.execute(
+            f"INSERT INTO tenant_limits (tenant_id, pool, {name}) VALUES (%s, 'medium', %s)",
+            number,
+            value,
+        )
+    return number
+
+
+def fill(house: House, tenant_id: int, jobs: int) -> None:
+    house.execute(
+        "INSERT INTO jobs (id, tenant_id, type, pool, payload, status)"
+        " SELECT gen_random_uuid(), %s, 'echo', 'medium', '{}', 'queued'"
+        " FROM generate_series(1, %s)",
+        tenant_id,
+        jobs,
+    )
+
+
+def end(house: House, dispatches: Iterable[Dispatch], seconds: float = 1.0) -> None:
+    """They ran so long and succeeded; what the settling statement does to rows and usage."""
+    ids = [each.id for each in dispatches]
+    house.execute("UPDATE jobs SET status = 'running' WHERE id = ANY (%s::uuid[])", ids)
+    house.execute("UPDATE jobs SET status = 'succeeded' WHERE id = ANY (%s::uuid[])", ids)
+    house.execute(
+        "INSERT INTO usage AS used (tenant_id, pool, day, shard, slot_seconds)"
+        " SELECT tenant_id, pool, current_date, 0, count(*) * %s::float8 FROM jobs"
+        " WHERE id = ANY (%s::uuid[]) GROUP BY tenant_id, pool"
+        " ON CONFLICT (tenant_id, day, pool, shard)"
+        " DO UPDATE SET slot_seconds = used.slot_seconds + excluded.slot_seconds",
+        seconds,
+        ids,
+    )
+
+
+def shared(sent: Iterable[Dispatch]) -> Counter[int]:
+    return Counter(each.tenant_id for each in sent)
+
+
+def test_a_flood_leaves_room_for_whoever_comes_next(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher
+) -> None:
+    fill(house, 1, 1000)
+    dispatcher.run_once(0.0)
+    end(house, broker.sent[:4])
+    fill(house, 2, 3)
+    broker.sent.clear()
+    assert dispatcher.run_once(0.1) == 4
+    assert shared(broker.sent)[2] >= 2, "an equal part at once"
+
+
+def test_slots_are_shared_by_weight_and_used_time(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher, shares: Shares
+) -> None:
+    """Of two with equal weights, one whose jobs take four times as long gets a quarter."""
+    for number in (101, 102):
+        fill(house, tenant(house, number), 400)
+    fill(house, tenant(house, 103, "pro"), 400)
+    seconds: Counter[int] = Counter()
+    jobs: Counter[int] = Counter()
+    for turn in range(60):
+        dispatcher.run_once(turn / 10)
+        for each in broker.sent:
+            length = 4.0 if each.tenant_id == 101 else 1.0
+            end(house, [each], length)
+            seconds[each.tenant_id] += int(length)
+            jobs[each.tenant_id] += 1
+        broker.sent.clear()
+        shares.run_once(float(turn))
+        if jobs[103] > 350:
+            break
+    total = sum(seconds.values())
+    assert jobs[102] > 2.5 * jobs[101]
+    assert abs(seconds[101] / total - 10 / 120) < 0.03
+    assert abs(seconds[102] / total - 10 / 120) < 0.03
+
+
+def test_a_new_leader_goes_on_where_the_old_one_was(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher, shares: Shares
+) -> None:
+    fill(house, tenant(house, 101), 100)
+    fill(house, tenant(house, 102), 100)
+    dispatcher.run_once(0.0)
+    # One of them turned out to need twenty times as long as expected; nobody led meanwhile.
+    shares.run_once(0.0)
+    for each in broker.sent:
+        end(house, [each], 20.0 if each.tenant_id == 101 else 1.0)
+    broker.sent.clear()
+    house.leader.resign()
+    leader = Leader(house.engine, "another")
+    leader.run_once(0.0)
+    house.leader = leader
+    pools = house.pools()
+    successor = house.dispatcher(broker, pools)
+    pools.lines.listen(1.0, {})
+    Shares(house.engine, leader, pools.lines, Estimates(house.engine)).run_once(1.0)
+    successor.run_once(1.1)
+    assert shared(broker.sent) == {102: 20}, "the other one is far ahead"
+
+
+def test_priority_orders_a_tenants_own_jobs_and_nobody_elses(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher
+) -> None:
+    for _ in range(30):
+        house.submit(tenant_id=7, priority=9)
+    plain = [house.submit(tenant_id=8) for _ in range(10)]
+    urgent = house.submit(tenant_id=8, priority=1)
+    dispatcher.run_once(0.0)
+    assert shared(broker.sent) == {7: 10, 8: 10}
+    assert [each.id for each in broker.sent if each.tenant_id == 8] == [urgent, *plain[:9]]
+
+
+def test_a_cap_holds_from_turn_to_turn_and_in_the_express_lane(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher, shares: Shares
+) -> None:
+    capped = tenant(house, 101, in_flight=3)
+    dispatcher.run_once(0.0)
+    assert house.job(house.submit(express=True, tenant_id=capped)).status == "queued"
+    fill(house, capped, 20)
+    for turn in range(5):
+        dispatcher.run_once(0.1 + turn / 10)
+    assert len(broker.sent) == 3
+    end(house, broker.sent[:2])
+    shares.run_once(1.0)
+    dispatcher.run_once(1.1)
+    dispatcher.run_once(1.2)
+    assert len(broker.sent) == 5
+    house.execute("UPDATE tenant_limits SET in_flight = 6")
+    house.execute("UPDATE tenants SET changed_at = now() WHERE id = 101")
+    dispatcher.run_once(3.0)
+    assert len(broker.sent) == 8, "a new cap is heard of"
+
+
+def test_a_thousand_free_accounts_have_one_slice_together(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher
+) -> None:
+    house.execute(
+        "INSERT INTO tenants (id, name, tier) OVERRIDING SYSTEM VALUE"
+        " SELECT number, 'f' || number, 'free' FROM generate_series(1001, 2000) AS number"
+    )
+    house.execute(
+        "INSERT INTO jobs (id, tenant_id, type, pool, payload, status)"
+        " SELECT gen_random_uuid(), number, 'echo', 'medium', '{}', 'queued'"
+        " FROM generate_series(1001, 2000) AS number"
+    )
+    fill(house, tenant(house, 101), 100)
+    free: set[str] = set()
+    for turn in range(20):
+        dispatcher.run_once(turn / 10)
+        free |= {each.id for each in broker.sent if each.tenant_id > 1000}
+        assert sum(house.job(each).status == "dispatched" for each in free) <= 1
+        end(house, broker.sent[:5])
+        del broker.sent[:5]
+    assert 1 <= len(free) <= 8, "nobody is starved, and most of the pool is for those who pay"
+
+
+def test_a_slice_with_workers_of_its_own_serves_its_tenant_in_a_full_pool(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher
+) -> None:
+    fill(house, tenant(house, 101), 100)
+    dispatcher.run_once(0.0)
+    assert dispatcher.run_once(0.1) == 0, "the pool is full"
+    broker.sent.clear()
+    big = tenant(house, 102, "enterprise", reserved=2)
+    announce(house.engine, Presence("w2", "worker", ["medium.reserved.t102"], slots=2))
+    fill(house, big, 10)
+    dispatcher.run_once(1.0)
+    assert [(each.tenant_id, each.queue) for each in broker.sent] == [
+        (102, "medium.reserved.t102")
+    ] * 4, "two rounds of its two slots"
+    assert {house.job(each.id).pool for each in broker.sent} == {"medium"}
+    house.execute("UPDATE processes SET draining = true WHERE name = 'w2'")
+    house.execute("UPDATE jobs SET status = 'running' WHERE status = 'dispatched'")
+    house.execute("UPDATE jobs SET status = 'succeeded' WHERE status = 'running'")
+    broker.sent.clear()
+    dispatcher.run_once(2.0)
+    assert {each.queue for each in broker.sent if each.tenant_id == 102} == {"medium"}
+
+
+def test_free_accounts_move_to_workers_of_their_own(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher
+) -> None:
+    announce(house.engine, Presence("w2", "worker", ["medium.free"], slots=3))
+    for number in (101, 102):
+        fill(house, tenant(house, number, "free"), 10)
+    dispatcher.run_once(0.0)
+    assert shared(broker.sent) == {101: 3, 102: 3}
+    assert {each.queue for each in broker.sent} == {"medium.free"}
+
+
+def test_a_job_that_nobody_rang_for_is_found(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher
+) -> None:
+    dispatcher.run_once(0.0)
+    house.submit()
+    house.execute("DELETE FROM arrivals")
+    dispatcher.run_once(1.0)
+    assert dispatcher.run_once(2.0) == 1
+
+
+def test_a_bell_is_taken_by_the_leader_only(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher
+) -> None:
+    house.submit()
+    house.execute("UPDATE leaders SET epoch = epoch + 1")
+    dispatcher.run_once(0.0)
+    assert broker.sent == []
+    assert len(house.query("SELECT * FROM arrivals")) == 1
+
+
+def test_a_job_handed_back_rings_again(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher
+) -> None:
+    job_id = house.submit()
+    dispatcher.run_once(0.0)
+    (sent,) = broker.sent
+    assert house.query("SELECT * FROM arrivals") == []
+    house.claim(JobRef(sent.id, sent.lease))
+    house.execute("UPDATE jobs SET status = 'queued' WHERE id = %s", job_id)
+    assert dispatcher.run_once(0.1) == 1

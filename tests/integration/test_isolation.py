@@ -1,0 +1,341 @@
+"""No tenant sees or changes what is another's: every route, with a foreign id and a wrong key.
+
+Every route of the application has to stand in the table of ``routes``, or a test fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+from werkzeug.test import TestResponse
+
+from app.api.access import access_of
+from app.api.services import Services
+from app.tenants.changes import create_tenant, issue_key, revoke_key
+from app.tenants.keys import new_key
+from models.ids import new_id
+from tests.integration.door import Door, opened
+from tests.integration.house import House
+from tests.integration.routes import (
+    APPLICATION,
+    CALLS,
+    OPERATOR,
+    PUBLIC,
+    SCHEDULE,
+    TENANT,
+    THINGS,
+    Call,
+)
+from tests.integration.test_api_contract import bring, put_scored
+
+EACH = [(route, call) for route, calls in CALLS.items() for call in calls]
+GUARDED = [(route, call) for route, call in EACH if call.access is not PUBLIC]
+#: Rows of one tenant, wherever it has some.
+OWN_TABLES = ("jobs", "applications", "schedules", "idempotency_keys", "api_keys", "tenant_limits")
+
+
+def method_of(route: str) -> str:
+    return route.partition(" ")[0]
+
+
+def names(of: Sequence[tuple[str, Call]]) -> list[str]:
+    return [f"{method_of(route)} {call.path}" for route, call in of]
+
+
+class Knocking(Door):
+    """A door that the table's calls are tried at."""
+
+    def knock(self, key: str | None, route: str, call: Call, **ids: str) -> TestResponse:
+        """Call a route; ids that are not given are nobody's."""
+        given = {thing: ids.get(thing, new_id()) for thing in THINGS}
+        body = call.body
+        if isinstance(body, dict) and "ids" in body:
+            body = {"ids": [text.format(**given) for text in body["ids"]]}
+        return self.call(key, method_of(route), call.path.format(**given), body)
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """Keys of those who call."""
+
+    acme: str
+    outlander: str
+    operator: str
+    revoked: str
+
+
+@pytest.fixture(scope="module")
+def people(api_house: House) -> People:
+    engine = api_house.engine
+    for name in ("acme", "outlander"):
+        create_tenant(engine, name)
+    keys = [issue_key(engine, name) for name in ("acme", "outlander", None, "acme")]
+    revoke_key(engine, keys[3].id)
+    return People(*[issued.key for issued in keys])
+
+
+@pytest.fixture(scope="module")
+def door(api_house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Knocking]:
+    """A deployment as it is by default: nobody is let in without a key."""
+    with opened(api_house, tmp_path_factory.mktemp("blobs")) as app:
+        yield Knocking(app)
+
+
+@pytest.fixture(scope="module")
+def open_door(api_house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    """The embedded stack's: who has no key is the tenant demo."""
+    with opened(api_house, tmp_path_factory.mktemp("blobs"), anonymous="demo") as app:
+        yield Door(app)
+
+
+class Foreign:
+    """What belongs to the tenant ``outlander``, made when it is first asked for."""
+
+    def __init__(self, door: Door, people: People, house: House) -> None:
+        self._door, self._people, self._house = door, people, house
+        self.ids: dict[str, str] = {}
+        rows = house.query("SELECT id FROM tenants WHERE name = 'outlander'")
+        self.tenant_id: int = rows[0][0]
+
+    def made(self, *things: str) -> dict[str, str]:
+        """The ids of these things, and of all that were made before."""
+        for thing in things:
+            if thing not in self.ids:
+                self.ids[thing] = self._make(thing)
+        return self.ids
+
+    def needed_by(self, call: Call) -> dict[str, str]:
+        """What a call names."""
+        return self.made(
+            *[thing for thing in THINGS if f"{{{thing}}}" in f"{call.path}{call.body}"]
+        )
+
+    def rows(self) -> set[str]:
+        """All that is its, as text."""
+        tables = [
+            self._house.query(
+                f"SELECT t::text FROM {table} AS t WHERE tenant_id = {self.tenant_id}"
+            )
+            for table in OWN_TABLES
+        ]
+        return {row[0] for table in tables for row in table}
+
+    def _make(self, thing: str) -> str:
+        if thing == "scored":
+            return put_scored(self._house, "general", "88", tenant_id=self.tenant_id)
+        path, body = {
+            "application": ("/applications", APPLICATION),
+            "schedule": ("/schedules", SCHEDULE | {"name": new_id()}),
+        }.get(thing, ("/jobs", {"type": "echo"}))
+        answer = self._door.call(self._people.outlander, "POST", path, body)
+        assert answer.status_code in (201, 202), answer.text
+        made = str(answer.json["id"])  # type: ignore[index]  # it is JSON
+        if thing == "dead":
+            bring(self._house, made, "dead")
+        return made
+
+
+@pytest.fixture(scope="module")
+def foreign(door: Knocking, people: People, api_house: House) -> Foreign:
+    """Something of everything; nobody may change it."""
+    everything = Foreign(door, people, api_house)
+    everything.made(*THINGS, "scored")
+    return everything
+
+
+@pytest.fixture
+def fresh(door: Knocking, people: People, api_house: House) -> Foreign:
+    """Something that its owner may change."""
+    return Foreign(door, people, api_house)
+
+
+def assert_refused(answer: TestResponse, status: int, code: str) -> None:
+    assert answer.status_code == status, answer.text
+    assert answer.mimetype == "application/problem+json"
+    assert answer.json["code"] == code  # type: ignore[index]  # it is JSON
+    if status == 401:
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_every_route_stands_in_the_table_as_it_is_declared(door: Knocking) -> None:
+    declared = {
+        f"{method} {rule.rule}": access_of(door.app.view_functions[rule.endpoint])
+        for rule in door.app.url_map.iter_rules()
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+    }
+    assert declared == {route: calls[0].access for route, calls in CALLS.items()}
+
+
+@pytest.mark.parametrize(("route", "call"), GUARDED, ids=names(GUARDED))
+def test_without_a_valid_key_no_door_opens(
+    door: Knocking, people: People, route: str, call: Call
+) -> None:
+    short, long = people.acme.split("_")[1:]
+    wrong = {
+        "none": None,
+        "unknown": new_key(),
+        "another secret": f"fair_{short}_{long[::-1]}",
+        "revoked": people.revoked,
+        "malformed": people.acme[:-1],
+    }
+    for key in wrong.values():
+        assert_refused(door.knock(key, route, call), 401, "UNAUTHENTICATED")
+    for header in ("", "Bearer", "Basic YTpi", people.acme):
+        path = call.path.format(**dict.fromkeys(THINGS, new_id()))
+        answer = door.open(method_of(route), path, {"Authorization": header}, call.body)
+        assert_refused(answer, 401, "UNAUTHENTICATED")
+
+
+@pytest.mark.parametrize(("route", "call"), GUARDED, ids=names(GUARDED))
+def test_a_key_opens_its_own_side_of_the_house_only(
+    door: Knocking, people: People, route: str, call: Call
+) -> None:
+    wrong = people.acme if call.access is OPERATOR else people.operator
+    assert_refused(door.knock(wrong, route, call), 403, "FORBIDDEN")
+
+
+FOREIGN = [(route, call) for route, call in GUARDED if call.access is TENANT]
+
+
+@pytest.mark.parametrize(("route", "call"), FOREIGN, ids=names(FOREIGN))
+def test_a_stranger_neither_sees_nor_changes_anything(
+    door: Knocking, people: People, foreign: Foreign, route: str, call: Call
+) -> None:
+    before = foreign.rows()
+    answer = door.knock(people.acme, route, call, **foreign.ids)
+    assert answer.status_code == call.stranger, answer.text
+    if call.stranger == 404:
+        assert_refused(answer, 404, "NOT_FOUND")
+        nothing = door.knock(people.acme, route, call)  # an id that nobody has looks the same
+        assert (nothing.status_code, nothing.data) == (answer.status_code, answer.data)
+    if answer.mimetype == "application/json":
+        for text in (*foreign.ids.values(), "Foreigner", "outlander"):
+            assert text not in answer.text
+    assert not foreign.rows() ^ before
+
+
+BY_ID = [(route, call) for route, call in FOREIGN if call.stranger == 404]
+
+
+@pytest.mark.parametrize(("route", "call"), BY_ID, ids=names(BY_ID))
+def test_the_owner_is_served_by_the_same_call(
+    door: Knocking, people: People, fresh: Foreign, route: str, call: Call
+) -> None:
+    ids = fresh.needed_by(call)
+    assert door.knock(people.outlander, route, call, **ids).status_code in (200, 202, 204)
+    if route.startswith("GET"):
+        head = route.replace("GET", "HEAD")
+        assert door.knock(people.acme, head, call, **ids).status_code == 404
+        assert door.knock(None, head, call, **ids).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/jobs", "job"),
+        ("/jobs?status=dead", "dead"),
+        ("/dead-letters", "dead"),
+        ("/schedules", "schedule"),
+        ("/leaderboard", "scored"),
+    ],
+)
+def test_the_owner_finds_its_own_in_the_same_lists(
+    door: Knocking, people: People, foreign: Foreign, path: str, text: str
+) -> None:
+    answer = door.call(people.outlander, "GET", path)
+    assert foreign.ids[text] in answer.text
+
+
+def test_the_owner_replays_what_a_stranger_cannot(
+    door: Knocking, people: People, fresh: Foreign
+) -> None:
+    route = "POST /dead-letters/replay"
+    call = CALLS[route][0]
+    ids = fresh.needed_by(call)
+    for key, replayed in ((people.acme, 0), (people.outlander, 1)):
+        assert door.knock(key, route, call, **ids).json["replayed"] == replayed  # type: ignore[index]
+
+
+OPEN = [(route, call) for route, call in EACH if call.access is OPERATOR]
+
+
+@pytest.mark.parametrize(("route", "call"), OPEN, ids=names(OPEN))
+def test_an_operator_is_served(door: Knocking, people: People, route: str, call: Call) -> None:
+    assert door.knock(people.operator, route, call).status_code == call.stranger
+
+
+PROBES = [(route, call) for route, call in EACH if call.access is PUBLIC]
+
+
+@pytest.mark.parametrize(("route", "call"), PROBES, ids=names(PROBES))
+def test_probes_need_no_key_and_name_no_tenant(
+    door: Knocking, people: People, foreign: Foreign, route: str, call: Call
+) -> None:
+    answer = door.knock(None, route, call)
+    assert answer.status_code == call.stranger
+    for name in ("acme", "outlander", "demo", *foreign.ids.values()):
+        assert name not in answer.text
+
+
+def test_an_idempotency_key_is_its_tenants_own(door: Knocking, people: People) -> None:
+    ids = []
+    for key in (people.acme, people.outlander, people.acme):
+        headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "the same"}
+        answer = door.open("POST", "/jobs", headers, {"type": "echo"})
+        ids.append(answer.json["id"])  # type: ignore[index]  # it is JSON
+    assert ids[0] == ids[2] != ids[1]
+
+
+def test_whoever_has_no_key_is_demo_where_the_stack_says_so(
+    open_door: Door, people: People, api_house: House
+) -> None:
+    assert open_door.open("GET", "/tenant", {}).json["name"] == "demo"  # type: ignore[index]
+    made = open_door.open("POST", "/jobs", {}, {"type": "echo"})
+    assert api_house.job(made.json["id"]).tenant_id == 1  # type: ignore[index]  # it is JSON
+    acme = open_door.call(people.acme, "GET", "/tenant")
+    assert acme.json["name"] == "acme"  # type: ignore[index]  # it is JSON
+
+
+def test_a_wrong_key_is_not_the_same_as_none(open_door: Door, people: People) -> None:
+    for key in (people.revoked, new_key(), "fair_x_y", ""):
+        answer = open_door.call(key, "GET", "/tenant")
+        assert_refused(answer, 401, "UNAUTHENTICATED")
+    assert_refused(open_door.open("GET", "/operator/tenants", {}), 401, "UNAUTHENTICATED")
+
+
+def test_a_caller_cannot_say_who_it_is_by_a_header(door: Knocking) -> None:
+    answer = door.open("GET", "/tenant", {"fairline.caller": "acme", "Fairline-Caller": "acme"})
+    assert_refused(answer, 401, "UNAUTHENTICATED")
+
+
+def test_traced_requests_pass_the_same_door(
+    door: Knocking, people: People, foreign: Foreign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door.app, "traced", True)
+    route = "GET /jobs/<job_id>"
+    call = CALLS[route][0]
+    assert_refused(door.knock(None, route, call, **foreign.ids), 401, "UNAUTHENTICATED")
+    assert_refused(door.knock(people.acme, route, call, **foreign.ids), 404, "NOT_FOUND")
+    assert door.knock(people.outlander, route, call, **foreign.ids).status_code == 200
+
+
+def test_a_stream_ends_when_its_key_is_revoked(
+    door: Knocking, api_house: House, foreign: Foreign
+) -> None:
+    house: Services = door.app.extensions["fairline"]
+    key = issue_key(api_house.engine, "outlander")
+    header = {"HTTP_AUTHORIZATION": f"Bearer {key.key}"}
+    caller = house.tenants.caller(header)
+    assert caller.tenant is not None
+    feed = house.events.open_feed(caller.tenant.id, None, key=caller.key)
+    job = house.events.open_job(caller.tenant.id, foreign.ids["job"], None, key=caller.key)
+    assert job is not None
+    for stream in (feed, job):
+        next(stream)
+    revoke_key(api_house.engine, key.id)
+    house.tenants.directory.refresh()
+    # Ends, after what was waiting; a stream that goes on would time the test out.
+    assert len(list(feed)) <= 1 and len(list(job)) <= 1
+    assert house.events.count == 0

@@ -1,0 +1,221 @@
+"""An allocation's properties: who is picked, and what can never happen."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from heapq import heappop
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.fairshare import Entitlement, FairLine, Grant, Standing, Tier, entitlement_of
+from app.fairshare import heaps as heaps_module
+
+SECONDS = 10.0
+LANES = ("", "claude", "ocr")
+
+
+def standing(weight: float = 10.0, cap: int | None = None) -> Standing:
+    return Standing(Entitlement(weight), cap=cap)
+
+
+FREE = Standing(entitlement_of(Tier.FREE), free=True)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    number: int
+    standing: Standing
+    lanes: frozenset[str]
+    served: float
+    in_flight: int
+
+
+standings = st.one_of(
+    st.builds(standing, st.sampled_from([5.0, 10.0, 30.0]), st.sampled_from([None, None, 1, 3])),
+    st.just(FREE),
+    st.just(Standing(entitlement_of(Tier.FREE), free=True, cap=2)),
+    st.just(Standing(entitlement_of(Tier.PRO))),
+)
+crowds = st.lists(
+    st.builds(
+        Waiting,
+        number=st.integers(1, 10**6),
+        standing=standings,
+        lanes=st.frozensets(st.sampled_from(LANES), min_size=1),
+        served=st.integers(0, 5).map(float),
+        in_flight=st.integers(0, 2),
+    ),
+    min_size=1,
+    max_size=12,
+    unique_by=lambda each: each.number,
+)
+limits = st.dictionaries(st.sampled_from(LANES), st.integers(0, 4), max_size=2)
+rooms = st.integers(0, 30)
+slices = st.one_of(st.none(), st.integers(0, 5))
+
+
+def line_of(crowd: list[Waiting]) -> FairLine:
+    line = FairLine(SECONDS)
+    for each in crowd:
+        line.know(each.number, each.standing, served=each.served)
+        line.set_in_flight(each.number, each.in_flight)
+        for lane in each.lanes:
+            line.arrive(each.number, lane)
+    return line
+
+
+def allocate(
+    crowd: list[Waiting], room: int, held: Mapping[str, int], most_free: int | None
+) -> list[Grant]:
+    return line_of(crowd).allocate(room, slots=20, held=held, most_free=most_free)
+
+
+def expected_grants(
+    crowd: list[Waiting], room: int, held: Mapping[str, int], most_free: int | None
+) -> dict[int, int]:
+    """The rule itself, one pick after the other and looking at everybody each time."""
+    line = line_of(crowd)
+    line.allocate(0, slots=20, held=held, most_free=most_free)
+    weight = {each.number: line.account(each.number).weight for each in crowd}
+    rooms, got = dict(held), dict.fromkeys((each.number for each in crowd), 0)
+    free = [each for each in crowd if each.standing.free]
+    free_in_flight = sum(each.in_flight for each in free)
+
+    def may(each: Waiting) -> bool:
+        cap = math.inf if each.standing.cap is None else each.standing.cap
+        return each.in_flight + got[each.number] < cap and any(
+            rooms.get(lane, 1) > 0 for lane in each.lanes
+        )
+
+    def own(each: Waiting) -> tuple[float, int]:
+        divisor = 1.0 if each.standing.free else weight[each.number]
+        return each.served + got[each.number] * SECONDS / divisor, each.number
+
+    for _ in range(room):
+        options = [(*own(each), each) for each in crowd if may(each) and not each.standing.free]
+        accounts = [(*own(each), each) for each in free if may(each)]
+        in_flight = free_in_flight + sum(got[each.number] for each in free)
+        if accounts and (most_free is None or in_flight < most_free):
+            passed = sum(got[each.number] for each in free) * SECONDS / weight[free[0].number]
+            options.append((passed, math.inf, min(accounts)[2]))
+        if not options:
+            break
+        picked = min(options, key=lambda option: option[:2])[2]
+        got[picked.number] += 1
+        for lane in picked.lanes:
+            if rooms.get(lane, 0) > 0:
+                rooms[lane] -= 1
+    return {number: jobs for number, jobs in got.items() if jobs}
+
+
+@settings(max_examples=50, deadline=None)
+@given(crowds, rooms, limits, slices)
+def test_an_allocation_is_one_pick_of_the_lowest_pass_after_the_other(
+    crowd: list[Waiting], room: int, held: dict[str, int], most_free: int | None
+) -> None:
+    grants = allocate(crowd, room, held, most_free)
+    assert {g.tenant_id: g.jobs for g in grants} == expected_grants(crowd, room, held, most_free)
+
+
+@settings(max_examples=50, deadline=None)
+@given(crowds, rooms, limits, slices)
+def test_room_is_left_only_if_nobody_may_be_picked_and_no_limit_is_passed(
+    crowd: list[Waiting], room: int, held: dict[str, int], most_free: int | None
+) -> None:
+    grants = {grant.tenant_id: grant for grant in allocate(crowd, room, held, most_free)}
+    total = sum(grant.jobs for grant in grants.values())
+    spent = {lane: sum(g.lanes.get(lane, 0) for g in grants.values()) for lane in held}
+    free = sum(
+        each.in_flight + (grants[each.number].jobs if each.number in grants else 0)
+        for each in crowd
+        if each.standing.free
+    )
+    granted_free = any(each.number in grants for each in crowd if each.standing.free)
+    assert total <= room
+    assert all(spent[lane] <= most for lane, most in held.items())
+    assert most_free is None or not granted_free or free <= most_free
+    for each in crowd:
+        grant = grants.get(each.number)
+        jobs = grant.jobs if grant else 0
+        cap = math.inf if each.standing.cap is None else each.standing.cap
+        if grant:
+            assert each.in_flight + jobs <= cap
+            assert set(grant.lanes) <= each.lanes
+            assert jobs <= sum(grant.lanes.values())
+        if total < room:
+            capped = each.in_flight + jobs >= cap
+            closed = all(lane in held and spent[lane] >= held[lane] for lane in each.lanes)
+            sliced = each.standing.free and most_free is not None and free >= most_free
+            assert capped or closed or sliced
+
+
+@settings(max_examples=50, deadline=None)
+@given(crowds, rooms, limits, slices, st.randoms(use_true_random=False))
+def test_the_order_of_arrival_says_nothing(
+    crowd: list[Waiting],
+    room: int,
+    held: dict[str, int],
+    most_free: int | None,
+    chance: random.Random,
+) -> None:
+    shuffled = list(crowd)
+    chance.shuffle(shuffled)
+    assert allocate(crowd, room, held, most_free) == allocate(shuffled, room, held, most_free)
+
+
+@settings(max_examples=50, deadline=None)
+@given(crowds, rooms, limits, slices)
+def test_nothing_is_charged_before_it_is_dispatched(
+    crowd: list[Waiting], room: int, held: dict[str, int], most_free: int | None
+) -> None:
+    line = line_of(crowd)
+    first = line.allocate(room, slots=20, held=held, most_free=most_free)
+    again = line.allocate(room, slots=20, held=held, most_free=most_free)
+    if not {lane for lane, most in held.items() if most}:  # used-up lanes move on with the time
+        assert first == again
+    assert all(line.account(each.number).in_flight == each.in_flight for each in crowd)
+
+
+def test_a_limited_lane_is_used_up_as_if_all_came_from_it() -> None:
+    line = FairLine(SECONDS)
+    line.know(1, standing())
+    line.arrive(1, "")
+    line.arrive(1, "claude")
+    assert line.allocate(5, slots=9, held={"claude": 3}) == [Grant(1, 5, {"": 5, "claude": 3})]
+    assert line.allocate(2, slots=9, held={"claude": 3}) == [Grant(1, 2, {"": 2, "claude": 2})]
+    assert line.allocate(2, slots=9, held={"claude": 0}) == [Grant(1, 2, {"": 2})]
+
+
+def test_a_lane_that_is_used_up_leaves_the_room_to_others() -> None:
+    line = FairLine(SECONDS)
+    for number, weight, lane in ((1, 10, "claude"), (2, 10, "claude"), (3, 1, "")):
+        line.know(number, standing(weight))
+        line.arrive(number, lane)
+    grants = line.allocate(10, slots=10, held={"claude": 3})
+    assert sum(g.jobs for g in grants if g.tenant_id != 3) == 3
+    assert sum(g.jobs for g in grants) == 10
+
+
+def test_a_pick_among_ten_thousand_looks_at_as_few_as_among_ten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    def counted(entries: list[heaps_module.Entry]) -> heaps_module.Entry:
+        nonlocal looks
+        looks += 1
+        return heappop(entries)
+
+    line = FairLine(SECONDS)
+    for number in range(1, 20_001):
+        line.know(number, standing())
+        line.arrive(number, "" if number <= 10_000 else "claude")
+    line.allocate(0, slots=500, held={"claude": 0})
+    monkeypatch.setattr(heaps_module, "heappop", counted)
+    assert len(line.allocate(500, slots=500, held={"claude": 0})) == 500
+    assert looks <= 502

@@ -1,0 +1,221 @@
+"""The tap of a dependency: how fast jobs may flow towards it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.quotas.tap import (
+    BURST_SECONDS,
+    MARGIN,
+    OPENING_SECONDS,
+    RAMP_SECONDS,
+    READING_SECONDS,
+    STEP_SECONDS,
+    UNSEEN_TOKENS_IN,
+    Left,
+    Quota,
+    Tap,
+)
+
+limits = st.floats(0.5, 20_000)
+steps = st.lists(st.tuples(st.floats(0.001, 5.0), st.integers(0, 200)), min_size=1, max_size=60)
+
+
+def flow(tap: Tap, seconds: float, start: float = 0.0, step: float = 0.05) -> list[float]:
+    """When jobs leave if as many wait as anybody could want."""
+    moments: list[float] = []
+    for turn in range(round(seconds / step) + 1):
+        now = start + turn * step
+        jobs = min(1000, 1000 if (room := tap.room(now)) is None else room)
+        tap.spend(jobs, now)
+        moments += [now] * jobs
+    return moments
+
+
+def open_tap(now: float = 0.0, **fields: object) -> Tap:
+    tap = Tap()
+    tap.look(Quota(**fields), now)  # type: ignore[arg-type]  # whatever a test names
+    return tap
+
+
+@given(limit=limits, turns=steps)
+def test_no_window_sees_more_than_the_limit_and_a_burst(
+    limit: float, turns: list[tuple[float, int]]
+) -> None:
+    tap, now, sent = open_tap(declared={"requests": limit}), 0.0, []
+    for wait, wanted in turns:
+        now += wait
+        jobs = min(wanted, tap.room(now) or 0)
+        tap.spend(jobs, now)
+        sent.append((now, jobs))
+    rate = MARGIN * limit / 60
+    burst = max(1.0 + rate * STEP_SECONDS, rate * BURST_SECONDS)
+    for first in range(len(sent)):
+        for last in range(first, len(sent)):
+            seconds = sent[last][0] - sent[first][0]
+            jobs = sum(count for _, count in sent[first : last + 1])
+            assert jobs <= rate * seconds + burst + 1e-6
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 60, 61, 600, 5000])
+def test_a_minute_sees_no_more_than_the_limit_even_if_calls_are_two_seconds_late(
+    limit: int,
+) -> None:
+    sent = flow(open_tap(declared={"requests": limit}), 125.0)
+    for first, moment in enumerate(sent):
+        assert bisect_left(sent, moment + 60.0) - first <= limit
+        if limit >= 60:
+            assert bisect_left(sent, moment + 62.0) - first <= limit
+
+
+def test_a_full_line_uses_nearly_all_of_the_quota() -> None:
+    sent = flow(open_tap(declared={"requests": 60}), 120)
+    assert 112 <= len(sent) <= 116
+
+
+def test_a_new_tap_sends_no_burst() -> None:
+    tap = open_tap(declared={"requests": 6000})
+    assert tap.room(0.0) == 0
+    assert tap.room(0.1) == 9
+
+
+def test_a_tap_without_limits_bounds_nothing() -> None:
+    assert Tap().room(1.0) is None
+    assert open_tap().room(1.0) is None
+
+
+def test_of_a_declared_and_a_learned_limit_the_lower_counts() -> None:
+    learned = {"requests": Left(60, 60, 0.0)}
+    assert Quota(declared={"requests": 30}, reading=learned).limits() == {"requests": 30}
+    assert Quota(declared={"requests": 90}, reading=learned).limits() == {"requests": 60}
+    assert Quota(reading=learned).limits() == {"requests": 60}
+    old = Quota(declared={"requests": 90}, reading=learned, age_seconds=READING_SECONDS)
+    assert old.limits() == {"requests": 90}
+
+
+@given(closed=st.floats(0.1, 600), step=st.floats(0.01, 5.0))
+def test_a_closed_tap_gives_nothing_and_then_opens(closed: float, step: float) -> None:
+    tap = open_tap(declared={"requests": 600}, closed_seconds=closed)
+    now = 0.0
+    while now < closed + OPENING_SECONDS:
+        assert tap.room(now) == 0
+        now += max(step, closed / 50)
+    assert (tap.room(now + 1.0) or 0) >= 1
+
+
+def test_a_tap_that_opens_sends_no_burst() -> None:
+    tap = open_tap(declared={"requests": 600})
+    assert tap.room(1.0) == 9
+    tap.look(Quota({"requests": 600}, closed_seconds=5.0), 1.0)
+    tap.look(Quota({"requests": 600}, closed_seconds=-OPENING_SECONDS), 6.0 + OPENING_SECONDS)
+    assert tap.room(6.0 + OPENING_SECONDS) == 9  # a second's worth, not the five it was closed
+    assert len(flow(tap, 1.0, start=6.3)) <= 20
+
+
+def test_a_tap_without_limits_opens_slowly() -> None:
+    tap = open_tap(closed_seconds=2.0)
+    assert tap.room(2.0) == 0
+    sent = flow(tap, 4.0, start=2.0 + OPENING_SECONDS)
+    assert 10 <= len(sent) <= 30
+    assert sum(1 for moment in sent if moment < 3.3) <= 2
+    assert tap.room(2.0 + OPENING_SECONDS + RAMP_SECONDS) is None
+
+
+def test_what_is_left_counts_until_the_reset() -> None:
+    reading = {"requests": Left(600, 3, 30.0)}
+    tap = open_tap(reading=reading)
+    tap.look(Quota(reading=reading, age_seconds=0.0), 10.0)
+    assert tap.room(10.0) == 3
+    tap.spend(2, 10.0)
+    assert tap.room(10.0) == 1
+
+
+def test_jobs_that_have_not_called_yet_are_taken_off_what_is_left() -> None:
+    reading = {"requests": Left(600, 8, 30.0)}
+    tap = open_tap(reading=reading)
+    tap.look(Quota(reading=reading, dispatched=5), 10.0)
+    assert tap.room(10.0) == 3
+
+
+@given(limit=st.floats(1, 6000), reset=st.floats(0.5, 120), dispatched=st.integers(0, 50))
+def test_nothing_left_is_no_deadlock_once_the_reset_has_passed(
+    limit: float, reset: float, dispatched: int
+) -> None:
+    quota = Quota(reading={"requests": Left(limit, 0, reset)}, dispatched=dispatched)
+    tap = open_tap()
+    tap.look(quota, 0.0)
+    assert tap.room(0.0) == 0
+    assert (tap.room(reset + 61.0 / MARGIN * max(1.0, 1.0 / limit)) or 0) >= 1
+
+
+def test_what_is_used_up_comes_back_evenly() -> None:
+    quota = Quota(reading={"requests": Left(60, 0, 60.0)})
+    tap = open_tap()
+    tap.look(quota, 0.0)
+    assert 53 <= len(flow(tap, 60.0)) <= 58
+
+
+@given(
+    limit=limits,
+    moments=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40),
+)
+def test_a_clock_that_jumps_neither_blocks_nor_floods(limit: float, moments: list[float]) -> None:
+    tap = open_tap(now=moments[0], declared={"requests": limit})
+    for now in moments:
+        room = tap.room(now) or 0
+        assert 0 <= room <= max(1.0, limit / 60)
+        tap.spend(room, now)
+    assert (tap.room(moments[-1] + 60.0 / MARGIN * max(1.0, 1.0 / limit)) or 0) >= 1
+
+
+def test_tokens_bound_calls_by_what_calls_cost() -> None:
+    tap = open_tap(declared={"tokens_in": 60_000})
+    tap.learn_means(10, 20_000, 500)
+    tap.look(Quota(declared={"tokens_in": 60_000}), 0.0)
+    assert 27 <= len(flow(tap, 60.0)) <= 30  # 2,000 a call
+
+
+def test_a_call_that_costs_more_than_a_second_brings_still_passes() -> None:
+    tap = open_tap(declared={"tokens_in": UNSEEN_TOKENS_IN / 2})
+    assert 4 <= len(flow(tap, 600.0)) <= 6
+
+
+@given(
+    limit=st.floats(1_000, 1_000_000),
+    costs=st.lists(st.integers(1, 5_000), min_size=1, max_size=30),
+)
+def test_tokens_that_were_used_stay_within_the_limit_whatever_calls_cost(
+    limit: float, costs: list[int]
+) -> None:
+    """Calls cost something else than expected; the difference is paid by those after them."""
+    quota = Quota(declared={"tokens_in": limit})
+    tap, used, now = open_tap(declared=quota.declared), 0, 0.0
+    dearest = max(*costs, UNSEEN_TOKENS_IN)
+    for turn in range(600):
+        now = turn * 0.2
+        jobs = min(tap.room(now) or 0, 50)
+        tap.spend(jobs, now)
+        spent = sum(costs[(turn + job) % len(costs)] for job in range(jobs))
+        tap.used(jobs, spent, 0)
+        tap.look(quota, now)
+        used += spent
+    in_a_burst = max(1.0, limit / 60 / min(costs))  # calls before their price is known
+    assert used <= MARGIN * limit / 60 * now + min(50.0, in_a_burst) * dearest + limit
+
+
+def test_a_job_that_did_not_leave_gives_its_place_back() -> None:
+    tap = open_tap(declared={"requests": 60})
+    assert tap.room(2.0) == 1
+    tap.spend(1, 2.0)
+    assert tap.room(2.0) == 0
+    tap.spend(-1, 2.0)
+    assert tap.room(2.0) == 1
+
+
+@pytest.mark.parametrize("kind", ["requests", "tokens_in", "tokens_out", "tokens"])
+def test_every_kind_of_limit_holds_back(kind: str) -> None:
+    assert open_tap(declared={kind: 60}).room(0.5) == 0

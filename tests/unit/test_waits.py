@@ -1,0 +1,148 @@
+"""Why a job waits: one reason binds, predictions rise with the line. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.waits.forecast import Flow, error_ratio, predict_wait, starts_per_second
+from app.waits.reasons import Facts, Reason, explain, holding, not_before
+
+flows = st.builds(
+    Flow,
+    slots=st.integers(0, 500),
+    in_flight=st.integers(0, 1000),
+    mean_seconds=st.floats(0.0, 3600.0),
+    share=st.floats(0.0, 1.0),
+    under_way=st.integers(0, 500),
+    started_per_second=st.none() | st.floats(0.0, 1000.0),
+    cap=st.none() | st.integers(1, 50),
+)
+facts_given = st.builds(
+    Facts,
+    status=st.sampled_from(
+        ["scheduled", "queued", "dispatched", "running", "succeeded", "dead", "cancelled"]
+    ),
+    pool=st.just("medium"),
+    ahead=st.integers(0, 10_000),
+    at_least=st.booleans(),
+    flow=flows,
+    due_seconds=st.none() | st.floats(-1e6, 1e6),
+    dependency=st.sampled_from(["", "claude"]),
+    circuit=st.sampled_from(["closed", "open", "half_open"]),
+    circuit_seconds=st.floats(0, 1000),
+    quota=st.booleans(),
+    closed_seconds=st.floats(-100, 1000),
+    throttled=st.booleans(),
+    in_flight=st.integers(0, 100),
+)
+
+BUSY = Flow(slots=10, in_flight=20, mean_seconds=2.0, share=0.5, under_way=4)
+QUEUED = Facts("queued", "medium", ahead=12, at_least=False, flow=BUSY, dependency="claude")
+#: Every reason a job in the line can have, each by itself, in the order in which they bind.
+ALONE = {
+    Reason.CIRCUIT: {"circuit": "open", "circuit_seconds": 20.0},
+    Reason.QUOTA: {"quota": True, "closed_seconds": 30.0},
+    Reason.THROTTLE: {"throttled": True, "in_flight": 1, "flow": replace(BUSY, cap=1)},
+    Reason.CAP: {"in_flight": 5, "flow": replace(BUSY, cap=5)},
+    Reason.NO_WORKERS: {"flow": replace(BUSY, slots=0)},
+    Reason.SHARE: {},
+}
+
+
+@pytest.mark.parametrize("reason", ALONE)
+def test_each_reason_is_named_alone(reason: Reason) -> None:
+    wait = explain(replace(QUEUED, **ALONE[reason]))
+    assert wait.reason is reason and not wait.also
+    assert wait.detail.endswith(".")
+
+
+def test_of_several_the_first_binds_and_the_others_are_told() -> None:
+    facts = replace(
+        QUEUED,
+        status="scheduled",
+        due_seconds=5.0,
+        circuit="open",
+        quota=True,
+        closed_seconds=9.0,
+        in_flight=3,
+        flow=replace(BUSY, slots=0, cap=3),
+    )
+    wait = explain(facts)
+    assert (wait.reason, *wait.also) == (
+        Reason.SCHEDULE,
+        Reason.CIRCUIT,
+        Reason.QUOTA,
+        Reason.CAP,
+        Reason.NO_WORKERS,
+    )
+    assert explain(replace(facts, status="queued")).reason is Reason.CIRCUIT
+    throttled = replace(facts, status="queued", circuit="closed", closed_seconds=0, throttled=True)
+    assert explain(throttled).reason is Reason.THROTTLE
+
+
+def test_quota_holds_what_nothing_else_does_while_slots_are_free() -> None:
+    idle = replace(QUEUED, quota=True, flow=replace(BUSY, in_flight=3))
+    assert explain(idle).reason is Reason.QUOTA
+    assert explain(replace(idle, flow=BUSY)).reason is Reason.SHARE
+
+
+@given(facts_given)
+def test_there_is_always_one_reason_and_their_order_is_fixed(facts: Facts) -> None:
+    reasons = holding(facts)
+    order = list(Reason)
+    assert reasons
+    assert [order.index(reason) for reason in reasons] == sorted(
+        {order.index(reason) for reason in reasons}
+    )
+    wait = explain(facts)
+    assert wait.detail
+    if facts.status not in ("queued", "scheduled"):
+        assert len(reasons) == 1
+    if wait.seconds is not None:
+        assert wait.seconds >= 0
+        if facts.status in ("queued", "scheduled"):
+            assert wait.seconds >= not_before(facts)
+
+
+@given(st.integers(0, 20_000), st.integers(0, 20_000), flows, st.floats(0, 1e5), st.floats(0, 1e5))
+def test_predictions_rise_with_the_line_and_with_what_must_pass(
+    ahead: int, more: int, flow: Flow, seconds: float, longer: float
+) -> None:
+    near = predict_wait(ahead, flow, seconds)
+    far = predict_wait(ahead + more, flow, seconds + longer)
+    if near is None:
+        assert far is None
+    else:
+        assert far is None or far >= near
+
+
+@given(flows, st.integers(0, 1000))
+def test_nobody_is_promised_a_start_without_workers(flow: Flow, ahead: int) -> None:
+    assert predict_wait(ahead, replace(flow, slots=0)) is None
+
+
+def test_prediction_is_what_is_ahead_over_the_rate() -> None:
+    measured = replace(BUSY, started_per_second=4.0)
+    assert predict_wait(15, measured) == pytest.approx((15 + 1 + 4) / 4.0)
+    assert starts_per_second(BUSY) == pytest.approx(10 * 0.5 / 2.0)
+    assert starts_per_second(replace(BUSY, cap=2)) == pytest.approx(2 / 2.0)
+    idle = replace(BUSY, in_flight=4, under_way=0)
+    assert predict_wait(5, idle) == 0.0, "six slots are free"
+    assert predict_wait(6, idle) == pytest.approx(1 / 2.5)
+
+
+def test_open_circuit_is_waited_for_first() -> None:
+    held = replace(QUEUED, circuit="open", circuit_seconds=20.0)
+    free = explain(QUEUED).seconds
+    assert free is not None
+    assert explain(held).seconds == pytest.approx(40.0 + free)
+
+
+def test_error_is_a_part_of_the_wait_and_short_waits_count_as_a_second() -> None:
+    assert error_ratio(12.0, 10.0) == pytest.approx(0.2)
+    assert error_ratio(0.0, 10.0) == pytest.approx(1.0)
+    assert error_ratio(0.3, 0.1) == pytest.approx(0.2)
