@@ -28,6 +28,7 @@ from app.errors import (
     QueueDepthExceeded,
     ValidationFailed,
 )
+from app.fairshare import Tier
 from app.telemetry import current_traceparent
 from app.tenants.tenant import Tenant
 from models.blobs import INLINE_BYTES, BlobError, BlobStore, payload_key
@@ -97,11 +98,21 @@ def start_of(body: Timing) -> datetime | None:
     return jittered_time(body.execute_at, datetime.now(UTC), _chance, body.jitter, body.not_after)
 
 
+def directed(
+    house: Services, tenant: Tenant, submissions: Sequence[Submission]
+) -> Sequence[Submission]:
+    """The submissions with the pool they belong to and the way they may take."""
+    submissions = house.pools_of_types.place(submissions)
+    if tenant.tier == Tier.FREE:
+        return [item._replace(express=False) for item in submissions]
+    return submissions
+
+
 def take_in(
     house: Services, tenant: Tenant, submissions: Sequence[Submission], key: Key | None
 ) -> Admitted:
     """Make the submissions of one request durable, all of them or none."""
-    submissions = house.pools_of_types.place(submissions)
+    submissions = directed(house, tenant, submissions)
     entered = house.gate.enter(tenant, submissions)
     joined = entered.full is None
     try:
@@ -120,7 +131,7 @@ def take_what_fits(
     house: Services, tenant: Tenant, submissions: Sequence[Submission]
 ) -> tuple[Admitted, dict[str, QueueDepthExceeded]]:
     """Make those durable, together, that their lines take; the others by id, with the reason."""
-    submissions = house.pools_of_types.place(submissions)
+    submissions = directed(house, tenant, submissions)
     entered = house.gate.enter(tenant, submissions)
     try:
         left, fitting = dict(entered.jobs), []

@@ -17,7 +17,8 @@ from models.session import connection
 #: Each tenant has a line in each pool, with a lane for each dependency: one short walk along
 #: the index for a lane, however long it is and however many there are. Inside a tenant higher
 #: priority first, then first in, first out, across its lanes; what is too late expires.
-#: Rows are locked lane by lane, and each lane is one session's: the leader's.
+#: Two limits: rows are read and locked as far as the outer one asks for them, but a limit that
+#: differs from lane to lane tells the planner nothing, and it would sort a long lane whole.
 #: Status as text in the update: see CLAIM.
 MARK_LANES = f"""
     WITH candidate AS (
@@ -27,12 +28,14 @@ MARK_LANES = f"""
                                  %(jobs)s::int[]) AS lane (tenant_id, dependency, room, jobs)
             WHERE {{condition}}
         ) AS lane, LATERAL (
-            SELECT id, priority FROM jobs
-            WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = lane.tenant_id
-              AND dependency = lane.dependency
-            ORDER BY priority DESC, id
-            LIMIT lane.room
-            FOR UPDATE SKIP LOCKED
+            SELECT * FROM (
+                SELECT id, priority FROM jobs
+                WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = lane.tenant_id
+                  AND dependency = lane.dependency
+                ORDER BY priority DESC, id
+                LIMIT %(most)s
+                FOR UPDATE SKIP LOCKED
+            ) AS head LIMIT lane.room
         ) AS job
     ), picked AS (
         SELECT id FROM (
@@ -115,6 +118,7 @@ def mark(
                 "tenants": plain_array([grant.tenant_id for grant, _, _ in asked]),
                 "lanes": text_array([lane for _, lane, _ in asked]),
                 "rooms": plain_array([room for _, _, room in asked]),
+                "most": max((room for _, _, room in asked), default=0),
                 "jobs": plain_array([grant.jobs for grant, _, _ in asked]),
             },
         ).all()

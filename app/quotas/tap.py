@@ -132,9 +132,6 @@ class Tap:
             self._set_rate(kind, rate, now)
         if not any(quota.age_seconds < left.reset_seconds for left in quota.reading.values()):
             self._spent.clear()
-        if self.closed(now):
-            for bucket in self._buckets.values():
-                bucket.level = min(bucket.level, 0.0)
 
     def closed(self, now: float) -> bool:
         """Whether nothing may flow."""
@@ -143,6 +140,9 @@ class Tap:
     def room(self, now: float) -> int | None:
         """Jobs that may be dispatched now; None if nothing bounds them."""
         if self.closed(now):
+            for bucket in self._buckets.values():  # so that it opens without a burst
+                bucket.fill(now)
+                bucket.level = min(bucket.level, 0.0)
             return 0
         if _OPENING in self._buckets:
             open_seconds = now - (self._opens_at or now)

@@ -23,6 +23,9 @@ from sqlalchemy import Engine
 from models.errors import StateStoreUnavailable
 from models.session import connection
 from tasks.quota import Allowance
+from tasks.runtime.claim import Claim
+from tasks.runtime.held import Held
+from tasks.runtime.outcome import Failed, Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +111,14 @@ class Quotas:
         with self._noting:
             if (news := self._of(dependency)) is not None:
                 news.reading, news.read_at = orjson.dumps(said).decode(), now
+
+    def count_run(self, claim: Claim, outcome: Outcome, held: Held | None, now: float) -> None:
+        """A run has ended: with a refusal, or after it used some tokens."""
+        if isinstance(outcome, Failed) and outcome.refused:
+            self.refuse(outcome.dependency or claim.dependency, outcome.retry_after, now)
+        elif held is not None:
+            used = held.quota_tokens or (held.tokens_in, held.tokens_out)
+            self.count(claim.dependency, *used)
 
     def count(self, dependency: str, tokens_in: int, tokens_out: int) -> None:
         """A call used so many tokens; of interest if there is a quota."""

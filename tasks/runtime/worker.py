@@ -30,7 +30,7 @@ from tasks.runtime.claim import Claim, JobRef, claim_group
 from tasks.runtime.closing import close_run, settlement_of, standing_of
 from tasks.runtime.heartbeat import beat, read_cancelled, report
 from tasks.runtime.held import Held
-from tasks.runtime.outcome import Ending, Failed, Outcome, Released, plain_text
+from tasks.runtime.outcome import Ending, Outcome, Released, plain_text
 from tasks.runtime.prepare import Prepared
 from tasks.runtime.quotas import Quotas
 from tasks.runtime.rules import Rules, read_rules
@@ -129,18 +129,10 @@ class Worker:
         outcome, ending = close_run(claim, outcome, job_type, standing, self._chance)
         count_run(self.tallies, claim, job_type, outcome, ending, run_seconds)
         held = self._held.get(claim.ref)
-        self._count_quota(claim, outcome, held)
+        # Before the ending is posted: the statement that writes it writes a refusal first.
+        self.quotas.count_run(claim, outcome, held, time.monotonic())
         settlement = settlement_of(claim, ending, run_seconds, held)
         self._ledger.post(settlement, len(ending.result or "") + len(settlement.progress or ""))
-
-    def _count_quota(self, claim: Claim, outcome: Outcome, held: Held | None) -> None:
-        """Before the ending is posted: the statement that writes it writes a refusal first."""
-        if isinstance(outcome, Failed) and outcome.refused:
-            name = outcome.dependency or claim.dependency
-            self.quotas.refuse(name, outcome.retry_after, time.monotonic())
-        elif held is not None:
-            used = held.quota_tokens or (held.tokens_in, held.tokens_out)
-            self.quotas.count(claim.dependency, *used)
 
     def end(self, held: Held) -> None:
         """The slot is free."""

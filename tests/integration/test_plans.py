@@ -72,6 +72,7 @@ def marking(tenants: int, room: int, pool: str = "medium") -> dict[str, Any]:
         "tenants": list(range(1, tenants + 1)),
         "lanes": [""] * tenants,
         "rooms": [room] * tenants,
+        "most": room,
         "jobs": [room] * tenants,
     }
 

@@ -111,9 +111,8 @@ def test_a_tap_that_opens_sends_no_burst() -> None:
     tap = open_tap(declared={"requests": 600})
     assert tap.room(1.0) == 9
     tap.look(Quota({"requests": 600}, closed_seconds=5.0), 1.0)
-    tap.look(Quota({"requests": 600}, closed_seconds=-OPENING_SECONDS), 6.0 + OPENING_SECONDS)
-    assert tap.room(6.0 + OPENING_SECONDS) == 9  # a second's worth, not the five it was closed
-    assert len(flow(tap, 1.0, start=6.3)) <= 20
+    opens = 6.0 + OPENING_SECONDS
+    assert [tap.room(opens - 0.01), tap.room(opens + 0.01), tap.room(opens + 0.5)] == [0, 0, 4]
 
 
 def test_a_tap_without_limits_opens_slowly() -> None:
@@ -170,6 +169,24 @@ def test_a_clock_that_jumps_neither_blocks_nor_floods(limit: float, moments: lis
         assert 0 <= room <= max(1.0, limit / 60)
         tap.spend(room, now)
     assert (tap.room(moments[-1] + 60.0 / MARGIN * max(1.0, 1.0 / limit)) or 0) >= 1
+
+
+def test_a_clock_that_is_turned_back_fills_nothing() -> None:
+    tap = open_tap(now=100.0, declared={"requests": 600})
+    assert [tap.room(100.0), tap.room(99.0), tap.room(98.0)] == [0, 0, 0]
+    assert tap.room(98.5) == 4
+
+
+def test_a_call_that_cost_more_than_expected_is_paid_for_by_those_after_it() -> None:
+    quota = Quota(declared={"tokens_in": 60_000})
+    tap = open_tap(declared=quota.declared)
+    tap.learn_means(1, 1_000, 0)
+    tap.look(quota, 0.0)
+    assert tap.room(2.0) == 1
+    tap.spend(1, 2.0)
+    tap.used(1, 5_000, 0)  # 4,000 too much: more than four seconds
+    tap.look(quota, 2.0)
+    assert [tap.room(4.0), tap.room(6.0), tap.room(8.0)] == [0, 0, 1]
 
 
 def test_tokens_bound_calls_by_what_calls_cost() -> None:
