@@ -78,6 +78,15 @@ class FairLine:
     def knows(self, tenant_id: int) -> bool:
         return tenant_id in self._known
 
+    def forget(self, tenant_id: int) -> bool:
+        """Nothing of it waits or is in flight: what is known of it goes; False if something is."""
+        entity, standing = self._known[tenant_id]
+        if entity.lanes or entity.in_flight or entity.pending:
+            return False
+        self._contest(standing).forget(entity)
+        del self._known[tenant_id]
+        return True
+
     def arrive(self, tenant_id: int, lane: str) -> None:
         """Jobs of the tenant wait in this lane."""
         entity, standing = self._known[tenant_id]
@@ -93,6 +102,16 @@ class FairLine:
             self._lanes -= 1
             entity.lanes -= {lane}
             self._contest(standing).touch(entity)
+
+    def clear(self) -> None:
+        """Nothing waits in the whole pool: nobody owes anybody."""
+        if self._lanes:
+            for entity, standing in self._known.values():
+                if entity.lanes:
+                    entity.lanes = frozenset()
+                    self._contest(standing).touch(entity)
+            self._lanes = 0
+        self.rest()
 
     def allocate(
         self,

@@ -88,6 +88,9 @@ class Dispatcher:
         for pool in self._pools.read(now):
             if pool.queued > 0:
                 dispatched += self._serve(pool, now)
+            else:
+                # Counted after the bells were taken: who comes later rings again.
+                self._lines[pool.name].fair.clear()
             self._grant(pool, now)
         return dispatched
 

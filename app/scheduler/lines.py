@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 #: Everything is looked at again this often: what no bell told of is found by then.
 SWEEP_SECONDS = 30.0
+#: Who was not heard of for so long is forgotten; the table knows its share.
+FORGET_SECONDS = 600.0
 #: Changes of tenants are looked for this often.
 CHANGES_SECONDS = 1.0
 #: A change may have been made this long before it can be seen.
@@ -96,7 +98,10 @@ class PoolLine:
     #: Jobs dispatched since the last reconciliation, by tenant.
     started: dict[int, int] = field(default_factory=dict)
     throttled: frozenset[int] = frozenset()
+    #: Of the known tenants, the free accounts.
     free: set[int] = field(default_factory=set)
+    #: Tenants that were heard of lately.
+    recent: set[int] = field(default_factory=set)
 
 
 class Lines:
@@ -109,6 +114,12 @@ class Lines:
         self._lines: dict[str, PoolLine] = {}
         self._sweep_due = 0.0
         self._changes_due = 0.0
+        self._forget_due = 0.0
+
+    @property
+    def current(self) -> bool:
+        """Whether they are of this term; those of an earlier one say nothing any more."""
+        return self._epoch is not None and self._epoch == self._leader.epoch
 
     def __getitem__(self, pool: str) -> PoolLine:
         return self._lines[pool]
@@ -140,6 +151,9 @@ class Lines:
             for pool, lanes in rung.items():
                 self._throttle(taken, pool, frozenset(throttled.get(pool, ())))
                 self._arrive(taken, pool, lanes, changed)
+        if now >= self._forget_due:
+            self._forget_due = now + FORGET_SECONDS
+            self._forget()
 
     def refresh_caps(self, pool: str) -> None:
         """Count what waiting tenants at their cap, and free accounts, have in flight now."""
@@ -196,6 +210,16 @@ class Lines:
         self._meet(taken, pool, known | strangers)
         for tenant_id, lane in lanes:
             line.fair.arrive(tenant_id, lane)
+            line.recent.add(tenant_id)
+
+    def _forget(self) -> None:
+        """Let go of tenants that have nothing here; else all that ever came would be kept."""
+        for line in self._lines.values():
+            for tenant_id in line.counted.keys() - line.recent - line.flying:
+                if line.fair.forget(tenant_id):
+                    del line.counted[tenant_id]
+                    line.free.discard(tenant_id)
+            line.recent = set(line.flying)
 
     def _meet(self, taken: Connection, pool: str, tenant_ids: set[int]) -> None:
         """Learn who they are; what a tenant has been served is learned once."""
@@ -216,6 +240,7 @@ class Lines:
             else:
                 line.fair.know(tenant_id, standing, served=served)
                 line.counted[tenant_id] = (day, float(seconds))
+                line.recent.add(tenant_id)
                 # What it used since an earlier leader counted is looked up next.
                 line.flying.add(tenant_id)
             line.fair.set_in_flight(tenant_id, in_flight)

@@ -110,7 +110,7 @@ class Shares:
 
     def run_once(self, now: float) -> int:
         """Reconcile every pool; 0, for no job is touched."""
-        if not self._lines.items() or now < self._due:
+        if not self._lines.current or now < self._due:
             return 0
         begin = time.monotonic()
         seconds, self._at = max(now - (self._at or now), 0.001), now
@@ -125,6 +125,7 @@ class Shares:
                 if (pool, tenant_id) in charges and charges[pool, tenant_id].in_flight
             }
             line.started.clear()
+        self._rates = {key: rate for key, rate in self._rates.items() if key in charges}
         self._due = now + LEAST_PAUSE * (time.monotonic() - begin)
         return 0
 

@@ -279,3 +279,38 @@ def test_a_job_handed_back_rings_again(
     house.claim(JobRef(sent.id, sent.lease))
     house.execute("UPDATE jobs SET status = 'queued' WHERE id = %s", job_id)
     assert dispatcher.run_once(0.1) == 1
+
+
+def test_a_tenant_that_was_forgotten_goes_on_where_it_was(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher, shares: Shares, pools: Pools
+) -> None:
+    for number in (101, 102):
+        fill(house, tenant(house, number), 10)
+    dispatcher.run_once(0.0)
+    shares.run_once(0.0)
+    for each in broker.sent:
+        end(house, [each], 5.0 if each.tenant_id == 101 else 1.0)
+    broker.sent.clear()
+    for turn in (1.0, 700.0, 1400.0):
+        dispatcher.run_once(turn)
+        shares.run_once(turn)
+    line = pools.lines["medium"]
+    assert not line.fair.knows(101) and not line.fair.knows(102)
+    assert not (line.counted or line.recent or line.flying)
+    assert house.query("SELECT pass > 0 FROM shares WHERE tenant_id = 101")[0][0]
+    fill(house, 101, 3)
+    dispatcher.run_once(1401.0)
+    assert shared(broker.sent) == {101: 3}
+
+
+def test_lines_of_an_earlier_term_are_not_written_down(
+    house: House, dispatcher: Dispatcher, shares: Shares
+) -> None:
+    fill(house, tenant(house, 101), 30)
+    dispatcher.run_once(0.0)
+    shares.run_once(0.0)
+    before = house.query("SELECT tenant_id, pool, updated_at FROM shares ORDER BY 1, 2")
+    house.execute("UPDATE leaders SET expires_at = now()")
+    house.leader.run_once(1.0)
+    shares.run_once(2.0)
+    assert house.query("SELECT tenant_id, pool, updated_at FROM shares ORDER BY 1, 2") == before
