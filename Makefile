@@ -29,7 +29,7 @@ demo: venv ## send 40 applications to the running stack and watch them being sco
 
 test: venv-dev broker ## run every test: unit, integration, acceptance
 	$(PY) -m pytest tests/unit tests/integration -n 2 --dist loadfile
-	$(PY) -m pytest tests/acceptance
+	$(PY) -m pytest tests/acceptance -n 2 --dist loadfile
 
 test-unit: venv-dev ## run the tests that need no service
 	$(PY) -m pytest tests/unit
