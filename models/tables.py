@@ -430,6 +430,8 @@ class Usage(Base):
     jobs: Mapped[int] = mapped_column(BigInteger, server_default="0")
     runs: Mapped[int] = mapped_column(BigInteger, server_default="0")
     slot_seconds: Mapped[float] = mapped_column(Double, server_default="0")
+    #: Of them, those in slices of its own.
+    slice_seconds: Mapped[float] = mapped_column(Double, server_default="0")
     tokens_in: Mapped[int] = mapped_column(BigInteger, server_default="0")
     tokens_out: Mapped[int] = mapped_column(BigInteger, server_default="0")
 

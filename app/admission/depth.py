@@ -77,8 +77,8 @@ class Depth:
         """Let up to ``jobs`` into the line; how many. Tell :meth:`settle` when they are there."""
         entered = self._from_memory(line, jobs, limit)
         if entered is None:
-            self._reads.submit(line, self._timeout_seconds)
-            entered = self._from_memory(line, jobs, limit, fresh=True)
+            depth = self._reads.submit(line, self._timeout_seconds)
+            entered = self._from_memory(line, jobs, limit, read=depth)
             assert entered is not None
         return entered
 
@@ -95,15 +95,19 @@ class Depth:
         """Read no more."""
         self._reads.close(timeout)
 
-    def _from_memory(self, line: Line, jobs: int, limit: int, *, fresh: bool = False) -> int | None:
-        """How many may enter; None if that has to be read."""
+    def _from_memory(
+        self, line: Line, jobs: int, limit: int, *, read: int | None = None
+    ) -> int | None:
+        """How many may enter; None if that has to be read. ``read``: it was, just now."""
         with self._guard:
             reading = self._reading(line)
-            if reading.read_at is None and not fresh:
-                return None
+            if reading.read_at is None:
+                if read is None:
+                    return None
+                reading.depth = read  # it was forgotten since
             room = max(0, limit - reading.depth - reading.admitted)
             age = time.monotonic() - (reading.read_at or 0.0)
-            if not fresh:
+            if read is None:
                 most = (room - jobs) / OTHERS_PER_SECOND if room else REFUSE_SECONDS
                 if age > min(most, FRESH_SECONDS):
                     if room - jobs < OTHERS_PER_SECOND * FRESH_SECONDS:
@@ -118,7 +122,8 @@ class Depth:
         reading = self._readings.get(line)
         if reading is None:
             if len(self._readings) >= MOST_LINES:
-                self._readings.clear()
+                # What is on its way is known nowhere else.
+                self._readings = {key: kept for key, kept in self._readings.items() if kept.pending}
             reading = self._readings[line] = Reading()
         return reading
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,8 +32,12 @@ READ_COUNTS = """
            sum(dead), sum(cancelled), sum(expired)
     FROM job_counts WHERE tenant_id = 0 GROUP BY pool ORDER BY pool
 """
+#: Heads of lines that one look goes over. The heads of all pools come in turns: with more, the
+#: age of some line is that of the oldest so far.
+MOST_HEADS = 2_000
 READ_AGES = f"""{LINE_HEADS}
-    SELECT pool, extract(epoch FROM now() - min(since)) FROM head GROUP BY pool
+    SELECT pool, extract(epoch FROM now() - min(since)), sum(count(*)) OVER () >= {MOST_HEADS}
+    FROM (SELECT * FROM head LIMIT {MOST_HEADS}) AS seen GROUP BY pool
 """
 READ_DUE_AGES = """
     SELECT pool.name, extract(epoch FROM now() - due.execute_at)
@@ -101,8 +105,12 @@ READ_PROCESSES = f"""
     FROM processes
     WHERE heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds' ORDER BY name
 """
-#: What the autoscaler wants.
-READ_DESIRED = "SELECT pool, workers FROM desired_workers"
+#: What the autoscaler wants, and the longest wait for a slot that it has seen, if that was lately.
+READ_DESIRED = """
+    SELECT pool, workers,
+           CASE WHEN updated_at > now() - interval '10 seconds' THEN oldest_seconds ELSE 0 END
+    FROM desired_workers
+"""
 
 #: More schedules than this are not counted.
 SCHEDULES_COUNTED = 100_000
@@ -149,7 +157,7 @@ class Readings:
 def read_gauges(taken: Connection) -> Readings:
     """Everything that the metrics tell."""
     pools = {"pools": list(POOLS)}
-    lines = {**pools, "after": [0] * len(POOLS)}
+    desired = taken.exec_driver_sql(READ_DESIRED).all()
     trouble: dict[str, dict[str, float]] = {}
     for kind, name, value in taken.exec_driver_sql(READ_TROUBLE):
         trouble.setdefault(kind, {})[name] = float(value)
@@ -158,16 +166,29 @@ def read_gauges(taken: Connection) -> Readings:
             row[0]: {state: int(n) for state, n in zip(STATES, row[1:], strict=True)}
             for row in taken.exec_driver_sql(READ_COUNTS)
         },
-        line_seconds={row[0]: float(row[1]) for row in taken.exec_driver_sql(READ_AGES, lines)},
+        line_seconds=read_ages(taken, {row[0]: row[2] for row in desired}),
         due_seconds={row[0]: float(row[1]) for row in taken.exec_driver_sql(READ_DUE_AGES, pools)},
         dead_letters={row[0]: row[1] for row in taken.exec_driver_sql(READ_DEAD_LETTERS)},
         processes=[tuple(row) for row in taken.exec_driver_sql(READ_PROCESSES)],
         trouble=trouble,
         refused={row[0]: row[1] for row in taken.exec_driver_sql(READ_REFUSED)},
-        desired={row[0]: row[1] for row in taken.exec_driver_sql(READ_DESIRED)},
+        desired={row[0]: row[1] for row in desired},
         types=[tuple(row) for row in taken.exec_driver_sql(READ_TYPES)],
         quotas=[tuple(row) for row in taken.exec_driver_sql(READ_QUOTAS)],
         taps=[tuple(row) for row in taken.exec_driver_sql(READ_TAPS)],
         schedules={row[0]: row[1] for row in taken.exec_driver_sql(READ_SCHEDULES)},
         tick_seconds=float(taken.exec_driver_sql(READ_TICK_AGE).scalar() or 0.0),
     )
+
+
+def read_ages(taken: Connection, watched: Mapping[str, float]) -> dict[str, float]:
+    """Age of the oldest in each line.
+
+    With more heads than are looked at it may be more; then it is at least what the autoscaler
+    has seen, which looks along the whole line in turns.
+    """
+    asked = {"pools": list(POOLS), "after": [0] * len(POOLS)}
+    return {
+        pool: max(float(age), watched.get(pool, 0.0) if cut else 0.0)
+        for pool, age, cut in taken.exec_driver_sql(READ_AGES, asked)
+    }

@@ -1,11 +1,17 @@
 """``/metrics`` for Prometheus. Gauges that describe the system come from the database, so
-every API process tells the same."""
+every API process tells the same.
+
+A page is told again for a second, and who asks while one is read gets that one: anybody may
+ask, and a flood of them costs a process one read a second.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from flask import Blueprint, Response
+from flask import Blueprint, Response, current_app
 
 from app.api.access import Access, open_to
 from app.api.gauges import DEAD_LETTERS_COUNTED, STATES, Readings, read_gauges
@@ -15,15 +21,58 @@ from models.states import TERMINAL
 
 metrics = Blueprint("metrics", __name__)
 
+#: A page is not older than this.
+FRESH_SECONDS = 1.0
+
 Sample = tuple[tuple[tuple[str, str], ...], float]
+
+
+class Page:
+    """The last text of a process."""
+
+    def __init__(self) -> None:
+        self._reading = threading.Lock()
+        self._text = ""
+        self._error: Exception | None = None
+        self._ended: float | None = None
+
+    def read(self, make: Callable[[], str]) -> str:
+        """The text, or the error of the read that was waited for."""
+        asked = time.monotonic()
+        with self._reading:
+            if self._ended is not None:
+                if self._error is not None and asked < self._ended:
+                    # Else everybody would wait for a store that is away, one after the other.
+                    raise self._error
+                if self._error is None and asked < self._ended + FRESH_SECONDS:
+                    return self._text
+            self._error = None
+            try:
+                self._text = make()
+            except Exception as error:
+                self._error = error
+                raise
+            finally:
+                self._ended = time.monotonic()
+            return self._text
+
+
+@metrics.record_once
+def _keep_page(state: BlueprintSetupState) -> None:
+    state.app.extensions["fairline_metrics"] = Page()
 
 
 @metrics.get("/metrics")
 @open_to(Access.PUBLIC)
 def get_metrics() -> Response:
+    page: Page = current_app.extensions["fairline_metrics"]
+    return Response(page.read(read_page), content_type="text/plain; version=0.0.4")
+
+
+def read_page() -> str:
+    """The system as it is now."""
     with read_state() as taken:
-        text = tell(read_gauges(taken), services().served_pools)
-    return Response(text, content_type="text/plain; version=0.0.4")
+        return tell(read_gauges(taken), services().served_pools)
 
 
 def tell(readings: Readings, served_pools: Iterable[str]) -> str:
@@ -62,7 +111,7 @@ def jobs(readings: Readings, pools: Iterable[str]) -> Iterator[str]:
     yield from family(
         "fairline_oldest_job_age_seconds",
         "gauge",
-        "Age of the oldest in the line.",
+        "Age of the oldest in the line; with thousands of tenants and priorities, at least.",
         by("pool", {pool: round(readings.line_seconds.get(pool, 0.0), 3) for pool in pools}),
     )
     yield from family(

@@ -87,6 +87,10 @@ class FairLine:
         del self._known[tenant_id]
         return True
 
+    def waits(self, tenant_id: int) -> bool:
+        """Whether jobs of it wait, in any lane."""
+        return bool(self._known[tenant_id][0].lanes)
+
     def arrive(self, tenant_id: int, lane: str) -> None:
         """Jobs of the tenant wait in this lane."""
         entity, standing = self._known[tenant_id]
@@ -230,16 +234,23 @@ class FairLine:
         slice_left = self._most_free is None or self._group.in_flight < self._most_free
         return self._paying.waits(held) or (slice_left and self._free.waits(held))
 
+    @property
+    def free_full(self) -> bool:
+        """Whether free accounts have all in flight that they may, as of the last allocation."""
+        return self._most_free is not None and self._group.in_flight >= self._most_free
+
     def at_cap(self) -> list[int]:
         """Waiting tenants that only their cap keeps back."""
         self._paying.settle()
         self._free.settle()
         return sorted((*self._paying.capped, *self._free.capped))
 
-    def rest(self) -> None:
-        """Nobody had to wait: debts are forgiven."""
+    def rest(self, held: Collection[str] = ()) -> None:
+        """Nobody had to wait: debts are forgiven. Not among free accounts that wait for their
+        slice: newcomers would be behind the largest debtor."""
         self._paying.rest()
-        self._free.rest()
+        if not self._free.waits(held):
+            self._free.rest()
         self._paying.virtual_time = max(self.virtual_time, self._group.served)
 
     def account(self, tenant_id: int) -> Account:

@@ -3,17 +3,24 @@
 The first of each lane and priority by id is looked at, each one step along the index: the cost
 grows with the number of lanes, not with what waits in them. With very many a look goes over
 some of them and the next one goes on from there; an age may then be some looks old.
+
+Whether anything waits for a slot is said by that look. How much is counted by counters, and
+what is taken off for tenants at their cap is exact only up to MOST_COUNTED: it may be too few.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from sqlalchemy import Connection
 
 #: Heads that one look goes over.
 MOST_HEADS = 1000
+#: Jobs of tenants at their cap that are looked for in limited lanes, and those tenants.
+MOST_COUNTED = 10_000
+MOST_CAPPED = 1000
 
 #: A lane is a tenant's jobs for one dependency. Takes the parameters ``pools`` and ``after``: the
 #: last tenant of each pool that is left out.
@@ -77,6 +84,20 @@ READ_TENANT_DEPTHS = """
     FROM unnest(%(pools)s::text[], %(capped)s::bigint[]) AS asked (pool, tenant_id)
     JOIN job_counts AS counts USING (pool, tenant_id) GROUP BY asked.pool
 """
+#: What of that is in limited lanes; a tenant's counters do not tell its lanes apart.
+READ_TENANT_LANES = f"""
+    SELECT pool, count(*) FROM (
+        SELECT asked.pool
+        FROM unnest(%(pools)s::text[], %(capped)s::bigint[]) AS asked (pool, tenant_id),
+             unnest(%(lanes)s::text[]) AS lane (dependency),
+             LATERAL (SELECT FROM jobs
+                      WHERE status = 'queued' AND jobs.pool = asked.pool
+                        AND jobs.tenant_id = asked.tenant_id
+                        AND jobs.dependency = lane.dependency
+                      ORDER BY priority DESC, id LIMIT {MOST_COUNTED}) AS waiting
+        LIMIT {MOST_COUNTED}) AS counted
+    GROUP BY pool
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +119,9 @@ class Parked:
     lanes: Mapping[str, int]
     #: Tenants at their cap, by pool.
     capped: Mapping[str, Collection[int]]
-    #: Pools in which free accounts have all that they may.
-    free_full: Collection[str] = ()
+    #: Pools in which free accounts have all that they may, or workers of their own; and who
+    #: they are, as far as they are known.
+    free_full: Mapping[str, Collection[int]] = field(default_factory=dict)
 
     def in_pool(self, pool: str) -> dict[str, object]:
         """What READ_WAITS wants to know."""
@@ -109,6 +131,10 @@ class Parked:
             "free_full": pool in self.free_full,
         }
 
+    def tenants(self, pool: str) -> set[int]:
+        """Whom no slot of the shared workers could help."""
+        return {*self.capped.get(pool, ()), *self.free_full.get(pool, ())}
+
 
 def read_flight(taken: Connection) -> dict[str, Flight]:
     """What is out of the line, by pool."""
@@ -116,17 +142,39 @@ def read_flight(taken: Connection) -> dict[str, Flight]:
 
 
 def read_depths(taken: Connection, parked: Parked) -> dict[str, int]:
-    """Jobs in the line that only a slot could help, by pool; free accounts' are all counted."""
+    """Jobs in the line that only a slot could help, by pool, as far as they can be counted.
+
+    Pools in which every lane is held are left out. 0 does not say that none waits.
+    """
     depths: dict[str, int] = {}
     for pool, dependency, queued in taken.exec_driver_sql(READ_DEPTHS):
         waiting = min(queued, max(0, parked.lanes.get(dependency, queued)))
-        depths[pool] = depths.get(pool, 0) + waiting
-    pairs = [(pool, tenant) for pool, tenants in parked.capped.items() for tenant in tenants]
-    if pairs:
-        asked = {"pools": [pool for pool, _ in pairs], "capped": [tenant for _, tenant in pairs]}
-        for pool, queued in taken.exec_driver_sql(READ_TENANT_DEPTHS, asked):
-            depths[pool] = max(0, depths.get(pool, 0) - queued)
-    return depths
+        if waiting:
+            depths[pool] = depths.get(pool, 0) + waiting
+    kept = read_kept(taken, parked) if depths else {}
+    return {pool: max(0, depth - kept.get(pool, 0)) for pool, depth in depths.items()}
+
+
+def read_kept(taken: Connection, parked: Parked) -> dict[str, int]:
+    """Jobs in lanes that are not limited, of tenants that may have no more, by pool."""
+    pairs = [
+        (pool, tenant_id)
+        for pool in {*parked.capped, *parked.free_full}
+        for tenant_id in islice(parked.tenants(pool), MOST_CAPPED)
+    ]
+    if not pairs:
+        return {}
+    asked: dict[str, object] = {
+        "pools": [pool for pool, _ in pairs],
+        "capped": [tenant_id for _, tenant_id in pairs],
+    }
+    kept = {row[0]: row[1] for row in taken.exec_driver_sql(READ_TENANT_DEPTHS, asked)}
+    if parked.lanes:
+        # In there they were not counted as waiting, so there is nothing to take off.
+        asked["lanes"] = list(parked.lanes)
+        for pool, queued in taken.exec_driver_sql(READ_TENANT_LANES, asked):
+            kept[pool] -= queued
+    return kept
 
 
 @dataclass(slots=True)

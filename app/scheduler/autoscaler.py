@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from sqlalchemy import Engine
 
@@ -20,7 +20,7 @@ from app.fairshare.tiers import free_slots
 from app.scaling.demand import Flight, LineWatch, Parked, read_depths, read_flight
 from app.scaling.policy import Decision, Policy, Reading, Standing, decide
 from app.scheduler.leader import STILL_LEADER, Leader
-from app.scheduler.pools import Pools, PoolState
+from app.scheduler.pools import Pools, PoolState, Slice
 from models.pools import POOLS
 from models.session import connection
 
@@ -85,13 +85,17 @@ class Autoscaler:
         capped = {state.name: self._pools.capped(state.name) for state in states}
         with connection(self._engine) as taken:
             flights = read_flight(taken)
-            full = [state.name for state in states if is_free_full(state, flights)]
+            full = {
+                state.name: self._free_accounts(state.name)
+                for state in states
+                if is_free_full(state, flights, self._pools.slices(state.name, now))
+            }
             parked = Parked(lanes, capped, full)
             depths = read_depths(taken, parked)
             waits = {
                 pool: self._watches[pool].oldest_seconds(taken, parked)
-                for pool, depth in depths.items()
-                if depth and pool in self._watches
+                for pool in depths
+                if pool in self._watches
             }
         return {
             state.name: reading_of(
@@ -99,6 +103,9 @@ class Autoscaler:
             )
             for state in states
         }
+
+    def _free_accounts(self, pool: str) -> Collection[int]:
+        return self._pools.lines[pool].free if pool in self._pools.lines else ()
 
     def _decide(self, pool: str, reading: Reading, now: float) -> Decision:
         policy = self._policies[pool]
@@ -135,8 +142,12 @@ class Autoscaler:
             )
 
 
-def is_free_full(state: PoolState, flights: Mapping[str, Flight]) -> bool:
-    """Whether free accounts together have all that they may have in flight."""
+def is_free_full(
+    state: PoolState, flights: Mapping[str, Flight], slices: Iterable[Slice]
+) -> bool:
+    """Whether free accounts together have all that they may, or workers of their own."""
+    if any(piece.name == "free" for piece in slices):
+        return True
     flight = flights.get(state.name)
     return flight is not None and state.slots > 0 and flight.free >= free_slots(state.slots)
 
@@ -146,7 +157,7 @@ def reading_of(
 ) -> Reading:
     """A pool as the policy wants it; without a wait in the line nothing in it is demand."""
     beyond = max(0, state.in_flight - state.slots)
-    line = depths.get(state.name, 0) if wait is not None else 0
+    line = max(1, depths.get(state.name, 0)) if wait is not None else 0
     return Reading(
         depth=line + beyond,
         oldest_seconds=max(wait or 0.0, flight.oldest_seconds if beyond else 0.0),

@@ -27,6 +27,7 @@ from app.scheduler.leader import STILL_LEADER, Leader
 from app.scheduler.lines import Lines, PoolLine
 from app.scheduler.pools import Pools, PoolState, Slice
 from app.scheduler.taps import Taps
+from models.errors import StateStoreError
 from models.pools import POOLS
 from models.session import connection
 
@@ -81,9 +82,10 @@ class Dispatcher:
 
     def run_once(self, now: float) -> int:
         """Dispatch what the windows have room for; how many."""
+        # Also while the broker is away: bells would pile up.
+        self._lines.listen(now, self._pools.holds(now).tenants)
         if not self._reach_broker(now):
             return 0
-        self._lines.listen(now, self._pools.holds(now).tenants)
         dispatched = 0
         for pool in self._pools.read(now):
             if pool.queued > 0:
@@ -107,6 +109,8 @@ class Dispatcher:
                     served += self._dispatch(pool, min(room, BATCH), now, piece)[0]
         free_elsewhere = any(piece.name == "free" for piece in slices)
         room = min(BATCH, window(pool.slots, pool.ended_per_second) - pool.in_flight)
+        if room <= 0:
+            self._lines[pool.name].contended = True
         for _ in range(PASSES):
             if room <= 0 or self._broker_away:
                 break
@@ -147,16 +151,21 @@ class Dispatcher:
         if not grants:
             return 0, False
         name = piece.name if piece else ""
-        marked = mark(self._engine, pool.name, grants, self._leader.epoch or 0, name)
+        try:
+            marked = mark(self._engine, pool.name, grants, self._leader.epoch or 0, name)
+        except StateStoreError:
+            # It may have been written all the same; caps are to hold.
+            line.doubtful.update(grant.tenant_id for grant in grants)
+            raise
         for tenant_id, lane in marked.emptied:
             line.fair.empty(tenant_id, lane)
         if not marked.dispatches:
             return 0, bool(marked.emptied)
-        charged = self._charge(line, marked.dispatches, now)
+        charged = self._charge(line, marked.dispatches, now, in_slice=piece is not None)
         try:
             self._publisher.publish(marked.dispatches, piece.workers if piece else pool.workers)
         except BrokerUnavailable as error:
-            self._take_back(line, marked.dispatches, charged)
+            self._take_back(line, marked.dispatches, charged, in_slice=piece is not None)
             self._lose_broker(now, error)
             return 0, False
         self._leader.broker_seen = True
@@ -167,39 +176,56 @@ class Dispatcher:
     ) -> None:
         """Without contention nobody owes anybody; and a line that nobody rang for is found."""
         # Who waits for a quota competes for it: forgiven debts would give it to anybody.
-        if idle and not line.fair.waiting(held.keys() - self._taps.limited):
-            line.fair.rest()
+        waits = line.fair.waiting(held.keys() - self._taps.limited)
+        if idle and not waits:
+            line.fair.rest(held)
+        line.contended = line.contended or not idle or line.fair.waiting(held)
         if not line.fair.lanes and now >= self._sweep_due:
             self._sweep_due = now + SWEEP_PAUSE_SECONDS
             self._lines.sweep_now()
 
     def _charge(
-        self, line: PoolLine, dispatches: Sequence[Dispatch], now: float
+        self, line: PoolLine, dispatches: Sequence[Dispatch], now: float, *, in_slice: bool
     ) -> dict[int, list[float]]:
-        """Charge the estimates to the tenants and the jobs to the quotas."""
+        """Charge the estimates to the tenants and the jobs to the quotas.
+
+        What goes to a slice costs no share: nobody else could have had the slot.
+        """
         charged: dict[int, list[float]] = {}
         for each in dispatches:
             seconds = self._estimates.seconds(each.type, each.pool, now)
             charged.setdefault(each.tenant_id, []).append(seconds)
         for tenant_id, seconds_each in charged.items():
-            line.fair.dispatched(tenant_id, seconds_each)
-            line.started[tenant_id] = line.started.get(tenant_id, 0) + len(seconds_each)
+            jobs = len(seconds_each)
+            if in_slice:
+                in_flight = line.fair.account(tenant_id).in_flight
+                line.fair.set_in_flight(tenant_id, in_flight + jobs)
+            else:
+                line.fair.dispatched(tenant_id, seconds_each)
+            line.started[tenant_id] = line.started.get(tenant_id, 0) + jobs
             line.flying.add(tenant_id)
             if tenant_id in line.free:
                 line.free_flying.add(tenant_id)
-        for lane, jobs in Counter(each.dependency for each in dispatches).items():
-            self._taps.spend(lane, jobs)
+        for lane, count in Counter(each.dependency for each in dispatches).items():
+            self._taps.spend(lane, count)
         return charged
 
     def _take_back(
-        self, line: PoolLine, dispatches: Sequence[Dispatch], charged: Mapping[int, list[float]]
+        self,
+        line: PoolLine,
+        dispatches: Sequence[Dispatch],
+        charged: Mapping[int, list[float]],
+        *,
+        in_slice: bool,
     ) -> None:
-        release(self._engine, dispatches)
         for tenant_id, seconds_each in charged.items():
-            line.fair.returned(tenant_id, seconds_each)
+            if not in_slice:
+                line.fair.returned(tenant_id, seconds_each)
             line.started[tenant_id] -= len(seconds_each)
+            line.doubtful.add(tenant_id)
         for lane, jobs in Counter(each.dependency for each in dispatches).items():
             self._taps.give_back(lane, jobs)
+        release(self._engine, dispatches)
 
     def _grant(self, pool: PoolState, now: float) -> None:
         """Open the express lane for the free slots, or close it while there is a line."""

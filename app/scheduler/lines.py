@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime
 
 from sqlalchemy import Connection, Engine
 
@@ -27,15 +27,33 @@ logger = logging.getLogger(__name__)
 
 #: Everything is looked at again this often: what no bell told of is found by then.
 SWEEP_SECONDS = 30.0
+#: Bells taken in one turn. More of them are a pile.
+MOST_BELLS = 20_000
 #: Who was not heard of for so long is forgotten; the table knows its share.
 FORGET_SECONDS = 600.0
 #: Changes of tenants are looked for this often.
 CHANGES_SECONDS = 1.0
+#: From one leader to the next at most; usage of a longer gap is nobody's debt.
+GAP_SECONDS = 120.0
 #: A change may have been made this long before it can be seen.
 LATE_SECONDS = 10.0
 
+#: As many as a turn can bear: while nobody leads they pile up.
 TAKE_BELLS = f"""
-    DELETE FROM arrivals WHERE {STILL_LEADER} RETURNING pool, tenant_id, dependency
+    DELETE FROM arrivals
+    WHERE ctid = ANY (ARRAY(SELECT ctid FROM arrivals WHERE {STILL_LEADER} LIMIT {MOST_BELLS}))
+    RETURNING pool, tenant_id, dependency
+"""
+#: A pile is thrown away at once, and all lanes are looked at instead. Whoever is about to ring
+#: is waited for, but not for long: the front door waits behind us.
+DROP_BELLS = f"""
+    DO $$ BEGIN
+        IF {STILL_LEADER} THEN
+            SET LOCAL lock_timeout = '200ms';
+            TRUNCATE arrivals;
+        END IF;
+    EXCEPTION WHEN lock_not_available THEN NULL;
+    END $$
 """
 #: One step along the index for each lane, however long it is.
 SWEEP = """
@@ -51,13 +69,14 @@ SWEEP = """
     )
     SELECT tenant_id, dependency FROM lane
 """
-#: What a share was counted up to; without one it begins now. A share of older days is none.
-READ_STANDINGS = """
+#: What a share was counted up to, if it was a moment ago: by a leader that is gone. Otherwise
+#: counting begins now: whatever was used meanwhile, nobody else wanted.
+READ_STANDINGS = f"""
     SELECT asked.id, coalesce(tenant.tier, 'standard'), tenant.weight, limits.in_flight,
-           share.pass, coalesce(share.counted_day, current_date),
-           coalesce(share.counted_seconds, (
-               SELECT sum(slot_seconds) FROM usage
-               WHERE tenant_id = asked.id AND pool = %(pool)s AND day = current_date), 0),
+           share.pass, CASE WHEN fresh.share THEN share.counted_day ELSE current_date END,
+           CASE WHEN fresh.share THEN share.counted_seconds ELSE coalesce((
+               SELECT sum(slot_seconds - slice_seconds) FROM usage
+               WHERE tenant_id = asked.id AND pool = %(pool)s AND day = current_date), 0) END,
            coalesce((SELECT sum(dispatched + running)::int FROM job_counts
                      WHERE tenant_id = asked.id AND pool = %(pool)s), 0)
     FROM unnest(%(ids)s::bigint[]) AS asked (id)
@@ -66,10 +85,12 @@ READ_STANDINGS = """
         ON limits.tenant_id = asked.id AND limits.pool = %(pool)s
     LEFT JOIN shares AS share
         ON share.tenant_id = asked.id AND share.pool = %(pool)s
-       AND share.counted_day >= current_date - 1
+    CROSS JOIN LATERAL (SELECT coalesce(
+        share.updated_at > now() - interval '{GAP_SECONDS:g} seconds', false)) AS fresh (share)
 """
 READ_CHANGED = f"""
-    SELECT id FROM tenants WHERE changed_at > now() - interval '{LATE_SECONDS:g} seconds'
+    SELECT clock_timestamp(), coalesce(array_agg(id), '{{}}') FROM tenants
+    WHERE changed_at > %(since)s::timestamptz - interval '{LATE_SECONDS:g} seconds'
 """
 READ_IN_FLIGHT = """
     SELECT asked.id, coalesce((SELECT sum(dispatched + running)::int FROM job_counts
@@ -102,6 +123,10 @@ class PoolLine:
     free: set[int] = field(default_factory=set)
     #: Tenants that were heard of lately.
     recent: set[int] = field(default_factory=set)
+    #: Tenants of which it is not sure what they have in flight.
+    doubtful: set[int] = field(default_factory=set)
+    #: Whether anybody had to wait for a slot since the last reconciliation.
+    contended: bool = False
 
 
 class Lines:
@@ -115,6 +140,8 @@ class Lines:
         self._sweep_due = 0.0
         self._changes_due = 0.0
         self._forget_due = 0.0
+        #: When changes were looked for last, by the database's clock.
+        self._changed_at: datetime | None = None
 
     @property
     def current(self) -> bool:
@@ -133,39 +160,60 @@ class Lines:
 
     def listen(self, now: float, throttled: Mapping[str, Collection[int]]) -> None:
         """Take the bells and what changed about the tenants."""
-        with connection(self._engine) as taken:
-            if self._epoch != self._leader.epoch:
-                self._begin(taken)
-                self._sweep_due = now
-            rung: dict[str, set[tuple[int, str]]] = {pool: set() for pool in POOLS}
-            for pool, tenant_id, lane in taken.exec_driver_sql(
-                TAKE_BELLS, {"epoch": self._leader.epoch or 0}
-            ):
-                if pool in rung:  # one that was taken out of the configuration has no line
-                    rung[pool].add((tenant_id, lane))
-            if now >= self._sweep_due:
-                self._sweep_due = now + SWEEP_SECONDS
-                for pool in POOLS:
-                    rung[pool].update(self._sweep(taken, pool))
-            changed = self._read_changes(taken, now)
-            for pool, lanes in rung.items():
-                self._throttle(taken, pool, frozenset(throttled.get(pool, ())))
-                self._arrive(taken, pool, lanes, changed)
+        try:
+            with connection(self._engine) as taken:
+                self._listen(taken, now, throttled)
+        except BaseException:
+            # The bells that were taken are lost with it.
+            self._sweep_due = 0.0
+            raise
         if now >= self._forget_due:
             self._forget_due = now + FORGET_SECONDS
             self._forget()
 
+    def _listen(
+        self, taken: Connection, now: float, throttled: Mapping[str, Collection[int]]
+    ) -> None:
+        if not self.current:
+            self._begin(taken)
+            self._sweep_due = 0.0
+        rung = self._take_bells(taken)
+        if now >= self._sweep_due:
+            for pool in POOLS:
+                rung[pool].update(self._sweep(taken, pool))
+            self._sweep_due = now + SWEEP_SECONDS
+        changed = self._read_changes(taken, now)
+        for pool, lanes in rung.items():
+            self._throttle(taken, pool, frozenset(throttled.get(pool, ())))
+            self._arrive(taken, pool, lanes, changed)
+
+    def _take_bells(self, taken: Connection) -> dict[str, set[tuple[int, str]]]:
+        rung: dict[str, set[tuple[int, str]]] = {pool: set() for pool in POOLS}
+        epoch = {"epoch": self._leader.epoch or 0}
+        rows = taken.exec_driver_sql(TAKE_BELLS, epoch).all()
+        for pool, tenant_id, lane in rows:
+            if pool in rung:  # one that was taken out of the configuration has no line
+                rung[pool].add((tenant_id, lane))
+        if len(rows) >= MOST_BELLS:
+            taken.exec_driver_sql(DROP_BELLS, epoch)
+            self._sweep_due = 0.0
+        return rung
+
     def refresh_caps(self, pool: str) -> None:
         """Count what waiting tenants at their cap, and free accounts, have in flight now."""
         line = self._lines[pool]
-        asked = {*line.fair.at_cap(), *line.free_flying}
+        asked = {*line.fair.at_cap(), *line.free_flying, *line.doubtful}
         if not asked:
             return
         with connection(self._engine) as taken:
             rows = taken.exec_driver_sql(READ_IN_FLIGHT, {"pool": pool, "ids": list(asked)}).all()
+        line.doubtful.clear()
         for tenant_id, in_flight in rows:
-            line.fair.set_in_flight(tenant_id, in_flight)
-            if not in_flight:
+            if line.fair.knows(tenant_id):
+                line.fair.set_in_flight(tenant_id, in_flight)
+            if in_flight and tenant_id in line.free:
+                line.free_flying.add(tenant_id)
+            elif not in_flight:
                 line.free_flying.discard(tenant_id)
 
     def sweep_now(self) -> None:
@@ -182,6 +230,7 @@ class Lines:
             )
             for pool in POOLS
         }
+        self._changed_at = taken.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
         self._epoch = self._leader.epoch
 
     def _sweep(self, taken: Connection, pool: str) -> set[tuple[int, str]]:
@@ -190,8 +239,11 @@ class Lines:
     def _read_changes(self, taken: Connection, now: float) -> set[int]:
         if now < self._changes_due:
             return set()
+        row = taken.exec_driver_sql(READ_CHANGED, {"since": self._changed_at}).one()
+        # Since the last look, however long ago it was.
+        self._changed_at = row[0]
         self._changes_due = now + CHANGES_SECONDS
-        return {row[0] for row in taken.exec_driver_sql(READ_CHANGED)}
+        return set(row[1])
 
     def _throttle(self, taken: Connection, pool: str, throttled: frozenset[int]) -> None:
         line = self._lines[pool]
@@ -218,7 +270,8 @@ class Lines:
             for tenant_id in line.counted.keys() - line.recent - line.flying:
                 if line.fair.forget(tenant_id):
                     del line.counted[tenant_id]
-                    line.free.discard(tenant_id)
+                    for kept in (line.free, line.free_flying, line.doubtful):
+                        kept.discard(tenant_id)
             line.recent = set(line.flying)
 
     def _meet(self, taken: Connection, pool: str, tenant_ids: set[int]) -> None:

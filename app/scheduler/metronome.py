@@ -9,8 +9,9 @@ The jobs are what ``POST /jobs`` would have made of the same type and payload, q
 with ``execute_at`` the time of the tick. Limits of rate and depth are for submissions and do not
 hold them back; turns do: 10,000 ticks at midnight join the line over some seconds.
 
-What cannot become a job (a type that is gone, a payload that no longer fits) is skipped and the
-others go on. Events: ``schedule_skipped``, ``schedule_missed``, ``schedule_paused``.
+What cannot become a job (a type that is gone, a payload that no longer fits) is skipped. A
+schedule that fails in any other way is paused, whatever the error: the others go on. Events:
+``schedule_skipped``, ``schedule_missed``, ``schedule_paused``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from datetime import datetime
 import orjson
 from pydantic_core import from_json
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 
 from app.admission.admit import insert_jobs
 from app.admission.submission import Submission
@@ -37,6 +39,7 @@ from app.schedules.cron import BadCron, UnknownZone, read_rule
 from app.schedules.store import COLUMNS, Schedule
 from app.schedules.ticks import MOST_A_TURN, CatchUp, Decision, Overlap, Policy, decide
 from models.arrays import moment_array, plain_array, text_array
+from models.errors import StateStoreError
 from models.session import connection, transaction
 from tasks.registry import JobType
 
@@ -125,6 +128,20 @@ class Move:
         self.events.append((kind, {**named, **detail}))
 
 
+def stopped(schedule: Schedule, error: Exception) -> Move:
+    """The end of a schedule that failed, until somebody changes or resumes it."""
+    move = Move(schedule, schedule.next_at, stopped=True)
+    move.tell("schedule_paused", reason=f"it failed: {type(error).__name__}")
+    return move
+
+
+def is_nobodys_fault(error: Exception) -> bool:
+    """Another one leads, or the state store is away."""
+    if isinstance(error, DBAPIError):
+        return not isinstance(error, (DataError, IntegrityError, ProgrammingError))
+    return isinstance(error, (NotLeading, StateStoreError))
+
+
 class Metronome:
     """Makes the jobs of schedules."""
 
@@ -164,14 +181,35 @@ class Metronome:
         enough = time.monotonic() + TURN_SECONDS
         moves: list[Move] = []
         for moment, busy, *values in rows:
-            moves.append(self._move(Schedule(*values), moment, busy, most))
+            schedule = Schedule(*values)
+            try:
+                moves.append(self._move(schedule, moment, busy, most))
+            except Exception as error:  # its own affair: the others' ticks are due as well
+                logger.exception("schedule %s stops", schedule.id)
+                moves.append(stopped(schedule, error))
             if time.monotonic() > enough:
                 break
-        self._write(taken, moves)
-        jobs = [job for move in moves for job in move.jobs]
-        if jobs:
-            insert_jobs(taken, placed(jobs, read_moved(taken, self._served_pools)))
+        self._keep(taken, moves)
         return len(moves)
+
+    def _keep(self, taken: Connection, moves: Sequence[Move]) -> None:
+        """Write the moves and their jobs; one by one if that fails, and who fails is stopped."""
+        try:
+            with taken.begin_nested():
+                self._write(taken, moves)
+                jobs = [job for move in moves for job in move.jobs]
+                if jobs:
+                    insert_jobs(taken, placed(jobs, read_moved(taken, self._served_pools)))
+        except Exception as error:
+            # A move without jobs has nothing in it that could be at fault.
+            if is_nobodys_fault(error) or not any(move.jobs for move in moves):
+                raise
+            if len(moves) == 1:
+                logger.exception("schedule %s stops", moves[0].schedule.id)
+                self._keep(taken, [stopped(moves[0].schedule, error)])
+                return
+            for move in moves:
+                self._keep(taken, [move])
 
     def _move(self, schedule: Schedule, now: datetime, busy: bool, most: int) -> Move:
         """What becomes of one schedule. Whatever is wrong with it is its own affair."""

@@ -169,7 +169,7 @@ class Pools:
         return slices
 
     def _kept_back(self, holds: Holds) -> dict[str, int]:
-        """Jobs in held lanes and of tenants at their cap; who is both counts twice."""
+        """Jobs in held lanes, or of tenants at their cap if these are more: some may be both."""
         capped = [(pool, tenant_id) for pool in POOLS for tenant_id in self.capped(pool)]
         kept: dict[str, int] = {}
         if not (holds.lanes or capped):
@@ -185,14 +185,20 @@ class Pools:
                     },
                 )
         for pool, queued in rows:
-            kept[pool] = kept.get(pool, 0) + queued
+            kept[pool] = max(kept.get(pool, 0), queued)
         return kept
 
     def _count_ready(self, pool: PoolState, holds: Holds, kept: int) -> PoolState:
-        if not kept:
+        if not self.lines.current or not pool.queued:
             return pool
-        waiting = pool.name in self.lines and self.lines[pool.name].fair.waiting(holds.lanes)
-        return replace(pool, ready=max(pool.queued - kept, int(waiting)))
+        if not self.lines[pool.name].fair.waiting(holds.lanes):
+            # Held, at their caps, or free accounts whose slice is full.
+            return replace(pool, ready=0)
+        return replace(pool, ready=max(1, pool.queued - kept))
+
+    def free_full(self, pool: str) -> bool:
+        """Whether free accounts may have no more in flight."""
+        return pool in self.lines and self.lines[pool].fair.free_full
 
     def _rate(self, pool: str, ended: int, now: float) -> float:
         rate, before, at = self._rates.get(pool, (0.0, ended, now))

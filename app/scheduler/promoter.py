@@ -38,7 +38,10 @@ FIND_DUE = """
 PROMOTE = f"""
     WITH due AS (
         SELECT id, execute_at, dependency = ANY (%(lanes)s::text[])
-                            OR tenant_id = ANY (%(tenants)s::bigint[]) AS held
+                            OR tenant_id = ANY (%(tenants)s::bigint[])
+                            OR %(free_full)s AND EXISTS (
+                                SELECT FROM tenants
+                                WHERE tenants.id = jobs.tenant_id AND tier = 'free') AS held
         FROM jobs
         WHERE status = 'scheduled' AND pool = %(pool)s AND execute_at <= now() AND {STILL_LEADER}
         ORDER BY execute_at
@@ -83,15 +86,12 @@ class Promoter:
                 ended_per_second=pool.ended_per_second,
                 seconds=seconds,
             )
-            promoted += self._promote(
-                pool.name, min(room, BATCH), holds.lanes, self._pools.capped(pool.name)
-            )
+            promoted += self._promote(pool.name, min(room, BATCH), holds.lanes)
         return promoted
 
-    def _promote(
-        self, pool: str, room: int, lanes: Collection[str], tenants: Collection[int]
-    ) -> int:
-        held = bool(lanes or tenants)
+    def _promote(self, pool: str, room: int, lanes: Collection[str]) -> int:
+        tenants, free_full = self._pools.capped(pool), self._pools.free_full(pool)
+        held = bool(lanes or tenants or free_full)
         if room <= 0 and not held:
             return 0
         with connection(self._engine) as taken:
@@ -102,7 +102,8 @@ class Promoter:
                     "room": room,
                     "most": BATCH if held else room,
                     "lanes": list(lanes),
-                    "tenants": list(tenants),
+                    "tenants": tenants,
+                    "free_full": free_full,
                     "epoch": self._leader.epoch,
                 },
             ).rowcount

@@ -32,15 +32,18 @@ LEAST_PAUSE = 20.0
 #: A tenant's rate of starts follows within a few seconds.
 RATE_SMOOTHING = 0.2
 
-#: One snapshot for both: a job is either in flight or in the usage.
+#: One snapshot for both: a job is either in flight or in the usage. What runs in a slice is
+#: nobody else's loss: it counts for the cap and for nothing else.
 READ_CHARGES = """
     WITH estimate AS (
         SELECT * FROM unnest(%(types)s::text[], %(seconds)s::float8[]) AS known (type, seconds)
     ), flight AS (
-        SELECT job.pool, job.tenant_id, count(*)::int AS jobs, sum(greatest(
+        SELECT job.pool, job.tenant_id, count(*)::int AS jobs,
+               count(*) FILTER (WHERE job.slice = '')::int AS shared, sum(greatest(
                    coalesce(estimate.seconds, unmeasured.seconds),
                    CASE job.status WHEN 'running'
-                       THEN extract(epoch FROM now() - job.started_at)::float8 END)) AS pending
+                       THEN extract(epoch FROM now() - job.started_at)::float8 END))
+                   FILTER (WHERE job.slice = '') AS pending
         FROM jobs AS job
         JOIN unnest(%(pools)s::text[], %(defaults)s::float8[]) AS unmeasured (pool, seconds)
             ON unmeasured.pool = job.pool
@@ -48,9 +51,11 @@ READ_CHARGES = """
         WHERE job.status IN ('dispatched', 'running')
         GROUP BY job.pool, job.tenant_id
     )
-    SELECT pool, tenant_id, jobs, pending, NULL::date, current_date FROM flight
+    SELECT pool, tenant_id, jobs, shared, coalesce(pending, 0), NULL::date, current_date
+    FROM flight
     UNION ALL
-    SELECT used.pool, used.tenant_id, 0, sum(used.slot_seconds), used.day, current_date
+    SELECT used.pool, used.tenant_id, 0, 0, sum(used.slot_seconds - used.slice_seconds), used.day,
+           current_date
     FROM unnest(%(flying_pools)s::text[], %(flying)s::bigint[]) AS watched (pool, tenant_id)
     JOIN usage AS used USING (pool, tenant_id)
     WHERE used.day >= current_date - 1
@@ -89,8 +94,10 @@ class Row(NamedTuple):
 class Charges:
     """One tenant in one pool, as the tables have it."""
 
+    #: Jobs in flight, and those of them that everybody's workers run.
     in_flight: int = 0
-    #: Slot-seconds of what is in flight: estimated, or more if it already took longer.
+    shared: int = 0
+    #: Slot-seconds of the latter: estimated, or more if it already took longer.
     pending: float = 0.0
     #: Slot-seconds settled, by day.
     used: dict[date, float] = field(default_factory=dict)
@@ -125,6 +132,7 @@ class Shares:
                 if (pool, tenant_id) in charges and charges[pool, tenant_id].in_flight
             }
             line.started.clear()
+            line.contended = False
         self._rates = {key: rate for key, rate in self._rates.items() if key in charges}
         self._due = now + LEAST_PAUSE * (time.monotonic() - begin)
         return 0
@@ -147,13 +155,13 @@ class Shares:
                 },
             ).all()
             today: date = (
-                rows[0][5] if rows else taken.exec_driver_sql("SELECT current_date").scalar_one()
+                rows[0][6] if rows else taken.exec_driver_sql("SELECT current_date").scalar_one()
             )
         charges: dict[tuple[str, int], Charges] = {}
-        for pool, tenant_id, jobs, seconds, day, _ in rows:
+        for pool, tenant_id, jobs, shared, seconds, day, _ in rows:
             charge = charges.setdefault((pool, tenant_id), Charges())
             if day is None:
-                charge.in_flight, charge.pending = jobs, float(seconds)
+                charge.in_flight, charge.shared, charge.pending = jobs, shared, float(seconds)
             else:
                 charge.used[day] = float(seconds)
         return charges, today
@@ -175,9 +183,12 @@ class Shares:
             used, line.counted[tenant_id] = used_since(
                 line.counted.get(tenant_id, (today, 0.0)), charge.used, today
             )
+            if not (line.contended or line.fair.waits(tenant_id)):
+                used = 0.0  # slots that nobody else wanted, by the express lane
             line.fair.reconcile(
-                tenant_id, used=used, pending=charge.pending, in_flight=charge.in_flight
+                tenant_id, used=used, pending=charge.pending, in_flight=charge.shared
             )
+            line.fair.set_in_flight(tenant_id, charge.in_flight)
             started = line.started.get(tenant_id, 0) / seconds
             before = self._rates.get((pool, tenant_id), started)
             self._rates[pool, tenant_id] = before + (started - before) * RATE_SMOOTHING

@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from itertools import islice
 from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
@@ -27,6 +26,11 @@ FIELDS = ("minute", "hour", "day of month", "month", "day of week")
 #: So long before and after, a clock that is put back matters; none is by more.
 SHADOW = timedelta(hours=3)
 MINUTE = timedelta(minutes=1)
+#: No zone differs from itself by more.
+LARGEST_SHIFT = timedelta(days=2)
+#: Names of files beside the zones: the server's own clock, no clock, and copies of all zones.
+NO_ZONES = frozenset({"localtime", "Factory", "posixrules"})
+COPIES = ("posix/", "right/")
 #: Where an expression is tried out.
 SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001  # the clock on the wall has no zone
 
@@ -78,15 +82,19 @@ def read_cron(text: str) -> str:
 @cache
 def known_zones() -> frozenset[str]:
     """Names of all time zones."""
-    return frozenset(available_timezones())
+    names = available_timezones() - NO_ZONES
+    return frozenset(name for name in names if not name.startswith(COPIES))
 
 
 def next_tick(rule: Rule, after: datetime) -> datetime | None:
     """The first tick later than ``after``, in UTC; None if none comes in 50 years."""
-    start = wall_of(after, rule.zone)
-    if rule.rhythm:
-        return next_shown(rule, start, after)
-    return next_daily(rule, start, after)
+    try:
+        start = wall_of(after, rule.zone)
+        if rule.rhythm:
+            return next_shown(rule, start, after)
+        return next_daily(rule, start, after)
+    except OverflowError:
+        return None  # beyond the last day of all
 
 
 def next_daily(rule: Rule, start: datetime, after: datetime) -> datetime | None:
@@ -124,14 +132,23 @@ def put_back(moment: datetime, zone: ZoneInfo) -> timedelta:
     return max(before - later, timedelta(0))
 
 
-def ticks_ago(rule: Rule, moment: datetime, count: int) -> datetime | None:
-    """When there were about ``count`` ticks to come before ``moment``; None: never.
+def ticks_ago(rule: Rule, moment: datetime, count: int, since: datetime) -> datetime | None:
+    """When there were about ``count`` ticks to come before ``moment``; None: not after ``since``.
 
-    Only about: clocks that change are not looked at.
+    Only about: clocks that change are not looked at. Looks no further back than ``since``: a
+    thousand leap days ago there was no calendar.
     """
+    earliest = wall_of(since, rule.zone) - LARGEST_SHIFT
     back = CronSim(rule.cron, wall_of(moment, rule.zone), reverse=True)
-    shown = next(islice(back, count - 1, None), None)
-    return None if shown is None else moment_of(shown, rule.zone) - MINUTE
+    try:
+        for number, shown in enumerate(back, start=1):
+            if shown < earliest:
+                return None
+            if number == count:
+                return moment_of(shown, rule.zone) - MINUTE
+    except OverflowError:
+        pass
+    return None
 
 
 def wall_of(moment: datetime, zone: ZoneInfo) -> datetime:

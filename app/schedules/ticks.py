@@ -106,14 +106,15 @@ def oldest_of_newest(
 ) -> tuple[datetime, datetime | None]:
     """The oldest of the newest ``most`` ticks from ``first`` to ``until``, and the one before.
 
-    Looks back from the end: a year of minutes is not walked through for its last one.
+    Looks back from the end: a year of minutes is not walked through for its last one. No
+    further than to ``first``, and at most about ``most`` ticks there and back.
     ``first`` counts as a tick: it was promised, even if zones have changed since.
     """
     if until - first < MINUTE * most:
         return first, None  # no more than one a minute
     reach = most + 1
     while True:
-        start = ticks_ago(rule, until, reach)
+        start = ticks_ago(rule, until, reach, first)
         # One more than is wanted: the one before.
         found: deque[datetime] = deque(maxlen=most + 1)
         if start is None or start < first:

@@ -48,7 +48,7 @@ def draw_shares(
     axes.set_axisbelow(True)
     axes.legend(loc="center right", frameon=False)
     axes.set_title(
-        "Slot time by tenant: thick so far, thin now, dotted its weight", loc="left", fontsize=11
+        "Slot time by tenant. Thick: so far. Thin: at the moment. Dotted: its weight.", loc="left", fontsize=11
     )
     figure.tight_layout()
     file.parent.mkdir(parents=True, exist_ok=True)

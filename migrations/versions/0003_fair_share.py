@@ -81,6 +81,7 @@ def create_lines() -> None:
         CREATE INDEX jobs_line ON jobs (pool, tenant_id, dependency, priority DESC, id)
         WHERE status = 'queued'""")
     op.execute("ALTER TABLE jobs ADD COLUMN slice text NOT NULL DEFAULT ''")
+    op.execute("ALTER TABLE usage ADD COLUMN slice_seconds double precision NOT NULL DEFAULT 0")
     op.execute("""
         CREATE INDEX jobs_in_slice ON jobs (pool, slice)
         WHERE status IN ('dispatched', 'running') AND slice <> ''""")
@@ -286,6 +287,7 @@ def downgrade() -> None:
             DROP COLUMN submit_burst, DROP COLUMN changed_at""")
     op.execute("DROP INDEX jobs_in_slice, jobs_line")
     op.execute("ALTER TABLE jobs DROP COLUMN slice")
+    op.execute("ALTER TABLE usage DROP COLUMN slice_seconds")
     op.execute("""
         CREATE INDEX jobs_line ON jobs (pool, dependency, priority DESC, id)
         WHERE status = 'queued'""")

@@ -53,7 +53,7 @@ SETTLE = f"""
     WHERE job.id = ending.id AND job.lease = ending.lease AND job.status::text = 'running'
     RETURNING job.id, job.lease, job.type, job.status, job.result, job.tenant_id, job.pool,
               job.worker, job.started_at, ending.error_class, ending.error_message,
-              ending.run_seconds, ending.tokens_in, ending.tokens_out
+              ending.run_seconds, ending.tokens_in, ending.tokens_out, job.slice
 """
 #: Runs that gave no result stay on record; a claim that was handed back was none.
 ATTEMPTED = """
@@ -65,15 +65,18 @@ ATTEMPTED = """
 #: The tenant pays in the same statement; shards and order as in job_counts.
 CHARGED = """
     INSERT INTO usage AS used
-        (tenant_id, pool, day, shard, jobs, runs, slot_seconds, tokens_in, tokens_out)
+        (tenant_id, pool, day, shard, jobs, runs, slot_seconds, slice_seconds, tokens_in,
+         tokens_out)
     SELECT tenant_id, pool, current_date, pg_backend_pid() %% 16,
            count(*) FILTER (WHERE status <> 'scheduled'), count(*), sum(run_seconds),
-           sum(tokens_in), sum(tokens_out)
+           coalesce(sum(run_seconds) FILTER (WHERE slice <> ''), 0), sum(tokens_in),
+           sum(tokens_out)
     FROM settled WHERE status <> 'queued'
     GROUP BY tenant_id, pool ORDER BY tenant_id, pool
     ON CONFLICT (tenant_id, day, pool, shard) DO UPDATE
     SET jobs = used.jobs + excluded.jobs, runs = used.runs + excluded.runs,
         slot_seconds = used.slot_seconds + excluded.slot_seconds,
+        slice_seconds = used.slice_seconds + excluded.slice_seconds,
         tokens_in = used.tokens_in + excluded.tokens_in,
         tokens_out = used.tokens_out + excluded.tokens_out
 """

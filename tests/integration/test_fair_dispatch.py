@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from app.classify.estimates import Estimates
-from app.dispatch.mark import Dispatch
+from app.dispatch.mark import Dispatch, mark
+from app.scheduler import lines
 from app.scheduler.dispatcher import Dispatcher
 from app.scheduler.leader import Leader
 from app.scheduler.pools import Pools
 from app.scheduler.shares import Shares
+from models.errors import StateStoreUnavailable
 from models.presence import Presence, announce
 from tasks.runtime.claim import JobRef
 from tests.integration.emptied import emptied
 from tests.integration.house import FakePublisher, House
+
+QUEUED_TENANTS = "SELECT DISTINCT tenant_id FROM jobs WHERE status = 'queued'"
 
 
 @pytest.fixture
@@ -84,11 +89,14 @@ def end(house: House, dispatches: Iterable[Dispatch], seconds: float = 1.0) -> N
     house.execute("UPDATE jobs SET status = 'running' WHERE id = ANY (%s::uuid[])", ids)
     house.execute("UPDATE jobs SET status = 'succeeded' WHERE id = ANY (%s::uuid[])", ids)
     house.execute(
-        "INSERT INTO usage AS used (tenant_id, pool, day, shard, slot_seconds)"
-        " SELECT tenant_id, pool, current_date, 0, count(*) * %s::float8 FROM jobs"
+        "INSERT INTO usage AS used (tenant_id, pool, day, shard, slot_seconds, slice_seconds)"
+        " SELECT tenant_id, pool, current_date, 0, count(*) * %s::float8,"
+        " count(*) FILTER (WHERE slice <> '') * %s::float8 FROM jobs"
         " WHERE id = ANY (%s::uuid[]) GROUP BY tenant_id, pool"
         " ON CONFLICT (tenant_id, day, pool, shard)"
-        " DO UPDATE SET slot_seconds = used.slot_seconds + excluded.slot_seconds",
+        " DO UPDATE SET slot_seconds = used.slot_seconds + excluded.slot_seconds,"
+        " slice_seconds = used.slice_seconds + excluded.slice_seconds",
+        seconds,
         seconds,
         ids,
     )
@@ -297,7 +305,7 @@ def test_a_tenant_that_was_forgotten_goes_on_where_it_was(
     line = pools.lines["medium"]
     assert not line.fair.knows(101) and not line.fair.knows(102)
     assert not (line.counted or line.recent or line.flying)
-    assert house.query("SELECT pass > 0 FROM shares WHERE tenant_id = 101")[0][0]
+    assert house.query("SELECT * FROM shares WHERE tenant_id = 101"), "the table knows"
     fill(house, 101, 3)
     dispatcher.run_once(1401.0)
     assert shared(broker.sent) == {101: 3}
@@ -314,3 +322,139 @@ def test_lines_of_an_earlier_term_are_not_written_down(
     house.leader.run_once(1.0)
     shares.run_once(2.0)
     assert house.query("SELECT tenant_id, pool, updated_at FROM shares ORDER BY 1, 2") == before
+
+
+def test_a_free_account_that_was_forgotten_stops_nobody(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher, shares: Shares
+) -> None:
+    fill(house, tenant(house, 101, "free"), 1)
+    dispatcher.run_once(0.0)
+    end(house, broker.sent)
+    for turn in (1.0, 700.0, 1400.0):
+        dispatcher.run_once(turn)
+        shares.run_once(turn)
+    house.submit()
+    assert dispatcher.run_once(1401.0) == 1
+
+
+def test_bells_that_piled_up_are_dropped_and_every_lane_is_found(
+    house: House, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatcher.run_once(0.0)
+    monkeypatch.setattr("app.scheduler.lines.MOST_BELLS", 10)
+    monkeypatch.setattr(
+        "app.scheduler.lines.TAKE_BELLS", lines.TAKE_BELLS.replace("LIMIT 20000", "LIMIT 10")
+    )
+    for _ in range(30):
+        house.submit()
+    house.submit(tenant_id=8)
+    assert dispatcher.run_once(1.0) == 20
+    assert house.query("SELECT * FROM arrivals") == []
+    assert {row[0] for row in house.query(QUEUED_TENANTS)} == {1}
+
+
+def test_a_turn_that_fails_loses_no_bell(
+    house: House,
+    dispatcher: Dispatcher,
+    broker: FakePublisher,
+    pools: Pools,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dispatcher.run_once(0.0)
+    fill(house, 8, 30)
+    dispatcher.run_once(0.5)
+    house.submit(tenant_id=9)
+    with monkeypatch.context() as broken:
+        broken.setattr(pools.lines, "_arrive", fail)
+        with pytest.raises(ValueError, match="no"):
+            dispatcher.run_once(1.0)
+    end(house, broker.sent)
+    broker.sent.clear()
+    dispatcher.run_once(1.1)
+    assert shared(broker.sent)[9] == 1
+
+
+def fail(*_: object) -> None:
+    raise ValueError("no")
+
+
+def test_a_lost_answer_overruns_no_cap(
+    house: House,
+    dispatcher: Dispatcher,
+    broker: FakePublisher,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fill(house, tenant(house, 101, in_flight=3), 20)
+
+    def mark_and_lose_the_answer(*arguments: Any) -> None:
+        mark(*arguments)
+        raise StateStoreUnavailable("lost")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("app.scheduler.dispatcher.mark", mark_and_lose_the_answer)
+        with pytest.raises(StateStoreUnavailable):
+            dispatcher.run_once(0.0)
+    for turn in range(3):
+        dispatcher.run_once(1.0 + turn)
+    assert broker.sent == [], "three are in flight, though nobody was told"
+
+
+def test_what_runs_in_a_slice_costs_no_share_and_moves_no_time(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher, shares: Shares, pools: Pools
+) -> None:
+    big = tenant(house, 102, "enterprise", reserved=40)
+    house.execute("UPDATE tenants SET weight = 10 WHERE id = 102")
+    announce(house.engine, Presence("w2", "worker", ["medium.reserved.t102"], slots=40))
+    fill(house, big, 2000)
+    fill(house, tenant(house, 101), 400)
+    got: Counter[tuple[int, str]] = Counter()
+    for turn in range(12):
+        if turn == 6:
+            fill(house, tenant(house, 103), 400)
+        dispatcher.run_once(float(turn))
+        if turn >= 6:
+            got.update((each.tenant_id, each.slice) for each in broker.sent)
+        end(house, broker.sent)
+        broker.sent.clear()
+        shares.run_once(float(turn))
+    assert got[102, "reserved.t102"] >= 400
+    equal = [got[number, ""] for number in (101, 102, 103)]
+    assert min(equal) >= 30 and max(equal) <= 55, equal
+
+
+def test_slots_that_nobody_wanted_are_no_debt(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher, shares: Shares
+) -> None:
+    """By the express lane, while others wait for a quota."""
+    house.execute(
+        "INSERT INTO quotas (dependency, closed_until) VALUES ('claude', now() + interval '1 h')"
+    )
+    house.submit(tenant_id=103, dependency="claude")
+    for number in (101, 102):
+        fill(house, tenant(house, number), 1)
+    for turn in range(3):
+        dispatcher.run_once(float(turn))
+        end(house, broker.sent)
+        broker.sent.clear()
+        shares.run_once(float(turn))
+    house.execute(
+        "UPDATE usage SET slot_seconds = slot_seconds + 3600 WHERE tenant_id = 101"
+    )  # as if it had used the idle pool for an hour
+    house.start(tenant_id=101)
+    shares.run_once(4.0)
+    for number in (101, 102):
+        fill(house, number, 100)
+    dispatcher.run_once(5.0)
+    assert abs(shared(broker.sent)[101] - shared(broker.sent)[102]) <= 2
+
+
+def test_free_accounts_in_line_hold_up_neither_the_express_lane_nor_promotion(
+    house: House, dispatcher: Dispatcher, pools: Pools
+) -> None:
+    fill(house, tenant(house, 101, "free"), 500)
+    dispatcher.run_once(0.0)
+    dispatcher.run_once(0.1)
+    (medium,) = [pool for pool in pools.read(0.2) if pool.name == "medium"]
+    assert (medium.queued, medium.ready) == (499, 0)
+    assert pools.free_full("medium")
+    assert house.job(house.submit(express=True)).status == "dispatched"

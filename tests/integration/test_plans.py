@@ -119,7 +119,7 @@ def test_why_a_job_waits_is_told_by_its_stretch_of_the_line(filled: House) -> No
     assert_walks(plan_of(filled, COUNT_AHEAD, priority=0, **asked), "jobs_line")
     sampled = plan_of(filled, FIND_SAMPLE, pool="medium", chance=0.5)
     assert_walks(sampled, "jobs_line")
-    assert pages_read(filled, FIND_SAMPLE, pool="medium", chance=0.5) < 50
+    assert pages_read(filled, FIND_SAMPLE, pool="medium", chance=0.5) < 200, "10,000 wait"
     judged = plan_of(filled, JUDGE, epoch=1)
     assert "Seq Scan on jobs" not in judged, judged
 
@@ -140,7 +140,15 @@ def test_shares_are_reconciled_with_what_is_in_flight_and_used(filled: House) ->
 
 def test_promote_walks_the_due(filled: House) -> None:
     plan = plan_of(
-        filled, PROMOTE, pool="medium", room=100, most=100, lanes=[], tenants=[], epoch=1
+        filled,
+        PROMOTE,
+        pool="medium",
+        room=100,
+        most=100,
+        lanes=[],
+        tenants=[],
+        free_full=False,
+        epoch=1,
     )
     assert_walks(plan, "jobs_due", "jobs_pkey")
     pools = ["short", "medium", "long"]

@@ -338,6 +338,7 @@ def test_takeover_waits_for_the_statement_of_a_relief(house: House, relief: Reli
                     "tenants": [1],
                     "lanes": [""],
                     "rooms": [5],
+                    "most": 5,
                     "jobs": [5],
                 },
             ).all()
