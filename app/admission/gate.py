@@ -6,8 +6,8 @@ The rate first, which costs nothing to refuse, then the depth. Whoever is refuse
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from app.admission.bucket import Allowance, Limit, limit_of
 from app.admission.depth import Depth
@@ -60,6 +60,17 @@ class Gate:
         if self._limit is not None and tenant.submit_burst is not None:
             return limit_of(self._limit.per_second, tenant.submit_burst)
         return self._limit
+
+    def terms(self, tenant: Tenant, pools: Iterable[str]) -> dict[str, Any]:
+        """What the tenant's terms come to where the deployment's defaults stand for null."""
+        limit = self.limit(tenant)
+        caps = {pool: of.in_flight for pool, of in tenant.limits.items()}
+        return {
+            "submit_per_second": None if limit is None else limit.per_second,
+            "submit_burst": None if limit is None else limit.burst,
+            "depth": {pool: self.depth_limit(tenant, pool) for pool in pools},
+            "in_flight": {pool: cap for pool, cap in caps.items() if cap is not None},
+        }
 
     def pass_rate(self, tenant: Tenant, submissions: int = 1) -> Allowance | None:
         """Spend the tenant's tokens, or refuse; None if it needs none."""

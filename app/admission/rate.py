@@ -11,6 +11,7 @@ store is away nobody is refused for its rate: who needs a new lease hears that t
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -226,17 +227,19 @@ def lease_existing(taken: Connection, group: Sequence[Asked]) -> dict[int, Grant
 
 
 def allowance(purse: Purse, now: float) -> Allowance:
-    """What a reply says of the purse."""
+    """What a reply says of the purse; of one in debt, when something passes again."""
     remaining = purse.remaining(now)
     lacking = purse.limit.burst - remaining
-    return Allowance(purse.limit, remaining, lacking / purse.limit.per_second)
+    full_seconds = lacking / purse.limit.per_second
+    return Allowance(purse.limit, remaining, max(full_seconds, purse.wait_seconds(now, 1)))
 
 
 def refusal(limit: Limit, tokens: int, wait: float) -> RateLimited:
     """What a refused caller is told."""
     asked = "" if tokens == 1 else f" This request asked for {tokens:,} at once."
     return RateLimited(
-        f"At most {limit.quota:,} submissions in {window_of(limit)} are taken.{asked}",
+        f"You may submit {limit.quota:,} {window_of(limit)}, {limit.burst:,.12g} at once;"
+        f" try again in {max(1, math.ceil(wait)):,} s.{asked}",
         retry_seconds=wait,
         allowance=Allowance(limit, 0, wait),
     )
@@ -244,4 +247,4 @@ def refusal(limit: Limit, tokens: int, wait: float) -> RateLimited:
 
 def window_of(limit: Limit) -> str:
     """The window of a limit, for people."""
-    return "a second" if limit.window_seconds == 1 else f"{limit.window_seconds:,} seconds"
+    return "a second" if limit.window_seconds == 1 else f"in {limit.window_seconds:,} seconds"

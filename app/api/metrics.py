@@ -7,13 +7,13 @@ ask, and a flood of them costs a process one read a second.
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from flask import Blueprint, Response, current_app
+from flask.blueprints import BlueprintSetupState
 
 from app.api.access import Access, open_to
+from app.api.coalesced import Page
 from app.api.gauges import DEAD_LETTERS_COUNTED, STATES, Readings, read_gauges
 from app.api.services import services
 from app.api.state import read_state
@@ -21,40 +21,7 @@ from models.states import TERMINAL
 
 metrics = Blueprint("metrics", __name__)
 
-#: A page is not older than this.
-FRESH_SECONDS = 1.0
-
 Sample = tuple[tuple[tuple[str, str], ...], float]
-
-
-class Page:
-    """The last text of a process."""
-
-    def __init__(self) -> None:
-        self._reading = threading.Lock()
-        self._text = ""
-        self._error: Exception | None = None
-        self._ended: float | None = None
-
-    def read(self, make: Callable[[], str]) -> str:
-        """The text, or the error of the read that was waited for."""
-        asked = time.monotonic()
-        with self._reading:
-            if self._ended is not None:
-                if self._error is not None and asked < self._ended:
-                    # Else everybody would wait for a store that is away, one after the other.
-                    raise self._error
-                if self._error is None and asked < self._ended + FRESH_SECONDS:
-                    return self._text
-            self._error = None
-            try:
-                self._text = make()
-            except Exception as error:
-                self._error = error
-                raise
-            finally:
-                self._ended = time.monotonic()
-            return self._text
 
 
 @metrics.record_once

@@ -26,7 +26,7 @@ from app.api.reply import Reply
 from app.api.schemas import Strict
 from app.api.services import services
 from app.api.state import patience, read_state
-from app.api.tenant import terms_document
+from app.api.tenant import standing_document, terms_document
 from app.api.times import rfc3339
 from app.errors import NotFound
 from app.tenants.changes import change_tenant, create_tenant, issue_key, no_tenant, revoke_key
@@ -58,7 +58,9 @@ class TenantTerms(Strict):
     weight: float | None = Field(None, description="In place of the tier's.")
     submit_per_second: float | None = None
     submit_burst: float | None = None
-    limits: dict[str, PoolTerms | None] = Field(default_factory=dict, max_length=100)
+    limits: dict[str, PoolTerms | None] | None = Field(
+        default_factory=dict, max_length=100, description="By pool; null clears all."
+    )
 
     def change(self) -> Change:
         """The same as a change of terms."""
@@ -69,8 +71,9 @@ class TenantTerms(Strict):
                 pool: dict.fromkeys(LIMIT_BOUNDS)
                 if terms is None
                 else {name: getattr(terms, name) for name in terms.model_fields_set}
-                for pool, terms in self.limits.items()
+                for pool, terms in (self.limits or {}).items()
             },
+            clear_limits=self.limits is None,
         )
 
 
@@ -81,7 +84,7 @@ class NewTenant(TenantTerms):
 
 
 class NewKey(Strict):
-    """Body of ``POST /operator/tenants/{name}/keys``."""
+    """Body of ``POST /operator/tenants/{name}/keys``; none is a key without a name."""
 
     name: str = Field("", max_length=200, description="What you call it.")
 
@@ -119,8 +122,12 @@ def post_tenant() -> Response:
 @operator.get("/tenants/<name>")
 @open_to(Access.OPERATOR)
 def get_tenant(name: str) -> Response:
+    """Its terms, what they come to, and how it does by them."""
     refuse_parameters_besides(())
-    return Reply(orjson.dumps(tenant_document(find_tenant(name))), 200, {})
+    known = find_tenant(name)
+    with read_state() as taken:
+        document = tenant_document(known) | standing_document(taken, known.tenant)
+    return Reply(orjson.dumps(document), 200, {})
 
 
 @operator.patch("/tenants/<name>")
@@ -151,7 +158,8 @@ def get_keys(name: str) -> Response:
 def post_key(name: str) -> Response:
     """The one time that the key is shown."""
     house = services()
-    body = parse_body(request.environ, NewKey, house.body_limits)
+    empty = not request.content_length and "HTTP_TRANSFER_ENCODING" not in request.environ
+    body = NewKey() if empty else parse_body(request.environ, NewKey, house.body_limits)
     known = find_tenant(name)
     with patience(house.read_seconds):
         issued = issue_key(house.engine, known.tenant.name, body.name)

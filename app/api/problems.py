@@ -37,6 +37,12 @@ STATUS: dict[type[errors.FairlineError], HTTPStatus] = {
 #: Where the code is not what Python calls the status; Python's names change with its version.
 CODES = {413: "PAYLOAD_TOO_LARGE", 414: "URI_TOO_LONG"}
 
+#: In place of Werkzeug's prose.
+DETAILS = {
+    404: "There is nothing at this path.",
+    405: "This path does not take that method; Allow names those that it does.",
+}
+
 #: Seconds a caller should wait when a store is away.
 RETRY_AFTER_SECONDS = 2
 
@@ -146,5 +152,5 @@ def _http(error: HTTPException) -> Any:
     headers = {}
     if status is HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = ", ".join(getattr(error, "valid_methods", None) or ())
-    detail = error.description or status.phrase
+    detail = DETAILS.get(status) or error.description or status.phrase
     return problem(status, code_of(status), detail, headers=headers)

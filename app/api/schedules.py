@@ -207,7 +207,7 @@ def first_tick(rule: Rule, schedule: Schedule, now: datetime) -> datetime:
     """The first tick from now on; a schedule without any is a mistake."""
     tick = store.first_tick(rule, schedule, now)
     if tick is None:
-        raise refused("cron", "names a time that never comes")
+        raise refused("cron", "no such time ever comes")
     return tick
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 from flask import Blueprint, Response, request
+from sqlalchemy import Connection
 
 from app.admission.depth import read_waiting
 from app.admission.refusals import read_refusals
@@ -15,7 +16,9 @@ from app.api.query import refuse_parameters_besides
 from app.api.reply import Reply
 from app.api.services import services
 from app.api.state import read_state
+from app.fairshare import Tier, entitlement_of
 from app.tenants.tenant import Tenant
+from models.pools import POOLS
 
 tenant_terms = Blueprint("tenant_terms", __name__)
 
@@ -29,11 +32,18 @@ def get_tenant() -> Response:
     tenant = services().tenants.current(request.environ)
     refuse_parameters_besides(())
     with read_state() as taken:
-        document = terms_document(tenant) | {
-            "waiting": read_waiting(taken, tenant.id),
-            "refusals": read_refusals(taken, tenant.id, REFUSALS_DAYS),
-        }
+        document = terms_document(tenant) | standing_document(taken, tenant)
     return Reply(orjson.dumps(document), 200, {"Cache-Control": "no-cache"})
+
+
+def standing_document(taken: Connection, tenant: Tenant) -> dict[str, Any]:
+    """What the terms come to, defaults applied, and how the tenant does by them."""
+    weight = entitlement_of(Tier(tenant.tier), tenant.weight).weight
+    return {
+        "effective": {"weight": weight, **services().gate.terms(tenant, POOLS)},
+        "waiting": read_waiting(taken, tenant.id),
+        "refusals": read_refusals(taken, tenant.id, REFUSALS_DAYS),
+    }
 
 
 def terms_document(tenant: Tenant) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 #: Work waits at the broker for as long as the scheduler may need to bring more: its turn, the
 #: message and the claim.
-BRIDGE_SECONDS = 0.1
+BRIDGE_SECONDS = 0.05
 #: From this length of a job on none has to wait there: the moment until the next one comes is
 #: lost on it. In between the part of a round that waits falls evenly.
 LONG_SECONDS = 10.0

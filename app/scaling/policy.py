@@ -141,7 +141,7 @@ def choose(reading: Reading, standing: Standing, policy: Policy, now: float) -> 
         needed = min(needed, reading.workers * 2 + 1)
         if needed > stay:
             return (needed, why) if settled else (stay, f"{why}; the last step is still to work")
-        return stay, f"{why}; more workers are on their way" if stay > reading.workers else why
+        return stay, f"{why}; more are asked for, not there yet" if stay > reading.workers else why
     tight = lasted(standing.tight_since, now)
     if settled and tight is not None and tight >= policy.tight_seconds:
         warm = math.ceil(reading.running / (1 - policy.headroom) / reading.slots_each)

@@ -4,8 +4,10 @@ The policy is :mod:`app.scaling.policy`; here it is fed and its answer written, 
 was told, by one fenced statement. Who acts on it reads the table: the stack's own process
 manager (:mod:`app.stack.autoscale`), or KEDA through ``GET /operator/scaling``.
 
-A new leader goes on from the last answer; only a quiet begins anew with it. Telemetry: a line
-in the log for each change, ``fairline_desired_workers``.
+A new leader goes on from the last answer; only a quiet begins anew with it. What was wanted
+before its process began counts if that was a moment ago and jobs still wait: else everything
+may have been stopped meanwhile, and the workers that live are what it goes on from. Telemetry: a
+line in the log for each change, ``fairline_desired_workers``.
 """
 
 from __future__ import annotations
@@ -29,9 +31,13 @@ logger = logging.getLogger(__name__)
 EVERY_SECONDS = 1.0
 #: Rest after a look, in lengths of that look: the dispatcher waits meanwhile.
 REST = 20
+#: The moment.
+STALE_SECONDS = 60.0
 
 READ_STANDINGS = """
-    SELECT pool, workers, extract(epoch FROM now() - changed_at)::float8 FROM desired_workers
+    SELECT pool, workers, extract(epoch FROM now() - changed_at)::float8 AS changed_ago,
+           extract(epoch FROM now() - updated_at)::float8 AS written_ago
+    FROM desired_workers
 """
 WRITE_DECISIONS = f"""
     INSERT INTO desired_workers AS desired (
@@ -64,6 +70,7 @@ class Autoscaler:
         self._epoch: int | None = None
         self._watches = {pool: LineWatch(pool) for pool in POOLS}
         self._due = 0.0
+        self._began_at = time.monotonic()
 
     def run_once(self, now: float) -> int:
         """Decide for every pool, unless the last look was long and not long ago."""
@@ -72,7 +79,7 @@ class Autoscaler:
         begun = time.monotonic()
         readings = self._read(now)
         if self._epoch != self._leader.epoch:
-            self._standings = self._restore(now)
+            self._standings = self._restore(readings, now)
             self._epoch = self._leader.epoch
         decisions = {pool: self._decide(pool, reading, now) for pool, reading in readings.items()}
         self._write(readings, decisions)
@@ -119,10 +126,17 @@ class Autoscaler:
         self._standings[pool] = decision.standing
         return decision
 
-    def _restore(self, now: float) -> dict[str, Standing]:
+    def _restore(self, readings: Mapping[str, Reading], now: float) -> dict[str, Standing]:
         with connection(self._engine) as taken:
             rows = taken.exec_driver_sql(READ_STANDINGS).all()
-        return {row[0]: Standing(row[1], changed_at=now - row[2]) for row in rows}
+        lived = time.monotonic() - self._began_at
+        waited_for = {pool for pool, reading in readings.items() if reading.depth}
+        return {
+            row.pool: Standing(row.workers, changed_at=now - row.changed_ago)
+            for row in rows
+            if row.written_ago < lived
+            or (row.written_ago < STALE_SECONDS and row.pool in waited_for)
+        }
 
     def _write(self, readings: Mapping[str, Reading], decisions: Mapping[str, Decision]) -> None:
         pools = sorted(decisions)
@@ -142,9 +156,7 @@ class Autoscaler:
             )
 
 
-def is_free_full(
-    state: PoolState, flights: Mapping[str, Flight], slices: Iterable[Slice]
-) -> bool:
+def is_free_full(state: PoolState, flights: Mapping[str, Flight], slices: Iterable[Slice]) -> bool:
     """Whether free accounts together have all that they may, or workers of their own."""
     if any(piece.name == "free" for piece in slices):
         return True

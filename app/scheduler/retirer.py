@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from datetime import date
 
 from sqlalchemy import Engine
 
@@ -29,6 +30,10 @@ logger = logging.getLogger(__name__)
 BATCH = 500
 #: Rest between two walks.
 WALK_SECONDS = 60.0
+#: Refusals are kept for so long, and looked through once an hour.
+REFUSALS_DAYS = 400
+REFUSALS_SECONDS = 3600.0
+FIRST_REFUSAL = (0, date(1970, 1, 1), "")
 FIRST_ID = "00000000-0000-0000-0000-000000000000"
 
 #: An id made at the given time, as far as its time goes: see models/ids.py.
@@ -87,6 +92,19 @@ RETIRE_TALLIES = f"""
               AND bucket < now() - make_interval(hours => kept.hours)
             ORDER BY bucket LIMIT {BATCH}) AS tally))
 """
+#: No index is by day, so the table is walked as that of the jobs is. Tenant 0 has the sums.
+RETIRE_REFUSALS = f"""
+    WITH page AS (
+        SELECT ctid AS place, tenant_id, day, code FROM refusals
+        WHERE (tenant_id, day, code) > (%(tenant_id)s, %(day)s::date, %(code)s) AND {STILL_LEADER}
+        ORDER BY tenant_id, day, code LIMIT {BATCH}
+    ), retired AS (
+        DELETE FROM refusals WHERE ctid = ANY (array(
+            SELECT place FROM page WHERE tenant_id <> 0 AND day < current_date - {REFUSALS_DAYS}))
+    )
+    SELECT tenant_id, day, code, count(*) OVER () FROM page
+    ORDER BY tenant_id DESC, day DESC, code DESC LIMIT 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +127,8 @@ class Retirer:
         self._kept = kept
         self._cursor = FIRST_ID
         self._walk_due = 0.0
+        self._refusal: tuple[int, date, str] = FIRST_REFUSAL
+        self._refusals_due = 0.0
 
     def run_once(self, now: float) -> int:
         """One batch of each kind; how many rows were looked at or removed."""
@@ -118,6 +138,11 @@ class Retirer:
             touched += looked
             if looked < BATCH:
                 self._walk_due = now + WALK_SECONDS
+        if now >= self._refusals_due:
+            looked = self._retire_refusals()
+            touched += looked
+            if looked < BATCH:
+                self._refusals_due = now + REFUSALS_SECONDS
         return touched + self._retire_others()
 
     def _retire_jobs(self) -> int:
@@ -140,6 +165,16 @@ class Retirer:
             except BlobError as error:
                 logger.warning("left %s to the collector: %s", blob, error)
         return int(looked)
+
+    def _retire_refusals(self) -> int:
+        asked = dict(zip(("tenant_id", "day", "code"), self._refusal, strict=True))
+        with connection(self._engine) as taken:
+            last = taken.exec_driver_sql(
+                RETIRE_REFUSALS, {**asked, "epoch": self._leader.epoch}
+            ).first()
+        looked = 0 if last is None else int(last[3])
+        self._refusal = FIRST_REFUSAL if last is None or looked < BATCH else tuple(last[:3])
+        return looked
 
     def _retire_others(self) -> int:
         epoch = self._leader.epoch

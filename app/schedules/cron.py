@@ -22,7 +22,14 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 
-FIELDS = ("minute", "hour", "day of month", "month", "day of week")
+#: With the least and the most of each.
+FIELDS = {
+    "minute": (0, 59),
+    "hour": (0, 23),
+    "day of month": (1, 31),
+    "month": (1, 12),
+    "day of week": (0, 7),
+}
 #: So long before and after, a clock that is put back matters; none is by more.
 SHADOW = timedelta(hours=3)
 MINUTE = timedelta(minutes=1)
@@ -73,10 +80,23 @@ def read_cron(text: str) -> str:
     plain = " ".join(fields)
     try:
         CronSim(plain, SOME_DAY)
-    except CronSimError as error:
-        # "Bad hour", also for a date that no month has.
-        raise BadCron(f"is not understood: {str(error).lower()}") from None
+    except CronSimError:
+        raise BadCron(refusal(fields)) from None
     return plain
+
+
+def refusal(fields: list[str]) -> str:
+    """What is wrong with an expression; what no part of it explains is a date without a month."""
+    for place, (name, (least, most)) in enumerate(FIELDS.items()):
+        for term in fields[place].split(","):
+            alone = ["*"] * len(FIELDS)
+            alone[place] = term
+            try:
+                CronSim(" ".join(alone), SOME_DAY)
+            except CronSimError:
+                why = f"is not from {least} to {most}" if term.isdigit() else "is not understood"
+                return f"{name} {term[:40]!r} {why}"
+    return "no such time ever comes"
 
 
 @cache

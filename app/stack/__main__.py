@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from app.config import Settings
 from app.stack.control import (
     Answer,
     ControlServer,
@@ -23,6 +24,7 @@ from app.stack.control import (
     socket_path,
 )
 from app.stack.follow import Follower
+from app.stack.handout import hand_out, take_back
 from app.stack.home import AlreadyRunning, Home, drop_socket_folder
 from app.stack.identity import (
     ProcessIdentity,
@@ -31,7 +33,7 @@ from app.stack.identity import (
     signal_process,
     wait_until_gone,
 )
-from app.stack.leftovers import STACK_VARIABLE, clear_leftovers
+from app.stack.leftovers import clear_leftovers
 from app.stack.options import BadOption, StackOptions, read_options
 from app.stack.orphans import Orphanage
 from app.stack.postgres import EmbeddedPostgres
@@ -42,6 +44,7 @@ from app.stack.sequence import CannotStart, bring_up, choose_services, clear_gro
 from app.stack.services import ServiceFailed
 from app.stack.signals import Signals
 from app.stack.supervisor import StopRequested, Supervisor
+from models.plain_settings import read_settings
 
 #: The longest that an orderly stop may take before ``down`` kills the supervisor.
 DOWN_SECONDS = 120.0
@@ -89,13 +92,11 @@ def answer(
 ) -> Answer:
     """Serve one control request."""
     if request["command"] == "env":
-        # But for the mark of the stack's own processes: what bears it is ended with the stack.
-        told = {name for name in variables if name.startswith("FAIRLINE_")} - {STACK_VARIABLE}
-        return {"env": {name: variables[name] for name in sorted(told)}}
+        return {"env": hand_out(variables, os.environ)}
     if request["command"] == "scale":
         supervisor.scale(request["name"], int(request["count"]))
     elif request["command"] == "follow":
-        follower.follow(request["workers"], request["slices"])
+        follower.follow(request["workers"], request["slices"], request["reasons"])
     now = time.monotonic()
     rows = [
         {
@@ -111,6 +112,12 @@ def answer(
     return {"processes": rows}
 
 
+def check_settings(options: StackOptions) -> None:
+    """Settings that the processes would not start with end it here, before anything runs."""
+    changes = {"scale_min": options.least} if options.autoscale else {}
+    read_settings(Settings, **changes)
+
+
 def welcome(options: StackOptions, broker_url: str, supervisor: Supervisor, screen: Screen) -> None:
     """Where everything is, and something to try."""
     base = f"http://{reachable(options.host)}:{options.port}"
@@ -123,7 +130,7 @@ def welcome(options: StackOptions, broker_url: str, supervisor: Supervisor, scre
     screen.line(f"  Broker  {broker_url.partition('://')[0]}")
     screen.line(f"  Logs    {supervisor.home.path}/logs")
     if not options.database_url:
-        screen.line(f"  Key     {supervisor.home.operator_key} opens {base}/operator")
+        screen.line(f"  Key     {supervisor.home.operator_key} opens {base}/operator/tenants")
     screen.line()
     screen.line("Try it:")
     url = f"localhost:{options.port}/applications"
@@ -195,9 +202,12 @@ def main(arguments: list[str] | None = None) -> int:
     request = vars(parser.parse_args(arguments))
     screen = Screen()
     try:
-        options = read_options()
         if request["command"] == "up":
+            take_back(os.environ)
+            options = read_options()
+            check_settings(options)
             return up(options, screen)
+        options = read_options()
         if request["command"] == "down":
             return down(options, screen)
         return show(Home(options.home), request, screen)

@@ -2,13 +2,15 @@
 
 A process of its own: a database that is away or frozen stops this one, never the supervisor.
 It reads, and asks through the control socket; until it can, everything stays as it is. Tenants
-with reserved slots get a worker of their own for each pool, with so many slots.
+with reserved slots get a worker of their own for each pool, with so many slots. What was
+wanted before it began, of a stack that was stopped since, it does not ask for.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Engine
@@ -27,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 EVERY_SECONDS = 1.0
 
-READ_DESIRED = "SELECT pool, workers FROM desired_workers"
+READ_NOW = "SELECT now()"
+READ_DESIRED = "SELECT pool, workers, reason FROM desired_workers WHERE updated_at > %(since)s"
 READ_RESERVED = """
     SELECT limits.pool, tenant.name, limits.reserved
     FROM tenant_limits AS limits JOIN tenants AS tenant ON tenant.id = limits.tenant_id
@@ -35,16 +38,28 @@ READ_RESERVED = """
 """
 
 
-def read_wanted(engine: Engine) -> dict[str, Any]:
+def read_now(engine: Engine) -> datetime:
+    """The time by the clock that the wishes go by."""
+    with connection(engine) as taken:
+        now: datetime = taken.exec_driver_sql(READ_NOW).scalar_one()
+    return now
+
+
+def read_wanted(engine: Engine, since: datetime) -> dict[str, Any]:
     """Workers by pool, and slots by slice, as a request to the supervisor."""
     with connection(engine) as taken:
-        workers = {row[0]: row[1] for row in taken.exec_driver_sql(READ_DESIRED)}
+        desired = taken.exec_driver_sql(READ_DESIRED, {"since": since}).all()
         slices = {
             slice_queue(pool, reserved(tenant)): min(slots, MOST_SLOTS)
             for pool, tenant, slots in taken.exec_driver_sql(READ_RESERVED)
             if pool in POOLS
         }
-    return {"command": "follow", "workers": workers, "slices": slices}
+    return {
+        "command": "follow",
+        "workers": {row.pool: row.workers for row in desired},
+        "reasons": {row.pool: row.reason for row in desired},
+        "slices": slices,
+    }
 
 
 def main() -> None:
@@ -53,9 +68,11 @@ def main() -> None:
     home = Home(read_options().home)
     engine = open_engine(DatabaseSettings(), process=process_name("autoscale"))
     trouble = ""
+    since = None
     while True:
         try:
-            answer = ask(home, read_wanted(engine))
+            since = since or read_now(engine)
+            answer = ask(home, read_wanted(engine, since))
             now_trouble = answer.get("error", "")
         except (StateStoreError, NotRunning) as error:
             now_trouble = str(error)

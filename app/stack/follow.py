@@ -25,12 +25,14 @@ class Follower:
         #: Slots by queue, of the slices that were started here.
         self._slices: dict[str, int] = {}
 
-    def follow(self, workers: Mapping[str, int], slices: Mapping[str, int]) -> None:
+    def follow(
+        self, workers: Mapping[str, int], slices: Mapping[str, int], reasons: Mapping[str, str]
+    ) -> None:
         """Change what differs; who has to go finishes its jobs first."""
         for pool, count in workers.items():
             name = f"worker-{pool}"
             if pool in self._options.workers and name in self._supervisor.programs:
-                self._scale(name, count)
+                self._scale(name, count, reasons[pool])
         wanted = {
             queue: slots
             for queue, slots in slices.items()
@@ -42,11 +44,11 @@ class Follower:
             if self._slices.get(queue) != slots:
                 self._serve(queue, slots)
 
-    def _scale(self, name: str, count: int) -> None:
+    def _scale(self, name: str, count: int, reason: str) -> None:
         before = self._supervisor.count(name)
         if before != count:
             self._supervisor.scale(name, count)
-            self._supervisor.report(f"{name}: {count} instead of {before}")
+            self._supervisor.report(f"{name}: {count} instead of {before}: {reason}")
 
     def _serve(self, queue: str, slots: int) -> None:
         if queue in self._slices:

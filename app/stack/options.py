@@ -112,12 +112,9 @@ def read_slices(text: str) -> dict[str, int]:
     for word in text.split():
         name, _, slots = word.partition("=")
         pool, slice_ = parse_queue(name)
-        if (
-            not slice_
-            or pool not in POOLS
-            or not slots.isdecimal()
-            or not 1 <= int(slots) <= MOST_SLOTS
-        ):
+        if slice_ and pool not in POOLS:
+            raise BadOption(f"SLICES={text}: {pool} is no pool; known: {', '.join(sorted(POOLS))}")
+        if not slice_ or not slots.isdecimal() or not 1 <= int(slots) <= MOST_SLOTS:
             raise BadOption(
                 f"SLICES={text}: {word!r} is not like medium.free=1 or medium.reserved.acme=2"
             )

@@ -34,11 +34,13 @@ class Change:
     fields: Mapping[str, Any] = field(default_factory=dict)
     #: By pool, of LIMIT_BOUNDS.
     limits: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
+    #: Those that there were are gone first.
+    clear_limits: bool = False
 
 
 def changed(tenant: Tenant, change: Change, pools: Collection[str]) -> Tenant:
     """The tenant after the change, or what is wrong with it."""
-    limits = dict(tenant.limits)
+    limits = {} if change.clear_limits else dict(tenant.limits)
     for pool, of in change.limits.items():
         limits[pool] = replace(limits.get(pool, NO_LIMITS), **of)
     kept = {pool: of for pool, of in sorted(limits.items()) if of != NO_LIMITS}

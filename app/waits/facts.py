@@ -1,4 +1,9 @@
-"""What the tables know of a job's wait. Two statements, each a few steps along indexes."""
+"""What the tables know of a job's wait. A few statements, each a few steps along indexes.
+
+The workers of a job are those that everybody shares, and before them those of its tenant's
+slice. Free accounts have their slice alone while it has workers, else a small part of the
+shared slots for all of them together.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from app.fairshare import Tier, default_seconds, entitlement_of
+from app.fairshare import Tier, default_seconds, entitlement_of, free_slots
 from app.waits.forecast import Flow
 from app.waits.reasons import Facts
 from models.presence import PRESENCE_LOST_SECONDS
@@ -34,11 +39,14 @@ READ_FACTS = f"""
            coalesce(own.dispatched, 0)::int AS under_way,
            coalesce(own.dispatched + own.running, 0)::int AS in_flight,
            coalesce((SELECT sum(dispatched + running) FROM job_counts
-                     WHERE tenant_id = 0 AND pool = job.pool), 0)::int AS all_in_flight,
-           coalesce((SELECT sum(slots) FROM processes
-                     WHERE kind = 'worker' AND NOT draining AND job.pool = ANY (pools)
-                       AND heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds'),
-                    0)::int AS slots,
+                     WHERE tenant_id = 0 AND pool = job.pool), 0)::int
+               - (SELECT count(*) FROM jobs AS other
+                  WHERE other.status IN ('dispatched', 'running') AND other.slice <> ''
+                    AND other.pool = job.pool)::int AS shared_in_flight,
+           (SELECT count(*) FROM jobs AS other
+            WHERE other.status IN ('dispatched', 'running') AND other.slice <> ''
+              AND other.pool = job.pool AND other.slice = slice.name)::int AS slice_in_flight,
+           alive.shared, alive.sliced,
            (SELECT mean_seconds FROM job_types WHERE type = job.type) AS mean_seconds,
            coalesce(tenant.tier, 'standard') AS tier, tenant.weight AS own_weight,
            share.weight, share.started_per_second, pool_share.weight AS total_weight
@@ -55,7 +63,24 @@ READ_FACTS = f"""
     CROSS JOIN LATERAL (
         SELECT sum(dispatched) AS dispatched, sum(running) AS running FROM job_counts
         WHERE tenant_id = job.tenant_id AND pool = job.pool) AS own
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN tenant.tier = 'free' THEN 'free'
+                    ELSE 'reserved.' || coalesce(tenant.name, '') END AS name) AS slice
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(slots) FILTER (WHERE job.pool = ANY (pools)), 0)::int AS shared,
+               coalesce(sum(slots) FILTER (
+                   WHERE job.pool || '.' || slice.name = ANY (pools)), 0)::int AS sliced
+        FROM processes
+        WHERE kind = 'worker' AND NOT draining
+          AND heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds') AS alive
     WHERE job.id = %(id)s
+"""
+#: What free accounts have with the shared workers, and how many of them.
+COUNT_FREE = """
+    SELECT count(*), count(DISTINCT job.tenant_id)
+    FROM jobs AS job JOIN tenants AS tenant ON tenant.id = job.tenant_id
+    WHERE job.status IN ('dispatched', 'running') AND job.pool = %(pool)s AND job.slice = %(slice)s
+      AND tenant.tier = 'free'
 """
 #: Across the tenant's lanes, as they are dispatched; lanes that give nothing are not ahead.
 #: Each lane is two stretches of the index: higher priorities, and the same with lower ids.
@@ -112,11 +137,12 @@ def read_facts(taken: Connection, job_id: str) -> Found | None:
     cap = row.cap
     if row.throttled:
         cap = min(throttle.IN_FLIGHT, cap or throttle.IN_FLIGHT)
+    reach = reach_of(taken, row)
     flow = Flow(
-        slots=row.slots,
-        in_flight=row.all_in_flight,
+        slots=reach.slots,
+        in_flight=reach.slots - reach.idle,
         mean_seconds=row.mean_seconds or default_seconds(row.pool),
-        share=share_of(row.weight, row.total_weight, row.tier, row.own_weight),
+        share=reach.share,
         under_way=row.under_way,
         started_per_second=row.started_per_second,
         cap=cap,
@@ -136,8 +162,42 @@ def read_facts(taken: Connection, job_id: str) -> Found | None:
         closed_seconds=row.closed_seconds,
         throttled=row.throttled,
         in_flight=row.in_flight,
+        free_full=reach.full,
     )
     return Found(row.tenant_id, row.now, facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The slots that a tenant's jobs in a pool can get."""
+
+    slots: int
+    #: Of those, how many stand idle.
+    idle: int
+    #: The tenant's part of them.
+    share: float
+    #: Whether it is a free account, and those have all that they may.
+    full: bool = False
+
+
+def reach_of(taken: Connection, row: Row[Any]) -> Reach:
+    """What a row of READ_FACTS says of the slots."""
+    idle = max(0, row.shared - row.shared_in_flight)
+    sliced_idle = max(0, row.sliced - row.slice_in_flight)
+    if row.tier != Tier.FREE:
+        share = share_of(row.weight, row.total_weight, row.tier, row.own_weight)
+        slots = row.shared + row.sliced
+        if row.sliced:
+            share = (row.shared * share + row.sliced) / slots
+        return Reach(slots, idle + sliced_idle, share)
+    asked = {"pool": row.pool, "slice": "free" if row.sliced else ""}
+    in_flight, accounts = taken.exec_driver_sql(COUNT_FREE, asked).one()
+    slots = row.sliced or free_slots(row.shared)
+    left = max(0, slots - in_flight)
+    # They take turns: who has something in flight, and this one.
+    own = 1.0 / (max(1, accounts) if row.in_flight else accounts + 1)
+    full = slots > 0 and left == 0
+    return Reach(slots, left if row.sliced else min(left, idle), own, full)
 
 
 def count_ahead(taken: Connection, job_id: str, row: Row[Any]) -> int:

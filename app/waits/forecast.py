@@ -18,7 +18,7 @@ LEAST_SECONDS = 0.001
 class Flow:
     """How a tenant's jobs get to run in a pool."""
 
-    #: Slots of living workers, and jobs of everybody that are at the broker or running.
+    #: Slots that its jobs can get, and how many of them are taken.
     slots: int
     in_flight: int
     #: What a job takes.

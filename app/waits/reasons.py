@@ -31,6 +31,8 @@ class Reason(StrEnum):
     THROTTLE = "throttle"
     #: Its tenant has as many in flight as it may.
     CAP = "cap"
+    #: Its tenant is a free account, and those together have as many in flight as they may.
+    FREE_SLICE = "free_slice"
     #: Nobody serves its pool.
     NO_WORKERS = "no_workers"
     #: Others are ahead.
@@ -61,6 +63,8 @@ class Facts:
     throttled: bool = False
     #: Jobs of the tenant in flight.
     in_flight: int = 0
+    #: Whether it is a free account, and those have all that they may.
+    free_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ def holding(facts: Facts) -> tuple[Reason, ...]:
         Reason.QUOTA: facts.closed_seconds > 0 or (facts.quota and idle and not at_cap),
         Reason.THROTTLE: facts.throttled and at_cap,
         Reason.CAP: not facts.throttled and at_cap,
+        Reason.FREE_SLICE: facts.free_full,
         Reason.NO_WORKERS: flow.slots <= 0,
     }
     found = tuple(reason for reason, holds in held.items() if holds)
@@ -162,6 +167,11 @@ def in_words(reason: Reason, facts: Facts) -> str:
             return (
                 f"You have {facts.in_flight} jobs in flight in the pool {facts.pool};"
                 f" {facts.flow.cap} is your most."
+            )
+        case Reason.FREE_SLICE:
+            return (
+                f"Free accounts together have all the slots of the pool {facts.pool}"
+                f" that they may: {facts.flow.slots}."
             )
         case Reason.NO_WORKERS:
             return f"The pool {facts.pool} has no workers."

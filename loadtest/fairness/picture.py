@@ -47,9 +47,8 @@ def draw_shares(
     axes.grid(axis="y", color="#e5e7eb", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.legend(loc="center right", frameon=False)
-    axes.set_title(
-        "Slot time by tenant. Thick: so far. Thin: at the moment. Dotted: its weight.", loc="left", fontsize=11
-    )
+    title = "Slot time by tenant. Thick: so far. Thin: at the moment. Dotted: its weight."
+    axes.set_title(title, loc="left", fontsize=11)
     figure.tight_layout()
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, metadata={"Date": None})

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from app.api.coalesced import Page
 from app.scheduler import forecaster as forecaster_module
 from app.scheduler.forecaster import Forecaster
 from models.ids import new_id
@@ -158,6 +159,51 @@ def test_without_a_measured_rate_the_share_of_the_slots_is_taken(door: Door, hou
     assert told["predicted_wait_seconds"] == pytest.approx(5 / (10 * 0.25))
 
 
+def own_workers(house: House, queue: str, slots: int) -> None:
+    house.execute("DELETE FROM processes WHERE name = 'own'")
+    announce(house.engine, Presence("own", "worker", [queue], slots=slots))
+
+
+def test_slots_of_a_slice_are_its_tenants(door: Door, house: House) -> None:
+    (name,) = house.query("SELECT name FROM tenants WHERE id = 1")[0]
+    fly(house, 10, tenant_id=2)
+    house.execute("UPDATE jobs SET slice = 'reserved.other'")
+    job_id = house.submit()
+    assert wait_of(door, job_id)["predicted_wait_seconds"] == 0, "the shared slots are idle"
+    fly(house, 10, tenant_id=2)
+    assert wait_of(door, job_id)["predicted_wait_seconds"] > 0
+    own_workers(house, f"medium.reserved.{name}", 2)
+    assert wait_of(door, job_id)["predicted_wait_seconds"] == 0
+    house.execute("DELETE FROM processes WHERE name = 'w1'")
+    told = wait_of(door, job_id)
+    assert (told["reason"], told["predicted_wait_seconds"]) == ("share", 0)
+    own_workers(house, "medium.reserved.other", 2)
+    assert wait_of(door, job_id)["reason"] == "no_workers"
+
+
+def test_free_account_waits_for_the_slice_of_all_free_accounts(door: Door, house: House) -> None:
+    house.execute("INSERT INTO tenants (id, name, tier) VALUES (73, 'freeman', 'free')")
+    house.execute("UPDATE tenants SET tier = 'free' WHERE id = 1")
+    try:
+        job_id = house.submit()
+        assert wait_of(door, job_id)["predicted_wait_seconds"] == 0
+        fly(house, 1, tenant_id=73)
+        told = wait_of(door, job_id)
+        assert (told["reason"], told["also"]) == ("free_slice", [])
+        assert told["detail"].endswith("that they may: 1.")
+        # One slot of ten, and two accounts that take turns; a job takes a minute.
+        assert told["predicted_wait_seconds"] == pytest.approx(120)
+        own_workers(house, "medium.free", 2)
+        told = wait_of(door, job_id)
+        assert (told["reason"], told["predicted_wait_seconds"]) == ("share", 0)
+        fly(house, 2, tenant_id=73)
+        house.execute("UPDATE jobs SET slice = 'free' WHERE status = 'running'")
+        assert wait_of(door, job_id)["reason"] == "free_slice"
+    finally:
+        house.execute("UPDATE tenants SET tier = 'standard' WHERE id = 1")
+        house.execute("DELETE FROM tenants WHERE id = 73")
+
+
 def test_long_line_is_not_counted_to_its_end(door: Door, house: House) -> None:
     house.execute(
         "INSERT INTO jobs (id, tenant_id, type, pool, payload, status)"
@@ -200,6 +246,7 @@ def readiness(door: Door) -> tuple[int, str, dict[str, Any]]:
 
 
 def scrape(door: Door) -> str:
+    door.app.extensions["fairline_metrics"] = Page()
     return door.call(None, "GET", "/metrics").text
 
 

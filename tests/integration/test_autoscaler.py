@@ -122,6 +122,41 @@ def test_what_waits_for_something_else_than_a_slot_is_no_demand(house: House, pa
     assert (medium(house).workers, medium(house).depth) == (1, 0)
 
 
+def test_what_a_capped_tenant_has_in_held_lanes_hides_nobody(house: House) -> None:
+    living(house, 1)
+    house.execute("INSERT INTO circuits VALUES ('claude', 'open')")
+    house.execute("INSERT INTO tenant_limits VALUES (%s, 'medium', 2)", ACME)
+    running(house, 2, tenant_id=ACME)
+    running(house, 8)
+    waiting(house, 20, tenant_id=ACME, dependency="claude")
+    waiting(house, 3, tenant_id=ACME)
+    waiting(house, 7)
+    pools = house.pools()
+    pools.lines.listen(100.0, {})
+    assert pools.capped("medium") == [ACME]
+    Autoscaler(house.engine, house.leader, pools, POLICIES).run_once(100.0)
+    assert (medium(house).workers, medium(house).depth) == (2, 7)
+
+
+def test_free_accounts_with_workers_of_their_own_want_none_of_the_others(house: House) -> None:
+    living(house, 1)
+    running(house, 10)
+    waiting(house, 50, tenant_id=FREEMAN)
+    waiting(house, 4)
+    pools = house.pools()
+    pools.lines.listen(100.0, {})
+    scaler = Autoscaler(house.engine, house.leader, pools, POLICIES)
+    scaler.run_once(100.0)
+    assert medium(house).depth == 54, "none of theirs runs"
+    house.execute("INSERT INTO processes (name, kind, pools, slots) VALUES"
+                  " ('f1', 'worker', '{medium.free}', 2)")  # fmt: skip
+    scaler.run_once(200.0)
+    assert medium(house).depth == 4
+    house.execute("DELETE FROM jobs WHERE status = 'queued' AND tenant_id <> %s", FREEMAN)
+    scaler.run_once(300.0)
+    assert medium(house).depth == 0
+
+
 def test_slices_are_no_part_of_their_pool(house: House) -> None:
     living(house, 1)
     house.execute(

@@ -14,8 +14,9 @@ import pytest
 from sqlalchemy import event
 
 from app.admission import Key
+from app.admission import depth as depth_module
 from app.admission.bucket import lease, limit_of
-from app.admission.depth import READ_DEPTHS, Depth
+from app.admission.depth import READ_DEPTHS, Depth, Line
 from app.admission.gate import Gate
 from app.admission.known_keys import READ_KNOWN, KnownKeys
 from app.admission.rate import LEASE, Asked, Rate, lease_existing
@@ -267,6 +268,28 @@ def test_what_did_not_join_the_line_does_not_count(house: House) -> None:
     assert depth.enter((1, "medium"), 4, 3) == 3
     depth.settle((1, "medium"), 3, joined=False)
     assert depth.enter((1, "medium"), 3, 3) == 3
+
+
+def test_a_line_that_is_forgotten_while_it_is_read_is_as_long_as_it_was(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depth = Depth(house.engine, SECONDS)
+    house.submit()
+    assert depth.enter((2, "medium"), 1, 1) == 1  # on its way
+    assert depth.enter((3, "medium"), 0, 1) == 0
+    monkeypatch.setattr(depth_module, "MOST_LINES", 1)
+    submit = depth._reads.submit
+
+    def crowded(line: Line, timeout: float) -> int:
+        read = submit(line, timeout)
+        if line[0] == 1:
+            del depth._readings[line]  # others came
+        return read
+
+    monkeypatch.setattr(depth._reads, "submit", crowded)
+    assert depth.enter((1, "medium"), 1, 1) == 0
+    assert (3, "medium") not in depth._readings
+    assert depth.enter((2, "medium"), 1, 2) == 1, "what is on its way is not forgotten"
 
 
 def test_far_from_the_limit_nothing_is_read_for_a_request(house: House) -> None:

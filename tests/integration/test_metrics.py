@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from app.api import gauges
 from app.api.gauges import read_gauges
 from app.api.metrics import tell
 from models.pools import POOLS
@@ -81,3 +82,27 @@ def test_ages_are_those_of_the_oldest_wherever_they_wait(house: House) -> None:
     assert told['fairline_oldest_due_unpromoted_age_seconds{pool="medium"}'] == 0
     assert told['fairline_queue_depth{pool="medium"}'] == 3
     assert told['fairline_jobs_in_flight{pool="short",state="scheduled"}'] == 13
+
+
+def test_age_in_a_line_of_very_many_heads_is_that_of_the_oldest_seen(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = gauges.READ_AGES.replace(f"{gauges.MOST_HEADS}", "3")
+    monkeypatch.setattr(gauges, "READ_AGES", few)
+    age = 'fairline_oldest_job_age_seconds{pool="medium"}'
+    ages = {5: 10, 4: 20, 3: 5, 2: 1000}
+    for priority, seconds in ages.items():
+        job_id = house.submit(priority=priority)
+        house.execute(
+            "UPDATE jobs SET created_at = now() - make_interval(secs => %s) WHERE id = %s",
+            seconds,
+            job_id,
+        )
+    assert 20 <= scrape(house)[age] < 30
+    house.execute(
+        "INSERT INTO desired_workers (pool, workers, reason, oldest_seconds)"
+        " VALUES ('medium', 1, '', 900)"
+    )
+    assert scrape(house)[age] == 900, "the autoscaler has come to the others"
+    house.execute("UPDATE desired_workers SET updated_at = now() - interval '1 minute'")
+    assert 20 <= scrape(house)[age] < 30

@@ -226,6 +226,38 @@ def test_schedule_that_cannot_have_jobs_is_in_nobodys_way(house: House) -> None:
         assert row(house, each).paused
 
 
+def test_schedule_that_fails_stops_alone(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three ways: its ticks cannot be worked out, nor its jobs be written; the third is fine."""
+    early = clock(house) - timedelta(seconds=30)
+    odd = keep(house, cron="0 0 29 2 *", catch_up="all", next_at=early)
+    unfit = keep(house, priority=7, next_at=early)
+    fine = keep(house)
+    decide, insert_jobs = metronome.decide, metronome.insert_jobs
+
+    def work_out(rule: Any, *args: Any, **fields: Any) -> Any:
+        if rule.cron == "0 0 29 2 *":
+            raise OverflowError("date value out of range")
+        return decide(rule, *args, **fields)
+
+    def insert(taken: Any, submissions: Any) -> None:
+        if any(each.priority == 7 for each in submissions):
+            taken.exec_driver_sql("SELECT 1 / 0")
+        insert_jobs(taken, submissions)
+
+    monkeypatch.setattr(metronome, "decide", work_out)
+    monkeypatch.setattr(metronome, "insert_jobs", insert)
+    assert role(house).run_once(0.0) == 3
+    (job,) = jobs(house)
+    assert row(house, fine).last_job_id == job.id
+    told = {detail["schedule"]: (kind, detail["reason"]) for kind, detail in events(house)}
+    assert told == {
+        odd: ("schedule_paused", "it failed: OverflowError"),
+        unfit: ("schedule_paused", "it failed: DataError"),
+    }
+    assert [row(house, each).paused for each in (odd, unfit, fine)] == [True, True, False]
+    assert row(house, unfit).made == 0 and role(house).run_once(0.0) == 0
+
+
 def test_last_tick_ends_a_schedule(house: House) -> None:
     schedule_id = keep(house, cron="0 0 */20 * 1L")
     role(house).run_once(0.0)

@@ -90,6 +90,9 @@ def test_a_patch_changes_what_it_names_and_null_clears(operator: Operator) -> No
     cleared = operator.do("PATCH", "/tenants/acme", {"limits": {"medium": None, "long": None}})
     assert cleared["limits"] == {} == operator.do("GET", "/tenants/acme")["limits"]
     assert operator.do("PATCH", "/tenants/acme", {}) == cleared
+    operator.do("PATCH", "/tenants/acme", TERMS)
+    cleared = operator.do("PATCH", "/tenants/acme", {"limits": None})
+    assert cleared["limits"] == {} and cleared["weight"] == 500.0
 
 
 @pytest.mark.parametrize(
@@ -174,6 +177,7 @@ def test_a_key_is_shown_once_works_at_once_and_not_after_it_was_revoked(
     assert operator.door.call(key, "GET", "/tenant").status_code == 401
     (listed,) = operator.do("GET", "/tenants/demo/keys")["keys"]
     assert listed["revoked_at"] == revoked["revoked_at"]
+    assert operator.do("POST", "/tenants/demo/keys", status=201)["name"] == ""
 
 
 def test_a_tenant_reads_its_own_terms_as_they_are_now(operator: Operator, api_house: House) -> None:
@@ -184,6 +188,16 @@ def test_a_tenant_reads_its_own_terms_as_they_are_now(operator: Operator, api_ho
     operator.door.services.tenants.directory.refresh()
     own = operator.door.call(key, "GET", "/tenant").json
     assert own is not None and own.items() >= {"name": "acme", **TERMS}.items()
+    assert own["effective"] == {
+        "weight": 500.0,
+        "submit_per_second": 20.0,
+        "submit_burst": 100.0,
+        "depth": {"short": 10_000_000, "medium": 1000, "long": 10_000_000},
+        "in_flight": {"medium": 20},
+    }
+    assert operator.do("GET", "/tenants/acme").items() >= own.items()
+    plain = operator.do("GET", "/tenants/demo")["effective"]
+    assert plain["weight"] == 10.0 and plain["submit_per_second"] is None
 
 
 def test_an_operators_key_cannot_be_issued_over_the_wire(operator: Operator) -> None:

@@ -20,7 +20,7 @@ from app.classify.reading import READ_RUNS
 from app.dispatch.mark import MARK, RELEASE
 from app.jobs.cancel import CANCEL
 from app.jobs.replay import replay_ids, replay_matching
-from app.scaling.demand import READ_FLIGHT, READ_WAITS, Parked
+from app.scaling.demand import READ_FLIGHT, READ_TENANT_LANES, READ_WAITS, Parked
 from app.scheduler.circuits import READ_CIRCUITS
 from app.scheduler.collector import FIND_ORPHANS
 from app.scheduler.expirer import EXPIRE
@@ -30,11 +30,17 @@ from app.scheduler.lines import READ_IN_FLIGHT, SWEEP
 from app.scheduler.pools import READ_CAPPED, READ_HELD, READ_IN_SLICES, READ_POOLS
 from app.scheduler.promoter import FIND_DUE, PROMOTE
 from app.scheduler.reaper import FIND_LOST, REAP
-from app.scheduler.retirer import RETIRE_EVENTS, RETIRE_JOBS, RETIRE_KEYS, RETIRE_TALLIES
+from app.scheduler.retirer import (
+    RETIRE_EVENTS,
+    RETIRE_JOBS,
+    RETIRE_KEYS,
+    RETIRE_REFUSALS,
+    RETIRE_TALLIES,
+)
 from app.scheduler.shares import READ_CHARGES
 from app.scheduler.spikes import READ_HOURS
 from app.scheduler.windows import READ_WINDOWS
-from app.waits.facts import COUNT_AHEAD, READ_FACTS
+from app.waits.facts import COUNT_AHEAD, COUNT_FREE, READ_FACTS
 from models.ids import new_id
 from models.states import JobStatus
 from tasks.runtime.checkpoint import Saving, save_group
@@ -117,6 +123,8 @@ def test_why_a_job_waits_is_told_by_its_stretch_of_the_line(filled: House) -> No
     assert "jobs_pkey" in plan and "Seq Scan on jobs" not in plan, plan
     asked = {"id": job_id, "pool": "medium", "tenant_id": tenant_id, "dependency": ""}
     assert_walks(plan_of(filled, COUNT_AHEAD, priority=0, **asked), "jobs_line")
+    free = plan_of(filled, COUNT_FREE, pool="medium", slice="")
+    assert "jobs_in_flight" in free and "Seq Scan on jobs" not in free, free
     sampled = plan_of(filled, FIND_SAMPLE, pool="medium", chance=0.5)
     assert_walks(sampled, "jobs_line")
     assert pages_read(filled, FIND_SAMPLE, pool="medium", chance=0.5) < 200, "10,000 wait"
@@ -291,7 +299,9 @@ def test_later_page_of_the_leaderboard_walks_the_ranking_from_where_it_is(
 def test_metrics_are_read_from_the_ends_of_indexes(filled: House) -> None:
     pools = ["short", "medium", "long"]
     assert_walks(plan_of(filled, READ_AGES, pools=pools, after=[0, 0, 0]), "jobs_line")
-    parked = Parked({"maps": 0}, {"medium": [7]}, ["medium"])
+    lanes = {"pools": ["medium"] * 2, "capped": [7, 8], "lanes": ["claude", "maps"]}
+    assert_walks(plan_of(filled, READ_TENANT_LANES, **lanes), "jobs_line")
+    parked = Parked({"maps": 0}, {"medium": [7]}, {"medium": [8]})
     waits = plan_of(filled, READ_WAITS, pools=["medium"], after=[0], **parked.in_pool("medium"))
     assert indexes_in(waits) - {"tenants_pkey"} == {"jobs_line"}, waits
     flight = plan_of(filled, READ_FLIGHT)
@@ -350,6 +360,13 @@ def test_the_retirer_walks_from_the_oldest(filled: House) -> None:
         plan = plan_of(filled, sql, seconds=60.0, epoch=1)
         assert index in indexes_in(plan), plan
         assert not re.search(rf"Seq Scan on ({GROWING})\b", plan), plan
+    filled.execute(
+        "INSERT INTO refusals SELECT n, current_date - days, 'X', 1"
+        " FROM generate_series(1, 50) AS n, generate_series(1, 100) AS days"
+    )
+    filled.execute("ANALYZE refusals")
+    plan = plan_of(filled, RETIRE_REFUSALS, tenant_id=7, day="2026-01-01", code="", epoch=1)
+    assert "refusals_pkey" in indexes_in(plan) and "Seq Scan on refusals" not in plan, plan
 
 
 def test_orphans_are_looked_up_by_key(filled: House) -> None:

@@ -183,6 +183,26 @@ def await_lock(house: House) -> None:
         assert time.monotonic() < deadline
 
 
+def test_refusals_go_by_age_and_their_sums_stay(
+    house: House, retirer: Retirer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = retiring.RETIRE_REFUSALS.replace(f"LIMIT {retiring.BATCH}", "LIMIT 2")
+    monkeypatch.setattr(retiring, "RETIRE_REFUSALS", few)
+    monkeypatch.setattr(retiring, "BATCH", 2)
+    house.execute("INSERT INTO refusals VALUES (0, '1970-01-01', 'X', 9)")
+    house.execute(
+        "INSERT INTO refusals SELECT tenant_id, current_date - days, 'X', 1"
+        " FROM generate_series(1, 3) AS tenant_id, unnest('{1, 399, 401, 500}'::int[]) AS days"
+    )
+    for turn in range(8):
+        retirer.run_once(float(turn))
+    rows = house.query("SELECT tenant_id, current_date - day FROM refusals ORDER BY 1, 2")
+    assert [tuple(row) for row in rows if row[0]] == [
+        (tenant_id, days) for tenant_id in (1, 2, 3) for days in (1, 399)
+    ]
+    assert len(rows) == 7
+
+
 def test_events_keys_and_tallies_go_by_age(house: House, retirer: Retirer) -> None:
     for days in (8, 6):
         house.execute(

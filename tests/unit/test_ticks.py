@@ -159,3 +159,17 @@ def test_the_last_tick_of_all_ends_the_schedule() -> None:
     last = datetime(2028, 2, 29, tzinfo=UTC)
     never = decide(read_rule("0 0 */20 * 1L", "UTC"), Policy(), next_at=last, now=last)
     assert never == Decision(None, made=(last,))
+
+
+def test_a_rare_tick_is_made_up_for_however_few_came_before_it() -> None:
+    # A thousand of them ago there was no calendar.
+    for cron in ("0 0 29 2 *", "0 0 29 2 */7", "0 0 1 1 *"):
+        rule, policy = read_rule(cron, "UTC"), Policy(catch_up=CatchUp.ALL)
+        tick = first_of(rule)
+        later = decide(rule, policy, next_at=tick, now=tick + timedelta(hours=17))
+        assert later == Decision(first_of(rule, tick), made=(tick,))
+
+
+def test_there_is_no_tick_after_the_last_day_of_all() -> None:
+    end = datetime(9999, 12, 31, 23, 59, tzinfo=UTC)
+    assert next_tick(read_rule("0 0 * * *", "UTC"), end) is None

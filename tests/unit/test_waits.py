@@ -38,6 +38,7 @@ facts_given = st.builds(
     closed_seconds=st.floats(-100, 1000),
     throttled=st.booleans(),
     in_flight=st.integers(0, 100),
+    free_full=st.booleans(),
 )
 
 BUSY = Flow(slots=10, in_flight=20, mean_seconds=2.0, share=0.5, under_way=4)
@@ -48,6 +49,7 @@ ALONE = {
     Reason.QUOTA: {"quota": True, "closed_seconds": 30.0},
     Reason.THROTTLE: {"throttled": True, "in_flight": 1, "flow": replace(BUSY, cap=1)},
     Reason.CAP: {"in_flight": 5, "flow": replace(BUSY, cap=5)},
+    Reason.FREE_SLICE: {"free_full": True},
     Reason.NO_WORKERS: {"flow": replace(BUSY, slots=0)},
     Reason.SHARE: {},
 }
