@@ -42,7 +42,7 @@ lint: venv-dev ## check style and types
 bench: venv-dev ## compare throughput with a plain Celery baseline
 	$(PY) -m loadtest.bench
 
-bench-dispatch: venv-dev ## what a dispatch costs with up to a million waiting jobs
+bench-dispatch: venv-dev ## what a dispatch costs with up to a million waiting jobs; QUICK=1 looks at less
 	$(PY) -m loadtest.dispatching $(if $(QUICK),--quick)
 
 chaos: venv-dev broker ## hurt a stack of its own for MINUTES=2 under load; SEED=… repeats a run

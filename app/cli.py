@@ -12,8 +12,9 @@ from flask import Flask
 
 from app.config import Settings
 from app.logs import configure_logging
+from app.plain_words import in_plain_words
 from app.quotas.commands import quotas
-from app.tenants.commands import database, in_plain_words, keys, tenants
+from app.tenants.commands import database, keys, tenants
 from models.presence import process_name
 from models.session import open_engine
 
@@ -41,7 +42,7 @@ def register_commands(app: Flask, settings: Settings) -> None:
 )
 @in_plain_words
 def migrate(tenant: str | None, operator_key: Path | None) -> None:
-    """Bring the database up to date: ``alembic upgrade head`` and a first tenant in one go."""
+    """Bring the database up to date: alembic upgrade head and a first tenant in one go."""
     from alembic import command
     from alembic.config import Config
 
@@ -92,6 +93,7 @@ def show_demo(count: int, url: str | None, picture: str | None) -> None:
 @click.option("--type", "job_type", default=None, help="Only jobs of this type.")
 @click.option("--tenant", default=None, help="Only jobs of this tenant.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@in_plain_words
 def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> None:
     """Bring dead letters back to the line, with a fresh count."""
     from app.config import settings

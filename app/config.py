@@ -5,10 +5,13 @@ from __future__ import annotations
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat
+from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator, model_validator
 
+from app.scaling.policy import SETTABLE, policy_of
+from models.plain_settings import read_settings
+from models.pools import POOLS
 from tasks.config import TaskSettings
 from tasks.retry.throttle import CRASHES
 
@@ -72,6 +75,31 @@ class Settings(TaskSettings):
     #: A request body must have arrived in this time.
     body_seconds: float = Field(default=15.0, gt=0)
 
+    @field_validator("scale_min", "scale_max", "scale_policy")
+    @classmethod
+    def _of_pools(cls, by_pool: dict[str, Any]) -> dict[str, Any]:
+        if unknown := sorted(set(by_pool) - set(POOLS)):
+            raise ValueError(f"{', '.join(unknown)} is no pool; known: {', '.join(sorted(POOLS))}")
+        return by_pool
+
+    @field_validator("scale_policy")
+    @classmethod
+    def _settable(cls, changes: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        for pool, change in changes.items():
+            if unknown := sorted(set(change) - SETTABLE):
+                known = ", ".join(sorted(SETTABLE))
+                raise ValueError(f"{pool}.{unknown[0]} is no rule; known: {known}")
+        return changes
+
+    @model_validator(mode="after")
+    def _scalable(self) -> Self:
+        for pool in POOLS:
+            try:
+                policy_of(pool, self.scale_min, self.scale_max, self.scale_policy)
+            except ValueError as error:
+                raise ValueError(f"the scaling of {pool}: {error}") from error
+        return self
+
     @property
     def served_pool_names(self) -> tuple[str, ...]:
         """The served pools by name."""
@@ -107,5 +135,5 @@ class Settings(TaskSettings):
 
 @cache
 def settings() -> Settings:
-    """The settings of this process."""
-    return Settings()
+    """The settings of this process; it ends here if they make no sense."""
+    return read_settings(Settings)

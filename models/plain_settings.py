@@ -48,10 +48,11 @@ def plainly(*within: str) -> Iterator[None]:
 
 def line_of(path: tuple[int | str, ...], error: ErrorDetails) -> str:
     """One refusal: the setting, what inside it, and what is wrong."""
+    said = str(error["ctx"]["error"]) if error["type"] == "value_error" else in_words(error)
+    if not path:  # of several settings, which the words name
+        return f"fairline: {said}"
     name, *inside = (str(part) for part in path if part != "[key]")
-    own = error["type"] == "value_error"
-    said = str(error.get("ctx", {}).get("error", "")) if own else in_words(error)
-    return f"fairline: {PREFIX}{name.upper()}: {' '.join(('.'.join(inside), said)).strip()}"
+    return f"fairline: {PREFIX}{name.upper()}: {'.'.join(inside)} {said}".replace(":  ", ": ")
 
 
 def in_words(error: ErrorDetails) -> str:

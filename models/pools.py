@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from models.config import DatabaseSettings, Pool
+from models.plain_settings import plainly, read_settings
 from models.slices import parse_queue
 
 BUILT_IN = (
@@ -50,7 +51,8 @@ def read_pools(changes: Mapping[str, Mapping[str, object]]) -> dict[str, Pool]:
 
 
 #: Every pool of this deployment, by name.
-POOLS = read_pools(DatabaseSettings().pools)
+with plainly("pools"):
+    POOLS = read_pools(read_settings(DatabaseSettings).pools)
 
 
 def is_job_queue(name: str) -> bool:

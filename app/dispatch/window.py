@@ -11,8 +11,14 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 #: Work waits at the broker for as long as the scheduler may need to bring more: its turn, the
-#: message and the claim.
-BRIDGE_SECONDS = 0.05
+#: message and the claim. How long that is depends on the machine and is found out, between
+#: these bounds and from the first one on.
+BRIDGE_SECONDS = 0.1
+LEAST_BRIDGE_SECONDS = 0.02
+MOST_BRIDGE_SECONDS = 0.5
+#: Share of busy slots below which more is needed, and above which less may do.
+IDLE_SHARE = 0.85
+BUSY_SHARE = 0.95
 #: From this length of a job on none has to wait there: the moment until the next one comes is
 #: lost on it. In between the part of a round that waits falls evenly.
 LONG_SECONDS = 10.0
@@ -22,12 +28,13 @@ CEILING = 5000
 T = TypeVar("T")
 
 
-def window(slots: int, ended_per_second: float) -> int:
+def window(slots: int, ended_per_second: float, bridge: float = BRIDGE_SECONDS) -> int:
     """Jobs of a pool that may be in flight, with ``slots`` alive and this rate of endings.
 
     As many as there are slots, and a reserve. What is in it is ahead of whoever comes next, so
-    it is as small as it may be: a second round for jobs of a moment, hardly any for long ones,
-    where slots that fall free together cost less than the wait of a newcomer.
+    it is as small as it may be: ``bridge`` seconds of work for jobs of a moment, up to a second
+    round for those of a second, hardly any for long ones, where slots that fall free together
+    cost less than the wait of a newcomer.
     """
     if slots <= 0:
         return 0
@@ -35,11 +42,26 @@ def window(slots: int, ended_per_second: float) -> int:
         return min(CEILING, 2 * slots)
     seconds = slots / ended_per_second
     if seconds <= BRIDGE_SECONDS:
-        reserve = ended_per_second * BRIDGE_SECONDS
+        reserve = ended_per_second * bridge
     else:
         part = (LONG_SECONDS - seconds) / (LONG_SECONDS - BRIDGE_SECONDS)
         reserve = slots * max(0.0, part)
     return min(CEILING, slots + max(1, math.ceil(reserve)))
+
+
+def next_bridge(bridge: float, busy: int, slots: int) -> float:
+    """The bridge after a look at the slots of a pool with a line: they should all be busy.
+
+    Slots that idle although somebody waits wait for messages; where all are busy, work waits
+    at the broker in vain.
+    """
+    if slots <= 0:
+        return bridge
+    if busy < IDLE_SHARE * slots:
+        return min(MOST_BRIDGE_SECONDS, bridge * 2)
+    if busy > BUSY_SHARE * slots:
+        return max(LEAST_BRIDGE_SECONDS, bridge * 0.8)
+    return bridge
 
 
 def smoothed_rate(rate: float, ended: int, seconds: float) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 from flask.cli import AppGroup
 
+from app.plain_words import in_plain_words
 from app.quotas.rows import Declared, clear_quota, declare_quota, read_quotas
-from app.tenants.commands import database, in_plain_words, moment, plain, show_table
+from app.tenants.commands import database, moment, plain, show_table
 from models.session import connection
 
 quotas = AppGroup("quotas", help="What dependencies take in a minute.")
@@ -14,21 +15,24 @@ quotas = AppGroup("quotas", help="What dependencies take in a minute.")
 
 @quotas.command("set")
 @click.argument("dependency")
-@click.option("--requests", type=float, default=None, help="Calls a minute.")
-@click.option("--tokens-in", type=float, default=None, help="Input tokens a minute.")
-@click.option("--tokens-out", type=float, default=None, help="Output tokens a minute.")
+@click.option("--requests", "requests_per_minute", type=float, default=None, help="Calls a minute.")
+@click.option(
+    "--tokens-in", "tokens_in_per_minute", type=float, default=None, help="Input tokens a minute."
+)
+@click.option(
+    "--tokens-out",
+    "tokens_out_per_minute",
+    type=float,
+    default=None,
+    help="Output tokens a minute.",
+)
 @in_plain_words
-def set_quota(
-    dependency: str, requests: float | None, tokens_in: float | None, tokens_out: float | None
-) -> None:
+def set_quota(dependency: str, **limits: float | None) -> None:
     """Declare a quota, in place of what was declared before."""
     from app.celery import job_types
 
-    limits = {
-        "requests_per_minute": requests,
-        "tokens_in_per_minute": tokens_in,
-        "tokens_out_per_minute": tokens_out,
-    }
+    if all(limit is None for limit in limits.values()):
+        raise click.UsageError("Name --requests, --tokens-in or --tokens-out.")
     known = {one.dependency for one in job_types.values() if one.dependency}
     show([declare_quota(database(), dependency, limits, known)])
 

@@ -108,7 +108,10 @@ class Dispatcher:
                 if room > 0 and not self._broker_away:
                     served += self._dispatch(pool, min(room, BATCH), now, piece)[0]
         free_elsewhere = any(piece.name == "free" for piece in slices)
-        room = min(BATCH, window(pool.slots, pool.ended_per_second) - pool.in_flight)
+        # Endings are counted together; slices have their part of them.
+        everybodys = pool.slots / max(1, pool.slots + sum(piece.slots for piece in slices))
+        most = window(pool.slots, pool.ended_per_second * everybodys, pool.bridge)
+        room = min(BATCH, most - pool.in_flight)
         if room <= 0:
             self._lines[pool.name].contended = True
         for _ in range(PASSES):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Engine
 
-from app.dispatch.window import smoothed_rate
+from app.dispatch.window import BRIDGE_SECONDS, next_bridge, smoothed_rate
 from app.scheduler.holds import HoldReader, Holds, Rooms
 from app.scheduler.lines import Lines
 from models.pools import POOLS
-from models.presence import PRESENCE_LOST_SECONDS
+from models.presence import PRESENCE_LOST_SECONDS, PRESENCE_SECONDS
 from models.session import connection
+
+logger = logging.getLogger(__name__)
 
 #: The rate of endings is taken over this long: ten that end in step are no rate of hundreds.
 RATE_SECONDS = 1.0
@@ -23,7 +26,8 @@ READ_POOLS = f"""
            coalesce(counts.running, 0), coalesce(counts.ended, 0),
            coalesce(alive.slots, 0), coalesce(alive.workers, 0), coalesce(lane.credit, -1),
            (SELECT count(*) FROM jobs
-            WHERE status IN ('dispatched', 'running') AND slice <> '' AND jobs.pool = pool.name)
+            WHERE status IN ('dispatched', 'running') AND slice <> '' AND jobs.pool = pool.name),
+           coalesce(alive.busy, 0)
     FROM unnest(%(pools)s::text[]) AS pool (name)
     LEFT JOIN (
         SELECT pool, sum(queued)::bigint AS queued, sum(dispatched)::bigint AS dispatched,
@@ -31,7 +35,8 @@ READ_POOLS = f"""
         FROM job_counts WHERE tenant_id = 0 GROUP BY pool
     ) AS counts ON counts.pool = pool.name
     LEFT JOIN (
-        SELECT unnest(pools) AS pool, sum(slots)::int AS slots, count(*)::int AS workers
+        SELECT unnest(pools) AS pool, sum(slots)::int AS slots, count(*)::int AS workers,
+               sum(busy)::int AS busy
         FROM processes
         WHERE kind = 'worker' AND NOT draining
           AND heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds'
@@ -85,8 +90,12 @@ class PoolState:
     credit: int
     #: Of those in flight, how many are in slices.
     in_slices: int = 0
+    #: Slots in use, as the workers said last.
+    busy: int = 0
     #: How many come to an end in a second.
     ended_per_second: float = 0.0
+    #: Seconds of work that should wait at the broker.
+    bridge: float = BRIDGE_SECONDS
     #: Of the queued, those that nothing holds back; exact if nothing is held.
     ready: int = 0
 
@@ -120,16 +129,24 @@ class Pools:
         self._engine = engine
         self.lines = lines
         self._rates: dict[str, tuple[float, int, float]] = {}
+        self._bridges: dict[str, tuple[float, float]] = {}
         self._holds = HoldReader(engine, quotas)
         self._slices: dict[str, list[Slice]] = {}
         self._slices_due = 0.0
+        #: Queues of slices that were said to be nobody's.
+        self._nobodys: set[str] = set()
 
     def read(self, now: float) -> list[PoolState]:
         """All pools of this deployment."""
         with connection(self._engine) as taken:
             rows = taken.exec_driver_sql(READ_POOLS, {"pools": list(POOLS)}).all()
         pools = [
-            replace(PoolState(*row), ready=row[1], ended_per_second=self._rate(row[0], row[4], now))
+            replace(
+                PoolState(*row),
+                ready=row[1],
+                ended_per_second=self._rate(row[0], row[4], now),
+                bridge=self._bridge(row[0], row[9], row[5], now, line=row[1] > 0),
+            )
             for row in rows
         ]
         holds = self.holds(now)
@@ -163,9 +180,12 @@ class Pools:
         slices: dict[str, list[Slice]] = {}
         for queue, slots, workers, tenant_id in sorted(rows):
             pool, _, name = queue.partition(".")
-            # A slice of nobody has no jobs: its tenant is gone.
+            # A slice of nobody has no jobs: its tenant is gone, or was never there.
             if name == "free" or tenant_id is not None:
                 slices.setdefault(pool, []).append(Slice(name, slots, workers, tenant_id))
+            elif queue not in self._nobodys:
+                self._nobodys.add(queue)
+                logger.warning("workers serve %s, but there is no such tenant", queue)
         return slices
 
     def _kept_back(self, holds: Holds) -> dict[str, int]:
@@ -199,6 +219,16 @@ class Pools:
     def free_full(self, pool: str) -> bool:
         """Whether free accounts may have no more in flight."""
         return pool in self.lines and self.lines[pool].fair.free_full
+
+    def _bridge(self, pool: str, busy: int, slots: int, now: float, *, line: bool) -> float:
+        """Looked at as often as workers say how many slots are busy, and only under load."""
+        bridge, due = self._bridges.get(pool, (BRIDGE_SECONDS, now + PRESENCE_SECONDS))
+        if not line:
+            due = now + PRESENCE_SECONDS
+        elif now >= due:
+            bridge, due = next_bridge(bridge, busy, slots), now + PRESENCE_SECONDS
+        self._bridges[pool] = (bridge, due)
+        return bridge
 
     def _rate(self, pool: str, ended: int, now: float) -> float:
         rate, before, at = self._rates.get(pool, (0.0, ended, now))

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from app.errors import Conflict, NotFound
-from app.tenants.keys import new_key, presented
+from app.tenants.keys import SHORT_CHARACTERS, new_key, presented
 from app.tenants.rows import TENANT_COLUMNS, tenant_of
 from app.tenants.tenant import Tenant
 from app.tenants.terms import Change, changed
@@ -93,7 +93,7 @@ def create_tenant(engine: Engine, name: str, change: Change | None = None) -> Te
     with connection(engine) as taken:
         row = taken.exec_driver_sql(CREATE_TENANT, _values(wanted)).first()
     if row is None:
-        raise Conflict(f"There is a tenant {name} already.")
+        raise Conflict(f"There is a tenant {name!r} already.")
     return replace(wanted, id=row[0])
 
 
@@ -139,7 +139,7 @@ def revoke_key(engine: Engine, key_id: str) -> datetime:
     with connection(engine) as taken:
         revoked_at: datetime | None = taken.exec_driver_sql(REVOKE_KEY, {"id": key_id}).scalar()
     if revoked_at is None:
-        raise NotFound(f"There is no key {key_id[:20]!r}.")
+        raise NotFound(f"There is no key {key_id[:SHORT_CHARACTERS]!r}.")
     return revoked_at
 
 

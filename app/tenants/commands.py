@@ -5,44 +5,26 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import click
 from flask.cli import AppGroup
 from sqlalchemy import Engine
 
-from app.errors import FairlineError
+from app.fairshare.tiers import Tier, entitlement_of
+from app.plain_words import in_plain_words
 from app.tenants import changes
+from app.tenants.keys import SHORT, presented
 from app.tenants.listing import list_keys, list_tenants, read_tenant
 from app.tenants.tenant import NO_LIMITS, TIERS, PoolLimits, Tenant
 from app.tenants.terms import Change
-from models.errors import StateStoreError
 from models.session import connection, open_engine
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
 
 #: More are for the operator's routes, which have pages.
 MOST_LISTED = 10_000
 
 tenants = AppGroup("tenants", help="Whose work it is.")
 keys = AppGroup("keys", help="Who may speak for a tenant, or operate.")
-
-
-def in_plain_words(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """What went wrong as one message and exit code 1, not as a traceback."""
-
-    @functools.wraps(command)
-    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        try:
-            return command(*args, **kwargs)
-        except FairlineError as error:
-            told = [f"{wrong.field} {wrong.message}" for wrong in error.errors]
-            raise click.ClickException("; ".join(told) or error.detail) from error
-        except StateStoreError as error:
-            raise click.ClickException(f"the database does not answer: {error}") from error
-
-    return run
 
 
 def database() -> Engine:
@@ -128,7 +110,7 @@ def terms(command: Callable[..., Any]) -> Callable[..., Any]:
 @in_plain_words
 def create(name: str, change: Change) -> None:
     """Create a tenant."""
-    click.echo(described(changes.create_tenant(database(), name, change)))
+    show_terms(changes.create_tenant(database(), name, change))
 
 
 @tenants.command("set")
@@ -136,10 +118,10 @@ def create(name: str, change: Change) -> None:
 @terms
 @in_plain_words
 def change_terms(name: str, change: Change) -> None:
-    """Change a tenant's terms; what is not named stays, ``none`` clears."""
+    """Change a tenant's terms; what is not named stays, none clears."""
     if not change.fields and not change.limits:
         raise click.UsageError("Nothing to change: name a tier, a weight, a rate or a limit.")
-    click.echo(described(changes.change_tenant(database(), name, change)))
+    show_terms(changes.change_tenant(database(), name, change))
 
 
 @tenants.command("ensure")
@@ -161,7 +143,7 @@ def show_tenants() -> None:
         (
             listed.tenant.name,
             listed.tenant.tier,
-            plain(listed.tenant.weight),
+            weight_text(listed.tenant),
             plain(listed.tenant.submit_per_second),
             plain(listed.tenant.submit_burst),
             limits_text(listed.tenant) or "-",
@@ -183,14 +165,21 @@ def issue(tenant: str | None, operator: bool, label: str) -> None:
     issued = changes.issue_key(database(), tenant, label)
     click.echo(issued.key)
     # Apart, so that a script takes the key and nothing else.
-    click.echo(f"It is not shown again. It is revoked by: keys revoke {issued.id}", err=True)
+    revoking = f"flask --app app keys revoke {issued.id}"
+    click.echo(f"It is not shown again. It is revoked by: {revoking}", err=True)
 
 
 @keys.command("revoke")
-@click.argument("short")
+@click.argument("key")
 @in_plain_words
-def revoke(short: str) -> None:
-    """Revoke a key by its short part; all processes refuse it within two seconds."""
+def revoke(key: str) -> None:
+    """Revoke a key by its short part or as a whole; all processes refuse it within two seconds."""
+    sent = presented(key)
+    short = sent.id if sent else key
+    if not SHORT.fullmatch(short):  # which may be a part of the secret: it is not repeated
+        raise click.UsageError(
+            "That is no key; its short part is in the first column of keys list."
+        )
     revoked_at = changes.revoke_key(database(), short)
     click.echo(f"key {short} revoked at {moment(revoked_at)}")
 
@@ -218,6 +207,16 @@ def show_keys(tenant: str | None) -> None:
     show_table(("KEY", "TENANT", "NAME", "ISSUED", "REVOKED"), rows)
 
 
+def show_terms(tenant: Tenant) -> None:
+    """A tenant's terms, and what does nothing in them."""
+    from app.config import settings
+
+    click.echo(described(tenant))
+    rated = tenant.submit_per_second is not None or settings().submit_per_second
+    if tenant.submit_burst is not None and not rated:
+        click.echo("A burst without a rate limits nothing: name a --rate too.", err=True)
+
+
 def described(tenant: Tenant) -> str:
     """A tenant in one line."""
     parts = [f"tenant {tenant.name}: {tenant.tier}"]
@@ -234,7 +233,7 @@ def described(tenant: Tenant) -> str:
 
 def limits_text(tenant: Tenant) -> str:
     """Limits as the options name them."""
-    return " ".join(
+    return ", ".join(
         f"{option.removeprefix('--')} {pool}={amount}"
         for pool, limits in sorted(tenant.limits.items())
         for option, amount in amounts(limits)
@@ -248,6 +247,12 @@ def amounts(limits: PoolLimits) -> Iterable[tuple[str, int]]:
     for option, name, _ in LIMITS:
         if (amount := getattr(limits, name)) is not None:
             yield option, amount
+
+
+def weight_text(tenant: Tenant) -> str:
+    """The weight in effect; one of the tenant's own is marked."""
+    weight = plain(entitlement_of(Tier(tenant.tier), tenant.weight).weight)
+    return weight if tenant.weight is None else f"{weight} (own)"
 
 
 def plain(amount: float | None) -> str:

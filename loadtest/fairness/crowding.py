@@ -12,12 +12,11 @@ import time
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import Progress
 
 from app.tenants.changes import issue_key
 from loadtest.bars import Bar
 from loadtest.fairness.house import House, Wait, house
-from loadtest.fairness.weights import SLOTS, WORKERS, progress_bar, shares_between
+from loadtest.fairness.weights import SLOTS, WORKERS, progress_bar, shares_between, watch
 from loadtest.percentiles import percentile
 from loadtest.report import Report, Table
 
@@ -148,16 +147,6 @@ def free_accounts(seconds: float, console: Console) -> Report:
         Bar("free accounts that got something", served, ">=", 1),
     ]
     return report
-
-
-def watch(progress: Progress, name: str, seconds: float) -> None:
-    """Let time pass, visibly."""
-    task = progress.add_task(name, total=seconds)
-    begin = time.monotonic()
-    while (passed := time.monotonic() - begin) < seconds:
-        progress.update(task, completed=passed)
-        time.sleep(min(0.25, seconds - passed))
-    progress.update(task, completed=seconds)
 
 
 def row(name: str, waits: Sequence[Wait]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from app.scaling.policy import Policy
 from app.scheduler import autoscaler
 from app.scheduler.autoscaler import Autoscaler
 from app.scheduler.leader import Leader
-from app.stack.autoscale import read_wanted
+from app.stack.autoscale import read_now, read_wanted
 from models.pools import POOLS
 from tasks.runtime.claim import JobRef
 from tests.integration.emptied import emptied
@@ -178,11 +178,11 @@ def test_children_of_prefork_workers_are_parts_of_one(house: House) -> None:
 
 def test_a_new_leader_goes_on_from_the_last_word(house: House) -> None:
     living(house, 1)
+    scaler = make(house)
     house.execute(
         "INSERT INTO desired_workers (pool, workers, reason, changed_at)"
         " VALUES ('medium', 5, 'burst', now() - interval '1 hour')"
     )
-    scaler = make(house)
     scaler.run_once(100.0)
     scaler.run_once(159.0)
     assert medium(house).workers == 5
@@ -192,6 +192,24 @@ def test_a_new_leader_goes_on_from_the_last_word(house: House) -> None:
         "SELECT extract(epoch FROM now() - changed_at) FROM desired_workers WHERE pool = 'medium'"
     )[0]
     assert age < 10
+
+
+@pytest.mark.parametrize(
+    ("ago", "jobs", "kept"),
+    [(10, 0, False), (10, 3, True), (90, 3, False)],
+)
+def test_a_wish_from_before_a_restart_is_kept_while_it_is_young_and_jobs_wait(
+    house: House, ago: int, jobs: int, kept: bool
+) -> None:
+    living(house, 1)
+    house.execute(
+        "INSERT INTO desired_workers (pool, workers, reason, updated_at)"
+        " VALUES ('medium', 5, 'burst', now() - make_interval(secs => %s))",
+        ago,
+    )
+    waiting(house, jobs)
+    make(house).run_once(100.0)
+    assert (medium(house).workers == 5) is kept
 
 
 def test_a_scheduler_that_no_longer_leads_writes_nothing(house: House) -> None:
@@ -242,7 +260,9 @@ def test_a_line_of_very_many_lanes_is_looked_along_in_turns(
 
 
 def test_the_stack_is_told_of_workers_and_of_reserved_slots(house: House) -> None:
+    since = read_now(house.engine)
     make(house).run_once(100.0)
+    house.execute("UPDATE desired_workers SET reason = 'enough'")
     house.execute(
         "INSERT INTO tenant_limits (tenant_id, pool, in_flight, reserved) VALUES"
         " (%s, 'medium', NULL, 2), (%s, 'gone', NULL, 2), (%s, 'medium', 3, NULL)",
@@ -250,8 +270,21 @@ def test_the_stack_is_told_of_workers_and_of_reserved_slots(house: House) -> Non
         ACME,
         FREEMAN,
     )
-    assert read_wanted(house.engine) == {
+    assert read_wanted(house.engine, since) == {
         "command": "follow",
         "workers": dict.fromkeys(POOLS, 1),
+        "reasons": dict.fromkeys(POOLS, "enough"),
         "slices": {"medium.reserved.acme": 2},
     }
+    assert read_wanted(house.engine, read_now(house.engine))["workers"] == {}
+
+
+def test_workers_of_a_tenant_that_is_not_there_are_told_of_once(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    living(house, 1, "medium.reserved.nobody", slots=2)
+    pools = house.pools()
+    assert not pools.slices("medium", 1.0) and not pools.slices("medium", 2.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "workers serve medium.reserved.nobody, but there is no such tenant"
+    ]

@@ -167,15 +167,19 @@ def test_supervisor_follows_the_autoscaler(supervisor: Supervisor) -> None:
     def commands() -> dict[str, str]:
         return {slot.spec.name: " ".join(slot.spec.argv) for slot in supervisor.slots}
 
-    follower.follow({"medium": 3, "long": 2, "gone": 9}, {"medium.reserved.acme": 2})
+    said: list[str] = []
+    supervisor.report = said.append
+    why = dict.fromkeys(("medium", "long", "gone"), "a burst")
+    follower.follow({"medium": 3, "long": 2, "gone": 9}, {"medium.reserved.acme": 2}, why)
+    assert said[0] == "worker-medium: 3 instead of 1: a burst"
     assert set(commands()) == {
         *("worker-medium-1", "worker-medium-2", "worker-medium-3"),
         *("worker-medium.free-1", "worker-medium.reserved.acme-1"),
     }
     assert " -c 2 -Q medium.reserved.acme " in commands()["worker-medium.reserved.acme-1"]
-    follower.follow({"medium": 1}, {"medium.reserved.acme": 4, "medium.free": 9})
+    follower.follow({"medium": 1}, {"medium.reserved.acme": 4, "medium.free": 9}, why)
     assert " -c 4 -Q medium.reserved.acme " in commands()["worker-medium.reserved.acme-1"]
-    follower.follow({"medium": 1}, {})
+    follower.follow({"medium": 1}, {}, why)
     assert set(commands()) == {"worker-medium-1", "worker-medium.free-1"}
     assert "worker-medium.reserved.acme" not in supervisor.programs
 

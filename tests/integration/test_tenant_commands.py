@@ -10,12 +10,16 @@ from click.testing import Result
 from flask import Flask
 from sqlalchemy import Engine
 
+from app import config
+from app.config import Settings
 from app.tenants import commands
 from app.tenants.changes import issue_key, revoke_key
 from app.tenants.directory import Directory
 from app.tenants.key_file import keep_operator_key
 from app.tenants.listing import read_tenant
 from app.tenants.tenant import PoolLimits, Tenant
+from models.session import open_engine
+from tests.integration.commands import free_port
 from tests.integration.house import House
 
 
@@ -66,7 +70,7 @@ def test_a_tenant_is_created_with_its_terms(terminal: Terminal) -> None:
     )
     assert said == (
         "tenant acme: enterprise, weight 500, 20 submissions a second, 100 at once,"
-        " cap long=2 cap medium=20 reserve medium=2 depth medium=1000000\n"
+        " cap long=2, cap medium=20, reserve medium=2, depth medium=1000000\n"
     )
     acme = terminal.tenant("acme")
     assert (acme.tier, acme.weight, acme.submit_per_second, acme.submit_burst) == (
@@ -86,13 +90,29 @@ def test_terms_are_changed_one_by_one_and_cleared_by_none(terminal: Terminal) ->
 
 
 def test_tenants_are_listed_as_a_table(terminal: Terminal) -> None:
-    terminal.do("tenants create acme --tier pro --rate 2.5 --cap medium=20")
+    terminal.do("tenants create acme --tier pro --weight 25 --rate 2.5 --cap medium=20")
     assert terminal.do("tenants list").splitlines() == [
-        "TENANT  TIER      WEIGHT  RATE  BURST  LIMITS",
-        "acme    pro       -       2.5   -      cap medium=20",
-        "demo    standard  -       -     -      -",
-        "other   standard  -       -     -      -",
+        "TENANT  TIER      WEIGHT    RATE  BURST  LIMITS",
+        "acme    pro       25 (own)  2.5   -      cap medium=20",
+        "demo    standard  10        -     -      -",
+        "other   standard  10        -     -      -",
     ]
+
+
+def test_a_burst_without_a_rate_is_told_to_limit_nothing(terminal: Terminal) -> None:
+    assert "limits nothing" in terminal.run("tenants create acme --burst 5").stderr
+    assert not terminal.run("tenants set acme --rate 2").stderr
+
+
+def test_a_database_that_is_away_is_one_line_with_the_way_to_the_stacks(
+    monkeypatch: pytest.MonkeyPatch, terminal: Terminal
+) -> None:
+    away = Settings.model_construct(database_url=f"postgresql+psycopg2://127.0.0.1:{free_port()}/x")
+    monkeypatch.setattr(commands, "database", lambda: open_engine(away))
+    monkeypatch.setattr(config, "settings", Settings.model_construct)
+    told = terminal.refused("tenants list")
+    assert told.startswith("Error: the database does not answer: ") and told.count("\n") == 1
+    assert told.endswith('(for the stack of make up: eval "$(python -m app.stack env)")\n')
 
 
 def test_ensuring_a_tenant_twice_changes_nothing(terminal: Terminal) -> None:
@@ -105,14 +125,19 @@ def test_ensuring_a_tenant_twice_changes_nothing(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("tenants create demo", "There is a tenant demo already."),
+        ("tenants create demo", "There is a tenant 'demo' already."),
         ("tenants create Acme", "name must be 1 to 63"),
         ("tenants set nobody --tier pro", "There is no tenant 'nobody'."),
-        ("tenants create acme --cap gpu=3", "limits.gpu is no pool; known: long, medium, short"),
+        ("tenants create acme --cap gpu=3", "Error: gpu is no pool; known: long, medium, short"),
         ("tenants create acme --tier pro --reserve medium=2", "is for the tier enterprise only"),
         ("tenants set demo --reserve medium=2", "is for the tier enterprise only"),
-        ("tenants create acme --cap medium=0", "limits.medium.in_flight must be from 1"),
-        ("tenants create acme --weight nan", "weight must be from"),
+        ("tenants create acme --cap medium=0", "--cap medium must be from 1"),
+        ("tenants create acme --rate 0", "--rate must be from"),
+        (
+            "tenants create acme --tier enterprise --cap medium=1 --reserve medium=2",
+            "--reserve medium is more than --cap",
+        ),
+        ("tenants create acme --weight nan", "--weight must be from"),
         ("tenants create acme --tier free --weight 2", "is not for the tier free"),
         ("keys issue --tenant nobody", "There is no tenant 'nobody'."),
         ("keys revoke abcd1234", "There is no key 'abcd1234'."),
@@ -137,10 +162,12 @@ def test_what_cannot_be_done_is_said_in_a_line(terminal: Terminal, line: str, sa
         "tenants create acme --weight heavy",
         "keys issue",
         "keys issue --tenant demo --operator",
+        "keys revoke fair_abcd1234_tooshort",
     ],
 )
 def test_a_command_that_is_not_understood_exits_with_2(terminal: Terminal, line: str) -> None:
-    assert "Usage:" in terminal.refused(line, code=2)
+    told = terminal.refused(line, code=2)
+    assert "Usage:" in told and "tooshort" not in told
 
 
 def test_a_key_is_printed_once_and_lives_until_it_is_revoked(terminal: Terminal) -> None:
@@ -150,7 +177,8 @@ def test_a_key_is_printed_once_and_lives_until_it_is_revoked(terminal: Terminal)
     listed = terminal.do("keys list")
     assert key not in listed
     assert listed.splitlines()[1].split()[:3] == [caller.key, "demo", "laptop"]
-    revoked = terminal.do(f"keys revoke {caller.key}")
+    revoked = terminal.do(f"keys revoke {key}")
+    assert key[-32:] not in revoked and caller.key in revoked
     assert terminal.do(f"keys revoke {caller.key}") == revoked  # the first one counts
     assert terminal.do("keys list").splitlines()[1].split()[-1] != "-"
 

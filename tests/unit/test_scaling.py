@@ -86,7 +86,7 @@ def test_who_is_on_the_way_must_show_up_before_more_are_asked_for() -> None:
     asked = decide(wave, Standing(1), MEDIUM, NOW)
     waiting = after(wave, asked.standing, MEDIUM, 600)
     assert waiting.workers == 3
-    assert "on their way" in waiting.reason
+    assert "asked for, not there yet" in waiting.reason
     there = replace(wave, slots=30, running=30, in_flight=60)
     assert decide(there, waiting.standing, MEDIUM, NOW + 601).workers == 7
 

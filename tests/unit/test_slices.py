@@ -70,10 +70,15 @@ def test_stack_starts_a_worker_for_each_slice_with_its_slots(tmp_path: Path) -> 
     )
 
 
-@pytest.mark.parametrize("text", ["medium=1", "medium.free", "medium.free=0", "giant.free=1", "x"])
+@pytest.mark.parametrize("text", ["medium=1", "medium.free", "medium.free=0", "x"])
 def test_nonsense_in_slices_is_refused(text: str) -> None:
     with pytest.raises(BadOption, match="SLICES"):
         read_options({"SLICES": text})
+
+
+def test_slice_of_no_pool_is_told_so() -> None:
+    with pytest.raises(BadOption, match="giant is no pool; known: long, medium, short"):
+        read_options({"SLICES": "giant.free=1"})
 
 
 def test_autoscaling_starts_from_the_counts_of_the_stack(tmp_path: Path) -> None:

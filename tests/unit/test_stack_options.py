@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from app.config import Settings
+from app.stack.__main__ import check_settings
+from app.stack.handout import MADE_UP, hand_out, take_back
 from app.stack.options import BadOption, read_options
 from app.stack.spec import PROJECT_ROOT
+from models.plain_settings import plainly, read_settings
+from models.pools import read_pools
 
 
 def test_defaults_are_those_of_the_contract() -> None:
@@ -37,3 +42,65 @@ def test_empty_variable_means_the_default() -> None:
 def test_nonsense_is_refused_with_the_name_of_the_variable(name: str, value: str) -> None:
     with pytest.raises(BadOption, match=name):
         read_options({name: value})
+
+
+def test_what_a_stack_made_up_is_not_given_from_outside_the_next_time() -> None:
+    given = {"FAIRLINE_BROKER_URL": "amqp://elsewhere", "PATH": "/bin"}
+    stack = {
+        **given,
+        "FAIRLINE_DATABASE_URL": "postgresql://run",
+        "FAIRLINE_HOME": "/run",
+        "FAIRLINE_QUEUE_TYPE": "classic",
+    }
+    shell = {**hand_out(stack, given), "FAIRLINE_QUEUE_TYPE": "quorum"}
+    take_back(shell)
+    assert shell == {
+        "FAIRLINE_BROKER_URL": "amqp://elsewhere",
+        "FAIRLINE_HOME": "/run",
+        "FAIRLINE_QUEUE_TYPE": "quorum",
+    }
+    options = read_options(shell)
+    assert (options.database_url, options.broker_url) == ("", "amqp://elsewhere")
+
+
+def test_a_mark_that_no_stack_wrote_changes_nothing() -> None:
+    shell = {MADE_UP: "[1]", "FAIRLINE_HOST": "::"}
+    take_back(shell)
+    assert shell == {"FAIRLINE_HOST": "::"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("SCALE_MAX", '{"medium": "x"}', "FAIRLINE_SCALE_MAX: medium must be a whole number"),
+        ("SCALE_MAX", '{"giant": 1}', "FAIRLINE_SCALE_MAX: giant is no pool; known: long"),
+        ("SCALE_MAX", '{"medium": 0}', "the scaling of medium: from 1 to 0 workers is no range"),
+        ("SCALE_MAX", "{medium: 1}", "FAIRLINE_SCALE_MAX: is not valid JSON: Expecting"),
+        ("SCALE_POLICY", '{"medium": {"foo": 1}}', "FAIRLINE_SCALE_POLICY: medium.foo is no rule"),
+        ("QUOTAS", '{"claude": 5}', "FAIRLINE_QUOTAS: claude must be an object, as JSON, not 5"),
+        ("PORT", "http", "FAIRLINE_PORT: must be a whole number, not 'http'"),
+    ],
+)
+def test_setting_that_makes_no_sense_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(f"FAIRLINE_{name}", value)
+    with pytest.raises(SystemExit) as ended:
+        read_settings(Settings)
+    line = str(ended.value)
+    assert line.startswith(f"fairline: {said}") and "\n" not in line
+
+
+def test_more_workers_than_the_autoscaler_may_have_are_refused_before_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAIRLINE_SCALE_MAX", '{"medium": 2}')
+    check_settings(read_options({"WORKERS_MEDIUM": "3"}))
+    with pytest.raises(SystemExit, match="from 3 to 2 workers is no range"):
+        check_settings(read_options({"WORKERS_MEDIUM": "3", "AUTOSCALE": "1"}))
+
+
+def test_pool_without_its_limits_is_one_line_for_each() -> None:
+    with pytest.raises(SystemExit, match="fairline: FAIRLINE_POOLS: lease_seconds is missing"):
+        with plainly("pools"):
+            read_pools({"gpu": {"slots": 1, "tries": 2}})

@@ -7,7 +7,16 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dispatch.window import BRIDGE_SECONDS, CEILING, packs, smoothed_rate, window
+from app.dispatch.window import (
+    BRIDGE_SECONDS,
+    CEILING,
+    LEAST_BRIDGE_SECONDS,
+    MOST_BRIDGE_SECONDS,
+    next_bridge,
+    packs,
+    smoothed_rate,
+    window,
+)
 
 slots = st.integers(0, 10_000)
 rates = st.floats(0, 1e6)
@@ -36,6 +45,25 @@ def test_jobs_of_a_moment_have_a_round_in_reserve_and_long_ones_hardly_any() -> 
 def test_a_faster_pool_never_gets_a_smaller_window(n: int, a: float, b: float) -> None:
     low, high = sorted((a, b))
     assert window(n, low) <= window(n, high)
+
+
+@given(st.lists(st.integers(0, 60), max_size=40))
+def test_a_bridge_follows_idle_slots_and_stays_within_its_bounds(looks: list[int]) -> None:
+    bridge = BRIDGE_SECONDS
+    for busy in looks:
+        after = next_bridge(bridge, busy, 50)
+        assert LEAST_BRIDGE_SECONDS <= after <= MOST_BRIDGE_SECONDS
+        assert after >= bridge or busy > 0.95 * 50
+        assert after <= bridge or busy < 0.85 * 50
+        bridge = after
+
+
+def test_jobs_that_never_fill_the_slots_get_half_a_second_and_those_that_do_hardly_any() -> None:
+    idle = busy = BRIDGE_SECONDS
+    for _ in range(20):
+        idle, busy = next_bridge(idle, 1, 50), next_bridge(busy, 50, 50)
+    assert window(50, 3000, idle) == 1550
+    assert window(50, 1000, busy) == 70
 
 
 @given(st.lists(st.integers()), st.integers(1, 50), st.integers(0, 500))
