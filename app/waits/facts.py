@@ -14,8 +14,10 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from app.fairshare import Tier, default_seconds, entitlement_of, free_slots
-from app.waits.forecast import Flow
+from app.quotas.tap import KINDS, MARGIN, UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT, Left, Quota
+from app.waits.forecast import STEADY_STARTS, Flow
 from app.waits.reasons import Facts
+from app.waits.rivals import read_rivals
 from models.presence import PRESENCE_LOST_SECONDS
 from tasks.retry import throttle
 from tasks.retry.circuit import OPEN_SECONDS
@@ -33,6 +35,9 @@ READ_FACTS = f"""
                AS circuit_seconds,
            quota.dependency IS NOT NULL AS quota,
            coalesce(extract(epoch FROM quota.closed_until - now()), 0)::float8 AS closed_seconds,
+           quota.requests_per_minute, quota.tokens_in_per_minute, quota.tokens_out_per_minute,
+           quota.reading, extract(epoch FROM now() - quota.read_at)::float8 AS read_seconds,
+           quota.calls, quota.tokens_in, quota.tokens_out,
            EXISTS (SELECT 1 FROM verdicts WHERE kind = 'throttle'
                      AND name = job.tenant_id || ':' || job.pool) AS throttled,
            limits.in_flight AS cap,
@@ -49,7 +54,8 @@ READ_FACTS = f"""
            alive.shared, alive.sliced,
            (SELECT mean_seconds FROM job_types WHERE type = job.type) AS mean_seconds,
            coalesce(tenant.tier, 'standard') AS tier, tenant.weight AS own_weight,
-           share.weight, share.started_per_second, pool_share.weight AS total_weight
+           share.started_per_second, started.jobs AS starts, started.seconds AS starts_seconds,
+           pool_share.weight AS total_weight
     FROM jobs AS job
     LEFT JOIN tenants AS tenant ON tenant.id = job.tenant_id
     LEFT JOIN tenant_limits AS limits
@@ -60,6 +66,13 @@ READ_FACTS = f"""
         AND share.updated_at > now() - interval '{FRESH_SECONDS} seconds'
     LEFT JOIN shares AS pool_share ON pool_share.tenant_id = 0 AND pool_share.pool = job.pool
         AND pool_share.updated_at > now() - interval '{FRESH_SECONDS} seconds'
+    CROSS JOIN LATERAL (
+        SELECT count(*)::int AS jobs,
+               coalesce(extract(epoch FROM now() - min(started_at)), 0)::float8 AS seconds
+        FROM (SELECT ended.pool, ended.started_at FROM jobs AS ended
+              WHERE ended.tenant_id = job.tenant_id AND ended.ended_xid IS NOT NULL
+              ORDER BY ended.ended_xid DESC, ended.id DESC LIMIT {STEADY_STARTS}) AS ended
+        WHERE pool = job.pool AND started_at > now() - interval '1 minute') AS started
     CROSS JOIN LATERAL (
         SELECT sum(dispatched) AS dispatched, sum(running) AS running FROM job_counts
         WHERE tenant_id = job.tenant_id AND pool = job.pool) AS own
@@ -74,6 +87,17 @@ READ_FACTS = f"""
         WHERE kind = 'worker' AND NOT draining
           AND heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds') AS alive
     WHERE job.id = %(id)s
+"""
+#: What the tenant has in flight takes in the mean, and has taken.
+READ_OWN = """
+    SELECT avg(greatest(taking.seconds, ran.seconds)), avg(ran.seconds)
+    FROM jobs AS job LEFT JOIN job_types AS type ON type.type = job.type
+    CROSS JOIN LATERAL (
+        SELECT coalesce(type.mean_seconds, %(default)s)::float8 AS seconds) AS taking
+    CROSS JOIN LATERAL (
+        SELECT coalesce(extract(epoch FROM now() - job.started_at), 0)::float8 AS seconds) AS ran
+    WHERE job.status IN ('dispatched', 'running') AND job.pool = %(pool)s
+      AND job.tenant_id = %(tenant_id)s
 """
 #: What free accounts have with the shared workers, and how many of them.
 COUNT_FREE = """
@@ -138,14 +162,24 @@ def read_facts(taken: Connection, job_id: str) -> Found | None:
     if row.throttled:
         cap = min(throttle.IN_FLIGHT, cap or throttle.IN_FLIGHT)
     reach = reach_of(taken, row)
+    mean_seconds, elapsed = row.mean_seconds or default_seconds(row.pool), 0.0
+    if cap is not None and row.in_flight:
+        asked = {"pool": row.pool, "tenant_id": row.tenant_id, "default": default_seconds(row.pool)}
+        found = taken.exec_driver_sql(READ_OWN, asked).one()
+        if found[0] is not None:  # else it has ended since
+            mean_seconds, elapsed = found
     flow = Flow(
         slots=reach.slots,
         in_flight=reach.slots - reach.idle,
-        mean_seconds=row.mean_seconds or default_seconds(row.pool),
+        mean_seconds=mean_seconds,
         share=reach.share,
         under_way=row.under_way,
         started_per_second=row.started_per_second,
+        starts=row.starts,
+        starts_seconds=row.starts_seconds,
         cap=cap,
+        own=row.in_flight,
+        elapsed_seconds=elapsed,
     )
     facts = Facts(
         status=row.status,
@@ -160,8 +194,8 @@ def read_facts(taken: Connection, job_id: str) -> Found | None:
         open_seconds=OPEN_SECONDS,
         quota=row.quota,
         closed_seconds=row.closed_seconds,
+        calls_per_second=pace_of(row),
         throttled=row.throttled,
-        in_flight=row.in_flight,
         free_full=reach.full,
     )
     return Found(row.tenant_id, row.now, facts)
@@ -184,8 +218,10 @@ def reach_of(taken: Connection, row: Row[Any]) -> Reach:
     """What a row of READ_FACTS says of the slots."""
     idle = max(0, row.shared - row.shared_in_flight)
     sliced_idle = max(0, row.sliced - row.slice_in_flight)
+    rivals = read_rivals(taken, row.pool, row.tenant_id)
     if row.tier != Tier.FREE:
-        share = share_of(row.weight, row.total_weight, row.tier, row.own_weight)
+        own = entitlement_of(Tier(row.tier), row.own_weight)
+        share = rivals.share_of(own, row.total_weight)
         slots = row.shared + row.sliced
         if row.sliced:
             share = (row.shared * share + row.sliced) / slots
@@ -194,10 +230,10 @@ def reach_of(taken: Connection, row: Row[Any]) -> Reach:
     in_flight, accounts = taken.exec_driver_sql(COUNT_FREE, asked).one()
     slots = row.sliced or free_slots(row.shared)
     left = max(0, slots - in_flight)
-    # They take turns: who has something in flight, and this one.
-    own = 1.0 / (max(1, accounts) if row.in_flight else accounts + 1)
+    # They take turns: who has something in flight or waits, and this one.
+    turns = max(accounts + (0 if row.in_flight else 1), rivals.free + 1)
     full = slots > 0 and left == 0
-    return Reach(slots, left if row.sliced else min(left, idle), own, full)
+    return Reach(slots, left if row.sliced else min(left, idle), 1.0 / turns, full)
 
 
 def count_ahead(taken: Connection, job_id: str, row: Row[Any]) -> int:
@@ -212,12 +248,21 @@ def count_ahead(taken: Connection, job_id: str, row: Row[Any]) -> int:
     return int(taken.exec_driver_sql(COUNT_AHEAD, asked).scalar_one())
 
 
-def share_of(
-    weight: float | None, total: float | None, tier: str, own_weight: float | None
-) -> float:
-    """The tenant's part of a pool: its weight among all that wait."""
-    if not total:
-        return 1.0  # nobody else does
-    if weight is None:
-        weight = entitlement_of(Tier(tier), own_weight).weight
-    return min(1.0, weight / max(total, weight))
+def pace_of(row: Row[Any]) -> float | None:
+    """Calls a second that the quota of the job's dependency allows; None if there is no limit."""
+    declared = (row.requests_per_minute, row.tokens_in_per_minute, row.tokens_out_per_minute)
+    quota = Quota(
+        declared={kind: limit for kind, limit in zip(KINDS, declared, strict=False) if limit},
+        reading={kind: Left(*said) for kind, said in (row.reading or {}).items()},
+        age_seconds=max(0.0, row.read_seconds or 0.0),
+    )
+    tokens_in, tokens_out = UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT
+    if row.calls:
+        tokens_in, tokens_out = row.tokens_in / row.calls, row.tokens_out / row.calls
+    costs = {"tokens_in": tokens_in, "tokens_out": tokens_out, "tokens": tokens_in + tokens_out}
+    paces = [
+        MARGIN * limit / 60.0 / cost
+        for kind, limit in quota.limits().items()
+        if (cost := costs.get(kind, 1.0)) > 0
+    ]
+    return min(paces, default=None)

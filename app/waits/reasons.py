@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.waits.forecast import Flow, predict_wait
+from app.waits.forecast import Flow, predict_paced, predict_start, predict_wait
 
 
 class Reason(StrEnum):
@@ -60,9 +60,9 @@ class Facts:
     #: Whether its dependency has a quota, and until it takes calls again.
     quota: bool = False
     closed_seconds: float = 0.0
+    #: Calls that the quota allows; None if nobody said.
+    calls_per_second: float | None = None
     throttled: bool = False
-    #: Jobs of the tenant in flight.
-    in_flight: int = 0
     #: Whether it is a free account, and those have all that they may.
     free_full: bool = False
 
@@ -98,7 +98,7 @@ def holding(facts: Facts) -> tuple[Reason, ...]:
         case _:
             return (Reason.NONE,)
     flow = facts.flow
-    at_cap = flow.cap is not None and facts.in_flight >= flow.cap
+    at_cap = flow.cap is not None and flow.own >= flow.cap
     idle = flow.slots > 0 and flow.in_flight < flow.slots
     held = {
         Reason.SCHEDULE: facts.status == "scheduled",
@@ -121,8 +121,16 @@ def predicted(binding: Reason, facts: Facts) -> float | None:
             return None
         case Reason.STARTING:
             # Behind what its tenant has at the broker, itself among it.
-            return predict_wait(-1, facts.flow)
-    return predict_wait(facts.ahead, facts.flow, not_before(facts))
+            return predict_start(facts.flow)
+    seconds = predict_wait(facts.ahead, facts.flow, not_before(facts))
+    if seconds is None or not facts.quota:
+        return seconds
+    if facts.calls_per_second is None:
+        # It is paced, and nobody knows how; but when it opens is known.
+        return None if binding is Reason.QUOTA and facts.closed_seconds <= 0 else seconds
+    share = facts.flow.share
+    paced = predict_paced(facts.ahead, facts.calls_per_second, share, not_before(facts))
+    return None if paced is None else max(seconds, paced)
 
 
 def not_before(facts: Facts) -> float:
@@ -164,9 +172,9 @@ def in_words(reason: Reason, facts: Facts) -> str:
         case Reason.THROTTLE:
             return f"Jobs of yours killed workers of the pool {facts.pool}: they run one at a time."
         case Reason.CAP:
+            jobs = "1 job" if facts.flow.own == 1 else f"{facts.flow.own} jobs"
             return (
-                f"You have {facts.in_flight} jobs in flight in the pool {facts.pool};"
-                f" {facts.flow.cap} is your most."
+                f"You have {jobs} in flight in the pool {facts.pool}, of {facts.flow.cap} at most."
             )
         case Reason.FREE_SLICE:
             return (

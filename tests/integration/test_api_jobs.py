@@ -235,7 +235,9 @@ def test_unsuccessful_runs_stay_on_record(api: ApiServer, api_house: House) -> N
     claim = start(api_house)
     path = f"/jobs/{claim.ref.id}"
     api_house.settle(claim.ref, FAILED, run_seconds=1.5)
-    body = api.get(path).json()
+    answer = api.get(path)
+    assert b'"attempts":[{"lease":1,' in answer.body, "written as the rest is"
+    body = answer.json()
     (attempt,) = body["attempts"]
     assert attempt == {
         "lease": 1,

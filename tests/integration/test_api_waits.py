@@ -79,6 +79,25 @@ def share(house: House, tenant_id: int, weight: float, started_per_second: float
     )
 
 
+def measured(house: House, seconds: float) -> None:
+    """What a job takes."""
+    house.execute(
+        "INSERT INTO job_types (type, declared_pool, pool, mean_seconds)"
+        " VALUES ('echo', 'medium', 'medium', %s)",
+        seconds,
+    )
+
+
+def started(house: House, seconds_ago: float) -> None:
+    """A job of the tenant's that has come to its end."""
+    house.execute(
+        "INSERT INTO jobs (id, tenant_id, type, pool, payload, status, started_at, ended_xid)"
+        " VALUES (gen_random_uuid(), 1, 'echo', 'medium', '{}', 'succeeded',"
+        " now() - make_interval(secs => %s), pg_current_xact_id())",
+        seconds_ago,
+    )
+
+
 # Reasons
 
 
@@ -101,11 +120,17 @@ def test_open_circuit_and_spent_quota_bind_in_this_order(door: Door, house: Hous
     told = wait_of(door, job_id)
     assert (told["reason"], told["also"]) == ("circuit", ["quota"])
     assert "claude" in told["detail"]
-    assert 38 < told["predicted_wait_seconds"] <= 40
+    assert 38 < told["predicted_wait_seconds"] - 60 / 57 <= 40, "and its turn at 57 a minute"
     house.execute("UPDATE circuits SET state = 'closed'")
     told = wait_of(door, job_id)
     assert (told["reason"], told["also"]) == ("quota", [])
-    assert 23 < told["predicted_wait_seconds"] <= 25
+    assert 23 < told["predicted_wait_seconds"] - 60 / 57 <= 25
+    house.execute("UPDATE quotas SET closed_until = NULL")
+    told = wait_of(door, job_id)
+    assert (told["reason"], told["predicted_wait_seconds"]) == (
+        "quota",
+        pytest.approx(60 / 57, 1e-2),
+    )
 
 
 def test_throttle_and_cap_are_told_apart(door: Door, house: House) -> None:
@@ -114,6 +139,9 @@ def test_throttle_and_cap_are_told_apart(door: Door, house: House) -> None:
     job_id = house.submit()
     told = wait_of(door, job_id)
     assert told["reason"] == "cap" and "3 jobs in flight" in told["detail"]
+    assert told["predicted_wait_seconds"] == pytest.approx(60 / 3), "with seven idle slots"
+    house.execute("UPDATE jobs SET started_at = now() - interval '30 s' WHERE status = 'running'")
+    assert wait_of(door, job_id)["predicted_wait_seconds"] == pytest.approx(60 / 3 - 10, abs=0.5)
     house.execute("INSERT INTO verdicts (kind, name) VALUES ('throttle', '1:medium')")
     assert wait_of(door, job_id)["reason"] == "throttle"
 
@@ -127,17 +155,21 @@ def test_pool_without_workers_is_named_and_nothing_is_promised(door: Door, house
 
 def test_share_comes_with_position_and_a_prediction(door: Door, house: House) -> None:
     fly(house, 20, tenant_id=2)
-    share(house, 0, weight=40.0)
+    measured(house, 1.0)
     share(house, 1, weight=10.0, started_per_second=2.0)
     house.submit(priority=5)
     house.submit(dependency="maps")
     house.submit(priority=-1)
     job_id = house.submit()
     house.submit()
-    house.submit(tenant_id=2, priority=9)
+    for tenant_id in (2, 3, 4):
+        house.submit(tenant_id=tenant_id, priority=9)
     told = wait_of(door, job_id)
     assert (told["reason"], told["position"], told["at_least"]) == ("share", 2, False)
     assert "25.0%" in told["detail"]
+    assert told["predicted_wait_seconds"] == pytest.approx(3 / 2.5), "not measured for long"
+    started(house, 6)
+    told = wait_of(door, job_id)
     assert told["predicted_wait_seconds"] == pytest.approx(1.5)
     start = datetime.fromisoformat(told["predicted_start"])
     assert timedelta(0) < start - datetime.now(UTC) < timedelta(seconds=2)
@@ -147,14 +179,14 @@ def test_share_comes_with_position_and_a_prediction(door: Door, house: House) ->
 
 def test_without_a_measured_rate_the_share_of_the_slots_is_taken(door: Door, house: House) -> None:
     fly(house, 10, tenant_id=2)
-    share(house, 0, weight=40.0)
-    house.execute("UPDATE shares SET weight = 40")
+    share(house, 0, weight=9.0)  # as it was before the others came
     share(house, 1, weight=10.0, started_per_second=9.0)
     house.execute("UPDATE shares SET updated_at = now() - interval '1 minute' WHERE tenant_id = 1")
-    house.execute(
-        "INSERT INTO job_types (type, declared_pool, pool, mean_seconds)"
-        " VALUES ('echo', 'medium', 'medium', 5)"
-    )
+    measured(house, 5.0)
+    started(house, 6)
+    house.execute("INSERT INTO circuits VALUES ('maps', 'open')")
+    for tenant_id, dependency in ((2, ""), (3, ""), (4, ""), (5, "maps")):
+        house.submit(tenant_id=tenant_id, dependency=dependency)
     told = wait_of(door, house.submit())
     assert told["predicted_wait_seconds"] == pytest.approx(5 / (10 * 0.25))
 
@@ -292,8 +324,7 @@ def open_predictions(house: House) -> dict[str, float]:
 
 def test_predictions_are_compared_with_what_happened(door: Door, house: House) -> None:
     fly(house, 20, tenant_id=2)
-    share(house, 0, weight=10.0)
-    share(house, 1, weight=10.0, started_per_second=0.5)
+    measured(house, 20.0)
     first, _, last = (house.submit() for _ in range(3))
     role = Forecaster(house.engine, house.leader, Random(1))
     role.run_once(0.0)

@@ -40,7 +40,8 @@ from app.scheduler.retirer import (
 from app.scheduler.shares import READ_CHARGES
 from app.scheduler.spikes import READ_HOURS
 from app.scheduler.windows import READ_WINDOWS
-from app.waits.facts import COUNT_AHEAD, COUNT_FREE, READ_FACTS
+from app.waits.facts import COUNT_AHEAD, COUNT_FREE, READ_FACTS, READ_OWN
+from app.waits.rivals import READ_RIVALS
 from models.ids import new_id
 from models.states import JobStatus
 from tasks.runtime.checkpoint import Saving, save_group
@@ -120,8 +121,12 @@ def test_why_a_job_waits_is_told_by_its_stretch_of_the_line(filled: House) -> No
         "SELECT id, tenant_id FROM jobs WHERE status = 'queued' AND pool = 'medium' LIMIT 1"
     )[0]
     plan = plan_of(filled, READ_FACTS, id=job_id)
-    assert "jobs_pkey" in plan and "Seq Scan on jobs" not in plan, plan
-    asked = {"id": job_id, "pool": "medium", "tenant_id": tenant_id, "dependency": ""}
+    assert {"jobs_pkey", "jobs_ended"} <= indexes_in(plan) and "Seq Scan on jobs" not in plan, plan
+    whose = {"pool": "medium", "tenant_id": tenant_id}
+    own = plan_of(filled, READ_OWN, default=60.0, **whose)
+    assert "jobs_in_flight" in own and "Seq Scan on jobs" not in own, own
+    assert pages_read(filled, READ_RIVALS, **whose) < 500, "10,000 wait in 100 lanes"
+    asked = {"id": job_id, "dependency": "", **whose}
     assert_walks(plan_of(filled, COUNT_AHEAD, priority=0, **asked), "jobs_line")
     free = plan_of(filled, COUNT_FREE, pool="medium", slice="")
     assert "jobs_in_flight" in free and "Seq Scan on jobs" not in free, free

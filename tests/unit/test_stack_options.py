@@ -101,6 +101,6 @@ def test_more_workers_than_the_autoscaler_may_have_are_refused_before_the_start(
 
 
 def test_pool_without_its_limits_is_one_line_for_each() -> None:
-    with pytest.raises(SystemExit, match="fairline: FAIRLINE_POOLS: lease_seconds is missing"):
-        with plainly("pools"):
-            read_pools({"gpu": {"slots": 1, "tries": 2}})
+    missing = "fairline: FAIRLINE_POOLS: lease_seconds is missing"
+    with pytest.raises(SystemExit, match=missing), plainly("pools"):
+        read_pools({"gpu": {"slots": 1, "tries": 2}})

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.waits.forecast import Flow, error_ratio, predict_wait, starts_per_second
+from app.fairshare import Entitlement, Tier, entitlement_of
+from app.waits.forecast import Flow, error_ratio, most_slots, predict_wait, starts_per_second
 from app.waits.reasons import Facts, Reason, explain, holding, not_before
+from app.waits.rivals import Rivals
 
 flows = st.builds(
     Flow,
@@ -19,7 +22,11 @@ flows = st.builds(
     share=st.floats(0.0, 1.0),
     under_way=st.integers(0, 500),
     started_per_second=st.none() | st.floats(0.0, 1000.0),
+    starts=st.integers(0, 100),
+    starts_seconds=st.floats(0.0, 60.0),
     cap=st.none() | st.integers(1, 50),
+    own=st.integers(0, 100),
+    elapsed_seconds=st.floats(0.0, 3600.0),
 )
 facts_given = st.builds(
     Facts,
@@ -36,8 +43,8 @@ facts_given = st.builds(
     circuit_seconds=st.floats(0, 1000),
     quota=st.booleans(),
     closed_seconds=st.floats(-100, 1000),
+    calls_per_second=st.none() | st.floats(0.0, 1000.0),
     throttled=st.booleans(),
-    in_flight=st.integers(0, 100),
     free_full=st.booleans(),
 )
 
@@ -47,8 +54,8 @@ QUEUED = Facts("queued", "medium", ahead=12, at_least=False, flow=BUSY, dependen
 ALONE = {
     Reason.CIRCUIT: {"circuit": "open", "circuit_seconds": 20.0},
     Reason.QUOTA: {"quota": True, "closed_seconds": 30.0},
-    Reason.THROTTLE: {"throttled": True, "in_flight": 1, "flow": replace(BUSY, cap=1)},
-    Reason.CAP: {"in_flight": 5, "flow": replace(BUSY, cap=5)},
+    Reason.THROTTLE: {"throttled": True, "flow": replace(BUSY, cap=1, own=1)},
+    Reason.CAP: {"flow": replace(BUSY, cap=5, own=5)},
     Reason.FREE_SLICE: {"free_full": True},
     Reason.NO_WORKERS: {"flow": replace(BUSY, slots=0)},
     Reason.SHARE: {},
@@ -70,8 +77,7 @@ def test_of_several_the_first_binds_and_the_others_are_told() -> None:
         circuit="open",
         quota=True,
         closed_seconds=9.0,
-        in_flight=3,
-        flow=replace(BUSY, slots=0, cap=3),
+        flow=replace(BUSY, slots=0, cap=3, own=3),
     )
     wait = explain(facts)
     assert (wait.reason, *wait.also) == (
@@ -128,13 +134,71 @@ def test_nobody_is_promised_a_start_without_workers(flow: Flow, ahead: int) -> N
 
 
 def test_prediction_is_what_is_ahead_over_the_rate() -> None:
-    measured = replace(BUSY, started_per_second=4.0)
+    measured = replace(BUSY, started_per_second=4.0, starts=20, starts_seconds=6.0)
     assert predict_wait(15, measured) == pytest.approx((15 + 1 + 4) / 4.0)
     assert starts_per_second(BUSY) == pytest.approx(10 * 0.5 / 2.0)
     assert starts_per_second(replace(BUSY, cap=2)) == pytest.approx(2 / 2.0)
     idle = replace(BUSY, in_flight=4, under_way=0)
-    assert predict_wait(5, idle) == 0.0, "six slots are free"
-    assert predict_wait(6, idle) == pytest.approx(1 / 2.5)
+    assert predict_wait(2, idle) == 0.0, "half of six free slots"
+    assert predict_wait(3, idle) == pytest.approx(1 / 2.5)
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [
+        replace(BUSY, started_per_second=20.0, starts=10, starts_seconds=1.0),
+        replace(BUSY, started_per_second=0.02, starts=10, starts_seconds=20.0),
+    ],
+    ids=["slots that were idle are filled", "between two waves"],
+)
+def test_rate_that_is_not_steady_is_not_believed(flow: Flow) -> None:
+    assert starts_per_second(flow) == starts_per_second(BUSY)
+
+
+@given(flows, st.integers(0, 10_000))
+def test_nothing_is_promised_sooner_than_all_its_slots_could_do_it(flow: Flow, ahead: int) -> None:
+    full = replace(flow, slots=max(1, flow.slots), in_flight=1000)
+    seconds = predict_wait(ahead, full)
+    least = ahead * max(0.001, full.mean_seconds) / most_slots(full)
+    assert seconds is None or seconds >= least * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("ahead", "wanted"), [(0, 4.0), (1, 10.0), (2, 16.0)])
+def test_at_its_cap_a_tenant_waits_for_its_own_jobs_whatever_is_idle(
+    ahead: int, wanted: float
+) -> None:
+    flow = Flow(10, 1, 6.0, share=1.0, cap=1, own=1, elapsed_seconds=2.0)
+    wait = explain(replace(QUEUED, ahead=ahead, flow=flow))
+    assert (wait.reason, wait.seconds) == (Reason.CAP, pytest.approx(wanted))
+    assert "1 job in flight" in wait.detail
+    overdue = predict_wait(0, replace(flow, elapsed_seconds=60.0))
+    assert overdue is not None and overdue > 0
+
+
+def test_paced_job_waits_for_its_turn_whatever_is_idle() -> None:
+    idle = replace(BUSY, in_flight=0, share=1.0)
+    facts = replace(QUEUED, ahead=0, quota=True, calls_per_second=0.5, flow=idle)
+    assert explain(facts).seconds == pytest.approx(2.0)
+    assert explain(replace(facts, ahead=4)).seconds == pytest.approx(10.0)
+    assert explain(replace(facts, calls_per_second=None)).seconds is None
+    assert explain(replace(facts, calls_per_second=None, closed_seconds=9.0)).seconds == 9.0
+
+
+claims = st.sampled_from(
+    [entitlement_of(tier, weight) for tier in list(Tier)[1:] for weight in (None, 3.0, 250.0)]
+)
+
+
+@given(st.lists(claims, min_size=1, max_size=8), st.integers(0, 3))
+@settings(max_examples=40)
+def test_shares_of_all_that_wait_add_up_to_one(waiting: list[Entitlement], free: int) -> None:
+    shares = [
+        Rivals(Counter(waiting[:place] + waiting[place + 1 :]), free).share_of(own)
+        for place, own in enumerate(waiting)
+    ]
+    group = 0.05 if free else 0.0  # they have what their slice leaves them, at most
+    assert 1 - group - 1e-6 <= sum(shares) <= 1 + 1e-6
+    assert Rivals(Counter(waiting), more=True).share_of(waiting[0], 1e9) < 1e-5
 
 
 def test_open_circuit_is_waited_for_first() -> None:
