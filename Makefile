@@ -28,8 +28,8 @@ demo: venv ## send 40 applications to the running stack and watch them being sco
 	@FAIRLINE_PORT=$${PORT:-$${FAIRLINE_PORT:-8000}} exec .venv/bin/flask --app app demo
 
 test: venv-dev broker ## run every test: unit, integration, acceptance
-	$(PY) -m pytest tests/unit tests/integration -n 2 --dist loadfile
-	$(PY) -m pytest tests/acceptance -n 2 --dist loadfile
+	$(PY) -m pytest tests/unit tests/integration -n 2 --dist loadfile --no-loadscope-reorder
+	$(PY) -m pytest tests/acceptance -n 2 --dist loadfile --no-loadscope-reorder
 
 test-unit: venv-dev ## run the tests that need no service
 	$(PY) -m pytest tests/unit

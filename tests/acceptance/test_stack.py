@@ -23,7 +23,7 @@ REPLACED_SECONDS = 5.0
 #: The second start in a home takes no longer.
 SECOND_UP_SECONDS = 10.0
 #: … unless others take more than this of the machine while it starts.
-FOREIGN_SHARE = 0.2
+FOREIGN_SHARE = 0.1
 
 
 @pytest.fixture(scope="module", params=["rabbitmq", "filesystem"])
