@@ -458,3 +458,21 @@ def test_free_accounts_in_line_hold_up_neither_the_express_lane_nor_promotion(
     assert (medium.queued, medium.ready) == (499, 0)
     assert pools.free_full("medium")
     assert house.job(house.submit(express=True)).status == "dispatched"
+
+
+def test_a_change_during_a_long_pause_is_seen_afterwards(
+    house: House, dispatcher: Dispatcher, broker: FakePublisher, pools: Pools
+) -> None:
+    fill(house, tenant(house, 101), 1)
+    dispatcher.run_once(0.0)
+    end(house, broker.sent)
+    broker.sent.clear()
+    # The last look was a minute ago; since then an operator set a cap, half a minute ago.
+    pools.lines._changed_at = house.query("SELECT now() - interval '1 minute'")[0][0]
+    house.execute(
+        "INSERT INTO tenant_limits (tenant_id, pool, in_flight) VALUES (101, 'medium', 1)"
+    )
+    house.execute("UPDATE tenants SET changed_at = now() - interval '30 seconds' WHERE id = 101")
+    fill(house, 101, 10)
+    dispatcher.run_once(60.0)
+    assert len(broker.sent) == 1

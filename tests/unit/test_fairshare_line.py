@@ -213,3 +213,46 @@ def test_a_restored_line_goes_on_as_if_nothing_had_been(turns: int, late: list[i
         restored.reconcile(number, used=0.0, pending=account.pending, in_flight=account.in_flight)
     after, same = serve(restored, 100, room=3), serve(line, 100, room=3)
     assert all(abs(after.get(number, 0) - same.get(number, 0)) <= 2 for number in same)
+
+
+def test_a_free_newcomer_is_not_behind_the_largest_debtor() -> None:
+    """The pool rests while free accounts wait for their slice; they do not."""
+    line, free = FairLine(1.0), Standing(entitlement_of(Tier.FREE), free=True)
+
+    def turn(used: Mapping[int, float]) -> list[int]:
+        grants = line.allocate(20, slots=10, most_free=1)
+        for grant in grants:
+            line.dispatched(grant.tenant_id, [1.0] * grant.jobs)
+        line.allocate(19, slots=10, most_free=1)
+        assert line.free_full and not line.waiting()
+        line.rest()
+        for grant in grants:
+            seconds = used.get(grant.tenant_id, 1.0)
+            line.reconcile(grant.tenant_id, used=seconds, pending=0.0, in_flight=0)
+        return [grant.tenant_id for grant in grants]
+
+    for number in (1, 2):
+        line.know(number, free)
+        line.arrive(number, "")
+    turn({1: 600.0})
+    for _ in range(5):
+        turn({})
+    line.know(3, free)
+    line.arrive(3, "")
+    served = [number for _ in range(60) for number in turn({})]
+    assert served.count(3) >= 25 and served.count(1) == 0
+
+
+def test_a_slice_takes_only_its_own_and_obeys_caps_and_held_lanes() -> None:
+    line = FairLine(1.0)
+    line.know(1, standing(cap=5))
+    line.know(2, standing())
+    for lane in ("", "claude"):
+        line.arrive(1, lane)
+    line.arrive(2, "")
+    (grant,) = line.allocate_slice(10, 1, {"claude": 2})
+    assert (grant.tenant_id, grant.jobs, grant.lanes) == (1, 5, {"": 5, "claude": 2})
+    line.set_in_flight(1, 5)
+    assert line.allocate_slice(10, 1) == []
+    assert line.allocate_slice(10, 7) == [], "nobody knows him"
+    assert line.virtual_time == 0.0
