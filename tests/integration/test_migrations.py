@@ -6,10 +6,14 @@ import os
 import subprocess
 import sys
 
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
 from sqlalchemy import Engine
 
 from app.stack.spec import PROJECT_ROOT
 from models.states import JobStatus
+from models.tables import Base
 from tests.integration.house import House
 
 
@@ -45,3 +49,10 @@ def test_jobs_of_every_state_survive_the_way_down_and_up(database_url: str, engi
         "UPDATE jobs SET status = 'queued', replays = 1, ended_xid = NULL WHERE status = 'dead'"
     )
     assert not house.miscounted()
+
+
+@pytest.mark.filterwarnings("ignore:Did not recognize type 'xid8'")
+def test_the_tables_are_what_the_migrations_make(engine: Engine) -> None:
+    with engine.connect() as taken:
+        context = MigrationContext.configure(taken, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
