@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine
 
+from app.repeated import repeat
 from models.arrays import plain_array, text_array
 from models.errors import StateStoreError
 from models.session import connection
@@ -115,18 +116,12 @@ class Refusals:
             logger.warning("refusals that were not written are forgotten: %s", error)
 
     def _run(self) -> None:
-        away = False
-        while not self._closed.wait(self._flush_seconds):
-            self._something.wait()
-            try:
-                self.flush()
-                away = False
-            except StateStoreError as error:
-                if not away:
-                    logger.warning("refusals are counted in memory: %s", error)
-                away = True
-            except Exception:  # it must go on counting, whatever one row does
-                logger.exception("refusals could not be written")
+        away = "refusals are counted in memory"
+        repeat(self._flush_something, self._closed, self._flush_seconds, logger, away)
+
+    def _flush_something(self) -> None:
+        self._something.wait()
+        self.flush()
 
 
 def read_refusals(taken: Connection, tenant_id: int, days: int) -> dict[str, dict[str, int]]:

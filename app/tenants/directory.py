@@ -22,10 +22,10 @@ from datetime import datetime
 from sqlalchemy import Engine
 
 from app.errors import Unauthenticated
+from app.repeated import repeat
 from app.tenants.keys import parse_authorization, same_digest
 from app.tenants.rows import TENANT_COLUMNS, tenant_of
 from app.tenants.tenant import Tenant
-from models.errors import StateStoreError
 from models.group_commit import GroupCommit
 from models.session import connection
 
@@ -225,14 +225,5 @@ class Directory:
                 self._refresher.start()
 
     def _run(self) -> None:
-        away = False
-        while not self._closed.wait(self._refresh_seconds):
-            try:
-                self.refresh()
-                away = False
-            except StateStoreError as error:
-                if not away:
-                    logger.warning("keys and limits stay as they are known: %s", error)
-                away = True
-            except Exception:  # it must go on looking, whatever one row does
-                logger.exception("a look at tenants failed")
+        away = "keys and limits stay as they are known"
+        repeat(self.refresh, self._closed, self._refresh_seconds, logger, away)
