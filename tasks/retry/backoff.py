@@ -12,6 +12,9 @@ DEPENDENCY_FIRST_SECONDS = 2.0
 DEPENDENCY_MAX_SECONDS = 300.0
 #: A dependency that asks for more than this is asked again after this long.
 RETRY_AFTER_MAX_SECONDS = 3600.0
+#: Jobs that lost a worker together come back within a span that doubles with each crash, so
+#: that those beside a killer soon run without it; the first loss may be anybody's fault.
+CRASH_SPREAD_SECONDS = 4.0
 #: Share of a wait that chance may add or take, so that jobs do not come back in step.
 JITTER = 0.1
 
@@ -31,6 +34,13 @@ def dependency_seconds(deferrals: int, retry_after: float | None) -> float:
         return min(retry_after, RETRY_AFTER_MAX_SECONDS)
     doubled = DEPENDENCY_FIRST_SECONDS * 2.0 ** min(deferrals, 20)
     return min(doubled, DEPENDENCY_MAX_SECONDS)
+
+
+def crash_seconds(crashes: int, chance: Random) -> float:
+    """The wait after ``crashes`` lost workers: none at first, then anywhere in a growing span."""
+    if crashes < 2:
+        return 0.0
+    return chance.uniform(0.0, CRASH_SPREAD_SECONDS * 2.0 ** min(crashes - 2, 4))
 
 
 def jittered(seconds: float, chance: Random, *, never_less: bool = False) -> float:

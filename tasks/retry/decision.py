@@ -4,7 +4,7 @@
 |-------------------------------|-------------------------------|---------|-----------------------|
 | PERMANENT, POISON             | never                         |         | at once               |
 | DEPENDENCY                    | when it asks, or doubling     | nothing | never                 |
-| WORKER_CRASH                  | at once                       | nothing | at the fifth crash    |
+| WORKER_CRASH                  | at once, later spread out     | nothing | at the fifth crash    |
 | TIMEOUT, RESOURCE_VIOLATION   | after the type's backoff      | a try   | at the second try     |
 | APP_ERROR, and any other      | after the type's backoff      | a try   | when tries are spent  |
 
@@ -21,7 +21,13 @@ from enum import StrEnum
 from random import Random
 from typing import Literal
 
-from tasks.retry.backoff import APP_ERROR_SECONDS, backoff_seconds, dependency_seconds, jittered
+from tasks.retry.backoff import (
+    APP_ERROR_SECONDS,
+    backoff_seconds,
+    crash_seconds,
+    dependency_seconds,
+    jittered,
+)
 from tasks.retry.quarantine import QUARANTINE_TRIES
 
 #: A job that took so many workers with it runs no more.
@@ -119,7 +125,8 @@ def decide_retry(
         case "WORKER_CRASH" if history.crashes + 1 >= CRASH_CAP:
             return _dead("crash cap", spends_try=False)
         case "WORKER_CRASH":
-            return RetryDecision(Verdict.RETRY, spends_try=False)
+            delay = crash_seconds(history.crashes + 1, chance)
+            return RetryDecision(Verdict.RETRY, delay, spends_try=False)
 
     spent = history.attempt + 1
     if spent >= limits.tries_for(failure_class):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -20,7 +21,12 @@ from tasks.retry import (
     backoff_seconds,
     decide_retry,
 )
-from tasks.retry.backoff import APP_ERROR_SECONDS, JITTER, dependency_seconds
+from tasks.retry.backoff import (
+    APP_ERROR_SECONDS,
+    CRASH_SPREAD_SECONDS,
+    JITTER,
+    dependency_seconds,
+)
 from tasks.runtime.outcome import (
     Ending,
     Failed,
@@ -126,15 +132,30 @@ def test_a_dependency_costs_no_try_never_kills_and_never_is_hammered(
     assert decision.delay_seconds > 0
 
 
-@given(histories, limits, standings)
-def test_a_crash_costs_no_try_and_no_wait_until_the_fifth(
-    history: History, limits: Limits, standing: Standing
+@given(histories, limits, standings, st.randoms(use_true_random=False))
+def test_a_crash_costs_no_try_until_the_fifth_and_no_wait_at_first(
+    history: History, limits: Limits, standing: Standing, chance: Random
 ) -> None:
-    decision = decide_retry("WORKER_CRASH", history, limits, Random(1), standing=standing)
-    if history.crashes < CRASH_CAP - 1:
+    decision = decide_retry("WORKER_CRASH", history, limits, chance, standing=standing)
+    if history.crashes == 0:
         assert decision == RetryDecision(Verdict.RETRY, 0.0, spends_try=False)
+    elif history.crashes < CRASH_CAP - 1:
+        assert (decision.verdict, decision.spends_try) == (Verdict.RETRY, False)
+        assert 0 <= decision.delay_seconds <= CRASH_SPREAD_SECONDS * 2 ** (history.crashes - 1)
     else:
         assert decision == RetryDecision(Verdict.DEAD, spends_try=False, reason="crash cap")
+
+
+def test_jobs_that_lost_a_worker_together_come_back_apart() -> None:
+    chance, limits = Random(1), Limits(3)
+    for crashes in (1, 2, 3):
+        span = CRASH_SPREAD_SECONDS * 2 ** (crashes - 1)
+        waits = [
+            decide_retry("WORKER_CRASH", History(0, 0, crashes), limits, chance).delay_seconds
+            for _ in range(500)
+        ]
+        quarters = Counter(int(4 * wait / span) for wait in waits)
+        assert all(quarters[quarter] > 80 for quarter in range(4)), quarters
 
 
 def test_a_job_that_kills_every_worker_is_dead_after_five() -> None:

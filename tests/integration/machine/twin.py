@@ -66,8 +66,11 @@ def fate(
     if failure in (FailureClass.PERMANENT, FailureClass.POISON):
         return Fate(JobStatus.DEAD)
     if failure is FailureClass.WORKER_CRASH:
-        dead = crashes + 1 >= CRASHES
-        return Fate(JobStatus.DEAD if dead else JobStatus.QUEUED, spends_try=False)
+        if crashes + 1 >= CRASHES:
+            return Fate(JobStatus.DEAD, spends_try=False)
+        if not crashes:
+            return Fate(JobStatus.QUEUED, spends_try=False)
+        return Fate(JobStatus.SCHEDULED, spends_try=False, wait=(0.0, 2.0 * 2**crashes))
     if failure is FailureClass.DEPENDENCY:
         asked = retry_after if retry_after else min(2.0 * 2**deferrals, 300.0)
         least = asked if retry_after is not None else asked * 0.9
