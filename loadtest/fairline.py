@@ -26,13 +26,15 @@ TENANT = "demo"
 class Fairline:
     """One Fairline on the fleet's services."""
 
-    def __init__(self, fleet: Fleet, *, served_pools: str, **settings: str) -> None:
-        """``settings`` are more variables of the environment, without their prefix."""
+    def __init__(
+        self, fleet: Fleet, *, served_pools: str, name: str = "fairline", **settings: str
+    ) -> None:
+        """``name`` is its database; ``settings`` are more variables, without their prefix."""
         self.fleet = fleet
         self.port = free_port()
-        fleet.postgres.service.create_database("fairline")
+        fleet.postgres.service.create_database(name)
         self.env = {
-            "FAIRLINE_DATABASE_URL": fleet.postgres.service.url("fairline"),
+            "FAIRLINE_DATABASE_URL": fleet.postgres.service.url(name),
             "FAIRLINE_BROKER_URL": fleet.rabbitmq.service.url(),
             "FAIRLINE_QUEUE_TYPE": "classic",
             "FAIRLINE_ANONYMOUS_TENANT": TENANT,

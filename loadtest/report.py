@@ -29,6 +29,14 @@ class Table:
     rows: Sequence[Sequence[str]]
 
 
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image file beside the report."""
+
+    file: str
+    caption: str
+
+
 @dataclass(slots=True)
 class Report:
     """What one run found."""
@@ -36,6 +44,9 @@ class Report:
     #: Also the folder's name.
     name: str
     title: str
+    #: What it says, in sentences with figures, the most important first.
+    findings: list[str] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
     #: What a reader must know to weigh the figures.
@@ -50,6 +61,8 @@ class Report:
 
     def show(self, console: Console) -> None:
         """Print it."""
+        for finding in self.findings:
+            console.print(f"[bold]{finding}[/]", highlight=False)
         for table in self._all_tables():
             drawn = RichTable(title=table.title, title_justify="left", title_style="bold")
             for number, heading in enumerate(table.headings):
@@ -66,16 +79,21 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         measured_at = datetime.now(UTC).isoformat(timespec="seconds")
         document = {
+            "title": self.title,
             "measured_at": measured_at,
             "machine": machine(),
+            "findings": self.findings,
+            "pictures": [asdict(picture) for picture in self.pictures],
             "notes": self.notes,
             "bars": [{**asdict(bar), "passed": bar.passed} for bar in self.bars],
             **self.data,
         }
         (folder / "report.json").write_text(json.dumps(document, indent=2) + "\n")
         lines = [f"# {self.title}", "", f"{measured_at}, {describe(machine())}", ""]
-        for note in self.notes:
-            lines += [note, ""]
+        for sentence in (*self.findings, *self.notes):
+            lines += [sentence, ""]
+        for picture in self.pictures:
+            lines += [f"![{picture.caption}]({picture.file})", ""]
         for table in self._all_tables():
             lines += [f"## {table.title}", "", *markdown(table), ""]
         file = folder / "report.md"
