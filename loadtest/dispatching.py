@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from sqlalchemy import Engine
 
 from app.classify.estimates import Estimates
 from app.dispatch.mark import Dispatch
-from app.dispatch.publish import Publisher
+from app.dispatch.publish import NOTHING_KNOWN, Publisher
 from app.scheduler.dispatcher import Dispatcher
 from app.scheduler.leader import RENEW_SECONDS, Leader
 from app.scheduler.lines import Lines
@@ -93,7 +93,12 @@ class Nowhere(Publisher):
     def __init__(self) -> None:
         self.sent: list[Dispatch] = []
 
-    def publish(self, dispatches: Sequence[Dispatch], workers: int = 1) -> None:
+    def publish(
+        self,
+        dispatches: Sequence[Dispatch],
+        workers: int = 1,
+        lengths: Mapping[str, float] = NOTHING_KNOWN,
+    ) -> None:
         self.sent.extend(dispatches)
 
     def ping(self) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from datetime import datetime
 
 
-def plain_array(values: Iterable[int | str]) -> str:
-    """Of numbers or ids: nothing in them means anything to the array's parser."""
+def plain_array(values: Iterable[float | str]) -> str:
+    """Of numbers, truth values or ids: nothing in them means anything to the array's parser."""
     return "{" + ",".join(map(str, values)) + "}"
 
 

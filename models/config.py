@@ -23,7 +23,7 @@ class Pool(BaseModel):
     tries: int = Field(ge=1)
     #: Kind of worker the stack starts: prefork for what computes or must be killed.
     concurrency: Literal["gevent", "prefork"] = "gevent"
-    #: References one message may carry; more than one only where jobs end in a moment.
+    #: References one message may carry at most; many only where jobs end in a moment.
     refs_per_message: int = Field(default=1, ge=1)
     #: A run that takes longer is in the wrong pool: counted, not stopped. None: no bound.
     bound_seconds: float | None = Field(default=None, gt=0)

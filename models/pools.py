@@ -18,7 +18,7 @@ BUILT_IN = (
         lease_seconds=10,
         slots=50,
         tries=5,
-        refs_per_message=20,
+        refs_per_message=100,
         bound_seconds=1,
         most_seconds=600,
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from kombu import Connection, Queue
 from kombu.exceptions import KombuError
 
 from app.dispatch.mark import Dispatch
-from app.dispatch.window import packs
+from app.dispatch.window import packs, refs_in_message
 from app.errors import BrokerUnavailable
 from models.pools import POOLS
+
+NOTHING_KNOWN: Mapping[str, float] = {}
 
 
 class Publisher:
@@ -40,13 +42,23 @@ class Publisher:
         #: Queues of slices that this connection has declared.
         self._slices: dict[str, Queue] = {}
 
-    def publish(self, dispatches: Sequence[Dispatch], workers: int = 1) -> None:
-        """Send the references and wait until the broker has confirmed all of them."""
+    def publish(
+        self,
+        dispatches: Sequence[Dispatch],
+        workers: int = 1,
+        lengths: Mapping[str, float] = NOTHING_KNOWN,
+    ) -> None:
+        """Send the references and wait until the broker has confirmed all of them.
+
+        ``lengths`` are the seconds that jobs take by type, as far as they are known.
+        """
         try:
             self._open()
             for group in by_destination(dispatches):
                 pool = POOLS.get(group[0].pool)
-                for pack in packs(group, pool.refs_per_message if pool else 1, workers):
+                most = pool.refs_per_message if pool else 1
+                most = refs_in_message(most, lengths.get(group[0].type))
+                for pack in packs(group, most, workers):
                     self._send(pack)
             self._await_confirms()
         except self._errors() as error:

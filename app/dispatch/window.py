@@ -12,18 +12,26 @@ from typing import TypeVar
 
 #: Work waits at the broker for as long as the scheduler may need to bring more: its turn, the
 #: message and the claim. How long that is depends on the machine and is found out, between
-#: these bounds and from the first one on.
-BRIDGE_SECONDS = 0.1
+#: these bounds and from the first one on: too much for a moment delays a newcomer, too little
+#: leaves slots idle until somebody looks.
+BRIDGE_SECONDS = 0.25
 LEAST_BRIDGE_SECONDS = 0.02
 MOST_BRIDGE_SECONDS = 0.5
 #: Share of busy slots below which more is needed, and above which less may do.
 IDLE_SHARE = 0.85
 BUSY_SHARE = 0.95
+#: Jobs up to this length are supplied by the bridge.
+MOMENT_SECONDS = 0.1
 #: From this length of a job on none has to wait there: the moment until the next one comes is
 #: lost on it. In between the part of a round that waits falls evenly.
 LONG_SECONDS = 10.0
 #: Never more than this many jobs of a pool in flight.
 CEILING = 5000
+#: Slot-seconds of work in one message, about. A message costs as much as some ten jobs that do
+#: nothing, but what is in it is one worker's.
+MESSAGE_SECONDS = 1.0
+#: References of a message while nobody knows how long the jobs take.
+UNKNOWN_REFS = 20
 
 T = TypeVar("T")
 
@@ -41,10 +49,10 @@ def window(slots: int, ended_per_second: float, bridge: float = BRIDGE_SECONDS) 
     if ended_per_second <= 0:  # nothing is known yet
         return min(CEILING, 2 * slots)
     seconds = slots / ended_per_second
-    if seconds <= BRIDGE_SECONDS:
+    if seconds <= MOMENT_SECONDS:
         reserve = ended_per_second * bridge
     else:
-        part = (LONG_SECONDS - seconds) / (LONG_SECONDS - BRIDGE_SECONDS)
+        part = (LONG_SECONDS - seconds) / (LONG_SECONDS - MOMENT_SECONDS)
         reserve = slots * max(0.0, part)
     return min(CEILING, slots + max(1, math.ceil(reserve)))
 
@@ -60,7 +68,7 @@ def next_bridge(bridge: float, busy: int, slots: int) -> float:
     if busy < IDLE_SHARE * slots:
         return min(MOST_BRIDGE_SECONDS, bridge * 2)
     if busy > BUSY_SHARE * slots:
-        return max(LEAST_BRIDGE_SECONDS, bridge * 0.8)
+        return max(LEAST_BRIDGE_SECONDS, bridge * 0.6)
     return bridge
 
 
@@ -72,6 +80,13 @@ def smoothed_rate(rate: float, ended: int, seconds: float) -> float:
     if measured >= rate:
         return measured
     return rate + (measured - rate) * min(1.0, seconds)
+
+
+def refs_in_message(most: int, seconds: float | None) -> int:
+    """References that one message may carry, of jobs that take so long; None: not known yet."""
+    if seconds is None:
+        return min(most, UNKNOWN_REFS)
+    return max(1, min(most, int(MESSAGE_SECONDS / max(seconds, 1e-6))))
 
 
 def packs(items: Sequence[T], most: int, workers: int) -> Iterator[Sequence[T]]:

@@ -166,7 +166,11 @@ class Dispatcher:
             return 0, bool(marked.emptied)
         charged = self._charge(line, marked.dispatches, now, in_slice=piece is not None)
         try:
-            self._publisher.publish(marked.dispatches, piece.workers if piece else pool.workers)
+            self._publisher.publish(
+                marked.dispatches,
+                piece.workers if piece else pool.workers,
+                self._estimates.known(now),
+            )
         except BrokerUnavailable as error:
             self._take_back(line, marked.dispatches, charged, in_slice=piece is not None)
             self._lose_broker(now, error)

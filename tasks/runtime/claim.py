@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import Engine
 
+from models.arrays import plain_array
 from models.pools import lease_interval_sql
 from models.session import connection
 
@@ -46,8 +46,7 @@ class JobRef(NamedTuple):
     lease: int
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """The right to run a job and to write its end, for as long as the lease holds."""
 
     ref: JobRef
@@ -85,13 +84,15 @@ def claim_group(
             CLAIM,
             {
                 "worker": worker,
-                "ids": [ref.id for ref in refs],
-                "leases": [ref.lease for ref in refs],
-                "again": [ref in unanswered for ref in refs],
+                "ids": plain_array([ref.id for ref in refs]),
+                "leases": plain_array([ref.lease for ref in refs]),
+                "again": plain_array([ref in unanswered for ref in refs]),
             },
         ).all()
-    claimed = {
-        JobRef(row[0], row[1]): Claim(JobRef(row[0], row[1]), *row[2:14]) for row in rows if row[14]
-    }
+    claimed = {}
+    for row in rows:
+        if row[14]:
+            ref = JobRef(row[0], row[1])
+            claimed[ref] = Claim(ref, *row[2:14])
     # A message delivered twice into one group gets its job once.
     return [tuple(claimed.pop(ref) for ref in message if ref in claimed) for message in messages]

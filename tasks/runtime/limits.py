@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from gevent import get_hub, getcurrent
+
 from tasks.errors import Stop, TimeLimit
 from tasks.runtime.held import Held
 from tasks.runtime.process import cpu_seconds, data_bytes, is_green, memory_bytes
@@ -52,8 +54,6 @@ class Green:
     __slots__ = ("_armed", "_held", "_loop", "_run", "_timer")
 
     def __init__(self, held: Held) -> None:
-        from gevent import get_hub, getcurrent
-
         self._armed = True
         self._held = held
         self._run = getcurrent()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from models.errors import StateStoreUnavailable
 from models.states import FailureClass, JobStatus
@@ -77,8 +78,7 @@ class Withdrawn:
 Outcome = Succeeded | Failed | Snoozed | Released | HandedBack | Withdrawn
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """What the row becomes."""
 
     status: JobStatus

@@ -7,8 +7,10 @@ watches over greenlets needs the real ones.
 from __future__ import annotations
 
 import resource
+import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -23,6 +25,15 @@ def is_green() -> bool:
     except ImportError:
         return False
     return bool(is_module_patched("socket"))
+
+
+def bounded_semaphore(value: int) -> AbstractContextManager[Any]:
+    """A semaphore for the slots. gevent's own costs half a microsecond, a green one of the library seven."""
+    if is_green():
+        from gevent.lock import BoundedSemaphore
+
+        return BoundedSemaphore(value)
+    return threading.BoundedSemaphore(value)
 
 
 def start_native(act: Callable[..., None], *args: Any) -> None:

@@ -10,11 +10,11 @@ stands.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Engine
 
+from models.arrays import plain_array, text_array
 from models.session import connection
 from tasks.registry import JobType
 from tasks.runtime.claim import JobRef
@@ -82,8 +82,7 @@ CHARGED = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """An ending on its way to the row."""
 
     ref: JobRef
@@ -121,17 +120,17 @@ def settled(group: Sequence[Settlement]) -> dict[str, Any]:
     group = sorted(group, key=lambda settlement: settlement.ref)
     endings = [settlement.ending for settlement in group]
     return {
-        "ids": [settlement.ref.id for settlement in group],
-        "leases": [settlement.ref.lease for settlement in group],
-        "statuses": [ending.status.value for ending in endings],
-        "tries_spent": [ending.tries_spent for ending in endings],
-        "deferrals": [ending.deferrals for ending in endings],
-        "delays": [ending.delay_seconds for ending in endings],
-        "runs": [settlement.run_seconds for settlement in group],
-        "results": [ending.result for ending in endings],
-        "error_classes": [ending.error_class for ending in endings],
-        "error_messages": [ending.error_message for ending in endings],
-        "progress": [settlement.progress for settlement in group],
-        "tokens_in": [settlement.tokens_in for settlement in group],
-        "tokens_out": [settlement.tokens_out for settlement in group],
+        "ids": plain_array([settlement.ref.id for settlement in group]),
+        "leases": plain_array([settlement.ref.lease for settlement in group]),
+        "statuses": plain_array([ending.status.value for ending in endings]),
+        "tries_spent": plain_array([ending.tries_spent for ending in endings]),
+        "deferrals": plain_array([ending.deferrals for ending in endings]),
+        "delays": plain_array([ending.delay_seconds for ending in endings]),
+        "runs": plain_array([settlement.run_seconds for settlement in group]),
+        "results": text_array([ending.result for ending in endings]),
+        "error_classes": text_array([ending.error_class for ending in endings]),
+        "error_messages": text_array([ending.error_message for ending in endings]),
+        "progress": text_array([settlement.progress for settlement in group]),
+        "tokens_in": plain_array([settlement.tokens_in for settlement in group]),
+        "tokens_out": plain_array([settlement.tokens_out for settlement in group]),
     }

@@ -53,9 +53,15 @@ class Tallies:
 
     def add(self, kind: str, name: str, *, total: int = 1, bad: int = 0) -> None:
         """Count something of ``kind`` that happened to ``name``."""
+        self.add_all([((kind, name), (total, bad))])
+
+    def add_all(self, news: Iterable[Count]) -> None:
+        """Count several things at once: every run has some, and a lock is not for nothing."""
         with self._counting:
-            before = self._counts.get((kind, name), (0, 0))
-            self._counts[kind, name] = (before[0] + total, before[1] + bad)
+            counts = self._counts
+            for key, (total, bad) in news:
+                before = counts.get(key)
+                counts[key] = (before[0] + total, before[1] + bad) if before else (total, bad)
 
     def unwritten(self, kind: str, name: str) -> tuple[int, int]:
         """What the table does not have yet."""

@@ -12,7 +12,7 @@ from tasks.registry import JobType
 from tasks.runtime.claim import Claim
 from tasks.runtime.durations import MICROSECONDS, run_name
 from tasks.runtime.outcome import Ending, Failed, Outcome, Succeeded
-from tasks.runtime.tallies import Tallies
+from tasks.runtime.tallies import Count, Tallies
 
 
 def count_run(
@@ -24,26 +24,40 @@ def count_run(
     run_seconds: float,
 ) -> None:
     """Count a run that gave a result or failed; what was put off or handed back is none."""
-    if not isinstance(outcome, Succeeded | Failed):
-        return
+    if isinstance(outcome, Succeeded | Failed):
+        tallies.add_all(counts_of(claim, job_type, outcome, ending, run_seconds))
+
+
+def counts_of(
+    claim: Claim,
+    job_type: JobType | None,
+    outcome: Succeeded | Failed,
+    ending: Ending,
+    run_seconds: float,
+) -> list[Count]:
+    """What the run adds, by kind and name: in all, and the bad ones of them."""
     tenant = str(claim.tenant_id)
-    tallies.add("hour", tenant)
+    counts: list[Count] = [(("hour", tenant), (1, 0))]
     dependency = job_type.dependency if job_type else None
-    if isinstance(outcome, Failed) and outcome.refused:
-        return  # a quota: the dependency is there, and neither good nor bad for its circuit
-    if isinstance(outcome, Failed) and outcome.failure_class is FailureClass.DEPENDENCY:
-        tallies.add("dependency", outcome.dependency or dependency or "?", bad=1)
-        return  # says nothing about the type or the tenant
-    if dependency:
-        tallies.add("dependency", dependency)
     failed = isinstance(outcome, Failed)
-    tallies.add("type", claim.type, bad=int(failed))
+    if isinstance(outcome, Failed):
+        if outcome.refused:
+            return counts  # a quota: the dependency is there, and neither good nor bad
+        if outcome.failure_class is FailureClass.DEPENDENCY:
+            # Says nothing about the type or the tenant.
+            return [*counts, (("dependency", outcome.dependency or dependency or "?"), (1, 1))]
+    if dependency:
+        counts.append((("dependency", dependency), (1, 0)))
     bound = POOLS[claim.pool].bound_seconds
     over = bound is not None and run_seconds > bound
-    tallies.add("violation", claim.type, bad=int(over))
     ran = int(run_seconds * MICROSECONDS)
-    tallies.add("run", run_name(claim.pool, claim.type, ran, over), bad=ran)
+    counts += (
+        (("type", claim.type), (1, int(failed))),
+        (("violation", claim.type), (1, int(over))),
+        (("run", run_name(claim.pool, claim.type, ran, over)), (1, ran)),
+    )
     first = claim.attempt == 0
     retried = failed and ending.status is JobStatus.SCHEDULED
     if first or retried:
-        tallies.add("retry", tenant, total=int(first), bad=int(retried))
+        counts.append((("retry", tenant), (int(first), int(retried))))
+    return counts

@@ -25,13 +25,15 @@ from models.group_commit import GroupCommit
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave
 from models.states import FailureClass, JobStatus
 from tasks.registry import JobType
+from tasks.retry.decision import GOOD_STANDING
 from tasks.runtime.checkpoint import Loaded, Loading, Saved, Saving, load_group, save_group
 from tasks.runtime.claim import Claim, JobRef, claim_group
 from tasks.runtime.closing import close_run, settlement_of, standing_of
 from tasks.runtime.heartbeat import beat, read_cancelled, report
 from tasks.runtime.held import Held
-from tasks.runtime.outcome import Ending, Outcome, Released, plain_text
+from tasks.runtime.outcome import Ending, Outcome, Released, Succeeded, plain_text
 from tasks.runtime.prepare import Prepared
+from tasks.runtime.process import bounded_semaphore
 from tasks.runtime.quotas import Quotas
 from tasks.runtime.rules import Rules, read_rules
 from tasks.runtime.settle import Settlement, settle_group, settle_statement
@@ -70,7 +72,7 @@ class Worker:
         self.told_to_stop: Callable[[], bool] = lambda: False
         #: Whether a drain may take as long as the runs do: they are not to go on elsewhere.
         self.retiring: Callable[[], bool] = lambda: False
-        self.free_slots = threading.BoundedSemaphore(slots)
+        self.free_slots = bounded_semaphore(slots)
         self.rules = Rules()
         self.tallies = Tallies()
         self.quotas = Quotas({one.dependency for one in types.values() if one.dependency})
@@ -124,8 +126,10 @@ class Worker:
     def settle(self, claim: Claim, outcome: Outcome, run_seconds: float) -> None:
         """Write the end of the run behind; the caller goes on at once."""
         job_type = self.types.get(claim.type)
-        unwritten = self.tallies.unwritten("retry", str(claim.tenant_id))
-        standing = standing_of(claim, self.rules, unwritten)
+        standing = GOOD_STANDING
+        if not isinstance(outcome, Succeeded):
+            unwritten = self.tallies.unwritten("retry", str(claim.tenant_id))
+            standing = standing_of(claim, self.rules, unwritten)
         outcome, ending = close_run(claim, outcome, job_type, standing, self._chance)
         count_run(self.tallies, claim, job_type, outcome, ending, run_seconds)
         held = self._held.get(claim.ref)

@@ -12,7 +12,7 @@ from app.admission.admit import admit_group
 from app.admission.submission import Entry, Submission
 from app.classify.estimates import Estimates
 from app.dispatch.mark import Dispatch, mark
-from app.dispatch.publish import Publisher
+from app.dispatch.publish import NOTHING_KNOWN, Publisher
 from app.fairshare import Grant
 from app.scheduler.dispatcher import Dispatcher
 from app.scheduler.leader import Leader
@@ -140,7 +140,12 @@ class FakePublisher(Publisher):
         self.sent: list[Dispatch] = []
         self.away = False
 
-    def publish(self, dispatches: Sequence[Dispatch], workers: int = 1) -> None:
+    def publish(
+        self,
+        dispatches: Sequence[Dispatch],
+        workers: int = 1,
+        lengths: Mapping[str, float] = NOTHING_KNOWN,
+    ) -> None:
         self.ping()
         self.sent.extend(dispatches)
 

@@ -6,13 +6,14 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
 from app.admission import relief as relief_module
 from app.admission.relief import RELIEVE, Relief
 from app.dispatch.mark import Dispatch, mark
+from app.dispatch.publish import NOTHING_KNOWN
 from app.errors import BrokerUnavailable
 from app.fairshare import Grant
 from app.scheduler.leader import LEAD, Leader
@@ -28,7 +29,12 @@ class Broker(FakePublisher):
         super().__init__()
         self.refusing = False
 
-    def publish(self, dispatches: Sequence[Dispatch], workers: int = 1) -> None:
+    def publish(
+        self,
+        dispatches: Sequence[Dispatch],
+        workers: int = 1,
+        lengths: Mapping[str, float] = NOTHING_KNOWN,
+    ) -> None:
         if self.refusing:
             raise BrokerUnavailable
         super().publish(dispatches, workers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
 
@@ -32,7 +31,7 @@ from tasks.runtime.tally import count_run
 ECHO = load_types()["echo"]
 SCORE = load_types()["score_application"]
 CLAIM = Claim(JobRef("id", 1), 7, "echo", "short", 0, 0, 0, 0, None, datetime.now(UTC), {}, None)
-SCORING = replace(CLAIM, type="score_application", pool="medium")
+SCORING = CLAIM._replace(type="score_application", pool="medium")
 
 Counts = dict[tuple[str, str], tuple[int, int]]
 
@@ -59,9 +58,9 @@ def test_a_failure_that_is_retried_uses_the_budget() -> None:
     failed = Failed(FailureClass.APP_ERROR, "no")
     seen = counts(failed)
     assert (seen["type", "echo"], seen["retry", "7"]) == ((1, 1), (1, 1))
-    seen = counts(failed, replace(CLAIM, attempt=1))
+    seen = counts(failed, CLAIM._replace(attempt=1))
     assert seen["retry", "7"] == (0, 1), "only the first run is a first run"
-    seen = counts(failed, replace(CLAIM, attempt=4))
+    seen = counts(failed, CLAIM._replace(attempt=4))
     assert ("retry", "7") not in seen, "the last try: no retry granted"
 
 

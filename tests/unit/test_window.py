@@ -12,8 +12,10 @@ from app.dispatch.window import (
     CEILING,
     LEAST_BRIDGE_SECONDS,
     MOST_BRIDGE_SECONDS,
+    UNKNOWN_REFS,
     next_bridge,
     packs,
+    refs_in_message,
     smoothed_rate,
     window,
 )
@@ -34,8 +36,8 @@ def test_the_window_holds_a_reserve_and_never_more_than_the_ceiling(n: int, rate
 
 
 def test_jobs_of_a_moment_have_a_round_in_reserve_and_long_ones_hardly_any() -> None:
-    assert window(10, 0) == window(10, 10 / 0.1) == 20
-    assert window(50, 50 / 0.01) == 550, "a tenth of a second, however short they are"
+    assert window(10, 0) == window(10, 10 / 0.1, 0.1) == 20
+    assert window(50, 50 / 0.01, 0.1) == 550, "a tenth of a second, however short they are"
     assert window(10, 10 / 1.5) == 19
     assert window(10, 10 / 5) == 16
     assert window(10, 10 / 60) == 11
@@ -64,6 +66,20 @@ def test_jobs_that_never_fill_the_slots_get_half_a_second_and_those_that_do_hard
         idle, busy = next_bridge(idle, 1, 50), next_bridge(busy, 50, 50)
     assert window(50, 3000, idle) == 1550
     assert window(50, 1000, busy) == 70
+
+
+@given(st.integers(1, 500), st.floats(0, 1e6), st.floats(0, 1e6))
+def test_longer_jobs_share_a_message_with_fewer(most: int, a: float, b: float) -> None:
+    shorter, longer = sorted((a, b))
+    assert 1 <= refs_in_message(most, longer) <= refs_in_message(most, shorter) <= most
+
+
+def test_a_message_holds_a_second_of_work_and_twenty_of_the_unknown() -> None:
+    assert refs_in_message(100, 0.001) == refs_in_message(100, 0.01) == 100
+    assert refs_in_message(100, 0.05) == 20
+    assert refs_in_message(100, 3.0) == 1
+    assert refs_in_message(100, None) == UNKNOWN_REFS
+    assert refs_in_message(1, None) == 1
 
 
 @given(st.lists(st.integers()), st.integers(1, 50), st.integers(0, 500))
