@@ -28,7 +28,10 @@ def is_green() -> bool:
 
 
 def bounded_semaphore(value: int) -> AbstractContextManager[Any]:
-    """A semaphore for the slots. gevent's own costs half a microsecond, a green one of the library seven."""
+    """A semaphore for the slots.
+
+    gevent's own costs half a microsecond a turn, the standard library's made green seven.
+    """
     if is_green():
         from gevent.lock import BoundedSemaphore
 

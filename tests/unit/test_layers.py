@@ -30,6 +30,7 @@ PURE = (
     ROOT / "tasks/quota.py",
     ROOT / "app/waits/forecast.py",
     ROOT / "app/waits/reasons.py",
+    ROOT / "loadtest/shapes.py",
     ROOT / "models/slices.py",
     ROOT / "tasks/runtime/durations.py",
 )

@@ -1,0 +1,148 @@
+"""Load by locust, from processes of its own, bounded in time; what they did is read back.
+
+The processes die with the thread that started them. Their output is kept in the folder.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Self
+
+from app.stack.services import tail
+from app.stack.spawn import Child, spawn
+from app.stack.spec import PROJECT_ROOT, ProcessSpec
+from loadtest.fleet import clean_environment
+from loadtest.shapes import Stretch, total_seconds, written
+from loadtest.users.record import Record, read_record
+
+LOCUSTFILE = PROJECT_ROOT / "loadtest" / "locustfile.py"
+#: For a process to start, on a machine that has other things to do.
+START_SECONDS = 30.0
+#: After the last stretch: for answers to come in, and for the record to be written.
+END_SECONDS = 20.0
+POLL_SECONDS = 0.05
+
+
+class GeneratorFailed(RuntimeError):
+    """Locust did not do what it was told; the message ends with the last lines of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to send where."""
+
+    url: str
+    user: Literal["Submitter", "SwarmClient"]
+    #: Arrivals a second for the Submitter, clients for the SwarmClient.
+    stretches: Sequence[Stretch]
+    #: More options of the locustfile, by their names without dashes: ``{"key": "…"}``.
+    options: Mapping[str, str] = field(default_factory=dict)
+    #: Of locust; they share the work evenly.
+    processes: int = 1
+
+    @property
+    def seconds(self) -> float:
+        """How long the load lasts."""
+        return total_seconds(self.stretches)
+
+
+class Generator:
+    """Locust at work on one order, from its creation on. Ended by `finish` or `stop`."""
+
+    def __init__(self, order: Order, folder: Path) -> None:
+        if math.isinf(order.seconds):
+            raise ValueError("an order has an end")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._order = order
+        self._log = folder / "locust.log"
+        self._records = Path(tempfile.mkdtemp(prefix=".record-", dir=folder))
+        self._deadline = time.monotonic() + START_SECONDS + order.seconds + END_SECONDS
+        self._children: list[Child] = []
+        try:
+            for part in range(order.processes):
+                spec = ProcessSpec(f"locust-{part}", (*self._command(part), order.user))
+                self._children.append(spawn(spec, self._environment(), self._log))
+        except BaseException:
+            self.stop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes, for whoever adds up their cost."""
+        return [child.pid for child in self._children]
+
+    def is_over(self) -> bool:
+        """Whether all was sent and answered, or given up."""
+        return all(child.poll() is not None for child in self._children)
+
+    def finish(self, grace_seconds: float = 0.0) -> Record:
+        """Wait for the end, this much longer than usual at most; what became of everything."""
+        try:
+            while not self.is_over():
+                if time.monotonic() > self._deadline + grace_seconds:
+                    raise self._failed("locust did not come to an end")
+                time.sleep(POLL_SECONDS)
+            statuses = [child.poll() for child in self._children]
+            if any(statuses):
+                raise self._failed(f"locust failed with status {max(map(abs_of, statuses))}")
+            record = read_record(self._records)
+            sent = list(record.statuses())
+            if sent and not any(sent):
+                raise self._failed(f"not one of {len(sent)} requests was answered")
+            return record
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End what still runs; the log stays."""
+        for child in self._children:
+            child.stop()
+        shutil.rmtree(self._records, ignore_errors=True)
+
+    def _failed(self, reason: str) -> GeneratorFailed:
+        return GeneratorFailed(
+            f"{self._order.user} against {self._order.url}: {reason}; it says:\n{tail(self._log)}"
+        )
+
+    def _command(self, part: int) -> tuple[str, ...]:
+        order = self._order
+        options = {
+            "host": order.url,
+            "shape": written(order.stretches),
+            "record": str(self._records),
+            "part": str(part),
+            "parts": str(order.processes),
+            "exit-code-on-error": "0",  # failed requests are in the record
+            **order.options,
+        }
+        return (
+            *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE)),
+            *("--headless", "--only-summary"),
+            *(f"--{name}={value}" for name, value in options.items()),
+        )
+
+    def _environment(self) -> dict[str, str]:
+        """Without anything that would configure locust from outside."""
+        return {
+            key: value
+            for key, value in clean_environment().items()
+            if not key.startswith("LOCUST_")
+        }
+
+
+def abs_of(status: int | None) -> int:
+    """An exit status, a signal's number without its sign."""
+    return abs(status or 0)

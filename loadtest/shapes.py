@@ -1,0 +1,185 @@
+"""Shapes of load over time: steps, ramp, spike and soak, as stretches. Pure.
+
+A stretch lasts some seconds, during which a level moves in a straight line from one value to
+another. What the level means is the reader's affair: arrivals a second, or clients at work.
+In text a stretch is ``level:seconds`` or ``from-to:seconds``, joined by commas: ``2:20,0-8:30``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+#: The shapes that `named` knows.
+NAMES = ("steps", "ramp", "spike", "soak")
+NUMBER = r"\d+(?:\.\d+)?"
+STRETCH = re.compile(rf"({NUMBER})(?:-({NUMBER}))?:({NUMBER})")
+
+
+class BadShape(ValueError):
+    """A text that is no shape; the message says what one looks like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """So many seconds, from one level to another."""
+
+    #: May be infinite if the level does not change.
+    seconds: float
+    begin: float
+    end: float
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0:
+            raise BadShape(f"a stretch lasts longer than {self.seconds:g} s")
+        if not (0 <= self.begin < math.inf and 0 <= self.end < math.inf):
+            raise BadShape(f"no level can be {min(self.begin, self.end):g}")
+        if math.isinf(self.seconds) and self.begin != self.end:
+            raise BadShape("a stretch without an end cannot change its level")
+
+    @property
+    def area(self) -> float:
+        """The level added up over the seconds: the arrivals, if the level is a rate."""
+        return 0.0 if self.end == self.begin == 0 else self.seconds * (self.begin + self.end) / 2
+
+    def level(self, second: float) -> float:
+        """The level so far into the stretch."""
+        if self.begin == self.end:
+            return self.begin
+        return self.begin + (self.end - self.begin) * second / self.seconds
+
+    def second(self, area: float) -> float:
+        """When so much has been added up."""
+        slope = (self.end - self.begin) / self.seconds if self.begin != self.end else 0.0
+        # The root that loses no digits when the slope is small.
+        root = math.sqrt(max(0.0, self.begin**2 + 2 * slope * area))
+        if self.begin + root == 0:
+            return 0.0
+        return min(self.seconds, 2 * area / (self.begin + root))
+
+
+def steps(levels: Sequence[float], seconds: float) -> list[Stretch]:
+    """One level after the other, each for so long."""
+    return [Stretch(seconds, level, level) for level in levels]
+
+
+def ramp(begin: float, end: float, seconds: float) -> list[Stretch]:
+    """From one level to another in a straight line."""
+    return [Stretch(seconds, begin, end)]
+
+
+def spike(base: float, peak: float, calm_seconds: float, peak_seconds: float) -> list[Stretch]:
+    """Calm, then at once a peak, then calm again."""
+    return [
+        Stretch(calm_seconds, base, base),
+        Stretch(peak_seconds, peak, peak),
+        Stretch(calm_seconds, base, base),
+    ]
+
+
+def soak(level: float, seconds: float) -> list[Stretch]:
+    """The same level for a long time."""
+    return [Stretch(seconds, level, level)]
+
+
+def forever(level: float) -> list[Stretch]:
+    """The same level until somebody stops it."""
+    return [Stretch(math.inf, level, level)]
+
+
+def named(name: str, level: float) -> list[Stretch]:
+    """A shape by its name, up to this level, as one would try it by hand."""
+    match name:
+        case "steps":
+            return steps([level * share for share in (0.25, 0.5, 0.75, 1.0)], 30)
+        case "ramp":
+            return ramp(0, level, 120)
+        case "spike":
+            return spike(level / 5, level, 45, 15)
+        case "soak":
+            return soak(0.7 * level, 1800)
+    raise BadShape(f"no shape is called {name!r}, only {', '.join(NAMES)}")
+
+
+def parse(text: str) -> list[Stretch]:
+    """The stretches of a text such as ``2:20,0-8:30``."""
+    return [parse_stretch(part.strip()) for part in text.split(",")]
+
+
+def parse_stretch(part: str) -> Stretch:
+    """One stretch."""
+    found = STRETCH.fullmatch(part)
+    if found is None:
+        raise BadShape(
+            f"{part!r} is no stretch: level:seconds or from-to:seconds, as in 2:20,0-8:30; "
+            f"by hand also {', '.join(NAMES)}"
+        )
+    begin, end, seconds = found.groups()
+    return Stretch(float(seconds), float(begin), float(end or begin))
+
+
+def written(stretches: Sequence[Stretch]) -> str:
+    """The text that `parse` reads."""
+    return ",".join(
+        f"{digits(each.begin)}:{digits(each.seconds)}"
+        if each.begin == each.end
+        else f"{digits(each.begin)}-{digits(each.end)}:{digits(each.seconds)}"
+        for each in stretches
+    )
+
+
+def digits(number: float) -> str:
+    """A number with all its digits and no exponent, whose minus would look like a ramp's."""
+    if math.isinf(number):
+        raise BadShape("a shape without an end has no text")
+    text = format(Decimal(repr(float(number))), "f")
+    return text.removesuffix(".0")
+
+
+def total_seconds(stretches: Sequence[Stretch]) -> float:
+    """How long they last together."""
+    return math.fsum(each.seconds for each in stretches)
+
+
+def highest(stretches: Sequence[Stretch]) -> float:
+    """The highest level of all."""
+    return max((max(each.begin, each.end) for each in stretches), default=0.0)
+
+
+def level_at(stretches: Sequence[Stretch], second: float) -> float:
+    """The level at a moment; where one stretch ends, the next one's. 0 outside all of them."""
+    if second < 0:
+        return 0.0
+    for each in stretches:
+        if second < each.seconds:
+            return each.level(second)
+        second -= each.seconds
+    return 0.0
+
+
+def share(level: float, part: int, parts: int) -> int:
+    """One part's whole number of a level; all parts together are exactly the level, rounded."""
+    whole = round(level)
+    return whole // parts + (part < whole % parts)
+
+
+def arrival_times(stretches: Sequence[Stretch]) -> Iterator[float]:
+    """When each arrival is due, in seconds from the beginning, if the level is a rate.
+
+    The arrivals of a steady rate lie in the middle of equal parts, so that their count is the
+    area, rounded, and none is due at the very end.
+    """
+    began = 0.0
+    #: What the next arrival lacks.
+    lacking = 0.5
+    for each in stretches:
+        area = each.area
+        number = 0
+        while lacking + number <= area:
+            yield began + each.second(lacking + number)
+            number += 1
+        lacking += number - area
+        began += each.seconds

@@ -1,0 +1,201 @@
+"""Submissions by a clock of intended starts, whether or not the earlier ones were answered.
+
+All submitters of a process share the clock: whoever is free takes the next start, waits for it
+and sends. Latency counts from the *intended* start, so a server that stalls cannot hide the
+requests that should have started meanwhile: late or unsent, they are in the record.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gevent
+from gevent.event import Event
+from locust import User, task
+from locust.exception import StopUser
+
+from loadtest.http_bytes import Request, applications
+from loadtest.shapes import Stretch, forever, parse, total_seconds
+from loadtest.users.clock import ArrivalClock
+from loadtest.users.record import Arrival, write_arrivals
+from loadtest.users.wire import Answer, Target, Wire
+
+#: How long answers may come in after the last start.
+GRACE_SECONDS = 5.0
+#: From the start of a run to its first arrival, for the submitters to be there.
+LEAD_SECONDS = 0.2
+EXPECTED = (200, 201, 202)
+WORDS = ("kept", "systems", "running", "through", "quiet", "nights", "and", "loud", "mornings")
+
+
+class Round:
+    """What the submitters of a process share during one run."""
+
+    def __init__(
+        self,
+        stretches: Sequence[Stretch],
+        target: Target,
+        payloads: Iterator[bytes],
+        *,
+        begin_at: float,
+        part: int = 0,
+        parts: int = 1,
+    ) -> None:
+        self._offset = time.time() - time.perf_counter()
+        self._payloads = payloads
+        self._idle: list[Wire] = []
+        self._target = target
+        #: Starts that were taken and have no answer yet.
+        self._open = 0
+        self._begin = begin_at - self._offset
+        self._seconds = total_seconds(stretches)
+        self.clock = ArrivalClock(stretches, self._begin, part, parts)
+        self.arrivals: list[Arrival] = []
+        #: Set when every arrival of the clock has been answered or lost.
+        self.over = Event()
+
+    def take(self) -> float | None:
+        """The next intended start, by `time.perf_counter`."""
+        due = self.clock.take()
+        if due is not None:
+            self._open += 1
+        elif not self._open:
+            self.over.set()
+        return due
+
+    def send(self, name: str, due: float, fire: Callable[..., Any]) -> Answer:
+        """One submission, on the connection that rested least."""
+        wire = self._idle.pop() if self._idle else Wire(self._target, fire)
+        try:
+            return wire.ask(name, next(self._payloads), EXPECTED, since=due)
+        finally:
+            self._idle.append(wire)
+
+    def note(self, due: float, answer: Answer | None) -> None:
+        """What became of a start that was taken; one still to come when all ended never was."""
+        self._open -= 1
+        if answer is not None or due <= time.perf_counter():
+            self.arrivals.append(self._arrival(due, answer))
+        if self.clock.is_over and not self._open:
+            self.over.set()
+
+    def await_end(self) -> None:
+        """Until all were answered, or the grace is over."""
+        left = self._begin + self._seconds + GRACE_SECONDS - time.perf_counter()
+        self.over.wait(max(0.0, left))
+
+    def give_up(self) -> None:
+        """All hands have stopped: what was due and nobody came to send got no answer."""
+        for due in self.clock.missed(time.perf_counter()):
+            self.arrivals.append(self._arrival(due, None))
+        for wire in self._idle:
+            wire.close()
+
+    def _arrival(self, due: float, answer: Answer | None) -> Arrival:
+        if answer is None:
+            return Arrival(due + self._offset, time.perf_counter() - due, 0, "")
+        accepted = answer.status in EXPECTED
+        return Arrival(
+            due + self._offset,
+            answer.seconds,
+            answer.status,
+            id_of(answer.response.body) if accepted else "",
+        )
+
+
+class Submitter(User):
+    """One hand of many that send by the clock."""
+
+    #: The run of this process.
+    round: ClassVar[Round | None] = None
+    name: ClassVar[str] = "/applications"
+
+    @task
+    def submit(self) -> None:
+        """Take the next start, wait for it, send."""
+        shared = self.round
+        due = shared.take() if shared is not None else None
+        if shared is None or due is None:
+            raise StopUser
+        answer = None
+        try:
+            while (wait := due - time.perf_counter()) > 0:
+                gevent.sleep(wait)
+            answer = shared.send(self.name, due, self.environment.events.request.fire)
+        finally:
+            shared.note(due, answer)
+
+
+def id_of(body: bytes) -> str:
+    """The id in an accepting answer."""
+    try:
+        return str(json.loads(body)["id"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def begin_round(environment: Any) -> None:
+    """The clock of this process starts; at its end the runner hears of it."""
+    options = environment.parsed_options
+    target = Target(environment.host, options.key)
+    stretches = parse(options.arrivals) if options.arrivals else forever(options.rate)
+    Submitter.name = options.path
+    shared = Submitter.round = Round(
+        stretches,
+        target,
+        map(target.payload, submissions(options.path, options.letter_bytes)),
+        begin_at=options.begin_at or time.time() + LEAD_SECONDS,
+        part=options.part,
+        parts=options.parts,
+    )
+    if options.arrivals:
+        gevent.spawn(tell_end, environment, shared)
+
+
+def tell_end(environment: Any, shared: Round) -> None:
+    """Whoever runs this ends the run when all of its processes say so."""
+    shared.await_end()
+    if Submitter.round is shared:
+        environment.runner.send_message("arrivals_over")
+
+
+def end_round(environment: Any) -> None:
+    """Nothing more is sent; the record is written if somebody wants it."""
+    shared, Submitter.round = Submitter.round, None
+    if shared is None:
+        return
+    shared.give_up()
+    if environment.parsed_options.record:
+        write_arrivals(Path(environment.parsed_options.record), shared.arrivals)
+
+
+def submissions(path: str, letter_bytes: str) -> Iterator[Request]:
+    """Applications without end, with letters of random length if a range of it is given."""
+    if not letter_bytes:
+        yield from itertools.cycle(
+            Request("POST", path, body=each.body) for each in applications(500, prefix="Arrival")
+        )
+    shortest, _, longest = letter_bytes.partition("-")
+    low, high = int(shortest), int(longest or shortest)
+    chance = random.Random()
+    # One long text, of which each letter is a part: cheap, and no two compress alike.
+    text = " ".join(
+        f"{chance.choice(WORDS)} {chance.randrange(10**6)}" for _ in range(9 + high // 6)
+    )
+    for number in itertools.count():
+        # Even in powers: many small ones, some large ones, as letters are.
+        length = round(math.exp(chance.uniform(math.log(max(1, low)), math.log(max(1, high)))))
+        start = chance.randrange(len(text) - length + 1)
+        body = {
+            "candidate": f"Arrival {number}",
+            "role": ("engineer", "designer", "analyst", "general")[number % 4],
+            "payload": {"years": number % 30, "letter": text[start : start + length]},
+        }
+        yield Request("POST", path, body=json.dumps(body))
