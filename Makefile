@@ -2,14 +2,14 @@
 # line: make up PORT=9000 WORKERS_MEDIUM=4 BROKER=filesystem FAIRLINE_HOME=.run-b
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status demo test test-unit lint bench bench-dispatch chaos clean venv venv-dev broker
+.PHONY: help up down status demo test test-unit lint bench bench-dispatch lab chaos clean venv venv-dev broker
 
 FAIRLINE_HOME ?= .run
 PY := .venv/bin/python
 BOOTSTRAP := sh app/stack/bootstrap.sh
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { sub("%", "NAME", $$1); printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  up takes PORT, FLOWER_PORT, FAIRLINE_HOME, API_WORKERS, SCHEDULERS,"
 	@echo "  WORKERS_SHORT, WORKERS_MEDIUM, WORKERS_LONG, BROKER=auto|rabbitmq|filesystem,"
@@ -44,6 +44,12 @@ bench: venv-dev ## compare throughput with a plain Celery baseline
 
 bench-dispatch: venv-dev ## what a dispatch costs with up to a million waiting jobs; QUICK=1 looks at less
 	$(PY) -m loadtest.dispatching $(if $(QUICK),--quick)
+
+lab: venv-dev broker ## run every experiment of the load lab; QUICK=1 in ten minutes
+	$(PY) -m loadtest.lab $(if $(QUICK),--quick)
+
+lab-%: venv-dev broker ## run one of them: knee, scaling, pool, swarm, peers, soak; QUICK=1 is shorter
+	$(PY) -m loadtest.lab $(if $(QUICK),--quick) $*
 
 chaos: venv-dev broker ## hurt a stack of its own for MINUTES=2 under load; SEED=… repeats a run
 	$(PY) -m loadtest.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED))

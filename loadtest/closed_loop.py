@@ -2,7 +2,7 @@
 
 Runs as a process of its own and costs little: one thread, one epoll, request bytes built
 beforehand. It answers "how much can the server take"; latency under a given arrival rate is
-`loadtest.open_loop`'s question.
+`loadtest.users.submitter`'s question.
 """
 
 from __future__ import annotations

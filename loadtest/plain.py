@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 
 from celery import Celery
@@ -11,29 +12,38 @@ from sqlalchemy import Engine, create_engine, insert
 from app.stack.programs import command
 from loadtest.baselines.plain_celery import store
 from loadtest.fairline import free_port
-from loadtest.fleet import Fleet
+from loadtest.fleet import Fleet, NotReady
 
 PACKAGE = "loadtest.baselines.plain_celery"
 SLOTS = 10
 #: As in the baseline's own module, which needs its environment to be imported.
-QUEUE = "plain"
 TASK = "plain.score"
 
 
 class PlainCelery:
     """One baseline on the fleet's services."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, *, name: str = "plain", **settings: str) -> None:
+        """``name`` is its database and its queue; ``settings`` are more variables, without their
+        prefix."""
         self.fleet = fleet
+        self.name = name
         self.port = free_port()
-        fleet.postgres.service.create_database("plain")
+        fleet.postgres.service.create_database(name)
         self.env = {
-            "PLAIN_DATABASE_URL": fleet.postgres.service.url("plain"),
+            "PLAIN_DATABASE_URL": fleet.postgres.service.url(name),
             "PLAIN_BROKER_URL": fleet.rabbitmq.service.url(),
+            "PLAIN_QUEUE": name,
+            **prefixed(settings),
         }
         engine = self.engine()
         store.metadata.create_all(engine)
         engine.dispose()
+
+    @property
+    def url(self) -> str:
+        """Where its front door is."""
+        return f"http://127.0.0.1:{self.port}"
 
     def start_web(self) -> None:
         """Two gunicorn workers, answering."""
@@ -46,20 +56,38 @@ class PlainCelery:
             ),
             self.env,
         )
-        self.fleet.await_answer("plain-web", f"http://127.0.0.1:{self.port}/empty")
+        self.fleet.await_answer("plain-web", f"{self.url}/empty")
 
-    def start_worker(self) -> None:
-        """One gevent worker."""
+    def start_worker(self, number: int = 1, **settings: str) -> str:
+        """One gevent worker, with settings of its own; its name."""
+        name = "plain-worker" if number == 1 else f"plain-worker-{number}"
         self.fleet.start(
-            "plain-worker",
+            name,
             command(
                 *("celery", "-A", f"{PACKAGE}.tasks", "worker"),
                 *("-P", "gevent", "-c", str(SLOTS)),
-                *("-n", "plain@%h", "--without-gossip", "--without-mingle"),
+                *("-n", f"{self.name}{number}@%h", "--without-gossip", "--without-mingle"),
                 "--loglevel=warning",
             ),
-            self.env,
+            {**self.env, **prefixed(settings)},
         )
+        return name
+
+    def await_workers(self, count: int, seconds: float = 30.0) -> None:
+        """Wait until so many workers take tasks from the queue."""
+        deadline = time.monotonic() + seconds
+        while (found := self._consumers()) < count:
+            if time.monotonic() > deadline:
+                raise NotReady(f"{found} of {count} workers of {self.name}")
+            time.sleep(0.1)
+
+    def _consumers(self) -> int:
+        with Celery(broker=self.env["PLAIN_BROKER_URL"]) as celery, celery.connection() as taken:
+            try:
+                answer = taken.default_channel.queue_declare(self.name, passive=True)
+            except taken.channel_errors:
+                return 0  # the first worker declares it
+        return int(answer.consumer_count)
 
     def queue_tasks(self, count: int, role: str) -> None:
         """Rows, and a task for each in the broker, before any worker runs."""
@@ -75,7 +103,7 @@ class PlainCelery:
             Celery(broker=self.env["PLAIN_BROKER_URL"]) as celery,
             celery.pool.acquire() as taken,
         ):
-            queue = Queue(QUEUE, Exchange(QUEUE), routing_key=QUEUE)
+            queue = Queue(self.name, Exchange(self.name), routing_key=self.name)
             queue(taken.default_channel).declare()
             producer = celery.amqp.Producer(taken, auto_declare=False)
             for application_id in ids:
@@ -87,8 +115,23 @@ class PlainCelery:
             Celery(broker=self.env["PLAIN_BROKER_URL"]) as celery,
             celery.pool.acquire() as taken,
         ):
-            taken.default_channel.queue_purge(QUEUE)
+            taken.default_channel.queue_purge(self.name)
+
+    def remove_queue(self) -> None:
+        """Drop the queue with its tasks, those of killed workers included; workers make it anew."""
+        with Celery(broker=self.env["PLAIN_BROKER_URL"]) as celery, celery.connection() as taken:
+            taken.default_channel.queue_delete(self.name)
+
+    def remove(self) -> None:
+        """Leave neither tasks nor rows behind in the services. Stop its processes first."""
+        self.remove_queue()
+        self.fleet.postgres.service.drop_database(self.name)
 
     def engine(self) -> Engine:
         """A way to the rows."""
         return create_engine(self.env["PLAIN_DATABASE_URL"])
+
+
+def prefixed(settings: dict[str, str]) -> dict[str, str]:
+    """Settings as the baseline's environment spells them."""
+    return {f"PLAIN_{key.upper()}": value for key, value in settings.items()}

@@ -1,12 +1,10 @@
-"""Who waits for a database connection: ``fairline_db_pool`` of every process, once a second."""
+"""Who waits for a database connection: ``fairline_db_pool`` of every process."""
 
 from __future__ import annotations
 
 import re
 import time
 import urllib.request
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 SAMPLE = re.compile(r'^fairline_db_pool\{process="([^"]+)",state="(\w+)"\} ([0-9.]+)', re.M)
@@ -31,18 +29,3 @@ def read_pools(url: str) -> PoolReading:
     for process, state, value in SAMPLE.findall(text):
         values[state][process] = int(float(value))
     return PoolReading(time.time(), values["waiting"], values["size"])
-
-
-def watch_pools(url: str, over: Callable[[], bool]) -> list[PoolReading]:
-    """A reading a second until `over`."""
-    readings = []
-    while not over():
-        with suppress(OSError):
-            readings.append(read_pools(url))
-        time.sleep(1.0)
-    return readings
-
-
-def most_waiters(readings: list[PoolReading]) -> int:
-    """The most that any process saw at any time."""
-    return max((max(r.waiting.values(), default=0) for r in readings), default=0)

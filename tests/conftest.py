@@ -9,6 +9,7 @@ import pytest
 
 #: The longest first; each takes half a minute and more.
 LONGEST = (
+    "test_lab.py",
     "test_kills.py",
     "test_stack.py",
     "test_failures.py",

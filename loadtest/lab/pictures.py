@@ -21,11 +21,12 @@ def picture(
 ) -> Iterator[Any]:
     """Axes to draw on, one or an array of them; written as PNG when the block ends."""
     import matplotlib as mpl
+    from cycler import cycler
 
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
-    style = {
+    style: Any = {
         "font.family": "sans-serif",
         "font.size": 10,
         "axes.spines.top": False,
@@ -35,7 +36,7 @@ def picture(
         "axes.axisbelow": True,
         "grid.color": "#e5e7eb",
         "grid.linewidth": 0.8,
-        "axes.prop_cycle": mpl.cycler(color=COLOURS),
+        "axes.prop_cycle": cycler(color=COLOURS),
         "axes.titlelocation": "left",
         "axes.titlesize": 11,
         "legend.frameon": False,

@@ -55,7 +55,12 @@ class Sampler:
                 # A server that is being started or killed is part of some experiments.
                 self.missed += 1
             else:
-                row = {"step": self._step, "second": number, "at": round(time.time(), 3), **read}
+                row: Row = {
+                    "step": self._step,
+                    "second": number,
+                    "at": round(time.time(), 3),
+                    **read,
+                }
                 self.rows.append(row)
                 self._all.append(row)
                 self._tell(in_words(read))

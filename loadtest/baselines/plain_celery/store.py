@@ -1,4 +1,4 @@
-"""The baseline's state: one table, one SQLAlchemy pool of 20."""
+"""The baseline's state: one table, one SQLAlchemy pool a process, of 20 unless told otherwise."""
 
 from __future__ import annotations
 
@@ -20,8 +20,13 @@ from sqlalchemy import (
     create_engine,
     func,
 )
+from sqlalchemy.pool import QueuePool
 
-POOL_SIZE = 20
+from loadtest.baselines.plain_celery.watched_pool import watch_in
+
+POOL_SIZE = int(os.environ.get("PLAIN_POOL_SIZE", "20"))
+#: Where each process says who waits for its pool; nobody is told unless it is set.
+POOL_FOLDER = os.environ.get("PLAIN_POOL_FOLDER")
 
 metadata = MetaData()
 applications = Table(
@@ -41,7 +46,12 @@ def open_engine() -> Engine:
     """The process's engine; green if the process is."""
     if is_module_patched("socket"):
         psycopg2.extensions.set_wait_callback(wait_green)
-    return create_engine(os.environ["PLAIN_DATABASE_URL"], pool_size=POOL_SIZE, max_overflow=0)
+    return create_engine(
+        os.environ["PLAIN_DATABASE_URL"],
+        poolclass=watch_in(POOL_FOLDER) if POOL_FOLDER else QueuePool,
+        pool_size=POOL_SIZE,
+        max_overflow=0,
+    )
 
 
 def wait_green(connection: psycopg2.extensions.connection) -> None:

@@ -1,0 +1,116 @@
+"""Every experiment of the load lab in miniature: it runs, counts right and leaves its files.
+
+Seconds of load on a machine with other things to do say nothing about speed, so of all bars only
+those are held that allow nothing at all: jobs lost, submissions refused, waiters for a connection.
+"""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.stack.postgres import EmbeddedPostgres
+from app.stack.rabbitmq import EmbeddedRabbitMQ
+from app.stack.services import running
+from loadtest.fleet import Fleet
+from loadtest.lab.catalogue import NAMES, experiment
+from loadtest.lab.experiment import Desk, Size
+from loadtest.lab.knee.plan import PLANS as STAIRCASES
+from loadtest.lab.sampling import write_csv
+from loadtest.lab.scaling.counts import PLANS as SCALES
+from tests.acceptance.conftest import need_rabbitmq
+
+#: Some start a dozen processes, which on a busy machine takes its time.
+pytestmark = pytest.mark.timeout(300)
+
+PNG = b"\x89PNG\r\n\x1a\n"
+PNG_END = b"IEND\xaeB`\x82"
+
+
+@pytest.fixture(scope="module")
+def lab_fleet() -> Iterator[Fleet]:
+    """One PostgreSQL and one RabbitMQ for all experiments, one after the other."""
+    need_rabbitmq()
+    with tempfile.TemporaryDirectory(prefix="fairline-lab-") as folder:
+        home = Path(folder)
+        with (
+            running(EmbeddedPostgres(home), home / "logs") as postgres,
+            running(EmbeddedRabbitMQ(home), home / "logs") as rabbitmq,
+        ):
+            started = Fleet(home, postgres, rabbitmq)
+            yield started
+            started.stop()
+
+
+def knee_is_right(data: Mapping[str, Any]) -> None:
+    plan = STAIRCASES[Size.MINI]
+    assert [step["jobs"] for step in data["steps"]] == [
+        rate * plan.step_seconds for rate in plan.rates
+    ]
+    assert data["submitted"] == sum(stretch.area for stretch in plan.stretches)
+    assert data["steps"][-1]["depth"] > data["steps"][0]["depth"], "the last is beyond the knee"
+
+
+def scaling_is_right(data: Mapping[str, Any]) -> None:
+    plan = SCALES[Size.MINI]
+    assert [count["workers"] for count in data["counts"]] == list(plan.workers)
+    assert all(count["per_second"] > 0 for count in data["counts"])
+    assert data["submitted"] == plan.jobs
+
+
+def pool_is_right(data: Mapping[str, Any]) -> None:
+    small, large, fairline = data["sides"]
+    assert small["connections_a_worker"] < large["connections_a_worker"]
+    assert fairline["connections_a_worker"] == 2
+    assert small["submitted"] == large["submitted"] == fairline["submitted"] > 0
+    assert fairline["scored"] == fairline["submitted"]
+
+
+def soak_is_right(data: Mapping[str, Any]) -> None:
+    assert data["scored"] == round(data["seconds"] * data["per_second"])
+
+
+#: What an experiment must have counted, on top of what holds for all.
+RIGHT: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
+    "knee": knee_is_right,
+    "scaling": scaling_is_right,
+    "pool": pool_is_right,
+    "soak": soak_is_right,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_miniature_of_the_experiment_counts_right_and_leaves_its_files(
+    lab_fleet: Fleet, tmp_path: Path, name: str
+) -> None:
+    chosen = experiment(name)
+    steps: list[str] = []
+    desk = Desk(lab_fleet, tmp_path, Size.MINI, on_step=steps.append)
+
+    report = chosen.run(desk)
+
+    assert lab_fleet.children == {}, "whatever it started was ended"
+    assert (report.name, report.title) == (name, chosen.title)
+    none_allowed = [bar for bar in report.bars if bar.relation == "<=" and bar.required == 0]
+    assert none_allowed
+    assert [bar for bar in none_allowed if not bar.passed] == []
+    RIGHT.get(name, dict)(report.data)
+
+    page = report.write(tmp_path).read_text()
+    assert report.pictures and report.tables
+    assert report.findings and all(finding in page for finding in report.findings)
+    for picture in report.pictures:
+        drawn = (tmp_path / picture.file).read_bytes()
+        assert drawn.startswith(PNG) and drawn.endswith(PNG_END)
+        assert f"![{picture.caption}]({picture.file})" in page
+
+    assert len(steps) >= 2
+    write_csv(tmp_path / "seconds.csv", desk.seconds)
+    with (tmp_path / "seconds.csv").open(newline="") as opened:
+        rows = list(csv.DictReader(opened))
+    assert rows and all(row["step"] and row["second"] and row["at"] for row in rows)
