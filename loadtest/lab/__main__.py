@@ -43,7 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.list:
         for each in chosen:
             minutes = each.seconds(size) / 60
-            console.print(f"{each.name:<9}{minutes:>5.1f} min  {each.question}", highlight=False)
+            console.print(
+                f"{each.name:<9}{minutes:>5.1f} min  {each.question}",
+                highlight=False,
+                soft_wrap=True,
+            )
         return 0
     reports = [run(each, size, console) for each in chosen]
     console.print(f"all of them side by side: {write_summary(RESULTS)}")
