@@ -1,0 +1,193 @@
+"""The libraries that Fairline is held against, each as its own documentation recommends.
+
+Numbers of processes and slots were chosen among the few named below, in short trials in turns on a
+busy machine: clear differences decided, the others are a matter of taste.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from kombu import Connection
+from procrastinate.schema import SchemaManager
+
+from loadtest.fleet import Fleet
+from loadtest.http_bytes import Request, applications
+from loadtest.lab.peers.contender import Contender, Counter, Rows, ends_in
+from loadtest.plain import PlainCelery
+
+CELERY = "loadtest.baselines.plain_celery.batch"
+DRAMATIQ = "loadtest.baselines.dramatiq_app"
+PROCRASTINATE = "loadtest.baselines.procrastinate_app"
+
+SETTLED = "SELECT count(*) FROM applications WHERE finished_at IS NOT NULL"
+SUCCEEDED = """
+    SELECT count(*) FROM procrastinate_jobs
+    WHERE status = 'succeeded' AND left(task_name, 5) = 'peer.'
+"""
+
+
+def as_jobs(count: int = 500) -> list[Request]:
+    """The applications of the other front doors as payloads of jobs."""
+    bodies = (json.loads(each.body) for each in applications(count))
+    jobs = ({"type": "peer.noop", "payload": body} for body in bodies)
+    return [Request("POST", "/jobs", body=json.dumps(job)) for job in jobs]
+
+
+class Celery(Contender):
+    """Flask, SQLAlchemy and Celery: a row, a commit and a confirmed message a job."""
+
+    name = "plain Celery"
+    key = "celery"
+    tuning = (
+        "one gevent worker with 50 slots, acks_late, prefetch of 4 a slot, broker_heartbeat 0, "
+        "publisher confirms, 20 database connections a process"
+    )
+
+    # Tried with no-op tasks: gevent with 10 and 50 slots and prefork with 2 are alike. With 10-ms
+    # tasks prefork does half of what gevent does. A second process was no faster end to end.
+    processes, pool, slots = 1, "gevent", 50
+
+    def __init__(self, fleet: Fleet, *, acks_late: bool = True) -> None:
+        if not acks_late:
+            self.name, self.key = "plain Celery, its default", "celery-early"
+        super().__init__(fleet)
+        self._plain = PlainCelery(fleet, name=f"peers_{self.key}")
+        self.env |= self._plain.env | ({} if acks_late else {"PEER_ACKS": "early"})
+        self._rows = Rows(self.env["PLAIN_DATABASE_URL"])
+
+    @property
+    def singles(self) -> Sequence[Request]:
+        return applications(500)
+
+    def open(self) -> None:
+        self.start_web(f"{CELERY}:create_app()")
+
+    def work(self) -> None:
+        for number in range(1, self.processes + 1):
+            self.start_worker(
+                *("celery", "-A", CELERY, "worker", "-P", self.pool, "-c", str(self.slots)),
+                *("-n", f"{self.key}{number}@%h", "--without-gossip", "--without-mingle"),
+                "--loglevel=warning",
+                number=number,
+            )
+
+    def count_from_now(self) -> Counter:
+        return self._rows.count_from_now(SETTLED)
+
+    def forget(self) -> None:
+        self._plain.empty_queue()
+        self._rows.run("TRUNCATE applications")
+
+    def remove(self) -> None:
+        self._rows.close()
+        self._plain.remove()
+
+
+class Dramatiq(Contender):
+    """Flask and Dramatiq: a persistent message a job, no row."""
+
+    name = "Dramatiq"
+    key = "dramatiq"
+    tuning = (
+        "2 processes of 8 threads, its default middleware and prefetch; messages persistent, "
+        "but sent without the broker's confirm, which is its default"
+    )
+
+    # Dramatiq's own defaults on two cores. One process drains less than half as fast; 16 threads
+    # are no faster.
+    processes, threads = 2, 8
+
+    def __init__(self, fleet: Fleet, *, confirm: bool = False) -> None:
+        if confirm:
+            self.name = "Dramatiq, confirmed"
+            self.key = "dramatiq-confirmed"
+            self.tuning = "as before, with confirm_delivery: the broker answers for each message"
+        super().__init__(fleet)
+        self.env |= {
+            # pika takes what follows the port for the name of a virtual host.
+            "PEER_BROKER_URL": fleet.rabbitmq.service.url().rstrip("/"),
+            "PEER_QUEUE": self.key,
+            "PEER_CONFIRM": "1" if confirm else "0",
+        }
+
+    @property
+    def singles(self) -> Sequence[Request]:
+        return as_jobs()
+
+    def open(self) -> None:
+        self.start_web(f"{DRAMATIQ}.web:create_app()")
+
+    def work(self) -> None:
+        self.start_worker(
+            *("dramatiq", f"{DRAMATIQ}.tasks"),
+            *("--processes", str(self.processes), "--threads", str(self.threads)),
+        )
+
+    def count_from_now(self) -> Counter:
+        return ends_in(self.witness)
+
+    def forget(self) -> None:
+        with Connection(self.fleet.rabbitmq.service.url()) as taken:
+            taken.default_channel.queue_purge(self.key)
+
+    def remove(self) -> None:
+        with Connection(self.fleet.rabbitmq.service.url()) as taken:
+            for suffix in ("", ".DQ", ".XQ"):
+                taken.default_channel.queue_delete(self.key + suffix)
+
+
+class Procrastinate(Contender):
+    """Flask and Procrastinate: a row a job, taken one by one."""
+
+    name = "Procrastinate"
+    key = "procrastinate"
+    tuning = (
+        "2 worker processes of 10 coroutines with up to 20 database connections each, woken by "
+        "NOTIFY; psycopg with its C speed-ups"
+    )
+
+    # One process with 10 coroutines is slower; 30 coroutines, in one process or two, are no
+    # clear gain.
+    processes, slots = 2, 10
+
+    def __init__(self, fleet: Fleet, *, retry_stalled: bool = False) -> None:
+        if retry_stalled:
+            self.name, self.key = "Procrastinate, stalled jobs retried", "procrastinate-retry"
+        super().__init__(fleet)
+        self._database = f"peers_{self.key}"
+        fleet.postgres.service.create_database(self._database)
+        url = fleet.postgres.service.url(self._database)
+        self.env |= {
+            "PEER_DATABASE_URL": url.replace("+psycopg2", ""),
+            "PEER_RETRY_STALLED": "1" if retry_stalled else "0",
+            "PROCRASTINATE_APP": f"{PROCRASTINATE}.tasks.app",
+        }
+        self._rows = Rows(url)
+        self._rows.run(SchemaManager.get_schema())
+
+    @property
+    def singles(self) -> Sequence[Request]:
+        return as_jobs()
+
+    def open(self) -> None:
+        self.start_web(f"{PROCRASTINATE}.web:create_app()")
+
+    def work(self) -> None:
+        for number in range(1, self.processes + 1):
+            self.start_worker(
+                *("procrastinate", "--log-level", "warning", "worker"),
+                *("--concurrency", str(self.slots), "--name", f"worker{number}"),
+                number=number,
+            )
+
+    def count_from_now(self) -> Counter:
+        return self._rows.count_from_now(SUCCEEDED)
+
+    def forget(self) -> None:
+        self._rows.run("TRUNCATE procrastinate_jobs CASCADE")
+
+    def remove(self) -> None:
+        self._rows.close()
+        self.fleet.postgres.service.drop_database(self._database)
