@@ -14,7 +14,8 @@ _settings = settings()
 
 bind = f"{_settings.host}:{_settings.port}"
 workers = _settings.api_workers
-worker_class = "gevent"
+# gunicorn's "gevent" with a short way for plain requests.
+worker_class = "app.api.server.LeanWorker"
 worker_connections = 10_000
 backlog = 4096
 # Parsing in Python is a quarter of the cost of a small request.

@@ -10,7 +10,13 @@ from loadtest.report import Report, Table
 from loadtest.samples import Sample, medians
 
 BAR_CONNECTIONS = 64
-ACCEPT_RATIO = 4.0
+ACCEPT_RATIO = 5.5
+#: Where many connections are open, of what an empty route of Flask's answers.
+CROWD_CONNECTIONS = 256
+CROWD_RATIO = 0.75
+#: Of the same, for who asks again about what he knows or what has ended.
+POLL_RATIO = 0.8
+POLLS = ("poll: Fairline, scored", "poll: Fairline, 304")
 NOOP_RATIO = 3.0
 CORE_PARTS = ("generator", "api", "plain-web", "worker", "scheduler", "postgres", "rabbitmq")
 
@@ -19,7 +25,7 @@ def compare(samples: Sequence[Sample]) -> Report:
     """What the samples say."""
     middle = medians(samples)
     report = Report("bench", "Fairline and a plain Celery application")
-    for connections in (BAR_CONNECTIONS, 16, 256):
+    for connections in (BAR_CONNECTIONS, 16, CROWD_CONNECTIONS):
         compare_requests(report, middle, connections)
     compare_jobs(report, middle)
     report.bars.append(Bar("unexpected answers", sum(s.unexpected for s in samples), "<=", 0.0))
@@ -65,6 +71,21 @@ def compare_requests(report: Report, middle: dict[str, Sample], connections: int
                 *((fairline.p99_ms or 0.0) / (baseline.p99_ms or 1.0), "<=", 1.0, " x"),
             ),
         ]
+    if connections == CROWD_CONNECTIONS:
+        report.bars.append(
+            Bar(
+                f"accept rate at {connections} connections, of an empty Flask route's",
+                *(fairline.rate / ceiling.rate, ">=", CROWD_RATIO, " x"),
+            )
+        )
+    report.bars += [
+        Bar(
+            f"rate of {name} at {connections} connections, of an empty Flask route's",
+            *(polled.rate / ceiling.rate, ">=", POLL_RATIO, " x"),
+        )
+        for name in POLLS
+        if (polled := middle.get(f"{name}{at}")) is not None
+    ]
 
 
 def compare_jobs(report: Report, middle: dict[str, Sample]) -> None:

@@ -3,7 +3,8 @@
 Callers hand in items; one writer thread takes everything that has gathered while the
 group before was being written, writes it as one statement, and each caller gets its own
 result. An idle process writes a group of one at once; a busy one writes large groups,
-because that is what gathers during a commit and the millisecond's rest after it.
+because that is what gathers during a commit and the millisecond's rest after it. A gathering
+group rests longer, while the callers of the last one come back.
 
 The primitive uses ``threading`` only, so it is green under gevent and real in prefork.
 It never holds a connection itself: ``write`` takes one for the moment of its statement.
@@ -32,6 +33,10 @@ Result = TypeVar("Result")
 
 #: Rest after a group of more than one, so that callers gather instead of halving the groups.
 LINGER_SECONDS = 0.001
+#: A gathering group that nobody joined for so many rests has gathered.
+QUIET_RESTS = 2
+#: A store that was slow once is not waited for as long again.
+MOST_LINGER_SECONDS = 0.02
 #: Pauses between attempts while the state store is away.
 RETRY_SECONDS = (0.0, 0.1, 0.2, 0.5, 1.0)
 
@@ -92,12 +97,14 @@ class GroupCommit(Generic[Item, Result]):
         max_weight: int = 4 * 1_048_576,
         persistent: bool = False,
         on_refused: Callable[[Item, Exception], None] | None = None,
+        gathers: bool = False,
     ) -> None:
         """``persistent``: keep trying while the state store is away, instead of failing.
 
         ``on_refused`` hears of items that cannot be written at all, for posts that nobody
         waits for. A group ends at ``max_group`` items or at ``max_weight`` bytes, whichever
         comes first: a statement is held in memory several times over while it is sent.
+        ``gathers``: callers come back as soon as they are answered, so wait for them.
         """
         self._write = write
         self._name = name
@@ -106,6 +113,7 @@ class GroupCommit(Generic[Item, Result]):
         self._most = max_group
         self._max_weight = max_weight
         self._persistent = persistent
+        self._gathers = gathers
         self._on_refused = on_refused
         self._gathering = threading.Lock()
         self._waiting: deque[Ticket[Item, Result]] = deque()
@@ -160,15 +168,34 @@ class GroupCommit(Generic[Item, Result]):
             if not tickets:
                 self._wake.acquire()
                 continue
-            busy = len(tickets) > 1
+            size, began = len(tickets), time.monotonic()
             try:
                 self._settle(tickets)
             finally:
                 for ticket in tickets:
                     ticket.ring()
-            if busy:
-                # Let the callers go on and come back before the next group.
-                time.sleep(LINGER_SECONDS)
+            if size > 1:
+                self._linger(size, time.monotonic() - began)
+
+    def _linger(self, answered: int, write_seconds: float) -> None:
+        """Let the callers go on and come back before the next group.
+
+        Two halves of the callers would take turns otherwise, each waiting for the other's write.
+        A gathering group waits for all of them as long as they keep coming, and not longer than
+        the write took: nobody waits longer than for the others' turn.
+        """
+        wanted = min(answered + len(self._waiting), self._max_group)
+        until = time.monotonic() + min(write_seconds, MOST_LINGER_SECONDS)
+        there, quiet = len(self._waiting), 0
+        while there < wanted and not self._closing:
+            time.sleep(LINGER_SECONDS)
+            if not self._gathers or time.monotonic() >= until:
+                return
+            # In the first rest the callers go on; in the second they come back.
+            quiet = quiet + 1 if there == len(self._waiting) else 0
+            if quiet == QUIET_RESTS:
+                return
+            there = len(self._waiting)
 
     def _take_group(self) -> list[Ticket[Item, Result]] | None:
         """What has gathered, up to the limits of a group; empty: sleep; None: closed."""

@@ -34,7 +34,9 @@ class Admission:
         self._publisher = publisher
         self._timeout_seconds = timeout_seconds
         self._express_from = 0.0
-        self._rows: GroupCommit[Entry, Outcome] = GroupCommit(self._admit, name="admit")
+        self._rows: GroupCommit[Entry, Outcome] = GroupCommit(
+            self._admit, name="admit", gathers=True
+        )
         self._express: GroupCommit[Dispatch, None] = GroupCommit(self._publish, name="express")
 
     def admit(self, submissions: Sequence[Submission], key: Key | None = None) -> Admitted:

@@ -10,6 +10,7 @@ Locks are taken in one order by everybody: keys, lanes, counts, each sorted.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import chain
 
 from sqlalchemy import Connection, Engine
@@ -18,6 +19,7 @@ from app.admission.submission import Admitted, Entry, Submission
 from app.errors import IdempotencyKeyReused
 from models.arrays import moment_array, plain_array, text_array
 from models.pools import lease_interval_sql
+from models.prepared import Prepared
 from models.session import connection
 
 #: A permission of the scheduler older than this is none.
@@ -76,7 +78,7 @@ def admit_statement(keys: str, told: str) -> str:
             SELECT open.pool, asked.jobs
             FROM (SELECT pool, count(*)::int AS jobs FROM wanted WHERE ready GROUP BY pool) AS asked
             JOIN express_lanes AS open ON open.pool = asked.pool
-            WHERE %(express)s AND open.credit >= asked.jobs
+            WHERE %(express)s::bool AND open.credit >= asked.jobs
               AND open.granted_at > now() - interval '{PERMISSION_SECONDS} seconds'
             ORDER BY open.pool
             FOR UPDATE OF open
@@ -111,6 +113,8 @@ def admit_statement(keys: str, told: str) -> str:
 
 ADMIT = admit_statement(NO_KEYS, "status = 'dispatched'")
 ADMIT_KEYED = admit_statement(NEW_KEYS, "true")
+PREPARED = Prepared("admit", ADMIT)
+PREPARED_KEYED = Prepared("admit_keyed", ADMIT_KEYED)
 
 #: What earlier requests under these keys were, and became.
 READ_KEYS = """
@@ -132,7 +136,7 @@ def admit_group(engine: Engine, group: Sequence[Entry], express: bool) -> list[O
         if keyed:
             parameters["entries"] = plain_array(keyed)
             parameters |= key_parameters(group, keyed)
-        rows = taken.exec_driver_sql(ADMIT_KEYED if keyed else ADMIT, parameters).all()
+        rows = (PREPARED_KEYED if keyed else PREPARED).execute(taken, parameters).all()
         dispatched = {row[0] for row in rows if row[1]}
         outcomes: list[Outcome] = [admitted(entry, dispatched) for entry in group]
         if not keyed:
@@ -158,21 +162,22 @@ def insert_jobs(taken: Connection, jobs: Sequence[Submission]) -> None:
 def parameters_of(group: Sequence[Entry], express: bool) -> dict[str, object]:
     """The columns of a group, for ADMIT."""
     items = list(chain.from_iterable(entry.submissions for entry in group))
+    columns = dict(zip(Submission._fields, zip(*items, strict=True), strict=True))
     return {
-        "ids": plain_array([item.id for item in items]),
-        "tenants": plain_array([item.tenant_id for item in items]),
-        "types": text_array([item.type for item in items]),
-        "pools": text_array([item.pool for item in items]),
-        "payloads": text_array([item.payload for item in items]),
-        "priorities": plain_array([item.priority for item in items]),
-        "execute_at": moment_array([item.execute_at for item in items]),
-        "not_after": moment_array([item.not_after for item in items]),
-        "traceparents": text_array([item.traceparent for item in items]),
-        "candidates": text_array([item.candidate for item in items]),
-        "roles": text_array([item.role for item in items]),
-        "dependencies": text_array([item.dependency for item in items]),
-        "blobs": text_array([item.payload_blob for item in items]),
-        "express_tenants": plain_array([item.express for item in items]),
+        "ids": plain_array(columns["id"]),
+        "tenants": plain_array(columns["tenant_id"]),
+        "types": often_equal(columns["type"]),
+        "pools": often_equal(columns["pool"]),
+        "payloads": text_array(columns["payload"]),
+        "priorities": plain_array(columns["priority"]),
+        "execute_at": rare_moments(columns["execute_at"]),
+        "not_after": rare_moments(columns["not_after"]),
+        "traceparents": often_equal(columns["traceparent"]),
+        "candidates": text_array(columns["candidate"]),
+        "roles": often_equal(columns["role"]),
+        "dependencies": often_equal(columns["dependency"]),
+        "blobs": often_equal(columns["payload_blob"]),
+        "express_tenants": plain_array(columns["express"]),
         "places": plain_array(
             [place for place, entry in enumerate(group) for _ in entry.submissions]
         ),
@@ -180,8 +185,23 @@ def parameters_of(group: Sequence[Entry], express: bool) -> dict[str, object]:
     }
 
 
+def often_equal(values: Sequence[str | None]) -> str:
+    """An array of texts of which most groups have one only."""
+    if values.count(values[0]) < len(values):
+        return text_array(values)
+    one = text_array(values[:1])[1:-1]
+    return "{" + ",".join([one] * len(values)) + "}"
+
+
+def rare_moments(values: Sequence[datetime | None]) -> str:
+    """An array of times of which most groups have none."""
+    return moment_array(values) if any(values) else "{" + ",".join(["NULL"] * len(values)) + "}"
+
+
 def admitted(entry: Entry, dispatched: set[str]) -> Admitted:
     """An entry whose rows are there, some of them born dispatched."""
+    if not dispatched:
+        return Admitted(tuple([item.id for item in entry.submissions]))
     return Admitted(
         tuple(item.id for item in entry.submissions),
         express=tuple(item for item in entry.submissions if item.id in dispatched),

@@ -14,7 +14,7 @@ from app.api.cancelling import cancel_reply
 from app.api.idempotency import REPLAYED, parse_key
 from app.api.intake import start_of, take_in
 from app.api.job_views import View
-from app.api.reply import FIRST_POLL_SECONDS, STATUS_HEADER, Reply, limit_headers, poll_reply
+from app.api.reply import FIRST_POLL_SECONDS, STATUS_HEADER, QuickReply, limit_headers, poll_reply
 from app.api.schemas import SubmitApplication
 from app.api.services import Services, services
 from app.api.state import patience
@@ -32,13 +32,13 @@ applications = Blueprint("applications", __name__)
 
 @applications.post("/applications")
 @open_to(Access.TENANT)
-def post_application() -> Response:
+def post_application() -> QuickReply:
     return submit_application(services(), request.environ)
 
 
 @applications.get("/applications/<application_id>")
 @open_to(Access.TENANT)
-def get_application(application_id: str) -> Response:
+def get_application(application_id: str) -> QuickReply:
     """Also answers HEAD, and 304 to a caller who knows the state already."""
     return read_application(services(), request.environ, application_id)
 
@@ -58,7 +58,7 @@ def delete_application(application_id: str) -> Response:
             raise Conflict("It is scored already; there is nothing left to cancel.") from None
 
 
-def submit_application(house: Services, environ: WSGIEnvironment) -> Response:
+def submit_application(house: Services, environ: WSGIEnvironment) -> QuickReply:
     """Parse, admit, 202."""
     tenant = house.tenants.current(environ)
     allowance = house.gate.pass_rate(tenant)
@@ -89,10 +89,10 @@ def submit_application(house: Services, environ: WSGIEnvironment) -> Response:
     }
     if admitted.repeated:
         headers[REPLAYED] = "true"
-    return Reply(b'{"id":"%b","status":"pending"}' % job_id.encode(), 202, headers)
+    return QuickReply(b'{"id":"%b","status":"pending"}' % job_id.encode(), 202, headers)
 
 
-def read_application(house: Services, environ: WSGIEnvironment, text: str) -> Response:
+def read_application(house: Services, environ: WSGIEnvironment, text: str) -> QuickReply:
     """Find it if it is the caller's, say what changed."""
     return poll_reply(find_application(house, house.tenants.current(environ).id, text), environ)
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from app.api.times import rfc3339, sql_rfc3339
 from models.arrays import plain_array
+from models.prepared import Prepared
 from models.states import TERMINAL, JobStatus
 
 #: The newest attempts are shown, at most so many: a dependency that is away for a week adds
@@ -61,6 +62,7 @@ READ_JOBS = f"""
     JOIN jobs AS job ON job.id = asked.id
     {attempts_join(MOST_ATTEMPTS)}
 """
+PREPARED = Prepared("read_jobs", READ_JOBS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class View:
 
 def read_jobs(taken: Connection, ids: Iterable[str]) -> dict[str, View]:
     """The jobs that there are, by id."""
-    rows = taken.exec_driver_sql(READ_JOBS, {"ids": plain_array(ids)})
+    rows = PREPARED.execute(taken, {"ids": plain_array(ids)})
     return {row[0]: job_view(row) for row in rows}
 
 

@@ -12,7 +12,7 @@ from app.api.body import fit_body, read_document
 from app.api.cancelling import cancel_reply
 from app.api.idempotency import REPLAYED, parse_key
 from app.api.intake import job_submission, status_of, take_in
-from app.api.reply import FIRST_POLL_SECONDS, STATUS_HEADER, Reply, limit_headers, poll_reply
+from app.api.reply import FIRST_POLL_SECONDS, STATUS_HEADER, QuickReply, limit_headers, poll_reply
 from app.api.schemas import SubmitJob
 from app.api.services import Services, services
 from app.errors import NotFound
@@ -27,13 +27,13 @@ jobs = Blueprint("jobs", __name__)
 
 @jobs.post("/jobs")
 @open_to(Access.TENANT)
-def post_job() -> Response:
+def post_job() -> QuickReply:
     return submit_job(services(), request.environ)
 
 
 @jobs.get("/jobs/<job_id>")
 @open_to(Access.TENANT)
-def get_job(job_id: str) -> Response:
+def get_job(job_id: str) -> QuickReply:
     """Also answers HEAD, and 304 to a caller who knows the state already."""
     return read_job(services(), request.environ, job_id)
 
@@ -50,7 +50,7 @@ def delete_job(job_id: str) -> Response:
     return cancel_reply(house, tenant_id, known)
 
 
-def submit_job(house: Services, environ: WSGIEnvironment) -> Response:
+def submit_job(house: Services, environ: WSGIEnvironment) -> QuickReply:
     """Parse, admit, 202."""
     tenant = house.tenants.current(environ)
     allowance = house.gate.pass_rate(tenant)
@@ -66,10 +66,10 @@ def submit_job(house: Services, environ: WSGIEnvironment) -> Response:
     }
     if admitted.repeated:
         headers[REPLAYED] = "true"
-    return Reply(orjson.dumps({"id": job_id, "status": status}), 202, headers)
+    return QuickReply(orjson.dumps({"id": job_id, "status": status}), 202, headers)
 
 
-def read_job(house: Services, environ: WSGIEnvironment, text: str) -> Response:
+def read_job(house: Services, environ: WSGIEnvironment, text: str) -> QuickReply:
     """Find it if it is the caller's, say what changed."""
     tenant_id = house.tenants.current(environ).id
     job_id = parse_id(text)

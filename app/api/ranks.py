@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
+from models.arrays import plain_array, text_array
+from models.prepared import Prepared
+
 #: No score is higher: the column has three digits before its point.
 ABOVE_ALL = 1000
 
@@ -33,6 +36,7 @@ READ_RANKS = f"""
           AND application.score > asked.score AND application.score <= asked.higher
     ) AS between_them
 """
+PREPARED = Prepared("read_ranks", READ_RANKS)
 
 
 class Standing(NamedTuple):
@@ -45,12 +49,12 @@ class Standing(NamedTuple):
 
 def read_ranks(taken: Connection, standings: AbstractSet[Standing]) -> dict[Standing, int]:
     """The rank of each."""
-    rows = taken.exec_driver_sql(
-        READ_RANKS,
+    rows = PREPARED.execute(
+        taken,
         {
-            "tenants": [standing.tenant_id for standing in standings],
-            "roles": [standing.role for standing in standings],
-            "scores": [standing.score for standing in standings],
+            "tenants": plain_array(standing.tenant_id for standing in standings),
+            "roles": text_array(standing.role for standing in standings),
+            "scores": plain_array(str(standing.score) for standing in standings),
         },
     )
     return {Standing(row[0], row[1], row[2]): int(row[3]) for row in rows}

@@ -18,6 +18,7 @@ from app.api.ranks import Standing, read_ranks
 from app.api.times import rfc3339
 from models.arrays import plain_array
 from models.group_commit import GroupCommit
+from models.prepared import Prepared
 from models.session import connection
 from models.states import APPLICATION_STATUS, TERMINAL, JobStatus
 
@@ -41,6 +42,8 @@ READ_APPLICATIONS = f"""
     WHERE job.id IS NOT NULL OR application.score IS NOT NULL
 """
 
+PREPARED = Prepared("read_applications", READ_APPLICATIONS)
+
 #: What is asked for: a kind and an id.
 Asked = tuple[Literal["application", "job"], str]
 
@@ -53,7 +56,7 @@ class Views:
         self._timeout_seconds = timeout_seconds
         self._kept: dict[Asked, tuple[float, View]] = {}
         self._reads: GroupCommit[Asked, View | None] = GroupCommit(
-            self._read, name="read", max_group=200
+            self._read, name="read", max_group=200, gathers=True
         )
 
     def application(self, application_id: str) -> View | None:
@@ -88,7 +91,7 @@ class Views:
 
 def read_applications(taken: Connection, ids: Iterable[str]) -> dict[str, View]:
     """The applications that there are, by id."""
-    rows = taken.exec_driver_sql(READ_APPLICATIONS, {"ids": plain_array(ids)}).all()
+    rows = PREPARED.execute(taken, {"ids": plain_array(ids)}).all()
     scored = {standing(row) for row in rows if row[22] is not None}
     ranks = read_ranks(taken, scored) if scored else {}
     return {row[0]: application_view(row, ranks.get(standing(row))) for row in rows}

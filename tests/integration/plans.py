@@ -66,26 +66,32 @@ def plan_of(house: House, sql: str, **parameters: Any) -> str:
 
 
 class Captured(Exception):
-    """A statement that was about to be sent."""
-
-    def __init__(self, sql: str, parameters: Mapping[str, Any]) -> None:
-        self.sql, self.parameters = sql, parameters
+    """The plan of a statement that was about to be sent."""
 
 
 def plan_of_call(house: House, call: Callable[[], object]) -> str:
-    """The plan of the first statement that ``call`` sends, with its own parameters."""
+    """The plan of the first statement that ``call`` sends, with its own parameters.
 
-    def capture(_: Any, __: Any, sql: str, parameters: Mapping[str, Any], *___: Any) -> None:
-        raise Captured(sql, parameters)
+    Of a prepared one, the plan for whatever parameters: that is what is kept.
+    """
+
+    def capture(_: Any, cursor: Any, sql: str, parameters: Mapping[str, Any], *__: Any) -> None:
+        if sql.startswith("PREPARE "):
+            return
+        cursor.execute("SET plan_cache_mode = force_generic_plan")
+        cursor.execute(f"EXPLAIN {sql}", parameters)
+        plan = "\n".join(row[0] for row in cursor.fetchall())
+        cursor.execute("RESET plan_cache_mode")
+        raise Captured(plan)
 
     event.listen(house.engine, "before_cursor_execute", capture)
     try:
         call()
     except Captured as captured:
-        statement = captured
+        return str(captured)
     finally:
         event.remove(house.engine, "before_cursor_execute", capture)
-    return plan_of(house, statement.sql, **statement.parameters)
+    raise AssertionError("nothing was sent")
 
 
 def pages_read(house: House, sql: str, **parameters: Any) -> int:

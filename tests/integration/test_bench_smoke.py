@@ -41,5 +41,5 @@ def test_bench_measures_both_sides_and_compares_them(small_fleet: Fleet) -> None
 
     assert [(s.name, s.rate, s.unexpected) for s in samples if s.rate <= 0 or s.unexpected] == []
     report = compare(samples)
-    assert len(report.bars) == 4
+    assert len(report.bars) == 6
     assert not small_fleet.children

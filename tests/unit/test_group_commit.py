@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from models import group_commit
 from models.errors import StateStoreUnavailable
-from models.group_commit import GroupCommit
+from models.group_commit import GroupCommit, Ticket
 
 
 class Writer:
@@ -264,3 +264,80 @@ def test_heavy_items_do_not_gather_in_one_group(writer: Writer) -> None:
     writer.open.set()
     assert [ticket.result(5) for ticket in (first, *rest)] == [10, 20, 30, 40, 50, 60, 70]
     assert writer.groups == [[1], [2, 3], [4], [5], [6, 7]]
+
+
+class Rests:
+    """A clock that moves while the writer rests, and who comes meanwhile."""
+
+    def __init__(self, group: GroupCommit[int, int], arrivals: Sequence[int]) -> None:
+        self.group = group
+        self.arrivals = list(arrivals)
+        self.now = 100.0
+        self.taken = 0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.taken += 1
+        for item in range(self.arrivals.pop(0) if self.arrivals else 0):
+            self.group._waiting.append(Ticket(item, 0))
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "write_seconds", "rests"),
+    [
+        ([0, 2, 2, 2], 0.1, 3),  # all of the six are back: two wait, four were answered
+        ([4], 0.1, 1),
+        ([0, 0, 4], 0.1, 2),  # nobody comes
+        ([0, 1, 0, 0, 3], 0.1, 4),  # nobody comes any more
+        ([1, 1, 1, 1], 0.002, 2),  # as long as the write took
+        ([0, 1] * 100, 10.0, 8),  # all are back, one after the other
+    ],
+)
+def test_a_gathering_group_waits_for_who_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+    writer: Writer,
+    arrivals: list[int],
+    write_seconds: float,
+    rests: int,
+) -> None:
+    group = GroupCommit(writer, name="test", gathers=True)
+    group._waiting.extend(Ticket(item, 0) for item in range(2))
+    clock = Rests(group, arrivals)
+    monkeypatch.setattr(group_commit, "time", clock)
+    group._linger(answered=4, write_seconds=write_seconds)
+    assert clock.taken == rests
+
+
+def test_a_store_that_was_slow_is_not_waited_for_as_long_again(
+    monkeypatch: pytest.MonkeyPatch, writer: Writer
+) -> None:
+    group = GroupCommit(writer, name="test", gathers=True)
+    clock = Rests(group, [1] * 100)
+    monkeypatch.setattr(group_commit, "time", clock)
+    group._linger(answered=200, write_seconds=10.0)
+    assert clock.now == pytest.approx(100.0 + group_commit.MOST_LINGER_SECONDS, abs=0.0015)
+
+
+def test_other_groups_rest_once(monkeypatch: pytest.MonkeyPatch, writer: Writer) -> None:
+    group = GroupCommit(writer, name="test")
+    clock = Rests(group, [1, 1, 1, 1])
+    monkeypatch.setattr(group_commit, "time", clock)
+    group._linger(answered=4, write_seconds=1.0)
+    assert clock.taken == 1
+
+
+def test_a_gathering_group_that_is_full_or_closing_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch, writer: Writer
+) -> None:
+    group = GroupCommit(writer, name="test", gathers=True, max_group=3)
+    group._waiting.extend(Ticket(item, 0) for item in range(3))
+    clock = Rests(group, [])
+    monkeypatch.setattr(group_commit, "time", clock)
+    group._linger(answered=3, write_seconds=1.0)
+    group._waiting.clear()
+    group.close()
+    group._linger(answered=3, write_seconds=1.0)
+    assert clock.taken == 0

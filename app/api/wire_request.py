@@ -1,0 +1,132 @@
+"""A plain request as a WSGI environment, read with as little work as it allows.
+
+Plain is what well-behaved clients send: HTTP/1.1, an origin path, every header once, a length or
+no body. Nothing is refused here: what is not plain, or not parsed, or not there as a whole, is
+None, and gunicorn's to read, judge and refuse. So there is one opinion on what a request says;
+a test holds the two readings against each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, NamedTuple
+
+from gunicorn import util  # type: ignore[import-untyped]  # no stubs
+from gunicorn.http.message import TOKEN_RE  # type: ignore[import-untyped]  # no stubs
+from gunicorn_h1c import parse_request_fast  # type: ignore[import-untyped]  # no stubs
+
+#: A path from the root, and perhaps a query; no fragment.
+PLAIN_TARGET = re.compile(rb"/[!\"$-~]*")
+#: What changes how a request is framed or answered.
+NOT_PLAIN = frozenset({"TRANSFER-ENCODING", "EXPECT", "UPGRADE", "TE", "TRAILER"})
+#: Digits of a length that is still worth reading as one.
+MOST_DIGITS = 15
+#: Names of headers that are remembered; clients may make up more.
+MOST_NAMES = 1_000
+
+#: Where a header goes, by its name as it was spelled; empty: not in a plain request.
+_places: dict[bytes, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a head may say."""
+
+    line_bytes: int
+    fields: int
+    field_bytes: int
+
+
+class Arrived(BytesIO):
+    """A body that is there as a whole."""
+
+
+class PlainRequest(NamedTuple):
+    """A head that was read."""
+
+    environ: dict[str, Any]
+    #: Where the body begins, and how long it is.
+    body_at: int
+    length: int
+    #: The client wants no more answers on this connection than this one.
+    last: bool
+
+
+def read_plain(
+    data: bytes, surroundings: Mapping[str, Any], limits: Limits, schemes: Mapping[str, str]
+) -> PlainRequest | None:
+    """The request that ``data`` begins with, if it is a plain one and its head is complete.
+
+    ``surroundings`` are what every request of the connection has in common; ``schemes`` the
+    headers by which a trusted proxy says ``https``, with the value that says so.
+    """
+    try:
+        head = parse_request_fast(data, 0, limits.line_bytes, limits.fields, limits.field_bytes)
+    except Exception:  # noqa: BLE001 - incomplete or wrong; gunicorn's reading will say which
+        return None
+    target = head.path
+    if head.minor_version != 1 or not PLAIN_TARGET.fullmatch(target) or data[0] == 13:
+        return None  # 13: the empty line that may come before a request
+    environ = dict(surroundings)
+    for name, value in head.headers:
+        place = _places.get(name)
+        if place is None:
+            place = place_of(name)
+        if not place or place in environ:
+            return None
+        environ[place] = str(value, "latin-1")
+    length = 0
+    announced = environ.get("CONTENT_LENGTH")
+    if announced is not None:
+        if not (announced.isascii() and announced.isdigit() and len(announced) <= MOST_DIGITS):
+            return None
+        length = int(announced)
+    last = False
+    connection = environ.get("HTTP_CONNECTION")
+    if connection is not None:
+        connection = connection.lower()
+        last = connection == "close"
+        if not last and connection != "keep-alive":
+            return None
+    if not set_scheme(environ, schemes):
+        return None
+    uri = str(target, "latin-1")
+    path, _, query = uri.partition("?")
+    environ["REQUEST_METHOD"] = method = str(head.method, "latin-1")
+    if method == "CONNECT":
+        return None
+    environ["RAW_URI"] = uri
+    environ["PATH_INFO"] = util.unquote_to_wsgi_str(path) if "%" in path else path
+    environ["QUERY_STRING"] = query
+    return PlainRequest(environ, head.consumed, length, last)
+
+
+def place_of(name: bytes) -> str:
+    """The key of a header in the environment; empty if a plain request does not have it."""
+    spelled = str(name, "latin-1")
+    upper = spelled.upper()
+    # A folded line comes without a name. An underscore would be mistaken for a hyphen.
+    if not TOKEN_RE.fullmatch(spelled) or "_" in upper or upper in NOT_PLAIN:
+        place = ""
+    elif upper in ("CONTENT-TYPE", "CONTENT-LENGTH"):
+        place = upper.replace("-", "_")
+    else:
+        place = "HTTP_" + upper.replace("-", "_")
+    if len(_places) < MOST_NAMES:
+        _places[name] = place
+    return place
+
+
+def set_scheme(environ: dict[str, Any], schemes: Mapping[str, str]) -> bool:
+    """Note what a proxy said about the scheme; False if it is said twice."""
+    said = False
+    for key, secure in schemes.items():
+        if key in environ:
+            if said:
+                return False
+            said = True
+            environ["wsgi.url_scheme"] = "https" if environ[key] == secure else "http"
+    return True

@@ -1,0 +1,47 @@
+"""Prepared statements: planned once a connection, and where that does not work, not at all."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine
+
+from models.prepared import Prepared
+from models.session import connection
+
+SQL = """
+    SELECT n, n %% 2 FROM unnest(%(numbers)s::int[]) AS n
+    WHERE n > %(least)s::int OR %(least)s < 0
+"""
+KNOWN = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'odd%%'"
+
+
+def test_it_reads_what_the_statement_reads_and_is_prepared_once(engine: Engine) -> None:
+    statement = Prepared("odd", SQL)
+    with connection(engine) as taken:
+        for least, found in ((1, [(2, 0), (3, 1)]), (2, [(3, 1)]), (-1, [(1, 1), (2, 0), (3, 1)])):
+            rows = statement.execute(taken, {"numbers": "{1,2,3}", "least": least}).all()
+            assert [tuple(row) for row in rows] == found
+        assert taken.exec_driver_sql(KNOWN).scalar_one() == 1
+
+
+def test_session_that_forgot_it_is_sent_the_statement_itself(engine: Engine) -> None:
+    statement = Prepared("odd", SQL)
+    asked = {"numbers": "{1,2}", "least": 1}
+    with connection(engine) as taken:
+        statement.execute(taken, asked)
+        taken.exec_driver_sql("DEALLOCATE ALL")  # as if a pooler had given us another session
+        assert [tuple(row) for row in statement.execute(taken, asked)] == [(2, 0)]
+        assert [tuple(row) for row in statement.execute(taken, asked)] == [(2, 0)]
+        assert taken.exec_driver_sql(KNOWN).scalar_one() == 0
+        taken.invalidate()  # its notes are wrong now, and the engine is everybody's
+
+
+def test_session_that_somebody_else_prepared_it_in_is_sent_the_statement_itself(
+    engine: Engine,
+) -> None:
+    asked = {"numbers": "{1,2}", "least": 1}
+    with connection(engine) as taken:
+        Prepared("odd", SQL).execute(taken, asked)
+        taken.info.clear()
+        rows = Prepared("odd", SQL).execute(taken, asked).all()
+        assert [tuple(row) for row in rows] == [(2, 0)]
+        taken.invalidate()
