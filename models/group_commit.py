@@ -37,6 +37,8 @@ LINGER_SECONDS = 0.001
 QUIET_RESTS = 2
 #: A store that was slow once is not waited for as long again.
 MOST_LINGER_SECONDS = 0.02
+#: Nobody waits longer than this, however well the line moves.
+MOST_PATIENCE_SECONDS = 10.0
 #: Pauses between attempts while the state store is away.
 RETRY_SECONDS = (0.0, 0.1, 0.2, 0.5, 1.0)
 
@@ -59,12 +61,18 @@ class Ticket(Generic[Item, Result]):
         self._result: Result | None = None
         self._error: BaseException | None = None
 
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the bell; whether it rang."""
+        if not self._bell.acquire(timeout=-1 if timeout is None else timeout):
+            return False
+        self._bell.release()
+        return True
+
     def result(self, timeout: float | None = None) -> Result:
         """The item's own result, once its group is committed."""
-        if not self._bell.acquire(timeout=-1 if timeout is None else timeout):
+        if not self.wait(timeout):
             self.abandoned = True
             raise StateStoreUnavailable
-        self._bell.release()
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]  # set whenever no error is
@@ -123,10 +131,24 @@ class GroupCommit(Generic[Item, Result]):
         self._wake = threading.Lock()
         self._wake.acquire()
         self._writer: threading.Thread | None = None
+        #: When a group was last written.
+        self._written = 0.0
 
     def submit(self, item: Item, timeout: float | None = None, weight: int = 0) -> Result:
-        """Write ``item`` with its group and wait for the commit."""
-        return self.post(item, weight).result(timeout)
+        """Write ``item`` with its group and wait for the commit.
+
+        After ``timeout`` without a group that was written, the store counts as away. Who stands
+        in a line that moves is patient.
+        """
+        ticket = self.post(item, weight)
+        left, longest = timeout, time.monotonic() + MOST_PATIENCE_SECONDS
+        while not ticket.wait(left):
+            assert timeout is not None  # without one the wait ends with the bell
+            now = time.monotonic()
+            left = max(0.0, min(self._written + timeout, longest) - now)
+            if not left:
+                break
+        return ticket.result(0)
 
     def post(self, item: Item, weight: int = 0) -> Ticket[Item, Result]:
         """Write ``item``, which has ``weight`` bytes, with its group, without waiting."""
@@ -243,6 +265,7 @@ class GroupCommit(Generic[Item, Result]):
                 for ticket, result in zip(tickets, results, strict=True):
                     ticket.succeed(result)
             failures = 0
+            self._written = time.monotonic()
             size = min(2 * size, self._max_group)
             self._most = min(2 * self._most, self._max_group)
             del left[: len(piece)]

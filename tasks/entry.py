@@ -139,6 +139,9 @@ def make_sleep_green() -> None:
 def _begin_worker(sender: Any, **_: Any) -> None:
     """Green pools run in this very process; ``worker_process_init`` never fires for them."""
     this.queues = tuple(filter(is_job_queue, sender.app.amqp.queues.consume_from))
+    # Else every greenlet would open a result backend of its own, only to find that there is none.
+    for name in load_types(task_settings().job_modules):
+        sender.app.tasks[name].backend = sender.app.backend
     this.retiring = mmap(-1, 1)
     signal.signal(RETIRE, _retire)
     if "prefork" in str(sender.pool_cls):

@@ -56,7 +56,7 @@ class Views:
         self._timeout_seconds = timeout_seconds
         self._kept: dict[Asked, tuple[float, View]] = {}
         self._reads: GroupCommit[Asked, View | None] = GroupCommit(
-            self._read, name="read", max_group=200, gathers=True
+            self._read, name="read", max_group=1_000, gathers=True
         )
 
     def application(self, application_id: str) -> View | None:

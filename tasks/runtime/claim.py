@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 
 from models.arrays import plain_array
 from models.pools import lease_interval_sql
+from models.prepared import Prepared
 from models.session import connection
 
 #: A claim whose answer was lost may be asked for again: the row is then already ours.
@@ -26,7 +27,7 @@ CLAIM = f"""
                       ELSE 'running'::job_status END,
         finished_at = CASE WHEN job.not_after < now() THEN now() END,
         started_at = CASE WHEN job.not_after < now() THEN job.started_at ELSE now() END,
-        worker = CASE WHEN job.not_after < now() THEN job.worker ELSE %(worker)s END,
+        worker = CASE WHEN job.not_after < now() THEN job.worker ELSE %(worker)s::text END,
         lease_expires_at = CASE WHEN job.not_after < now() THEN NULL
                                 ELSE now() + {lease_interval_sql("job.pool")} END
     FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(again)s::bool[]) AS ref (id, lease, again)
@@ -37,6 +38,7 @@ CLAIM = f"""
               job.deferrals, job.crashes, job.replays, job.traceparent, job.created_at,
               job.payload, job.payload_blob, job.dependency, job.status = 'running'
 """
+PREPARED = Prepared("claim", CLAIM)
 
 
 class JobRef(NamedTuple):
@@ -80,8 +82,8 @@ def claim_group(
     # locked the other way round would make each wait for the other.
     refs = sorted(ref for message in messages for ref in message)
     with connection(engine) as taken:
-        rows = taken.exec_driver_sql(
-            CLAIM,
+        rows = PREPARED.execute(
+            taken,
             {
                 "worker": worker,
                 "ids": plain_array([ref.id for ref in refs]),

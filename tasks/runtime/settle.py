@@ -10,11 +10,13 @@ stands.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import Engine
 
 from models.arrays import plain_array, text_array
+from models.prepared import Prepared
 from models.session import connection
 from tasks.registry import JobType
 from tasks.runtime.claim import JobRef
@@ -102,10 +104,16 @@ def settle_statement(types: Iterable[JobType]) -> str:
     return f"WITH {', '.join(parts)} SELECT id::text, lease FROM settled"
 
 
+@cache
+def prepared(statement: str) -> Prepared:
+    """A settling statement, to be planned once a connection."""
+    return Prepared("settle", statement)
+
+
 def settle_group(engine: Engine, statement: str, group: Sequence[Settlement]) -> list[bool]:
     """Write the endings; for each, whether it was still ours to write."""
     with connection(engine) as taken:
-        rows = taken.exec_driver_sql(statement, settled(group)).all()
+        rows = prepared(statement).execute(taken, settled(group)).all()
     # By lease too: a run that lost the job and its successor may meet in one group.
     written = {JobRef(*row) for row in rows}
     return [settlement.ref in written for settlement in group]

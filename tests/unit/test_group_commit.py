@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -45,6 +47,41 @@ class Writer:
 @pytest.fixture
 def writer() -> Writer:
     return Writer()
+
+
+def test_who_stands_in_a_line_that_moves_is_not_told_that_the_store_is_away() -> None:
+    def write(items: Sequence[int]) -> list[int]:
+        time.sleep(0.05)
+        return [item * 10 for item in items]
+
+    group: GroupCommit[int, int] = GroupCommit(write, name="slow", max_group=1)
+    with ThreadPoolExecutor(8) as callers:
+        answers = list(callers.map(lambda item: group.submit(item, timeout=0.15), range(8)))
+    assert answers == [item * 10 for item in range(8)]
+    assert group.close(5)
+
+
+def test_when_the_line_stops_everybody_in_it_is_told_after_the_timeout() -> None:
+    stuck = threading.Event()
+
+    def write(items: Sequence[int]) -> list[int]:
+        if items[0] > 2:
+            stuck.wait(10)
+        return list(items)
+
+    group: GroupCommit[int, int] = GroupCommit(write, name="stuck", max_group=1)
+    began = time.monotonic()
+
+    def ask(item: int) -> float:
+        with suppress(StateStoreUnavailable):
+            group.submit(item, timeout=0.2)
+        return time.monotonic() - began
+
+    with ThreadPoolExecutor(6) as callers:
+        waited = list(callers.map(ask, range(6)))
+    stuck.set()
+    assert 0.2 <= max(waited) < 1.0
+    assert group.close(5)
 
 
 def test_what_gathers_during_a_write_becomes_one_group(writer: Writer) -> None:

@@ -27,7 +27,8 @@ class Plan:
     window_seconds: int
     #: CPU is looked at so often; a look costs a few hundredths of a second.
     look_seconds: float
-    #: What a job takes; a worker of ten slots ends ten in that time.
+    #: What a job takes; a worker of ten slots ends ten in that time. One worker scores as much
+    #: here as four that take 1.5 s a job.
     score_seconds: float
     #: Whether the second stage begins without the line that the first one left behind.
     afresh: bool
@@ -61,7 +62,7 @@ PLANS = {
         settle_seconds=5,
         window_seconds=10,
         look_seconds=5,
-        score_seconds=0.1,
+        score_seconds=0.375,
         afresh=True,
         peak_bar=3_000,
         p95_bar_ms=70,
@@ -74,7 +75,7 @@ PLANS = {
         settle_seconds=3,
         window_seconds=5,
         look_seconds=2,
-        score_seconds=0.1,
+        score_seconds=0.375,
         afresh=True,
         peak_bar=2_400,
         p95_bar_ms=100,
