@@ -265,7 +265,8 @@ class GroupCommit(Generic[Item, Result]):
                 for ticket, result in zip(tickets, results, strict=True):
                     ticket.succeed(result)
             failures = 0
-            self._written = time.monotonic()
+            if tickets:  # a piece that everybody has given up says nothing about the store
+                self._written = time.monotonic()
             size = min(2 * size, self._max_group)
             self._most = min(2 * self._most, self._max_group)
             del left[: len(piece)]

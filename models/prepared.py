@@ -1,7 +1,8 @@
 """Prepared statements: what is sent by the hundred a second is planned once a connection.
 
-Planning takes the server longer than running most of the hot statements for a small group. The
-server plans again by itself when tables or their statistics change.
+Planning takes the server longer than running most of the hot statements for a small group. A
+plan that was made for an almost empty table is bad for a full one, and the server keeps it until
+the table is analyzed again. So a statement is prepared anew every few seconds.
 
 Guarantees: the same rows as the statement itself. Not for use within a transaction of several
 statements: where a pooler hands every statement to another session, the first failure is
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +23,10 @@ from sqlalchemy.exc import DBAPIError
 
 #: PostgreSQL's codes for a name that it does not know, and for one that it knows already.
 NOT_OURS = ("26000", "42P05")
+#: … for a statement whose rows look different since a migration. It was not run.
+CHANGED = "0A000"
+#: A plan is kept this long.
+KEEP_SECONDS = 5.0
 #: A parameter and its type; without one it must have had one before.
 PARAMETER = re.compile(r"%\((\w+)\)s(?:::(\w+(?:\[\])?))?")
 #: Where a connection notes what it has prepared.
@@ -39,6 +45,7 @@ class Prepared:
         body = PARAMETER.sub(lambda found: f"${places[found[1]]}", sql)
         # A session may know an older statement by the same name.
         self._name = f"{name}_{hashlib.blake2b(sql.encode(), digest_size=6).hexdigest()}"
+        self._forget = f"DEALLOCATE {self._name}"
         self._prepare = f"PREPARE {self._name} ({', '.join(types.values())}) AS {body}"
         given = ", ".join(f"%({parameter})s" for parameter in types)
         self._execute = f"EXECUTE {self._name} ({given})"
@@ -49,15 +56,37 @@ class Prepared:
         self, taken: Connection, parameters: Mapping[str, Any]
     ) -> CursorResult[*tuple[Any, ...]]:
         """Run it on a connection that commits each statement."""
+        given = dict(parameters)
         if self._stays:
             try:
-                noted: set[str] = taken.info.setdefault(NOTED, set())
-                if self._name not in noted:
-                    taken.exec_driver_sql(self._prepare)
-                    noted.add(self._name)
-                return taken.exec_driver_sql(self._execute, dict(parameters))
+                self._make_ready(taken)
+                try:
+                    return taken.exec_driver_sql(self._execute, given)
+                except DBAPIError as error:
+                    if code_of(error) != CHANGED:
+                        raise
+                self._make_ready(taken, anew=True)
+                return taken.exec_driver_sql(self._execute, given)
             except DBAPIError as error:
-                if getattr(error.orig, "pgcode", None) not in NOT_OURS:
+                if code_of(error) not in NOT_OURS:
                     raise
                 self._stays = False
-        return taken.exec_driver_sql(self._sql, dict(parameters))
+        return taken.exec_driver_sql(self._sql, given)
+
+    def _make_ready(self, taken: Connection, *, anew: bool = False) -> None:
+        """Prepare it on this connection, unless it is prepared and the plan is fresh."""
+        noted: dict[str, float] = taken.info.setdefault(NOTED, {})
+        since, now = noted.get(self._name), time.monotonic()
+        if since is not None:
+            if not anew and now - since < KEEP_SECONDS:
+                return
+            del noted[self._name]
+            taken.exec_driver_sql(self._forget)
+        taken.exec_driver_sql(self._prepare)
+        noted[self._name] = now
+
+
+def code_of(error: DBAPIError) -> str | None:
+    """PostgreSQL's code for what went wrong."""
+    code: str | None = getattr(error.orig, "pgcode", None)
+    return code

@@ -50,6 +50,9 @@ from tasks.runtime.worker import Worker
 
 logger = logging.getLogger(__name__)
 
+#: As many as are sent together while nobody knows how long they take.
+MOST_LONG_RUNS = 20
+
 
 class WorkerProcess:
     """The worker runtime of this process, once Celery has started it."""
@@ -167,11 +170,18 @@ def _prepare_parent(celery: Celery) -> None:
     ours. Nothing depends on the message any more: the reaper finds a run that was lost.
     """
     this.stopping = mmap(-1, 1)
-    runs = max((POOLS[pool].refs_per_message for pool in this.pools), default=1)
     for job_type in load_types(task_settings().job_modules).values():
         task = celery.tasks[job_type.name]
         task.acks_late = False
-        task.time_limit = hard_limit_seconds(job_type, runs)
+        task.time_limit = hard_limit_seconds(job_type, long_runs(job_type.pool))
+
+
+def long_runs(pool: str) -> int:
+    """Runs of one message that may each take their whole time limit.
+
+    More of them share a message only where all of them together take a second.
+    """
+    return min(POOLS[pool].refs_per_message, MOST_LONG_RUNS)
 
 
 @task_failure.connect

@@ -91,6 +91,7 @@ class LeanWorker(ggevent.GeventWorker):  # type: ignore[misc]  # no stubs
         )
         self._keepalive = cfg.keepalive
         self.limits = limits(cfg)
+        self._names: dict[socket.socket, Address] = {}
         #: Connections that wait for a request, and since when.
         self.silent: dict[socket.socket, float] = {}
 
@@ -109,7 +110,7 @@ class LeanWorker(ggevent.GeventWorker):  # type: ignore[misc]  # no stubs
             super().handle(listener, client, addr)
             return
         client.setblocking(True)
-        serving = Serving(self, listener, client, addr)
+        serving = Serving(self, self._name_of(listener), client, addr)
         try:
             serving.serve()
         except (StopIteration, NoMoreData):
@@ -126,6 +127,12 @@ class LeanWorker(ggevent.GeventWorker):  # type: ignore[misc]  # no stubs
                 self.handle_error(serving.request, client, addr, error)
         finally:
             util.close(client)
+
+    def _name_of(self, listener: socket.socket) -> Address:
+        """Asked once: a connection may be accepted just before its listener is closed."""
+        if listener not in self._names:
+            self._names[listener] = listener.getsockname()
+        return self._names[listener]
 
     def sweep(self) -> None:
         """End what was silent for too long; all that is silent, when the process is to stop.
@@ -149,14 +156,14 @@ class Serving:
     def __init__(
         self,
         worker: LeanWorker,
-        listener: socket.socket,
+        listener_name: Address,
         client: socket.socket,
         addr: Address,
     ) -> None:
         self._worker = worker
         self._client = client
         self._addr = addr
-        self._listener_name = listener.getsockname()
+        self._listener_name = listener_name
         self._surroundings = surroundings(worker.cfg, self._listener_name, client, addr)
         self._schemes = scheme_headers(worker.cfg, addr)
         self._limits = worker.limits
@@ -177,6 +184,8 @@ class Serving:
             if left is None:
                 return
             data = left
+            if data:
+                gevent.sleep(0)  # who sends many at once must not keep the others waiting
 
     def _next_bytes(self) -> bytes:
         silent = self._worker.silent

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -275,3 +278,29 @@ def test_process_that_is_to_stop_answers_and_closes() -> None:
         busy.sendall(GET)
         assert b"Connection: close" in read_to_the_end(busy)[0]
         assert read_to_the_end(silent) == (b"", False)
+
+
+def test_who_sends_thousands_at_once_does_not_keep_others_waiting() -> None:
+    many = 20_000
+
+    def flood(wire: socket.socket) -> None:
+        with suppress(OSError):
+            wire.sendall(GET * many)
+
+    with (
+        serving() as servers,
+        servers.connect(servers.lean) as greedy,
+        servers.connect(servers.lean) as modest,
+    ):
+        sender = threading.Thread(target=flood, args=(greedy,))
+        sender.start()
+        answered = greedy.recv(65_536).count(b"HTTP/1.1 200")
+        began = time.monotonic()
+        modest.sendall(ONE)
+        assert modest.recv(65_536)
+        waited = time.monotonic() - began
+        while answered < many:
+            answered += greedy.recv(1_048_576).count(b"HTTP/1.1 200")
+        took = time.monotonic() - began
+        sender.join(5)
+    assert waited < took / 4, f"{waited:.2f} s of {took:.2f} s"

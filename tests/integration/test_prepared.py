@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import Engine
 
+from models import prepared
 from models.prepared import Prepared
 from models.session import connection
 
@@ -45,3 +47,34 @@ def test_session_that_somebody_else_prepared_it_in_is_sent_the_statement_itself(
         rows = Prepared("odd", SQL).execute(taken, asked).all()
         assert [tuple(row) for row in rows] == [(2, 0)]
         taken.invalidate()
+
+
+def test_plan_is_not_kept_for_long(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    statement = Prepared("odd", SQL)
+    made = "SELECT prepare_time FROM pg_prepared_statements WHERE name LIKE 'odd%%'"
+    with connection(engine) as taken:
+        statement.execute(taken, {"numbers": "{1}", "least": 0})
+        first = taken.exec_driver_sql(made).scalar_one()
+        statement.execute(taken, {"numbers": "{1}", "least": 0})
+        assert taken.exec_driver_sql(made).scalar_one() == first
+        monkeypatch.setattr(prepared, "KEEP_SECONDS", 0.0)
+        rows = statement.execute(taken, {"numbers": "{1}", "least": 0}).all()
+        assert [tuple(row) for row in rows] == [(1, 1)]
+        assert taken.exec_driver_sql(made).scalar_one() > first
+        taken.invalidate()
+
+
+def test_column_that_changes_its_type_under_a_running_process_is_read_all_the_same(
+    engine: Engine,
+) -> None:
+    statement = Prepared("odd", "SELECT n FROM changing WHERE n = ANY (%(numbers)s::int[])")
+    with connection(engine) as taken:
+        taken.exec_driver_sql("CREATE TABLE changing (n int)")
+        taken.exec_driver_sql("INSERT INTO changing VALUES (7)")
+        try:
+            assert statement.execute(taken, {"numbers": "{7}"}).scalar_one() == 7
+            taken.exec_driver_sql("ALTER TABLE changing ALTER COLUMN n TYPE bigint")
+            assert statement.execute(taken, {"numbers": "{7}"}).scalar_one() == 7
+        finally:
+            taken.exec_driver_sql("DROP TABLE changing")
+            taken.invalidate()

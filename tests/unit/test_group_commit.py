@@ -61,6 +61,28 @@ def test_who_stands_in_a_line_that_moves_is_not_told_that_the_store_is_away() ->
     assert group.close(5)
 
 
+def test_what_everybody_gave_up_is_no_sign_of_life_of_the_store() -> None:
+    freed = threading.Event()
+    asked: list[list[int]] = []
+
+    def write(items: Sequence[int]) -> list[int]:
+        asked.append(list(items))
+        freed.wait(1.0 if len(asked) == 1 else 10)
+        raise StateStoreUnavailable
+
+    group: GroupCommit[int, int] = GroupCommit(write, name="frozen")
+    with pytest.raises(StateStoreUnavailable):
+        group.submit(1, timeout=0.1)
+    time.sleep(0.6)  # the first one still hangs; its second attempt will find nobody waiting
+    began = time.monotonic()
+    with pytest.raises(StateStoreUnavailable):
+        group.submit(2, timeout=0.4)
+    assert time.monotonic() - began < 0.55
+    freed.set()
+    group.close(5)
+    assert asked[0] == [1]
+
+
 def test_when_the_line_stops_everybody_in_it_is_told_after_the_timeout() -> None:
     stuck = threading.Event()
 
