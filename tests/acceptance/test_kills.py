@@ -1,6 +1,6 @@
 """Processes killed, frozen and restarted at random under mixed load: every promise is kept.
 
-``FAIRLINE_CHAOS_SECONDS`` of hits, 60 unless set, so that all of it takes below two minutes;
+``FAIRLINE_CHAOS_SECONDS`` of hits, 50 unless set, so that all of it takes below two minutes;
 ``make chaos`` does the same for as long as one likes, and shows it.
 """
 
@@ -16,7 +16,7 @@ from loadtest.chaos.plan import TARGETS
 from loadtest.chaos.run import Wish, kills, run
 from tests.acceptance.conftest import need_rabbitmq
 
-SECONDS = float(os.environ.get("FAIRLINE_CHAOS_SECONDS", "60"))
+SECONDS = float(os.environ.get("FAIRLINE_CHAOS_SECONDS", "50"))
 SEED = int(os.environ.get("FAIRLINE_CHAOS_SEED", random.SystemRandom().randrange(10**9)))
 
 

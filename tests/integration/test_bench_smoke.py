@@ -34,10 +34,10 @@ def test_bench_measures_both_sides_and_compares_them(small_fleet: Fleet) -> None
     # Slow enough that those at the end of the line still wait when they are polled for a 304.
     fairline = Fairline(small_fleet, served_pools="medium", score_seconds="1")
     plain = PlainCelery(small_fleet)
-    doors = FrontDoors(fairline, plain, seconds=0.8)
+    doors = FrontDoors(fairline, plain, seconds=0.5)
     with doors.open():
         samples = doors.take_turns(BAR_CONNECTIONS, poll=True)
-    samples += [drain_fairline(fairline, 400), drain_plain(plain, 200)]
+    samples += [drain_fairline(fairline, 200), drain_plain(plain, 100)]
 
     assert [(s.name, s.rate, s.unexpected) for s in samples if s.rate <= 0 or s.unexpected] == []
     report = compare(samples)

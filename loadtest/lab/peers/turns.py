@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadtest.accept import POLLED, measure
+from loadtest.accept import known_polls, measure
 from loadtest.baselines.witness import read_lines
-from loadtest.closed_loop import Client, Load, ask
+from loadtest.closed_loop import Client, Load
 from loadtest.http_bytes import Request, Response, read_response, request_bytes
 from loadtest.lab.experiment import Size
 from loadtest.lab.peers.analysis import Curve, middle_rate, whole_rate
@@ -126,21 +126,13 @@ def poll(ours: Ours, amounts: Amounts) -> list[Sample]:
         if time.monotonic() > deadline:
             raise Stuck("no application was scored")
         time.sleep(LOOK_SECONDS)
-    # Those at the end of the line keep their state while they are asked for.
     pending = ours.applications("queued") or scored
-    lasting = pending if len(pending) == POLLED else scored
-    known = [known_already(ours, request) for request in lasting[:100]]
+    known = known_polls(ours.port)
     return [
         drive("poll: pending", ours, pending, 200, amounts),
         drive("poll: terminal", ours, scored, 200, amounts),
         drive("poll: 304", ours, known, 304, amounts),
     ]
-
-
-def known_already(ours: Ours, request: Request) -> Request:
-    """The same question from somebody who has the answer."""
-    tag = ask(ours.port, request).header("ETag")
-    return Request(request.method, request.path, {"If-None-Match": tag})
 
 
 def drive(
