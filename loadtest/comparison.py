@@ -17,7 +17,7 @@ CROWD_RATIO = 0.75
 #: Of the same, for who asks again about what he knows or what has ended.
 POLL_RATIO = 0.8
 POLLS = ("poll: Fairline, scored", "poll: Fairline, 304")
-NOOP_RATIO = 3.0
+NOOP_RATIO = 5.0
 CORE_PARTS = ("generator", "api", "plain-web", "worker", "scheduler", "postgres", "rabbitmq")
 
 

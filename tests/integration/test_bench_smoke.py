@@ -31,8 +31,7 @@ def small_fleet(
 
 @pytest.mark.slow
 def test_bench_measures_both_sides_and_compares_them(small_fleet: Fleet) -> None:
-    # Slow enough that those at the end of the line still wait when they are polled for a 304.
-    fairline = Fairline(small_fleet, served_pools="medium", score_seconds="1")
+    fairline = Fairline(small_fleet, served_pools="medium", score_seconds="0.2")
     plain = PlainCelery(small_fleet)
     doors = FrontDoors(fairline, plain, seconds=0.5)
     with doors.open():
