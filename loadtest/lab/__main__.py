@@ -17,6 +17,11 @@ from loadtest.lab.sampling import write_csv
 from loadtest.lab.summary import write_summary
 from loadtest.report import RESULTS, Report
 
+#: Columns of a table that nobody looks at in a terminal.
+WIDE = 160
+#: As a shell says that Ctrl-C ended a program.
+INTERRUPTED = 130
+
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """What may be asked for."""
@@ -37,7 +42,8 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for, one after the other."""
     asked = options(arguments)
-    console = Console()
+    # In a file a table is as wide as it needs to be.
+    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     size = Size.QUICK if asked.quick else Size.FULL
     chosen = [experiment(name) for name in asked.names or NAMES]
     if asked.list:
@@ -49,8 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 soft_wrap=True,
             )
         return 0
-    reports = [run(each, size, console) for each in chosen]
-    console.print(f"all of them side by side: {write_summary(RESULTS)}")
+    try:
+        reports = [run(each, size, console) for each in chosen]
+    except KeyboardInterrupt:
+        console.print("Stopped. Everything that it started has ended; no report was written.")
+        return INTERRUPTED
+    console.print(f"every experiment that was run, on one page: {write_summary(RESULTS)}")
     return 0 if asked.no_fail or all(report.passed for report in reports) else 1
 
 

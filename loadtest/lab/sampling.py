@@ -14,6 +14,13 @@ Gauges = Callable[[], Mapping[str, float]]
 Row = Mapping[str, float | str]
 
 PERIOD_SECONDS = 1.0
+#: How gauges are called where people look. Workers claim a little ahead of their slots.
+WORDS = {
+    "running": ("at workers", ""),
+    "oldest_s": ("oldest", " s"),
+    "accepted_s": ("accepted", "/s"),
+    "done_s": ("done", "/s"),
+}
 
 
 class Sampler:
@@ -70,7 +77,11 @@ class Sampler:
 
 def in_words(read: Mapping[str, float]) -> str:
     """The gauges in one line."""
-    return "  ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in read.items())
+    return "  ".join(
+        f"{word} {value:g}{unit}"
+        for name, value in read.items()
+        for word, unit in [WORDS.get(name, (name.replace("_", " "), ""))]
+    )
 
 
 def write_csv(file: Path, rows: Iterable[Row]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from typing import Any
 
 HOST = "http://127.0.0.1:8000"
@@ -11,7 +12,7 @@ def add_options(parser: Any) -> None:
     """Beside locust's own, of which some get defaults that suit a Fairline on this machine."""
     parser.set_defaults(host=HOST, num_users=20, spawn_rate=5, class_picker=True)
     add = parser.add_argument
-    add("--rate", type=float, default=5.0, help="Submitter: submissions a second (5)")
+    add("--rate", type=above_zero, default=5.0, help="Submitter: submissions a second (5)")
     add(
         "--shape",
         default="",
@@ -29,3 +30,11 @@ def add_options(parser: Any) -> None:
         ("--arrivals", str, "", "for programs: the shape, as the master tells its workers"),
     ):
         add(name, type=kind, default=default, include_in_web_ui=False, help=words)
+
+
+def above_zero(text: str) -> float:
+    """A rate; argparse makes a sentence of what is wrong with another."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ArgumentTypeError(f"{text} is no rate: it must be above 0")
+    return value
