@@ -44,7 +44,8 @@ class Samples:
         self.idle += all(row[1] == "idle" for row in rows)
         for name, state, seconds in rows:
             if state.startswith("idle in transaction") or (
-                state != "idle" and seconds > LONGEST_STATEMENT_SECONDS
+                # Who is just being let in has begun no statement.
+                state != "idle" and (seconds or 0.0) > LONGEST_STATEMENT_SECONDS
             ):
                 self.held.append(f"{name} {state} for {seconds:.2f} s")
 
