@@ -50,7 +50,8 @@ from tasks.runtime.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-#: As many as are sent together while nobody knows how long they take.
+#: As many as are sent together while nobody knows how long they take: ``UNKNOWN_REFS`` of
+#: `app.dispatch.window`, which workers do not import.
 MOST_LONG_RUNS = 20
 
 

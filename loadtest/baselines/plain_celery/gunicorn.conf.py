@@ -1,4 +1,4 @@
-"""gunicorn for the baseline, with the same server settings as Fairline's own."""
+"""gunicorn for the baseline: the numbers of Fairline's own, with gunicorn's own green worker."""
 
 from __future__ import annotations
 
