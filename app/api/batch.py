@@ -10,6 +10,7 @@ from flask import Blueprint, Response, request
 from pydantic import ValidationError
 
 from app.admission import Submission
+from app.api import answers
 from app.api.access import Access, open_to
 from app.api.body import (
     MOST_ERRORS,
@@ -23,11 +24,19 @@ from app.api.body import (
 )
 from app.api.idempotency import REPLAYED, parse_key
 from app.api.intake import job_submission, status_of, take_in, take_what_fits
+from app.api.openapi.declared import Answer, described
+from app.api.openapi.parts import IDEMPOTENCY_KEY, SUBMISSION_ERRORS, SUBMITTED
 from app.api.problems import problem_fields
 from app.api.reply import FIRST_POLL_SECONDS, Reply, limit_headers
 from app.api.schemas import SubmitBatch, SubmitJob
 from app.api.services import Services, services
-from app.errors import FairlineError, FieldError, QueueDepthExceeded, ValidationFailed
+from app.errors import (
+    FairlineError,
+    FieldError,
+    IdempotencyKeyReused,
+    QueueDepthExceeded,
+    ValidationFailed,
+)
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -43,6 +52,13 @@ Read = Submission | ValidationFailed
 
 @batch.post("/jobs/batch")
 @open_to(Access.TENANT)
+@described(
+    "Submit up to 1,000 jobs in one commit",
+    Answer(202, "Those that are in order are kept.", answers.BatchResults, SUBMITTED),
+    body=SubmitBatch,
+    headers=(IDEMPOTENCY_KEY,),
+    errors=(*SUBMISSION_ERRORS, IdempotencyKeyReused),
+)
 def post_batch() -> Response:
     return submit_batch(services(), request.environ)
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import orjson
 from flask import Blueprint, Response, request
 
+from app.api import answers
 from app.api.access import Access, open_to
 from app.api.body import parse_body
 from app.api.job_views import JOB_COLUMNS, MORE_COLUMNS, attempts_join, job_document, more_of
+from app.api.openapi.declared import Answer, described
+from app.api.openapi.parts import CURSOR, LINK, TYPE, choice, page_limit
 from app.api.query import (
     next_link,
     pack_cursor,
@@ -19,7 +22,6 @@ from app.api.query import (
     parse_id_cursor,
     parse_limit,
     parse_name,
-    refuse_parameters_besides,
 )
 from app.api.reply import Reply
 from app.api.schemas import Replay
@@ -46,10 +48,19 @@ LIST_DEAD_LETTERS = page_statement(
 
 @dead_letters.get("/dead-letters")
 @open_to(Access.TENANT)
+@described(
+    "Jobs that failed for good",
+    Answer(200, "A page of them; with filters it may be short.", answers.DeadLetters, (LINK,)),
+    query=(
+        TYPE,
+        choice("error_class", "Those that died of this only.", CLASSES),
+        page_limit(PAGE, MOST),
+        CURSOR,
+    ),
+)
 def get_dead_letters() -> Response:
     """Newest job first, each with its error and its latest attempts."""
     tenant_id = services().tenants.current(request.environ).id
-    refuse_parameters_besides(("type", "error_class", "limit", "cursor"))
     wanted = Filter(type=parse_name("type"), error_class=parse_choice("error_class", CLASSES))
     limit, before = parse_limit(PAGE, MOST), parse_id_cursor()
     with read_state() as taken:
@@ -64,6 +75,11 @@ def get_dead_letters() -> Response:
 
 @dead_letters.post("/dead-letters/replay")
 @open_to(Access.TENANT)
+@described(
+    "Replay dead letters",
+    Answer(200, "What is in the line again.", answers.Replayed),
+    body=Replay,
+)
 def post_replay() -> Response:
     """Bring dead letters back to the line, by their ids or by what they have in common."""
     house = services()

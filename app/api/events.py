@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from flask import Blueprint, Response, request
 
 from app.api.access import Access, open_to
+from app.api.openapi.declared import Answer, Parameter, described
+from app.api.openapi.parts import LAST_EVENT_ID, LAST_EVENT_ID_IN_QUERY, STREAM
 from app.api.services import services
-from app.errors import FieldError, NotFound, ValidationFailed
+from app.errors import FieldError, NotFound, TooManyStreams, ValidationFailed
 from models.ids import parse_id
 
 events = Blueprint("events", __name__)
@@ -24,15 +26,28 @@ HEADERS = {
     "X-Accel-Buffering": "no",
 }
 MOST_TYPE_CHARACTERS = 200
+TYPE = Parameter(
+    "type",
+    "Ends of jobs of this type only.",
+    {"type": "string", "minLength": 1, "maxLength": MOST_TYPE_CHARACTERS},
+)
+EVENT_STREAM = "text/event-stream"
 
 
 @events.get("/jobs/<job_id>/events")
 @open_to(Access.TENANT)
+@described(
+    "Follow a job",
+    Answer(200, "Events until it has ended.", STREAM, content_type=EVENT_STREAM),
+    Answer(204, "It has ended, and you know."),
+    query=(LAST_EVENT_ID_IN_QUERY,),
+    headers=(LAST_EVENT_ID,),
+    errors=(TooManyStreams,),
+)
 def get_job_events(job_id: str) -> Response:
     """The job's state now, then every change, until it has ended."""
     house = services()
     tenant_id = house.tenants.current(request.environ).id
-    known_parameters("last_event_id")
     parsed = parse_id(job_id)
     if parsed is None:
         raise NotFound
@@ -48,11 +63,17 @@ def get_job_events(job_id: str) -> Response:
 
 @events.get("/events")
 @open_to(Access.TENANT)
+@described(
+    "Follow all that concerns you",
+    Answer(200, "Events, without end.", STREAM, content_type=EVENT_STREAM),
+    query=(LAST_EVENT_ID_IN_QUERY, TYPE),
+    headers=(LAST_EVENT_ID,),
+    errors=(TooManyStreams,),
+)
 def get_tenant_events() -> Response:
     """Ends of the tenant's jobs and whatever else concerns it, from now or from a position."""
     house = services()
     tenant_id = house.tenants.current(request.environ).id
-    known_parameters("last_event_id", "type")
     job_type = request.args.get("type")
     if job_type is not None and not 0 < len(job_type) <= MOST_TYPE_CHARACTERS:
         raise ValidationFailed(errors=(FieldError("type", "must have 1 to 200 characters"),))
@@ -70,18 +91,9 @@ def get_tenant_events() -> Response:
 def event_stream(messages: Iterator[bytes]) -> Response:
     """A response that goes on; HEAD gets its headers alone."""
     body = iter(()) if request.method == "HEAD" else messages
-    return Response(body, 200, HEADERS, content_type="text/event-stream", direct_passthrough=True)
+    return Response(body, 200, HEADERS, content_type=EVENT_STREAM, direct_passthrough=True)
 
 
 def last_event_id() -> str | None:
     """Where the client was; browsers cannot set the header on the first request."""
     return request.headers.get("Last-Event-ID") or request.args.get("last_event_id") or None
-
-
-def known_parameters(*names: str) -> None:
-    """Anything else in the query is an error."""
-    unknown = sorted(set(request.args) - set(names))
-    if unknown:
-        raise ValidationFailed(
-            errors=tuple(FieldError(name[:100], "is not a parameter") for name in unknown)
-        )

@@ -8,7 +8,9 @@ import orjson
 from flask import Blueprint, Response
 
 from app.admission.silence import SILENT
+from app.api import house_answers
 from app.api.access import Access, open_to
+from app.api.openapi.declared import Answer, described
 from app.api.services import services
 from app.api.state import read_state
 from app.scheduler.leader import LEASE_SECONDS
@@ -40,12 +42,19 @@ READ_READINESS = f"""
 
 @health.get("/healthz")
 @open_to(Access.PUBLIC)
+@described("This process answers", Answer(200, "It does.", house_answers.Health), query=None)
 def get_health() -> Response:
     return Response(b'{"status":"ok"}', content_type="application/json")
 
 
 @health.get("/readyz")
 @open_to(Access.PUBLIC)
+@described(
+    "A job would be accepted and run",
+    Answer(200, "It would.", house_answers.Readiness),
+    Answer(503, "It would not.", house_answers.Readiness),
+    query=None,
+)
 def get_readiness() -> Response:
     """Every check with what it found; 200 only if all of them pass.
 

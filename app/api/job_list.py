@@ -9,8 +9,11 @@ from __future__ import annotations
 import orjson
 from flask import Blueprint, Response, request
 
+from app.api import answers
 from app.api.access import Access, open_to
 from app.api.job_views import JOB_COLUMNS, job_document
+from app.api.openapi.declared import Answer, described
+from app.api.openapi.parts import CURSOR, LINK, POOL, TYPE, choice, page_limit
 from app.api.query import (
     next_link,
     pack_cursor,
@@ -18,7 +21,6 @@ from app.api.query import (
     parse_id_cursor,
     parse_limit,
     parse_name,
-    refuse_parameters_besides,
 )
 from app.api.reply import Reply
 from app.api.services import services
@@ -38,9 +40,19 @@ LIST_DEAD_JOBS = page_statement(JOB_COLUMNS, dead=True)
 
 @job_list.get("/jobs")
 @open_to(Access.TENANT)
+@described(
+    "Your jobs, newest first",
+    Answer(200, "A page of them; with filters it may be short.", answers.Jobs, (LINK,)),
+    query=(
+        choice("status", "Jobs of this status only.", STATUSES),
+        TYPE,
+        POOL,
+        page_limit(PAGE, MOST),
+        CURSOR,
+    ),
+)
 def get_jobs() -> Response:
     tenant_id = services().tenants.current(request.environ).id
-    refuse_parameters_besides(("status", "type", "pool", "limit", "cursor"))
     wanted = Filter(
         status=parse_choice("status", STATUSES), type=parse_name("type"), pool=parse_name("pool")
     )

@@ -7,15 +7,29 @@ from typing import TYPE_CHECKING
 import orjson
 from flask import Blueprint, Response, request
 
+from app.api import answers
 from app.api.access import Access, open_to
 from app.api.body import fit_body, read_document
 from app.api.cancelling import cancel_reply
 from app.api.idempotency import REPLAYED, parse_key
 from app.api.intake import job_submission, status_of, take_in
+from app.api.openapi.declared import Answer, described
+from app.api.openapi.parts import (
+    ASK_AFTER,
+    ASK_AGAIN_AFTER,
+    ETAG,
+    IDEMPOTENCY_KEY,
+    IF_NONE_MATCH,
+    LOCATION,
+    STATUS_OF_JOB,
+    SUBMISSION_ERRORS,
+    SUBMITTED,
+    unchanged,
+)
 from app.api.reply import FIRST_POLL_SECONDS, STATUS_HEADER, QuickReply, limit_headers, poll_reply
 from app.api.schemas import SubmitJob
 from app.api.services import Services, services
-from app.errors import NotFound
+from app.errors import Conflict, IdempotencyKeyReused, NotFound
 from app.tenants.ownership import own
 from models.ids import parse_id
 
@@ -24,22 +38,49 @@ if TYPE_CHECKING:
 
 jobs = Blueprint("jobs", __name__)
 
+#: As long as an id: ``/jobs/batch`` is no job, and takes POST alone.
+JOB_RULE = "/jobs/<string(length=36):job_id>"
+
 
 @jobs.post("/jobs")
 @open_to(Access.TENANT)
+@described(
+    "Submit a job",
+    Answer(
+        202, "It is kept and will run.", answers.AcceptedJob, (LOCATION, STATUS_OF_JOB, *SUBMITTED)
+    ),
+    body=SubmitJob,
+    query=None,
+    headers=(IDEMPOTENCY_KEY,),
+    errors=(*SUBMISSION_ERRORS, IdempotencyKeyReused),
+)
 def post_job() -> QuickReply:
     return submit_job(services(), request.environ)
 
 
-@jobs.get("/jobs/<job_id>")
+@jobs.get(JOB_RULE)
 @open_to(Access.TENANT)
+@described(
+    "A job, its progress and the runs that failed",
+    Answer(200, "The job.", answers.Job, (ETAG, STATUS_OF_JOB, ASK_AGAIN_AFTER)),
+    unchanged(STATUS_OF_JOB),
+    query=None,
+    headers=(IF_NONE_MATCH,),
+    head=True,
+)
 def get_job(job_id: str) -> QuickReply:
     """Also answers HEAD, and 304 to a caller who knows the state already."""
     return read_job(services(), request.environ, job_id)
 
 
-@jobs.delete("/jobs/<job_id>")
+@jobs.delete(JOB_RULE)
 @open_to(Access.TENANT)
+@described(
+    "Cancel a job",
+    Answer(200, "It will not run.", answers.CancelledJob, (STATUS_OF_JOB,)),
+    Answer(202, "It runs and was asked to stop.", answers.StoppingJob, (STATUS_OF_JOB, ASK_AFTER)),
+    errors=(Conflict,),
+)
 def delete_job(job_id: str) -> Response:
     """Cancel it: at once if it waits, soon if it runs."""
     house = services()

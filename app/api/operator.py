@@ -12,14 +12,16 @@ import orjson
 from flask import Blueprint, Response, request
 from pydantic import Field
 
+from app.api import house_answers
 from app.api.access import Access, open_to
 from app.api.body import parse_body
+from app.api.openapi.declared import Answer, described
+from app.api.openapi.parts import CURSOR, LINK, LOCATION, page_limit
 from app.api.query import (
     bad_cursor,
     next_link,
     pack_cursor,
     parse_limit,
-    refuse_parameters_besides,
     unpack_cursor,
 )
 from app.api.reply import Reply
@@ -28,12 +30,13 @@ from app.api.services import services
 from app.api.state import patience, read_state
 from app.api.tenant import standing_document, terms_document
 from app.api.times import rfc3339
-from app.errors import NotFound
+from app.errors import Conflict, NotFound
 from app.tenants.changes import change_tenant, create_tenant, issue_key, no_tenant, revoke_key
 from app.tenants.keys import SHORT
 from app.tenants.listing import Listed, ListedKey, list_keys, list_tenants, read_tenant
+from app.tenants.tenant import NAME as TENANT_NAME
 from app.tenants.tenant import is_tenant_name
-from app.tenants.terms import LIMIT_BOUNDS, Change
+from app.tenants.terms import BOUNDS, LIMIT_BOUNDS, Change
 
 operator = Blueprint("operator", __name__, url_prefix="/operator")
 
@@ -43,21 +46,45 @@ MOST = 500
 MOST_KEYS = 1_000
 
 
+def bounded(bounds: tuple[float, float]) -> dict[str, Any]:
+    """Bounds for the document; the terms themselves are checked where they are changed.
+
+    They say nothing about null, which they may stand beside.
+    """
+    return {"minimum": bounds[0], "maximum": bounds[1]}
+
+
 class PoolTerms(Strict):
     """Limits in one pool; null clears."""
 
-    in_flight: int | None = Field(None, description="Most jobs at once.")
-    reserved: int | None = Field(None, description="Slots of its own; enterprise only.")
-    depth: int | None = Field(None, description="Most jobs waiting.")
+    in_flight: int | None = Field(
+        None, description="Most jobs at once.", json_schema_extra=bounded(LIMIT_BOUNDS["in_flight"])
+    )
+    reserved: int | None = Field(
+        None,
+        description="Slots of its own; enterprise only.",
+        json_schema_extra=bounded(LIMIT_BOUNDS["reserved"]),
+    )
+    depth: int | None = Field(
+        None, description="Most jobs waiting.", json_schema_extra=bounded(LIMIT_BOUNDS["depth"])
+    )
 
 
 class TenantTerms(Strict):
     """Body of ``PATCH /operator/tenants/{name}``; what is left out stays, null clears."""
 
     tier: Literal["free", "standard", "pro", "enterprise"] = "standard"
-    weight: float | None = Field(None, description="In place of the tier's.")
-    submit_per_second: float | None = None
-    submit_burst: float | None = None
+    weight: float | None = Field(
+        None, description="In place of the tier's.", json_schema_extra=bounded(BOUNDS["weight"])
+    )
+    submit_per_second: float | None = Field(
+        None,
+        description="Submissions a second.",
+        json_schema_extra=bounded(BOUNDS["submit_per_second"]),
+    )
+    submit_burst: float | None = Field(
+        None, description="Submissions at once.", json_schema_extra=bounded(BOUNDS["submit_burst"])
+    )
     limits: dict[str, PoolTerms | None] | None = Field(
         default_factory=dict, max_length=100, description="By pool; null clears all."
     )
@@ -80,7 +107,9 @@ class TenantTerms(Strict):
 class NewTenant(TenantTerms):
     """Body of ``POST /operator/tenants``."""
 
-    name: str
+    name: str = Field(
+        examples=["globex"], json_schema_extra={"pattern": f"^{TENANT_NAME.pattern}$"}
+    )
 
 
 class NewKey(Strict):
@@ -91,9 +120,13 @@ class NewKey(Strict):
 
 @operator.get("/tenants")
 @open_to(Access.OPERATOR)
+@described(
+    "All tenants",
+    Answer(200, "A page of them.", house_answers.Tenants, (LINK,)),
+    query=(page_limit(PAGE, MOST), CURSOR),
+)
 def get_tenants() -> Response:
     """By name."""
-    refuse_parameters_besides(("limit", "cursor"))
     limit, after = parse_limit(PAGE, MOST), parse_name_cursor()
     with read_state() as taken:
         found = list_tenants(taken, limit + 1, after)
@@ -110,6 +143,12 @@ def get_tenants() -> Response:
 
 @operator.post("/tenants")
 @open_to(Access.OPERATOR)
+@described(
+    "Create a tenant",
+    Answer(201, "It is there.", house_answers.TenantEntry, (LOCATION,)),
+    body=NewTenant,
+    errors=(Conflict,),
+)
 def post_tenant() -> Response:
     house = services()
     body = parse_body(request.environ, NewTenant, house.body_limits)
@@ -121,9 +160,9 @@ def post_tenant() -> Response:
 
 @operator.get("/tenants/<name>")
 @open_to(Access.OPERATOR)
+@described("A tenant", Answer(200, "The tenant.", house_answers.TenantInFull))
 def get_tenant(name: str) -> Response:
     """Its terms, what they come to, and how it does by them."""
-    refuse_parameters_besides(())
     known = find_tenant(name)
     with read_state() as taken:
         document = tenant_document(known) | standing_document(taken, known.tenant)
@@ -132,6 +171,11 @@ def get_tenant(name: str) -> Response:
 
 @operator.patch("/tenants/<name>")
 @open_to(Access.OPERATOR)
+@described(
+    "Change a tenant's terms",
+    Answer(200, "The tenant as it is now.", house_answers.TenantEntry),
+    body=TenantTerms,
+)
 def patch_tenant(name: str) -> Response:
     """Change its terms; every process has heard of it a second later."""
     house = services()
@@ -144,9 +188,9 @@ def patch_tenant(name: str) -> Response:
 
 @operator.get("/tenants/<name>/keys")
 @open_to(Access.OPERATOR)
+@described("A tenant's keys", Answer(200, "At most 1,000.", house_answers.Keys))
 def get_keys(name: str) -> Response:
     """Without their secrets, which nobody has."""
-    refuse_parameters_besides(())
     known = find_tenant(name)
     with read_state() as taken:
         found = list_keys(taken, MOST_KEYS, known.tenant.id)
@@ -155,6 +199,12 @@ def get_keys(name: str) -> Response:
 
 @operator.post("/tenants/<name>/keys")
 @open_to(Access.OPERATOR)
+@described(
+    "Issue a key",
+    Answer(201, "The key.", house_answers.IssuedKey),
+    body=NewKey,
+    body_required=False,
+)
 def post_key(name: str) -> Response:
     """The one time that the key is shown."""
     house = services()
@@ -171,6 +221,7 @@ def post_key(name: str) -> Response:
 
 @operator.delete("/keys/<key_id>")
 @open_to(Access.OPERATOR)
+@described("Revoke a key", Answer(200, "It is revoked.", house_answers.RevokedKey))
 def delete_key(key_id: str) -> Response:
     """Revoke it, be it a tenant's or an operator's; no process takes it two seconds later."""
     house = services()

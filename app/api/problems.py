@@ -43,6 +43,10 @@ DETAILS = {
     405: "This path does not take that method; Allow names those that it does.",
 }
 
+#: Codes of what has no class of ours: the state store is away, a mistake of ours.
+AWAY_CODE = "STATE_STORE_UNAVAILABLE"
+INTERNAL_CODE = errors.FairlineError.code
+
 #: Seconds a caller should wait when a store is away.
 RETRY_AFTER_SECONDS = 2
 
@@ -116,7 +120,7 @@ def problem_of(error: Exception) -> Any:
         case _:
             logger.error("unexpected", exc_info=error)
             return problem(
-                HTTPStatus.INTERNAL_SERVER_ERROR, "INTERNAL_ERROR", "Something unexpected happened."
+                HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL_CODE, "Something unexpected happened."
             )
 
 
@@ -137,7 +141,7 @@ def _away(error: StateStoreError) -> Response:
     logger.warning("503: %s", error)
     return problem(
         HTTPStatus.SERVICE_UNAVAILABLE,
-        "STATE_STORE_UNAVAILABLE",
+        AWAY_CODE,
         # A group may still be committed after its callers gave up, so no more is promised.
         "The state store did not answer in time; what was asked may not have been done."
         " Please try again.",

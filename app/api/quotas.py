@@ -8,32 +8,43 @@ import orjson
 from flask import Blueprint, Response, request
 from pydantic import Field
 
+from app.api import house_answers
 from app.api.access import Access, open_to
 from app.api.body import parse_body
-from app.api.query import refuse_parameters_besides
+from app.api.openapi.declared import Answer, described
 from app.api.reply import Reply
 from app.api.schemas import Strict
 from app.api.services import services
 from app.api.state import patience, read_state
 from app.api.times import rfc3339
-from app.quotas.rows import Declared, clear_quota, declare_quota, read_quotas
+from app.quotas.rows import MOST, Declared, clear_quota, declare_quota, read_quotas
 
 quotas = Blueprint("quotas", __name__, url_prefix="/operator/quotas")
+
+
+#: For the document; limits are checked where they are declared.
+BOUNDED: dict[str, Any] = {"exclusiveMinimum": 0, "maximum": MOST}
 
 
 class QuotaTerms(Strict):
     """Body of ``PUT /operator/quotas/{dependency}``; what is left out is not declared."""
 
-    requests_per_minute: float | None = Field(None, description="Calls a minute.")
-    tokens_in_per_minute: float | None = Field(None, description="Input tokens a minute.")
-    tokens_out_per_minute: float | None = Field(None, description="Output tokens a minute.")
+    requests_per_minute: float | None = Field(
+        None, description="Calls a minute.", examples=[60], json_schema_extra=BOUNDED
+    )
+    tokens_in_per_minute: float | None = Field(
+        None, description="Input tokens a minute.", json_schema_extra=BOUNDED
+    )
+    tokens_out_per_minute: float | None = Field(
+        None, description="Output tokens a minute.", json_schema_extra=BOUNDED
+    )
 
 
 @quotas.get("")
 @open_to(Access.OPERATOR)
+@described("Quotas of dependencies", Answer(200, "All of them.", house_answers.Quotas))
 def get_quotas() -> Response:
     """All that are declared, learned or closed."""
-    refuse_parameters_besides(())
     with read_state() as taken:
         found = read_quotas(taken)
     return Reply(orjson.dumps({"quotas": [quota_document(quota) for quota in found]}), 200, {})
@@ -41,6 +52,11 @@ def get_quotas() -> Response:
 
 @quotas.put("/<dependency>")
 @open_to(Access.OPERATOR)
+@described(
+    "Declare a quota",
+    Answer(200, "The quota as it is now.", house_answers.Quota),
+    body=QuotaTerms,
+)
 def put_quota(dependency: str) -> Response:
     """Declare a quota in place of the one before; it holds within a second."""
     house = services()
@@ -53,6 +69,7 @@ def put_quota(dependency: str) -> Response:
 
 @quotas.delete("/<dependency>")
 @open_to(Access.OPERATOR)
+@described("Forget a quota", Answer(204, "It is forgotten."))
 def delete_quota(dependency: str) -> Response:
     """Forget what was declared and learned, and open what was closed."""
     house = services()

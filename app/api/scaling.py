@@ -9,8 +9,9 @@ from __future__ import annotations
 import orjson
 from flask import Blueprint, Response
 
+from app.api import house_answers
 from app.api.access import Access, open_to
-from app.api.query import refuse_parameters_besides
+from app.api.openapi.declared import Answer, described
 from app.api.reply import Reply
 from app.api.state import read_state
 from app.api.times import rfc3339
@@ -27,9 +28,12 @@ READ_SCALING = """
 
 @scaling.get("/operator/scaling")
 @open_to(Access.OPERATOR)
+@described(
+    "Workers that each pool should have, and why",
+    Answer(200, "By pool.", house_answers.Scaling),
+)
 def get_scaling() -> Response:
     """Every pool that the autoscaler has looked at."""
-    refuse_parameters_besides(())
     with read_state() as taken:
         rows = taken.exec_driver_sql(READ_SCALING, {"pools": list(POOLS)}).all()
     document = {

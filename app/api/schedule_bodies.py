@@ -16,14 +16,16 @@ OverlapName = Annotated[Overlap, Field(strict=False)]
 CatchUpName = Annotated[CatchUp, Field(strict=False)]
 
 PRIORITY = Field(0, ge=-100, le=100, description="That of its jobs.")
-TYPE = Field(description="A registered job type.")
+TYPE = Field(description="A registered job type.", examples=["echo"])
 
 
 class CreateSchedule(Strict):
     """Body of ``POST /schedules``."""
 
-    name: Name = Field(description="Yours; no two schedules share one.")
-    cron: CronText = Field(description="Minute, hour, day of month, month, day of week.")
+    name: Name = Field(description="Yours; no two schedules share one.", examples=["nightly"])
+    cron: CronText = Field(
+        description="Minute, hour, day of month, month, day of week.", examples=["30 2 * * *"]
+    )
     timezone: ZoneName = Field("UTC", description="Of the IANA database, as Europe/Berlin.")
     overlap: OverlapName = Field(
         Overlap.ALLOW, description="Whether a tick comes while the job before has not ended."

@@ -11,15 +11,26 @@ from flask import Blueprint, Response, request
 from pydantic_core import from_json
 
 from app.admission import Submission
+from app.api import answers, house_answers
 from app.api.access import Access, open_to
 from app.api.body import parse_body
 from app.api.intake import is_large, job_submission, take_in
+from app.api.openapi.declared import Answer, described
+from app.api.openapi.parts import (
+    ASK_AFTER,
+    CURSOR,
+    LINK,
+    LOCATION,
+    RATE_LIMIT,
+    STATUS_OF_JOB,
+    SUBMISSION_ERRORS,
+    page_limit,
+)
 from app.api.query import (
     bad_cursor,
     next_link,
     pack_cursor,
     parse_limit,
-    refuse_parameters_besides,
     unpack_cursor,
 )
 from app.api.reply import FIRST_POLL_SECONDS, STATUS_HEADER, Reply, limit_headers
@@ -28,7 +39,7 @@ from app.api.schemas import SubmitJob
 from app.api.services import Services, services
 from app.api.state import patience, read_state
 from app.api.times import rfc3339
-from app.errors import FieldError, NotFound, PayloadTooLarge, ValidationFailed
+from app.errors import Conflict, FieldError, NotFound, PayloadTooLarge, ValidationFailed
 from app.schedules import store
 from app.schedules.cron import BadCron, Rule, UnknownZone, read_rule
 from app.schedules.store import Schedule
@@ -45,6 +56,12 @@ MOST = 200
 
 @schedules.post("/schedules")
 @open_to(Access.TENANT)
+@described(
+    "Keep a schedule",
+    Answer(201, "It is kept.", house_answers.Schedule, (LOCATION,)),
+    body=CreateSchedule,
+    errors=(Conflict,),
+)
 def post_schedule() -> Response:
     """Keep a schedule; its name makes a repetition harmless: 409."""
     house = services()
@@ -78,10 +95,14 @@ def post_schedule() -> Response:
 
 @schedules.get("/schedules")
 @open_to(Access.TENANT)
+@described(
+    "Your schedules",
+    Answer(200, "A page of them.", house_answers.Schedules, (LINK,)),
+    query=(page_limit(PAGE, MOST), CURSOR),
+)
 def get_schedules() -> Response:
     """By name, without their payloads."""
     tenant = services().tenants.current(request.environ)
-    refuse_parameters_besides(("limit", "cursor"))
     limit, after = parse_limit(PAGE, MOST), name_cursor()
     with read_state() as taken:
         found = store.read_page(taken, tenant.id, after, limit + 1)
@@ -95,12 +116,22 @@ def get_schedules() -> Response:
 
 @schedules.get("/schedules/<schedule_id>")
 @open_to(Access.TENANT)
+@described(
+    "A schedule, its next tick and its last job",
+    Answer(200, "The schedule.", house_answers.Schedule),
+)
 def get_schedule(schedule_id: str) -> Response:
     return Reply(orjson.dumps(document_of(find(services(), schedule_id), full=True)), 200, {})
 
 
 @schedules.patch("/schedules/<schedule_id>")
 @open_to(Access.TENANT)
+@described(
+    "Pause, resume or change a schedule",
+    Answer(200, "The schedule as it is now.", house_answers.Schedule),
+    body=ChangeSchedule,
+    errors=(Conflict,),
+)
 def patch_schedule(schedule_id: str) -> Response:
     """Pause, resume or change it. Another time, or a resumption, counts from now on."""
     house = services()
@@ -120,6 +151,7 @@ def patch_schedule(schedule_id: str) -> Response:
 
 @schedules.delete("/schedules/<schedule_id>")
 @open_to(Access.TENANT)
+@described("Remove a schedule", Answer(204, "It is gone."))
 def delete_schedule(schedule_id: str) -> Response:
     """No further ticks. Jobs that it made stay."""
     house = services()
@@ -132,6 +164,16 @@ def delete_schedule(schedule_id: str) -> Response:
 
 @schedules.post("/schedules/<schedule_id>/run")
 @open_to(Access.TENANT)
+@described(
+    "Run a schedule's job now",
+    Answer(
+        202,
+        "A job of it is kept and will run.",
+        answers.AcceptedJob,
+        (LOCATION, STATUS_OF_JOB, ASK_AFTER, *RATE_LIMIT),
+    ),
+    errors=(*SUBMISSION_ERRORS, PayloadTooLarge),
+)
 def post_run(schedule_id: str) -> Response:
     """One job of it now: a submission like any other, and no tick."""
     house = services()

@@ -13,12 +13,18 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    WithJsonSchema,
 )
 from pydantic_core import PydanticCustomError
 
 from models.states import FailureClass
 
-Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
+#: White space around it is not a part of it, so that there has to be something else.
+Name = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=200),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"\S"}),
+]
 
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
@@ -61,17 +67,21 @@ class Timing(Strict):
 class SubmitApplication(Timing):
     """Body of ``POST /applications``."""
 
-    candidate: Name = Field(description="Who applies.")
-    payload: dict[str, Any] = Field(description="The application itself, any JSON object.")
+    candidate: Name = Field(description="Who applies.", examples=["Ada Lovelace"])
+    payload: dict[str, Any] = Field(
+        description="The application itself, any JSON object.", examples=[{"years": 12}]
+    )
     role: Name = Field("general", description="What they apply for; each has a leaderboard.")
 
 
 class SubmitJob(Timing):
     """Body of ``POST /jobs``, and an item of a batch."""
 
-    type: str = Field(description="A registered job type.")
+    type: str = Field(description="A registered job type.", examples=["echo"])
     payload: Any = Field(
-        default_factory=dict, description="Any JSON that the type takes; {} if left out."
+        default_factory=dict,
+        description="Any JSON that the type takes; {} if left out.",
+        examples=[{"hello": "world"}],
     )
 
 
@@ -86,6 +96,10 @@ class SubmitBatch(Strict):
     jobs: list[Any] = Field(min_length=1, max_length=MOST_JOBS)
 
 
+#: Checked by the view, which tells the place of every wrong one.
+Id = Annotated[str, WithJsonSchema({"type": "string", "format": "uuid"})]
+
+
 class ReplayFilter(Strict):
     """Which dead letters to replay; what is left out does not matter."""
 
@@ -97,6 +111,6 @@ class ReplayFilter(Strict):
 class Replay(Strict):
     """Body of ``POST /dead-letters/replay``: either ids or a filter."""
 
-    ids: list[str] | None = Field(None, min_length=1, max_length=MOST_JOBS)
+    ids: list[Id] | None = Field(None, min_length=1, max_length=MOST_JOBS)
     filter: ReplayFilter | None = None
     limit: int = Field(MOST_REPLAYS, ge=1, le=MOST_REPLAYS, description="At most so many.")

@@ -13,8 +13,10 @@ from typing import Any
 import orjson
 from flask import Blueprint, Response, request
 
+from app.api import house_answers
 from app.api.access import Access, open_to
-from app.api.query import refuse_parameters_besides, refused
+from app.api.openapi.declared import Answer, Parameter, described
+from app.api.query import refused
 from app.api.reply import Reply
 from app.api.services import services
 from app.api.state import read_state
@@ -26,15 +28,23 @@ usage = Blueprint("usage", __name__)
 DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 #: Longest time asked for at once.
 MOST_DAYS = 366
+A_DAY = {"type": "string", "format": "date"}
 
 
 @usage.get("/tenant/usage")
 @open_to(Access.TENANT)
+@described(
+    "Slot time, jobs, tokens and cost by day and pool",
+    Answer(200, "The report.", house_answers.UsageReport),
+    query=(
+        Parameter("from", "First day; that of the month if left out.", A_DAY),
+        Parameter("to", "Last day; today if left out.", A_DAY),
+    ),
+)
 def get_usage() -> Response:
     """From the first of this month until today unless asked otherwise."""
     house = services()
     tenant_id = house.tenants.current(request.environ).id
-    refuse_parameters_besides(("from", "to"))
     today = datetime.now(UTC).date()
     last = parse_day("to", today)
     first = parse_day("from", last.replace(day=1))

@@ -7,8 +7,9 @@ from datetime import timedelta
 import orjson
 from flask import Blueprint, Response, request
 
+from app.api import answers
 from app.api.access import Access, open_to
-from app.api.query import refuse_parameters_besides
+from app.api.openapi.declared import Answer, described
 from app.api.reply import Reply
 from app.api.services import services
 from app.api.state import read_state
@@ -27,9 +28,12 @@ MOST_SECONDS = 366 * 86_400.0
 
 @waits.get("/jobs/<job_id>/wait")
 @open_to(Access.TENANT)
+@described(
+    "Why a job has not started, and when it probably does",
+    Answer(200, "What binds it.", answers.Wait),
+)
 def get_wait(job_id: str) -> Response:
     tenant_id = services().tenants.current(request.environ).id
-    refuse_parameters_besides(())
     known = parse_id(job_id)
     if known is None:
         raise NotFound
