@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from celery import Celery
-from celery.signals import setup_logging, worker_init, worker_process_init
+from celery.signals import (
+    setup_logging,
+    worker_init,
+    worker_process_init,
+    worker_process_shutdown,
+    worker_shutdown,
+)
 
 from app.config import settings
 from app.logs import configure_logging
-from app.telemetry import start_telemetry
+from app.telemetry import end_telemetry, start_telemetry
 from tasks.entry import register_tasks, this
 
 celery = Celery("fairline", amqp="app.dispatch.amqp:JobAmqp")
@@ -39,3 +45,10 @@ def _start_telemetry(**_: Any) -> None:
     """After the worker's own handlers; the parent of a prefork pool has no engine."""
     if this.engine is not None:
         start_telemetry("worker", this.engine)
+
+
+@worker_shutdown.connect
+@worker_process_shutdown.connect
+def _end_telemetry(**_: Any) -> None:
+    """A prefork child leaves without its exit handlers."""
+    end_telemetry()

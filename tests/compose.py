@@ -27,8 +27,9 @@ from app.stack.spec import PROJECT_ROOT, ProcessSpec
 
 COMPOSE_FILE = PROJECT_ROOT / "docker-compose.yml"
 DOCKERFILE = PROJECT_ROOT / "Dockerfile"
-#: ``$$``, ``${NAME}``, ``${NAME-default}``, ``${NAME:-default}``, ``${NAME:?why}``
-VARIABLE = re.compile(r"\$(?:\$|\{(?P<name>\w+)(?:(?P<rule>:?[-?])(?P<word>[^}]*))?\})")
+#: ``$$``, ``${NAME}``, ``${NAME-default}``, ``${NAME:-default}``, ``${NAME:+other}``,
+#: ``${NAME:?why}``; one inside another, the inner one first.
+VARIABLE = re.compile(r"\$(?:\$|\{(?P<name>\w+)(?:(?P<rule>:?[-?+])(?P<word>[^{}]*))?\})")
 SECONDS = {"s": 1.0, "m": 60.0}
 #: Nobody who is asked to stop while idle or at a short job needs longer, whatever its grace.
 PATIENCE_SECONDS = 30.0
@@ -54,7 +55,11 @@ def interpolate(node: Any, environment: Mapping[str, str]) -> Any:
         case list():
             return [interpolate(value, environment) for value in node]
         case str():
-            return VARIABLE.sub(lambda found: substitute(found, environment), node)
+            while (
+                after := VARIABLE.sub(lambda found: substitute(found, environment), node)
+            ) != node:
+                node = after
+            return node
     return node
 
 
@@ -64,6 +69,8 @@ def substitute(found: re.Match[str], environment: Mapping[str, str]) -> str:
     if name is None:
         return "$"
     value = environment.get(name)
+    if rule.endswith("+"):
+        return word if value or (value is not None and rule == "+") else ""
     if value is None or (not value and rule.startswith(":")):
         if rule.endswith("?"):
             raise NotSet(f"{name}: {word}")

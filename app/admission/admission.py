@@ -17,6 +17,7 @@ from app.admission.submission import Admitted, Entry, Key, Submission
 from app.dispatch.mark import Dispatch, release
 from app.dispatch.publish import Publisher
 from app.errors import BrokerUnavailable, IdempotencyKeyReused
+from app.telemetry import admit_traced
 from models.errors import StateStoreError
 from models.group_commit import GroupCommit
 
@@ -41,7 +42,9 @@ class Admission:
 
     def admit(self, submissions: Sequence[Submission], key: Key | None = None) -> Admitted:
         """Make the submissions durable, together; StateStoreUnavailable if that takes too long."""
-        entry = Entry(tuple(submissions), key)
+        return admit_traced(submissions, lambda items: self._enter(Entry(tuple(items), key)))
+
+    def _enter(self, entry: Entry) -> Admitted:
         admitted = self._rows.submit(entry, self._timeout_seconds, entry.weight)
         if isinstance(admitted, IdempotencyKeyReused):
             raise admitted

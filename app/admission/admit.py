@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine
 
 from app.admission.submission import Admitted, Entry, Submission
 from app.errors import IdempotencyKeyReused
+from app.telemetry import carrying_traces
 from models.arrays import moment_array, plain_array, text_array
 from models.pools import lease_interval_sql
 from models.prepared import Prepared
@@ -156,7 +157,7 @@ def admit_group(engine: Engine, group: Sequence[Entry], express: bool) -> list[O
 
 def insert_jobs(taken: Connection, jobs: Sequence[Submission]) -> None:
     """Insert jobs as part of a transaction of the caller's; none of them by the express lane."""
-    taken.exec_driver_sql(ADMIT, parameters_of([Entry(tuple(jobs))], express=False))
+    taken.exec_driver_sql(ADMIT, parameters_of([Entry(tuple(carrying_traces(jobs)))], False))
 
 
 def parameters_of(group: Sequence[Entry], express: bool) -> dict[str, object]:

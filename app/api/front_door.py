@@ -2,8 +2,8 @@
 
 Routing, contexts, hooks and signals cost about as much as all that Fairline does with a
 submission. The functions behind these routes need none of it, so they are called with
-the WSGI environment; everything else, and everything while requests are traced, takes
-Flask's way to the same functions. Either way the caller has to pass ``access.admit``.
+the WSGI environment; everything else takes Flask's way to the same functions. Either way the
+caller has to pass ``access.admit``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from app.api.applications import read_application, submit_application
 from app.api.jobs import read_job, submit_job
 from app.api.problems import problem_of
 from app.errors import MalformedBody
+from app.log_ids import current_request
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+    from app.telemetry.requests import Requests
 
 #: What takes submissions, by path.
 POSTS = {"/applications": submit_application, "/jobs": submit_job}
@@ -33,18 +36,23 @@ ID_CHARACTERS = 36
 class FrontDoor(Flask):
     """Fairline's Flask application."""
 
-    #: Set where Flask's own hooks must see every request.
-    traced = False
+    #: Set where a span is made of every request.
+    traced: Requests | None = None
 
     def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        current_request.set(environ)
+        if self.traced is not None:
+            return self.traced.answer(environ, start_response, self.answer)
+        return self.answer(environ, start_response)
+
+    def answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """By the short way where there is one, else by Flask's."""
         if "HTTP_" in environ:
             # The fast parser takes a folded header line for a header without a name. What a
             # request says must not be a matter of opinion.
             folded: Any = problem_of(MalformedBody("A header line is folded."))
             refusal: Iterable[bytes] = folded(environ, start_response)
             return refusal
-        if self.traced:
-            return super().wsgi_app(environ, start_response)
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
         services = self.extensions["fairline"]
         reply: Any

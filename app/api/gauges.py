@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,9 @@ READ_TROUBLE = f"""
     SELECT 'retry', '', coalesce(sum(bad), 0) FROM tallies
     WHERE kind = 'retry' AND bucket > now() - interval '{budget.WINDOW_SECONDS:g} seconds'
     UNION ALL
+    SELECT 'runs', '', coalesce(sum(total), 0) FROM tallies
+    WHERE kind = 'hour' AND bucket > now() - interval '{budget.WINDOW_SECONDS:g} seconds'
+    UNION ALL
     SELECT 'forecast', name, sum(total) FROM tallies
     WHERE kind = 'forecast' AND bucket > now() - interval '1 hour' GROUP BY name
     UNION ALL
@@ -108,7 +111,8 @@ READ_PROCESSES = f"""
 #: What the autoscaler wants, and the longest wait for a slot that it has seen, if that was lately.
 READ_DESIRED = """
     SELECT pool, workers,
-           CASE WHEN updated_at > now() - interval '10 seconds' THEN oldest_seconds ELSE 0 END
+           CASE WHEN updated_at > now() - interval '10 seconds' THEN oldest_seconds ELSE 0 END,
+           living
     FROM desired_workers
 """
 
@@ -144,6 +148,8 @@ class Readings:
     refused: dict[str, int] = field(default_factory=dict)
     #: Workers that the autoscaler wants, by pool.
     desired: dict[str, int] = field(default_factory=dict)
+    #: Workers that a pool has, as the autoscaler counts them.
+    living: dict[str, int] = field(default_factory=dict)
     #: Rows of READ_TYPES.
     types: Sequence[Sequence[Any]] = ()
     #: Rows of READ_QUOTAS and READ_TAPS.
@@ -152,6 +158,23 @@ class Readings:
     #: Schedules by state, and how late their oldest tick is.
     schedules: dict[str, int] = field(default_factory=dict)
     tick_seconds: float = 0.0
+
+    def admitted(self) -> dict[str, int]:
+        """Jobs that were submitted or replayed, by pool.
+
+        Each is counted where it is. Counts of ends never fall, when rows are retired or replayed.
+        """
+        return {pool: sum(by_state.values()) for pool, by_state in self.counts.items()}
+
+
+def slots_of(readings: Readings, pools: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Slots of living workers and how many of them are busy, by pool."""
+    slots = dict.fromkeys(pools, (0, 0))
+    for _, kind, served, size, busy, *_ in readings.processes:
+        for pool in served if kind == "worker" else ():
+            if pool in slots:
+                slots[pool] = (slots[pool][0] + size, slots[pool][1] + busy)
+    return slots
 
 
 def read_gauges(taken: Connection) -> Readings:
@@ -173,6 +196,7 @@ def read_gauges(taken: Connection) -> Readings:
         trouble=trouble,
         refused={row[0]: row[1] for row in taken.exec_driver_sql(READ_REFUSED)},
         desired={row[0]: row[1] for row in desired},
+        living={row[0]: row[3] for row in desired},
         types=[tuple(row) for row in taken.exec_driver_sql(READ_TYPES)],
         quotas=[tuple(row) for row in taken.exec_driver_sql(READ_QUOTAS)],
         taps=[tuple(row) for row in taken.exec_driver_sql(READ_TAPS)],

@@ -29,7 +29,6 @@ from app.errors import (
     ValidationFailed,
 )
 from app.fairshare import Tier
-from app.telemetry import current_traceparent
 from app.tenants.tenant import Tenant
 from models.blobs import INLINE_BYTES, BlobError, BlobStore, payload_key
 from models.ids import new_id
@@ -70,7 +69,6 @@ def job_submission(types: Mapping[str, JobType], tenant_id: int, body: SubmitJob
         priority=body.priority,
         execute_at=start_of(body),
         not_after=body.not_after,
-        traceparent=current_traceparent(),
         dependency=job_type.dependency or "",
     )
 

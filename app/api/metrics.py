@@ -14,14 +14,20 @@ from flask.blueprints import BlueprintSetupState
 
 from app.api.access import Access, open_to
 from app.api.coalesced import Page
-from app.api.gauges import DEAD_LETTERS_COUNTED, STATES, Readings, read_gauges
+from app.api.exposition import by, family
+from app.api.gauges import DEAD_LETTERS_COUNTED, STATES, Readings, read_gauges, slots_of
+from app.api.openapi.declared import Answer, described
 from app.api.services import services
 from app.api.state import read_state
+from app.config import settings
+from app.scaling.policy import policy_of
+from models.errors import StateStoreUnavailable
+from models.pools import POOLS
 from models.states import TERMINAL
 
 metrics = Blueprint("metrics", __name__)
 
-Sample = tuple[tuple[tuple[str, str], ...], float]
+UNSAID: Mapping[str, float] = {}
 
 
 @metrics.record_once
@@ -31,6 +37,12 @@ def _keep_page(state: BlueprintSetupState) -> None:
 
 @metrics.get("/metrics")
 @open_to(Access.PUBLIC)
+@described(
+    "Metrics for Prometheus",
+    Answer(200, "Text format 0.0.4.", {"type": "string"}, content_type="text/plain"),
+    query=None,
+    errors=(StateStoreUnavailable,),
+)
 def get_metrics() -> Response:
     page: Page = current_app.extensions["fairline_metrics"]
     return Response(page.read(read_page), content_type="text/plain; version=0.0.4")
@@ -39,14 +51,22 @@ def get_metrics() -> Response:
 def read_page() -> str:
     """The system as it is now."""
     with read_state() as taken:
-        return tell(read_gauges(taken), services().served_pools)
+        return tell(read_gauges(taken), services().served_pools, objectives())
 
 
-def tell(readings: Readings, served_pools: Iterable[str]) -> str:
+def objectives() -> dict[str, float]:
+    """Seconds that nobody should wait longer in a pool: beyond, it gets more workers."""
+    changes = settings().scale_policy
+    return {pool: policy_of(pool, {}, {}, changes).up_seconds for pool in POOLS}
+
+
+def tell(
+    readings: Readings, served_pools: Iterable[str], most_seconds: Mapping[str, float] = UNSAID
+) -> str:
     """The readings in the Prometheus text format."""
     pools = sorted({*served_pools, *readings.counts})
     lines = [
-        *jobs(readings, pools),
+        *jobs(readings, pools, most_seconds),
         *workers(readings, pools),
         *troubles(readings, pools),
         *durations(readings),
@@ -56,7 +76,9 @@ def tell(readings: Readings, served_pools: Iterable[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def jobs(readings: Readings, pools: Iterable[str]) -> Iterator[str]:
+def jobs(
+    readings: Readings, pools: Iterable[str], most_seconds: Mapping[str, float]
+) -> Iterator[str]:
     """Where the jobs are."""
     counts = readings.counts
     yield from family(
@@ -82,10 +104,22 @@ def jobs(readings: Readings, pools: Iterable[str]) -> Iterator[str]:
         by("pool", {pool: round(readings.line_seconds.get(pool, 0.0), 3) for pool in pools}),
     )
     yield from family(
+        "fairline_wait_objective_seconds",
+        "gauge",
+        "The age of the oldest beyond which a pool gets more workers.",
+        by("pool", {pool: most_seconds[pool] for pool in pools if pool in most_seconds}),
+    )
+    yield from family(
         "fairline_oldest_due_unpromoted_age_seconds",
         "gauge",
         "How long the oldest due job waits to join the line.",
         by("pool", {pool: round(readings.due_seconds.get(pool, 0.0), 3) for pool in pools}),
+    )
+    yield from family(
+        "fairline_jobs_admitted_total",
+        "counter",
+        "Jobs submitted or replayed.",
+        by("pool", {pool: readings.admitted().get(pool, 0) for pool in pools}),
     )
     yield from family(
         "fairline_jobs_total",
@@ -114,12 +148,7 @@ def jobs(readings: Readings, pools: Iterable[str]) -> Iterator[str]:
 
 def workers(readings: Readings, pools: Iterable[str]) -> Iterator[str]:
     """Who could run them."""
-    slots = {pool: [0, 0] for pool in pools}
-    for _, kind, served, size, busy, *_ in readings.processes:
-        for pool in served if kind == "worker" else ():
-            if pool in slots:
-                slots[pool][0] += size
-                slots[pool][1] += busy
+    slots = slots_of(readings, pools)
     yield from family(
         "fairline_pool_slots",
         "gauge",
@@ -135,6 +164,12 @@ def workers(readings: Readings, pools: Iterable[str]) -> Iterator[str]:
         "gauge",
         "Workers that a pool should have.",
         by("pool", {pool: n for pool, n in sorted(readings.desired.items()) if pool in slots}),
+    )
+    yield from family(
+        "fairline_living_workers",
+        "gauge",
+        "Workers that a pool has, as the autoscaler counts them.",
+        by("pool", {pool: n for pool, n in sorted(readings.living.items()) if pool in slots}),
     )
     yield from family(
         "fairline_db_pool",
@@ -175,6 +210,12 @@ def troubles(readings: Readings, pools: Iterable[str]) -> Iterator[str]:
         "gauge",
         "Runs of the last hour that were longer than the pool's bound.",
         by("type", trouble.get("violation", {})),
+    )
+    yield from family(
+        "fairline_runs",
+        "gauge",
+        "Runs that gave a result or failed in the last ten minutes.",
+        [((), trouble.get("runs", {}).get("", 0))],
     )
     yield from family(
         "fairline_retries",
@@ -268,24 +309,3 @@ def quotas(readings: Readings) -> Iterator[str]:
         "Calls that a dependency refused for its quota.",
         by("dependency", {name: refused for name, refused, _ in readings.taps}),
     )
-
-
-def by(label: str, values: Mapping[str, float]) -> Iterator[Sample]:
-    """Samples that differ in one label."""
-    for name, value in values.items():
-        yield ((label, name),), value
-
-
-def family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> list[str]:
-    """One metric in the Prometheus text format."""
-    lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-    for labels, value in samples:
-        inside = ",".join(f'{key}="{escape(text)}"' for key, text in labels)
-        labelled = f"{name}{{{inside}}}" if inside else name
-        lines.append(f"{labelled} {int(value) if value == int(value) else value}")
-    return lines
-
-
-def escape(text: str) -> str:
-    """A label value as the format wants it."""
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

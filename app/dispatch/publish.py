@@ -21,6 +21,7 @@ from kombu.exceptions import KombuError
 from app.dispatch.mark import Dispatch
 from app.dispatch.window import packs, refs_in_message
 from app.errors import BrokerUnavailable
+from app.telemetry import dispatching
 from models.pools import POOLS
 
 NOTHING_KNOWN: Mapping[str, float] = {}
@@ -52,6 +53,12 @@ class Publisher:
 
         ``lengths`` are the seconds that jobs take by type, as far as they are known.
         """
+        with dispatching(dispatches):
+            self._publish(dispatches, workers, lengths)
+
+    def _publish(
+        self, dispatches: Sequence[Dispatch], workers: int, lengths: Mapping[str, float]
+    ) -> None:
         try:
             self._open()
             for group in by_destination(dispatches):

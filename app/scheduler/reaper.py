@@ -16,6 +16,7 @@ from random import Random
 from sqlalchemy import Connection, Engine
 
 from app.scheduler.leader import STILL_LEADER, Leader
+from app.telemetry import note_reaped
 from models.pools import POOLS
 from models.presence import FORGET_LOST
 from models.session import connection, transaction
@@ -154,6 +155,8 @@ class Reaper:
                 lost for lost, verdict in zip(found, verdicts, strict=True) if verdict.crashed
             ]
             self._tally(crashed)
+            ends = zip(found, verdicts, strict=True)
+            note_reaped([(lost.pool, verdict.status.value) for lost, verdict in ends])
             logger.warning(
                 "reaped %d jobs: %d lost their worker, %d their message, %d are dead",
                 len(found),

@@ -36,7 +36,10 @@ CLAIM = f"""
            OR ref.again AND job.status::text = 'running' AND job.worker = %(worker)s)
     RETURNING job.id::text, job.lease, job.tenant_id, job.type, job.pool, job.attempt,
               job.deferrals, job.crashes, job.replays, job.traceparent, job.created_at,
-              job.payload, job.payload_blob, job.dependency, job.status = 'running'
+              job.payload, job.payload_blob, job.dependency,
+              CASE WHEN job.crashes = 0 AND job.replays = 0
+                   THEN extract(epoch FROM now() - greatest(job.created_at, job.execute_at))::float8
+              END, job.status = 'running'
 """
 PREPARED = Prepared("claim", CLAIM)
 
@@ -66,6 +69,8 @@ class Claim(NamedTuple):
     payload_blob: str | None
     #: The lane it came by, as of its admission; empty if it needs nobody.
     dependency: str = ""
+    #: Since it was due; None after a crash or a replay, as nobody noted when it came back.
+    wait_seconds: float | None = None
 
 
 def claim_group(
@@ -93,8 +98,8 @@ def claim_group(
         ).all()
     claimed = {}
     for row in rows:
-        if row[14]:
+        if row[15]:
             ref = JobRef(row[0], row[1])
-            claimed[ref] = Claim(ref, *row[2:14])
+            claimed[ref] = Claim(ref, *row[2:15])
     # A message delivered twice into one group gets its job once.
     return [tuple(claimed.pop(ref) for ref in message if ref in claimed) for message in messages]

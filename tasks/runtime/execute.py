@@ -16,6 +16,7 @@ import orjson
 from models.states import FailureClass
 from tasks.runtime.claim import Claim, JobRef
 from tasks.runtime.context import JobContext
+from tasks.runtime.current import current_claim
 from tasks.runtime.desk import RunDesk
 from tasks.runtime.held import Held
 from tasks.runtime.limits import stoppable
@@ -53,6 +54,15 @@ def execute(message: tuple[JobRef, ...], worker: Worker, helpers: ThreadPoolExec
 
 def execute_claim(claim: Claim, worker: Worker) -> None:
     """Run one claimed job in a slot of its own."""
+    bound = current_claim.set(claim)
+    try:
+        execute_bound(claim, worker)
+    finally:
+        current_claim.reset(bound)
+
+
+def execute_bound(claim: Claim, worker: Worker) -> None:
+    """Run a claim that log lines know of."""
     with worker.free_slots:
         if worker.abandon(claim):
             return  # lost while it waited for a slot: somebody else's by now
@@ -63,7 +73,9 @@ def execute_claim(claim: Claim, worker: Worker) -> None:
         if held.cancelled is not None:
             outcome: Outcome = Withdrawn()  # while it waited for a slot
         else:
-            outcome = run(claim, worker, held)
+            with run_span(claim, worker.name) as span:
+                outcome = run(claim, worker, held)
+                span.note(outcome)
         worker.end(held)
         run_seconds = held.ran(time.monotonic())
     worker.settle(claim, outcome, run_seconds)
@@ -93,7 +105,7 @@ def run(claim: Claim, worker: Worker, held: Held) -> Outcome:
         desk=desk,
     )
     try:
-        with run_span(claim, worker.name), stoppable(held, job_type.memory_mb):
+        with stoppable(held, job_type.memory_mb):
             worker.prepared.ensure(job_type)
             result: Any = job_type.run(context, desk.payload())
         if held.cancel_seen:

@@ -1,48 +1,54 @@
-"""Spans of a run. Costs nothing unless telemetry was set up in this process.
+"""Where a worker tells of its runs, if somebody listens; one comparison if nobody does.
 
-The wait in line may be long, so the run is not a child of the submission but linked to it
-by the ``traceparent`` kept in the row.
+What is told, and by which names, is the telemetry's affair: see ``app/telemetry/runs.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-
-from opentelemetry import trace
-from opentelemetry.trace import Link, SpanKind
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
 from tasks.runtime.claim import Claim
-
-#: Switched on by the telemetry set-up.
-enabled = False
-
-_propagator = TraceContextTextMapPropagator()
+from tasks.runtime.outcome import Outcome
+from tasks.runtime.settle import Settlement
 
 
-def run_span(claim: Claim, worker: str) -> AbstractContextManager[None]:
-    """The span of one run, linked to the submission."""
-    return _span(claim, worker) if enabled else nullcontext()
+class RunSpan(Protocol):
+    """The span of a run."""
+
+    def note(self, outcome: Outcome) -> None:
+        """Say how the run ended."""
 
 
-@contextmanager
-def _span(claim: Claim, worker: str) -> Iterator[None]:
-    links = []
-    if claim.traceparent:
-        context = _propagator.extract({"traceparent": claim.traceparent})
-        links.append(Link(trace.get_current_span(context).get_span_context()))
-    with trace.get_tracer("fairline").start_as_current_span(
-        f"run {claim.type}",
-        kind=SpanKind.CONSUMER,
-        links=links,
-        attributes={
-            "fairline.job.id": claim.ref.id,
-            "fairline.job.lease": claim.ref.lease,
-            "fairline.job.type": claim.type,
-            "fairline.tenant.id": claim.tenant_id,
-            "fairline.pool": claim.pool,
-            "messaging.consumer.group.name": worker,
-        },
-    ):
-        yield
+class Telemetry(Protocol):
+    """Who listens."""
+
+    def span(self, claim: Claim, worker: str) -> AbstractContextManager[RunSpan]:
+        """A run from its beginning to its end."""
+
+    def count(self, claim: Claim, settlement: Settlement) -> None:
+        """The end of a run was written."""
+
+
+class Unheard:
+    """The span of a run that nobody listens to."""
+
+    def note(self, outcome: Outcome) -> None:
+        """Nothing."""
+
+
+#: Set by the telemetry's set-up.
+telemetry: Telemetry | None = None
+
+_UNHEARD: AbstractContextManager[RunSpan] = nullcontext(Unheard())
+
+
+def run_span(claim: Claim, worker: str) -> AbstractContextManager[RunSpan]:
+    """The span of one run."""
+    return _UNHEARD if telemetry is None else telemetry.span(claim, worker)
+
+
+def note_settled(claim: Claim, settlement: Settlement) -> None:
+    """Count a run whose end was written."""
+    if telemetry is not None:
+        telemetry.count(claim, settlement)

@@ -33,7 +33,10 @@ from tests.compose_stack import Stack, call, eventually
 
 AUTH = "admin:a-password"
 COMPOSE = read_compose({"FLOWER_BASIC_AUTH": AUTH})
-SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+#: Without those who only watch: tests/unit/test_dashboards.py has them.
+SERVICES: dict[str, dict[str, Any]] = {
+    name: service for name, service in COMPOSE["services"].items() if "profiles" not in service
+}
 OUR_OWN = [name for name, service in SERVICES.items() if "build" in service]
 WORKERS = [name for name in OUR_OWN if name.startswith("worker")]
 #: Variables of the stack behind ``make up`` and of logging, which are no settings.

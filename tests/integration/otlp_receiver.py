@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -45,13 +45,37 @@ class OtlpReceiver(ThreadingHTTPServer):
 
     def find_span(self, service: str, name: str, seconds: float = 20) -> Span:
         """The first span of that name, as soon as it is here."""
+        found: list[Span] = []
+
+        def arrived() -> list[Span]:
+            found[:] = [s for owner, s in self.spans if (owner, s.name) == (service, name)]
+            return found
+
         with self.changed:
-            found = self.changed.wait_for(
-                lambda: [s for owner, s in self.spans if (owner, s.name) == (service, name)],
-                seconds,
-            )
+            self.changed.wait_for(arrived, seconds)
             assert found, f"no span {name!r}: {sorted({(o, s.name) for o, s in self.spans})}"
             return found[0]
+
+    def wait_for_span(self, is_it: Callable[[Span], object], seconds: float = 20) -> Span:
+        """The first span that is the one, as soon as it is here."""
+        with self.changed:
+            found = self.changed.wait_for(
+                lambda: [span for _, span in self.spans if is_it(span)], seconds
+            )
+            assert found, f"not among {sorted({(o, s.name) for o, s in self.spans})}"
+            return found[0]
+
+    def wait_for_metrics(
+        self, wanted: set[tuple[str, str]], seconds: float = 20
+    ) -> set[tuple[str, str]]:
+        """Services and names of all metrics that are here as soon as the wanted ones are."""
+        with self.changed:
+            self.changed.wait_for(lambda: wanted <= self._told(), seconds)
+            assert not wanted - self._told(), f"missing: {sorted(wanted - self._told())}"
+            return self._told()
+
+    def _told(self) -> set[tuple[str, str]]:
+        return {(service, metric.name) for service, metric in self.metrics}
 
 
 def service_name(source: object) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from app.api import gauges
 from app.api.gauges import read_gauges
-from app.api.metrics import tell
+from app.api.metrics import objectives, tell
 from models.pools import POOLS
 from tests.integration.emptied import emptied
 from tests.integration.house import House
@@ -23,7 +23,7 @@ def house(api_house: House) -> House:
 
 def scrape(house: House) -> dict[str, float]:
     with house.engine.connect() as connection:
-        text = tell(read_gauges(connection), POOLS)
+        text = tell(read_gauges(connection), POOLS, objectives())
     families = re.findall(r"^# TYPE (\w+) ", text, re.M)
     assert len(families) == len(set(families))
     for line in text.splitlines():

@@ -1,0 +1,59 @@
+"""Whose affair a log line is: the ids of the job or the request in whose course it is written."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from tasks.runtime.current import current_claim
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+
+#: The request that is being answered here. Never taken back: a greenlet answers one at a time.
+current_request: ContextVar[WSGIEnvironment | None] = ContextVar("fairline_request", default=None)
+
+#: Where the caller is noted; :data:`app.api.identity.CALLER`, which workers do not import.
+CALLER = "fairline.caller"
+#: What ``ctx.log`` puts on its records.
+OF_RECORDS = ("job_id", "tenant_id", "attempt")
+
+
+def ids_of(record: logging.LogRecord) -> dict[str, Any]:
+    """The ids that are known of a line."""
+    found: dict[str, Any] = {}
+    claim = current_claim.get()
+    if claim is not None:
+        found = {
+            "job_id": claim.ref.id,
+            "job_type": claim.type,
+            "tenant_id": claim.tenant_id,
+            "lease": claim.ref.lease,
+            "attempt": claim.attempt + 1,
+        }
+        if claim.traceparent:
+            found["trace_id"] = claim.traceparent[3:35]
+    else:
+        environ = current_request.get()
+        if environ is not None:
+            found = {"method": environ["REQUEST_METHOD"], "path": environ["PATH_INFO"]}
+            tenant = getattr(environ.get(CALLER), "tenant", None)
+            if tenant is not None:
+                found["tenant_id"] = tenant.id
+    for name in OF_RECORDS:
+        if (value := getattr(record, name, None)) is not None:
+            found[name] = value
+    return found | span_ids()
+
+
+def span_ids() -> dict[str, str]:
+    """The span that is open here. Nothing is imported for it: without telemetry there is none."""
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return {}
+    context = trace.get_current_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}

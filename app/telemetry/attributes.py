@@ -1,0 +1,37 @@
+"""Names of attributes: those of the semantic conventions for messaging, and our own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: ``messaging.system``: the line is the queue that producers and consumers see; the broker
+#: behind it carries hints.
+SYSTEM: Final = "fairline"
+
+MESSAGING_SYSTEM: Final = "messaging.system"
+OPERATION_NAME: Final = "messaging.operation.name"
+OPERATION_TYPE: Final = "messaging.operation.type"
+DESTINATION: Final = "messaging.destination.name"
+MESSAGE_ID: Final = "messaging.message.id"
+BATCH_COUNT: Final = "messaging.batch.message_count"
+CLIENT_ID: Final = "messaging.client.id"
+ERROR_TYPE: Final = "error.type"
+
+JOB_ID: Final = "fairline.job.id"
+#: Of a batch, as many as are told.
+JOB_IDS: Final = "fairline.job.ids"
+JOB_TYPE: Final = "fairline.job.type"
+LEASE: Final = "fairline.job.lease"
+ATTEMPT: Final = "fairline.job.attempt"
+CRASHES: Final = "fairline.job.crashes"
+REPLAYS: Final = "fairline.job.replays"
+WAIT_SECONDS: Final = "fairline.job.wait_seconds"
+TENANT_ID: Final = "fairline.tenant.id"
+POOL: Final = "fairline.pool"
+STATE: Final = "fairline.state"
+OUTCOME: Final = "fairline.outcome"
+CODE: Final = "fairline.code"
+#: An idempotency key was used before: nothing was inserted.
+REPEATED: Final = "fairline.repeated"
+#: Jobs that were dispatched in the request.
+EXPRESS: Final = "fairline.express_jobs"

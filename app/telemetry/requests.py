@@ -1,0 +1,121 @@
+"""A span and a duration for every request, by the semantic conventions for HTTP servers.
+
+Beneath Flask and not by its instrumentation: that needs every request to pass through Flask's
+dispatch and makes one of the hot routes eight times as dear. A span ends when the answer is made,
+not when it is sent. Health checks, ``/metrics`` and event streams are left alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from flask import Flask, request, request_started
+from opentelemetry import context, trace
+from opentelemetry.context import Context
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+
+from app.telemetry import attributes as names
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+Answering = Callable[["WSGIEnvironment", "StartResponse"], Iterable[bytes]]
+
+#: Who asks again and again; streams, which never end, are told by the end of their path.
+UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})
+STREAMS = "/events"
+#: Methods that are told by name.
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+#: Routes that do not pass through Flask: by path, and by the path before an id.
+HOT = frozenset({"/applications", "/jobs"})
+HOT_READS = {"/applications/": "/applications/<application_id>", "/jobs/": "/jobs/<job_id>"}
+ID_CHARACTERS = 36
+#: Where Flask's route is noted.
+ROUTE = "fairline.route"
+BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+
+_propagator = TraceContextTextMapPropagator()
+
+
+class Requests:
+    """Watches the requests of a process."""
+
+    def __init__(self, traces: TracerProvider, meters: MeterProvider, app: Flask) -> None:
+        self._tracer = traces.get_tracer("fairline")
+        self._took = meters.get_meter("fairline").create_histogram(
+            "http.server.request.duration",
+            "s",
+            "How long requests took to be answered.",
+            explicit_bucket_boundaries_advisory=BOUNDS,
+        )
+        request_started.connect(note_route, app)
+
+    def answer(
+        self, environ: WSGIEnvironment, start_response: StartResponse, answering: Answering
+    ) -> Iterable[bytes]:
+        """Answer within a span."""
+        path = environ["PATH_INFO"]
+        if path in UNTRACED or path.endswith(STREAMS):
+            return answering(environ, start_response)
+        began = time.perf_counter()
+        method = environ["REQUEST_METHOD"]
+        method = method if method in METHODS else "_OTHER"
+        scheme = environ["wsgi.url_scheme"]
+        parent = Context()
+        if "HTTP_TRACEPARENT" in environ:
+            parent = _propagator.extract({"traceparent": environ["HTTP_TRACEPARENT"]}, parent)
+        span = self._tracer.start_span(
+            method,
+            parent,
+            kind=SpanKind.SERVER,
+            attributes={
+                "http.request.method": method,
+                "url.path": path,
+                "url.scheme": scheme,
+                "server.address": environ["SERVER_NAME"],
+                "client.address": environ.get("REMOTE_ADDR", ""),
+                "user_agent.original": environ.get("HTTP_USER_AGENT", ""),
+            },
+        )
+        code = 500
+
+        def note_status(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+            nonlocal code
+            code = int(status[:3])
+            return start_response(status, headers, *rest)
+
+        token = context.attach(trace.set_span_in_context(span, parent))
+        try:
+            return answering(environ, note_status)
+        finally:
+            context.detach(token)
+            about: dict[str, AttributeValue] = {"http.response.status_code": code}
+            if route := route_of(environ, path):
+                span.update_name(f"{method} {route}")
+                about["http.route"] = route
+            if code >= 500:
+                about[names.ERROR_TYPE] = str(code)
+                span.set_status(Status(StatusCode.ERROR))
+            span.set_attributes(about)
+            span.end()
+            about |= {"http.request.method": method, "url.scheme": scheme}
+            self._took.record(time.perf_counter() - began, about)
+
+
+def route_of(environ: WSGIEnvironment, path: str) -> str | None:
+    """The route that answered; None for a path that has none."""
+    found: str | None = environ.get(ROUTE)
+    if found is None:
+        found = path if path in HOT else HOT_READS.get(path[:-ID_CHARACTERS])
+    return found
+
+
+def note_route(sender: Flask, **_: Any) -> None:
+    """Leave Flask's route where it is found once Flask is done with the request."""
+    if request.url_rule is not None:
+        request.environ[ROUTE] = request.url_rule.rule

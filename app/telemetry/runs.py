@@ -1,0 +1,133 @@
+"""Spans and counts of runs.
+
+A run has the submission's trace: its parent is the span ``admit``, from whichever process, and a
+link to it says that a wait lay between. Another leads to the message that brought it, as
+Celery's instrumentation tells of it: many short jobs may share one. Runs after a crash, a retry
+or a replay have the same parent and the same link. Without a ``traceparent`` in the row, a run is
+a trace of its own.
+
+Counts are of endings that the row took, with the status that the run asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+
+from app.telemetry import attributes as names
+from models.states import JobStatus
+from tasks.runtime.claim import Claim
+from tasks.runtime.outcome import Ending, Failed, Outcome
+from tasks.runtime.settle import Settlement
+
+#: From a no-op to the longest runs, and from the express lane to a night in the line.
+RUN_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
+WAIT_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 28800)
+#: Characters of an error that a span keeps.
+MOST_CHARACTERS = 200
+
+_propagator = TraceContextTextMapPropagator()
+
+
+class Noted:
+    """The span of one run."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def note(self, outcome: Outcome) -> None:
+        """Say how the run ended; only a failure is an error."""
+        if isinstance(outcome, Failed):
+            self._span.set_attribute(names.ERROR_TYPE, outcome.failure_class.value)
+            self._span.set_status(Status(StatusCode.ERROR, outcome.message[:MOST_CHARACTERS]))
+        self._span.set_attribute(names.OUTCOME, type(outcome).__name__.lower())
+
+
+class Runs:
+    """What a worker tells of its runs."""
+
+    def __init__(self, traces: TracerProvider, meters: MeterProvider) -> None:
+        self._tracer = traces.get_tracer("fairline")
+        meter = meters.get_meter("fairline")
+        self._settled = meter.create_counter(
+            "fairline.runs.settled", "{run}", "Runs whose end was written, by outcome."
+        )
+        self._took = meter.create_histogram(
+            "fairline.run.duration",
+            "s",
+            "How long runs took.",
+            explicit_bucket_boundaries_advisory=RUN_BOUNDS,
+        )
+        self._waited = meter.create_histogram(
+            "fairline.wait.duration",
+            "s",
+            "How long jobs that were due waited for their run.",
+            explicit_bucket_boundaries_advisory=WAIT_BOUNDS,
+        )
+
+    @contextmanager
+    def span(self, claim: Claim, worker: str) -> Iterator[Noted]:
+        """The span of one run."""
+        parent = Context()
+        if claim.traceparent:
+            parent = _propagator.extract({"traceparent": claim.traceparent}, parent)
+        submitted = trace.get_current_span(parent).get_span_context()
+        message = trace.get_current_span().get_span_context()
+        with self._tracer.start_as_current_span(
+            f"run {claim.type}",
+            parent,
+            kind=SpanKind.CONSUMER,
+            links=[Link(context) for context in (submitted, message) if context.is_valid],
+            attributes=attributes_of(claim, worker),
+        ) as span:
+            yield Noted(span)
+
+    def count(self, claim: Claim, settlement: Settlement) -> None:
+        """Count an ending that the row took."""
+        about = {
+            names.POOL: claim.pool,
+            names.JOB_TYPE: claim.type,
+            names.OUTCOME: outcome_word(settlement.ending),
+        }
+        self._settled.add(1, about)
+        if settlement.ending.status is not JobStatus.QUEUED:  # a claim handed back is no run
+            self._took.record(settlement.run_seconds, about)
+            if claim.wait_seconds is not None:
+                self._waited.record(claim.wait_seconds, {names.POOL: claim.pool})
+
+
+def attributes_of(claim: Claim, worker: str) -> dict[str, AttributeValue]:
+    """What the span says of the run."""
+    found: dict[str, AttributeValue] = {
+        names.MESSAGING_SYSTEM: names.SYSTEM,
+        names.OPERATION_NAME: "run",
+        names.OPERATION_TYPE: "process",
+        names.DESTINATION: claim.pool,
+        names.MESSAGE_ID: claim.ref.id,
+        names.CLIENT_ID: worker,
+        names.JOB_ID: claim.ref.id,
+        names.JOB_TYPE: claim.type,
+        names.LEASE: claim.ref.lease,
+        names.ATTEMPT: claim.attempt + 1,
+        names.CRASHES: claim.crashes,
+        names.REPLAYS: claim.replays,
+        names.TENANT_ID: claim.tenant_id,
+        names.POOL: claim.pool,
+    }
+    if claim.wait_seconds is not None:
+        found[names.WAIT_SECONDS] = claim.wait_seconds
+    return found
+
+
+def outcome_word(ending: Ending) -> str:
+    """The row's new status, or in a word why it goes back."""
+    if ending.status is JobStatus.SCHEDULED:
+        return "snoozed" if ending.error_class is None else "retried"
+    return "returned" if ending.status is JobStatus.QUEUED else ending.status.value
