@@ -67,9 +67,31 @@ def _value(schema: dict[str, Any], seed: str) -> Any:
     if schema["type"] == "object":
         return {k: _value(sub, f"{seed}/{k}") for k, sub in schema["properties"].items()}
     digest = hashlib.sha256(seed.encode()).digest()
+    if schema["type"] == "array":
+        return quotes_from(seed, digest)
     if schema["type"] == "number":
         return int.from_bytes(digest[:4], "big") % 1001 / 10
     return f"Strong on results, thin on detail (fake {digest.hex()[:6]})."
+
+
+def quotes_from(text: str, digest: bytes) -> list[str]:
+    """One or two passages of the application in a prompt; none if there is nothing to quote."""
+    block = re.search(r"<application>\n(.*)\n</application>", text, re.DOTALL)
+    found = [" ".join(one.split()) for one in strings_of(json.loads(block[1]))] if block else []
+    texts = [one for one in found if one]
+    return [texts[byte % len(texts)][:80] for byte in digest[: 1 + digest[9] % 2] if texts]
+
+
+def strings_of(document: Any) -> list[str]:
+    """The strings of an application's payload."""
+    match document:
+        case {"application": payload}:
+            return strings_of(list(payload.values()))
+        case dict():
+            return strings_of(list(document.values()))
+        case list():
+            return [text for value in document for text in strings_of(value)]
+    return [document] if isinstance(document, str) else []
 
 
 def message_of(request: Request, text: str, **changes: Any) -> bytes:
@@ -203,11 +225,21 @@ def _marked(mark: Any) -> Behaviour:
     return _saying(lambda right: {**right, "criteria": dict.fromkeys(right["criteria"], mark)})
 
 
+INVENTED = "Won the Turing award twice."
+
+
+def _with_inventions(right: Any) -> Any:
+    """Each criterion has one quote more, which nobody wrote."""
+    quotes = {key: [INVENTED, *true] for key, true in right["evidence"].items()}
+    return {**right, "evidence": quotes}
+
+
 _KIND = "rate_limit_error"
 _WAIT = {"retry-after": str(RETRY_AFTER_SECONDS)}
 
 BEHAVIOURS: dict[str, Behaviour] = {
     "ok": _ok,
+    "invented_quotes": _saying(_with_inventions),
     "429": _failing(429, _KIND, "too many tokens", lambda: {**_limits(remaining=0), **_WAIT}),
     "429_date": _failing(429, _KIND, "too many tokens", _in_half_a_minute),
     "429_reset": _failing(429, _KIND, "too many tokens", lambda: _limits(remaining=0)),
@@ -247,6 +279,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "string_mark": _marked("80"),
     "missing_field": _saying(lambda right: {"rationale": right["rationale"]}),
     "missing_mark": _saying(lambda right: {**right, "criteria": {}}),
+    "odd_quotes": _saying(lambda right: {**right, "evidence": dict.fromkeys(right["evidence"], 7)}),
     "extra_field": _saying(lambda right: {**right, "bonus": 100}),
     "empty_rationale": _saying(lambda right: {**right, "rationale": " \u200b\0"}),
     "long_rationale": _saying(lambda right: {**right, "rationale": "so " * 500}),

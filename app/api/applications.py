@@ -7,20 +7,34 @@ from typing import TYPE_CHECKING
 from flask import Blueprint, Response, request
 from pydantic_core import to_json
 
-from app.admission import Submission
+from app.admission import Admitted, Key, Submission
+from app.api import answers
 from app.api.access import Access, open_to
 from app.api.body import fit_body, read_document
 from app.api.cancelling import cancel_reply
 from app.api.idempotency import REPLAYED, parse_key
 from app.api.intake import start_of, take_in
 from app.api.job_views import View
+from app.api.openapi.declared import Answer, described
+from app.api.openapi.parts import (
+    ASK_AFTER,
+    ASK_AGAIN_AFTER,
+    ETAG,
+    IDEMPOTENCY_KEY,
+    IF_NONE_MATCH,
+    LOCATION,
+    STATUS_OF_APPLICATION,
+    SUBMISSION_ERRORS,
+    SUBMITTED,
+    unchanged,
+)
 from app.api.reply import FIRST_POLL_SECONDS, STATUS_HEADER, QuickReply, limit_headers, poll_reply
 from app.api.schemas import SubmitApplication
 from app.api.services import Services, services
 from app.api.state import patience
-from app.errors import Conflict, NotFound
-from app.telemetry import current_traceparent
+from app.errors import Conflict, IdempotencyKeyReused, NotFound
 from app.tenants.ownership import own
+from app.tenants.tenant import Tenant
 from models.ids import new_id, parse_id
 from models.states import APPLICATION_STATUS
 
@@ -32,12 +46,35 @@ applications = Blueprint("applications", __name__)
 
 @applications.post("/applications")
 @open_to(Access.TENANT)
+@described(
+    "Submit an application",
+    Answer(
+        202,
+        "It is kept and will be scored.",
+        answers.AcceptedApplication,
+        (LOCATION, STATUS_OF_APPLICATION, *SUBMITTED),
+    ),
+    body=SubmitApplication,
+    query=None,
+    headers=(IDEMPOTENCY_KEY,),
+    errors=(*SUBMISSION_ERRORS, IdempotencyKeyReused),
+)
 def post_application() -> QuickReply:
     return submit_application(services(), request.environ)
 
 
 @applications.get("/applications/<application_id>")
 @open_to(Access.TENANT)
+@described(
+    "Its status, score and rank",
+    Answer(
+        200, "The application.", answers.Application, (ETAG, STATUS_OF_APPLICATION, ASK_AGAIN_AFTER)
+    ),
+    unchanged(STATUS_OF_APPLICATION),
+    query=None,
+    headers=(IF_NONE_MATCH,),
+    head=True,
+)
 def get_application(application_id: str) -> QuickReply:
     """Also answers HEAD, and 304 to a caller who knows the state already."""
     return read_application(services(), request.environ, application_id)
@@ -45,6 +82,17 @@ def get_application(application_id: str) -> QuickReply:
 
 @applications.delete("/applications/<application_id>")
 @open_to(Access.TENANT)
+@described(
+    "Withdraw an application",
+    Answer(200, "It will not be scored.", answers.WithdrawnApplication, (STATUS_OF_APPLICATION,)),
+    Answer(
+        202,
+        "It is being scored and was asked to stop.",
+        answers.StoppingApplication,
+        (STATUS_OF_APPLICATION, ASK_AFTER),
+    ),
+    errors=(Conflict,),
+)
 def delete_application(application_id: str) -> Response:
     """Withdraw it: at once if it waits, soon if it is being scored."""
     house = services()
@@ -64,22 +112,7 @@ def submit_application(house: Services, environ: WSGIEnvironment) -> QuickReply:
     allowance = house.gate.pass_rate(tenant)
     document = read_document(environ, house.body_limits)
     body = fit_body(document, SubmitApplication)
-    work = {"candidate": body.candidate, "role": body.role, "payload": body.payload}
-    submission = Submission(
-        id=new_id(),
-        tenant_id=tenant.id,
-        type="score_application",
-        pool="medium",
-        payload=to_json(work).decode(),
-        priority=body.priority,
-        execute_at=start_of(body),
-        not_after=body.not_after,
-        traceparent=current_traceparent(),
-        candidate=body.candidate,
-        role=body.role,
-        dependency="claude",
-    )
-    admitted = take_in(house, tenant, (submission,), parse_key(environ, document))
+    admitted = take_application(house, tenant, body, parse_key(environ, document))
     job_id = admitted.ids[0]
     headers = {
         "Location": f"/applications/{job_id}",
@@ -90,6 +123,27 @@ def submit_application(house: Services, environ: WSGIEnvironment) -> QuickReply:
     if admitted.repeated:
         headers[REPLAYED] = "true"
     return QuickReply(b'{"id":"%b","status":"pending"}' % job_id.encode(), 202, headers)
+
+
+def take_application(
+    house: Services, tenant: Tenant, body: SubmitApplication, key: Key | None
+) -> Admitted:
+    """Make a tenant's application durable; its rate was looked at before its body was."""
+    work = {"candidate": body.candidate, "role": body.role, "payload": body.payload}
+    submission = Submission(
+        id=new_id(),
+        tenant_id=tenant.id,
+        type="score_application",
+        pool="medium",
+        payload=to_json(work).decode(),
+        priority=body.priority,
+        execute_at=start_of(body),
+        not_after=body.not_after,
+        candidate=body.candidate,
+        role=body.role,
+        dependency="claude",
+    )
+    return take_in(house, tenant, (submission,), key)
 
 
 def read_application(house: Services, environ: WSGIEnvironment, text: str) -> QuickReply:

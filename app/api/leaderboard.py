@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 import orjson
 from flask import Blueprint, Response, request
 from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import Connection
 
+from app.api import answers
 from app.api.access import Access, open_to
+from app.api.openapi.declared import Answer, Parameter, described
+from app.api.openapi.parts import CURSOR, LINK, page_limit
 from app.api.query import (
     bad_cursor,
     next_link,
     pack_cursor,
     parse_limit,
-    refuse_parameters_besides,
     refused,
     unpack_cursor,
 )
@@ -37,6 +41,7 @@ PAGE = 50
 MOST = 500
 #: Trimmed as a submission's is, or a role could be submitted to but not looked at.
 NAME = TypeAdapter(Name)
+ROLE = Parameter("role", "Whose leaderboard.", {**NAME.json_schema(), "default": "general"})
 
 SCORED = """
     SELECT id, candidate, score, rationale, scored_at
@@ -60,7 +65,7 @@ READ_PAGE = f"""
     LIMIT %(limit)s
 """
 #: A cursor before it is packed: score, id, rank and place of the last row seen.
-CURSOR = re.compile(r"(\d{1,3}\.\d\d)\|([0-9a-f-]{36})\|(\d{1,15})\|(\d{1,15})", re.ASCII)
+PACKED = re.compile(r"(\d{1,3}\.\d\d)\|([0-9a-f-]{36})\|(\d{1,15})\|(\d{1,15})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,7 @@ class Cursor:
 
     @classmethod
     def decode(cls, text: str) -> Cursor:
-        found = CURSOR.fullmatch(unpack_cursor(text))
+        found = PACKED.fullmatch(unpack_cursor(text))
         if found is None or (cursor_id := parse_id(found[2])) is None:
             raise bad_cursor()
         position = cls(Decimal(found[1]), cursor_id, int(found[3]), int(found[4]))
@@ -87,48 +92,85 @@ class Cursor:
         return position
 
 
-@leaderboard.get("/leaderboard")
-@open_to(Access.TENANT)
-def get_leaderboard() -> Response:
-    tenant_id = services().tenants.current(request.environ).id
-    role, limit, cursor = parse_query()
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A scored application and where it stands."""
+
+    rank: int
+    place: int
+    id: str
+    candidate: str
+    score: Decimal
+    rationale: str | None
+    scored_at: datetime | None
+
+    @property
+    def cursor(self) -> Cursor:
+        """What begins the page after it."""
+        return Cursor(self.score, self.id, self.rank, self.place)
+
+
+def read_page(
+    taken: Connection, tenant_id: int, role: str, limit: int, cursor: Cursor | None
+) -> list[Entry]:
+    """A page and, if there is more, the first entry of the next one."""
     parameters: dict[str, Any] = {"tenant": tenant_id, "role": role, "limit": limit + 1}
     if cursor is not None:
         parameters |= {"score": cursor.score, "id": cursor.id}
-    with read_state() as taken:
-        rows = taken.exec_driver_sql(READ_PAGE if cursor else READ_FIRST_PAGE, parameters).all()
     last = cursor
     entries = []
-    for row in rows[:limit]:
+    for row in taken.exec_driver_sql(READ_PAGE if cursor else READ_FIRST_PAGE, parameters):
         place = last.place + 1 if last else 1
         rank = last.rank if last and last.score == row[2] else place
-        last = Cursor(row[2], row[0], rank, place)
-        entries.append(
-            {
-                "rank": rank,
-                "id": row[0],
-                "candidate": row[1],
-                "score": float(row[2]),
-                "rationale": row[3],
-                "scored_at": rfc3339(row[4]),
-            }
-        )
+        entries.append(Entry(rank, place, *row))
+        last = entries[-1].cursor
+    return entries
+
+
+@leaderboard.get("/leaderboard")
+@open_to(Access.TENANT)
+@described(
+    "Scored applications of a role, best first",
+    Answer(200, "A page of them.", answers.Leaderboard, (LINK,)),
+    query=(ROLE, page_limit(PAGE, MOST), CURSOR),
+)
+def get_leaderboard() -> Response:
+    tenant_id = services().tenants.current(request.environ).id
+    role, limit, cursor = parse_query()
+    with read_state() as taken:
+        found = read_page(taken, tenant_id, role, limit, cursor)
+    entries = [
+        {
+            "rank": entry.rank,
+            "id": entry.id,
+            "candidate": entry.candidate,
+            "score": float(entry.score),
+            "rationale": entry.rationale,
+            "scored_at": rfc3339(entry.scored_at),
+        }
+        for entry in found[:limit]
+    ]
     headers = {}
-    if len(rows) > limit and last is not None:
-        following = {"role": role, "limit": limit, "cursor": last.encode()}
+    if len(found) > limit:
+        following = {"role": role, "limit": limit, "cursor": found[limit - 1].cursor.encode()}
         headers = next_link("/leaderboard", following)
     document = {"role": role, "entries": entries}
     return Response(orjson.dumps(document), 200, headers, content_type="application/json")
 
 
 def parse_query() -> tuple[str, int, Cursor | None]:
-    """Role, page size and where to go on; anything else is an error."""
-    refuse_parameters_besides(("role", "limit", "cursor"))
+    """Role, page size and where to go on."""
+    role = parse_role(request.args.get("role", "general"))
+    cursor = request.args.get("cursor")
+    return role, parse_limit(PAGE, MOST), None if cursor is None else Cursor.decode(cursor)
+
+
+def parse_role(text: str) -> str:
+    """``role``, as submissions have it."""
     try:
-        role = NAME.validate_python(request.args.get("role", "general"))
+        role = NAME.validate_python(text)
     except ValidationError:
         role = "\x00"
     if "\x00" in role:
         raise refused("role", "must have 1 to 200 characters")
-    cursor = request.args.get("cursor")
-    return role, parse_limit(PAGE, MOST), None if cursor is None else Cursor.decode(cursor)
+    return role

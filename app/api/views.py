@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine
 
 from app.api.job_views import JOB_COLUMNS, View, etag_of, job_document, read_jobs
 from app.api.ranks import Standing, read_ranks
+from app.api.records import NOTHING, told
 from app.api.times import rfc3339
 from models.arrays import plain_array
 from models.group_commit import GroupCommit
@@ -30,11 +31,11 @@ KEEP_CHARACTERS = 16_384
 #: Statuses after which nothing comes.
 LASTING = frozenset({"succeeded", "cancelled", "expired", "scored", "withdrawn"})
 
-#: A scored application outlives its job, which is retired after a while.
+#: A scored application outlives its job, which is retired after a while; its result stays.
 READ_APPLICATIONS = f"""
     SELECT asked.id::text, application.tenant_id, tenant.name, {JOB_COLUMNS},
-           job.result::text, application.candidate, application.role, application.score,
-           application.rationale, application.scored_at
+           coalesce(job.result, application.record)::text, application.candidate,
+           application.role, application.score, application.rationale, application.scored_at
     FROM unnest(%(ids)s::uuid[]) AS asked (id)
     JOIN applications AS application ON application.id = asked.id
     JOIN tenants AS tenant ON tenant.id = application.tenant_id
@@ -116,6 +117,8 @@ def application_view(row: Sequence[Any], rank: int | None) -> View:
         "score": None if row[22] is None else float(row[22]),
         "rank": rank,
         "rationale": row[23],
+        # Parsed once it is scored: whoever polls before pays nothing for it.
+        **(NOTHING if row[22] is None else told(row[19])),
         # As it stands in the row: nothing is gained by parsing it.
         "result": None if row[19] is None else orjson.Fragment(row[19]),
     }

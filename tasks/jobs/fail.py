@@ -23,6 +23,8 @@ class FailPayload(BaseModel):
     times: int | None = Field(None, ge=0)
     #: What a DEPENDENCY failure asks to wait.
     retry_after: float | None = Field(None, ge=0)
+    #: What the error says; none given: that it was asked for.
+    message: str = Field("", max_length=1_000)
 
 
 @job_type("fail", pool="short", timeout=10, schema=FailPayload)
@@ -32,7 +34,7 @@ def fail(ctx: JobContext, payload: dict[str, object]) -> object:
     if wanted.times is not None and failed >= wanted.times:
         return {"failed": failed}
     ctx.checkpoint(failed + 1)
-    message = f"Failing as asked, run {failed + 1}."
+    message = wanted.message or f"Failing as asked, run {failed + 1}."
     match wanted.failure_class:
         case "TIMEOUT":
             raise TimeLimit(message)

@@ -25,11 +25,12 @@ class ApplicationPayload(BaseModel):
 
 
 #: The leaderboard is written by the statement that settles the job: never one without
-#: the other, and never twice.
+#: the other, and never twice. The record goes with the score, since both outlive the job.
 PROJECT_SCORE = """
     UPDATE applications AS application
     SET score = (settled.result ->> 'score')::numeric,
         rationale = settled.result ->> 'rationale',
+        record = settled.result,
         scored_at = now()
     FROM settled
     WHERE settled.type = 'score_application' AND settled.status = 'succeeded'

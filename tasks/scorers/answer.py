@@ -9,18 +9,31 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from tasks.errors import MalformedAnswer
 from tasks.scorers.rubric import CRITERIA
-from tasks.scorers.untrusted import visible
+from tasks.scorers.untrusted import plain
 
 #: JSON schema of the answer. The API refuses ``minimum``, ``maximum`` and ``maxLength``, so the
-#: descriptions carry them. The rationale comes first: a model writes in this order, and marks that
-#: follow a stated reason are steadier than a reason found for given marks.
+#: descriptions carry them. Quotes and the rationale come first: a model writes in this order, and
+#: marks that follow a stated reason are steadier than a reason found for given marks.
 ANSWER_SCHEMA: dict[str, object] = {
     "type": "object",
     "properties": {
+        "evidence": {
+            "type": "object",
+            "properties": {
+                c.key: {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": f"At most two quotes of at most 200 characters: {c.title}.",
+                }
+                for c in CRITERIA
+            },
+            "required": [c.key for c in CRITERIA],
+            "additionalProperties": False,
+        },
         "rationale": {
             "type": "string",
             "description": "One or two sentences, at most 300 characters.",
@@ -35,26 +48,40 @@ ANSWER_SCHEMA: dict[str, object] = {
             "additionalProperties": False,
         },
     },
-    "required": ["rationale", "criteria"],
+    "required": ["evidence", "rationale", "criteria"],
     "additionalProperties": False,
 }
 
 
-def parse_answer(text: str) -> tuple[dict[str, float], str]:
-    """The marks by criterion and the rationale in a model's answer."""
+class Answer(NamedTuple):
+    """What a model said."""
+
+    #: By criterion.
+    marks: dict[str, float]
+    rationale: str
+    #: By criterion, as they were given: nobody has looked yet whether they are true.
+    quotes: dict[str, list[str]]
+
+
+def parse_answer(text: str) -> Answer:
+    """The model's answer, if it is one."""
     try:
         answer = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
         raise MalformedAnswer("the answer is nested too deeply") from None
     except ValueError as error:
         raise MalformedAnswer(f"the answer is not JSON: {error}") from None
-    fields = _object(answer, "the answer", {"rationale", "criteria"})
-    marks = _object(fields["criteria"], "criteria", {c.key for c in CRITERIA})
+    fields = _object(answer, "the answer", {"evidence", "rationale", "criteria"})
+    keys = {c.key for c in CRITERIA}
+    marks = _object(fields["criteria"], "criteria", keys)
+    quotes = _object(fields["evidence"], "evidence", keys)
     rationale = fields["rationale"]
     if not isinstance(rationale, str):
         raise MalformedAnswer("the rationale is not a string")
-    return {key: _mark(key, mark) for key, mark in marks.items()}, " ".join(
-        visible(rationale).split()
+    return Answer(
+        {key: _mark(key, mark) for key, mark in marks.items()},
+        plain(rationale),
+        {key: _quotes(key, given) for key, given in quotes.items()},
     )
 
 
@@ -74,6 +101,12 @@ def _mark(key: str, mark: Any) -> float:
     if not 0 <= mark <= 100 or not math.isfinite(mark):
         raise MalformedAnswer(f"the mark for {key} is not within 0 to 100: {mark!r:.40}")
     return float(mark)
+
+
+def _quotes(key: str, quotes: Any) -> list[str]:
+    if not isinstance(quotes, list) or not all(isinstance(quote, str) for quote in quotes):
+        raise MalformedAnswer(f"the evidence for {key} is not a list of quotes")
+    return quotes
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -28,17 +28,20 @@ from tasks.errors import JobError, MalformedAnswer, Permanent
 from tasks.quota import QuotaReading, Report, nobody
 from tasks.scorers.answer import ANSWER_SCHEMA, parse_answer
 from tasks.scorers.deadline import DeadlinePassed, deadline, hold
+from tasks.scorers.evidence import verified
 from tasks.scorers.failures import failure_of
 from tasks.scorers.protocol import Application, Score, Usage
 from tasks.scorers.quota_headers import quota_reading
-from tasks.scorers.rubric import RUBRIC_HASH, RUBRIC_TEXT, weighted_score
-from tasks.scorers.untrusted import as_data
+from tasks.scorers.rubric import RUBRIC_HASH, RUBRIC_TEXT, marked, weighted_score
+from tasks.scorers.untrusted import as_data, plain
 
 if TYPE_CHECKING:
     from anthropic.types import MessageParam, OutputConfigParam, TextBlockParam
 
-#: Room for the answer (about 150 tokens) and for a model that thinks first by itself.
+#: Room for the answer (about 600 tokens) and for a model that thinks first by itself.
 _MAX_TOKENS = 4096
+#: What is kept of a model's name.
+_MODEL_CHARACTERS = 40
 #: More than the slots of any worker process, so that no call waits for another's connection.
 _MAX_CONNECTIONS = 256
 #: Shorter than the idle limits of servers and proxies, so that a reused connection is alive.
@@ -71,12 +74,18 @@ class ClaudeScorer:
     def score(self, application: Application, report: Report = nobody) -> Score:
         """Claude's score for the application."""
         message = self._ask(_turn(application), report)
-        marks, rationale = parse_answer(_text(message))
+        answer = parse_answer(_text(message))
+        criteria = marked(answer.marks)
+        evidence = verified(answer.quotes, application.payload)
         return Score(
-            score=weighted_score(marks),
-            rationale=rationale,
-            model=str(getattr(message, "model", "") or self._model),
+            score=weighted_score(criteria),
+            rationale=answer.rationale,
+            model=plain(str(getattr(message, "model", "") or self._model))[:_MODEL_CHARACTERS],
             rubric=RUBRIC_HASH,
+            input=application.fingerprint(),
+            criteria=criteria,
+            evidence=evidence.quotes,
+            dropped_quotes=evidence.dropped,
             usage=_usage(message),
         )
 

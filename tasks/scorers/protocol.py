@@ -1,7 +1,9 @@
 """What a scorer takes and what it gives back, whoever does the scoring.
 
-A ``Score`` cannot exist with a value the leaderboard could not show: it checks itself and raises
-``MalformedAnswer``. Nothing here says whether a score is deserved, and two scorers need not agree.
+A ``Score`` is the record of how it came about. It cannot exist with a value the leaderboard could
+not show or that its own marks do not amount to: it checks itself and raises ``MalformedAnswer``.
+As JSON it has less than ``RECORD_BYTES``. Nothing here says whether a score is deserved, and two
+scorers need not agree.
 """
 
 from __future__ import annotations
@@ -9,14 +11,27 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import orjson
+
 from tasks.errors import MalformedAnswer
 from tasks.quota import Report, nobody
+from tasks.scorers.rubric import Mark, weighted_score
 
-#: The longest rationale that still counts as short, in characters.
+#: The longest rationale that still counts as short, in characters and as JSON.
 MAX_RATIONALE_CHARACTERS = 600
+MAX_RATIONALE_BYTES = 1200
+#: Quotes for one criterion; the length of one in characters and as JSON.
+MOST_QUOTES = 2
+QUOTE_CHARACTERS = 200
+QUOTE_BYTES = 240
+#: No score is more than this as JSON.
+RECORD_BYTES = 4096
+_NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +85,14 @@ class Score:
     model: str
     #: Hash of the rubric the model was given.
     rubric: str
+    #: Hash of the application it was given: ``Application.fingerprint``.
+    input: str
+    #: What each criterion was given.
+    criteria: tuple[Mark, ...]
+    #: Quotes by criterion, each of which occurs in the application.
+    evidence: Mapping[str, Sequence[str]]
+    #: Quotes that were given and do not occur there.
+    dropped_quotes: int
     #: What the answer cost.
     usage: Usage
 
@@ -83,6 +106,9 @@ class Score:
         # Adding zero turns -0.0 into 0.0, which is how it would otherwise be shown.
         object.__setattr__(self, "score", float(self.score) + 0.0)
         _check_rationale(self.rationale)
+        if (amount := weighted_score(self.criteria)) != self.score:
+            raise MalformedAnswer(f"the marks amount to {amount}, the score is {self.score}")
+        _check_evidence(self.evidence, {mark.key for mark in self.criteria})
 
 
 class Scorer(Protocol):
@@ -102,8 +128,29 @@ class Scorer(Protocol):
 def _check_rationale(rationale: str) -> None:
     if not isinstance(rationale, str) or not rationale.strip():
         raise MalformedAnswer("the rationale is empty")
-    if len(rationale) > MAX_RATIONALE_CHARACTERS:
+    _check_text(rationale, "the rationale")
+    if len(rationale) > MAX_RATIONALE_CHARACTERS or json_bytes(rationale) > MAX_RATIONALE_BYTES:
         raise MalformedAnswer(f"the rationale has {len(rationale)} characters")
+
+
+def _check_evidence(evidence: Mapping[str, Sequence[str]], keys: Set[str]) -> None:
+    if not evidence.keys() <= keys:
+        raise MalformedAnswer("there are quotes for something that is no criterion")
+    for key, quotes in evidence.items():
+        if len(quotes) > MOST_QUOTES:
+            raise MalformedAnswer(f"there are {len(quotes)} quotes for {key}")
+        for quote in quotes:
+            _check_text(quote, "a quote")
+            if len(quote) > QUOTE_CHARACTERS or json_bytes(quote) > QUOTE_BYTES:
+                raise MalformedAnswer(f"a quote has {len(quote)} characters")
+
+
+def _check_text(text: str, what: str) -> None:
     # PostgreSQL stores neither, so they would fail the settle and not the answer.
-    if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in rationale):
-        raise MalformedAnswer("the rationale has characters that are not text")
+    if _NOT_TEXT.search(text):
+        raise MalformedAnswer(f"{what} has characters that are not text")
+
+
+def json_bytes(text: str) -> int:
+    """How much of a record a text takes."""
+    return len(orjson.dumps(text))

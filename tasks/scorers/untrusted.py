@@ -32,6 +32,11 @@ def visible(text: str) -> str:
     return _INVISIBLE.sub("", text)
 
 
+def plain(text: str) -> str:
+    """What a reader sees, in one line: every stretch of white space is one space."""
+    return " ".join(visible(text).split())
+
+
 def as_data(application: Application) -> str:
     """The application as a delimited block of data for a user message.
 

@@ -20,7 +20,10 @@ JOB_FIELDS = {
     *("created_at", "execute_at", "not_after", "dispatched_at", "started_at", "finished_at"),
     *("progress", "result", "error", "cancel_requested_at"),
 }
-APPLICATION_FIELDS = {"candidate", "role", "score", "rank", "rationale"}
+APPLICATION_FIELDS = {
+    *("candidate", "role", "score", "rank", "rationale"),
+    *("criteria", "evidence", "record"),
+}
 RFC3339_UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 #: Legal moves from the row a submission makes to each status.
@@ -305,7 +308,7 @@ def test_job_that_is_no_application_is_not_found(api: ApiServer, api_house: Hous
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/nope", "/applications/", "/leaderboard/", "/healthz/", "/applications/a/b"]
+    "path", ["/nope", "/applications/", "/leaderboard/", "/healthz/", "/applications/a/b"]
 )
 def test_unknown_path_is_not_found(api: ApiServer, path: str) -> None:
     assert_problem(api.get(path), 404, "NOT_FOUND")

@@ -15,9 +15,14 @@ from tasks.errors import DependencyFailure, JobError, MalformedAnswer, Permanent
 from tasks.quota import QuotaReading
 from tasks.scorers import RUBRIC_HASH, Application
 from tasks.scorers.claude import ClaudeScorer
-from tasks.scorers.rubric import CRITERIA, RUBRIC_TEXT
+from tasks.scorers.rubric import CRITERIA, RUBRIC_TEXT, weighted_score
 from tests.fake_claude import FakeClaude
-from tests.fake_claude_behaviours import BEHAVIOURS, MODEL_THAT_ANSWERS, RETRY_AFTER_SECONDS
+from tests.fake_claude_behaviours import (
+    BEHAVIOURS,
+    MODEL_THAT_ANSWERS,
+    RETRY_AFTER_SECONDS,
+    answer_to,
+)
 from tests.fake_claude_quota import FakeQuota
 
 TIMEOUT = 0.6
@@ -138,6 +143,8 @@ def test_a_request_that_is_wrong_is_permanent(
     assert len(fake.requests) == 1
 
 
+#: What a scorer can live with.
+FINE = {"ok", "invented_quotes"}
 MALFORMED = {
     "html": "not a message",
     "broken_body": "cannot be read",
@@ -152,7 +159,8 @@ MALFORMED = {
     "infinite": "not within 0 to 100",
     "boolean": "not a number",
     "string_mark": "not a number",
-    "missing_field": "lacks criteria",
+    "missing_field": "lacks criteria, evidence",
+    "odd_quotes": "not a list of quotes",
     "missing_mark": "lacks clarity, evidence, growth, role_fit",
     "extra_field": "nobody asked for",
     "empty_rationale": "rationale is empty",
@@ -182,7 +190,7 @@ def test_an_answer_that_fails_a_check_is_malformed(
 def test_every_misbehaviour_of_the_fake_leaves_a_scorer_that_still_works(
     fake: FakeClaude, scorer: ClaudeScorer
 ) -> None:
-    for behaviour in BEHAVIOURS.keys() - {"ok", "hang", "hang_after_headers", "drip"}:
+    for behaviour in BEHAVIOURS.keys() - FINE - {"hang", "hang_after_headers", "drip"}:
         fake.behave(behaviour)
         failure(scorer)
     fake.behave("ok")
@@ -240,6 +248,26 @@ def test_the_request_keeps_rubric_and_application_in_separate_channels(
     assert not {"temperature", "top_p", "top_k"} & request.body.keys()
     assert score.rubric == RUBRIC_HASH
     assert score.model == MODEL_THAT_ANSWERS
+
+
+def test_quotes_that_nobody_wrote_are_dropped_and_counted(
+    fake: FakeClaude, scorer: ClaudeScorer
+) -> None:
+    truth = scorer.score(ADA)
+    fake.behave("invented_quotes")
+    record = scorer.score(ADA)
+    assert record.evidence == truth.evidence
+    assert {quote for quotes in truth.evidence.values() for quote in quotes} == {ADA.payload["cv"]}
+    assert (truth.dropped_quotes, record.dropped_quotes) == (0, len(CRITERIA))
+
+
+def test_the_record_names_input_and_marks(fake: FakeClaude, scorer: ClaudeScorer) -> None:
+    score = scorer.score(ADA)
+    (request,) = fake.requests
+    said = answer_to(request)
+    assert score.input == ADA.fingerprint()
+    assert {mark.key: mark.mark for mark in score.criteria} == said["criteria"]
+    assert score.score == weighted_score(score.criteria)
 
 
 def test_the_usage_counts_cached_tokens_too(fake: FakeClaude, scorer: ClaudeScorer) -> None:

@@ -8,12 +8,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
+import orjson
 import pytest
 from pydantic import SecretStr
 
 from tasks.config import TaskSettings
 from tasks.scorers import RUBRIC_HASH, Application, Score, Scorer, build_scorer
 from tasks.scorers.claude import ClaudeScorer
+from tasks.scorers.evidence import texts_of
+from tasks.scorers.protocol import RECORD_BYTES
+from tasks.scorers.rubric import CRITERIA, weighted_score
+from tasks.scorers.untrusted import plain
 from tests.fake_claude import FakeClaude
 
 PLAIN = Application("Ada", "engineer", {"cv": "Built a compiler.", "years": 7})
@@ -46,6 +51,10 @@ def assert_presentable(score: Score) -> None:
     assert score.rationale == " ".join(score.rationale.split())
     assert score.model
     assert score.rubric == RUBRIC_HASH
+    assert weighted_score(score.criteria) == score.score
+    assert [mark.key for mark in score.criteria] == [criterion.key for criterion in CRITERIA]
+    assert score.dropped_quotes == 0
+    assert len(orjson.dumps(asdict(score))) < RECORD_BYTES
     assert score.usage.input_tokens >= 0
     assert score.usage.output_tokens >= 0
 
@@ -73,7 +82,13 @@ def assert_presentable(score: Score) -> None:
     ],
 )
 def test_any_application_gets_a_presentable_score(scorer: Scorer, application: Application) -> None:
-    assert_presentable(scorer.score(application))
+    score = scorer.score(application)
+    assert_presentable(score)
+    assert score.input == application.fingerprint()
+    texts = [plain(text) for text in texts_of(application.payload)]
+    quotes = [quote for of in score.evidence.values() for quote in of]
+    assert all(any(quote in text for text in texts) for quote in quotes)
+    assert bool(quotes) == any(texts)
 
 
 def test_the_same_application_gets_the_same_score_whatever_the_order_of_its_keys(
@@ -90,7 +105,11 @@ def test_different_applications_get_different_scores(scorer: Scorer) -> None:
 
 def test_a_score_is_a_job_result_as_it_stands(scorer: Scorer) -> None:
     result = asdict(scorer.score(PLAIN))
-    assert set(result) == {"score", "rationale", "model", "rubric", "usage"}
+    assert set(result) == {
+        *("score", "rationale", "model", "rubric", "input"),
+        *("criteria", "evidence", "dropped_quotes", "usage"),
+    }
+    assert result["criteria"][0].keys() == {"key", "title", "weight", "mark"}
     assert set(result["usage"]) == {"input_tokens", "output_tokens"}
 
 

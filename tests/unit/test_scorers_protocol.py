@@ -18,11 +18,11 @@ from tasks.config import TaskSettings
 from tasks.errors import MalformedAnswer
 from tasks.scorers import Application, Score, Usage, build_scorer
 from tasks.scorers.answer import ANSWER_SCHEMA, parse_answer
-from tasks.scorers.protocol import MAX_RATIONALE_CHARACTERS
+from tasks.scorers.protocol import MAX_RATIONALE_CHARACTERS, QUOTE_CHARACTERS
 from tasks.scorers.retry_after import retry_after_seconds
-from tasks.scorers.rubric import CRITERIA, RUBRIC_TEXT, weighted_score
+from tasks.scorers.rubric import CRITERIA, RUBRIC_TEXT, marked, weighted_score
 from tasks.scorers.simulated import SimulatedScorer
-from tasks.scorers.untrusted import as_data, visible
+from tasks.scorers.untrusted import as_data, plain, visible
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 ZERO = Usage(0, 0)
@@ -35,23 +35,52 @@ json_values = st.recursive(
 )
 
 
+def scored(score: Any, rationale: str = "Because.", **changes: Any) -> Score:
+    """A score whose marks are all what it is."""
+    marks = marked({criterion.key: score for criterion in CRITERIA})
+    given: dict[str, Any] = {"criteria": marks, "evidence": {}, "dropped_quotes": 0, **changes}
+    return Score(score, rationale, model="m", rubric="r", input="i", usage=ZERO, **given)
+
+
 @given(st.integers(0, 10_000))
 def test_every_hundredth_from_0_to_100_is_a_score(hundredths: int) -> None:
-    assert Score(hundredths / 100, "Because.", "m", "r", ZERO).score == hundredths / 100
+    assert scored(hundredths / 100).score == hundredths / 100
 
 
 @pytest.mark.parametrize("value", [-0.01, 100.01, 12.345, math.nan, math.inf, -math.inf, True, "9"])
 def test_a_score_that_could_not_be_shown_is_malformed(value: Any) -> None:
     with pytest.raises(MalformedAnswer):
-        Score(value, "Because.", "m", "r", ZERO)
+        scored(value)
+
+
+def test_a_score_that_its_marks_do_not_amount_to_is_malformed() -> None:
+    with pytest.raises(MalformedAnswer, match=r"amount to 70\.0, the score is 70\.01"):
+        scored(70.01, criteria=scored(70.0).criteria)
 
 
 @pytest.mark.parametrize(
-    "rationale", ["", "  \n", "x" * (MAX_RATIONALE_CHARACTERS + 1), "\0", "\ud800"]
+    "evidence",
+    [
+        {"beauty": ["It is."]},
+        {"clarity": ["one", "two", "three"]},
+        {"clarity": ["x" * (QUOTE_CHARACTERS + 1)]},
+        {"clarity": ["é" * QUOTE_CHARACTERS]},
+        {"clarity": ["\0"]},
+        {"clarity": ["\udfff"]},
+    ],
+)
+def test_quotes_that_are_too_many_too_long_or_no_text_are_malformed(evidence: Any) -> None:
+    with pytest.raises(MalformedAnswer):
+        scored(70.0, evidence=evidence)
+
+
+@pytest.mark.parametrize(
+    "rationale",
+    ["", "  \n", "x" * (MAX_RATIONALE_CHARACTERS + 1), "é" * 600, "\0", "\ud800"],
 )
 def test_a_rationale_that_is_empty_long_or_no_text_is_malformed(rationale: str) -> None:
     with pytest.raises(MalformedAnswer):
-        Score(1.0, rationale, "m", "r", ZERO)
+        scored(1.0, rationale)
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, True, None, "3"])
@@ -61,7 +90,7 @@ def test_usage_that_is_no_count_is_malformed(count: Any) -> None:
 
 
 def test_a_negative_zero_is_shown_as_zero() -> None:
-    assert str(Score(-0.0, "Because.", "m", "r", ZERO).score) == "0.0"
+    assert str(scored(-0.0).score) == "0.0"
 
 
 def test_the_weights_of_the_rubric_add_up_to_a_hundred() -> None:
@@ -75,24 +104,27 @@ def test_the_rubric_tells_every_criterion_with_its_weight() -> None:
 
 @given(st.fixed_dictionaries({criterion.key: marks for criterion in CRITERIA}))
 def test_valid_marks_always_make_a_valid_score(given_marks: dict[str, float]) -> None:
-    score = weighted_score(given_marks)
-    assert Score(score, "Because.", "m", "r", ZERO).score == score
+    criteria = marked(given_marks)
+    score = weighted_score(criteria)
+    assert scored(score, criteria=criteria).score == score
     assert min(given_marks.values()) - 0.01 <= score <= max(given_marks.values()) + 0.01
 
 
 def test_the_score_is_the_weighted_sum_of_the_marks() -> None:
     given_marks = {"role_fit": 80, "evidence": 60.5, "growth": 40, "clarity": 99.9}
-    assert weighted_score(given_marks) == 69.14  # 28 + 18.15 + 8 + 14.985, half a cent up
+    assert weighted_score(marked(given_marks)) == 69.14  # 28 + 18.15 + 8 + 14.985, half a cent up
 
 
-@given(st.fixed_dictionaries({criterion.key: marks for criterion in CRITERIA}), st.text())
+@given(
+    st.fixed_dictionaries({criterion.key: marks for criterion in CRITERIA}),
+    st.text(),
+    st.fixed_dictionaries({criterion.key: st.lists(st.text()) for criterion in CRITERIA}),
+)
 def test_an_answer_that_follows_the_schema_is_read_back(
-    given_marks: dict[str, float], rationale: str
+    given_marks: dict[str, float], rationale: str, quotes: dict[str, list[str]]
 ) -> None:
-    text = json.dumps({"rationale": rationale, "criteria": given_marks})
-    read, reason = parse_answer(text)
-    assert read == given_marks
-    assert reason == " ".join(visible(rationale).split())
+    text = json.dumps({"evidence": quotes, "rationale": rationale, "criteria": given_marks})
+    assert parse_answer(text) == (given_marks, plain(rationale), quotes)
 
 
 @given(st.text() | json_values.map(json.dumps))

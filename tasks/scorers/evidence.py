@@ -1,0 +1,68 @@
+"""Quotes that speak for a mark, each looked up in the application it is said to be from.
+
+A quote is kept if it occurs in one string of the payload. Before they are compared, both lose the
+characters nobody sees, and every stretch of white space becomes one space; nothing else is made
+equal, so another case or another dash is another quote. Names of fields do not count. A quote that
+is too long is shortened after it was found, which leaves it true.
+
+That a quote occurs does not mean that it supports the mark. It is text by somebody we do not trust
+and must be shown as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.scorers.protocol import MOST_QUOTES, QUOTE_BYTES, QUOTE_CHARACTERS, json_bytes
+from tasks.scorers.untrusted import plain
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is left of the quotes that were given."""
+
+    #: By criterion; all of them occur in the application.
+    quotes: dict[str, tuple[str, ...]]
+    #: How many do not.
+    dropped: int
+
+
+def verified(claimed: Mapping[str, Sequence[str]], payload: Mapping[str, Any]) -> Evidence:
+    """The quotes that occur in the payload, the first of each criterion."""
+    # No plain text has a line end, so no quote can reach from one text into the next.
+    application = "\n".join(map(plain, texts_of(payload)))
+    dropped = 0
+    kept: dict[str, tuple[str, ...]] = {}
+    for key, quotes in claimed.items():
+        found = []
+        for quote in map(plain, quotes):
+            if quote and quote in application:
+                found.append(shortened(quote))
+            else:
+                dropped += 1
+        kept[key] = tuple(dict.fromkeys(found))[:MOST_QUOTES]
+    return Evidence(kept, dropped)
+
+
+def shortened(quote: str) -> str:
+    """The beginning of a quote, as much of it as is kept."""
+    quote = quote[:QUOTE_CHARACTERS]
+    while json_bytes(quote) > QUOTE_BYTES:
+        # A character has at most six bytes as JSON: so many at least are too many.
+        quote = quote[: -max(1, (json_bytes(quote) - QUOTE_BYTES) // 6)]
+    return quote.rstrip()
+
+
+def texts_of(payload: Mapping[str, Any]) -> Iterator[str]:
+    """All strings that are values somewhere inside, whatever the order of the keys."""
+    pending: list[Any] = [payload]
+    while pending:
+        match pending.pop():
+            case str() as text:
+                yield text
+            case dict() as fields:
+                pending.extend(fields[key] for key in sorted(fields, reverse=True))
+            case list() as values:
+                pending.extend(reversed(values))
