@@ -1,4 +1,8 @@
-"""Presence: every process says that it lives, what it carries, and how its pool is doing."""
+"""Presence: every process says that it lives, what it carries, and how its pool is doing.
+
+In return it hears whether somebody wants it drained. The request is in the row before anybody
+acts on it: a process that dies in between has ended anyway, and the next one has another name.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,22 @@ PRESENCE_LOST_SECONDS = 10.0
 
 ANNOUNCE = """
     INSERT INTO processes (name, kind, pools, slots, busy, draining,
-                           db_size, db_in_use, db_waiters)
+                           db_size, db_in_use, db_waiters, parent, node)
     VALUES (%(name)s, %(kind)s, %(pools)s::text[], %(slots)s, %(busy)s, %(draining)s,
-            %(size)s, %(in_use)s, %(waiters)s)
+            %(size)s, %(in_use)s, %(waiters)s, %(parent)s, %(node)s)
     ON CONFLICT (name) DO UPDATE
     SET pools = excluded.pools, slots = excluded.slots, busy = excluded.busy,
         draining = excluded.draining, db_size = excluded.db_size,
         db_in_use = excluded.db_in_use, db_waiters = excluded.db_waiters, heartbeat_at = now()
+    RETURNING drain_requested_at IS NOT NULL
+"""
+#: A worker is named by the process that stops as a whole: forked ones by their parent.
+REQUEST_DRAIN = f"""
+    UPDATE processes SET drain_requested_at = now()
+    WHERE coalesce(parent, name) = %(worker)s AND kind = 'worker'
+      AND drain_requested_at IS NULL AND NOT draining
+      AND heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds'
+    RETURNING name
 """
 LEAVE = "DELETE FROM processes WHERE name = %(name)s"
 FORGET_LOST = "DELETE FROM processes WHERE heartbeat_at < now() - interval '5 minutes'"
@@ -40,6 +53,10 @@ class Presence:
     slots: int = 0
     busy: int = 0
     draining: bool = False
+    #: Name of the process that forked it, if it was forked.
+    parent: str | None = None
+    #: What Celery calls the worker.
+    node: str = ""
 
 
 def process_name(kind: str) -> str:
@@ -47,11 +64,11 @@ def process_name(kind: str) -> str:
     return f"{kind}@{socket.gethostname()}:{os.getpid()}"
 
 
-def announce(engine: Engine, presence: Presence) -> None:
-    """Say that the process lives."""
+def announce(engine: Engine, presence: Presence) -> bool:
+    """Say that the process lives; whether somebody wants it drained."""
     stats = pool_stats(engine, "presence")
     with connection(engine) as taken:
-        taken.exec_driver_sql(
+        drained: bool = taken.exec_driver_sql(
             ANNOUNCE,
             {
                 "name": presence.name,
@@ -63,8 +80,17 @@ def announce(engine: Engine, presence: Presence) -> None:
                 "size": stats.size,
                 "in_use": stats.in_use,
                 "waiters": stats.waiters,
+                "parent": presence.parent,
+                "node": presence.node,
             },
-        )
+        ).scalar_one()
+    return drained
+
+
+def request_drain(engine: Engine, worker: str) -> int:
+    """Ask a worker to end once its jobs have; how many processes will hear of it."""
+    with connection(engine) as taken:
+        return taken.exec_driver_sql(REQUEST_DRAIN, {"worker": worker}).rowcount
 
 
 def leave(engine: Engine, name: str) -> None:

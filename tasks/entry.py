@@ -7,11 +7,13 @@ row. A task therefore never fails for Celery: its outcome is in the row.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from mmap import mmap
 from typing import Any
 
@@ -68,6 +70,11 @@ class WorkerProcess:
     stopping: mmap | None = None
     #: Another one, of every worker: not 0 once it is told to retire.
     retiring: mmap | None = None
+    #: The process that Celery's signals are for: a prefork parent, or this one.
+    leader_pid: int = 0
+    #: Its name, if it is not this one; and what Celery calls the worker.
+    parent: str | None = None
+    node: str = ""
 
     @property
     def pools(self) -> set[str]:
@@ -147,6 +154,7 @@ def _begin_worker(sender: Any, **_: Any) -> None:
     for name in load_types(task_settings().job_modules):
         sender.app.tasks[name].backend = sender.app.backend
     this.retiring = mmap(-1, 1)
+    this.leader_pid, this.node = os.getpid(), sender.hostname
     signal.signal(RETIRE, _retire)
     if "prefork" in str(sender.pool_cls):
         _prepare_parent(sender.app)
@@ -171,6 +179,7 @@ def _prepare_parent(celery: Celery) -> None:
     ours. Nothing depends on the message any more: the reaper finds a run that was lost.
     """
     this.stopping = mmap(-1, 1)
+    this.parent = process_name("worker")
     for job_type in load_types(task_settings().job_modules).values():
         task = celery.tasks[job_type.name]
         task.acks_late = False
@@ -243,6 +252,8 @@ def _begin(slots: int) -> None:
         this.worker.told_to_stop = lambda: stopping[0] != 0
     if (retiring := this.retiring) is not None:
         this.worker.retiring = lambda: retiring[0] != 0
+    this.worker.retire = _retire_all
+    this.worker.parent, this.worker.node = this.parent, this.node
     this.worker.start()
     this.watchdog = Watchdog(this.worker, pools, settings.cancel_grace_seconds)
     this.watchdog.start()
@@ -252,6 +263,20 @@ def _retire(*_: Any) -> None:
     """Before the SIGTERM: there is time, so what runs is to end here and not elsewhere."""
     if this.retiring is not None:
         this.retiring[0] = 1
+
+
+def _retire_all() -> None:
+    """The row asks for a drain: what the process manager would do, done from inside.
+
+    With every heartbeat until it has begun, so that dying between the lines costs nothing. A
+    prefork child cannot go alone: its parent would start another one. Who has lost its parent
+    has been adopted by somebody who must not be signalled; it ends without.
+    """
+    _retire()
+    if this.leader_pid in (os.getpid(), os.getppid()):
+        logger.warning("drains: somebody has asked for it")
+        with suppress(ProcessLookupError):
+            os.kill(this.leader_pid, signal.SIGTERM)
 
 
 @worker_shutting_down.connect

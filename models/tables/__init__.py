@@ -4,6 +4,7 @@ from models.tables.base import Base
 from models.tables.jobs import Application, Attempt, Checkpoint, IdempotencyKey, Job, JobCount
 from models.tables.line import Arrival, ExpressLane, Prediction, Schedule, Share
 from models.tables.processes import DesiredWorkers, Leader, Process
+from models.tables.samples import PoolSample
 from models.tables.tenants import ApiKey, RateBucket, Refusal, Tenant, TenantLimit, Usage
 from models.tables.watch import Circuit, Event, MeasuredType, Quota, Tally, Verdict
 
@@ -23,6 +24,7 @@ __all__ = [
     "JobCount",
     "Leader",
     "MeasuredType",
+    "PoolSample",
     "Prediction",
     "Process",
     "Quota",

@@ -100,7 +100,14 @@ class Job(Base):
             "id",
             postgresql_where=text("ended_xid IS NOT NULL"),
         ),
-        Index("jobs_dead", "tenant_id", "id", postgresql_where=text("status = 'dead'")),
+        # What dead letters are counted by is in the index: nobody goes to the rows for it.
+        Index(
+            "jobs_dead",
+            "tenant_id",
+            "id",
+            postgresql_include=["pool", "type", "error_class"],
+            postgresql_where=text("status = 'dead'"),
+        ),
         Index(
             "jobs_cancelling",
             "worker",
@@ -148,6 +155,8 @@ class Application(Base):
     score: Mapped[Decimal | None] = mapped_column(Numeric(5, 2))
     rationale: Mapped[str | None] = mapped_column(Text)
     scored_at: Mapped[datetime | None] = mapped_column(Moment)
+    #: How the score came about, as the scorer told it; scores older than this column have none.
+    record: Mapped[Any | None] = mapped_column(JSON)
 
     __table_args__ = (
         # Both pages of the leaderboard and a rank are one walk along this index.

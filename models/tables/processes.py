@@ -27,6 +27,12 @@ class Process(Base):
     db_waiters: Mapped[int] = mapped_column(Integer, server_default="0")
     started_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
     heartbeat_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+    #: Process that it was forked by and stops with; None if it stands alone.
+    parent: Mapped[str | None] = mapped_column(Text)
+    #: What Celery calls the worker, which a forked one shares with its brothers.
+    node: Mapped[str] = mapped_column(Text, server_default="")
+    #: Somebody wants it to end once its jobs have; it hears of it with its next heartbeat.
+    drain_requested_at: Mapped[datetime | None] = mapped_column(Moment)
 
 
 class Leader(Base):

@@ -39,6 +39,7 @@ from tasks.runtime.rules import Rules, read_rules
 from tasks.runtime.settle import Settlement, settle_group, settle_statement
 from tasks.runtime.tallies import Tallies
 from tasks.runtime.tally import count_run
+from tasks.runtime.tracing import note_settled
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,11 @@ class Worker:
         self.told_to_stop: Callable[[], bool] = lambda: False
         #: Whether a drain may take as long as the runs do: they are not to go on elsewhere.
         self.retiring: Callable[[], bool] = lambda: False
+        #: Begins a drain that may take its time, because the row asks for one.
+        self.retire: Callable[[], None] = self.drain
+        #: As the row names what the process belongs to: see `models.presence`.
+        self.parent: str | None = None
+        self.node = ""
         self.free_slots = bounded_semaphore(slots)
         self.rules = Rules()
         self.tallies = Tallies()
@@ -90,6 +96,7 @@ class Worker:
         )
         self._stop = threading.Event()
         self._beaten = time.monotonic()
+        self._introduced = False
         self._pulse: threading.Thread | None = None
 
     def start(self) -> None:
@@ -194,20 +201,30 @@ class Worker:
 
     def _presence(self) -> Presence:
         return Presence(
-            self.name, "worker", self._pools, self.slots, max(0, self._busy), self.draining
+            name=self.name,
+            kind="worker",
+            pools=self._pools,
+            slots=self.slots,
+            busy=max(0, self._busy),
+            draining=self.draining,
+            parent=self.parent,
+            node=self.node,
         )
 
     def _keep_alive(self) -> None:
         try:
             sent = self._ledger.post(self._presence())
             while not self._stop.wait(PRESENCE_SECONDS):
-                if self.draining or self.told_to_stop():
+                if self._drains():
                     self.drain()
                     self._release_waiting()
                 if sent.done:  # while the store is away, one heartbeat in line is enough
                     sent = self._ledger.post(self._presence())
         except StateStoreUnavailable:
             pass  # the ledger was closed: the worker stops
+
+    def _drains(self) -> bool:
+        return self.draining or self.told_to_stop()
 
     def _release_waiting(self) -> None:
         """Hand back what waits for a slot: it may not come before the process has to go."""
@@ -249,14 +266,21 @@ class Worker:
 
     def _show_life(self) -> None:
         self._beat()
-        announce(self.engine, self._presence())
+        if not self._introduced:
+            # Who had this name before is gone, and what was asked of it was not asked of us.
+            leave(self.engine, self.name)
+            self._introduced = True
+        if announce(self.engine, self._presence()) and not self._drains():
+            self.retire()
         self._exchange()
         self._beaten = time.monotonic()
 
     def _write_settlements(self, settlements: Sequence[Settlement]) -> None:
         written = settle_group(self.engine, self.settle_sql, settlements)
         for settlement, ours in zip(settlements, written, strict=True):
-            self._held.pop(settlement.ref, None)
+            held = self._held.pop(settlement.ref, None)
+            if ours and held is not None:
+                note_settled(held.claim, settlement)
             if not ours:
                 logger.warning(
                     "lease %d of job %s was lost; its %s is refused",
