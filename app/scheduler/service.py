@@ -26,11 +26,13 @@ from app.scheduler.metronome import TICK_SECONDS, Metronome
 from app.scheduler.pools import Pools
 from app.scheduler.promoter import Promoter
 from app.scheduler.reaper import Reaper
+from app.scheduler.recorder import Recorder
 from app.scheduler.retirer import Kept, Retirer
 from app.scheduler.rhythm import Rhythm
 from app.scheduler.shares import RECONCILE_SECONDS, Shares
 from app.scheduler.taps import Taps
 from app.scheduler.warden import warden
+from app.telemetry import observing_roles
 from models.blobs import open_blobs
 from models.errors import StatementTooSlow, StateStoreError
 from models.pools import POOLS
@@ -103,6 +105,7 @@ class SchedulerService:
             ),
             Rhythm(Shares(engine, self._leader, lines, estimates), RECONCILE_SECONDS),
             Rhythm(Autoscaler(engine, self._leader, pools, policies(settings)), EVERY_SECONDS),
+            Rhythm(Recorder(engine, self._leader), 0.0),
         ]
         blobs = open_blobs(settings.blob_url)
         kept = Kept(
@@ -121,6 +124,7 @@ class SchedulerService:
                     Classifier(engine, self._leader, types, settings.served_pool_names),
                     CLASSIFY_SECONDS,
                 ),
+                *observing_roles(engine, self._leader),
             ],
         )
 

@@ -17,6 +17,8 @@ from app.api.leaderboard import READ_FIRST_PAGE, READ_PAGE
 from app.api.ranks import READ_RANKS
 from app.api.views import READ_APPLICATIONS
 from app.classify.reading import READ_RUNS
+from app.console.overview.readings import READ_POOLS as READ_OVERVIEW
+from app.console.workers.page import READ_RUNNING
 from app.dispatch.mark import MARK, RELEASE
 from app.jobs.cancel import CANCEL
 from app.jobs.replay import replay_ids, replay_matching
@@ -30,6 +32,7 @@ from app.scheduler.lines import READ_IN_FLIGHT, SWEEP
 from app.scheduler.pools import READ_CAPPED, READ_HELD, READ_IN_SLICES, READ_POOLS
 from app.scheduler.promoter import FIND_DUE, PROMOTE
 from app.scheduler.reaper import FIND_LOST, REAP
+from app.scheduler.recorder import RECORD
 from app.scheduler.retirer import (
     RETIRE_EVENTS,
     RETIRE_JOBS,
@@ -135,6 +138,25 @@ def test_why_a_job_waits_is_told_by_its_stretch_of_the_line(filled: House) -> No
     assert pages_read(filled, FIND_SAMPLE, pool="medium", chance=0.5) < 200, "10,000 wait"
     judged = plan_of(filled, JUDGE, epoch=1)
     assert "Seq Scan on jobs" not in judged, judged
+
+
+def test_the_overview_and_its_samples_go_by_counters_and_the_ends_of_indexes(
+    filled: House,
+) -> None:
+    asked = {"pools": ["short", "medium", "long"], "after": [0, 0, 0]}
+    for sql, *indexes in (
+        (RECORD, "jobs_line", "jobs_due"),
+        (READ_OVERVIEW, "jobs_line", "jobs_due", "jobs_dead"),
+    ):
+        plan = plan_of(filled, sql, **asked, epoch=1)
+        found = {name for name in indexes_in(plan) if name.startswith("jobs_")}
+        assert found == set(indexes) and "Seq Scan on jobs" not in plan, plan
+    assert pages_read(filled, READ_OVERVIEW, **asked) < 5_000, "10,000 wait in 600 lanes"
+
+
+def test_what_workers_run_is_read_along_what_is_in_flight(filled: House) -> None:
+    plan = plan_of(filled, READ_RUNNING)
+    assert "jobs_in_flight" in indexes_in(plan) and "Seq Scan on jobs" not in plan, plan
 
 
 def test_shares_are_reconciled_with_what_is_in_flight_and_used(filled: House) -> None:
