@@ -24,6 +24,7 @@ keepalive = 75
 graceful_timeout = 10
 timeout = 30
 accesslog = None
+logger_class = "app.api.server_log.ServerLog"
 loglevel = "info"
 # Heartbeats of gunicorn's own go to memory, not to a disk that may stall.
 worker_tmp_dir = "/dev/shm"
@@ -66,10 +67,12 @@ def end_streams_on_stop(worker: Any) -> None:
     import gevent
 
     watch = worker.wsgi.extensions["fairline"].events
+    stage = worker.wsgi.extensions["fairline_stage"]
 
     def stop(sig: int, frame: FrameType | None) -> None:
         # Outside of the handler, which may have interrupted whoever holds a lock.
         gevent.spawn(watch.close)
+        gevent.spawn(stage.close)
         worker.handle_exit(sig, frame)
 
     signal.signal(signal.SIGTERM, stop)

@@ -22,6 +22,8 @@ QuotaField = Literal["requests_per_minute", "tokens_in_per_minute", "tokens_out_
 class Settings(TaskSettings):
     """All settings: the state store's, the workers' and the front door's."""
 
+    #: How log lines are written: for people, or as JSON.
+    log_format: Literal["plain", "json"] = "plain"
     #: ``amqp://…`` for RabbitMQ or ``filesystem:///folder`` for the broker of last resort.
     broker_url: str = "amqp://guest:guest@127.0.0.1:5672//"
     #: ``quorum`` in production, ``classic`` on one machine.
@@ -30,6 +32,12 @@ class Settings(TaskSettings):
     publish_seconds: float = Field(default=0.5, gt=0)
     #: Tenant that a caller without a key acts as; empty refuses such callers.
     anonymous_tenant: str = ""
+    #: Whether who calls from this machine is an operator in the console, without a key.
+    console_open: bool = False
+    #: Where Flower is for those who look at the console; empty leaves the link out.
+    flower_url: str = ""
+    #: Where the load lab's reports are.
+    lab_results: str = "loadtest/results"
     #: Where the API listens.
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=1, le=65535)

@@ -29,6 +29,7 @@ from app.api.job_list import job_list
 from app.api.jobs import jobs
 from app.api.leaderboard import leaderboard
 from app.api.metrics import metrics
+from app.api.openapi.routes import openapi, publish
 from app.api.operator import operator
 from app.api.pools_of_types import PoolsOfTypes
 from app.api.problems import register_problems
@@ -39,13 +40,15 @@ from app.api.services import Services
 from app.api.tenant import tenant_terms
 from app.api.usage import usage
 from app.api.views import Views
+from app.api.visitors import Visitors
 from app.api.waits import waits
 from app.celery import celery, job_types
 from app.cli import register_commands
 from app.config import Settings, settings
+from app.console.shell import furnish, settle_in
 from app.dispatch.publish import Publisher
 from app.events import Watch
-from app.telemetry import start_telemetry, trace_requests
+from app.telemetry import requests_of, start_telemetry
 from app.tenants.directory import Directory
 from app.usage.pricing import Prices
 from models.blobs import open_blobs
@@ -72,6 +75,7 @@ BLUEPRINTS = (
     operator,
     quotas,
     scaling,
+    openapi,
 )
 
 
@@ -84,6 +88,7 @@ def build_app(settings: Settings) -> FrontDoor:
         settings.model_copy(update={"db_pool_size": settings.db_pool_size + 2}),
         process=process_name("api"),
     )
+    directory = Directory(engine, settings.admission_seconds)
     app.extensions["fairline"] = Services(
         engine=engine,
         gate=build_gate(engine, settings),
@@ -91,7 +96,8 @@ def build_app(settings: Settings) -> FrontDoor:
             engine, Publisher(celery, settings.publish_seconds), settings.admission_seconds
         ),
         views=Views(engine, settings.admission_seconds),
-        tenants=Tenants(Directory(engine, settings.admission_seconds), settings.anonymous_tenant),
+        tenants=Tenants(directory, settings.anonymous_tenant),
+        visitors=Visitors(directory, settings.anonymous_tenant, settings.console_open),
         body_limits=BodyLimits(settings.max_body_bytes, settings.body_seconds),
         types=job_types,
         blobs=open_blobs(settings.blob_url),
@@ -111,8 +117,11 @@ def build_app(settings: Settings) -> FrontDoor:
     house.tenants.directory.on_revoked = house.events.end_of_keys
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
+    furnish(app, settings)
     guard(app)
+    publish(app, anonymous=bool(settings.anonymous_tenant))
     register_problems(app)
+    settle_in(app)
     register_commands(app, settings)
     return app
 
@@ -133,7 +142,7 @@ def build_gate(engine: Engine, settings: Settings) -> Gate:
 def begin_serving(app: FrontDoor, stop: threading.Event) -> None:
     """What an API process starts once it may have threads: telemetry, presence, relief."""
     start_telemetry("api", app.extensions["fairline"].engine)
-    app.traced = trace_requests(app)
+    app.traced = requests_of(app)
     threading.Thread(target=announce_api, args=(app, stop), name="presence", daemon=True).start()
     relief = Relief(
         app.extensions["fairline"].engine,

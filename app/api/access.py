@@ -32,6 +32,10 @@ class Access(StrEnum):
     TENANT = "tenant"
     #: Who runs the platform, by an operator's key.
     OPERATOR = "operator"
+    #: The same in a browser: by a key, by having signed in, or by sitting at the machine.
+    CONSOLE = "console"
+    #: A tenant in a browser: by a key, by having signed in, or as the anonymous one.
+    TENANT_PAGE = "tenant_page"
 
 
 class UndeclaredAccess(RuntimeError):
@@ -57,6 +61,10 @@ def admit(house: Services, environ: WSGIEnvironment, access: Access | None) -> N
     """Let the caller pass, or say why not."""
     if access is Access.TENANT:
         house.tenants.current(environ)
+    elif access is Access.CONSOLE:
+        house.visitors.operator(environ)
+    elif access is Access.TENANT_PAGE:
+        house.visitors.tenant(environ)
     elif access is not Access.PUBLIC:  # what is not declared is nobody's but the operators'
         house.tenants.operator(environ)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from app.api.identity import Tenants
     from app.api.pools_of_types import PoolsOfTypes
     from app.api.views import Views
+    from app.api.visitors import Visitors
     from app.events import Watch
     from app.usage.pricing import Prices
     from models.blobs import BlobStore
@@ -32,6 +33,8 @@ class Services:
     admission: Admission
     views: Views
     tenants: Tenants
+    #: Who looks at pages.
+    visitors: Visitors
     body_limits: BodyLimits
     #: What may be submitted.
     types: Mapping[str, JobType]

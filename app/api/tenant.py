@@ -1,4 +1,8 @@
-"""``GET /tenant``: a tenant's own terms, as this process holds them, and how it does by them."""
+"""``GET /tenant``: a tenant's own terms, as this process holds them, and how it does by them.
+
+Programs get the document. A browser that asks for a page is shown the tenant's, which is
+:mod:`app.console.tenant_page.page`: one address for both, by ``Accept``.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,14 @@ from sqlalchemy import Connection
 
 from app.admission.depth import read_waiting
 from app.admission.refusals import read_refusals
+from app.api import house_answers
 from app.api.access import Access, open_to
-from app.api.query import refuse_parameters_besides
+from app.api.openapi.declared import Answer, described
 from app.api.reply import Reply
 from app.api.services import services
 from app.api.state import read_state
+from app.api.visitors import asks_for_page
+from app.console.page import show_beside
 from app.fairshare import Tier, entitlement_of
 from app.tenants.tenant import Tenant
 from models.pools import POOLS
@@ -24,16 +31,23 @@ tenant_terms = Blueprint("tenant_terms", __name__)
 
 #: Days that refusals are told of, today included.
 REFUSALS_DAYS = 7
+#: Whoever keeps an answer must not give a browser the document, nor a program the page.
+BY_ACCEPT = {"Vary": "Accept"}
 
 
 @tenant_terms.get("/tenant")
-@open_to(Access.TENANT)
+@open_to(Access.TENANT_PAGE)
+@described(
+    "Your terms, and how you do by them",
+    Answer(200, "Name, tier and limits; what waits and what was refused.", house_answers.Tenant),
+)
 def get_tenant() -> Response:
+    if asks_for_page(request.environ):
+        return Response(show_beside(), headers=BY_ACCEPT, content_type="text/html; charset=utf-8")
     tenant = services().tenants.current(request.environ)
-    refuse_parameters_besides(())
     with read_state() as taken:
         document = terms_document(tenant) | standing_document(taken, tenant)
-    return Reply(orjson.dumps(document), 200, {"Cache-Control": "no-cache"})
+    return Reply(orjson.dumps(document), 200, {"Cache-Control": "no-cache", **BY_ACCEPT})
 
 
 def standing_document(taken: Connection, tenant: Tenant) -> dict[str, Any]:

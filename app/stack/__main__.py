@@ -124,7 +124,8 @@ def welcome(options: StackOptions, broker_url: str, supervisor: Supervisor, scre
     body = '{"candidate":"Ada","payload":{"cv":"…"}}'
     screen.line()
     screen.line("[bold green]Fairline is ready.[/]")
-    screen.line(f"  API     {base}")
+    screen.line(f"  Console {base}/")
+    screen.line(f"  API     {base}/docs")
     screen.line(f"  Ready?  {base}/readyz")
     screen.line(f"  Flower  http://127.0.0.1:{options.flower_port}")
     screen.line(f"  Broker  {broker_url.partition('://')[0]}")

@@ -68,6 +68,8 @@ def environment(
         "FAIRLINE_API_WORKERS": str(options.api_workers),
         "FAIRLINE_SERVED_POOLS": ",".join(p for p, count in options.workers.items() if count),
         "FAIRLINE_ANONYMOUS_TENANT": anonymous_tenant(options),
+        "FAIRLINE_CONSOLE_OPEN": console_open(options),
+        "FAIRLINE_FLOWER_URL": flower_url(options),
         **({"FAIRLINE_SCALE_MIN": json.dumps(options.least)} if options.autoscale else {}),
     }
 
@@ -82,6 +84,16 @@ def anonymous_tenant(options: StackOptions) -> str:
     """Who a caller without a key is: somebody only where the database is the stack's own."""
     given = os.environ.get("FAIRLINE_ANONYMOUS_TENANT")
     return given if given is not None else "" if options.database_url else "demo"
+
+
+def console_open(options: StackOptions) -> str:
+    """Whether who sits at the machine needs a key: not where the database is the stack's own."""
+    return os.environ.get("FAIRLINE_CONSOLE_OPEN", "false" if options.database_url else "true")
+
+
+def flower_url(options: StackOptions) -> str:
+    """Where a browser on this machine finds Flower."""
+    return os.environ.get("FAIRLINE_FLOWER_URL", f"http://localhost:{options.flower_port}")
 
 
 def table(options: StackOptions, home: Home) -> Table:

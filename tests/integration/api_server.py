@@ -179,7 +179,9 @@ def serving(database_url: str, home: Path, **settings: Any) -> Iterator[ApiServe
         wait_until_serving(server, int(given["api_workers"]))
         yield server
     finally:
-        child.stop()
+        # At once: gunicorn takes seconds to say goodbye, and nobody here listens any more.
+        child.kill()
+        child.popen.wait()
 
 
 def wait_until_serving(server: ApiServer, workers: int, seconds: float = 30.0) -> None:

@@ -11,10 +11,11 @@ from app.api.access import Access
 APPLICATION = {"candidate": "Foreigner", "payload": {}}
 SCHEDULE = {"name": "nightly", "cron": "0 3 * * *", "type": "echo"}
 PUBLIC, TENANT, OPERATOR = Access.PUBLIC, Access.TENANT, Access.OPERATOR
+CONSOLE, TENANT_PAGE = Access.CONSOLE, Access.TENANT_PAGE
 
 
 #: What a path may name.
-THINGS = ("job", "application", "dead", "schedule")
+THINGS = ("job", "application", "dead", "schedule", "scored")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +23,13 @@ class Call:
     """How to call a route."""
 
     access: Access
-    #: With ``{job}``, ``{application}``, ``{dead}`` or ``{schedule}`` for an id of somebody's.
+    #: With ``{job}`` or another of the things in braces for an id of somebody's.
     path: str
     body: Any = None
     #: What a stranger to these ids hears; 404 is what a route with an id in its path has to say.
     stranger: int = 200
+    #: What a page's form sends in place of a body.
+    form: Mapping[str, str] | None = None
 
 
 #: Method and rule as Flask has them: the ways to call it.
@@ -42,11 +45,11 @@ CALLS: Mapping[str, Sequence[Call]] = {
     "POST /jobs": [Call(TENANT, "/jobs", {"type": "echo"}, 202)],
     "POST /jobs/batch": [Call(TENANT, "/jobs/batch", {"jobs": [{"type": "echo"}]}, 202)],
     "GET /jobs": [Call(TENANT, "/jobs"), Call(TENANT, "/jobs?status=dead")],
-    "GET /jobs/<job_id>": [
+    "GET /jobs/<string(length=36):job_id>": [
         Call(TENANT, "/jobs/{job}", stranger=404),
         Call(TENANT, "/jobs/{application}", stranger=404),
     ],
-    "DELETE /jobs/<job_id>": [Call(TENANT, "/jobs/{job}", stranger=404)],
+    "DELETE /jobs/<string(length=36):job_id>": [Call(TENANT, "/jobs/{job}", stranger=404)],
     "GET /jobs/<job_id>/events": [Call(TENANT, "/jobs/{job}/events", stranger=404)],
     "GET /jobs/<job_id>/wait": [Call(TENANT, "/jobs/{job}/wait", stranger=404)],
     "GET /events": [Call(TENANT, "/events")],
@@ -65,11 +68,13 @@ CALLS: Mapping[str, Sequence[Call]] = {
     "POST /schedules/<schedule_id>/run": [
         Call(TENANT, "/schedules/{schedule}/run", {}, stranger=404)
     ],
-    "GET /tenant": [Call(TENANT, "/tenant")],
+    "GET /tenant": [Call(TENANT_PAGE, "/tenant")],
     "GET /tenant/usage": [Call(TENANT, "/tenant/usage")],
     "GET /healthz": [Call(PUBLIC, "/healthz")],
     "GET /readyz": [Call(PUBLIC, "/readyz", stranger=503)],
     "GET /metrics": [Call(PUBLIC, "/metrics")],
+    "GET /openapi.json": [Call(PUBLIC, "/openapi.json")],
+    "GET /docs": [Call(PUBLIC, "/docs")],
     "GET /operator/tenants": [Call(OPERATOR, "/operator/tenants")],
     "POST /operator/tenants": [Call(OPERATOR, "/operator/tenants", {"name": "made"}, 201)],
     "GET /operator/tenants/<name>": [Call(OPERATOR, "/operator/tenants/outlander")],
@@ -86,5 +91,85 @@ CALLS: Mapping[str, Sequence[Call]] = {
     ],
     "DELETE /operator/quotas/<dependency>": [
         Call(OPERATOR, "/operator/quotas/claude", stranger=204)
+    ],
+    "GET /console/sign-in": [Call(PUBLIC, "/console/sign-in")],
+    "POST /console/sign-in": [Call(PUBLIC, "/console/sign-in", {}, stranger=403)],
+    "POST /console/sign-out": [Call(PUBLIC, "/console/sign-out", {}, stranger=403)],
+    "GET /console/assets/<digest>/<path:name>": [
+        Call(PUBLIC, "/console/assets/0/console.css", stranger=404)
+    ],
+    "GET /": [Call(CONSOLE, "/"), Call(CONSOLE, "/?window=24h")],
+    "GET /console/events": [Call(CONSOLE, "/console/events?page=/console/workers")],
+    "GET /console/tenants": [
+        Call(CONSOLE, "/console/tenants"),
+        Call(CONSOLE, "/console/tenants?pool=medium&search=out&after=a"),
+    ],
+    "GET /console/tenants/<name>": [Call(CONSOLE, "/console/tenants/outlander")],
+    "GET /tenant/jobs/<job_id>": [Call(TENANT_PAGE, "/tenant/jobs/{job}", stranger=404)],
+    "GET /tenant/jobs/<job_id>/payload": [
+        Call(TENANT_PAGE, "/tenant/jobs/{job}/payload", stranger=404)
+    ],
+    "GET /tenant/jobs/<job_id>/result": [
+        Call(TENANT_PAGE, "/tenant/jobs/{scored}/result", stranger=404)
+    ],
+    "POST /tenant/dead-letters/replay": [
+        Call(TENANT_PAGE, "/tenant/dead-letters/replay", stranger=303, form={"id": "{dead}"}),
+        Call(
+            TENANT_PAGE,
+            "/tenant/dead-letters/replay",
+            stranger=303,
+            form={"type": "echo", "error_class": "APP_ERROR"},
+        ),
+    ],
+    "GET /tenant/events": [Call(TENANT_PAGE, "/tenant/events?page=/tenant")],
+    "GET /console/jobs": [
+        Call(CONSOLE, "/console/jobs"),
+        Call(CONSOLE, "/console/jobs?status=dead&tenant=outlander"),
+    ],
+    "GET /console/jobs/find": [Call(CONSOLE, "/console/jobs/find?id={job}", stranger=303)],
+    "POST /console/jobs/selected": [
+        Call(CONSOLE, "/console/jobs/selected", {"action": "cancel"}, stranger=422)
+    ],
+    "GET /console/jobs/all": [Call(CONSOLE, "/console/jobs/all?action=cancel&type=nobody")],
+    "POST /console/jobs/all": [
+        Call(CONSOLE, "/console/jobs/all", {"action": "replay"}, stranger=422)
+    ],
+    "GET /console/jobs/<job_id>": [Call(CONSOLE, "/console/jobs/{job}", stranger=404)],
+    "POST /console/jobs/<job_id>/cancel": [
+        Call(CONSOLE, "/console/jobs/{job}/cancel", {}, stranger=404)
+    ],
+    "POST /console/jobs/<job_id>/replay": [
+        Call(CONSOLE, "/console/jobs/{dead}/replay", {}, stranger=404)
+    ],
+    "GET /console/jobs/<job_id>/payload": [
+        Call(CONSOLE, "/console/jobs/{job}/payload", stranger=404)
+    ],
+    "GET /console/jobs/<job_id>/result": [
+        Call(CONSOLE, "/console/jobs/{job}/result", stranger=404)
+    ],
+    "GET /console/dead-letters": [Call(CONSOLE, "/console/dead-letters")],
+    "GET /console/leaderboard": [Call(CONSOLE, "/console/leaderboard?tenant=outlander")],
+    "POST /console/leaderboard": [Call(CONSOLE, "/console/leaderboard", {}, stranger=422)],
+    "GET /console/leaderboard/<application_id>": [
+        Call(CONSOLE, "/console/leaderboard/{application}", stranger=404)
+    ],
+    "GET /console/<path:rest>": [Call(CONSOLE, "/console/nothing", stranger=404)],
+    "GET /console/workers": [Call(CONSOLE, "/console/workers")],
+    "POST /console/workers/drain": [Call(CONSOLE, "/console/workers/drain", {}, stranger=303)],
+    "GET /console/schedules": [Call(CONSOLE, "/console/schedules")],
+    "POST /console/schedules/<schedule_id>/pause": [
+        Call(CONSOLE, "/console/schedules/{schedule}/pause", {}, stranger=404)
+    ],
+    "POST /console/schedules/<schedule_id>/resume": [
+        Call(CONSOLE, "/console/schedules/{schedule}/resume", {}, stranger=404)
+    ],
+    "POST /console/schedules/<schedule_id>/run": [
+        Call(CONSOLE, "/console/schedules/{schedule}/run", {}, stranger=404)
+    ],
+    "GET /console/limits": [Call(CONSOLE, "/console/limits")],
+    "GET /console/lab": [Call(CONSOLE, "/console/lab")],
+    "GET /console/lab/<name>": [Call(CONSOLE, "/console/lab/nothing", stranger=404)],
+    "GET /console/lab/<name>/<file>": [
+        Call(CONSOLE, "/console/lab/nothing/report.json", stranger=404)
     ],
 }

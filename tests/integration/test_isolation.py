@@ -5,14 +5,19 @@ Every route of the application has to stand in the table of ``routes``, or a tes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import TracerProvider
 from werkzeug.test import TestResponse
 
 from app.api.access import access_of
+from app.api.front_door import FrontDoor
 from app.api.services import Services
+from app.api.visitors import OPERATOR_COOKIE, TENANT_COOKIE
+from app.telemetry.requests import Requests
 from app.tenants.changes import create_tenant, issue_key, revoke_key
 from app.tenants.keys import new_key
 from models.ids import new_id
@@ -21,10 +26,12 @@ from tests.integration.house import House
 from tests.integration.routes import (
     APPLICATION,
     CALLS,
+    CONSOLE,
     OPERATOR,
     PUBLIC,
     SCHEDULE,
     TENANT,
+    TENANT_PAGE,
     THINGS,
     Call,
 )
@@ -47,13 +54,36 @@ def names(of: Sequence[tuple[str, Call]]) -> list[str]:
 class Knocking(Door):
     """A door that the table's calls are tried at."""
 
+    def __init__(self, app: FrontDoor) -> None:
+        super().__init__(app)
+        self._browser = app.test_client(use_cookies=False)
+
     def knock(self, key: str | None, route: str, call: Call, **ids: str) -> TestResponse:
         """Call a route; ids that are not given are nobody's."""
         given = {thing: ids.get(thing, new_id()) for thing in THINGS}
         body = call.body
         if isinstance(body, dict) and "ids" in body:
             body = {"ids": [text.format(**given) for text in body["ids"]]}
+        if call.form is not None:
+            header = {"Authorization": f"Bearer {key}"} if key is not None else {}
+            return self.browse(header, route, call, **ids)
         return self.call(key, method_of(route), call.path.format(**given), body)
+
+    def browse(
+        self, headers: Mapping[str, str], route: str, call: Call, **ids: str
+    ) -> TestResponse:
+        """Call a page as a browser does: a form is a form, and cookies are what it is given."""
+        given = {thing: ids.get(thing, new_id()) for thing in THINGS}
+        form = {name: text.format(**given) for name, text in (call.form or {}).items()}
+        answer = self._browser.open(
+            call.path.format(**given),
+            method=method_of(route),
+            headers=dict(headers),
+            data=form if call.form is not None else None,
+        )
+        if answer.mimetype == "text/event-stream":
+            answer.close()  # it would go on
+        return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +139,7 @@ class Foreign:
     def needed_by(self, call: Call) -> dict[str, str]:
         """What a call names."""
         return self.made(
-            *[thing for thing in THINGS if f"{{{thing}}}" in f"{call.path}{call.body}"]
+            *[thing for thing in THINGS if f"{{{thing}}}" in f"{call.path}{call.body}{call.form}"]
         )
 
     def rows(self) -> set[str]:
@@ -124,7 +154,9 @@ class Foreign:
 
     def _make(self, thing: str) -> str:
         if thing == "scored":
-            return put_scored(self._house, "general", "88", tenant_id=self.tenant_id)
+            scored = put_scored(self._house, "general", "88", tenant_id=self.tenant_id)
+            self._house.execute("UPDATE jobs SET result = '{}' WHERE id = %s", scored)
+            return scored
         path, body = {
             "application": ("/applications", APPLICATION),
             "schedule": ("/schedules", SCHEDULE | {"name": new_id()}),
@@ -141,7 +173,7 @@ class Foreign:
 def foreign(door: Knocking, people: People, api_house: House) -> Foreign:
     """Something of everything; nobody may change it."""
     everything = Foreign(door, people, api_house)
-    everything.made(*THINGS, "scored")
+    everything.made(*THINGS)
     return everything
 
 
@@ -192,11 +224,11 @@ def test_without_a_valid_key_no_door_opens(
 def test_a_key_opens_its_own_side_of_the_house_only(
     door: Knocking, people: People, route: str, call: Call
 ) -> None:
-    wrong = people.acme if call.access is OPERATOR else people.operator
+    wrong = people.acme if call.access in (OPERATOR, CONSOLE) else people.operator
     assert_refused(door.knock(wrong, route, call), 403, "FORBIDDEN")
 
 
-FOREIGN = [(route, call) for route, call in GUARDED if call.access is TENANT]
+FOREIGN = [(route, call) for route, call in GUARDED if call.access in (TENANT, TENANT_PAGE)]
 
 
 @pytest.mark.parametrize(("route", "call"), FOREIGN, ids=names(FOREIGN))
@@ -210,7 +242,7 @@ def test_a_stranger_neither_sees_nor_changes_anything(
         assert_refused(answer, 404, "NOT_FOUND")
         nothing = door.knock(people.acme, route, call)  # an id that nobody has looks the same
         assert (nothing.status_code, nothing.data) == (answer.status_code, answer.data)
-    if answer.mimetype == "application/json":
+    if answer.mimetype in ("application/json", "text/html"):
         for text in (*foreign.ids.values(), "Foreigner", "outlander"):
             assert text not in answer.text
     assert not foreign.rows() ^ before
@@ -258,7 +290,7 @@ def test_the_owner_replays_what_a_stranger_cannot(
         assert door.knock(key, route, call, **ids).json["replayed"] == replayed  # type: ignore[index]
 
 
-OPEN = [(route, call) for route, call in EACH if call.access is OPERATOR]
+OPEN = [(route, call) for route, call in EACH if call.access in (OPERATOR, CONSOLE)]
 
 
 @pytest.mark.parametrize(("route", "call"), OPEN, ids=names(OPEN))
@@ -277,6 +309,91 @@ def test_probes_need_no_key_and_name_no_tenant(
     assert answer.status_code == call.stranger
     for name in ("acme", "outlander", "demo", *foreign.ids.values()):
         assert name not in answer.text
+
+
+PAGES = [(route, call) for route, call in EACH if call.access in (CONSOLE, TENANT_PAGE)]
+HTML = {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
+
+
+def with_key(call: Call, key: str) -> dict[str, str]:
+    """A browser that has this key in the cookie that the page looks at."""
+    cookie = OPERATOR_COOKIE if call.access is CONSOLE else TENANT_COOKIE
+    return {**HTML, "Cookie": f"{cookie}={key}"}
+
+
+@pytest.mark.parametrize(("route", "call"), PAGES, ids=names(PAGES))
+def test_a_browser_without_a_valid_key_is_asked_to_sign_in(
+    door: Knocking, people: People, foreign: Foreign, route: str, call: Call
+) -> None:
+    right = people.operator if call.access is CONSOLE else people.outlander
+    other = TENANT_COOKIE if call.access is CONSOLE else OPERATOR_COOKIE
+    before = foreign.rows()
+    for headers in (
+        HTML,
+        with_key(call, people.revoked),
+        with_key(call, new_key()),
+        with_key(call, "nonsense"),
+        # The key of whoever may, in the cookie of the other kind of page.
+        {**HTML, "Cookie": f"{other}={right}"},
+    ):
+        answer = door.browse(headers, route, call, **foreign.ids)
+        assert answer.status_code == 303, answer.text
+        assert answer.headers["Location"].startswith("/console/sign-in?next=")
+    assert not foreign.rows() ^ before
+
+
+@pytest.mark.parametrize(("route", "call"), PAGES, ids=names(PAGES))
+def test_a_cookie_opens_its_own_side_of_the_house_only(
+    door: Knocking, people: People, foreign: Foreign, route: str, call: Call
+) -> None:
+    wrong = people.outlander if call.access is CONSOLE else people.operator
+    answer = door.browse(with_key(call, wrong), route, call, **foreign.ids)
+    assert answer.status_code == 403
+    assert answer.mimetype == "text/html"
+    assert "outlander" not in answer.text.replace(call.path, "")
+
+
+OWN_PAGES = [(route, call) for route, call in PAGES if call.access is TENANT_PAGE]
+
+
+@pytest.mark.parametrize(("route", "call"), OWN_PAGES, ids=names(OWN_PAGES))
+def test_a_signed_in_stranger_neither_sees_nor_changes_anything(
+    door: Knocking, people: People, foreign: Foreign, route: str, call: Call
+) -> None:
+    before = foreign.rows()
+    answer = door.browse(with_key(call, people.acme), route, call, **foreign.ids)
+    assert answer.status_code == call.stranger, answer.text
+    asked = call.path.format(**foreign.ids)  # which an error offers to try again
+    for text in (*foreign.ids.values(), "Foreigner", "outlander"):
+        assert answer.mimetype == "text/event-stream" or text not in answer.text.replace(asked, "")
+    assert not foreign.rows() ^ before
+
+
+@pytest.mark.parametrize(("route", "call"), PAGES, ids=names(PAGES))
+def test_who_is_signed_in_is_served(
+    door: Knocking, people: People, fresh: Foreign, route: str, call: Call
+) -> None:
+    right = people.operator if call.access is CONSOLE else people.outlander
+    ids = fresh.needed_by(call)
+    answer = door.browse(with_key(call, right), route, call, **ids)
+    usual = (200, 303) if call.access is TENANT_PAGE else (200, 303, call.stranger)
+    assert answer.status_code in usual, answer.text
+    assert not answer.headers.get("Location", "").startswith("/console/sign-in")
+
+
+CHANGING = [(route, call) for route, call in PAGES if not route.startswith("GET")]
+
+
+@pytest.mark.parametrize(("route", "call"), CHANGING, ids=names(CHANGING))
+def test_a_form_of_another_site_changes_nothing(
+    door: Knocking, people: People, foreign: Foreign, route: str, call: Call
+) -> None:
+    right = people.operator if call.access is CONSOLE else people.outlander
+    before = foreign.rows()
+    for site in ("cross-site", "same-site", "none"):
+        headers = {**with_key(call, right), "Sec-Fetch-Site": site}
+        assert door.browse(headers, route, call, **foreign.ids).status_code == 403
+    assert not foreign.rows() ^ before
 
 
 def test_an_idempotency_key_is_its_tenants_own(door: Knocking, people: People) -> None:
@@ -313,8 +430,9 @@ def test_a_caller_cannot_say_who_it_is_by_a_header(door: Knocking) -> None:
 def test_traced_requests_pass_the_same_door(
     door: Knocking, people: People, foreign: Foreign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door.app, "traced", True)
-    route = "GET /jobs/<job_id>"
+    traced = Requests(TracerProvider(), MeterProvider(), door.app)
+    monkeypatch.setattr(door.app, "traced", traced)
+    route = "GET /jobs/<string(length=36):job_id>"
     call = CALLS[route][0]
     assert_refused(door.knock(None, route, call, **foreign.ids), 401, "UNAUTHENTICATED")
     assert_refused(door.knock(people.acme, route, call, **foreign.ids), 404, "NOT_FOUND")

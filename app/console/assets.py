@@ -1,0 +1,122 @@
+"""Scripts and styles: our own, and those that installed packages carry.
+
+Every address holds a digest of what is behind it, so that browsers keep it for a year and never
+see an old one. What is large is sent compressed; that is done once, beside the loop.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.util
+import mimetypes
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import gevent
+from flask import Blueprint, Response, request
+
+from app.api.access import Access, open_to
+from app.errors import NotFound
+
+assets = Blueprint("assets", __name__)
+
+OWN = Path(__file__).parent / "static"
+#: Files of installed packages, by the name that pages use: package and path within.
+PACKAGED = {
+    "plotly.js": ("plotly", "package_data/plotly.min.js"),
+    "swagger-ui.js": ("flask_swagger_ui", "dist/swagger-ui-bundle.js"),
+    "swagger-ui.css": ("flask_swagger_ui", "dist/swagger-ui.css"),
+}
+#: What is smaller is sent as it is.
+COMPRESSED_BYTES = 4_096
+KEPT = "public, max-age=31536000, immutable"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file that browsers ask for."""
+
+    path: Path
+    #: Changes with the content.
+    digest: str
+    content_type: str
+
+
+@assets.get("/console/assets/<digest>/<path:name>")
+@open_to(Access.PUBLIC)
+def get_asset(digest: str, name: str) -> Response:
+    """A file, if it is still the one that the page meant."""
+    asset = find_asset(name)
+    if asset is None or asset.digest != digest:
+        raise NotFound
+    headers = {
+        "Cache-Control": KEPT,
+        "Vary": "Accept-Encoding",
+        "X-Content-Type-Options": "nosniff",
+    }
+    body = asset.path.read_bytes()
+    if len(body) >= COMPRESSED_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
+        body = compressed(name)
+        headers["Content-Encoding"] = "gzip"
+    return Response(body, 200, headers, content_type=asset.content_type)
+
+
+def asset_url(name: str) -> str:
+    """Where a page finds a file."""
+    asset = find_asset(name)
+    if asset is None:
+        raise LookupError(f"there is no asset {name!r}")
+    return f"/console/assets/{asset.digest}/{name}"
+
+
+@cache
+def find_asset(name: str) -> Asset | None:
+    """The file of that name."""
+    path = packaged_file(*PACKAGED[name]) if name in PACKAGED else own_file(name)
+    if path is None:
+        return None
+    digest = digest_of([path]) if name in PACKAGED else own_digest()
+    guessed = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    text = guessed.startswith("text/") or guessed == "image/svg+xml"
+    return Asset(path, digest, f"{guessed}; charset=utf-8" if text else guessed)
+
+
+@cache
+def own_digest() -> str:
+    """One for all files of ours: they name each other, and must be of one age."""
+    return digest_of(sorted(path for path in OWN.rglob("*") if path.is_file()))
+
+
+def digest_of(files: Iterable[Path]) -> str:
+    """A digest of what is in some files."""
+    mark = hashlib.blake2b(digest_size=8)
+    for path in files:
+        mark.update(path.name.encode() + b"\0" + path.read_bytes())
+    return mark.hexdigest()
+
+
+def own_file(name: str) -> Path | None:
+    """A file of ours; nothing above the folder is."""
+    path = (OWN / name).resolve()
+    return path if path.is_relative_to(OWN.resolve()) and path.is_file() else None
+
+
+def packaged_file(package: str, inside: str) -> Path:
+    """A file that a package carries, without importing the package."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise LookupError(f"the package {package} is not installed")
+    return Path(spec.origin).parent / inside
+
+
+@cache
+def compressed(name: str) -> bytes:
+    """A file as it is sent. In a thread of its own: the largest takes a tenth of a second."""
+    asset = find_asset(name)
+    assert asset is not None
+    body = asset.path.read_bytes()
+    packed: bytes = gevent.get_hub().threadpool.apply(gzip.compress, (body, 6))
+    return packed

@@ -1,0 +1,117 @@
+"""The filter of the list of jobs: what was typed, what it means, and how it is written in a link.
+
+Pure but for the tenant, whose name is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+from sqlalchemy import Connection
+
+from app.jobs.search import NO_CLASS, Wanted
+from models.states import LIVE, FailureClass, JobStatus
+
+LIST = "/console/jobs"
+STATUSES = tuple(status.value for status in JobStatus)
+#: Names for several states.
+GROUPS = {
+    "waiting": ("scheduled", "queued"),
+    "in-flight": ("dispatched", "running"),
+    "live": tuple(status for status in STATUSES if status in LIVE),
+}
+CLASSES = (*(failure.value for failure in FailureClass), NO_CLASS)
+FIELDS = ("status", "type", "tenant", "pool", "error_class", "text", "since", "until")
+LABELS = {
+    "status": "State",
+    "type": "Type",
+    "tenant": "Tenant",
+    "pool": "Pool",
+    "error_class": "Error class",
+    "text": "Error contains",
+    "since": "Submitted since",
+    "until": "Submitted before",
+}
+#: Longer values are nobody's.
+MOST_CHARACTERS = 200
+
+FIND_TENANT = "SELECT id FROM tenants WHERE name = %(name)s"
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """What somebody wants to see."""
+
+    #: Fields that are not empty, as the form shows them.
+    given: Mapping[str, str] = field(default_factory=dict)
+    #: What is wrong, by field.
+    errors: Mapping[str, str] = field(default_factory=dict)
+    statuses: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def url(self, path: str = LIST, **more: str | None) -> str:
+        """A link to what passes; ``more`` replaces fields, None leaves one out."""
+        fields = {name: value for name, value in {**self.given, **more}.items() if value}
+        return f"{path}?{urlencode(fields)}" if fields else path
+
+    def told(self) -> list[tuple[str, str]]:
+        """The filter in words."""
+        return [(LABELS[name], self.given[name]) for name in FIELDS if name in self.given]
+
+
+def parse_filter(args: Mapping[str, str]) -> JobFilter:
+    """The filter of a query or a form. Other fields are not its business."""
+    given = {name: value for name in FIELDS if (value := args.get(name, "").strip())}
+    errors: dict[str, str] = {}
+    for name, value in given.items():
+        if len(value) > MOST_CHARACTERS or "\0" in value:
+            errors[name] = "is too long, or no text"
+    status = given.get("status", "")
+    statuses = GROUPS.get(status, (status,) if status in STATUSES else ())
+    if status and not statuses:
+        errors["status"] = f"must be one of {', '.join((*STATUSES, *GROUPS))}"
+    if given.get("error_class", NO_CLASS) not in CLASSES:
+        errors["error_class"] = f"must be one of {', '.join(CLASSES)}"
+    moments: dict[str, datetime | None] = {}
+    for name in ("since", "until"):
+        moments[name] = parse_moment(given[name]) if name in given else None
+        if name in given and moments[name] is None:
+            errors.setdefault(name, "must be a time such as 2026-01-31T14:30")
+        elif moment := moments[name]:
+            given[name] = moment.strftime("%Y-%m-%dT%H:%M" + (":%S" if moment.second else ""))
+    return JobFilter(given, errors, statuses, moments["since"], moments["until"])
+
+
+def parse_moment(text: str) -> datetime | None:
+    """A time as ISO 8601 has it; UTC if it does not say."""
+    try:
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def resolve(taken: Connection, asked: JobFilter) -> Wanted | None:
+    """What to look for; None if nothing can be: a field is wrong, or there is no such tenant."""
+    if asked.errors:
+        return None
+    tenant_id = None
+    if "tenant" in asked.given:
+        found = taken.exec_driver_sql(FIND_TENANT, {"name": asked.given["tenant"]}).first()
+        if found is None:
+            return None
+        tenant_id = found[0]
+    return Wanted(
+        statuses=asked.statuses,
+        type=asked.given.get("type"),
+        pool=asked.given.get("pool"),
+        error_class=asked.given.get("error_class"),
+        text=asked.given.get("text"),
+        tenant_id=tenant_id,
+        since=asked.since,
+        until=asked.until,
+    )

@@ -1,0 +1,158 @@
+"""``/console/jobs``: all jobs, newest first, by what they have in common.
+
+A page looks at a bounded number of jobs for a bounded time. If it found fewer than a page it
+says how far it looked, and where to go on. The first page stays up to date, unless looking
+took long: then it stands as it was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping
+
+from app.api.services import services
+from app.api.state import read_state
+from app.console.jobs.filter import CLASSES, GROUPS, STATUSES, JobFilter, parse_filter, resolve
+from app.console.page import Asked, LivePage
+from app.errors import FieldError, ValidationFailed
+from app.jobs.search import Found, Wanted, search
+from models.arrays import plain_array
+from models.ids import parse_id
+from models.pools import POOLS
+
+PAGE = 50
+#: A page that had to look at more is not looked at again and again.
+LIVE_LOOKS = 50_000
+#: More dead letters than this are not counted.
+DEAD_COUNTED = 10_000
+#: Names that the form offers.
+OFFERED = 200
+SHOWN_ERROR = 200
+
+READ_ROWS = f"""
+    SELECT job.id::text, job.status::text, job.type, job.pool, job.attempt, job.created_at,
+           job.started_at, job.finished_at, job.cancel_requested_at, tenant.name AS tenant,
+           job.error_class, left(job.error_message, {SHOWN_ERROR}) AS error_message
+    FROM jobs AS job LEFT JOIN tenants AS tenant ON tenant.id = job.tenant_id
+    WHERE job.id = ANY (%(ids)s::uuid[])
+    ORDER BY job.id DESC
+"""
+#: Of everybody or of one tenant. Ends are counted for ever.
+READ_COUNTS = f"""
+    SELECT {", ".join(f"coalesce(sum({status}), 0)" for status in STATUSES)}
+    FROM job_counts
+    WHERE tenant_id = %(tenant)s AND (%(pool)s::text IS NULL OR pool = %(pool)s::text)
+"""
+COUNT_DEAD = """
+    SELECT count(*) FROM (
+        SELECT FROM jobs WHERE status = 'dead'
+          AND (%(tenant)s::bigint = 0 OR tenant_id = %(tenant)s::bigint)
+          AND (%(pool)s::text IS NULL OR pool = %(pool)s::text)
+        ORDER BY tenant_id, id LIMIT %(most)s) AS dead
+"""
+READ_SUBMITTED = "SELECT created_at FROM jobs WHERE id = %(id)s::uuid"
+OFFER_TENANTS = f"SELECT name FROM tenants ORDER BY name LIMIT {OFFERED}"
+
+
+def read_jobs(asked: Asked) -> dict[str, Any]:
+    """A page of jobs, and how many there are in each state."""
+    chosen = parse_filter(asked.args)
+    before, after = parse_place(asked.args, "before"), parse_place(asked.args, "after")
+    first = before is None and after is None
+    rows: Sequence[RowMapping] = ()
+    found, looked_to, counts = Found((), None), None, None
+    with read_state() as taken:
+        wanted = resolve(taken, chosen)
+        if wanted is not None:
+            counts = read_counts(taken, wanted)
+            found = search(taken, wanted, PAGE, before=before, after=after)
+            if found.ids:
+                asked_ids = {"ids": plain_array(found.ids)}
+                rows = taken.exec_driver_sql(READ_ROWS, asked_ids).mappings().all()
+            if found.cut:
+                looked_to = taken.exec_driver_sql(READ_SUBMITTED, {"id": found.cursor}).scalar()
+    older, newer = neighbours(found, before, after)
+    return {
+        "jobs": rows,
+        "filter": chosen,
+        "counts": counts,
+        "chips": chips(chosen, counts),
+        "found": found,
+        "looked_to": looked_to,
+        "older": chosen.url(before=older) if older else None,
+        "newer": chosen.url(after=newer) if newer else None,
+        "newest": None if first else chosen.url(),
+        "live": first and wanted is not None and not found.cut and found.looked <= LIVE_LOOKS,
+        "missing": wanted is None and not chosen.errors,
+        "groups": GROUPS,
+        "statuses": STATUSES,
+        "classes": CLASSES,
+        "pools": sorted({*POOLS, *services().served_pools}),
+        "types": sorted(services().types),
+        # Called where the form is written: parts that live do without.
+        "offer_tenants": offer_tenants,
+    }
+
+
+def parse_place(args: Mapping[str, str], name: str) -> str | None:
+    """The id that a page begins at."""
+    text = args.get(name)
+    if not text:
+        return None
+    found = parse_id(text)
+    if found is None:
+        raise ValidationFailed(errors=(FieldError(name, "is not an id"),))
+    return found
+
+
+def neighbours(found: Found, before: str | None, after: str | None) -> tuple[str | None, ...]:
+    """Where older and newer pages begin; None where there is nothing more."""
+    if after is not None:
+        return (found.ids[-1] if found.ids else after), found.cursor
+    if before is None:
+        return found.cursor, None
+    return found.cursor, (found.ids[0] if found.ids else before)
+
+
+def read_counts(taken: Connection, wanted: Wanted) -> dict[str, int]:
+    """Jobs by state; of the dead those that are still there, up to one more than are counted."""
+    asked = {"tenant": wanted.tenant_id or 0, "pool": wanted.pool}
+    row = taken.exec_driver_sql(READ_COUNTS, asked).one()
+    counts = dict(zip(STATUSES, map(int, row), strict=True))
+    if counts["dead"]:
+        most = {"most": DEAD_COUNTED + 1}
+        counts["dead"] = taken.exec_driver_sql(COUNT_DEAD, {**asked, **most}).scalar_one()
+    return counts
+
+
+def chips(chosen: JobFilter, counts: Mapping[str, int] | None) -> list[dict[str, Any]]:
+    """A link for each state, with its count; the rest of the filter stays."""
+    status = chosen.given.get("status")
+    made: list[dict[str, Any]] = [
+        {"name": "all", "url": chosen.url(status=None), "here": status is None, "count": None}
+    ]
+    for name in STATUSES:
+        total = (counts or {}).get(name, 0)
+        more = name == "dead" and total > DEAD_COUNTED
+        made.append(
+            {
+                "name": name,
+                "url": chosen.url(status=name),
+                "here": status == name or name in GROUPS.get(status or "", ()),
+                "count": DEAD_COUNTED if more else total,
+                "more": more,
+                "ever": name in ("succeeded", "cancelled", "expired"),
+            }
+        )
+    return made
+
+
+def offer_tenants() -> list[str]:
+    """Names for the form; the first ones where there are many."""
+    with read_state() as taken:
+        return [row[0] for row in taken.exec_driver_sql(OFFER_TENANTS)]
+
+
+JOBS = LivePage("/console/jobs", "console/jobs.html", read_jobs, every_seconds=5.0)

@@ -1,0 +1,1 @@
+"""``/console/lab``: the load lab's reports."""

@@ -1,0 +1,209 @@
+"""The load lab's reports as files: ``<results>/<name>/report.json``, pictures, tables, CSV.
+
+The lab writes them and may be writing at this moment; others may put in what they like. So
+everything is checked and bounded: what cannot be read is told as such and hurts nothing else.
+Nothing outside of the folder is ever opened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from app.stack.spec import PROJECT_ROOT
+
+#: Folders looked at, and how large a report may be.
+MOST_REPORTS = 100
+MOST_BYTES = 4 * 1_048_576
+#: Rows shown of a table.
+MOST_ROWS = 200
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\.(png|svg|csv|md|json)")
+#: What browsers are told that a file is.
+KINDS = {
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".csv": "text/csv; charset=utf-8",
+    ".md": "text/markdown; charset=utf-8",
+    ".json": "application/json",
+}
+PICTURES = (".png", ".svg")
+
+
+class Unreadable(Exception):
+    """A report that is none; the text says why."""
+
+
+class Bar(BaseModel):
+    """A figure that the experiment had to reach."""
+
+    claim: str
+    measured: float
+    relation: Literal[">=", "<="]
+    required: float
+    unit: str = ""
+
+    @property
+    def reached(self) -> bool:
+        """As the lab judges: not by what the file says of itself."""
+        if self.relation == ">=":
+            return self.measured >= self.required
+        return self.measured <= self.required
+
+
+class Picture(BaseModel):
+    """An image beside the report."""
+
+    file: str = Field(pattern=rf"^{FILE.pattern}$")
+    caption: str = ""
+
+
+class Machine(BaseModel):
+    """What it ran on."""
+
+    cores: int | None = None
+    architecture: str = ""
+    python: str = ""
+
+
+class Document(BaseModel):
+    """``report.json``, as far as the page shows it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    measured_at: datetime
+    title: str = ""
+    question: str = ""
+    size: str = ""
+    took_seconds: float | None = None
+    machine: Machine = Machine()
+    findings: list[str] = []
+    notes: list[str] = []
+    pictures: list[Picture] = []
+    bars: list[Bar] = []
+
+    @property
+    def reached(self) -> int:
+        """Bars that were reached."""
+        return sum(bar.reached for bar in self.bars)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of ``report.md``."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    #: Rows that are left out.
+    more: int = 0
+
+
+def results_folder(setting: str) -> Path:
+    """Where reports are; relative to the project."""
+    return PROJECT_ROOT / setting
+
+
+def find_names(results: Path) -> list[str]:
+    """Experiments that have left a report, readable or not."""
+    try:
+        folders = sorted(path.name for path in results.iterdir())
+    except OSError:
+        return []
+    found = [name for name in folders if is_experiment(results, name)]
+    return found[:MOST_REPORTS]
+
+
+def is_experiment(results: Path, name: str) -> bool:
+    """Whether the folder of that name holds a report."""
+    return NAME.fullmatch(name) is not None and find_file(results, name, "report.json") is not None
+
+
+def find_file(results: Path, name: str, file: str) -> Path | None:
+    """A file of an experiment, if it is one that may be shown; no link leads elsewhere."""
+    if NAME.fullmatch(name) is None or FILE.fullmatch(file) is None:
+        return None
+    folder = results / name
+    path = folder / file
+    try:
+        ours = path.is_file() and path.resolve() == results.resolve() / name / file
+    except OSError:
+        return None
+    return path if ours else None
+
+
+def read_report(results: Path, name: str) -> Document:
+    """What the experiment found; Unreadable if nobody can tell."""
+    path = find_file(results, name, "report.json")
+    if path is None:
+        raise Unreadable("there is no report.json")
+    try:
+        facts = path.stat()
+        return parsed_report(path, facts.st_mtime_ns, facts.st_size)
+    except OSError as error:
+        raise Unreadable(error.strerror or "it cannot be opened") from None
+
+
+@lru_cache(maxsize=MOST_REPORTS)
+def parsed_report(path: Path, modified: int, size: int) -> Document:
+    """Kept until the file changes: a page that lives looks every few seconds."""
+    if size > MOST_BYTES:
+        raise Unreadable(f"report.json has more than {MOST_BYTES:,} bytes")
+    try:
+        return Document.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise Unreadable(f"{place + ': ' if place else ''}{first['msg']}") from None
+
+
+def read_tables(results: Path, name: str) -> list[Table]:
+    """The tables of ``report.md`` but for the bars; none if it cannot be read."""
+    path = find_file(results, name, "report.md")
+    if path is None:
+        return []
+    try:
+        text = path.read_bytes()[:MOST_BYTES].decode(errors="replace")
+    except OSError:
+        return []
+    return [table for table in parse_tables(text) if table.title != "Bars"]
+
+
+def parse_tables(text: str) -> list[Table]:
+    """Tables as the lab writes them: a heading, then lines that begin with a bar."""
+    tables: list[Table] = []
+    title, lines = "", list[list[str]]()
+    for line in [*text.splitlines(), "## "]:
+        if line.startswith("|"):
+            lines.append([cell.strip() for cell in line.strip().strip("|").split("|")])
+        elif line.startswith("## "):
+            if len(lines) > 2:
+                headings, _, *rows = lines
+                shown = [fitted(row, len(headings)) for row in rows[:MOST_ROWS]]
+                tables.append(Table(title, headings, shown, max(0, len(rows) - MOST_ROWS)))
+            title, lines = line[3:].strip(), []
+    return tables
+
+
+def fitted(row: Sequence[str], width: int) -> list[str]:
+    """A row with as many cells as there are headings."""
+    return [*row, *[""] * width][:width]
+
+
+def list_files(results: Path, name: str, suffix: str) -> list[tuple[str, int]]:
+    """Files of an experiment by kind, with their sizes."""
+    try:
+        return [
+            (path.name, path.stat().st_size)
+            for path in sorted((results / name).iterdir())
+            if path.suffix == suffix and find_file(results, name, path.name)
+        ]
+    except OSError:
+        return []

@@ -1,0 +1,1 @@
+"""``/console/leaderboard``: who scored how, and why."""

@@ -1,0 +1,129 @@
+"""Submitting an application from the leaderboard, as the tenant whose it is.
+
+It passes what ``POST /applications`` passes: the tenant's rate and depth, the same checks of the
+same document, the same commit. What is refused is shown beside the form, with all that was typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+from flask import Blueprint, Response, render_template, request
+from werkzeug.wrappers import Response as AnyResponse
+
+from app.api.access import Access, open_to
+from app.api.applications import take_application
+from app.api.body import Document, fit_body
+from app.api.problems import problem_of
+from app.api.schemas import SubmitApplication
+from app.api.services import services
+from app.console.done import done
+from app.console.leaderboard.page import LEADERBOARD, PATH
+from app.console.page import Asked
+from app.errors import FairlineError, FieldError, ValidationFailed
+
+leaderboard_actions = Blueprint("leaderboard_actions", __name__)
+
+#: Fields of the document by those of the form.
+FIELDS = {"candidate": "candidate", "role": "role", "payload": "application"}
+
+NOTHING_TYPED = "There is nothing to be scored yet."
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """What stands in the form."""
+
+    tenant: str
+    candidate: str
+    role: str
+    #: Plain text, or a JSON object.
+    application: str
+
+    @classmethod
+    def of(cls, form: Mapping[str, str]) -> Typed:
+        """As the browser sent it; line ends as everybody else writes them."""
+        text = form.get("application", "").replace("\r\n", "\n")
+        return cls(form.get("tenant", ""), form.get("candidate", ""), form.get("role", ""), text)
+
+
+@leaderboard_actions.post(PATH)
+@open_to(Access.CONSOLE)
+def post_application() -> AnyResponse:
+    # The body as a whole was bounded when it was read.
+    request.max_form_memory_size = None
+    typed = Typed.of(request.form)
+    try:
+        application_id = submit(typed)
+    except FairlineError as error:
+        return refusal(typed, error)
+    return done(f"{PATH}/{application_id}", f"Submitted for {typed.tenant}.")
+
+
+def submit(typed: Typed) -> str:
+    """Admit the application; its id."""
+    house = services()
+    tenant = None if "\x00" in typed.tenant else house.visitors.tenant_named(typed.tenant)
+    if tenant is None:
+        raise ValidationFailed("There is no tenant of that name.")
+    house.gate.pass_rate(tenant)
+    body = fit(typed)
+    return take_application(house, tenant, body, None).ids[0]
+
+
+def fit(typed: Typed) -> SubmitApplication:
+    """What was typed as the API takes it, or everything that is wrong with it."""
+    nothing = () if typed.application.strip() else (FieldError("payload", NOTHING_TYPED),)
+    try:
+        body = fit_body(document_of(typed), SubmitApplication)
+    except ValidationFailed as error:
+        raise ValidationFailed(errors=(*error.errors, *nothing)) from None
+    if nothing:
+        raise ValidationFailed(errors=nothing)
+    return body
+
+
+def document_of(typed: Typed) -> Document:
+    """The body that a client would have sent."""
+    payload = typed.application.encode()
+    if not is_object(payload):
+        payload = orjson.dumps({"text": typed.application})
+    names = {"candidate": typed.candidate, "role": typed.role or "general"}
+    raw = b'%b,"payload":%b}' % (orjson.dumps(names)[:-1], payload)
+    return Document(raw, orjson.loads(raw))
+
+
+def is_object(text: bytes) -> bool:
+    """Whether it is JSON for an object."""
+    try:
+        return isinstance(orjson.loads(text), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
+def refusal(typed: Typed, error: FairlineError) -> Response:
+    """The page again, with what is wrong."""
+    answer = problem_of(error)
+    url = request.full_path.rstrip("?")
+    asked = Asked(url, {}, request.args)
+    context: dict[str, Any] = {
+        **LEADERBOARD.read(asked),
+        "typed": asdict(typed),
+        "trouble": {"detail": error.detail, "fields": fields_of(error)},
+    }
+    page = render_template(LEADERBOARD.template, **context, asked=asked)
+    headers = {name: value for name, value in answer.headers if name == "Retry-After"}
+    return Response(page, answer.status_code, headers, content_type="text/html; charset=utf-8")
+
+
+def fields_of(error: FairlineError) -> dict[str, str]:
+    """What is wrong with each field of the form."""
+    found: dict[str, str] = {}
+    for problem in error.errors:
+        name = FIELDS.get(problem.field.partition(".")[0])
+        if name is not None:
+            found.setdefault(name, problem.message)
+    return found

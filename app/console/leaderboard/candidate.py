@@ -1,0 +1,152 @@
+"""``/console/leaderboard/<id>``: one application, from its submission to its score and its record.
+
+The application itself is read for whoever opens the page and not again while it is watched: it
+does not change, and may have a megabyte.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import orjson
+from gevent import Timeout
+from sqlalchemy import Connection, Row
+
+from app.api.ranks import Standing, read_ranks
+from app.api.records import told
+from app.api.services import services
+from app.api.state import read_state
+from app.console.leaderboard.page import PATH
+from app.console.page import Asked, LivePage
+from app.console.words import SHOWN_CHARACTERS, pretty
+from app.errors import NotFound
+from models.blobs import BlobError
+from models.ids import parse_id
+from models.states import APPLICATION_STATUS, ApplicationStatus, JobStatus
+from tasks.scorers.protocol import Application
+from tasks.scorers.rubric import Mark, weighted_score
+
+#: Of those who share a score, no more are counted.
+MOST_TIED = 1000
+#: How long a large application may take to come from the blob store.
+BLOB_SECONDS = 5.0
+
+#: What a scored application shows when its job is retired is its own.
+READ_CANDIDATE = """
+    SELECT application.id::text, application.tenant_id, tenant.name AS tenant,
+           application.candidate, application.role, application.score, application.rationale,
+           application.scored_at, coalesce(job.result, application.record)::text AS record,
+           job.id IS NOT NULL AS has_job, job.status, job.attempt, job.deferrals, job.crashes,
+           job.created_at, job.execute_at, job.not_after, job.started_at, job.finished_at,
+           job.error_class, job.error_message, job.cancel_requested_at,
+           job.execute_at > now() AS put_off
+    FROM applications AS application
+    JOIN tenants AS tenant ON tenant.id = application.tenant_id
+    LEFT JOIN jobs AS job ON job.id = application.id
+    WHERE application.id = %(id)s::uuid AND (job.id IS NOT NULL OR application.score IS NOT NULL)
+"""
+COUNT_TIED = f"""
+    SELECT count(*) FROM (
+        SELECT 1 FROM applications
+        WHERE tenant_id = %(tenant)s AND role = %(role)s AND score = %(score)s
+        LIMIT {MOST_TIED + 1}
+    ) AS tied
+"""
+READ_PAYLOAD = "SELECT payload::text, payload_blob FROM jobs WHERE id = %(id)s::uuid"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The application as the page shows it."""
+
+    text: str = ""
+    #: Characters of the whole, if that is more.
+    cut_from: int | None = None
+    #: Why there is nothing.
+    missing: str = ""
+    #: Whether it is what the score was made from; None if no hash was kept.
+    same_input: bool | None = None
+
+
+def read_candidate(asked: Asked) -> dict[str, Any]:
+    """Where the application stands now."""
+    application_id = parse_id(asked.values["application_id"])
+    with read_state() as taken:
+        row = taken.exec_driver_sql(READ_CANDIDATE, {"id": application_id}).first()
+        if row is None:
+            raise NotFound("There is no such application.")
+        place = read_place(taken, row) if row.score is not None else None
+    # A job that is gone was retired, and an application that stayed was scored.
+    status = APPLICATION_STATUS[JobStatus(row.status or JobStatus.SUCCEEDED)]
+    score = told(row.record if row.score is not None else None)
+    usage = (json.loads(row.record) if score["record"] else {}).get("usage")
+    return {
+        "path_of_all": PATH,
+        "row": row,
+        "status": status.value,
+        "waiting": status in (ApplicationStatus.PENDING, ApplicationStatus.SCORING),
+        "place": place,
+        "usage": usage,
+        "amount": amount(score["criteria"]),
+        **score,
+        "application": lambda: read_application(row, score["record"]),
+    }
+
+
+def read_place(taken: Connection, row: Row[Any]) -> dict[str, Any]:
+    """Rank, and how many others have it."""
+    standing = Standing(row.tenant_id, row.role, row.score)
+    asked = {"tenant": row.tenant_id, "role": row.role, "score": row.score}
+    others = int(taken.exec_driver_sql(COUNT_TIED, asked).scalar_one()) - 1
+    rank = read_ranks(taken, {standing})[standing]
+    return {"rank": ordinal(rank), "others": min(others, MOST_TIED), "more": others > MOST_TIED}
+
+
+def ordinal(number: int) -> str:
+    """1st, 2nd, 3rd, 4th."""
+    teen = number // 10 % 10 == 1
+    ending = "th" if teen else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def amount(criteria: list[dict[str, Any]] | None) -> Decimal | None:
+    """What the marks of a record amount to, done again."""
+    if not criteria:
+        return None
+    return Decimal(str(weighted_score(Mark(**mark) for mark in criteria)))
+
+
+def read_application(row: Row[Any], record: dict[str, Any] | None) -> Shown:
+    """What was submitted, cut if it is long."""
+    with read_state() as taken:
+        found = taken.exec_driver_sql(READ_PAYLOAD, {"id": row.id}).first()
+    if found is None:
+        return Shown(missing="It was removed with its job; the score and its record stay.")
+    text, blob = found
+    if blob is not None:
+        try:
+            with Timeout(BLOB_SECONDS, BlobError("The store did not answer in time.")):
+                text = services().blobs.get(blob).decode()
+        except BlobError:
+            return Shown(missing="The store for large applications does not answer.")
+    # Each as the worker reads it, which is what the hash is of.
+    payload = (json.loads(text) if blob is None else orjson.loads(text))["payload"]
+    same = None
+    if record and record["input"]:
+        scored = Application(row.candidate, row.role, payload)
+        same = scored.fingerprint() == record["input"]
+    whole = payload["text"] if is_text(payload) else pretty(payload)
+    if len(whole) <= SHOWN_CHARACTERS:
+        return Shown(whole, same_input=same)
+    return Shown(whole[:SHOWN_CHARACTERS], len(whole), same_input=same)
+
+
+def is_text(payload: dict[str, Any]) -> bool:
+    """Whether it is a text and nothing else, as the leaderboard's form sends it."""
+    return payload.keys() == {"text"} and isinstance(payload["text"], str)
+
+
+CANDIDATE = LivePage(f"{PATH}/<application_id>", "console/candidate.html", read_candidate)

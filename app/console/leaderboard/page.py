@@ -1,0 +1,137 @@
+"""``/console/leaderboard``: a tenant's scored applications of a role, best first.
+
+The rows are those of ``GET /leaderboard``. Equal scores are shown as the tie they are, and scores
+that differ by less than a point are marked: their order may be chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import Connection
+
+from app.api.leaderboard import Cursor, Entry, parse_role, read_page
+from app.api.services import services
+from app.api.state import read_state
+from app.console.page import Asked, LivePage
+from app.errors import NotFound
+from app.tenants.tenant import Tenant
+
+PATH = "/console/leaderboard"
+SHOWN = 50
+#: More than these are typed and not chosen.
+MOST_TENANTS = 200
+MOST_ROLES = 100
+USUAL_ROLE = "general"
+#: Scores that differ by less are near-ties.
+NEAR = Decimal(1)
+
+READ_TENANTS = f"SELECT name FROM tenants ORDER BY name LIMIT {MOST_TENANTS + 1}"
+#: The first along the ranking: whoever was made first and has a score.
+READ_FIRST_TENANT = """
+    SELECT tenant.name FROM tenants AS tenant WHERE tenant.id = (
+        SELECT tenant_id FROM applications WHERE score IS NOT NULL ORDER BY tenant_id LIMIT 1)
+"""
+#: From each role straight to the next along the ranking, however many applications it has.
+READ_ROLES = f"""
+    WITH RECURSIVE found AS (
+        (SELECT role FROM applications
+         WHERE tenant_id = %(tenant)s AND score IS NOT NULL ORDER BY role LIMIT 1)
+        UNION ALL
+        SELECT (SELECT application.role FROM applications AS application
+                WHERE application.tenant_id = %(tenant)s AND application.score IS NOT NULL
+                  AND application.role > found.role
+                ORDER BY application.role LIMIT 1)
+        FROM found WHERE found.role IS NOT NULL
+    )
+    SELECT role FROM found WHERE role IS NOT NULL LIMIT {MOST_ROLES + 1}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An entry and how it stands to those beside it."""
+
+    entry: Entry
+    #: Somebody has the same score.
+    tied: bool
+    #: Somebody has nearly the same.
+    near: bool
+
+
+def lines(entries: Sequence[Entry], limit: int, above: Decimal | None) -> list[Line]:
+    """The first ``limit`` of the entries; ``above`` is the score before them."""
+    scores = [above, *[entry.score for entry in entries], None]
+    found = []
+    for place, entry in enumerate(entries[:limit]):
+        beside = [score for score in (scores[place], scores[place + 2]) if score is not None]
+        gaps = [abs(score - entry.score) for score in beside]
+        found.append(Line(entry, 0 in gaps, any(0 < gap < NEAR for gap in gaps)))
+    return found
+
+
+def read_leaderboard(asked: Asked) -> dict[str, Any]:
+    """A page of the ranking; the choices only for whoever is shown the whole page."""
+    text = asked.args.get("cursor")
+    cursor = Cursor.decode(text) if text else None
+    with read_state() as taken:
+        tenant = find_tenant(taken, asked.args.get("tenant", ""))
+        role, entries = USUAL_ROLE, list[Entry]()
+        if tenant is not None:
+            role = find_role(taken, tenant, asked.args.get("role", ""))
+            entries = read_page(taken, tenant.id, role, SHOWN, cursor)
+    return {
+        "tenant": tenant.name if tenant else None,
+        "role": role,
+        "lines": lines(entries, SHOWN, cursor.score if cursor else None),
+        "following": entries[SHOWN - 1].cursor.encode() if len(entries) > SHOWN else None,
+        "later": cursor is not None,
+        "choices": lambda: read_choices(tenant),
+        "most": {"tenants": MOST_TENANTS, "roles": MOST_ROLES},
+        "typed": {},
+        "trouble": None,
+    }
+
+
+def find_tenant(taken: Connection, name: str) -> Tenant | None:
+    """Whose leaderboard it is; None only if there are no tenants at all."""
+    visitors = services().visitors
+    if name:
+        found = None if "\x00" in name else visitors.tenant_named(name)
+        if found is None:
+            raise NotFound("There is no tenant of that name.")
+        return found
+    if visitors.anonymous and (found := visitors.tenant_named(visitors.anonymous)):
+        return found
+    for statement in (READ_FIRST_TENANT, READ_TENANTS):
+        if first := taken.exec_driver_sql(statement).scalar():
+            return visitors.tenant_named(first)
+    return None
+
+
+def find_role(taken: Connection, tenant: Tenant, text: str) -> str:
+    """The role that was asked for, or one that somebody was scored for."""
+    if text.strip():
+        return parse_role(text)
+    roles = read_roles(taken, tenant)
+    return USUAL_ROLE if USUAL_ROLE in roles or not roles else roles[0]
+
+
+def read_roles(taken: Connection, tenant: Tenant) -> list[str]:
+    """Roles of the tenant that have a leaderboard."""
+    return list(taken.exec_driver_sql(READ_ROLES, {"tenant": tenant.id}).scalars())
+
+
+def read_choices(tenant: Tenant | None) -> dict[str, list[str]]:
+    """What there is to choose from."""
+    with read_state() as taken:
+        return {
+            "tenants": list(taken.exec_driver_sql(READ_TENANTS).scalars()),
+            "roles": read_roles(taken, tenant) if tenant else [],
+        }
+
+
+LEADERBOARD = LivePage(PATH, "console/leaderboard.html", read_leaderboard)

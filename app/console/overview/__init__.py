@@ -1,0 +1,1 @@
+"""``/``: is all well, and how each pool does."""

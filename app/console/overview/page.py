@@ -1,0 +1,66 @@
+"""``/``: whether all is well, and how every pool does, now and lately."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from app.api.metrics import objectives
+from app.api.services import services
+from app.api.state import read_state
+from app.console.overview.health import judge
+from app.console.overview.readings import DEATHS_SECONDS, read_overview, read_samples
+from app.console.overview.series import draw
+from app.console.page import Asked, LivePage
+from app.scheduler.recorder import COARSE_STEP, FINE_STEP
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of time that the charts show."""
+
+    #: As the address has it.
+    name: str
+    title: str
+    seconds: float
+    #: Of the samples that it is drawn from.
+    step: int
+
+
+WINDOWS = (
+    Window("15m", "15 minutes", 900.0, FINE_STEP),
+    Window("24h", "24 hours", 86_400.0, COARSE_STEP),
+)
+#: Name, title and what a reader who sees no picture is told.
+CHARTS = (
+    ("depth", "Waiting", "Jobs in the line by pool"),
+    ("rates", "In and out", "Jobs that came and jobs that ended, a minute, by pool"),
+    ("utilisation", "Utilisation", "Part of the slots in use, by pool"),
+    ("oldest", "Oldest wait", "Seconds that the oldest in the line had waited, by pool"),
+)
+
+
+def read(asked: Asked) -> dict[str, Any]:
+    """The whole page."""
+    window = next((one for one in WINDOWS if one.name == asked.args.get("window")), WINDOWS[0])
+    with read_state() as taken:
+        drawn = read_samples(taken, window.step, window.seconds)
+        fine = drawn
+        if window.step != FINE_STEP:
+            fine = read_samples(taken, FINE_STEP, DEATHS_SECONDS)
+        overview = read_overview(taken, fine, objectives(), services().served_pools)
+    shown = [card.name for card in overview.cards]
+    samples = {pool: drawn[pool] for pool in shown if pool in drawn}
+    return {
+        "verdict": judge(overview.readings),
+        "cards": overview.cards,
+        "totals": overview.totals,
+        "window": window,
+        "windows": WINDOWS,
+        "charts": CHARTS,
+        "data": draw(samples, window.step, overview.now) if samples else None,
+    }
+
+
+#: As often as there are samples.
+OVERVIEW = LivePage("/", "console/overview.html", read, every_seconds=float(FINE_STEP))

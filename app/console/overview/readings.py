@@ -1,0 +1,222 @@
+"""What the overview reads: counters, the ends of indexes and samples, never a whole table."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from app.api.health import BROKER_SECONDS, READ_READINESS
+from app.console.overview.cards import Card, Totals, Waits
+from app.console.overview.health import PoolHealth, Readings
+from app.console.overview.series import NEIGHBOURS, ByPool, Samples, first_within, per_minute
+from app.scaling.demand import LINE_HEADS
+from app.scheduler.leader import LEASE_SECONDS
+from app.scheduler.recorder import COARSE_STEP, FINE_STEP
+from models.pools import POOLS
+from models.presence import PRESENCE_LOST_SECONDS
+
+#: Heads of lines that one look goes over.
+MOST_HEADS = 1_000
+#: More dead letters than this are not counted: the page of their own knows better.
+DEAD_LETTERS_COUNTED = 2_000
+#: What the autoscaler wrote counts for so long.
+FRESH_SECONDS = 10
+#: Rates on the cards, and the time in which deaths are recent.
+RATE_SECONDS = 60.0
+DEATHS_SECONDS = 300.0
+
+#: A pool by its counters, its workers, since when its oldest wait (by the heads of its lines, and
+#: by what is due and has not joined them), its dead letters (the index holds all that is asked
+#: for), and its counters a day ago or when they were first written down since. In one statement:
+#: going to the server and back costs more than any of it.
+READ_POOLS = f"""{LINE_HEADS}, oldest AS (
+        SELECT pool, min(since) AS since, sum(count(*)) OVER () >= {MOST_HEADS} AS cut
+        FROM (SELECT * FROM head LIMIT {MOST_HEADS}) AS seen GROUP BY pool
+    ), letters AS (
+        SELECT pool, count(*) AS dead, sum(count(*)) OVER () >= {DEAD_LETTERS_COUNTED} AS cut
+        FROM (SELECT pool FROM jobs WHERE status = 'dead'
+              ORDER BY tenant_id, id LIMIT {DEAD_LETTERS_COUNTED}) AS seen
+        GROUP BY pool
+    )
+    SELECT now(), pool.name, counted.*, alive.busy, alive.slots, desired.workers AS desired,
+           CASE WHEN desired.updated_at > now() - interval '{FRESH_SECONDS} seconds'
+                THEN desired.oldest_seconds END AS slot_wait,
+           oldest.since AS line_since, coalesce(oldest.cut, false) AS line_cut,
+           (SELECT execute_at FROM jobs WHERE status = 'scheduled' AND jobs.pool = pool.name
+            ORDER BY execute_at LIMIT 1) AS due_at,
+           coalesce(letters.dead, 0) AS dead_letters,
+           EXISTS (SELECT 1 FROM letters WHERE cut) AS dead_cut,
+           day.at AS day_since, day.submitted AS day_submitted, day.succeeded AS day_succeeded,
+           day.dead AS day_dead, day.cancelled AS day_cancelled, day.expired AS day_expired
+    FROM unnest(%(pools)s::text[]) WITH ORDINALITY AS pool (name, place)
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(scheduled), 0)::bigint AS scheduled,
+               coalesce(sum(queued), 0)::bigint AS queued,
+               coalesce(sum(dispatched + running), 0)::bigint AS in_flight,
+               coalesce(sum(scheduled + queued + dispatched + running + succeeded + dead
+                            + cancelled + expired), 0)::bigint AS submitted,
+               coalesce(sum(succeeded), 0)::bigint AS succeeded,
+               coalesce(sum(dead), 0)::bigint AS dead,
+               coalesce(sum(cancelled), 0)::bigint AS cancelled,
+               coalesce(sum(expired), 0)::bigint AS expired
+        FROM job_counts WHERE tenant_id = 0 AND job_counts.pool = pool.name) AS counted
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(busy), 0)::int AS busy, coalesce(sum(slots), 0)::int AS slots
+        FROM processes
+        WHERE kind = 'worker' AND NOT draining AND pool.name = ANY (pools)
+          AND heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds') AS alive
+    LEFT JOIN oldest ON oldest.pool = pool.name
+    LEFT JOIN letters ON letters.pool = pool.name
+    LEFT JOIN desired_workers AS desired ON desired.pool = pool.name
+    LEFT JOIN LATERAL (
+        SELECT * FROM pool_samples AS sample
+        WHERE step = {COARSE_STEP} AND sample.pool = pool.name
+          AND at > now() - interval '24 hours' ORDER BY at LIMIT 1) AS day ON true
+    ORDER BY pool.place
+"""
+#: Scheduler, broker and relief, and what is held. A spike is news for the hour in which it was
+#: told.
+READ_HOUSE = f"""
+    SELECT ready.leader_age, ready.broker_age, ready.relief_age, (
+        SELECT coalesce(json_agg(json_build_array(kind, name, state)), '[]') FROM (
+            SELECT 'circuit', dependency, state FROM circuits WHERE state <> 'closed'
+            UNION ALL
+            SELECT 'quota', dependency, '' FROM quotas WHERE closed_until > now()
+            UNION ALL
+            SELECT kind, name, '' FROM verdicts
+            WHERE kind <> 'spike' OR since >= date_bin('1 hour', now(), 'epoch')
+        ) AS found (kind, name, state)) AS held
+    FROM ({READ_READINESS}) AS ready (leader_age, broker_age, relief_age, slots)
+"""
+READ_SAMPLES = """
+    SELECT pool, array_agg(extract(epoch FROM at)::bigint ORDER BY at),
+           array_agg(submitted ORDER BY at),
+           array_agg(succeeded + dead + cancelled + expired ORDER BY at),
+           array_agg(dead ORDER BY at), array_agg(queued ORDER BY at),
+           array_agg(round(oldest_seconds::numeric, 1)::float8 ORDER BY at),
+           array_agg(busy ORDER BY at), array_agg(slots ORDER BY at)
+    FROM pool_samples
+    WHERE step = %(step)s AND pool = ANY (%(pools)s::text[])
+      AND at > now() - make_interval(secs => %(seconds)s)
+    GROUP BY pool
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The system at one moment."""
+
+    #: By the database's clock, in seconds since the epoch.
+    now: int
+    cards: list[Card]
+    totals: Totals
+    readings: Readings
+
+
+def read_samples(taken: Connection, step: int, seconds: float) -> ByPool:
+    """The samples of the last so many seconds, by pool; pools that have some."""
+    asked = {"step": step, "seconds": seconds, "pools": list(POOLS)}
+    rows = taken.exec_driver_sql(READ_SAMPLES, asked)
+    return {pool: Samples(*columns) for pool, *columns in rows}
+
+
+def read_overview(
+    taken: Connection,
+    samples: ByPool,
+    objectives: Mapping[str, float],
+    served: Collection[str],
+) -> Overview:
+    """The pools and what is not well; ``samples`` are the fine ones of the last minutes."""
+    asked = {"pools": list(POOLS), "after": [0] * len(POOLS)}
+    all_rows = taken.exec_driver_sql(READ_POOLS, asked).all()
+    rows = [row for row in all_rows if row.name in served or row.submitted or row.slots]
+    cards = [card_of(row, samples.get(row.name, Samples()), objectives[row.name]) for row in rows]
+    pools = [card.health(card.name in served) for card in cards]
+    now = int(all_rows[0].now.timestamp())
+    return Overview(now, cards, totals_of(rows), read_readings(taken, pools))
+
+
+def card_of(row: Row[Any], samples: Samples, objective: float) -> Card:
+    """A pool as the page shows it."""
+    waits = Waits(row.line_since, row.line_cut, row.due_at)
+    since = waits.oldest(row.now, row.slot_wait)
+    age = seconds_since(since, row.now)
+    wait = age if row.slot_wait is None else max(row.slot_wait, seconds_since(waits.due, row.now))
+    known = samples if is_fresh(samples, row.now) else Samples()
+    minute, minutes = first_within(known.at, RATE_SECONDS), first_within(known.at, DEATHS_SECONDS)
+    return Card(
+        name=row.name,
+        waiting=row.queued,
+        scheduled=row.scheduled,
+        in_flight=row.in_flight,
+        oldest_since=since,
+        objective_seconds=objective,
+        wait_seconds=wait,
+        held=age > objective >= wait,
+        rate_in=rate(known.at, known.submitted, minute),
+        rate_out=rate(known.at, known.ended, minute),
+        busy=min(row.busy, row.slots),
+        slots=row.slots,
+        living=math.ceil(row.slots / POOLS[row.name].slots),
+        desired=row.desired,
+        dead_letters=row.dead_letters,
+        uncounted=row.dead_cut,
+        ended=0 if minutes is None else known.ended[-1] - known.ended[minutes],
+        died=0 if minutes is None else known.dead[-1] - known.dead[minutes],
+    )
+
+
+def rate(at: Sequence[int], counter: Sequence[int], since: int | None) -> float | None:
+    """How many in a minute since that sample, without digits that say nothing."""
+    if since is None:
+        return None
+    found = per_minute(counter[-1] - counter[since], at[-1] - at[since])
+    return found if found is None else round(found, 0 if found >= 10 else 1)
+
+
+def seconds_since(moment: datetime | None, now: datetime) -> float:
+    """How long ago that was; 0 if it was not yet."""
+    return max(0.0, (now - moment).total_seconds()) if moment is not None else 0.0
+
+
+def is_fresh(samples: Samples, now: datetime) -> bool:
+    """Whether the newest is one of just now."""
+    return bool(samples.at) and now.timestamp() - samples.at[-1] <= NEIGHBOURS * FINE_STEP
+
+
+def totals_of(rows: Sequence[Row[Any]]) -> Totals:
+    """All pools together."""
+    known = [row for row in rows if row.day_since is not None]
+    return Totals(
+        min((row.day_since for row in known), default=None),
+        *(
+            sum(max(0, getattr(row, name) - getattr(row, f"day_{name}")) for row in known)
+            for name in ("submitted", "succeeded", "dead", "cancelled", "expired")
+        ),
+    )
+
+
+def read_readings(taken: Connection, pools: Sequence[PoolHealth]) -> Readings:
+    """What is judged: the pools, the scheduler, the broker, and what is held."""
+    leader_age, broker_age, relief_age, found = taken.exec_driver_sql(READ_HOUSE).one()
+    held: dict[str, list[tuple[str, str]]] = {}
+    for kind, name, state in found:
+        held.setdefault(kind, []).append((name, state))
+    seen = broker_age if relief_age is None else relief_age
+    return Readings(
+        pools=pools,
+        leads=leader_age is not None and leader_age < LEASE_SECONDS,
+        relieved=relief_age is not None,
+        broker_seen=seen is not None and seen < BROKER_SECONDS,
+        circuits=dict(held.get("circuit", ())),
+        closed_quotas=[name for name, _ in held.get("quota", ())],
+        quarantined=[name for name, _ in held.get("quarantine", ())],
+        throttled=Counter(name.partition(":")[2] for name, _ in held.get("throttle", ())),
+        spiking=len(held.get("spike", ())),
+    )

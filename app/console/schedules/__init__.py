@@ -1,0 +1,1 @@
+"""``/console/schedules``: work that comes again and again."""

@@ -1,0 +1,74 @@
+"""``/console/schedules``: the schedules of all tenants, and when their next ticks come.
+
+Walked along the index by tenant and name, a page at a time: the order is that of the tenants'
+numbers. A schedule without a next tick has ended: its expression means no time that is to come.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from app.api.query import bad_cursor, pack_cursor, unpack_cursor
+from app.api.state import read_state
+from app.console.page import Asked, LivePage
+from app.console.schedules.words import cron_words
+
+PAGE = 100
+
+#: Without payloads, which may be large.
+READ_SCHEDULES = f"""
+    SELECT schedule.id::text, schedule.tenant_id, tenant.name AS tenant, schedule.name,
+           schedule.cron, schedule.timezone, schedule.overlap, schedule.catch_up, schedule.type,
+           schedule.priority, schedule.next_at, schedule.last_at,
+           schedule.last_job_id::text, schedule.made, schedule.skipped,
+           CASE WHEN schedule.paused THEN 'paused'
+                WHEN schedule.next_at IS NULL THEN 'ended' ELSE 'active' END AS state
+    FROM schedules AS schedule JOIN tenants AS tenant ON tenant.id = schedule.tenant_id
+    WHERE (schedule.tenant_id, schedule.name) > (%(tenant_id)s, %(name)s)
+    ORDER BY schedule.tenant_id, schedule.name LIMIT {PAGE + 1}
+"""
+READ_OF_TENANT = READ_SCHEDULES.replace("WHERE", "WHERE tenant.name = %(tenant)s AND")
+
+
+def read_schedules(asked: Asked) -> dict[str, Any]:
+    """A page of schedules, of one tenant if the query names it."""
+    tenant = asked.args.get("tenant", "").strip().replace("\0", "")
+    tenant_id, name = place_of(asked.args.get("after", ""))
+    values = {"tenant": tenant, "tenant_id": tenant_id, "name": name}
+    with read_state() as taken:
+        statement = READ_OF_TENANT if tenant else READ_SCHEDULES
+        rows = list(taken.exec_driver_sql(statement, values).mappings())
+    shown = rows[:PAGE]
+    return {
+        "schedules": [dict(row, words=cron_words(row["cron"])) for row in shown],
+        "tenant": tenant,
+        "back_to": asked.url,
+        "first": page_link(tenant) if tenant_id else "",
+        "next": page_link(tenant, shown[-1]["tenant_id"], shown[-1]["name"])
+        if len(rows) > PAGE
+        else "",
+    }
+
+
+def page_link(tenant: str, last_tenant: int = 0, last_name: str = "") -> str:
+    """The page that begins after a schedule, or the first."""
+    query = {"tenant": tenant} if tenant else {}
+    if last_tenant:
+        query["after"] = pack_cursor(f"{last_tenant} {last_name}")
+    return "/console/schedules" + (f"?{urlencode(query)}" if query else "")
+
+
+def place_of(cursor: str) -> tuple[int, str]:
+    """The schedule that the page before ended with."""
+    tenant_id, _, name = unpack_cursor(cursor).partition(" ")
+    if not cursor:
+        return 0, ""
+    if not (tenant_id.isascii() and tenant_id.isdecimal() and len(tenant_id) < 19) or "\0" in name:
+        raise bad_cursor()
+    return int(tenant_id), name
+
+
+SCHEDULES = LivePage(
+    "/console/schedules", "console/schedules.html", read_schedules, every_seconds=3.0
+)

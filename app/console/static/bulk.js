@@ -1,0 +1,86 @@
+// Many jobs at once: ticks on a list, and batch after batch of all that match a filter.
+const telling = new Intl.NumberFormat("en");
+
+function watchTicks(form) {
+  const told = form.querySelector("[data-ticked]");
+  const boxes = () => [...form.querySelectorAll("input[name=id]")];
+  function tell() {
+    const ticked = boxes().filter((box) => box.checked).length;
+    told.textContent = ticked ? `${ticked} ticked` : "";
+    for (const button of form.querySelectorAll("button[name=action]")) button.disabled = !ticked;
+    const all = form.querySelector("[data-tick-all]");
+    if (all) all.checked = ticked > 0 && ticked === boxes().length;
+  }
+  form.addEventListener("change", (event) => {
+    if (event.target.matches("[data-tick-all]")) {
+      for (const box of boxes()) box.checked = event.target.checked;
+    }
+    tell();
+  });
+  document.addEventListener("fairline:parts", tell);
+  addEventListener("pageshow", tell);
+  tell();
+}
+
+function batches(form) {
+  const button = form.querySelector("button:not([type=button])");
+  const stop = form.querySelector("[data-bulk-stop]");
+  const told = form.querySelector("[data-bulk-told]");
+  const progress = form.querySelector("[data-bulk-progress]");
+  const bar = progress.querySelector("progress");
+  // Not form.action: that is its field of this name.
+  const address = form.getAttribute("action");
+  const sums = { done: 0, asked: 0, skipped: 0 };
+  let stopped = false;
+
+  function say(state) {
+    const parts = [`${telling.format(sums.done)} ${form.dataset.past}`];
+    if (sums.asked) parts.push(`${telling.format(sums.asked)} running asked to stop`);
+    if (sums.skipped) parts.push(`${telling.format(sums.skipped)} skipped`);
+    told.textContent = `${state} ${parts.join(", ")}.`;
+  }
+
+  async function batch() {
+    const answer = await fetch(address, {
+      method: "POST", body: new URLSearchParams(new FormData(form)), headers: { Accept: "application/json" },
+    });
+    if (!answer.ok) throw new Error(`the server said ${answer.status}`);
+    return answer.json();
+  }
+
+  async function run() {
+    stopped = false;
+    button.disabled = true;
+    stop.hidden = progress.hidden = false;
+    if ("atLeast" in form.dataset) bar.removeAttribute("value");
+    try {
+      for (let more = true; more && !stopped;) {
+        const result = await batch();
+        for (const name of Object.keys(sums)) sums[name] += result[name];
+        more = result.more;
+        if (more) form.elements.cursor.value = result.cursor;
+        if (!("atLeast" in form.dataset)) bar.value = sums.done + sums.asked + sums.skipped;
+        say(more ? "So far:" : "Done:");
+        if (!more) {
+          bar.max = bar.value = 1;
+          button.hidden = true;
+        }
+      }
+      if (stopped && !button.hidden) say("Stopped:");
+    } catch (error) {
+      say(`It broke off (${error.message}); press again to go on.`);
+    }
+    stop.hidden = true;
+    button.disabled = false;
+  }
+
+  stop.addEventListener("click", () => (stopped = true));
+  form.addEventListener("submit", (event) => {
+    if (event.defaultPrevented) return;
+    event.preventDefault();
+    run();
+  });
+}
+
+for (const form of document.querySelectorAll("form[data-selection]")) watchTicks(form);
+for (const form of document.querySelectorAll("form[data-bulk]")) batches(form);

@@ -1,0 +1,15 @@
+// What every page does once it is there: stay up to date, tell ages, draw charts, switch the theme.
+import { drawCharts } from "./charts.js";
+import { tellAges } from "./ages.js";
+import { stayLive } from "./live.js";
+import { offerThemes } from "./theme-switch.js";
+import { confirmForms } from "./confirm.js";
+
+tellAges();
+offerThemes(drawCharts);
+confirmForms();
+drawCharts();
+stayLive(() => {
+  tellAges();
+  drawCharts();
+});

@@ -1,0 +1,88 @@
+// Keeps the parts of a page that are marked by data-live as the server sees them.
+//
+// The stream rests while nobody looks at the tab. A part in which somebody types stays as it is;
+// ticks, open details and the focus survive a change.
+const banner = document.querySelector("[data-connection]");
+
+function say(text) {
+  if (!banner) return;
+  banner.textContent = text;
+  banner.hidden = !text;
+}
+
+function isTyping(part) {
+  const active = document.activeElement;
+  return part.contains(active) && active.matches("input:not([type=checkbox]), select, textarea");
+}
+
+function keep(part) {
+  const ticked = new Set([...part.querySelectorAll("input[type=checkbox]:checked")].map((box) => box.value));
+  const opened = new Set([...part.querySelectorAll("details[open][id]")].map((details) => details.id));
+  const focused = part.contains(document.activeElement) ? document.activeElement : null;
+  const name = focused && (focused.id ? `#${CSS.escape(focused.id)}` : focused.value && `[value="${CSS.escape(focused.value)}"]`);
+  return () => {
+    for (const box of part.querySelectorAll("input[type=checkbox]")) if (ticked.has(box.value)) box.checked = true;
+    for (const details of part.querySelectorAll("details[id]")) if (opened.has(details.id)) details.open = true;
+    if (name) part.querySelector(name)?.focus({ preventScroll: true });
+  };
+}
+
+function place(part, html) {
+  const fresh = document.createElement("template");
+  fresh.innerHTML = html;
+  // A chart is drawn anew from its data; its drawing stays where it is.
+  for (const chart of fresh.content.querySelectorAll("[data-chart][id]")) {
+    const drawn = document.getElementById(chart.id);
+    if (!drawn || !part.contains(drawn)) continue;
+    drawn.querySelector("script").textContent = chart.querySelector("script").textContent;
+    drawn.setAttribute("aria-label", chart.getAttribute("aria-label") ?? "");
+    chart.replaceWith(drawn);
+  }
+  const restore = keep(part);
+  part.replaceChildren(fresh.content);
+  restore();
+}
+
+export function stayLive(afterwards) {
+  const events = document.body.dataset.liveEvents;
+  if (!events || !document.querySelector("[data-live]")) return;
+  const address = `${events}?page=${encodeURIComponent(location.pathname + location.search)}`;
+  let source = null;
+
+  function open() {
+    if (source || document.hidden) return;
+    source = new EventSource(address);
+    source.addEventListener("parts", (event) => {
+      say("");
+      for (const [name, html] of Object.entries(JSON.parse(event.data))) {
+        const part = document.querySelector(`[data-live="${CSS.escape(name)}"]`);
+        if (part && !isTyping(part)) place(part, html);
+      }
+      afterwards();
+      document.dispatchEvent(new CustomEvent("fairline:parts"));
+    });
+    source.addEventListener("away", () => say("The state store does not answer. What you see is how it was a moment ago."));
+    source.addEventListener("gone", () => {
+      close();
+      say("What this page shows is no more.");
+    });
+    source.addEventListener("open", () => say(""));
+    source.addEventListener("error", () => {
+      say("The connection is lost. Trying again …");
+      if (source?.readyState === EventSource.CLOSED) {
+        close();
+        setTimeout(open, 5000);
+      }
+    });
+  }
+
+  function close() {
+    source?.close();
+    source = null;
+  }
+
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", open);
+  open();
+}

@@ -1,0 +1,3 @@
+// Before anything is drawn: light or dark as the visitor chose it, or else as the system has it.
+const chosen = localStorage.getItem("fairline-theme");
+if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;

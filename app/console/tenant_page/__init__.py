@@ -1,0 +1,1 @@
+"""``/tenant``: a tenant's own page."""

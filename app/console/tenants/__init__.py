@@ -1,0 +1,1 @@
+"""``/console/tenants``: share and use of slot time, and one tenant."""

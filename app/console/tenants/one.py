@@ -1,0 +1,171 @@
+"""``/console/tenants/<name>``: one tenant's terms, shares, use, refusals and keys.
+
+Nothing is changed here: terms and keys are an affair of the API and the command line, and the
+page says how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import Connection
+
+from app.admission.refusals import read_refusals
+from app.api.operator import MOST_KEYS, find_tenant
+from app.api.services import services
+from app.api.state import read_state
+from app.api.tenant import standing_document, terms_document
+from app.console.page import Asked, LivePage
+from app.console.tenants.shares import entitled_shares
+from app.console.tenants.use import FRESH_SECONDS, read_held, read_working
+from app.tenants.listing import ListedKey, list_keys
+from app.tenants.tenant import Tenant
+from app.usage.pricing import Prices
+from app.usage.report import Line, Total, read_usage, total_of
+from models.pools import POOLS
+
+#: Days of usage and refusals that are shown, today included.
+DAYS = 30
+
+READ_POOLS = f"""
+    SELECT counts.pool, scheduled::bigint, queued::bigint, dispatched::bigint, running::bigint,
+           succeeded::bigint, dead::bigint,
+           (CASE WHEN queued + dispatched + running > 0
+                 THEN (everybody.pass - share.pass) * share.weight END)::float8 AS owed,
+           share.weight, share.started_per_second
+    FROM (SELECT pool, sum(scheduled) AS scheduled, sum(queued) AS queued,
+                 sum(dispatched) AS dispatched, sum(running) AS running,
+                 sum(succeeded) AS succeeded, sum(dead) AS dead
+          FROM job_counts WHERE tenant_id = %(tenant)s GROUP BY pool) AS counts
+    LEFT JOIN shares AS share ON share.tenant_id = %(tenant)s AND share.pool = counts.pool
+        AND share.updated_at > now() - interval '{FRESH_SECONDS} seconds'
+    LEFT JOIN shares AS everybody ON everybody.tenant_id = 0 AND everybody.pool = counts.pool
+    ORDER BY counts.pool
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class InPool:
+    """A tenant in one pool."""
+
+    pool: str
+    scheduled: int
+    queued: int
+    dispatched: int
+    running: int
+    #: Ever.
+    succeeded: int
+    dead: int
+    #: As the leader wrote it down a moment ago, if it did; without work nothing is owed.
+    owed: float | None = None
+    weight: float | None = None
+    started_per_second: float | None = None
+    #: The part of the pool that it is entitled to now; None if it has no work there.
+    share: float | None = None
+    #: Most jobs that may wait, and be in flight; None: as many as come.
+    depth: int | None = None
+    cap: int | None = None
+    #: Slots of its own.
+    reserved: int | None = None
+
+    @property
+    def in_flight(self) -> int:
+        return self.dispatched + self.running
+
+    @property
+    def waiting(self) -> int:
+        return self.scheduled + self.queued
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """What was used, day by day."""
+
+    #: Newest first, one for each day that has some.
+    days: Sequence[tuple[date, Total]]
+    total: Total
+    chart: dict[str, Any]
+
+
+def read(asked: Asked) -> dict[str, Any]:
+    """What the page shows."""
+    listed = find_tenant(asked.values["name"])
+    tenant = listed.tenant
+    house = services()
+    with read_state() as taken:
+        standing = standing_document(taken, tenant)
+        pools = read_pools(taken, tenant)
+        usage = read_days(taken, tenant.id, house.prices)
+        refusals = read_refusals(taken, tenant.id, DAYS)
+        held = read_held(taken).get(tenant.id, [])
+    return {
+        "tenant": tenant,
+        "created_at": listed.created_at,
+        "terms": terms_document(tenant),
+        "effective": standing["effective"],
+        "pools": pools,
+        "usage": usage,
+        "prices": house.prices,
+        "refusals": refusals,
+        "held": held,
+        "read_keys": lambda: read_keys(tenant),
+    }
+
+
+def read_pools(taken: Connection, tenant: Tenant) -> list[InPool]:
+    """Where it has or had something, with what it is entitled to."""
+    terms = services().gate.terms(tenant, POOLS)
+    rows = taken.exec_driver_sql(READ_POOLS, {"tenant": tenant.id}).all()
+    here = [row.pool for row in rows if row.queued + row.dispatched + row.running > 0]
+    shares = entitled_shares(read_working(taken, here)) if here else {}
+    return [
+        InPool(
+            **row._mapping,
+            share=shares.get((row.pool, tenant.id)),
+            depth=terms["depth"].get(row.pool),
+            cap=tenant.limits_of(row.pool).in_flight,
+            reserved=tenant.limits_of(row.pool).reserved,
+        )
+        for row in rows
+    ]
+
+
+def read_days(taken: Connection, tenant_id: int, prices: Prices) -> Days:
+    """The last days of a tenant, priced."""
+    today = datetime.now(UTC).date()
+    first = today - timedelta(days=DAYS - 1)
+    lines = read_usage(taken, tenant_id, first, today, prices).lines
+    by_day: dict[date, list[Line]] = {}
+    for line in lines:
+        by_day.setdefault(line.day, []).append(line)
+    days = [(day, total_of(by_day[day])) for day in sorted(by_day, reverse=True)]
+    return Days(days, total_of(lines), chart_of(lines, first, prices.currency))
+
+
+def chart_of(lines: Sequence[Line], first: date, currency: str) -> dict[str, Any]:
+    """Cost by day, a series for each pool; days without use are there too."""
+    days = [first + timedelta(days=n) for n in range(DAYS)]
+    names = [day.strftime("%d %b") for day in days]
+    costs: dict[str, dict[date, Decimal]] = {}
+    for line in lines:
+        costs.setdefault(line.pool, {})[line.day] = line.cost
+    return {
+        "unit": currency,
+        "series": [
+            {"name": pool, "x": names, "y": [float(of.get(day, 0)) for day in days]}
+            for pool, of in sorted(costs.items())
+        ],
+    }
+
+
+def read_keys(tenant: Tenant) -> Sequence[ListedKey]:
+    """Without their secrets, which nobody has."""
+    with read_state() as taken:
+        return list_keys(taken, MOST_KEYS, tenant.id)
+
+
+TENANT = LivePage("/console/tenants/<name>", "console/tenant.html", read, every_seconds=5.0)

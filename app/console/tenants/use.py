@@ -1,0 +1,183 @@
+"""What the tables know of tenants and their work, for the page that shows all of them.
+
+Cheap with ten thousand tenants: lines are walked by one step a tenant, what is in flight is as
+much as there are slots, and only tenants that are shown are looked up. Use is looked up for
+those with work, for the heaviest of the day as the scheduler counts them, and for the first
+thousand tenants: one that is none of these and used a little is found by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from app.console.tenants.shares import Working
+
+#: Tenants whose lines are looked at, in each pool; and jobs in flight.
+MOST_LINES = 500
+MOST_IN_FLIGHT = 10_000
+#: Tenants that are shown as active.
+MOST_ACTIVE = 100
+#: Tenants whose use of today is looked up although nothing else speaks for them.
+MOST_ASKED = 1_000
+#: What is held against tenants, newest first.
+MOST_VERDICTS = 1_000
+#: What the leader writes down about shares every second says nothing when it is older.
+FRESH_SECONDS = 10
+
+READ_WORKING = f"""
+    WITH RECURSIVE line AS (
+        SELECT served.pool, first.tenant_id, 1 AS place
+        FROM unnest(%(pools)s::text[]) AS served (pool), LATERAL (
+            SELECT tenant_id FROM jobs WHERE status = 'queued' AND pool = served.pool
+            ORDER BY tenant_id, dependency LIMIT 1) AS first
+        UNION ALL
+        SELECT line.pool, next.tenant_id, line.place + 1 FROM line, LATERAL (
+            SELECT tenant_id FROM jobs
+            WHERE status = 'queued' AND pool = line.pool AND tenant_id > line.tenant_id
+            ORDER BY tenant_id, dependency LIMIT 1) AS next
+        WHERE line.place < {MOST_LINES}
+    ), flight AS (
+        SELECT pool, tenant_id, count(*)::int AS jobs
+        FROM (SELECT pool, tenant_id FROM jobs
+              WHERE status IN ('dispatched', 'running') AND pool = ANY (%(pools)s::text[])
+              LIMIT {MOST_IN_FLIGHT}) AS flying
+        GROUP BY pool, tenant_id
+    )
+    SELECT work.pool, tenant.id, tenant.tier, tenant.weight, work.waits, work.jobs
+    FROM (SELECT pool, tenant_id, line.place IS NOT NULL AS waits, coalesce(jobs, 0) AS jobs
+          FROM line FULL JOIN flight USING (pool, tenant_id)) AS work
+    JOIN tenants AS tenant ON tenant.id = work.tenant_id
+    ORDER BY 1, 2
+"""
+
+READ_USED = f"""
+    WITH candidate AS (
+        SELECT unnest(%(working)s::bigint[]) AS tenant_id
+        UNION (SELECT id FROM tenants ORDER BY id LIMIT {MOST_ASKED})
+        UNION (SELECT tenant_id FROM shares WHERE counted_day = current_date AND tenant_id > 0
+               GROUP BY tenant_id ORDER BY max(counted_seconds) DESC LIMIT {MOST_ACTIVE})
+    )
+    SELECT candidate.tenant_id, coalesce(used.seconds, 0)::float8, coalesce(used.jobs, 0)::bigint,
+           coalesce(sum(used.seconds) OVER (), 0)::float8
+    FROM candidate, LATERAL (
+        SELECT sum(slot_seconds) AS seconds, sum(jobs) AS jobs FROM usage
+        WHERE tenant_id = candidate.tenant_id AND day = current_date
+          AND (%(pool)s::text IS NULL OR pool = %(pool)s::text)) AS used
+    WHERE used.jobs IS NOT NULL OR candidate.tenant_id = ANY (%(working)s::bigint[])
+    ORDER BY 2 DESC, 3 DESC, 1 LIMIT {MOST_ACTIVE + 1}
+"""
+
+READ_TENANTS = f"""
+    SELECT tenant.id, tenant.name, tenant.tier, tenant.weight, counts.scheduled, counts.queued,
+           counts.in_flight,
+           (SELECT json_object_agg(pool, in_flight) FROM tenant_limits
+            WHERE tenant_id = tenant.id AND in_flight IS NOT NULL
+              AND (%(pool)s::text IS NULL OR pool = %(pool)s::text)) AS caps,
+           coalesce((SELECT sum(refused) FROM refusals
+                     WHERE tenant_id = tenant.id AND day = current_date), 0)::bigint AS refused,
+           (SELECT sum((everybody.pass - share.pass) * share.weight)::float8
+            FROM shares AS share
+            JOIN shares AS everybody ON everybody.tenant_id = 0 AND everybody.pool = share.pool
+            WHERE share.tenant_id = tenant.id
+              AND (%(pool)s::text IS NULL OR share.pool = %(pool)s::text)
+              AND share.updated_at > now() - interval '{FRESH_SECONDS} seconds') AS owed
+    FROM unnest(%(ids)s::bigint[]) AS shown (id)
+    JOIN tenants AS tenant ON tenant.id = shown.id
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(scheduled), 0)::bigint AS scheduled,
+               coalesce(sum(queued), 0)::bigint AS queued,
+               coalesce(sum(dispatched + running), 0)::bigint AS in_flight
+        FROM job_counts
+        WHERE tenant_id = tenant.id
+          AND (%(pool)s::text IS NULL OR pool = %(pool)s::text)) AS counts
+"""
+
+READ_VERDICTS = f"""
+    SELECT kind, name, since FROM verdicts WHERE kind IN ('throttle', 'spike')
+    ORDER BY since DESC, kind, name LIMIT {MOST_VERDICTS}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What a tenant used today."""
+
+    seconds: float
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsedToday:
+    """Who used how much, most first."""
+
+    by_tenant: dict[int, Used]
+    #: Of all that were looked at.
+    total_seconds: float
+    #: Whether there are more than are shown.
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A tenant as the tables have it, in one pool or in all."""
+
+    id: int
+    name: str
+    tier: str
+    weight: float | None
+    scheduled: int
+    queued: int
+    in_flight: int
+    #: Jobs in flight at most, by pool.
+    caps: dict[str, int] | None
+    #: Submissions refused today.
+    refused: int
+    #: Slot-seconds that it is behind where the pool is; None if the leader said nothing lately.
+    owed: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Something that the scheduler holds against a tenant."""
+
+    kind: str
+    #: Empty if it is about no pool in particular.
+    pool: str
+    since: datetime
+
+
+def read_working(taken: Connection, pools: Collection[str]) -> list[Working]:
+    """Those that have jobs in line or in flight in these pools."""
+    rows = taken.exec_driver_sql(READ_WORKING, {"pools": list(pools)})
+    return [Working(*row) for row in rows]
+
+
+def read_used(taken: Connection, working: Collection[int], pool: str | None) -> UsedToday:
+    """Use of today, of those with work and of whoever used something."""
+    asked = {"working": sorted(set(working)), "pool": pool}
+    rows = taken.exec_driver_sql(READ_USED, asked).all()
+    return UsedToday(
+        {row[0]: Used(row[1], row[2]) for row in rows[:MOST_ACTIVE]},
+        rows[0][3] if rows else 0.0,
+        len(rows) > MOST_ACTIVE,
+    )
+
+
+def read_seen(taken: Connection, ids: Collection[int], pool: str | None) -> Sequence[Seen]:
+    """These tenants."""
+    rows = taken.exec_driver_sql(READ_TENANTS, {"ids": list(ids), "pool": pool})
+    return [Seen(*row) for row in rows]
+
+
+def read_held(taken: Connection) -> dict[int, list[Held]]:
+    """What is held against tenants, by their ids."""
+    held: dict[int, list[Held]] = {}
+    for kind, name, since in taken.exec_driver_sql(READ_VERDICTS):
+        tenant, _, pool = name.partition(":")
+        if tenant.isdecimal():
+            held.setdefault(int(tenant), []).append(Held(kind, pool, since))
+    return held

@@ -1,0 +1,1 @@
+"""``/console/workers``: who could run jobs, and what each runs."""

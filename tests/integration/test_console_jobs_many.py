@@ -1,0 +1,203 @@
+"""Many jobs at once: those that were ticked, or all that match a filter, in batches."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.console.jobs import actions as jobs_actions
+from app.jobs.several import cancel_several
+from models.ids import new_id
+from tests.integration.console_door import SCRIPT, Console, console_of
+from tests.integration.emptied import emptied
+from tests.integration.house import House
+from tests.integration.test_api_contract import bring
+from tests.integration.test_console_jobs import FILL, LIST
+
+ALL = "/console/jobs/all"
+
+
+@pytest.fixture(scope="module")
+def console(api_house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    with console_of(api_house, tmp_path_factory.mktemp("blobs")) as made:
+        yield made
+
+
+@pytest.fixture
+def house(api_house: House) -> House:
+    return emptied(api_house)
+
+
+def one_of_each(house: House) -> dict[str, str]:
+    statuses = ("scheduled", "queued", "dispatched", "running", "succeeded", "dead", "cancelled")
+    made = {}
+    for status in statuses:
+        later = datetime.now(UTC) + timedelta(hours=1) if status == "scheduled" else None
+        made[status] = house.submit(execute_at=later)
+        if status not in ("scheduled", "queued"):
+            bring(house, made[status], status)
+    return made
+
+
+def status_of(house: House, job_id: str) -> str:
+    return str(house.job(job_id).status)
+
+
+def test_ticked_jobs_are_cancelled_whosever_they_are(console: Console, house: House) -> None:
+    made = one_of_each(house)
+    foreign = house.submit(tenant_id=2)
+    form = {
+        "action": "cancel",
+        "id": [*made.values(), foreign, new_id()],
+        "back": f"{LIST}?pool=short",
+    }
+    answer = console.post(f"{LIST}/selected", form)
+    assert answer.location == f"{LIST}?pool=short"
+    assert console.notice(answer) == (
+        "4 jobs cancelled, 1 running asked to stop, 4 skipped: had ended already."
+    )
+    for status in ("scheduled", "queued", "dispatched"):
+        assert status_of(house, made[status]) == "cancelled"
+    assert status_of(house, foreign) == "cancelled"
+    running = house.job(made["running"])
+    assert running.status == "running" and running.cancel_requested_at is not None
+    assert (status_of(house, made["succeeded"]), status_of(house, made["dead"])) == (
+        "succeeded",
+        "dead",
+    )
+    assert not house.miscounted()
+
+
+def test_ticked_dead_letters_are_replayed(console: Console, house: House) -> None:
+    made = one_of_each(house)
+    answer = console.post(f"{LIST}/selected", {"action": "replay", "id": list(made.values())})
+    assert console.notice(answer) == "1 job replayed, 6 skipped: no dead letters any more."
+    assert status_of(house, made["dead"]) == "queued"
+    assert house.job(made["dead"]).replays == 1
+    assert not house.miscounted()
+
+
+def test_ticks_are_bounded_and_must_be_ids(console: Console) -> None:
+    select = f"{LIST}/selected"
+    for ids in (["17"], [new_id() for _ in range(501)]):
+        assert console.post(select, {"action": "cancel", "id": ids}).status_code == 422
+    assert console.post(select, {"action": "burn", "id": [new_id()]}).status_code == 422
+    assert "nothing to cancel" in console.notice(console.post(select, {"action": "cancel"}))
+
+
+@pytest.mark.parametrize(
+    "path", [f"{LIST}/selected", ALL, f"{LIST}/01a1df91-4afc-7cf8-8fd3-75753825e56c/cancel"]
+)
+def test_nothing_is_done_for_a_page_of_another_site(console: Console, path: str) -> None:
+    for origin in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}, {}):
+        answer = console.post(path, {"action": "cancel", "status": "queued"}, origin)
+        assert answer.status_code == 403
+
+
+def test_a_row_in_somebodys_hands_is_cancelled_when_it_is_free(house: House) -> None:
+    held, free = house.submit(), house.submit()
+    with house.engine.connect() as connection:
+        scoped = connection.execution_options(isolation_level="READ COMMITTED")
+        with scoped.begin():
+            scoped.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (held,))
+            results = []
+            other = threading.Thread(
+                target=lambda: results.append(cancel_several(house.engine, [held, free]))
+            )
+            other.start()
+            # The others are done and let go of before anybody waits.
+            waited = itertools.takewhile(
+                lambda _: status_of(house, free) != "cancelled", range(5_000)
+            )
+            assert len(list(waited)) < 5_000
+    other.join(5)
+    assert results[0].changed == 2
+    assert status_of(house, held) == "cancelled"
+    assert not house.miscounted()
+
+
+def batch(console: Console, **form: str) -> dict[str, object]:
+    answer = console.post(ALL, form, SCRIPT)
+    assert answer.status_code == 200, answer.text
+    document: dict[str, object] = answer.json  # type: ignore[assignment]  # it is JSON
+    return document
+
+
+def test_all_that_match_are_counted_and_then_cancelled_in_batches(
+    console: Console, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_actions, "MOST", 3)
+    made = [house.submit(type="sleep") for _ in range(7)]
+    bring(house, made[0], "succeeded")
+    bring(house, made[1], "running")
+    kept = house.submit(type="echo")
+    page = console.text(f"{ALL}?action=cancel&type=sleep")
+    assert "6 jobs that have not ended match." in page and "Cancel 6" in page
+    assert status_of(house, made[2]) == "queued"  # nobody has confirmed yet
+    first = batch(console, action="cancel", type="sleep")
+    assert (first["done"], first["more"]) == (3, True)
+    late = house.submit(type="sleep")
+    second = batch(console, action="cancel", type="sleep", cursor=str(first["cursor"]))
+    assert second == {"done": 2, "asked": 1, "skipped": 0, "more": False, "cursor": None}
+    assert [status_of(house, job_id) for job_id in made] == [
+        "succeeded",
+        "running",
+        *["cancelled"] * 5,
+    ]
+    assert status_of(house, kept) == status_of(house, late) == "queued"
+    assert not house.miscounted()
+
+
+def test_a_job_that_dies_again_is_not_replayed_twice(
+    console: Console, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_actions, "MOST", 2)
+    made = [house.submit(tenant_id=1 + number % 2) for number in range(5)]
+    for job_id in made:
+        bring(house, job_id, "dead")
+    replayed, cursor, more = 0, "", True
+    while more:
+        answer = batch(console, action="replay", status="dead", cursor=cursor)
+        replayed += int(str(answer["done"]))
+        more, cursor = bool(answer["more"]), str(answer["cursor"])
+        for step in ("dispatched", "running", "dead"):  # whatever is back dies at once
+            was = {"dispatched": "queued", "running": "dispatched", "dead": "running"}[step]
+            house.execute("UPDATE jobs SET status = %s WHERE status = %s", step, was)
+    assert replayed == 5
+    assert [house.job(job_id).replays for job_id in made] == [1] * 5
+    assert not house.miscounted()
+
+
+def test_without_script_each_press_is_a_batch(
+    console: Console, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_actions, "MOST", 2)
+    for _ in range(3):
+        house.submit()
+    form = {"action": "cancel", "status": "queued"}
+    first = console.post(ALL, form)
+    assert "2 jobs cancelled. More match" in console.notice(first)
+    page = console.text(first.location)
+    assert "1 job that has not ended matches." in page
+    cursor = re.search(r'name="cursor" value="([^"]+)"', page)
+    assert cursor is not None
+    last = console.post(ALL, {**form, "cursor": cursor[1]})
+    assert console.notice(last) == "1 job cancelled."
+    assert last.location == f"{LIST}?status=queued"
+
+
+def test_more_than_can_be_counted_are_at_least_so_many(
+    console: Console, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.execute(FILL)
+    monkeypatch.setattr(jobs_actions, "COUNTED", 100)
+    assert "At least 100 jobs that have not ended match." in console.text(f"{ALL}?action=cancel")
+    nothing = console.text(f"{ALL}?action=replay&status=queued")
+    assert "There are no dead letters that match" in nothing and "<form method" not in nothing
+    wrong = console.post(ALL, {"action": "cancel", "tenant": "nobody"})
+    assert wrong.status_code == 422

@@ -1,0 +1,231 @@
+"""What all pages share: who is let in, what the browser is told, how errors look."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from app.tenants.changes import create_tenant, issue_key, revoke_key
+from tests.integration.api_server import Answer, ApiServer, serving
+from tests.integration.house import House
+
+HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+OWN = {"Sec-Fetch-Site": "same-origin"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded", **HTML}
+PAGE = "/console/workers"
+
+
+@pytest.fixture(scope="module")
+def door(api_house: House, services_home: Path) -> Iterator[ApiServer]:
+    """As elsewhere: nobody is let in without a key."""
+    url = api_house.engine.url.render_as_string(hide_password=False)
+    with serving(url, services_home / "logs", anonymous_tenant="", api_workers=1) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def open_door(api_house: House, services_home: Path) -> Iterator[ApiServer]:
+    """As ``make up`` has it."""
+    url = api_house.engine.url.render_as_string(hide_password=False)
+    with serving(
+        url, services_home / "logs", console_open=True, api_workers=1, body_seconds=0.5
+    ) as server:
+        yield server
+
+
+def sign_in(door: ApiServer, key: str, next: str = PAGE, **headers: str) -> Answer:
+    body = urlencode({"key": key, "next": next})
+    return door.request("POST", "/console/sign-in", body, {**FORM, **OWN, **headers})
+
+
+def cookie_of(answer: Answer) -> dict[str, str]:
+    return {"Cookie": answer.headers["set-cookie"].partition(";")[0]}
+
+
+def test_who_has_no_key_is_asked_to_sign_in_and_led_back(door: ApiServer, api_house: House) -> None:
+    answer = door.get(f"{PAGE}?a=1", HTML)
+    assert answer.status == 303
+    assert answer.headers["location"] == f"/console/sign-in?next={PAGE}%3Fa%3D1"
+    key = issue_key(api_house.engine, None, "console").key
+    entered = sign_in(door, key, f"{PAGE}?a=1")
+    assert (entered.status, entered.headers["location"]) == (303, f"{PAGE}?a=1")
+    kept = entered.headers["set-cookie"]
+    assert "HttpOnly" in kept
+    assert "SameSite=Lax" in kept
+    shown = door.get(PAGE, {**HTML, **cookie_of(entered)})
+    assert shown.status == 200
+    assert b"Sign out" in shown.body
+
+
+def test_a_script_without_a_key_gets_a_problem_document(door: ApiServer) -> None:
+    answer = door.get(PAGE, {"Accept": "application/json"})
+    assert answer.status == 401
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_wrong_key_is_refused_in_words(door: ApiServer) -> None:
+    answer = sign_in(door, "fair_aaaaaaaa_" + "b" * 32)
+    assert answer.status == 401
+    assert b"This API key is not known." in answer.body
+    assert "set-cookie" not in answer.headers
+
+
+def test_a_tenants_key_opens_its_page_and_not_the_console(
+    door: ApiServer, api_house: House
+) -> None:
+    create_tenant(api_house.engine, "shell")
+    entered = sign_in(door, issue_key(api_house.engine, "shell").key)
+    assert entered.headers["location"] == "/tenant"
+    assert entered.headers["set-cookie"].startswith("fairline_tenant=")
+    assert door.get(PAGE, {**HTML, **cookie_of(entered)}).status == 303
+    # Neither by the other cookie nor by the header.
+    key = cookie_of(entered)["Cookie"].partition("=")[2]
+    other = door.get(PAGE, {**HTML, "Cookie": f"fairline_operator={key}"})
+    assert other.status == 403
+    assert b"Not yours" in other.body
+    assert door.get(PAGE, {"Authorization": f"Bearer {key}"}).status == 403
+
+
+def test_a_revoked_key_opens_nothing(door: ApiServer, api_house: House) -> None:
+    issued = issue_key(api_house.engine, None, "short-lived")
+    revoke_key(api_house.engine, issued.id)
+    answer = door.get(PAGE, {**HTML, "Cookie": f"fairline_operator={issued.key}"})
+    assert answer.status == 303
+    assert answer.headers["location"].startswith("/console/sign-in")
+
+
+@pytest.mark.parametrize(
+    "target", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)"]
+)
+def test_nobody_is_led_to_another_site(door: ApiServer, api_house: House, target: str) -> None:
+    key = issue_key(api_house.engine, None, "led").key
+    assert sign_in(door, key, target).headers["location"] == "/"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "none"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {},
+    ],
+)
+def test_a_form_of_another_site_does_nothing(open_door: ApiServer, headers: dict[str, str]) -> None:
+    for path in ("/console/sign-in", "/console/sign-out"):
+        answer = open_door.request("POST", path, "", {**FORM, **headers})
+        assert answer.status == 403, (path, headers)
+
+
+def test_a_browser_without_fetch_metadata_is_known_by_its_origin(open_door: ApiServer) -> None:
+    origin = f"http://127.0.0.1:{open_door.port}"
+    answer = open_door.request("POST", "/console/sign-out", "", {**FORM, "Origin": origin})
+    assert answer.status == 303
+
+
+def test_who_sits_at_the_machine_needs_no_key_where_the_console_is_open(
+    open_door: ApiServer,
+) -> None:
+    assert open_door.get(PAGE, HTML).status == 200
+    assert open_door.get(PAGE, {**HTML, "Host": f"localhost:{open_door.port}"}).status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example", ""])
+def test_a_name_that_was_made_to_point_here_opens_nothing(open_door: ApiServer, host: str) -> None:
+    assert open_door.get(PAGE, {**HTML, "Host": host}).status in (303, 400)
+
+
+def test_pages_may_load_nothing_but_files_of_ours(open_door: ApiServer) -> None:
+    for path in (PAGE, "/console/nothing", "/console/sign-in"):
+        answer = open_door.get(path, HTML)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+        assert b"<script>" not in answer.body
+        assert b" style=" not in answer.body
+        assert b"onclick" not in answer.body
+
+
+def test_an_address_without_a_page_is_a_page_that_says_so(open_door: ApiServer) -> None:
+    answer = open_door.get("/console/<script>alert(1)</script>", HTML)
+    assert answer.status == 404
+    assert b"Nothing here" in answer.body
+    assert b"<script>alert" not in answer.body
+
+
+def test_the_api_stays_json_for_browsers_too(open_door: ApiServer) -> None:
+    answer = open_door.get("/jobs/nonsense", HTML)
+    assert answer.status == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_files_are_kept_for_a_year_under_a_name_that_changes(open_door: ApiServer) -> None:
+    page = open_door.get(PAGE, HTML).body.decode()
+    path = next(part for part in page.split('"') if part.endswith("/console.css"))
+    answer = open_door.get(path, {"Accept-Encoding": "gzip"})
+    assert "immutable" in answer.headers["cache-control"]
+    assert answer.headers["content-encoding"] == "gzip"
+    assert open_door.get(path.replace("/assets/", "/assets/0")).status == 404
+    for name in ("../shell.py", "%2e%2e/shell.py", "..%2fshell.py", "/etc/passwd"):
+        assert open_door.get(f"{path.rpartition('/')[0]}/{name}").status == 404
+
+
+def test_every_file_of_a_package_is_there(open_door: ApiServer) -> None:
+    from app.console.assets import PACKAGED, asset_url
+
+    for name in PACKAGED:
+        assert open_door.get(asset_url(name)).status == 200, name
+
+
+def test_a_form_is_bounded_in_size_and_time(open_door: ApiServer) -> None:
+    large = open_door.request(
+        "POST", "/console/sign-in", b"key=" + b"x" * 2_000_000, {**FORM, **OWN}
+    )
+    assert large.status == 413
+    head = b"POST /console/sign-in HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: same-origin\r\n"
+    slow = (
+        head + b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 9\r\n\r\nkey="
+    )
+    assert open_door.exchange(slow, end=False).startswith(b"HTTP/1.1 408")
+
+
+def test_a_live_page_is_told_what_changes(open_door: ApiServer, api_house: House) -> None:
+    api_house.execute("INSERT INTO processes (name, kind) VALUES ('api@here:1', 'api')")
+    wire = http.client.HTTPConnection("127.0.0.1", open_door.port, timeout=10)
+    try:
+        wire.request("GET", f"/console/events?page={PAGE}", headers=HTML)
+        stream = wire.getresponse()
+        assert stream.getheader("Content-Type") == "text/event-stream"
+        assert "api@here:1" in next_event(stream, "parts")
+        api_house.execute("INSERT INTO processes (name, kind) VALUES ('api@there:2', 'api')")
+        assert "api@there:2" in next_event(stream, "parts")
+    finally:
+        wire.close()
+
+
+def test_only_pages_of_the_console_are_followed_there(open_door: ApiServer) -> None:
+    for page in (
+        "/tenant",
+        "/console/nothing",
+        "/metrics",
+        "https://evil.example/",
+        "/console/sign-in",
+    ):
+        answer = open_door.get(f"/console/events?page={page}", HTML)
+        assert answer.status == 404, page
+
+
+def next_event(stream: http.client.HTTPResponse, name: str) -> str:
+    """The data of the next event of that name."""
+    while line := stream.readline().decode():
+        if line == f"event: {name}\n":
+            return stream.readline().decode()
+    raise AssertionError("the stream has ended")

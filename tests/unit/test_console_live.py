@@ -1,0 +1,212 @@
+"""Live pages: one look for all who watch, each told what it was not told before."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+import pytest
+from flask import Flask
+from jinja2 import DictLoader
+
+from app.console.live import KEEP_ALIVE, OPENING, Stage
+from app.console.page import Asked, LivePage
+from app.errors import NotFound, TooManyStreams
+from models.errors import StateStoreUnavailable
+
+TEMPLATE = (
+    "<title>{% block title %}x{% endblock %}</title>"
+    '<p data-live="one">{% block live_one %}{{ one }}{% endblock %}</p>'
+    '<p data-live="two">{% block live_two %} {{ two }} {% endblock %}</p>'
+)
+
+
+class Source:
+    """What a page reads; each read waits for the test to let it happen."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {"one": 1, "two": "<b>"}
+        self.error: Exception | None = None
+        self.reads = 0
+
+    def read(self, asked: Asked) -> dict[str, Any]:
+        self.reads += 1
+        if self.error is not None:
+            raise self.error
+        return self.values
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+def page(source: Source) -> LivePage:
+    return LivePage("/x", "x.html", source.read, every_seconds=0.02)
+
+
+@pytest.fixture
+def app() -> Flask:
+    made = Flask("x")
+    made.jinja_loader = DictLoader({"x.html": TEMPLATE})
+    return made
+
+
+@pytest.fixture
+def stage(app: Flask) -> Iterator[Stage]:
+    made = Stage(app, most_viewers=3)
+    yield made
+    made.close()
+
+
+def always() -> bool:
+    return True
+
+
+def watch(
+    stage: Stage, page: LivePage, url: str = "/x", allowed: Callable[[], bool] = always
+) -> Iterator[bytes]:
+    stream = stage.watch(page, Asked(url), allowed)
+    assert next(stream) == OPENING
+    return stream
+
+
+def parsed(message: bytes) -> tuple[str, Any]:
+    head, _, data = message.partition(b"\ndata: ")
+    return head.removeprefix(b"event: ").decode(), orjson.loads(data)
+
+
+def test_a_viewer_is_told_all_parts_first_and_then_what_changed(
+    stage: Stage, page: LivePage, source: Source
+) -> None:
+    stream = watch(stage, page)
+    assert parsed(next(stream)) == ("parts", {"one": "1", "two": "&lt;b&gt;"})
+    source.values = {"one": 2, "two": "<b>"}
+    assert parsed(next(stream)) == ("parts", {"one": "2"})
+
+
+def test_all_viewers_of_one_address_share_the_reads(
+    stage: Stage, page: LivePage, source: Source
+) -> None:
+    streams = [watch(stage, page) for _ in range(3)]
+    for stream in streams:
+        assert parsed(next(stream))[0] == "parts"
+    before, began = source.reads, time.monotonic()
+    source.values = {"one": 2, "two": ""}
+    for stream in streams:
+        assert parsed(next(stream))[1]["one"] == "2"
+    looks = (time.monotonic() - began) / page.every_seconds + 2
+    assert source.reads - before <= looks  # and not three times as many
+
+
+def test_viewers_of_different_addresses_see_their_own(stage: Stage, app: Flask) -> None:
+    page = LivePage("/x", "x.html", lambda asked: {"one": asked.url, "two": ""}, every_seconds=0.02)
+    first, second = watch(stage, page, "/x?a"), watch(stage, page, "/x?b")
+    assert parsed(next(first))[1]["one"] == "/x?a"
+    assert parsed(next(second))[1]["one"] == "/x?b"
+
+
+def test_one_viewer_too_many_is_refused_and_a_place_is_freed(stage: Stage, page: LivePage) -> None:
+    streams = [watch(stage, page) for _ in range(3)]
+    with pytest.raises(TooManyStreams):
+        stage.watch(page, Asked("/x"), always)
+    streams[0].close()  # type: ignore[attr-defined]  # it is a generator
+    assert stage.viewers == 2
+    watch(stage, page)
+
+
+def test_a_stream_that_nobody_reads_leaves_no_viewer(stage: Stage, page: LivePage) -> None:
+    stage.watch(page, Asked("/x"), always).close()  # type: ignore[attr-defined]  # a generator
+    assert stage.viewers == 0
+    stage.watch(page, Asked("/x"), always)  # forgotten at once
+    assert stage.viewers == 0
+
+
+def test_nobody_reads_when_nobody_watches(stage: Stage, page: LivePage, source: Source) -> None:
+    stream = watch(stage, page)
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]  # it is a generator
+    deadline = time.monotonic() + 5
+    while any(thread.name == "scene" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    reads = source.reads
+    time.sleep(3 * page.every_seconds)
+    assert source.reads == reads
+
+
+def test_a_store_that_is_away_is_told_once_and_so_is_its_return(
+    stage: Stage, page: LivePage, source: Source
+) -> None:
+    stream = watch(stage, page)
+    next(stream)
+    source.error = StateStoreUnavailable()
+    assert parsed(next(stream)) == ("away", {})
+    source.error = None
+    # Nothing has changed, but the viewer has to hear that what it sees is true again.
+    assert parsed(next(stream)) == ("parts", {})
+
+
+def test_a_page_that_is_no_more_ends_the_stream(
+    stage: Stage, page: LivePage, source: Source
+) -> None:
+    stream = watch(stage, page)
+    next(stream)
+    source.error = NotFound()
+    assert parsed(next(stream)) == ("gone", {})
+    assert next(stream, None) is None
+
+
+def test_who_may_no_longer_look_is_told_nothing_more(
+    stage: Stage, page: LivePage, source: Source
+) -> None:
+    allowed = [True]
+    stream = watch(stage, page, allowed=lambda: allowed[0])
+    next(stream)
+    allowed[0] = False
+    source.values = {"one": "secret", "two": ""}
+    assert next(stream, None) is None
+    assert stage.viewers == 0
+
+
+def test_streams_end_with_the_process(stage: Stage, page: LivePage) -> None:
+    stream = watch(stage, page)
+    next(stream)
+    stage.close()
+    assert next(stream, None) is None
+    with pytest.raises(TooManyStreams):
+        stage.watch(page, Asked("/x"), always)
+
+
+def test_a_fault_in_a_page_is_no_end(
+    stage: Stage, page: LivePage, source: Source, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = watch(stage, page)
+    next(stream)
+    source.error = ZeroDivisionError()
+    assert parsed(next(stream)) == ("away", {})
+    source.error = None
+    assert parsed(next(stream)) == ("parts", {})
+    assert "cannot be rendered" in caplog.text
+
+
+def test_a_quiet_stream_is_kept_alive(
+    stage: Stage, app: Flask, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.console.live.KEEP_ALIVE_SECONDS", 0.01)
+    slow = LivePage("/x", "x.html", source.read, every_seconds=30)
+    stream = watch(stage, slow)
+    assert next(stream) == KEEP_ALIVE
+
+
+def test_a_page_that_never_changes_is_kept_alive_so_that_who_left_is_noticed(
+    stage: Stage, page: LivePage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.console.live.KEEP_ALIVE_SECONDS", 5 * page.every_seconds)
+    stream = watch(stage, page)
+    assert parsed(next(stream))[0] == "parts"
+    assert [next(stream), next(stream)] == [KEEP_ALIVE] * 2, "looked at five times each"

@@ -1,0 +1,85 @@
+"""A job's way is told whole and in order, whatever happened to it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.console.jobs.timeline import ENDS, Attempt, Replay, Step, Way, timeline
+
+START = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def attempt(lease: int, began: float, status: str = "scheduled", error: str = "boom") -> Attempt:
+    return Attempt(lease, f"w{lease}", at(began), at(began + 2), status, "APP_ERROR", error)
+
+
+def titles(steps: list[Step]) -> list[str]:
+    return [step.title for step in steps]
+
+
+def test_a_job_that_succeeds_at_its_second_try_shows_both_and_the_wait_between() -> None:
+    way = Way("succeeded", 2, START, started_at=at(9), finished_at=at(10), worker="w2")
+    first, failed, run, end = timeline(way, [attempt(1, 1)], [])
+    assert (first.title, end.title, end.tone) == ("Submitted", "Succeeded", "good")
+    assert (failed.worker, failed.lease, failed.seconds) == ("w1", 1, 2.0)
+    assert (failed.error_class, failed.message) == ("APP_ERROR", "boom")
+    assert failed.waited_seconds == 6.0
+    assert (run.worker, run.lease, run.seconds) == ("w2", 2, 1.0)
+
+
+def test_a_replay_stands_between_the_death_and_what_came_after() -> None:
+    way = Way("queued", 1, START, replays=1)
+    steps = timeline(way, [attempt(1, 1, "dead")], [Replay(at(60), "APP_ERROR")])
+    assert titles(steps) == ["Submitted", "Run failed for good", "Replayed", "Waits in the line"]
+    assert steps[1].waited_seconds is None
+
+
+def test_replays_that_nobody_remembers_are_counted() -> None:
+    steps = timeline(Way("queued", 3, START, replays=3), [], [Replay(at(60))])
+    assert steps[1].title == "Replayed 2 times; when is no longer known"
+
+
+def test_a_job_on_its_way_says_where_it_is() -> None:
+    running = Way("running", 1, START, started_at=at(1), worker="w1", cancel_requested_at=at(5))
+    assert titles(timeline(running, [], [])) == ["Submitted", "Runs", "Cancellation asked for"]
+    sent = timeline(Way("dispatched", 1, START, dispatched_at=at(1)), [], [])
+    assert sent[-1].title.startswith("Dispatched")
+    # A run that failed and is put off has left its start in the row.
+    again = Way("scheduled", 1, START, started_at=at(1), execute_at=at(30))
+    put_off = timeline(again, [attempt(1, 1)], [])
+    assert titles(put_off)[1:] == ["Run failed; to be tried again", "Put off until it is due"]
+    assert put_off[-1].next_at == at(30)
+
+
+@given(
+    status=st.sampled_from(["scheduled", "queued", "dispatched", "running", *ENDS]),
+    begins=st.lists(st.integers(1, 1000), unique=True, max_size=6),
+    replays=st.lists(st.integers(1, 1000), max_size=3),
+)
+def test_nothing_is_left_out_and_time_never_goes_back(
+    status: str, begins: list[int], replays: list[int]
+) -> None:
+    attempts = [attempt(lease, began) for lease, began in enumerate(sorted(begins), 1)]
+    way = Way(
+        status,
+        len(attempts) + 1,
+        START,
+        replays=len(replays),
+        dispatched_at=at(2000),
+        started_at=at(2001),
+        finished_at=at(2002) if status in ENDS else None,
+    )
+    steps = timeline(way, attempts, [Replay(at(second)) for second in replays])
+    assert [step.lease for step in steps if step.message] == [one.lease for one in attempts]
+    assert titles(steps).count("Replayed") == len(replays)
+    moments = [step.at for step in steps if step.at is not None]
+    assert moments == sorted(moments)
+    assert steps[0].title == "Submitted"
+    assert (steps[-1].at == way.finished_at) or status not in ENDS
