@@ -2,7 +2,7 @@
 # line: make up PORT=9000 WORKERS_MEDIUM=4 BROKER=filesystem FAIRLINE_HOME=.run-b
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status demo test test-unit lint bench bench-dispatch lab chaos clean venv venv-dev broker
+.PHONY: help up down status demo test test-unit lint bench bench-dispatch lab bench-console pictures chaos clean venv venv-dev broker browser
 
 FAIRLINE_HOME ?= .run
 PY := .venv/bin/python
@@ -27,7 +27,10 @@ status: venv ## show the processes of the running stack
 demo: venv ## send 40 applications to the running stack and watch them being scored
 	@FAIRLINE_PORT=$${PORT:-$${FAIRLINE_PORT:-8000}} exec .venv/bin/flask --app app demo
 
-test: venv-dev broker ## run every test: unit, integration, acceptance
+# Hundreds of processes start. Where the shell forbids to keep bytecode, each would compile every
+# module again.
+test: export PYTHONDONTWRITEBYTECODE :=
+test: venv-dev broker browser ## run every test: unit, integration, acceptance
 	$(PY) -m pytest tests/unit tests/integration -n 2 --dist loadfile --no-loadscope-reorder
 	$(PY) -m pytest tests/acceptance -n 2 --dist loadfile --no-loadscope-reorder
 
@@ -45,6 +48,9 @@ bench: venv-dev ## compare throughput with a plain Celery baseline
 bench-dispatch: venv-dev ## what a dispatch costs with up to a million waiting jobs; QUICK=1 looks at less
 	$(PY) -m loadtest.dispatching $(if $(QUICK),--quick)
 
+bench-console: venv-dev ## what the console costs with a million jobs in the tables and ten viewers
+	$(PY) -m loadtest.console
+
 lab: venv-dev broker ## run every experiment of the load lab; QUICK=1 in ten minutes
 	$(PY) -m loadtest.lab $(if $(QUICK),--quick)
 
@@ -53,6 +59,9 @@ lab-%: venv-dev broker ## run one of them: knee, scaling, pool, swarm, peers, so
 
 chaos: venv-dev broker ## hurt a stack of its own for MINUTES=2 under load; SEED=… repeats a run
 	$(PY) -m loadtest.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED))
+
+pictures: venv-dev broker browser ## take the README's pictures from a stack of their own
+	$(PY) -m loadtest.pictures
 
 clean: down ## stop the stack and remove its data, .venv and caches
 	@if [ -e "$(FAIRLINE_HOME)/stack-id" ]; then rm -rf "$(FAIRLINE_HOME)"; fi
@@ -65,11 +74,18 @@ venv:
 venv-dev:
 	@$(BOOTSTRAP) requirements.txt requirements-dev.txt
 
-# Without root a missing broker is the tests' to report: a skip here, a failure under CI=true.
+# Without root what is missing is the tests' to report: a skip here, a failure under CI=true.
 broker:
-	@if [ ! -x /usr/lib/rabbitmq/bin/rabbitmq-server ] && [ "$$(id -u)" = 0 ] \
-		&& command -v apt-get >/dev/null; then \
-		echo "  installing rabbitmq-server for the integration tests"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
-			apt-get install -y -qq --no-install-recommends rabbitmq-server >/dev/null; \
-	fi
+	@$(call install,/usr/lib/rabbitmq/bin/rabbitmq-server,rabbitmq-server)
+
+browser:
+	@$(call install,/usr/bin/chromium,chromium)
+
+# install a Debian package unless the file is there
+define install
+if [ ! -x $(1) ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	echo "  installing $(2) for the tests"; \
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+		apt-get install -y -qq --no-install-recommends $(2) >/dev/null; \
+fi
+endef

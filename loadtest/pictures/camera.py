@@ -1,0 +1,72 @@
+"""Looks at pages through a real browser and keeps what it sees."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+#: Nothing that reaches for the network, and root may start it.
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+#: Live parts come every two seconds, charts are drawn once their script is there.
+SETTLE_MILLISECONDS = 3_500
+DESK = (1280, 860)
+PHONE = (390, 844)
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """A picture to take."""
+
+    name: str
+    path: str
+    scheme: str = "light"
+    size: tuple[int, int] = DESK
+    #: Key in the tenant's cookie.
+    key: str = ""
+
+
+class Camera:
+    """Takes pictures into a folder."""
+
+    def __init__(self, browser: Browser, base: str, folder: Path) -> None:
+        self._browser = browser
+        self._base = base
+        self._folder = folder
+
+    def take(self, shot: Shot) -> Path:
+        """The page as a visitor would see it."""
+        width, height = shot.size
+        context = self._browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if shot.scheme == "dark" else "light",
+            device_scale_factor=2 if shot.size == PHONE else 1.5,
+            locale="en-GB",
+        )
+        if shot.key:
+            cookie = {"name": "fairline_tenant", "value": shot.key, "url": self._base}
+            context.add_cookies([cookie])  # type: ignore[list-item]  # a TypedDict of theirs
+        page = context.new_page()
+        page.goto(f"{self._base}{shot.path}")
+        page.wait_for_timeout(SETTLE_MILLISECONDS)
+        target = self._folder / f"{shot.name}.png"
+        page.screenshot(path=target)
+        context.close()
+        return target
+
+
+@contextmanager
+def opened_camera(base: str, folder: Path) -> Iterator[Camera]:
+    """A camera in front of a stack."""
+    executable = shutil.which("chromium") or shutil.which("chromium-browser")
+    if executable is None:
+        raise SystemExit("The pictures need a browser: apt-get install chromium")
+    folder.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+        yield Camera(browser, base, folder)
+        browser.close()

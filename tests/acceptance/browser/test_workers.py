@@ -1,0 +1,66 @@
+"""The page of workers in a browser: one dies, one is drained, and both are replaced."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+from playwright.sync_api import Locator, Page, expect
+
+from app.console.words import short_id
+from tests.acceptance.browser.conftest import Tab
+from tests.acceptance.client import Client
+
+#: A process counts as lost after ten seconds, another one takes some to start.
+PATIENCE_MILLISECONDS = 30_000
+
+
+def row_of(page: Page, pid: int) -> Locator:
+    """The row of a worker, by the process that it is."""
+    return page.locator(f'tr[data-worker$=":{pid}"]')
+
+
+def see(where: Locator, text: str | re.Pattern[str]) -> None:
+    """Until the page shows it."""
+    expect(where).to_contain_text(text, timeout=PATIENCE_MILLISECONDS)
+
+
+def test_a_worker_dies_another_is_drained_and_both_are_replaced(tab: Tab, client: Client) -> None:
+    page = tab.go("/console/workers")
+    pids = client.stack.pids()
+    killed, drained = pids["worker-short-2"], pids["worker-medium-1"]
+    for pid in (killed, drained):
+        see(row_of(page, pid), "alive")
+    # A forked worker is one row, whatever it is made of.
+    see(row_of(page, pids["worker-long-1"]), "processes")
+    tab.check_accessible()
+
+    os.kill(killed, signal.SIGKILL)
+    job_id = client.submit_job("sleep", {"seconds": 6})
+    see(row_of(page, drained), short_id(job_id))
+    questions: list[str] = []
+    page.on("dialog", lambda dialog: (questions.append(dialog.message), dialog.accept()))
+    row_of(page, drained).get_by_role("button", name="Drain").click()
+    see(page.get_by_role("status"), "was asked to drain")
+    assert "ends what it runs" in questions[0]
+    see(row_of(page, drained), re.compile("drain requested|draining"))
+
+    successor = wait_for_another(client, "worker-short-2", killed)
+    see(row_of(page, successor), "alive")
+    see(row_of(page, killed), "lost")
+
+    expect(row_of(page, drained)).to_have_count(0, timeout=PATIENCE_MILLISECONDS)
+    successor = wait_for_another(client, "worker-medium-1", drained)
+    see(row_of(page, successor), "alive")
+    job = client.job(job_id)
+    assert (job.status, job.lease, job.attempt, job.crashes) == ("succeeded", 1, 1, 0)
+    assert job.worker.endswith(f":{drained}"), "what it ran was to end there"
+
+
+def wait_for_another(client: Client, name: str, before: int) -> int:
+    """The process that took the place of another."""
+    client.stack.wait(
+        lambda: client.stack.pids().get(name) not in (None, before), f"another {name}", 30
+    )
+    return client.stack.pid(name)
