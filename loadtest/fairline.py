@@ -21,6 +21,7 @@ from models.pools import POOLS
 from models.session import open_engine
 
 TENANT = "demo"
+TEMPLATE = "fairline_migrated"
 
 
 class Fairline:
@@ -32,7 +33,7 @@ class Fairline:
         """``name`` is its database; ``settings`` are more variables, without their prefix."""
         self.fleet = fleet
         self.port = free_port()
-        fleet.postgres.service.create_database(name)
+        fleet.postgres.service.create_database(name, template=migrated(fleet))
         self.env = {
             "FAIRLINE_DATABASE_URL": fleet.postgres.service.url(name),
             "FAIRLINE_BROKER_URL": fleet.rabbitmq.service.url(),
@@ -43,17 +44,6 @@ class Fairline:
             "FAIRLINE_LOG_LEVEL": "warning",
             **{f"FAIRLINE_{key.upper()}": value for key, value in settings.items()},
         }
-        for once in (
-            command("alembic", "upgrade", "head"),
-            flask("tenants", "ensure", TENANT),
-        ):
-            subprocess.run(
-                once,
-                cwd=PROJECT_ROOT,
-                env={**clean_environment(), **self.env},
-                check=True,
-                capture_output=True,
-            )
 
     @property
     def url(self) -> str:
@@ -117,6 +107,22 @@ class Fairline:
             yield engine
         finally:
             engine.dispose()
+
+
+def migrated(fleet: Fleet) -> str:
+    """A database with the schema and the tenant; made once, as a copy takes far less time."""
+    if TEMPLATE not in fleet.templates:
+        fleet.postgres.service.create_database(TEMPLATE)
+        url = fleet.postgres.service.url(TEMPLATE)
+        subprocess.run(
+            flask("migrate", "--tenant", TENANT),
+            cwd=PROJECT_ROOT,
+            env={**clean_environment(), "FAIRLINE_DATABASE_URL": url},
+            check=True,
+            capture_output=True,
+        )
+        fleet.templates.add(TEMPLATE)
+    return TEMPLATE
 
 
 def free_port() -> int:

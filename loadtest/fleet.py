@@ -42,6 +42,8 @@ class Fleet:
         self.postgres = postgres
         self.rabbitmq = rabbitmq
         self.children: dict[str, Child] = {}
+        #: Databases that are there to be copied.
+        self.templates: set[str] = set()
 
     def start(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> Child:
         """Start a process; its log is in the home."""

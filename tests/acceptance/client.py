@@ -13,6 +13,7 @@ from sqlalchemy import Engine, Row
 
 from app.admission.admit import admit_group
 from app.admission.submission import Entry, Submission
+from app.stack.control import ask
 from loadtest.chaos.api import Answer, Api
 from loadtest.chaos.stack import Stack
 from models.ids import new_id
@@ -24,6 +25,12 @@ _roles = itertools.count(1)
 def new_role() -> str:
     """A leaderboard that no other test writes to."""
     return f"role-{next(_roles)}"
+
+
+def scale(stack: Stack, name: str, count: int) -> None:
+    """So many processes of a kind; as the command does, which takes a second to start."""
+    answer = ask(stack.home, {"command": "scale", "name": name, "count": count})
+    assert "error" not in answer, answer
 
 
 class Client:

@@ -12,7 +12,7 @@ from app.stack.rabbitmq import NOT_INSTALLED, find_server
 from loadtest.chaos.checker import COUNT_LIVE
 from loadtest.chaos.settings import MEDIUM_ONLY
 from loadtest.chaos.stack import Stack, embedded_stack
-from tests.acceptance.client import Client, client_of
+from tests.acceptance.client import Client, client_of, scale
 from tests.acceptance.guide import write_modules
 from tests.fake_s3 import ENVIRONMENT, FakeS3
 
@@ -67,17 +67,28 @@ def platform(platform_stack: Stack) -> Iterator[Client]:
 
 
 @pytest.fixture
+def calm_client(shared_stack: Stack) -> Iterator[Client]:
+    """A client of the shared stack, which has nothing to do, and whatever workers are left."""
+    with client_of(shared_stack) as client:
+        wait_calm(client)
+        yield client
+
+
+@pytest.fixture
 def client(shared_stack: Stack) -> Iterator[Client]:
     """A client of the shared stack, which has its two workers and nothing to do."""
-    shared_stack.command("scale", "worker-medium", "2")
-    shared_stack.command("scale", "scheduler", "1")
+    scale(shared_stack, "worker-medium", 2)
+    scale(shared_stack, "scheduler", 1)
     shared_stack.wait_ready()
     with client_of(shared_stack) as client:
-        shared_stack.wait(
-            lambda: client.rows(COUNT_LIVE)[0][0] == 0, "the jobs of the test before", 30
-        )
+        wait_calm(client)
         shared_stack.wait(lambda: workers_are_settled(client), "two workers and no other", 30)
         yield client
+
+
+def wait_calm(client: Client) -> None:
+    """Wait until nothing is left of the test before."""
+    client.stack.wait(lambda: client.rows(COUNT_LIVE)[0][0] == 0, "the jobs of the test before", 30)
 
 
 def workers_are_settled(client: Client) -> bool:

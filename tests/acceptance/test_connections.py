@@ -15,7 +15,7 @@ from app.stack.programs import command
 from app.stack.services import tail
 from app.stack.spec import PROJECT_ROOT
 from loadtest.chaos.submitter import ClientLog, Submitter
-from tests.acceptance.client import Client, new_role
+from tests.acceptance.client import Client, new_role, scale
 
 MOST_CONNECTIONS = 2
 #: A statement of a group commit takes a moment; a connection held by a job, as long as the job.
@@ -83,7 +83,7 @@ def test_ten_slots_share_two_connections(client: Client, tmp_path: Path) -> None
 
 
 def test_green_worker_takes_far_more_than_ten_messages_a_second(client: Client) -> None:
-    client.stack.command("scale", "worker-medium", "1")
+    scale(client.stack, "worker-medium", 1)
     client.wait_ended(client.submit_sleeps(20, seconds=0))
     began = time.monotonic()
     client.wait_ended(client.submit_sleeps(300, seconds=0))
@@ -92,10 +92,11 @@ def test_green_worker_takes_far_more_than_ten_messages_a_second(client: Client) 
 
 
 @pytest.fixture
-def big_worker(client: Client, tmp_path: Path) -> Iterator[psutil.Process]:
+def big_worker(calm_client: Client, tmp_path: Path) -> Iterator[psutil.Process]:
     """A worker with a hundred slots, started by hand beside the stack and alone in its pool."""
+    client = calm_client
     surroundings = psutil.Process(client.stack.pid("worker-medium-1")).environ()
-    client.stack.command("scale", "worker-medium", "0")
+    scale(client.stack, "worker-medium", 0)
     argv = ("celery", "-A", "app", "worker", "-P", "gevent", "-c", "100", "-Q", "medium")
     log = tmp_path / "big.log"
     with log.open("wb") as output:
@@ -125,7 +126,10 @@ def big_worker(client: Client, tmp_path: Path) -> Iterator[psutil.Process]:
             pytest.fail(f"the big worker did not stop:\n{tail(log, 40)}")
 
 
-def test_hundred_slots_share_two_connections(client: Client, big_worker: psutil.Process) -> None:
+def test_hundred_slots_share_two_connections(
+    calm_client: Client, big_worker: psutil.Process
+) -> None:
+    client = calm_client
     ids = client.submit_sleeps(100, seconds=4.0)
     samples = Samples()
     samples.take_while_all_run(client, ids, slots=100)

@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.chaos.checker import check, wait_until_settled
 from loadtest.chaos.submitter import ClientLog, Submitter
-from tests.acceptance.client import Client, new_role
+from tests.acceptance.client import Client, new_role, scale
 
 #: Rolling restarts, two workers at a time, round and round.
 RESTARTS, WORKERS = 20, 6
@@ -63,7 +63,7 @@ def test_rolling_restarts_under_load_lose_nothing_and_spend_no_try(
     client: Client, tmp_path: Path
 ) -> None:
     role, log = new_role(), ClientLog(tmp_path / "promises.jsonl")
-    client.stack.command("scale", "worker-medium", str(WORKERS))
+    scale(client.stack, "worker-medium", WORKERS)
     sleeps: list[str] = []
     with Submitter(client.stack.port, log, role=role, per_second=15).running():
         for step in range(RESTARTS // 2):

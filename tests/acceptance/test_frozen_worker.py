@@ -8,7 +8,7 @@ import time
 
 from tests.acceptance.client import Client
 
-#: How long the settled row is watched for a change.
+#: How long the settled row is watched for a change: more than another lease.
 WATCH_SECONDS = 10.0
 
 
@@ -43,11 +43,11 @@ def test_thawed_worker_is_refused_and_goes_on_working(client: Client) -> None:
         15,
     )
     assert "is refused" in client.stack.log(name)
-    time.sleep(max(0.0, thawed_at + WATCH_SECONDS - time.monotonic()))
-    assert client.job(job_id) == settled, "the row of a settled job never changes"
 
     def works_again() -> bool:
         ids = client.submit_sleeps(20, seconds=0.2)
         return first.worker in {row.worker for row in client.wait_ended(ids)}
 
     client.stack.wait(works_again, f"the thawed {name} to run new jobs", 30)
+    time.sleep(max(0.0, thawed_at + WATCH_SECONDS - time.monotonic()))
+    assert client.job(job_id) == settled, "the row of a settled job never changes"

@@ -14,7 +14,7 @@ import pytest
 
 from loadtest.chaos.checker import check, wait_until_settled
 from loadtest.chaos.submitter import ClientLog, Promise, Submitter
-from tests.acceptance.client import Client, new_role
+from tests.acceptance.client import Client, new_role, scale
 
 #: Longer than the leader's lease: a scheduler that waited for the broker would lose it.
 BROKER_FROZEN_SECONDS = 8.0
@@ -105,12 +105,12 @@ def test_submissions_and_running_jobs_do_not_mind_that_the_broker_is_dead(
 
 
 def test_jobs_wait_for_a_scheduler_that_is_absent(client: Client) -> None:
-    client.stack.command("scale", "scheduler", "0")
+    scale(client.stack, "scheduler", 0)
     client.stack.wait(lambda: not readiness(client)["scheduler"], "it to be missed", 15)
     ids = client.submit(20, role=new_role())
     sleeps = client.submit_sleeps(20, seconds=0.1)
     assert client.count(sleeps, "queued") == 20, "only a scheduler moves the line"
-    client.stack.command("scale", "scheduler", "1")
+    scale(client.stack, "scheduler", 1)
     client.wait_scored(ids)
     client.wait_ended(sleeps)
 

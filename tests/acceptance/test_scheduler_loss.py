@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 
-from tests.acceptance.client import Client
+from tests.acceptance.client import Client, scale
 
 #: The promise of a hot standby.
 TAKEOVER_SECONDS = 10.0
@@ -22,7 +22,7 @@ def leader(client: Client) -> tuple[int, int]:
 
 def with_standby(client: Client) -> tuple[int, int]:
     """Wait until a second scheduler stands by; process and epoch of the first."""
-    client.stack.command("scale", "scheduler", "2")
+    scale(client.stack, "scheduler", 2)
     client.stack.wait(
         lambda: (
             client.rows(
@@ -88,7 +88,7 @@ def test_line_moves_without_a_scheduler_and_everybody_is_told(client: Client) ->
     client.wait_scored(client.submit(1))
     more = client.submit_sleeps(100, seconds=0.1)
     client.stack.wait(lambda: client.count(more, "queued") < 100, "dispatch", 5)
-    client.stack.command("scale", "scheduler", "1")
+    scale(client.stack, "scheduler", 1)
     client.stack.wait(lambda: readiness() == (200, "ready"), "the scheduler", 15)
     assert_dispatched_once(client, more)
     assert "fairline_express_degraded 0" in client.metrics()

@@ -164,8 +164,8 @@ def test_second_start_is_quick_and_down_leaves_no_process(stack: Stack) -> None:
         pytest.skip("the same, and quicker, without a broker to start")
     before = Path(stack.home.path / "stack-id").read_text()
     seconds, foreign = timed_up(stack)
-    if seconds > SECOND_UP_SECONDS and foreign > FOREIGN_SHARE:
-        stack.down()
+    if seconds * (1 - foreign) > SECOND_UP_SECONDS and foreign > FOREIGN_SHARE:
+        stack.down()  # even without what the others took: once more, perhaps they are done
         seconds, foreign = timed_up(stack)
     assert seconds < SECOND_UP_SECONDS or foreign > FOREIGN_SHARE, f"{foreign:.0%} by others"
     with client_of(stack) as user:

@@ -46,9 +46,17 @@ def test_every_way_to_fail_does_what_the_guide_says(platform: Client) -> None:
         "closed": {"status": "succeeded", "result": {"found": True}, "attempt": 1},
         "garbage": {"status": "scheduled", "error": {"class": "APP_ERROR"}, "attempt": 1},
     }
-    for answer, shown in ended.items():
-        job_id = platform.submit_job("fetch", {"answer": answer})
-        platform.stack.wait(lambda j=job_id, s=shown: fits(platform.show(j), s), answer, 20)
+    waiting = {
+        platform.submit_job("fetch", {"answer": answer}): shown for answer, shown in ended.items()
+    }
+
+    def all_fit() -> bool:
+        for job_id, shown in list(waiting.items()):
+            if fits(platform.show(job_id), shown):
+                del waiting[job_id]
+        return not waiting
+
+    platform.stack.wait(all_fit, "each to end as it says", 20)
 
 
 def until_it_fits(command: str, job_id: str, wanted: Any) -> dict[str, Any]:
