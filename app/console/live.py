@@ -31,6 +31,10 @@ MOST_VIEWERS = 500
 #: Of them, those of one tenant: none may take the places of all others.
 MOST_OF_TENANT = 20
 KEEP_ALIVE_SECONDS = 15.0
+#: A scene rests so many times as long as a look took, so that ten of them cost two percent of a
+#: core at most, whatever is in the tables; but no longer than this.
+REST_FACTOR = 500.0
+LONGEST_REST_SECONDS = 20.0
 #: Browsers come back after so long.
 OPENING = b"retry: 2000\n\n"
 KEEP_ALIVE = b": \n\n"
@@ -154,13 +158,16 @@ class Stage:
     def _play(self, key: tuple[str, int], scene: Scene) -> None:
         """Look until nobody watches any more."""
         rest = threading.Event()
+        took, took_before = 0.0, 0.0
         with self._app.app_context():
             while True:
-                rest.wait(scene.page.every_seconds)
+                # The shorter of two: one that was kept waiting says nothing about its cost.
+                rest.wait(rest_seconds(scene.page.every_seconds, min(took, took_before)))
                 with self._changing:
                     if not scene.viewers:
                         del self._scenes[key]
                         return
+                began = time.monotonic()
                 try:
                     scene.tell(render_parts(scene.page, scene.asked))
                 except StateStoreError:
@@ -170,6 +177,12 @@ class Stage:
                 except Exception:
                     logger.exception("the page %s cannot be rendered", scene.asked.url)
                     scene.tell(scene.parts, AWAY)
+                took, took_before = time.monotonic() - began, took
+
+
+def rest_seconds(every_seconds: float, look_seconds: float) -> float:
+    """How long to wait until the next look."""
+    return max(every_seconds, min(look_seconds * REST_FACTOR, LONGEST_REST_SECONDS))
 
 
 def event(name: str, document: object) -> bytes:

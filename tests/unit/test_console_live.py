@@ -12,7 +12,7 @@ import pytest
 from flask import Flask
 from jinja2 import DictLoader
 
-from app.console.live import KEEP_ALIVE, OPENING, Stage
+from app.console.live import KEEP_ALIVE, OPENING, Stage, rest_seconds
 from app.console.page import Asked, LivePage
 from app.errors import NotFound, TooManyStreams
 from models.errors import StateStoreUnavailable
@@ -210,3 +210,10 @@ def test_a_page_that_never_changes_is_kept_alive_so_that_who_left_is_noticed(
     stream = watch(stage, page)
     assert parsed(next(stream))[0] == "parts"
     assert [next(stream), next(stream)] == [KEEP_ALIVE] * 2, "looked at five times each"
+
+
+def test_a_costly_page_is_looked_at_less_often_and_never_forgotten() -> None:
+    assert rest_seconds(2.0, 0.001) == 2.0
+    assert rest_seconds(2.0, 0.012) == 6.0
+    assert rest_seconds(2.0, 10.0) == 20.0
+    assert rest_seconds(30.0, 10.0) == 30.0

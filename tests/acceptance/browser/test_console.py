@@ -11,7 +11,7 @@ from tests.acceptance.client import Client, new_role
 
 PAGES = (*(path for path, _, _ in NAVIGATION), "/tenant", "/console/sign-in", "/console/nothing")
 PHONE = {"width": 390, "height": 844}
-TOO_WIDE = "document.documentElement.scrollWidth > document.documentElement.clientWidth + 1"
+FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth + 1"
 HOSTILE = "<script>document.title = 'taken'</script><img src=x onerror=\"document.title='taken'\">"
 
 
@@ -33,7 +33,11 @@ def test_every_page_is_accessible_and_fits_in_light_in_the_dark_and_on_a_phone(t
         tab.check_contrast()
         page.emulate_media(color_scheme="light")
         page.set_viewport_size(PHONE)  # type: ignore[arg-type]  # a TypedDict of theirs
-        assert not page.evaluate(TOO_WIDE), f"{path} is wider than a phone"
+        for _ in range(60):  # charts find their new size in a moment
+            if page.evaluate(FITS):
+                break
+            page.wait_for_timeout(50)
+        assert page.evaluate(FITS), f"{path} is wider than a phone"
         page.set_viewport_size({"width": 1280, "height": 900})
 
 
@@ -78,7 +82,7 @@ def test_what_strangers_wrote_is_shown_as_text(tab: Tab, client: Client) -> None
     ):
         page = tab.go(path)
         page.wait_for_load_state("load")
-        assert "taken" not in page.title(), path
+        assert page.title() != "taken", path
         assert page.locator("main img, main script:not([type='application/json'])").count() == 0
     expect(
         tab.go(f"/console/leaderboard/{candidate}").get_by_role("heading", level=1)
