@@ -10,12 +10,14 @@ from rich.console import Console
 from rich.progress import Progress
 
 from app.stack.spec import PROJECT_ROOT
-from loadtest.chaos.stack import Stack, embedded_stack
-from loadtest.pictures.camera import PHONE, Shot, opened_camera
+from loadtest.chaos.stack import embedded_stack
+from loadtest.pictures.camera import PHONE, TALL, Shot, opened_camera
 from loadtest.pictures.traffic import ROLES, Traffic
 
 #: How long the stack works before the first picture: its charts need something to tell.
 WORK_SECONDS = 240
+#: … and how long after the flood, so that shares are what the weights say.
+FLOOD_SECONDS = 30
 
 
 def main() -> None:
@@ -26,27 +28,29 @@ def main() -> None:
     console = Console(highlight=False)
     console.print("Starting a stack …")
     with (
-        embedded_stack(WORKERS_MEDIUM="2", FAIRLINE_LAB_RESULTS=str(lab_results())) as stack,
+        embedded_stack(WORKERS_MEDIUM="2") as stack,
         stack.engine() as engine,
     ):
         traffic = Traffic(stack.port, engine)
         traffic.start()
+        job = traffic.retried()
         try:
-            work(given.seconds, console)
-            take(stack, traffic, given.into, console)
+            with opened_camera(f"http://127.0.0.1:{stack.port}", given.into) as camera:
+                work("The stack is at work", given.seconds, console)
+                for shot in calm_shots(traffic, job):
+                    console.print(f"  {camera.take(shot)}")
+                traffic.flood()
+                work("… and has more than it can do", FLOOD_SECONDS, console)
+                for shot in flooded_shots():
+                    console.print(f"  {camera.take(shot)}")
         finally:
             traffic.stop()
 
 
-def lab_results() -> Path:
-    """The load lab's reports, if there are any."""
-    return PROJECT_ROOT / "loadtest/results"
-
-
-def work(seconds: float, console: Console) -> None:
+def work(title: str, seconds: float, console: Console) -> None:
     """Let the stack work, and say how long that takes."""
     with Progress(console=console) as progress:
-        bar = progress.add_task("The stack is at work", total=seconds)
+        bar = progress.add_task(title, total=seconds)
         began = time.monotonic()
         while (passed := time.monotonic() - began) < seconds:
             progress.update(bar, completed=passed)
@@ -54,28 +58,27 @@ def work(seconds: float, console: Console) -> None:
         progress.update(bar, completed=seconds)
 
 
-def take(stack: Stack, traffic: Traffic, folder: Path, console: Console) -> None:
-    """All pictures."""
-    base = f"http://127.0.0.1:{stack.port}"
+def calm_shots(traffic: Traffic, job: str) -> tuple[Shot, ...]:
+    """A stack that has enough slots for what comes."""
     application = traffic.apply("Ada Lovelace", ROLES[0])
-    job = traffic.call(
-        "northwind", "/jobs", {"type": "count", "payload": {"to": 120, "seconds_each": 0.5}}
-    )["id"]
-    shots = (
-        Shot("console-overview", "/"),
-        Shot("console-overview-dark", "/", "dark"),
-        Shot("console-tenants", "/console/tenants"),
+    return (
+        Shot("console-overview", "/", size=TALL),
+        Shot("console-overview-dark", "/", "dark", size=TALL),
         Shot("console-jobs", "/console/jobs"),
         Shot("console-job", f"/console/jobs/{job}"),
         Shot("console-leaderboard", f"/console/leaderboard?tenant=demo&role={ROLES[0]}"),
         Shot("console-candidate", f"/console/leaderboard/{application}"),
-        Shot("console-workers", "/console/workers", "dark"),
         Shot("console-phone", "/", size=PHONE),
         Shot("tenant-page", "/tenant", key=traffic.keys["birchwood"]),
     )
-    with opened_camera(base, folder) as camera:
-        for shot in shots:
-            console.print(f"  {camera.take(shot)}")
+
+
+def flooded_shots() -> tuple[Shot, ...]:
+    """One that has not."""
+    return (
+        Shot("console-tenants", "/console/tenants?pool=medium"),
+        Shot("console-workers", "/console/workers", "dark"),
+    )
 
 
 if __name__ == "__main__":

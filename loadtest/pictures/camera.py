@@ -15,6 +15,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 #: Live parts come every two seconds, charts are drawn once their script is there.
 SETTLE_MILLISECONDS = 3_500
 DESK = (1280, 860)
+TALL = (1280, 1240)
 PHONE = (390, 844)
 
 

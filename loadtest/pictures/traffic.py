@@ -18,10 +18,15 @@ from app.tenants.terms import Change
 
 #: Name and terms of the tenants besides ``demo``.
 TENANTS = (
-    ("northwind", Change({"tier": "enterprise"})),
-    ("birchwood", Change({"tier": "pro"}, {"medium": {"in_flight": 6}})),
+    ("northwind", Change({"tier": "enterprise", "weight": 40.0})),
+    ("birchwood", Change({"tier": "pro", "weight": 20.0}, {"medium": {"in_flight": 12}})),
     ("cedar-labs", Change({"tier": "standard", "submit_per_second": 4.0, "submit_burst": 8.0})),
     ("driftwood", Change({"tier": "free"})),
+)
+SCHEDULES = (
+    ("nightly import", "15 2 * * *"),
+    ("weekly report", "0 7 * * 1"),
+    ("hourly digest", "0 * * * *"),
 )
 ROLES = ("platform engineer", "data engineer", "site reliability engineer")
 PEOPLE = (
@@ -60,28 +65,37 @@ class Traffic:
         self._threads = [
             threading.Thread(target=self._often, args=(seconds, act), daemon=True)
             for seconds, act in (
-                (0.35, self._apply),
+                (0.50, self._apply),
                 (0.06, lambda: self._job("northwind", "echo", {"n": self._chance.random()})),
-                (0.30, lambda: self._job("northwind", "sleep", {"seconds": 2.2})),
-                (0.28, lambda: self._job("birchwood", "sleep", {"seconds": 1.6})),
-                (0.22, lambda: self._job("cedar-labs", "sleep", {"seconds": 1.2})),
-                (0.80, lambda: self._job("driftwood", "sleep", {"seconds": 1.0})),
-                (6.0, lambda: self._job("birchwood", "fail", {"class": "PERMANENT"})),
-                (9.0, lambda: self._job("cedar-labs", "fail", {"class": "POISON"})),
-                (8.0, lambda: self._job("northwind", "count", {"to": 40, "seconds_each": 0.5})),
+                (0.50, lambda: self._job("northwind", "sleep", {"seconds": 2.2})),
+                (0.50, lambda: self._job("birchwood", "sleep", {"seconds": 1.6})),
+                (0.50, lambda: self._job("cedar-labs", "sleep", {"seconds": 1.2})),
+                (1.20, lambda: self._job("driftwood", "sleep", {"seconds": 0.8})),
+                (2.00, lambda: self._job("birchwood", "fail", {"times": 0})),
+                (40.0, lambda: self._job("birchwood", "fail", {"class": "PERMANENT"})),
+                (55.0, lambda: self._job("cedar-labs", "fail", {"class": "POISON"})),
+                (14.0, lambda: self._job("northwind", "count", {"to": 40, "seconds_each": 0.4})),
             )
         ]
 
     def start(self) -> None:
-        """Begin, with a burst that leaves a line."""
-        for number, name in enumerate(("nightly import", "weekly report", "hourly digest")):
-            cron = ("15 2 * * *", "0 7 * * 1", "0 * * * *")[number]
+        """Begin."""
+        for name, cron in SCHEDULES:
             body = {"name": name, "cron": cron, "type": "echo", "timezone": "Europe/Berlin"}
             self.call("northwind", "/schedules", body)
-        jobs = [{"type": "sleep", "payload": {"seconds": 1.5}} for _ in range(120)]
-        self.call("birchwood", "/jobs/batch", {"jobs": jobs})
         for thread in self._threads:
             thread.start()
+
+    def flood(self) -> None:
+        """More than the slots can do, from everybody: now the weights decide."""
+        jobs = [{"type": "sleep", "payload": {"seconds": 1.5}} for _ in range(400)]
+        for name in self.keys:
+            self.call(name, "/jobs/batch", {"jobs": jobs})
+
+    def retried(self) -> str:
+        """A job that needs three tries; its id."""
+        body = {"type": "fail", "payload": {"class": "APP_ERROR", "times": 2}}
+        return str(self.call("birchwood", "/jobs", body)["id"])
 
     def stop(self) -> None:
         """Submit no more."""
