@@ -17,6 +17,7 @@ from app.admission.depth import read_waiting
 from app.admission.refusals import read_refusals
 from app.api import house_answers
 from app.api.access import Access, open_to
+from app.api.identity import CALLER
 from app.api.openapi.declared import Answer, described
 from app.api.reply import Reply
 from app.api.services import services
@@ -39,11 +40,16 @@ BY_ACCEPT = {"Vary": "Accept"}
 @open_to(Access.TENANT_PAGE)
 @described(
     "Your terms, and how you do by them",
-    Answer(200, "Name, tier and limits; what waits and what was refused.", house_answers.Tenant),
+    Answer(
+        200,
+        "Name, tier and limits; what waits and what was refused. Browsers get a page.",
+        house_answers.Tenant,
+    ),
 )
 def get_tenant() -> Response:
     if asks_for_page(request.environ):
         return Response(show_beside(), headers=BY_ACCEPT, content_type="text/html; charset=utf-8")
+    request.environ.pop(CALLER, None)  # a cookie opens the page, not the document
     tenant = services().tenants.current(request.environ)
     with read_state() as taken:
         document = terms_document(tenant) | standing_document(taken, tenant)

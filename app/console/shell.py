@@ -163,7 +163,9 @@ def post_sign_in() -> AnyResponse:
     else:
         cookie, target = TENANT_COOKIE, target if target.startswith("/tenant") else "/tenant"
     response = redirect(target, HTTPStatus.SEE_OTHER)
-    response.set_cookie(cookie, key, httponly=True, samesite="Lax", secure=request.is_secure)
+    # A proxy may have taken the encryption off; the browser knows what it sees.
+    secure = request.is_secure or request.headers.get("Origin", "").startswith("https://")
+    response.set_cookie(cookie, key, httponly=True, samesite="Lax", secure=secure)
     return response
 
 

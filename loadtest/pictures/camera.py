@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 #: Nothing that reaches for the network, and root may start it.
@@ -57,6 +58,9 @@ class Camera:
         target = self._folder / f"{shot.name}.png"
         page.screenshot(path=target)
         context.close()
+        # A page has few colours; a README should not weigh more than what it tells of.
+        with Image.open(target) as taken:
+            taken.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(target, optimize=True)
         return target
 
 

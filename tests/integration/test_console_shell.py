@@ -67,6 +67,23 @@ def test_a_script_without_a_key_gets_a_problem_document(door: ApiServer) -> None
     assert answer.headers["content-type"] == "application/problem+json"
 
 
+def test_the_key_goes_over_encrypted_connections_only_if_it_came_over_one(
+    door: ApiServer, api_house: House
+) -> None:
+    key = issue_key(api_house.engine, None, "secure").key
+    assert "Secure" not in sign_in(door, key).headers["set-cookie"]
+    # Behind a proxy that takes the encryption off.
+    assert "Secure" in sign_in(door, key, Origin="https://fair.example").headers["set-cookie"]
+
+
+def test_a_cookie_opens_pages_and_not_the_api(door: ApiServer, api_house: House) -> None:
+    create_tenant(api_house.engine, "pages-only")
+    cookie = cookie_of(sign_in(door, issue_key(api_house.engine, "pages-only").key))
+    assert door.get("/tenant", {**HTML, **cookie}).status == 200
+    for path in ("/tenant", "/tenant/usage", "/jobs"):
+        assert door.get(path, {"Accept": "application/json", **cookie}).status == 401, path
+
+
 def test_a_wrong_key_is_refused_in_words(door: ApiServer) -> None:
     answer = sign_in(door, "fair_aaaaaaaa_" + "b" * 32)
     assert answer.status == 401
