@@ -25,10 +25,16 @@ function plotly() {
 }
 
 function colours() {
-  const style = getComputedStyle(document.documentElement);
-  const named = (name) => style.getPropertyValue(name).trim();
-  return { text: named("--quiet"), line: named("--line"), surface: named("--surface"), strong: named("--text"),
+  // A variable holds both themes; what is in force an element has to tell.
+  const probe = document.body.appendChild(document.createElement("span"));
+  const named = (name) => {
+    probe.style.color = `var(${name})`;
+    return getComputedStyle(probe).color;
+  };
+  const found = { text: named("--quiet"), line: named("--line"), surface: named("--surface"), strong: named("--text"),
     series: [1, 2, 3, 4, 5, 6].map((number) => named(`--chart-${number}`)) };
+  probe.remove();
+  return found;
 }
 
 function trace(kind, series, place, theme, shared) {
@@ -37,7 +43,7 @@ function trace(kind, series, place, theme, shared) {
   const common = { name: series.name, x, y: series.y, text: series.text };
   if (kind === "lines") {
     return { ...common, type: "scatter", mode: "lines", connectgaps: false, fill: series.fill ? "tozeroy" : "none",
-      fillcolor: `${colour}22`, line: { color: colour, width: 2, shape: "linear", dash: series.dash ? "dot" : "solid" } };
+      fillcolor: colour.replace("rgb(", "rgba(").replace(")", ", 0.13)"), line: { color: colour, width: 2, shape: "linear", dash: series.dash ? "dot" : "solid" } };
   }
   const sideways = kind === "bars";
   return { ...common, type: "bar", orientation: sideways ? "h" : "v", marker: { color: colour },

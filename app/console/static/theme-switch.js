@@ -1,5 +1,6 @@
-// The button that switches between light and dark.
+// The button that switches between light and dark; ``afterwards`` draws what does not follow by itself.
 export function offerThemes(afterwards) {
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => afterwards());
   const button = document.querySelector("[data-theme-switch]");
   if (!button) return;
   button.hidden = false;
