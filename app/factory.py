@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Collection
+from functools import partial
 
 from flask import Flask
 from sqlalchemy import Engine
@@ -114,7 +116,6 @@ def build_app(settings: Settings) -> FrontDoor:
         events=Watch(engine, settings.admission_seconds),
     )
     house: Services = app.extensions["fairline"]
-    house.tenants.directory.on_revoked = house.events.end_of_keys
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
     furnish(app, settings)
@@ -122,8 +123,15 @@ def build_app(settings: Settings) -> FrontDoor:
     publish(app, anonymous=bool(settings.anonymous_tenant))
     register_problems(app)
     settle_in(app)
+    house.tenants.directory.on_revoked = partial(end_of_keys, app)
     register_commands(app, settings)
     return app
+
+
+def end_of_keys(app: FrontDoor, keys: Collection[str]) -> None:
+    """Whoever listens or looks by a key that was revoked does so no longer."""
+    app.extensions["fairline"].events.end_of_keys(keys)
+    app.extensions["fairline_stage"].check_rights()
 
 
 def build_gate(engine: Engine, settings: Settings) -> Gate:

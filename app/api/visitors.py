@@ -12,7 +12,9 @@ elsewhere by a link, but not be fetched or put into a page of another site.
 
 Where the console is open, whoever calls from this machine, and by a name that is this machine's,
 is an operator: a page of somebody else's that had its own name point here is not. Nor is who
-comes through a proxy on this machine, which would make everybody a local caller.
+comes through a proxy on this machine that says so, which would make everybody a local caller; one
+that adds no header and passes on a loopback ``Host`` cannot be told, so the console must not be
+open behind it.
 
 Not guarded: cookies know no ports, so whatever else this machine serves over HTTP by the same
 name is sent the key too.

@@ -49,7 +49,7 @@ class Asset:
 @open_to(Access.PUBLIC)
 def get_asset(digest: str, name: str) -> Response:
     """A file, if it is still the one that the page meant."""
-    asset = find_asset(name)
+    asset = all_assets().get(name)
     if asset is None or asset.digest != digest:
         raise NotFound
     headers = {
@@ -66,28 +66,28 @@ def get_asset(digest: str, name: str) -> Response:
 
 def asset_url(name: str) -> str:
     """Where a page finds a file."""
-    asset = find_asset(name)
-    if asset is None:
+    if name not in all_assets():
         raise LookupError(f"there is no asset {name!r}")
-    return f"/console/assets/{asset.digest}/{name}"
+    return f"/console/assets/{all_assets()[name].digest}/{name}"
 
 
 @cache
-def find_asset(name: str) -> Asset | None:
-    """The file of that name."""
-    path = packaged_file(*PACKAGED[name]) if name in PACKAGED else own_file(name)
-    if path is None:
-        return None
-    digest = digest_of([path]) if name in PACKAGED else own_digest()
+def all_assets() -> dict[str, Asset]:
+    """Every file that there is, by name: what strangers ask for is looked up here and nowhere."""
+    own = {str(path.relative_to(OWN)): path for path in sorted(OWN.rglob("*")) if path.is_file()}
+    packaged = {name: packaged_file(*place) for name, place in PACKAGED.items()}
+    # One digest for all files of ours: they name each other, and must be of one age.
+    digest = digest_of(own.values())
+    return {name: asset_of(path, digest) for name, path in own.items()} | {
+        name: asset_of(path, digest_of([path])) for name, path in packaged.items()
+    }
+
+
+def asset_of(path: Path, digest: str) -> Asset:
+    """A file as it is sent."""
     guessed = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     text = guessed.startswith("text/") or guessed == "image/svg+xml"
     return Asset(path, digest, f"{guessed}; charset=utf-8" if text else guessed)
-
-
-@cache
-def own_digest() -> str:
-    """One for all files of ours: they name each other, and must be of one age."""
-    return digest_of(sorted(path for path in OWN.rglob("*") if path.is_file()))
 
 
 def digest_of(files: Iterable[Path]) -> str:
@@ -96,12 +96,6 @@ def digest_of(files: Iterable[Path]) -> str:
     for path in files:
         mark.update(path.name.encode() + b"\0" + path.read_bytes())
     return mark.hexdigest()
-
-
-def own_file(name: str) -> Path | None:
-    """A file of ours; nothing above the folder is."""
-    path = (OWN / name).resolve()
-    return path if path.is_relative_to(OWN.resolve()) and path.is_file() else None
 
 
 def packaged_file(package: str, inside: str) -> Path:
@@ -115,8 +109,6 @@ def packaged_file(package: str, inside: str) -> Path:
 @cache
 def compressed(name: str) -> bytes:
     """A file as it is sent. In a thread of its own: the largest takes a tenth of a second."""
-    asset = find_asset(name)
-    assert asset is not None
-    body = asset.path.read_bytes()
+    body = all_assets()[name].path.read_bytes()
     packed: bytes = gevent.get_hub().threadpool.apply(gzip.compress, (body, 6))
     return packed

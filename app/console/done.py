@@ -6,7 +6,7 @@ Apart from the shell, which knows all pages: the pages need this.
 from __future__ import annotations
 
 from http import HTTPStatus
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from flask import redirect
 from werkzeug.wrappers import Response
@@ -26,6 +26,5 @@ def done(back_to: str, notice: str) -> Response:
 
 def local(target: str, otherwise: str = "/") -> str:
     """A path of this site, whatever was asked for."""
-    parts = urlsplit(target)
     safe = target.startswith("/") and not target.startswith(("//", "/\\"))
-    return target if safe and not parts.netloc and target.isprintable() else otherwise
+    return target if safe and target.isprintable() else otherwise

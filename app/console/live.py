@@ -12,6 +12,8 @@ ends when the visitor's right does, at the next look.
 from __future__ import annotations
 
 import logging
+import select
+import socket
 import threading
 import time
 from collections import Counter
@@ -97,6 +99,10 @@ class Stage:
     def close(self) -> None:
         """End all streams: the process stops."""
         self._closed = True
+        self.check_rights()
+
+    def check_rights(self) -> None:
+        """Have every viewer ask anew whether it may go on: keys were revoked."""
         for scene in list(self._scenes.values()):
             scene.tell(scene.parts, scene.trouble)
 
@@ -183,6 +189,17 @@ class Stage:
 def rest_seconds(every_seconds: float, look_seconds: float) -> float:
     """How long to wait until the next look."""
     return max(every_seconds, min(look_seconds * REST_FACTOR, LONGEST_REST_SECONDS))
+
+
+def has_left(wire: socket.socket | None) -> bool:
+    """Whether a viewer has closed its connection; nothing else tells before the next write."""
+    if wire is None:
+        return False
+    try:
+        readable, _, _ = select.select([wire], [], [], 0)
+        return bool(readable) and wire.recv(1, socket.MSG_PEEK) == b""
+    except (OSError, ValueError):  # closed by us
+        return True
 
 
 def event(name: str, document: object) -> bytes:

@@ -26,7 +26,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
 from app.api.access import Access, access_of, open_to
-from app.api.body import read_body
+from app.api.body import read_body, shortened
 from app.api.events import event_stream
 from app.api.problems import problem_of
 from app.api.services import services
@@ -40,11 +40,11 @@ from app.api.visitors import (
 from app.config import Settings
 from app.console.assets import asset_url, assets
 from app.console.done import NOTICE_COOKIE, local
-from app.console.live import Stage
+from app.console.live import Stage, has_left
 from app.console.page import PAGES, Asked, LivePage, add_page
 from app.console.rooms import BLUEPRINTS, LIVE_PAGES, NAVIGATION
 from app.console.words import WORDS
-from app.errors import Forbidden, NotFound, Unauthenticated
+from app.errors import FieldError, Forbidden, NotFound, Unauthenticated, ValidationFailed
 from app.events.stream import prepare
 from models.errors import StateStoreError
 
@@ -100,6 +100,7 @@ def settle_in(app: Flask) -> None:
     Errors of the console's addresses are pages; all others stay what they are.
     """
     app.before_request(take_form)
+    app.before_request(refuse_nul)
     app.register_error_handler(Exception, answer_error)
 
 
@@ -109,6 +110,20 @@ def take_form() -> None:
         body = read_body(request.environ, services().body_limits)
         request.environ["wsgi.input"] = BytesIO(body)
         request.environ["CONTENT_LENGTH"] = str(len(body))
+
+
+def refuse_nul() -> None:
+    """No text of PostgreSQL's holds a NUL character. Forms answer for their own fields."""
+    if is_of_console():
+        refuse_nul_in(request.args)
+
+
+def refuse_nul_in(given: MultiDict[str, str]) -> None:
+    """The first field that holds one is named."""
+    for name, value in given.items(multi=True):
+        if "\0" in name or "\0" in value:
+            field = shortened(name.replace("\0", ""))
+            raise ValidationFailed(errors=(FieldError(field, "must not contain NUL characters"),))
 
 
 def surroundings() -> dict[str, Any]:
@@ -207,7 +222,11 @@ def follow(access: Access, recognise: Any) -> Response:
     page, asked = find_page(request.args.get("page", "/"), access)
     stage: Stage = current_app.extensions["fairline_stage"]
 
+    wire = request.environ.get("gunicorn.socket")
+
     def allowed() -> bool:
+        if has_left(wire):
+            return False
         try:
             recognise()
         except (Unauthenticated, Forbidden):
@@ -218,7 +237,7 @@ def follow(access: Access, recognise: Any) -> Response:
 
     if request.method == "HEAD":  # a viewer who never looks would never leave
         return event_stream(iter(()))
-    prepare(request.environ.get("gunicorn.socket"))
+    prepare(wire)
     return event_stream(stage.watch(page, asked, allowed))
 
 
@@ -237,6 +256,7 @@ def find_page(url: str, access: Access) -> tuple[LivePage, Asked]:
         tenant = services().visitors.tenant(request.environ)
         return page, Asked(parts.path, values, MultiDict(), tenant)
     args = MultiDict(parse_qsl(parts.query, keep_blank_values=True))
+    refuse_nul_in(args)
     return page, Asked(url, values, args)
 
 

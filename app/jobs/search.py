@@ -21,6 +21,7 @@ from models.arrays import plain_array
 
 #: A state with more jobs is walked along the ids: then one does not have to walk far.
 FEW = 20_000
+FEW_TEXTS = 2_000
 #: Rows of the first step of a walk, and of its longest.
 FIRST_STEP = 1_000
 LONGEST_STEP = 16_000
@@ -204,7 +205,9 @@ def few_sources(taken: Connection, wanted: Wanted) -> list[str]:
     counts = dict(zip(SOURCES, map(int, counted), strict=True))
     if "dead" in names and counts["dead"] > FEW:
         counts["dead"] = taken.exec_driver_sql(COUNT_DEAD, {"most": FEW + 1}).scalar_one()
-    few = sum(counts[name] for name in SOURCES if name in names) <= FEW
+    # A text is looked for in every message, however long: that takes the walk with its deadline.
+    most = FEW if wanted.text is None else FEW_TEXTS
+    few = sum(counts[name] for name in SOURCES if name in names) <= most
     return [name for name in SOURCES if name in names] if few else []
 
 

@@ -89,6 +89,8 @@ REMOVE = f"""
         WHERE at < now() - CASE step
             WHEN {FINE_STEP} THEN interval '{FINE_KEPT_SECONDS} seconds'
             ELSE interval '{COARSE_KEPT_SECONDS} seconds' END
+           -- by a clock that ran ahead
+           OR at > now() + interval '1 minute'
         LIMIT {REMOVED_AT_ONCE}))
       AND {STILL_LEADER}
 """

@@ -2,7 +2,7 @@
 their record.
 
 One transaction, without a rewrite of any table: jobs go on meanwhile, but for a moment in which
-the dead letters are indexed anew and writers wait.
+the dead letters are indexed anew. Writers wait then, and readers for the blink at its end.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
+    # Behind a long statement it gives up rather than keep everybody waiting behind itself.
+    op.execute("SET LOCAL lock_timeout = '10s'")
     add_drains()
     create_samples()
-    widen_dead_letters()
     add_records()
+    widen_dead_letters()  # last: from its end on readers wait too, until the commit
 
 
 def add_drains() -> None:
@@ -53,10 +55,11 @@ def create_samples() -> None:
 
 def widen_dead_letters() -> None:
     """Dead letters are counted by pool, type and class without a look at their rows."""
-    op.execute("DROP INDEX jobs_dead")
     op.execute("""
-        CREATE INDEX jobs_dead ON jobs (tenant_id, id) INCLUDE (pool, type, error_class)
+        CREATE INDEX jobs_dead_wide ON jobs (tenant_id, id) INCLUDE (pool, type, error_class)
         WHERE status = 'dead'""")
+    op.execute("DROP INDEX jobs_dead")
+    op.execute("ALTER INDEX jobs_dead_wide RENAME TO jobs_dead")
 
 
 def add_records() -> None:

@@ -20,6 +20,8 @@ from models.config import DatabaseSettings
 from models.ids import new_id
 from models.session import open_engine
 from tests.integration.api_server import ApiServer, serving
+from tests.integration.browsing import Browser, console_of
+from tests.integration.emptied import emptied
 from tests.integration.house import House
 
 ROOT = Path(__file__).parents[2]
@@ -97,3 +99,23 @@ def api(api_house: House, services_home: Path) -> Iterator[ApiServer]:
     url = api_house.engine.url.render_as_string(hide_password=False)
     with serving(url, services_home / "logs", body_seconds=1.5) as server:
         yield server
+
+
+@pytest.fixture
+def house(api_house: House) -> House:
+    """The shared database with nothing in it but tenants."""
+    return emptied(api_house)
+
+
+@pytest.fixture(scope="module")
+def console(api_house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Somebody who sits at the machine, where the console is open."""
+    with console_of(api_house, tmp_path_factory.mktemp("blobs"), needs_key=False) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def operator(api_house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Somebody who has signed in with an operator's key, without which nobody is let in."""
+    with console_of(api_house, tmp_path_factory.mktemp("blobs"), needs_key=True) as browser:
+        yield browser

@@ -40,11 +40,19 @@ class Door:
 
 
 @contextmanager
-def opened(house: House, blobs: Path, *, anonymous: str = "") -> Iterator[FrontDoor]:
+def opened(
+    house: House, blobs: Path, *, anonymous: str = "", console_open: bool = False
+) -> Iterator[FrontDoor]:
     """An application on the house's database."""
     url = house.engine.url.render_as_string(hide_password=False)
     app = build_app(
-        Settings(database_url=url, anonymous_tenant=anonymous, blob_url=str(blobs), db_pool_size=2)
+        Settings(
+            database_url=url,
+            anonymous_tenant=anonymous,
+            blob_url=str(blobs),
+            db_pool_size=2,
+            console_open=console_open,
+        )
     )
     try:
         yield app

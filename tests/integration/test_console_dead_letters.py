@@ -4,39 +4,28 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from app.console.jobs import dead_letters
-from tests.integration.console_door import SCRIPT, Console, console_of, ids_in, links
-from tests.integration.emptied import emptied
+from models.ids import new_id
+from tests.integration.browsing import SCRIPT, Browser, ids_in, links
 from tests.integration.house import House
 
 PAGE = "/console/dead-letters"
 BURY = """
     INSERT INTO jobs (id, tenant_id, type, pool, payload, status, lease, finished_at,
                       error_class, error_message)
-    SELECT gen_random_uuid(), %s, %s, 'short', '{}', 'dead', 1, now() - n * interval '1 hour',
+    SELECT id, %s, %s, 'short', '{}', 'dead', 1, now() - n * interval '1 hour',
            %s, %s
-    FROM generate_series(1, %s) AS n RETURNING id::text
+    FROM unnest(%s::uuid[]) WITH ORDINALITY AS given (id, n) RETURNING id::text
 """
 
 
 def bury(house: House, kind: str, error: str | None, jobs: int, tenant: int = 1) -> list[str]:
     message = f"{error} of {kind} <i>"
-    return [row[0] for row in house.query(BURY, tenant, kind, error, message, jobs)]
-
-
-@pytest.fixture(scope="module")
-def console(api_house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
-    with console_of(api_house, tmp_path_factory.mktemp("blobs")) as made:
-        yield made
-
-
-@pytest.fixture
-def house(api_house: House) -> House:
-    return emptied(api_house)
+    ids = [new_id() for _ in range(jobs)]
+    return [row[0] for row in house.query(BURY, tenant, kind, error, message, ids)]
 
 
 def groups_in(page: str) -> list[tuple[str, str, str]]:
@@ -48,12 +37,12 @@ def groups_in(page: str) -> list[tuple[str, str, str]]:
     return [(html.unescape(kind), error, jobs) for kind, error, jobs in rows]
 
 
-def test_dead_letters_are_grouped_by_what_they_died_of(console: Console, house: House) -> None:
+def test_dead_letters_are_grouped_by_what_they_died_of(console: Browser, house: House) -> None:
     bury(house, "fail", "TIMEOUT", 3)
     bury(house, "fail", "TIMEOUT", 2, tenant=2)
     bury(house, "fail", "POISON", 1)
     bury(house, "<u>", None, 2)
-    page = console.text(PAGE)
+    page = console.page(PAGE)
     assert groups_in(page) == [
         ("fail", "TIMEOUT", "5"),
         ("<u>", "none", "2"),
@@ -61,29 +50,29 @@ def test_dead_letters_are_grouped_by_what_they_died_of(console: Console, house: 
     ]
     assert "<b>8</b> dead letters" in page
     assert "TIMEOUT of fail &lt;i&gt;" in page and "<i>" not in page and "<u>" not in page
-    assert groups_in(console.text(f"{PAGE}?tenant=other")) == [("fail", "TIMEOUT", "2")]
-    looks = [console.parts(PAGE, {}) for _ in range(2)]
+    assert groups_in(console.page(f"{PAGE}?tenant=other")) == [("fail", "TIMEOUT", "2")]
+    looks = [console.parts(PAGE) for _ in range(2)]
     assert looks[0] == looks[1]
 
 
-def test_a_group_leads_to_its_jobs(console: Console, house: House) -> None:
+def test_a_group_leads_to_its_jobs(console: Browser, house: House) -> None:
     nameless = bury(house, "fail", None, 2)
     bury(house, "fail", "POISON", 1)
-    (target,) = links(console.text(PAGE), "2")
-    assert sorted(ids_in(console.text(target))) == sorted(nameless)
+    (target,) = links(console.page(PAGE), "2")
+    assert sorted(ids_in(console.page(target))) == sorted(nameless)
 
 
 @pytest.mark.parametrize("tenant", ["", "other"])
 def test_a_group_is_counted_and_replayed_and_nothing_else_is(
-    console: Console, house: House, tenant: str
+    console: Browser, house: House, tenant: str
 ) -> None:
     mine = bury(house, "fail", "TIMEOUT", 3)
     others = bury(house, "fail", "TIMEOUT", 2, tenant=2)
     rest = bury(house, "fail", "POISON", 1) + bury(house, "echo", "TIMEOUT", 1)
-    page = console.text(f"{PAGE}?tenant={tenant}")
+    page = console.page(f"{PAGE}?tenant={tenant}")
     question = links(page, "Replay")[0]
     count = 2 if tenant else 5
-    asked = console.text(question)
+    asked = console.page(question)
     assert f"{count} dead letters match." in asked
     fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', asked))
     answer = console.post("/console/jobs/all", fields, SCRIPT)
@@ -92,27 +81,27 @@ def test_a_group_is_counted_and_replayed_and_nothing_else_is(
     assert back == set(others if tenant else mine + others)
     assert not back & set(rest)
     assert not house.miscounted()
-    assert [error for _, error, _ in groups_in(console.text(f"{PAGE}?tenant=other"))] == []
+    assert [error for _, error, _ in groups_in(console.page(f"{PAGE}?tenant=other"))] == []
 
 
 def test_without_dead_letters_the_page_says_what_would_be_here(
-    console: Console, house: House
+    console: Browser, house: House
 ) -> None:
-    assert "There are none" in console.text(PAGE)
-    assert "no tenant of the name nobody" in console.text(f"{PAGE}?tenant=nobody")
+    assert "There are none" in console.page(PAGE)
+    assert "no tenant of the name nobody" in console.page(f"{PAGE}?tenant=nobody")
 
 
 def test_more_than_are_counted_are_said_to_be_more(
-    console: Console, house: House, monkeypatch: pytest.MonkeyPatch
+    console: Browser, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bury(house, "fail", "TIMEOUT", 4)
     monkeypatch.setattr(dead_letters, "COUNTED", 3)
-    page = console.text(PAGE)
+    page = console.page(PAGE)
     assert "More than <b>3</b>" in page and "groups may be larger" in page
 
 
 def test_a_look_that_took_long_is_kept_and_says_so(
-    console: Console, house: House, monkeypatch: pytest.MonkeyPatch
+    console: Browser, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bury(house, "fail", "TIMEOUT", 1)
     ticks = iter([0.0, 1.0, 1.0, 50.0, 102.0, 102.0, 102.0])  # the first look takes a second

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-
-import pytest
 
 from models.blobs import payload_key
 from models.ids import new_id
 from models.states import FailureClass, JobStatus
 from tasks.runtime.claim import JobRef
 from tasks.runtime.outcome import Ending
-from tests.integration.console_door import Console, console_of
-from tests.integration.emptied import emptied
+from tests.integration.browsing import Browser
 from tests.integration.house import House
 from tests.integration.test_api_contract import bring
 
@@ -23,19 +19,8 @@ RULE = "/console/jobs/<job_id>"
 SCRIPT_TAG = "<script>alert(1)</script>"
 
 
-@pytest.fixture(scope="module")
-def console(api_house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
-    with console_of(api_house, tmp_path_factory.mktemp("blobs")) as made:
-        yield made
-
-
-@pytest.fixture
-def house(api_house: House) -> House:
-    return emptied(api_house)
-
-
-def show(console: Console, job_id: str) -> str:
-    return html.unescape(console.text(f"/console/jobs/{job_id}"))
+def show(console: Browser, job_id: str) -> str:
+    return html.unescape(console.page(f"/console/jobs/{job_id}"))
 
 
 def fail(house: House, ref: JobRef, status: JobStatus, message: str) -> None:
@@ -50,7 +35,7 @@ def fail(house: House, ref: JobRef, status: JobStatus, message: str) -> None:
     assert house.settle(ref, ending)
 
 
-def test_the_timeline_tells_every_run_and_the_replay(console: Console, house: House) -> None:
+def test_the_timeline_tells_every_run_and_the_replay(console: Browser, house: House) -> None:
     claim = house.start(type="echo")
     fail(house, claim.ref, JobStatus.SCHEDULED, "first it was this")
     house.execute("UPDATE jobs SET status = 'queued', execute_at = NULL")
@@ -70,7 +55,7 @@ def test_the_timeline_tells_every_run_and_the_replay(console: Console, house: Ho
     )
 
 
-def test_a_job_that_waits_says_why_and_what_is_ahead(console: Console, house: House) -> None:
+def test_a_job_that_waits_says_why_and_what_is_ahead(console: Browser, house: House) -> None:
     for _ in range(3):
         house.submit()
     last = house.submit()
@@ -80,12 +65,12 @@ def test_a_job_that_waits_says_why_and_what_is_ahead(console: Console, house: Ho
     due = (datetime.now(UTC) + timedelta(hours=3)).replace(microsecond=500_000)
     later = house.submit(execute_at=due)
     assert "It is not due for another 3 h" in show(console, later)
-    looks = [console.parts(RULE, {}, job_id=later) for _ in range(2)]
+    looks = [console.parts(RULE, job_id=later) for _ in range(2)]
     assert looks[0] == looks[1]
 
 
 def test_a_running_job_shows_its_progress_and_is_asked_to_stop(
-    console: Console, house: House
+    console: Browser, house: House
 ) -> None:
     claim = house.start()
     house.execute("""UPDATE jobs SET progress = '{"done": 3, "total": 8}'""")
@@ -104,7 +89,7 @@ def test_a_running_job_shows_its_progress_and_is_asked_to_stop(
     assert "ended already" in console.notice(console.post(f"/console/jobs/{waiting}/cancel", {}))
 
 
-def test_progress_that_makes_no_sense_is_not_shown(console: Console, house: House) -> None:
+def test_progress_that_makes_no_sense_is_not_shown(console: Browser, house: House) -> None:
     job_id = house.submit()
     for progress in (
         "null",
@@ -117,7 +102,7 @@ def test_progress_that_makes_no_sense_is_not_shown(console: Console, house: Hous
         assert "<progress" not in show(console, job_id)
 
 
-def test_whatever_is_in_a_job_is_shown_as_text(console: Console, house: House) -> None:
+def test_whatever_is_in_a_job_is_shown_as_text(console: Browser, house: House) -> None:
     job_id = house.submit(
         type="score_application",
         payload=json.dumps({"name": SCRIPT_TAG}),
@@ -131,19 +116,19 @@ def test_whatever_is_in_a_job_is_shown_as_text(console: Console, house: House) -
         json.dumps(SCRIPT_TAG),
         SCRIPT_TAG,
     )
-    page = console.text(f"/console/jobs/{job_id}")
+    page = console.page(f"/console/jobs/{job_id}")
     assert SCRIPT_TAG not in page and html.escape(SCRIPT_TAG) in page
     assert f'href="/console/leaderboard/{job_id}"' in page
-    assert SCRIPT_TAG not in "".join(console.parts(RULE, {}, job_id=job_id).values())
+    assert SCRIPT_TAG not in "".join(console.parts(RULE, job_id=job_id).values())
 
 
-def test_facts_name_the_trace(console: Console, house: House) -> None:
+def test_facts_name_the_trace(console: Browser, house: House) -> None:
     trace = "0af7651916cd43dd8448eb211c80319c"
     job_id = house.submit(traceparent=f"00-{trace}-b7ad6b7169203331-01")
     assert f"<code>{trace}</code>" in show(console, job_id)
 
 
-def test_a_long_payload_is_cut_and_had_whole_as_plain_text(console: Console, house: House) -> None:
+def test_a_long_payload_is_cut_and_had_whole_as_plain_text(console: Browser, house: House) -> None:
     text = json.dumps({"text": SCRIPT_TAG + "x" * 60_000})
     job_id = house.submit(payload=text)
     page = show(console, job_id)
@@ -154,10 +139,10 @@ def test_a_long_payload_is_cut_and_had_whole_as_plain_text(console: Console, hou
     assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert "sandbox" in answer.headers["Content-Security-Policy"]
-    assert "xxxx" not in "".join(console.parts(RULE, {}, job_id=job_id).values())
+    assert "xxxx" not in "".join(console.parts(RULE, job_id=job_id).values())
 
 
-def test_a_payload_in_the_blob_store_is_shown_too(console: Console, house: House) -> None:
+def test_a_payload_in_the_blob_store_is_shown_too(console: Browser, house: House) -> None:
     blobs = console.app.extensions["fairline"].blobs
     job_id = new_id()
     key = payload_key(job_id)
@@ -170,7 +155,7 @@ def test_a_payload_in_the_blob_store_is_shown_too(console: Console, house: House
     assert console.get(f"/console/jobs/{job_id}/payload").status_code == 404
 
 
-def test_a_long_result_is_cut_and_had_whole(console: Console, house: House) -> None:
+def test_a_long_result_is_cut_and_had_whole(console: Browser, house: House) -> None:
     job_id = house.submit()
     bring(house, job_id, "succeeded")
     house.execute("UPDATE jobs SET result = %s", json.dumps("z" * 30_000))
@@ -179,7 +164,7 @@ def test_a_long_result_is_cut_and_had_whole(console: Console, house: House) -> N
     assert len(console.get(f"/console/jobs/{job_id}/result").text) == 30_002
 
 
-def test_a_job_that_is_not_there_is_a_page_that_says_so(console: Console, house: House) -> None:
+def test_a_job_that_is_not_there_is_a_page_that_says_so(console: Browser, house: House) -> None:
     for missing in (new_id(), "17"):
         for path in ("", "/payload", "/result"):
             answer = console.get(f"/console/jobs/{missing}{path}")

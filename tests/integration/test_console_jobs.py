@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,7 +12,7 @@ from app.console.jobs import page as page_module
 from app.jobs import search as searching
 from app.jobs.search import Wanted, id_before, search
 from models.ids import new_id
-from tests.integration.console_door import Console, console_of, ids_in, links
+from tests.integration.browsing import Browser, ids_in, links
 from tests.integration.emptied import emptied
 from tests.integration.house import House
 from tests.integration.test_api_contract import bring
@@ -37,17 +36,6 @@ FILL = """
           FROM generate_series(0, 359) AS n) AS given
 """
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
-@pytest.fixture(scope="module")
-def console(api_house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
-    with console_of(api_house, tmp_path_factory.mktemp("blobs")) as made:
-        yield made
-
-
-@pytest.fixture
-def house(api_house: House) -> House:
-    return emptied(api_house)
 
 
 @pytest.fixture
@@ -128,21 +116,21 @@ def test_whatever_is_asked_every_job_that_passes_is_found_once_and_in_order(
 
 
 def test_a_search_that_runs_out_of_time_says_how_far_it_came(
-    console: Console, filled: House, monkeypatch: pytest.MonkeyPatch
+    console: Browser, filled: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "FIRST_STEP", 100)
     hasty = lambda *args, **named: search(*args, **named, seconds=0.0)  # noqa: E731
     monkeypatch.setattr(page_module, "search", hasty)
-    page = console.text(f"{LIST}?status=expired&text=nothing")
+    page = console.page(f"{LIST}?status=expired&text=nothing")
     assert "Looked at 100 jobs" in page and "found none" in page
     assert 'data-live="' not in page  # nobody repeats such a walk every few seconds
     (further,) = links(page, "Go on with older ones")
     seen = 1
-    while going_on := links(console.text(further), "Go on with older ones"):
+    while going_on := links(console.page(further), "Go on with older ones"):
         (further,) = going_on
         seen += 1
     assert seen == 3
-    assert "No job matches" in console.text(further)
+    assert "No job matches" in console.page(further)
 
 
 def test_ids_are_bounded_by_the_time_they_were_made() -> None:
@@ -154,17 +142,17 @@ def test_ids_are_bounded_by_the_time_they_were_made() -> None:
 # The page.
 
 
-def test_pages_lead_to_older_ones_and_back(console: Console, filled: House) -> None:
-    first = console.text(LIST)
+def test_pages_lead_to_older_ones_and_back(console: Browser, filled: House) -> None:
+    first = console.page(LIST)
     everything = expected(filled, Wanted())
     assert ids_in(first) == everything[:50]
     assert 'data-live="jobs"' in first and not links(first, "Newer")
     (older,) = links(first, "Older")
-    second = console.text(older)
+    second = console.page(older)
     assert ids_in(second) == everything[50:100]
     assert 'data-live="' not in second
     (newer,) = links(second, "Newer")
-    assert ids_in(console.text(newer)) == everything[:50]
+    assert ids_in(console.page(newer)) == everything[:50]
     assert links(second, "Newest") == [LIST]
 
 
@@ -185,15 +173,15 @@ def test_pages_lead_to_older_ones_and_back(console: Console, filled: House) -> N
     ],
 )
 def test_a_filter_in_the_address_lets_through_what_it_says(
-    console: Console, filled: House, query: str, wanted: dict[str, object]
+    console: Browser, filled: House, query: str, wanted: dict[str, object]
 ) -> None:
-    found = ids_in(console.text(f"{LIST}?{query}"))
+    found = ids_in(console.page(f"{LIST}?{query}"))
     right = expected(filled, Wanted(**wanted))  # type: ignore[arg-type]
     assert found == right[:50] and found
 
 
-def test_states_are_counted_and_lead_to_their_jobs(console: Console, filled: House) -> None:
-    page = console.text(f"{LIST}?tenant=demo")
+def test_states_are_counted_and_lead_to_their_jobs(console: Browser, filled: House) -> None:
+    page = console.page(f"{LIST}?tenant=demo")
     chips = dict(re.findall(r">(\w+) <b>([\d\u202f+]+)</b></a>", page))
     states = ("scheduled", "queued", "dispatched", "running", "succeeded", "dead", "cancelled")
     assert chips == dict.fromkeys((*states, "expired"), "23")
@@ -201,52 +189,52 @@ def test_states_are_counted_and_lead_to_their_jobs(console: Console, filled: Hou
 
 
 def test_the_count_of_dead_letters_is_of_those_that_are_left(
-    console: Console, house: House, monkeypatch: pytest.MonkeyPatch
+    console: Browser, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [house.submit() for _ in range(4)]
     for job_id in ids:
         bring(house, job_id, "dead")
     console.post(f"{LIST}/{ids[0]}/replay", {})
-    assert "dead <b>3</b>" in console.text(LIST)
+    assert "dead <b>3</b>" in console.page(LIST)
     monkeypatch.setattr(page_module, "DEAD_COUNTED", 2)
-    assert "dead <b>2+</b>" in console.text(LIST)
+    assert "dead <b>2+</b>" in console.page(LIST)
 
 
-def test_what_a_job_died_of_is_shown_as_text(console: Console, house: House) -> None:
+def test_what_a_job_died_of_is_shown_as_text(console: Browser, house: House) -> None:
     job_id = house.submit(type="<b>bold</b>")
     house.execute(
         "UPDATE jobs SET error_class = 'APP_ERROR', error_message = '<script>alert(1)</script>\"'"
         " WHERE id = %s",
         job_id,
     )
-    page = console.text(LIST)
+    page = console.page(LIST)
     assert "<script>alert" not in page and "<b>bold" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
-    assert "<script>alert" not in "".join(console.parts(LIST, {}).values())
+    assert "<script>alert" not in "".join(console.parts(LIST).values())
 
 
-def test_a_slip_in_the_filter_is_told_beside_its_field(console: Console, filled: House) -> None:
-    page = console.text(f"{LIST}?since=yesterday&status=asleep&type=%22%3E%3Cimg%3E")
+def test_a_slip_in_the_filter_is_told_beside_its_field(console: Browser, filled: House) -> None:
+    page = console.page(f"{LIST}?since=yesterday&status=asleep&type=%22%3E%3Cimg%3E")
     assert "must be a time" in page and "must be one of scheduled" in page
     assert 'value="yesterday"' in page and "<img>" not in page
     assert not ids_in(page)
-    assert "There is no tenant of the name nobody" in console.text(f"{LIST}?tenant=nobody")
+    assert "There is no tenant of the name nobody" in console.page(f"{LIST}?tenant=nobody")
     assert console.get(f"{LIST}?before=here").status_code == 422
 
 
-def test_an_id_jumps_to_its_job(console: Console) -> None:
+def test_an_id_jumps_to_its_job(console: Browser) -> None:
     job_id = new_id()
     answer = console.get(f"{LIST}/find?id=+{job_id.upper()}+")
     assert (answer.status_code, answer.location) == (303, f"{LIST}/{job_id}")
     assert "not the id of a job" in console.notice(console.get(f"{LIST}/find?id=17"))
 
 
-def test_an_empty_house_says_how_to_submit(console: Console, house: House) -> None:
-    assert "There are no jobs yet" in console.text(LIST)
-    assert "No job matches" in console.text(f"{LIST}?status=dead")
+def test_an_empty_house_says_how_to_submit(console: Browser, house: House) -> None:
+    assert "There are no jobs yet" in console.page(LIST)
+    assert "No job matches" in console.page(f"{LIST}?status=dead")
 
 
-def test_a_list_is_the_same_while_nothing_happens(console: Console, filled: House) -> None:
+def test_a_list_is_the_same_while_nothing_happens(console: Browser, filled: House) -> None:
     looks = [console.parts(LIST, {"status": "queued"}) for _ in range(2)]
     assert looks[0] == looks[1]
     assert set(looks[0]) == {"states", "jobs"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from collections.abc import Iterator
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,24 +13,12 @@ import pytest
 from app.console.jobs import actions as jobs_actions
 from app.jobs.several import cancel_several
 from models.ids import new_id
-from tests.integration.console_door import SCRIPT, Console, console_of
-from tests.integration.emptied import emptied
+from tests.integration.browsing import SCRIPT, Browser
 from tests.integration.house import House
 from tests.integration.test_api_contract import bring
 from tests.integration.test_console_jobs import FILL, LIST
 
 ALL = "/console/jobs/all"
-
-
-@pytest.fixture(scope="module")
-def console(api_house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
-    with console_of(api_house, tmp_path_factory.mktemp("blobs")) as made:
-        yield made
-
-
-@pytest.fixture
-def house(api_house: House) -> House:
-    return emptied(api_house)
 
 
 def one_of_each(house: House) -> dict[str, str]:
@@ -48,7 +36,7 @@ def status_of(house: House, job_id: str) -> str:
     return str(house.job(job_id).status)
 
 
-def test_ticked_jobs_are_cancelled_whosever_they_are(console: Console, house: House) -> None:
+def test_ticked_jobs_are_cancelled_whosever_they_are(console: Browser, house: House) -> None:
     made = one_of_each(house)
     foreign = house.submit(tenant_id=2)
     form = {
@@ -73,7 +61,7 @@ def test_ticked_jobs_are_cancelled_whosever_they_are(console: Console, house: Ho
     assert not house.miscounted()
 
 
-def test_ticked_dead_letters_are_replayed(console: Console, house: House) -> None:
+def test_ticked_dead_letters_are_replayed(console: Browser, house: House) -> None:
     made = one_of_each(house)
     answer = console.post(f"{LIST}/selected", {"action": "replay", "id": list(made.values())})
     assert console.notice(answer) == "1 job replayed, 6 skipped: no dead letters any more."
@@ -82,7 +70,7 @@ def test_ticked_dead_letters_are_replayed(console: Console, house: House) -> Non
     assert not house.miscounted()
 
 
-def test_ticks_are_bounded_and_must_be_ids(console: Console) -> None:
+def test_ticks_are_bounded_and_must_be_ids(console: Browser) -> None:
     select = f"{LIST}/selected"
     for ids in (["17"], [new_id() for _ in range(501)]):
         assert console.post(select, {"action": "cancel", "id": ids}).status_code == 422
@@ -93,7 +81,7 @@ def test_ticks_are_bounded_and_must_be_ids(console: Console) -> None:
 @pytest.mark.parametrize(
     "path", [f"{LIST}/selected", ALL, f"{LIST}/01a1df91-4afc-7cf8-8fd3-75753825e56c/cancel"]
 )
-def test_nothing_is_done_for_a_page_of_another_site(console: Console, path: str) -> None:
+def test_nothing_is_done_for_a_page_of_another_site(console: Browser, path: str) -> None:
     for origin in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}, {}):
         answer = console.post(path, {"action": "cancel", "status": "queued"}, origin)
         assert answer.status_code == 403
@@ -121,7 +109,7 @@ def test_a_row_in_somebodys_hands_is_cancelled_when_it_is_free(house: House) -> 
     assert not house.miscounted()
 
 
-def batch(console: Console, **form: str) -> dict[str, object]:
+def batch(console: Browser, **form: str) -> dict[str, object]:
     answer = console.post(ALL, form, SCRIPT)
     assert answer.status_code == 200, answer.text
     document: dict[str, object] = answer.json  # type: ignore[assignment]  # it is JSON
@@ -129,14 +117,14 @@ def batch(console: Console, **form: str) -> dict[str, object]:
 
 
 def test_all_that_match_are_counted_and_then_cancelled_in_batches(
-    console: Console, house: House, monkeypatch: pytest.MonkeyPatch
+    console: Browser, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs_actions, "MOST", 3)
     made = [house.submit(type="sleep") for _ in range(7)]
     bring(house, made[0], "succeeded")
     bring(house, made[1], "running")
     kept = house.submit(type="echo")
-    page = console.text(f"{ALL}?action=cancel&type=sleep")
+    page = console.page(f"{ALL}?action=cancel&type=sleep")
     assert "6 jobs that have not ended match." in page and "Cancel 6" in page
     assert status_of(house, made[2]) == "queued"  # nobody has confirmed yet
     first = batch(console, action="cancel", type="sleep")
@@ -153,8 +141,23 @@ def test_all_that_match_are_counted_and_then_cancelled_in_batches(
     assert not house.miscounted()
 
 
+def test_what_is_submitted_after_the_question_is_not_touched(
+    console: Browser, house: House
+) -> None:
+    asked_about = house.submit(type="sleep")
+    page = console.page(f"{ALL}?action=cancel&type=sleep")
+    ceiling = re.search(r'name="cursor" value="([^"]{36})"', page)
+    assert ceiling is not None
+    time.sleep(0.002)  # ids tell a millisecond
+    late = house.submit(type="sleep")
+    done = batch(console, action="cancel", type="sleep", cursor=ceiling[1])
+    assert done["done"] == 1
+    assert status_of(house, asked_about) == "cancelled"
+    assert status_of(house, late) == "queued"
+
+
 def test_a_job_that_dies_again_is_not_replayed_twice(
-    console: Console, house: House, monkeypatch: pytest.MonkeyPatch
+    console: Browser, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs_actions, "MOST", 2)
     made = [house.submit(tenant_id=1 + number % 2) for number in range(5)]
@@ -174,7 +177,7 @@ def test_a_job_that_dies_again_is_not_replayed_twice(
 
 
 def test_without_script_each_press_is_a_batch(
-    console: Console, house: House, monkeypatch: pytest.MonkeyPatch
+    console: Browser, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs_actions, "MOST", 2)
     for _ in range(3):
@@ -182,7 +185,7 @@ def test_without_script_each_press_is_a_batch(
     form = {"action": "cancel", "status": "queued"}
     first = console.post(ALL, form)
     assert "2 jobs cancelled. More match" in console.notice(first)
-    page = console.text(first.location)
+    page = console.page(first.location)
     assert "1 job that has not ended matches." in page
     cursor = re.search(r'name="cursor" value="([^"]+)"', page)
     assert cursor is not None
@@ -192,12 +195,12 @@ def test_without_script_each_press_is_a_batch(
 
 
 def test_more_than_can_be_counted_are_at_least_so_many(
-    console: Console, house: House, monkeypatch: pytest.MonkeyPatch
+    console: Browser, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.execute(FILL)
     monkeypatch.setattr(jobs_actions, "COUNTED", 100)
-    assert "At least 100 jobs that have not ended match." in console.text(f"{ALL}?action=cancel")
-    nothing = console.text(f"{ALL}?action=replay&status=queued")
+    assert "At least 100 jobs that have not ended match." in console.page(f"{ALL}?action=cancel")
+    nothing = console.page(f"{ALL}?action=replay&status=queued")
     assert "There are no dead letters that match" in nothing and "<form method" not in nothing
     wrong = console.post(ALL, {"action": "cancel", "tenant": "nobody"})
     assert wrong.status_code == 422

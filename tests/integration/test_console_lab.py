@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,10 @@ import pytest
 from app.console.lab.reports import MOST_BYTES
 from loadtest.bars import Bar
 from loadtest.report import Picture, Report, Table
-from tests.integration.console_pages import Pages, console_of
-from tests.integration.house import House
+from tests.integration.browsing import Browser
 
 PAGE = "/console/lab"
 PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 20
-
-
-@pytest.fixture(scope="module")
-def kept_pages(api_house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
-    with console_of(api_house, tmp_path_factory.mktemp("blobs")) as pages:
-        yield pages
 
 
 @pytest.fixture
@@ -33,9 +25,10 @@ def results(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def pages(kept_pages: Pages, results: Path) -> Pages:
-    kept_pages.app.config["LAB_RESULTS"] = str(results)  # type: ignore[attr-defined]  # Flask's
-    return kept_pages
+def pages(operator: Browser, results: Path) -> Browser:
+    """With a lab of the test's own."""
+    operator.app.config["LAB_RESULTS"] = str(results)
+    return operator
 
 
 def write(results: Path, name: str = "knee", measured: float = 99.9) -> Path:
@@ -59,13 +52,15 @@ def write(results: Path, name: str = "knee", measured: float = 99.9) -> Path:
     return results / name
 
 
-def test_an_empty_lab_says_how_to_fill_it(pages: Pages, results: Path) -> None:
+def test_an_empty_lab_says_how_to_fill_it(pages: Browser, results: Path) -> None:
     assert "QUICK=1 make lab" in pages.text(PAGE)
     results.rmdir()
     assert "QUICK=1 make lab" in pages.text(PAGE)
 
 
-def test_experiments_are_listed_with_the_verdict_of_their_bars(pages: Pages, results: Path) -> None:
+def test_experiments_are_listed_with_the_verdict_of_their_bars(
+    pages: Browser, results: Path
+) -> None:
     write(results)
     write(results, "soak", measured=42.0)
     text, page = pages.text(PAGE), pages.get(PAGE).text
@@ -76,7 +71,7 @@ def test_experiments_are_listed_with_the_verdict_of_their_bars(pages: Pages, res
     assert 'src="/console/lab/soak/knee.png"' in page
 
 
-def test_an_experiment_is_shown_whole(pages: Pages, results: Path) -> None:
+def test_an_experiment_is_shown_whole(pages: Browser, results: Path) -> None:
     write(results, measured=98.5)
     text, page = pages.text(f"{PAGE}/knee"), pages.get(f"{PAGE}/knee").text
     assert "1 of 2 bars was missed." in text
@@ -89,7 +84,7 @@ def test_an_experiment_is_shown_whole(pages: Pages, results: Path) -> None:
         assert f'href="/console/lab/knee/{file}" download' in page
 
 
-def test_pictures_are_shown_and_figures_downloaded(pages: Pages, results: Path) -> None:
+def test_pictures_are_shown_and_figures_downloaded(pages: Browser, results: Path) -> None:
     write(results)
     (results / "knee" / "drawn.svg").write_text("<svg onload='alert(1)'/>")
     picture = pages.get(f"{PAGE}/knee/knee.png")
@@ -103,7 +98,7 @@ def test_pictures_are_shown_and_figures_downloaded(pages: Pages, results: Path) 
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert "sandbox" in answer.headers["Content-Security-Policy"]
         answer.close()
-    assert pages.get(f"{PAGE}/knee/knee.png", "").status_code == 303
+    assert Browser(pages.app).get(f"{PAGE}/knee/knee.png").status_code == 303
 
 
 @pytest.mark.parametrize(
@@ -125,7 +120,7 @@ def test_pictures_are_shown_and_figures_downloaded(pages: Pages, results: Path) 
     ],
 )
 def test_nothing_but_the_labs_own_files_is_given_out(
-    pages: Pages, results: Path, path: str
+    pages: Browser, results: Path, path: str
 ) -> None:
     folder = write(results)
     secret = results.parent / "secret.png"
@@ -159,7 +154,7 @@ def test_nothing_but_the_labs_own_files_is_given_out(
     ],
 )
 def test_what_cannot_be_read_is_told_and_hurts_nothing_else(
-    pages: Pages, results: Path, content: bytes
+    pages: Browser, results: Path, content: bytes
 ) -> None:
     write(results)
     broken = results / "broken"
@@ -173,7 +168,7 @@ def test_what_cannot_be_read_is_told_and_hurts_nothing_else(
     assert "seconds.csv" in pages.text(f"{PAGE}/broken")
 
 
-def test_odd_figures_and_older_reports_are_shown(pages: Pages, results: Path) -> None:
+def test_odd_figures_and_older_reports_are_shown(pages: Browser, results: Path) -> None:
     folder = write(results)
     document = json.loads((folder / "report.json").read_text())
     bars = [{**document["bars"][0], "measured": value} for value in (float("nan"), 1e300)]
@@ -186,14 +181,14 @@ def test_odd_figures_and_older_reports_are_shown(pages: Pages, results: Path) ->
     assert "1 of 2 bars missed" in pages.text(PAGE)
 
 
-def test_a_report_that_is_too_large_is_not_opened(pages: Pages, results: Path) -> None:
+def test_a_report_that_is_too_large_is_not_opened(pages: Browser, results: Path) -> None:
     folder = write(results)
     with (folder / "report.json").open("ab") as file:
         file.truncate(MOST_BYTES + 1)
     assert "has more than" in pages.text(PAGE)
 
 
-def test_a_new_report_takes_the_place_of_the_old_one(pages: Pages, results: Path) -> None:
+def test_a_new_report_takes_the_place_of_the_old_one(pages: Browser, results: Path) -> None:
     write(results)
     assert "2 of 2 bars reached" in pages.text(PAGE)
     folder = write(results, measured=1.0)

@@ -50,7 +50,7 @@ class Page:
         answer = door.call(key, "GET", path)
         assert answer.status_code == 200, answer.text
         self.html = answer.text
-        found = re.search(r'class="verdict (\w+)"><strong>\w+</strong> <span>([^<]+)', self.html)
+        found = re.search(r'class="verdict (\w+)"><strong>.+?</strong> <span>([^<]+)', self.html)
         assert found is not None
         self.level, self.sentence = found[1], unescape(found[2])
         self.others = [

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from models.ids import new_id
-from tests.integration.console_pages import Pages, console_of
+from tests.integration.browsing import Browser
 from tests.integration.house import House
 
 PAGE = "/console/schedules"
 OTHER = 2
 
 
-@pytest.fixture(scope="module")
-def kept_pages(api_house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
-    with console_of(api_house, tmp_path_factory.mktemp("blobs")) as pages:
-        yield pages
-
-
-@pytest.fixture
-def pages(kept_pages: Pages) -> Pages:
-    kept_pages.house.execute("DELETE FROM schedules; DELETE FROM jobs")
-    return kept_pages
-
-
-def keep(pages: Pages, name: str, tenant_id: int = 1, **fields: Any) -> str:
+def keep(house: House, name: str, tenant_id: int = 1, **fields: Any) -> str:
     """A schedule as the API would have kept it; its id."""
     values = {
         "id": new_id(),
@@ -44,28 +31,28 @@ def keep(pages: Pages, name: str, tenant_id: int = 1, **fields: Any) -> str:
         **fields,
     }
     names, marks = ", ".join(values), ", ".join(["%s"] * len(values))
-    pages.house.execute(f"INSERT INTO schedules ({names}) VALUES ({marks})", *values.values())
+    house.execute(f"INSERT INTO schedules ({names}) VALUES ({marks})", *values.values())
     return str(values["id"])
 
 
-def row(pages: Pages, schedule_id: str) -> Any:
-    return pages.house.query("SELECT * FROM schedules WHERE id = %s", schedule_id)[0]
+def row(house: House, schedule_id: str) -> Any:
+    return house.query("SELECT * FROM schedules WHERE id = %s", schedule_id)[0]
 
 
-def shown(pages: Pages, path: str = PAGE) -> list[str]:
-    return re.findall(r'data-schedule="([^"]+)"', pages.get(path).text)
+def shown(operator: Browser, path: str = PAGE) -> list[str]:
+    return re.findall(r'data-schedule="([^"]+)"', operator.get(path).text)
 
 
-def test_a_page_without_schedules_says_how_to_make_one(pages: Pages) -> None:
-    assert "Nobody has a schedule." in pages.text(PAGE)
-    assert "The tenant other has no schedules." in pages.text(f"{PAGE}?tenant=other")
+def test_a_page_without_schedules_says_how_to_make_one(operator: Browser, house: House) -> None:
+    assert "Nobody has a schedule." in operator.text(PAGE)
+    assert "The tenant other has no schedules." in operator.text(f"{PAGE}?tenant=other")
 
 
-def test_a_schedule_is_told_in_words(pages: Pages) -> None:
+def test_a_schedule_is_told_in_words(operator: Browser, house: House) -> None:
     made = {"made": 1200, "skipped": 3, "last_at": "2026-01-02T03:00:00Z", "last_job_id": new_id()}
-    keep(pages, "<i>nightly</i>", timezone="Europe/Vienna", **made)
-    page = pages.get(PAGE).text
-    text = pages.text(PAGE)
+    keep(house, "<i>nightly</i>", timezone="Europe/Vienna", **made)
+    page = operator.get(PAGE).text
+    text = operator.text(PAGE)
     assert "<i>nightly</i> of demo every day at 03:00 0 3 * * * Europe/Vienna active" in text
     assert "<i>" not in page
     assert 'datetime="2040-01-01T03:00:00.000Z"' in page
@@ -74,16 +61,18 @@ def test_a_schedule_is_told_in_words(pages: Pages) -> None:
     assert "1 200 made, 3 skipped skips while one runs, catches up by one" in text
 
 
-def test_all_tenants_are_walked_page_by_page_and_one_can_be_picked(pages: Pages) -> None:
-    mine = [keep(pages, f"of demo {n:03}") for n in range(70)]
-    theirs = [keep(pages, f"of other {n:03}", OTHER) for n in range(70)]
-    first = shown(pages)
+def test_all_tenants_are_walked_page_by_page_and_one_can_be_picked(
+    operator: Browser, house: House
+) -> None:
+    mine = [keep(house, f"of demo {n:03}") for n in range(70)]
+    theirs = [keep(house, f"of other {n:03}", OTHER) for n in range(70)]
+    first = shown(operator)
     assert first == [*mine, *theirs[:30]]
-    (following,) = re.findall(r'href="([^"]+)">Next page', pages.get(PAGE).text)
-    assert shown(pages, following) == theirs[30:]
-    assert "Next page" not in pages.text(following) and "First page" in pages.text(following)
-    assert shown(pages, f"{PAGE}?tenant=other") == theirs
-    assert shown(pages, f"{PAGE}?tenant=nobody%00") == []
+    (following,) = re.findall(r'href="([^"]+)">Next page', operator.get(PAGE).text)
+    assert shown(operator, following) == theirs[30:]
+    assert "Next page" not in operator.text(following) and "First page" in operator.text(following)
+    assert shown(operator, f"{PAGE}?tenant=other") == theirs
+    assert shown(operator, f"{PAGE}?tenant=nobody") == []
 
 
 @pytest.mark.parametrize(
@@ -96,64 +85,64 @@ def test_all_tenants_are_walked_page_by_page_and_one_can_be_picked(pages: Pages)
         ("MSA", 200),
     ],
 )
-def test_a_place_that_was_made_up_is_refused(pages: Pages, cursor: str, status: int) -> None:
-    assert pages.get(f"{PAGE}?after={cursor}").status_code == status
+def test_a_place_that_was_made_up_is_refused(operator: Browser, cursor: str, status: int) -> None:
+    assert operator.get(f"{PAGE}?after={cursor}").status_code == status
 
 
-def test_it_is_paused_and_resumed_by_the_rules_of_the_api(pages: Pages) -> None:
-    made = keep(pages, "nightly", OTHER)
-    assert pages.do(f"{PAGE}/{made}/pause") == "nightly of other is paused."
-    assert row(pages, made).paused
-    assert "Resume" in pages.text(PAGE) and "none while paused" in pages.text(PAGE)
-    pages.house.execute("UPDATE schedules SET next_at = '2020-01-01T03:00:00Z'")
-    assert pages.do(f"{PAGE}/{made}/resume") == "nightly of other is active again."
-    resumed = row(pages, made)
+def test_it_is_paused_and_resumed_by_the_rules_of_the_api(operator: Browser, house: House) -> None:
+    made = keep(house, "nightly", OTHER)
+    assert operator.do(f"{PAGE}/{made}/pause") == "nightly of other is paused."
+    assert row(house, made).paused
+    assert "Resume" in operator.text(PAGE) and "none while paused" in operator.text(PAGE)
+    house.execute("UPDATE schedules SET next_at = '2020-01-01T03:00:00Z'")
+    assert operator.do(f"{PAGE}/{made}/resume") == "nightly of other is active again."
+    resumed = row(house, made)
     assert not resumed.paused
     assert resumed.next_at.year > 2020, "ticks of the pause do not come"
 
 
-def test_it_runs_now_as_a_job_of_its_tenant_without_a_tick(pages: Pages) -> None:
-    made = keep(pages, "nightly", OTHER, payload='{"a": 1}', priority=3)
-    said = pages.do(f"{PAGE}/{made}/run")
-    (job,) = pages.house.query("SELECT id::text, tenant_id, type, priority, payload FROM jobs")
+def test_it_runs_now_as_a_job_of_its_tenant_without_a_tick(operator: Browser, house: House) -> None:
+    made = keep(house, "nightly", OTHER, payload='{"a": 1}', priority=3)
+    said = operator.do(f"{PAGE}/{made}/run")
+    (job,) = house.query("SELECT id::text, tenant_id, type, priority, payload FROM jobs")
     assert said == f"nightly of other runs now as job {job.id}."
     assert (job.tenant_id, job.type, job.priority, job.payload) == (OTHER, "echo", 3, {"a": 1})
-    assert (row(pages, made).made, row(pages, made).last_at) == (0, None)
+    assert (row(house, made).made, row(house, made).last_at) == (0, None)
 
 
-def test_what_cannot_run_says_why(pages: Pages) -> None:
-    made = keep(pages, "odd", type="no_such_type")
-    assert pages.do(f"{PAGE}/{made}/run").startswith("Nothing was run: type is not registered")
-    ended = keep(pages, "ended", cron="0 0 30 2 *", next_at=None, paused=True)
-    assert pages.do(f"{PAGE}/{ended}/resume").startswith("Nothing was changed: cron")
-    assert not pages.house.query("SELECT 1 FROM jobs")
+def test_what_cannot_run_says_why(operator: Browser, house: House) -> None:
+    made = keep(house, "odd", type="no_such_type")
+    assert operator.do(f"{PAGE}/{made}/run").startswith("Nothing was run: type is not registered")
+    ended = keep(house, "ended", cron="0 0 30 2 *", next_at=None, paused=True)
+    assert operator.do(f"{PAGE}/{ended}/resume").startswith("Nothing was changed: cron")
+    assert not house.query("SELECT 1 FROM jobs")
 
 
-def test_a_run_is_held_to_the_tenants_depth(pages: Pages) -> None:
-    pages.house.execute("INSERT INTO tenant_limits (tenant_id, pool, depth) VALUES (2, 'short', 0)")
-    pages.house.execute("UPDATE tenants SET changed_at = now() WHERE id = 2")
-    pages.app.extensions["fairline"].tenants.directory.refresh()  # type: ignore[attr-defined]
-    made = keep(pages, "nightly", OTHER)
-    assert pages.do(f"{PAGE}/{made}/run").startswith("Nothing was run:")
-    assert not pages.house.query("SELECT 1 FROM jobs")
+def test_a_run_is_held_to_the_tenants_depth(operator: Browser, house: House) -> None:
+    house.execute("INSERT INTO tenant_limits (tenant_id, pool, depth) VALUES (2, 'short', 0)")
+    house.execute("UPDATE tenants SET changed_at = now() WHERE id = 2")
+    operator.app.extensions["fairline"].tenants.directory.refresh()
+    made = keep(house, "nightly", OTHER)
+    assert operator.do(f"{PAGE}/{made}/run").startswith("Nothing was run:")
+    assert not house.query("SELECT 1 FROM jobs")
 
 
-def test_what_is_not_there_is_not_found_and_the_way_back_stays_here(pages: Pages) -> None:
+def test_what_is_not_there_is_not_found_and_the_way_back_stays_here(
+    operator: Browser, house: House
+) -> None:
     for act in ("pause", "resume", "run"):
-        assert pages.post(f"{PAGE}/{new_id()}/{act}").status_code == 404
-        assert pages.post(f"{PAGE}/nonsense/{act}").status_code == 404
-    made = keep(pages, "nightly")
+        assert operator.post(f"{PAGE}/{new_id()}/{act}", {}).status_code == 404
+        assert operator.post(f"{PAGE}/nonsense/{act}", {}).status_code == 404
+    made = keep(house, "nightly")
     for target, place in ((f"{PAGE}?tenant=demo", f"{PAGE}?tenant=demo"), ("//evil", PAGE)):
-        answer = pages.post(f"{PAGE}/{made}/pause", back_to=target)
+        answer = operator.post(f"{PAGE}/{made}/pause", {"back_to": target})
         assert answer.headers["Location"] == place
 
 
-def test_only_operators_come_here(pages: Pages) -> None:
-    made = keep(pages, "nightly")
-    assert pages.get(PAGE, "").status_code == 303
-    assert (
-        pages.post(f"{PAGE}/{made}/pause", "nonsense")
-        .headers.get("Location", "")
-        .startswith("/console/sign-in")
-    )
-    assert not row(pages, made).paused
+def test_only_operators_come_here(operator: Browser, house: House) -> None:
+    made = keep(house, "nightly")
+    assert Browser(operator.app).get(PAGE).status_code == 303
+    stranger = Browser(operator.app, "nonsense", operator=True)
+    answer = stranger.post(f"{PAGE}/{made}/pause", {})
+    assert answer.headers.get("Location", "").startswith("/console/sign-in")
+    assert not row(house, made).paused

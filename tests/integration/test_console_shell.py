@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pytest
 
+from app.console.assets import PACKAGED, asset_url, compressed
 from app.tenants.changes import create_tenant, issue_key, revoke_key
 from tests.integration.api_server import Answer, ApiServer, serving
 from tests.integration.house import House
@@ -116,7 +118,8 @@ def test_a_revoked_key_opens_nothing(door: ApiServer, api_house: House) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)"]
+    "target",
+    ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "//["],
 )
 def test_nobody_is_led_to_another_site(door: ApiServer, api_house: House, target: str) -> None:
     key = issue_key(api_house.engine, None, "led").key
@@ -195,9 +198,42 @@ def test_files_are_kept_for_a_year_under_a_name_that_changes(open_door: ApiServe
         assert open_door.get(f"{path.rpartition('/')[0]}/{name}").status == 404
 
 
-def test_every_file_of_a_package_is_there(open_door: ApiServer) -> None:
-    from app.console.assets import PACKAGED, asset_url
+def test_what_strangers_ask_for_is_not_kept(open_door: ApiServer) -> None:
+    for name in ("%00", "x" * 3_000, "console.css/../console.css"):
+        assert open_door.get(f"/console/assets/0/{name}").status == 404
+    assert compressed.cache_info().maxsize is None  # by names that there are, and no others
+    with pytest.raises(KeyError):
+        compressed("nonsense")
 
+
+def test_no_field_may_hold_a_nul(open_door: ApiServer) -> None:
+    for path in ("/console/dead-letters?tenant=%00", "/console/jobs?te%00xt=a", "/?window=%00"):
+        assert open_door.get(path, HTML).status == 422, path
+    page = quote("/console/dead-letters?tenant=%00")
+    assert open_door.get(f"/console/events?page={page}", HTML).status == 422
+    sent = open_door.request(
+        "POST", "/tenant/dead-letters/replay", "type=%00&error_class=TIMEOUT", {**FORM, **OWN}
+    )
+    assert sent.status == 422
+
+
+def test_a_stream_ends_soon_after_its_key_was_revoked(door: ApiServer, api_house: House) -> None:
+    issued = issue_key(api_house.engine, None, "to be revoked")
+    wire = http.client.HTTPConnection("127.0.0.1", door.port, timeout=15)
+    try:
+        cookie = {"Cookie": f"fairline_operator={issued.key}"}
+        wire.request("GET", "/console/events?page=/console/lab", headers={**HTML, **cookie})
+        stream = wire.getresponse()
+        next_event(stream, "parts")
+        revoke_key(api_house.engine, issued.id)
+        began = time.monotonic()
+        assert stream.read().strip() == b""
+        assert time.monotonic() - began < 4
+    finally:
+        wire.close()
+
+
+def test_every_file_of_a_package_is_there(open_door: ApiServer) -> None:
     for name in PACKAGED:
         assert open_door.get(asset_url(name)).status == 200, name
 

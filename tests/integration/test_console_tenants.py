@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 
-from app.api.services import Services
 from app.console.tenants import one as tenants_one
 from app.console.tenants import use as tenants_use
 from app.console.tenants.page import LIST_NAMED
@@ -17,7 +15,6 @@ from models.pools import POOLS
 from models.states import JobStatus
 from tasks.runtime.outcome import Ending
 from tests.integration.browsing import Browser, cells, text_of
-from tests.integration.door import opened
 from tests.integration.emptied import emptied
 from tests.integration.house import House
 from tests.integration.plans import assert_walks, indexes_in, plan_of
@@ -30,26 +27,10 @@ TERMS = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def ids(api_house: House) -> dict[str, int]:
     """The tenants of the module, by name."""
     return {name: create_tenant(api_house.engine, name, terms).id for name, terms in TERMS.items()}
-
-
-@pytest.fixture(scope="module")
-def operator(
-    api_house: House, ids: dict[str, int], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Browser]:
-    key = issue_key(api_house.engine, None, "console").key
-    with opened(api_house, tmp_path_factory.mktemp("blobs")) as app:
-        house: Services = app.extensions["fairline"]
-        house.visitors.of_key(key)  # known from here on: tests empty the tables
-        yield Browser(app, key, operator=True)
-
-
-@pytest.fixture
-def house(api_house: House) -> House:
-    return emptied(api_house)
 
 
 def run(house: House, tenant_id: int, seconds: float) -> None:
@@ -213,10 +194,10 @@ def test_live_parts_are_the_same_while_nothing_changes(
     run(house, ids["acme"], 3.0)
     house.start(tenant_id=ids["blue"])
     for rule in (LIST, ONE):
-        before = operator.parts(rule, None, name="acme")
-        assert before == operator.parts(rule, None, name="acme")
+        before = operator.parts(rule, name="acme")
+        assert before == operator.parts(rule, name="acme")
         run(house, ids["acme"], 3.0)
-        assert before != operator.parts(rule, None, name="acme")
+        assert before != operator.parts(rule, name="acme")
 
 
 def test_no_statement_reads_a_growing_table_from_end_to_end(house: House) -> None:

@@ -3,59 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 
-import pytest
-
-from app.console.page import Asked, render_parts
-from app.console.workers.page import SHOWN_EACH, WORKERS
+from app.console.workers.page import SHOWN_EACH
 from app.tenants.changes import issue_key
 from models.presence import Presence, announce
-from tests.integration.console_pages import Pages, console_of
+from tests.integration.browsing import Browser
 from tests.integration.house import House
 
 PAGE = "/console/workers"
 
 
-@pytest.fixture(scope="module")
-def kept_pages(api_house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
-    with console_of(api_house, tmp_path_factory.mktemp("blobs")) as pages:
-        yield pages
-
-
-@pytest.fixture
-def pages(kept_pages: Pages) -> Pages:
-    """With a database in which nothing is but tenants and the key."""
-    kept_pages.house.execute("DELETE FROM processes; DELETE FROM jobs; DELETE FROM leaders")
-    kept_pages.house = House(kept_pages.house.engine)
-    return kept_pages
-
-
-def row_of(pages: Pages, worker: str) -> str:
+def row_of(operator: Browser, worker: str) -> str:
     """A worker's row of the table, as markup."""
     found = re.search(
-        rf'<tr data-worker="{re.escape(worker)}">.*?</tr>', pages.get(PAGE).text, re.DOTALL
+        rf'<tr data-worker="{re.escape(worker)}">.*?</tr>', operator.get(PAGE).text, re.DOTALL
     )
     assert found, f"{worker} is not on the page"
     return found[0]
 
 
-def be_there(pages: Pages, presence: Presence) -> Presence:
-    announce(pages.house.engine, presence)
+def be_there(house: House, presence: Presence) -> Presence:
+    announce(house.engine, presence)
     return presence
 
 
-def test_a_page_without_workers_says_how_to_get_some(pages: Pages) -> None:
-    text = pages.text(PAGE)
+def test_a_page_without_workers_says_how_to_get_some(operator: Browser, house: House) -> None:
+    text = operator.text(PAGE)
     assert "No worker has said that it lives. make up starts some" in text
     assert "No scheduler has looked at the pool lately." in text
 
 
-def test_a_worker_is_shown_with_its_slots_and_what_it_runs(pages: Pages) -> None:
-    be_there(pages, Presence("w1", "worker", ["medium"], slots=4, busy=1, node="m-1@host"))
-    claim = pages.house.start(type="<b>bold</b>")
-    row = row_of(pages, "w1")
+def test_a_worker_is_shown_with_its_slots_and_what_it_runs(operator: Browser, house: House) -> None:
+    be_there(house, Presence("w1", "worker", ["medium"], slots=4, busy=1, node="m-1@host"))
+    claim = house.start(type="<b>bold</b>")
+    row = row_of(operator, "w1")
     assert 'max="4" value="1"' in row
     assert f'href="/console/jobs/{claim.ref.id}"' in row
     assert "&lt;b&gt;bold&lt;/b&gt;" in row and "<b>bold" not in row
@@ -63,99 +45,104 @@ def test_a_worker_is_shown_with_its_slots_and_what_it_runs(pages: Pages) -> None
     assert "badge alive" in row
 
 
-def test_a_worker_with_many_jobs_lists_the_oldest_and_counts_the_others(pages: Pages) -> None:
-    be_there(pages, Presence("w1", "worker", ["medium"], slots=50, busy=SHOWN_EACH + 5))
+def test_a_worker_with_many_jobs_lists_the_oldest_and_counts_the_others(
+    operator: Browser, house: House
+) -> None:
+    be_there(house, Presence("w1", "worker", ["medium"], slots=50, busy=SHOWN_EACH + 5))
     for _ in range(SHOWN_EACH + 5):
-        pages.house.start()
-    row = row_of(pages, "w1")
+        house.start()
+    row = row_of(operator, "w1")
     assert row.count('<a href="/console/jobs/') == SHOWN_EACH
     assert f"{SHOWN_EACH + 5} jobs" in row
     assert "and 5 more" in row
 
 
-def test_forked_processes_are_one_worker(pages: Pages) -> None:
+def test_forked_processes_are_one_worker(operator: Browser, house: House) -> None:
     child = Presence("c1", "worker", ["long"], slots=1, busy=1, parent="p1")
-    be_there(pages, child)
-    be_there(pages, replace(child, name="c2", busy=0))
-    claim = pages.house.start(pool="long")
-    pages.house.execute("UPDATE jobs SET worker = 'c2' WHERE id = %s", claim.ref.id)
-    row = row_of(pages, "p1")
+    be_there(house, child)
+    be_there(house, replace(child, name="c2", busy=0))
+    claim = house.start(pool="long")
+    house.execute("UPDATE jobs SET worker = 'c2' WHERE id = %s", claim.ref.id)
+    row = row_of(operator, "p1")
     assert "2 processes" in row and "1 of 2" in row and claim.ref.id in row
-    assert 'data-worker="c1"' not in pages.get(PAGE).text
+    assert 'data-worker="c1"' not in operator.get(PAGE).text
 
     silent = "UPDATE processes SET heartbeat_at = now() - interval '20 s'"
-    pages.house.execute(f"{silent} WHERE name = 'c1'")
-    assert "badge alive" in row_of(pages, "p1") and "0 of 1" in row_of(pages, "p1")
-    pages.house.execute(silent)
-    assert "badge lost" in row_of(pages, "p1")
+    house.execute(f"{silent} WHERE name = 'c1'")
+    assert "badge alive" in row_of(operator, "p1") and "0 of 1" in row_of(operator, "p1")
+    house.execute(silent)
+    assert "badge lost" in row_of(operator, "p1")
 
 
-def test_who_is_silent_is_lost_and_comes_last(pages: Pages) -> None:
-    be_there(pages, Presence("a-silent", "worker", ["medium"], slots=4))
-    pages.house.execute("UPDATE processes SET heartbeat_at = now() - interval '11 s'")
-    be_there(pages, Presence("z-living", "worker", ["medium"], slots=4))
-    row = row_of(pages, "a-silent")
+def test_who_is_silent_is_lost_and_comes_last(operator: Browser, house: House) -> None:
+    be_there(house, Presence("a-silent", "worker", ["medium"], slots=4))
+    house.execute("UPDATE processes SET heartbeat_at = now() - interval '11 s'")
+    be_there(house, Presence("z-living", "worker", ["medium"], slots=4))
+    row = row_of(operator, "a-silent")
     assert "badge lost" in row and "last seen" in row and "<form" not in row
-    names = re.findall(r'data-worker="([^"]+)"', pages.get(PAGE).text)
+    names = re.findall(r'data-worker="([^"]+)"', operator.get(PAGE).text)
     assert names == ["z-living", "a-silent"]
-    assert "medium Workers 1 " in pages.text(PAGE)
+    assert "medium Workers 1 " in operator.text(PAGE)
 
 
-def test_the_autoscalers_wish_is_told_with_its_reason(pages: Pages) -> None:
-    pages.house.execute(
+def test_the_autoscalers_wish_is_told_with_its_reason(operator: Browser, house: House) -> None:
+    house.execute(
         "INSERT INTO desired_workers (pool, workers, reason) VALUES ('medium', 3, 'it <waits>')"
     )
-    text = pages.text(PAGE)
+    text = operator.text(PAGE)
     assert "Workers 0 of 3 wanted" in text
     assert "The autoscaler says: it <waits>." in text
-    pages.house.execute("UPDATE desired_workers SET updated_at = now() - interval '1 minute'")
-    assert "wanted" not in pages.text(PAGE)
+    house.execute("UPDATE desired_workers SET updated_at = now() - interval '1 minute'")
+    assert "wanted" not in operator.text(PAGE)
 
 
-def test_the_leader_is_told_from_its_standbys(pages: Pages) -> None:
+def test_the_leader_is_told_from_its_standbys(operator: Browser, house: House) -> None:
     for name in ("leader", "standby"):
-        be_there(pages, Presence(name, "scheduler"))
-    be_there(pages, Presence("door", "api"))
-    text = pages.text(PAGE)
+        be_there(house, Presence(name, "scheduler"))
+    be_there(house, Presence("door", "api"))
+    text = operator.text(PAGE)
     assert text.count("scheduler, leads") == 1
     assert "leader scheduler, leads alive" in text
 
 
-def test_one_is_drained_by_its_button_once(pages: Pages) -> None:
+def test_one_is_drained_by_its_button_once(operator: Browser, house: House) -> None:
     for name in ("w1", "w2"):
-        be_there(pages, Presence(name, "worker", ["medium"], slots=4))
-    assert 'value="w1"' in row_of(pages, "w1")
-    assert pages.do(f"{PAGE}/drain", worker="w1").startswith("w1 was asked to drain")
-    row = row_of(pages, "w1")
+        be_there(house, Presence(name, "worker", ["medium"], slots=4))
+    assert 'value="w1"' in row_of(operator, "w1")
+    assert operator.do(f"{PAGE}/drain", worker="w1").startswith("w1 was asked to drain")
+    row = row_of(operator, "w1")
     assert "badge drain-requested" in row and "<form" not in row
-    assert "badge alive" in row_of(pages, "w2")
-    assert pages.do(f"{PAGE}/drain", worker="w1") == "w1 is gone, or drains already."
-    assert pages.do(f"{PAGE}/drain", worker="no\0body").startswith("nobody is gone")
-    be_there(pages, Presence("w1", "worker", ["medium"], slots=4, draining=True))
-    assert "badge draining" in row_of(pages, "w1")
+    assert "badge alive" in row_of(operator, "w2")
+    assert operator.do(f"{PAGE}/drain", worker="w1") == "w1 is gone, or drains already."
+    assert operator.do(f"{PAGE}/drain", worker="no\0body").startswith("nobody is gone")
+    be_there(house, Presence("w1", "worker", ["medium"], slots=4, draining=True))
+    assert "badge draining" in row_of(operator, "w1")
 
 
-def test_the_last_worker_of_a_queue_is_not_drained_without_a_word(pages: Pages) -> None:
-    be_there(pages, Presence("w1", "worker", ["medium"], slots=4))
-    assert "No other worker serves medium" in row_of(pages, "w1")
-    be_there(pages, Presence("w2", "worker", ["medium"], slots=4))
-    assert "No other worker" not in row_of(pages, "w1")
+def test_the_last_worker_of_a_queue_is_not_drained_without_a_word(
+    operator: Browser, house: House
+) -> None:
+    be_there(house, Presence("w1", "worker", ["medium"], slots=4))
+    assert "No other worker serves medium" in row_of(operator, "w1")
+    be_there(house, Presence("w2", "worker", ["medium"], slots=4))
+    assert "No other worker" not in row_of(operator, "w1")
 
 
-def test_nobody_but_an_operator_drains(pages: Pages) -> None:
-    be_there(pages, Presence("w1", "worker", ["medium"], slots=4))
-    tenants = issue_key(pages.house.engine, "demo").key
-    assert pages.post(f"{PAGE}/drain", tenants, worker="w1").status_code == 403
-    assert pages.get(PAGE, tenants).status_code == 403
-    assert pages.get(PAGE, "").headers["Location"].startswith("/console/sign-in")
-    assert pages.house.query("SELECT drain_requested_at FROM processes")[0][0] is None
+def test_nobody_but_an_operator_drains(operator: Browser, house: House) -> None:
+    be_there(house, Presence("w1", "worker", ["medium"], slots=4))
+    tenants = Browser(operator.app, issue_key(house.engine, "demo").key, operator=True)
+    assert tenants.post(f"{PAGE}/drain", {"worker": "w1"}).status_code == 403
+    assert tenants.get(PAGE).status_code == 403
+    assert Browser(operator.app).get(PAGE).headers["Location"].startswith("/console/sign-in")
+    assert house.query("SELECT drain_requested_at FROM processes")[0][0] is None
 
 
-def test_the_live_parts_stay_the_same_while_nothing_changes(pages: Pages) -> None:
-    be_there(pages, Presence("w1", "worker", ["medium"], slots=4, busy=1))
-    pages.house.start()
-    with pages.app.app_context():  # type: ignore[attr-defined]  # Flask's
-        before = render_parts(WORKERS, Asked(PAGE))
-        be_there(pages, Presence("w1", "worker", ["medium"], slots=4, busy=1))  # a heartbeat later
-        assert render_parts(WORKERS, Asked(PAGE)) == before
+def test_the_live_parts_stay_the_same_while_nothing_changes(
+    operator: Browser, house: House
+) -> None:
+    be_there(house, Presence("w1", "worker", ["medium"], slots=4, busy=1))
+    house.start()
+    before = operator.parts(PAGE)
+    be_there(house, Presence("w1", "worker", ["medium"], slots=4, busy=1))  # a heartbeat later
+    assert operator.parts(PAGE) == before
     assert before.keys() == {"pools", "workers", "others"}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Row, event
 
+from app.console.overview.readings import read_samples
 from app.scheduler.leader import Leader
 from app.scheduler.recorder import (
     COARSE_KEPT_SECONDS,
@@ -201,3 +202,13 @@ def test_what_is_old_goes_so_many_at_a_time_and_the_rest_stays(house: House) -> 
     recorder.run_once(REMOVE_SECONDS)
     kept = samples(house)
     assert 3 <= len(kept) <= 4 and len(samples(house, COARSE_STEP)) in (3, 4)
+
+
+def test_what_a_clock_that_ran_ahead_has_written_is_neither_read_nor_kept(house: House) -> None:
+    house.execute(PUT, FINE_STEP, -86_400, 3)  # a day ahead
+    with house.engine.connect() as taken:
+        assert "medium" not in read_samples(taken, FINE_STEP, 900)
+    record(house)  # and removes
+    assert all(row.at < datetime.now(UTC) + timedelta(minutes=1) for row in samples(house))
+    with house.engine.connect() as taken:
+        assert "medium" in read_samples(taken, FINE_STEP, 900)

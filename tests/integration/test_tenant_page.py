@@ -130,7 +130,7 @@ def test_a_revoked_key_leads_to_sign_in_and_is_forgotten(door: Door, api_house: 
         "/console/sign-in?next=/tenant",
     )
     assert answer.headers["Set-Cookie"].startswith("fairline_tenant=;")
-    assert browser.send(REPLAY, {"id": new_id()}).status_code == 303
+    assert browser.post(REPLAY, {"id": new_id()}).status_code == 303
 
 
 def test_a_tenant_sees_its_own_figures_and_nobody_elses(
@@ -173,8 +173,8 @@ def test_a_job_of_somebody_elses_is_not_there(
             for job in (other, new_id(), "nonsense", own[:-1])
         ]
         assert [answer.status_code for answer in answers] == [404] * 4
-        assert len({text_of(answer.text.partition("<main")[2]) for answer in answers}) == 1
-    assert browser.send(REPLAY, {"id": other}).status_code == 303
+        assert len({text_of(answer.text) for answer in answers}) == 1
+    assert browser.post(REPLAY, {"id": other}).status_code == 303
     assert house.job(other).status == "succeeded"
 
 
@@ -203,19 +203,19 @@ def test_dead_letters_are_replayed_one_by_one_or_as_a_group(
     page = browser.page(PAGE)
     assert "<script>alert(1)" not in page
     assert "echo POISON 3" in text_of(page) and "echo TIMEOUT 1" in text_of(page)
-    answer = browser.send(REPLAY, {"id": dead[0]})
+    answer = browser.post(REPLAY, {"id": dead[0]})
     assert (answer.status_code, answer.headers["Location"]) == (303, "/tenant#dead-letters")
     assert "1%20dead%20letter%20is" in answer.headers["Set-Cookie"]
     assert house.job(dead[0]).status == "queued"
-    answer = browser.send(REPLAY, {"type": "echo", "error_class": "POISON"})
+    answer = browser.post(REPLAY, {"type": "echo", "error_class": "POISON"})
     assert "2%20dead%20letters%20are" in answer.headers["Set-Cookie"]
     assert [house.job(job).status for job in (*dead, other, foreign)] == [
         *("queued", "queued", "queued", "dead", "dead")
     ]
-    assert "somebody%20was%20faster" in browser.send(REPLAY, {"id": dead[0]}).headers["Set-Cookie"]
+    assert "somebody%20was%20faster" in browser.post(REPLAY, {"id": dead[0]}).headers["Set-Cookie"]
     for form in ({}, {"type": "echo"}, {"error_class": "POISON"}):
-        assert browser.send(REPLAY, form).status_code == 422
-    assert "somebody" in browser.send(REPLAY, {"id": "nonsense"}).headers["Set-Cookie"]
+        assert browser.post(REPLAY, form).status_code == 422
+    assert "somebody" in browser.post(REPLAY, {"id": "nonsense"}).headers["Set-Cookie"]
 
 
 def test_a_job_tells_its_way_its_documents_and_its_error_as_text(
@@ -249,12 +249,12 @@ def test_live_parts_are_the_same_while_nothing_changes(
     end(house, acme)
     for rule, values in ((PAGE, {}), (JOB, {"job_id": dead})):
         # Twice, for a minute may be over between two looks.
-        looks = [browser.parts(rule, acme, **values) for _ in range(3)]
+        looks = [browser.parts(rule, tenant=acme, **values) for _ in range(3)]
         assert looks[1] in (looks[0], looks[2])
-    assert browser.parts(PAGE, acme).keys() == {"now", "flow", "jobs", "dead", "usage"}
-    before = browser.parts(JOB, acme, job_id=dead)
-    browser.send(REPLAY, {"id": dead})
-    assert before != browser.parts(JOB, acme, job_id=dead)
+    assert browser.parts(PAGE, tenant=acme).keys() == {"now", "flow", "jobs", "dead", "usage"}
+    before = browser.parts(JOB, tenant=acme, job_id=dead)
+    browser.post(REPLAY, {"id": dead})
+    assert before != browser.parts(JOB, tenant=acme, job_id=dead)
 
 
 def test_streams_of_a_page_are_the_tenants_own(
@@ -272,7 +272,7 @@ def test_streams_of_a_page_are_the_tenants_own(
     for page in ("/", "/console/tenants", "/console/jobs", "/tenant/usage"):
         assert door.open("GET", f"/tenant/events?page={page}", bearer).status_code == 404
     with pytest.raises(Exception, match="not yours"):
-        Browser(door.app).parts(JOB, acme, job_id=other)
+        Browser(door.app).parts(JOB, tenant=acme, job_id=other)
 
 
 def test_a_tenant_does_not_take_the_places_of_all_who_watch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 from flask import Flask
 from jinja2 import DictLoader
 
-from app.console.live import KEEP_ALIVE, OPENING, Stage, rest_seconds
+from app.console.live import KEEP_ALIVE, OPENING, Stage, has_left, rest_seconds
 from app.console.page import Asked, LivePage
 from app.errors import NotFound, TooManyStreams
 from models.errors import StateStoreUnavailable
@@ -217,3 +218,26 @@ def test_a_costly_page_is_looked_at_less_often_and_never_forgotten() -> None:
     assert rest_seconds(2.0, 0.012) == 6.0
     assert rest_seconds(2.0, 10.0) == 20.0
     assert rest_seconds(30.0, 10.0) == 30.0
+
+
+def test_who_has_closed_the_connection_is_noticed_without_a_write() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert not has_left(ours)
+        theirs.sendall(b"GET")
+        assert not has_left(ours)
+        ours.recv(3)
+        theirs.close()
+        assert has_left(ours)
+        ours.close()
+        assert has_left(ours)
+    assert not has_left(None)
+
+
+def test_rights_are_asked_for_again_when_keys_were_revoked(stage: Stage, source: Source) -> None:
+    allowed = [True]
+    slow = LivePage("/x", "x.html", source.read, every_seconds=30)
+    stream = watch(stage, slow, allowed=lambda: allowed[0])
+    allowed[0] = False
+    stage.check_rights()
+    assert next(stream, None) is None

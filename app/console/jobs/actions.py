@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 from flask import Blueprint, Response, jsonify, redirect, render_template, request
 from sqlalchemy import Engine
@@ -22,7 +23,7 @@ from app.console.done import done
 from app.console.jobs.filter import GROUPS, LIST, parse_filter, resolve
 from app.console.jobs.page import parse_place
 from app.errors import FieldError, ValidationFailed
-from app.jobs.search import Wanted, search
+from app.jobs.search import Wanted, id_before, search
 from app.jobs.several import MOST, Done, cancel_several, replay_several
 from models.ids import parse_id
 
@@ -34,6 +35,8 @@ COUNTED = 10_000
 #: How long the jobs are counted, and looked for in one batch.
 COUNT_SECONDS = 0.2
 BATCH_SECONDS = 0.25
+#: Ids tell a millisecond.
+A_MOMENT = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,8 @@ def post_selected() -> AnyResponse:
 def get_all() -> str:
     """How many match, and whether that is meant."""
     action, chosen = parse_action(request.args.get("action", "")), parse_filter(request.args)
-    cursor = parse_place(request.args, "cursor")
+    # What is submitted after this moment is not meant.
+    cursor = parse_place(request.args, "cursor") or id_before(datetime.now(UTC) + A_MOMENT)
     count, more = 0, False
     with read_state() as taken:
         wanted = narrowed(resolve(taken, chosen), action)

@@ -55,8 +55,7 @@ class ReportView:
         """When; what cannot be read comes last."""
         if self.document is None:
             return datetime.min.replace(tzinfo=UTC)
-        at = self.document.measured_at
-        return at if at.tzinfo else at.replace(tzinfo=UTC)
+        return self.document.measured_at
 
     @property
     def missed(self) -> int:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from app.stack.spec import PROJECT_ROOT
 
@@ -24,6 +24,7 @@ MOST_REPORTS = 100
 MOST_BYTES = 4 * 1_048_576
 #: Rows shown of a table.
 MOST_ROWS = 200
+MOST_COLUMNS = 50
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\.(png|svg|csv|md|json)")
 #: What browsers are told that a file is.
@@ -73,12 +74,20 @@ class Machine(BaseModel):
     python: str = ""
 
 
+def in_utc(moment: datetime) -> datetime:
+    """A moment as pages tell it, if they can."""
+    try:
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except OverflowError:
+        raise ValueError("is beyond the years that can be told") from None
+
+
 class Document(BaseModel):
     """``report.json``, as far as the page shows it."""
 
     model_config = ConfigDict(extra="ignore")
 
-    measured_at: datetime
+    measured_at: Annotated[datetime, AfterValidator(in_utc)]
     title: str = ""
     question: str = ""
     size: str = ""
@@ -170,7 +179,8 @@ def read_tables(results: Path, name: str) -> list[Table]:
     if path is None:
         return []
     try:
-        text = path.read_bytes()[:MOST_BYTES].decode(errors="replace")
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES).decode(errors="replace")
     except OSError:
         return []
     return [table for table in parse_tables(text) if table.title != "Bars"]
@@ -182,7 +192,8 @@ def parse_tables(text: str) -> list[Table]:
     title, lines = "", list[list[str]]()
     for line in [*text.splitlines(), "## "]:
         if line.startswith("|"):
-            lines.append([cell.strip() for cell in line.strip().strip("|").split("|")])
+            cells = line.strip().strip("|").split("|", MOST_COLUMNS)[:MOST_COLUMNS]
+            lines.append([cell.strip() for cell in cells])
         elif line.startswith("## "):
             if len(lines) > 2:
                 headings, _, *rows = lines

@@ -138,10 +138,17 @@ def read_application(row: Row[Any], record: dict[str, Any] | None) -> Shown:
     if record and record["input"]:
         scored = Application(row.candidate, row.role, payload)
         same = scored.fingerprint() == record["input"]
-    whole = payload["text"] if is_text(payload) else pretty(payload)
+    whole = payload["text"] if is_text(payload) else readable(payload, len(text))
     if len(whole) <= SHOWN_CHARACTERS:
         return Shown(whole, same_input=same)
     return Shown(whole[:SHOWN_CHARACTERS], len(whole), same_input=same)
+
+
+def readable(payload: dict[str, Any], characters: int) -> str:
+    """As people read it; what is long in one line: indented, deep brackets become megabytes."""
+    if characters > 2 * SHOWN_CHARACTERS:
+        return orjson.dumps(payload).decode()
+    return pretty(payload)
 
 
 def is_text(payload: dict[str, Any]) -> bool:

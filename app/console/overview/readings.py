@@ -103,7 +103,7 @@ READ_SAMPLES = """
            array_agg(busy ORDER BY at), array_agg(slots ORDER BY at)
     FROM pool_samples
     WHERE step = %(step)s AND pool = ANY (%(pools)s::text[])
-      AND at > now() - make_interval(secs => %(seconds)s)
+      AND at > now() - make_interval(secs => %(seconds)s) AND at <= now()
     GROUP BY pool
 """
 

@@ -68,7 +68,7 @@ function batches(form) {
       }
       if (stopped && !button.hidden) say("Stopped:");
     } catch (error) {
-      say(`It broke off (${error.message}); press again to go on.`);
+      say(`It broke off (${error.message}), and what the last batch did is not known; press again to go on. Without it:`);
     }
     stop.hidden = true;
     button.disabled = false;

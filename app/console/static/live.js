@@ -1,7 +1,7 @@
 // Keeps the parts of a page that are marked by data-live as the server sees them.
 //
 // The stream rests while nobody looks at the tab. A part in which somebody types stays as it is;
-// ticks, open details and the focus survive a change.
+// so does one in which something is ticked, until nothing is. Open details and the focus survive.
 const banner = document.querySelector("[data-connection]");
 
 function say(text) {
@@ -15,13 +15,13 @@ function isTyping(part) {
   return part.contains(active) && active.matches("input:not([type=checkbox]), select, textarea");
 }
 
+const isTicked = (part) => part.querySelector("input[type=checkbox]:checked") !== null;
+
 function keep(part) {
-  const ticked = new Set([...part.querySelectorAll("input[type=checkbox]:checked")].map((box) => box.value));
   const opened = new Set([...part.querySelectorAll("details[open][id]")].map((details) => details.id));
   const focused = part.contains(document.activeElement) ? document.activeElement : null;
   const name = focused && (focused.id ? `#${CSS.escape(focused.id)}` : focused.value && `[value="${CSS.escape(focused.value)}"]`);
   return () => {
-    for (const box of part.querySelectorAll("input[type=checkbox]")) if (ticked.has(box.value)) box.checked = true;
     for (const details of part.querySelectorAll("details[id]")) if (opened.has(details.id)) details.open = true;
     if (name) part.querySelector(name)?.focus({ preventScroll: true });
   };
@@ -48,18 +48,28 @@ export function stayLive(afterwards) {
   if (!events || !document.querySelector("[data-live]")) return;
   const address = `${events}?page=${encodeURIComponent(location.pathname + location.search)}`;
   let source = null;
+  // What would be shown if nothing were ticked, by part.
+  const held = new Map();
+
+  function show() {
+    for (const [name, html] of held) {
+      const part = document.querySelector(`[data-live="${CSS.escape(name)}"]`);
+      if (part && (isTyping(part) || isTicked(part))) continue;
+      held.delete(name);
+      if (part) place(part, html);
+    }
+    say([...held.keys()].some((name) => isTicked(document.querySelector(`[data-live="${CSS.escape(name)}"]`)))
+      ? "This list stands still while something is ticked." : "");
+    afterwards();
+    document.dispatchEvent(new CustomEvent("fairline:parts"));
+  }
 
   function open() {
     if (source || document.hidden) return;
     source = new EventSource(address);
     source.addEventListener("parts", (event) => {
-      say("");
-      for (const [name, html] of Object.entries(JSON.parse(event.data))) {
-        const part = document.querySelector(`[data-live="${CSS.escape(name)}"]`);
-        if (part && !isTyping(part)) place(part, html);
-      }
-      afterwards();
-      document.dispatchEvent(new CustomEvent("fairline:parts"));
+      for (const [name, html] of Object.entries(JSON.parse(event.data))) held.set(name, html);
+      show();
     });
     source.addEventListener("away", () => say("The state store does not answer. What you see is how it was a moment ago."));
     source.addEventListener("gone", () => {
@@ -81,6 +91,7 @@ export function stayLive(afterwards) {
     source = null;
   }
 
+  document.addEventListener("change", () => held.size && show());
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
   addEventListener("pagehide", close);
   addEventListener("pageshow", open);

@@ -38,7 +38,7 @@ def post_replay() -> AnyResponse:
             found = replay_ids(house.engine, tenant_id, [job_id] if job_id else [])
         return done("/tenant#dead-letters", in_words(len(found)))
     job_type, error_class = form.get("type"), form.get("error_class")
-    if not (job_type and error_class):
+    if not (job_type and error_class) or "\0" in job_type + error_class:
         raise ValidationFailed(errors=(FieldError("type", "name a type and a class, or an id"),))
     found = replay_matching(
         house.engine,
