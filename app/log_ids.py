@@ -12,7 +12,7 @@ from tasks.runtime.current import current_claim
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
-#: The request that is being answered here. Never taken back: a greenlet answers one at a time.
+#: The request that is being answered here, until its answer is written: see ``app/api/server.py``.
 current_request: ContextVar[WSGIEnvironment | None] = ContextVar("fairline_request", default=None)
 
 #: Where the caller is noted; :data:`app.api.identity.CALLER`, which workers do not import.

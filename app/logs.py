@@ -1,8 +1,9 @@
-"""Logging: one line a record, time in UTC, to standard error.
+"""Logging: time in UTC, to standard error.
 
 ``FAIRLINE_LOG_FORMAT`` is ``plain``, for people, or ``json``: an object a line, with the ids of
 the job or the request in whose course it was written, as far as they are known. What a job says
-with ``ctx.log`` carries its ids in both.
+with ``ctx.log`` carries its ids in both. A plain record begins a line and goes on in indented
+ones; control characters are escaped. So nothing that is logged can pass for another record.
 
 Not guaranteed: ids in threads that a job starts by itself, but for those of ``ctx.log``.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import time
 from typing import Any, Literal
@@ -24,19 +26,25 @@ FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s"
 SECONDS = "%Y-%m-%dT%H:%M:%S"
 
 
+#: What goes on where the line has ended.
+INDENT = "    "
+#: Moves the cursor, ends a line for some readers, or turns the order of what follows.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
 class PlainLines(logging.Formatter):
-    """Lines for people."""
+    """Lines for people: a record's first line has its ids, the others are indented."""
 
     def __init__(self) -> None:
         super().__init__(FORMAT, SECONDS)
         self.converter = time.gmtime
 
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        line = super().formatMessage(record)
+    def format(self, record: logging.LogRecord) -> str:
+        first, *rest = _UNSEEN.sub(escaped, super().format(record)).split("\n")
         if hasattr(record, "job_id"):  # a job said it through its context
             ids = ((name, getattr(record, name, None)) for name in OF_RECORDS)
-            line += "".join(f" {name}={value}" for name, value in ids if value is not None)
-        return line
+            first += "".join(f" {name}={value}" for name, value in ids if value is not None)
+        return f"\n{INDENT}".join([first, *rest])
 
 
 class JsonLines(logging.Formatter):
@@ -68,16 +76,24 @@ class JsonLines(logging.Formatter):
             return orjson.dumps(whole).decode()
 
 
+def escaped(found: re.Match[str]) -> str:
+    """A character as Python would write it."""
+    return ascii(found[0])[1:-1]
+
+
 def whole_text(value: object) -> str:
     """What it says, without what no encoding can write."""
     return str(value).encode(errors="replace").decode()
 
 
 def configure_logging(level: Any = None) -> None:
-    """Set up the root logger; ``level`` is a name or a number, else FAIRLINE_LOG_LEVEL."""
+    """Set up the root logger; FAIRLINE_LOG_LEVEL counts before ``level``, a name or a number.
+
+    Celery always names a level, and does not say whether somebody asked for it.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(lines_of(settings().log_format))
-    chosen = level or os.environ.get("FAIRLINE_LOG_LEVEL", "info")
+    chosen = os.environ.get("FAIRLINE_LOG_LEVEL") or level or "info"
     if isinstance(chosen, str):
         chosen = chosen.upper()
     logging.basicConfig(level=chosen, handlers=[handler], force=True)

@@ -42,6 +42,8 @@ class PoolStats:
     in_use: int
     #: Most callers that waited for a connection at one time since the reader's last look.
     waiters: int
+    #: Connections that are open and not taken.
+    idle: int
 
 
 class MeasuredPool(QueuePool):
@@ -75,7 +77,8 @@ class MeasuredPool(QueuePool):
         with self._counting:
             peak = self._peaks.get(reader, 0)
             self._peaks[reader] = self._waiting
-        return PoolStats(self.size() + self._max_overflow, self.checkedout(), peak)
+        most = self.size() + self._max_overflow
+        return PoolStats(most, self.checkedout(), peak, self.checkedin())
 
 
 def _wait_callback(connect_seconds: float, statement_seconds: float) -> Any:

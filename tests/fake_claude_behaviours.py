@@ -78,8 +78,8 @@ def quotes_from(text: str, digest: bytes) -> list[str]:
     """One or two passages of the application in a prompt; none if there is nothing to quote."""
     block = re.search(r"<application>\n(.*)\n</application>", text, re.DOTALL)
     found = [" ".join(one.split()) for one in strings_of(json.loads(block[1]))] if block else []
-    texts = [one for one in found if one]
-    return [texts[byte % len(texts)][:80] for byte in digest[: 1 + digest[9] % 2] if texts]
+    texts = [one[:80] for one in found if sum(map(str.isalnum, one[:80])) >= 3]
+    return [texts[byte % len(texts)] for byte in digest[: 1 + digest[9] % 2] if texts]
 
 
 def strings_of(document: Any) -> list[str]:

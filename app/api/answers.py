@@ -113,7 +113,8 @@ class Record(BaseModel):
     rubric: str | None = Field(description="Hash of the rubric.")
     input: str | None = Field(description="SHA-256 of the application that was scored.")
     dropped_quotes: int | None = Field(
-        description="Quotes that the model gave and that do not occur in the application."
+        description="Quotes that the model gave and that do not occur in the application, or have"
+        " fewer than three letters and digits."
     )
 
 

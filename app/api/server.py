@@ -36,6 +36,7 @@ from gunicorn.workers import ggevent  # type: ignore[import-untyped]  # no stubs
 
 from app.api.wire_request import Arrived, Limits, PlainRequest, read_plain
 from app.api.wire_response import Answer
+from app.log_ids import current_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,6 +128,12 @@ class LeanWorker(ggevent.GeventWorker):  # type: ignore[misc]  # no stubs
                 self.handle_error(serving.request, client, addr, error)
         finally:
             util.close(client)
+
+    def handle_request(self, *given: Any) -> Any:
+        """As gunicorn does, a stream to its end; what is logged after that is of no request."""
+        more = super().handle_request(*given)
+        current_request.set(None)
+        return more
 
     def _name_of(self, listener: socket.socket) -> Address:
         """Asked once: a connection may be accepted just before its listener is closed."""
@@ -221,6 +228,7 @@ class Serving:
             if close is not None:
                 close()
         self.begun = False
+        current_request.set(None)
         if not more:
             return None
         return data[end:] if body is None else self._rest(body, unreader)

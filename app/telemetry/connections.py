@@ -21,9 +21,7 @@ def observe_connections(meters: MeterProvider, engine: Engine, process: str) -> 
     def count(_: CallbackOptions) -> Iterable[Observation]:
         stats = pool_stats(engine, "otel.count")
         yield Observation(stats.in_use, {**labels, "db.client.connection.state": "used"})
-        yield Observation(
-            stats.size - stats.in_use, {**labels, "db.client.connection.state": "idle"}
-        )
+        yield Observation(stats.idle, {**labels, "db.client.connection.state": "idle"})
 
     def most(_: CallbackOptions) -> Iterable[Observation]:
         yield Observation(pool_stats(engine, "otel.max").size, labels)

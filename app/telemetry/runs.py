@@ -6,7 +6,8 @@ Celery's instrumentation tells of it: many short jobs may share one. Runs after 
 or a replay have the same parent and the same link. Without a ``traceparent`` in the row, a run is
 a trace of its own.
 
-Counts are of endings that the row took, with the status that the run asked for.
+Counts are of endings that the row took, with the status that the run asked for: the row has
+another if the job was to be cancelled meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from contextlib import contextmanager
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.trace import (
+    Link,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TracerProvider,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
@@ -30,8 +39,6 @@ from tasks.runtime.settle import Settlement
 #: From a no-op to the longest runs, and from the express lane to a night in the line.
 RUN_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 WAIT_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 28800)
-#: Characters of an error that a span keeps.
-MOST_CHARACTERS = 200
 
 _propagator = TraceContextTextMapPropagator()
 
@@ -43,10 +50,10 @@ class Noted:
         self._span = span
 
     def note(self, outcome: Outcome) -> None:
-        """Say how the run ended; only a failure is an error."""
+        """Say how the run ended; only a failure is an error. Its text may be anybody's data."""
         if isinstance(outcome, Failed):
             self._span.set_attribute(names.ERROR_TYPE, outcome.failure_class.value)
-            self._span.set_status(Status(StatusCode.ERROR, outcome.message[:MOST_CHARACTERS]))
+            self._span.set_status(Status(StatusCode.ERROR))
         self._span.set_attribute(names.OUTCOME, type(outcome).__name__.lower())
 
 
@@ -72,19 +79,26 @@ class Runs:
             explicit_bucket_boundaries_advisory=WAIT_BOUNDS,
         )
 
+    def message(self) -> SpanContext:
+        """The message at hand, as Celery's instrumentation tells of it; else one that is not valid.
+
+        Taken where the message is: the runs of a shared one are in threads that know nothing of it.
+        """
+        return trace.get_current_span().get_span_context()
+
     @contextmanager
-    def span(self, claim: Claim, worker: str) -> Iterator[Noted]:
+    def span(self, claim: Claim, worker: str, message: object) -> Iterator[Noted]:
         """The span of one run."""
         parent = Context()
         if claim.traceparent:
             parent = _propagator.extract({"traceparent": claim.traceparent}, parent)
         submitted = trace.get_current_span(parent).get_span_context()
-        message = trace.get_current_span().get_span_context()
+        links = [submitted, message] if isinstance(message, SpanContext) else [submitted]
         with self._tracer.start_as_current_span(
             f"run {claim.type}",
             parent,
             kind=SpanKind.CONSUMER,
-            links=[Link(context) for context in (submitted, message) if context.is_valid],
+            links=[Link(context) for context in links if context.is_valid],
             attributes=attributes_of(claim, worker),
         ) as span:
             yield Noted(span)

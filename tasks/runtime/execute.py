@@ -31,7 +31,7 @@ from tasks.runtime.outcome import (
     outcome_of_result,
 )
 from tasks.runtime.process import told_to_exit
-from tasks.runtime.tracing import run_span
+from tasks.runtime.tracing import message_span, run_span
 from tasks.runtime.worker import Worker
 
 log = logging.getLogger("fairline.job")
@@ -45,23 +45,24 @@ def execute(message: tuple[JobRef, ...], worker: Worker, helpers: ThreadPoolExec
     claims = worker.claim(message)
     if not claims:
         return  # lost, cancelled, expired or already done: nothing to run
+    brought_by = message_span()
     if worker.slots > 1 and len(claims) > 1:
-        Batch(claims, worker, helpers).run()
+        Batch(claims, worker, helpers, brought_by).run()
         return
     for claim in claims:  # in this very thread: a prefork run is stopped on the main one only
-        execute_claim(claim, worker)
+        execute_claim(claim, worker, brought_by)
 
 
-def execute_claim(claim: Claim, worker: Worker) -> None:
-    """Run one claimed job in a slot of its own."""
+def execute_claim(claim: Claim, worker: Worker, brought_by: object = None) -> None:
+    """Run one claimed job in a slot of its own; ``brought_by`` is its message's span."""
     bound = current_claim.set(claim)
     try:
-        execute_bound(claim, worker)
+        execute_bound(claim, worker, brought_by)
     finally:
         current_claim.reset(bound)
 
 
-def execute_bound(claim: Claim, worker: Worker) -> None:
+def execute_bound(claim: Claim, worker: Worker, brought_by: object) -> None:
     """Run a claim that log lines know of."""
     with worker.free_slots:
         if worker.abandon(claim):
@@ -73,7 +74,7 @@ def execute_bound(claim: Claim, worker: Worker) -> None:
         if held.cancelled is not None:
             outcome: Outcome = Withdrawn()  # while it waited for a slot
         else:
-            with run_span(claim, worker.name) as span:
+            with run_span(claim, worker.name, brought_by) as span:
                 outcome = run(claim, worker, held)
                 span.note(outcome)
         worker.end(held)
@@ -136,7 +137,11 @@ class Batch:
     """
 
     def __init__(
-        self, claims: tuple[Claim, ...], worker: Worker, helpers: ThreadPoolExecutor
+        self,
+        claims: tuple[Claim, ...],
+        worker: Worker,
+        helpers: ThreadPoolExecutor,
+        brought_by: object,
     ) -> None:
         self._left = deque(claims)
         self._unfinished = len(claims)
@@ -144,6 +149,7 @@ class Batch:
         self._finished = threading.Event()
         self._worker = worker
         self._helpers = helpers
+        self._brought_by = brought_by
 
     def run(self) -> None:
         self._take_all()
@@ -160,7 +166,7 @@ class Batch:
                 helped = True
                 self._helpers.submit(self._take_all)
             try:
-                execute_claim(claim, self._worker)
+                execute_claim(claim, self._worker, self._brought_by)
             finally:
                 with self._counting:
                     self._unfinished -= 1

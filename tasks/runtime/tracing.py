@@ -23,7 +23,10 @@ class RunSpan(Protocol):
 class Telemetry(Protocol):
     """Who listens."""
 
-    def span(self, claim: Claim, worker: str) -> AbstractContextManager[RunSpan]:
+    def message(self) -> object:
+        """The message whose jobs are about to run here."""
+
+    def span(self, claim: Claim, worker: str, message: object) -> AbstractContextManager[RunSpan]:
         """A run from its beginning to its end."""
 
     def count(self, claim: Claim, settlement: Settlement) -> None:
@@ -43,9 +46,14 @@ telemetry: Telemetry | None = None
 _UNHEARD: AbstractContextManager[RunSpan] = nullcontext(Unheard())
 
 
-def run_span(claim: Claim, worker: str) -> AbstractContextManager[RunSpan]:
-    """The span of one run."""
-    return _UNHEARD if telemetry is None else telemetry.span(claim, worker)
+def message_span() -> object:
+    """The span of the message at hand, for its runs: they may be in threads of their own."""
+    return None if telemetry is None else telemetry.message()
+
+
+def run_span(claim: Claim, worker: str, message: object = None) -> AbstractContextManager[RunSpan]:
+    """The span of one run; ``message`` is what brought it, as ``message_span`` gave it."""
+    return _UNHEARD if telemetry is None else telemetry.span(claim, worker, message)
 
 
 def note_settled(claim: Claim, settlement: Settlement) -> None:

@@ -100,7 +100,7 @@ def _mark(key: str, mark: Any) -> float:
         raise MalformedAnswer(f"the mark for {key} is not a number")
     if not 0 <= mark <= 100 or not math.isfinite(mark):
         raise MalformedAnswer(f"the mark for {key} is not within 0 to 100: {mark!r:.40}")
-    return float(mark)
+    return float(mark) + 0.0  # not -0.0
 
 
 def _quotes(key: str, quotes: Any) -> list[str]:

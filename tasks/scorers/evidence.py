@@ -3,7 +3,8 @@
 A quote is kept if it occurs in one string of the payload. Before they are compared, both lose the
 characters nobody sees, and every stretch of white space becomes one space; nothing else is made
 equal, so another case or another dash is another quote. Names of fields do not count. A quote that
-is too long is shortened after it was found, which leaves it true.
+is too long is shortened after it was found, which leaves it true. One with fewer than
+``LEAST_LETTERS`` letters and digits says nothing, or cannot even be seen: it is dropped.
 
 That a quote occurs does not mean that it supports the mark. It is text by somebody we do not trust
 and must be shown as such.
@@ -18,6 +19,9 @@ from typing import Any
 from tasks.scorers.protocol import MOST_QUOTES, QUOTE_BYTES, QUOTE_CHARACTERS, json_bytes
 from tasks.scorers.untrusted import plain
 
+#: Letters and digits that a quote has at least.
+LEAST_LETTERS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -25,7 +29,7 @@ class Evidence:
 
     #: By criterion; all of them occur in the application.
     quotes: dict[str, tuple[str, ...]]
-    #: How many do not.
+    #: How many do not, or say nothing.
     dropped: int
 
 
@@ -38,12 +42,17 @@ def verified(claimed: Mapping[str, Sequence[str]], payload: Mapping[str, Any]) -
     for key, quotes in claimed.items():
         found = []
         for quote in map(plain, quotes):
-            if quote and quote in application:
-                found.append(shortened(quote))
+            if quote in application and says_something(short := shortened(quote)):
+                found.append(short)
             else:
                 dropped += 1
         kept[key] = tuple(dict.fromkeys(found))[:MOST_QUOTES]
     return Evidence(kept, dropped)
+
+
+def says_something(quote: str) -> bool:
+    """Whether there is enough in it to be a quote."""
+    return sum(map(str.isalnum, quote)) >= LEAST_LETTERS
 
 
 def shortened(quote: str) -> str:

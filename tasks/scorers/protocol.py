@@ -91,7 +91,7 @@ class Score:
     criteria: tuple[Mark, ...]
     #: Quotes by criterion, each of which occurs in the application.
     evidence: Mapping[str, Sequence[str]]
-    #: Quotes that were given and do not occur there.
+    #: Quotes that were given and do not occur there, or say nothing.
     dropped_quotes: int
     #: What the answer cost.
     usage: Usage

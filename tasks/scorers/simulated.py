@@ -12,7 +12,7 @@ import time
 from itertools import islice
 
 from tasks.quota import Report, nobody
-from tasks.scorers.evidence import texts_of, verified
+from tasks.scorers.evidence import says_something, shortened, texts_of, verified
 from tasks.scorers.protocol import Application, Score, Usage
 from tasks.scorers.rubric import CRITERIA, RUBRIC_HASH, Mark, marked
 from tasks.scorers.untrusted import plain
@@ -76,14 +76,17 @@ def _marks(score: float, chance: bytes) -> tuple[Mark, ...]:
 
 def _quotes(application: Application, chance: bytes) -> dict[str, list[str]]:
     looked_at = islice(texts_of(application.payload), _TEXTS)
-    found = [text for text in (plain(whole[:_CHARACTERS]) for whole in looked_at) if text]
+    seen = (plain(whole[:_CHARACTERS]) for whole in looked_at)
+    found = [text for text in seen if says_something(shortened(text))]
     texts = sorted(found, key=len, reverse=True)[: len(CRITERIA)]
     quotes: dict[str, list[str]] = {criterion.key: [] for criterion in CRITERIA}
     for place, criterion in enumerate(CRITERIA):
         if texts:
             words = texts[chance[2 * place] % len(texts)].split(" ")
             start = chance[2 * place + 1] % max(1, len(words) - _WORDS // 2)
-            quotes[criterion.key].append(" ".join(words[start : start + _WORDS]))
+            quote = " ".join(words[start : start + _WORDS])
+            few = not says_something(shortened(quote))
+            quotes[criterion.key].append(" ".join(words) if few else quote)
     return quotes
 
 

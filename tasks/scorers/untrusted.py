@@ -27,9 +27,13 @@ _INVISIBLE = re.compile(
 )
 
 
+#: Control characters that end a line or a column: what they part must not become one word.
+_SEPARATORS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
+
+
 def visible(text: str) -> str:
-    """The text without the characters that no reader would see."""
-    return _INVISIBLE.sub("", text)
+    """The text without the characters that no reader would see; what parts words is a space."""
+    return _INVISIBLE.sub("", _SEPARATORS.sub(" ", text))
 
 
 def plain(text: str) -> str:

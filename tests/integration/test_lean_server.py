@@ -8,12 +8,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
+import gevent
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from app.api import server
+from app.api.wire_request import read_plain
+from app.log_ids import current_request
 from tests.integration.lean_servers import Servers, read_to_the_end, serving
 
 HEAD = b"POST /echo?a=b%20c HTTP/1.1\r\nHost: fairline\r\nContent-Type: text/plain\r\n"
@@ -251,6 +255,36 @@ def test_plain_requests_take_the_short_way(
     last = GET[:-2] + b"Connection: close\r\n\r\n"
     sent = [HEAD + b"Content-Length: 5\r\n\r\n", b"hello" + browser + last]
     assert servers.exchange(servers.lean, sent).count(b"HTTP/1.1 200 OK") == 3
+
+
+def test_a_request_is_known_to_the_log_until_its_answer_is_written(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between: list[Any] = []
+    within: list[Any] = []
+
+    def read(*given: Any) -> Any:
+        between.append(current_request.get())
+        return read_plain(*given)
+
+    def telling(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        current_request.set(environ)
+        start_response("200 OK", [("Content-Length", "2")])
+
+        def pieces() -> Iterator[bytes]:
+            for _ in range(2):
+                gevent.sleep(0)
+                within.append((current_request.get() or {})["PATH_INFO"])
+                yield b"x"
+
+        return pieces()
+
+    monkeypatch.setattr(server, "read_plain", read)
+    monkeypatch.setattr(servers.lean, "wsgi", telling)
+    stream = GET.replace(b"/echo", b"/x/events")  # which takes gunicorn's way
+    assert servers.exchange(servers.lean, [GET + stream + GET]).count(b"HTTP/1.1 200 OK") == 3
+    assert between == [None, None, None]
+    assert within == ["/echo", "/echo", "/x/events", "/x/events", "/echo", "/echo"]
 
 
 def test_silent_connection_is_closed_in_time() -> None:

@@ -48,7 +48,12 @@ OF_THE_LEADER = {
     "fairline.workers.desired",
     "fairline.workers.living",
 }
-OF_WORKERS = {"fairline.runs.settled", "fairline.run.duration", "fairline.wait.duration"}
+OF_WORKERS = {
+    "fairline.runs.settled",
+    "fairline.run.duration",
+    "fairline.wait.duration",
+    "flower.task.runtime.seconds",  # Celery's instrumentation
+}
 
 
 class Traced:

@@ -28,12 +28,15 @@ from app.scheduler.leader import Leader
 from app.scheduler.reaper import Reaper
 from app.telemetry import emit_by, note_reaped
 from app.telemetry.admitting import MOST_IDS
+from app.telemetry.connections import observe_connections
 from app.telemetry.dispatching import Dispatching
 from app.telemetry.requests import ROUTE, Requests
 from app.telemetry.sdk import Sdk
 from app.telemetry.system import Observer
+from models.config import DatabaseSettings
 from models.ids import new_id
 from models.pools import POOLS
+from models.session import open_engine
 from tasks.errors import Permanent, Snooze
 from tests.integration.emptied import emptied
 from tests.integration.house import FakePublisher, House
@@ -138,6 +141,8 @@ def test_a_crash_a_retry_and_a_replay_stay_in_the_trace(
     assert [a["fairline.job.lease"] for a in about] == [2, 3, 4]
     assert [a.get("error.type") for a in about] == ["APP_ERROR", "PERMANENT", None]
     assert not any("fairline.job.wait_seconds" in a for a in about), "who knows since when"
+    assert [run.status.status_code for run in runs[:2]] == [StatusCode.ERROR] * 2
+    assert not any(run.status.description or run.events for run in runs), "whose data is it"
     for run in runs:
         assert run.context.trace_id == admitted.context.trace_id
         assert [link.context.span_id for link in run.links] == [admitted.context.span_id]
@@ -166,6 +171,16 @@ def test_a_batch_is_admitted_in_one_span_that_names_some_of_its_jobs(
     assert {run.context.trace_id for run in runs} == {span.context.trace_id}
     waits = seen.points()["fairline.wait.duration"]
     assert waits == {("short",): MOST_IDS + 5}
+
+
+def test_all_runs_of_a_shared_message_link_to_it(worker: OneWorker, seen: Seen) -> None:
+    together = threading.Barrier(4)  # each in a slot of its own
+    worker.act = lambda ctx, payload: together.wait(10)
+    refs = worker.refs(4)
+    with seen.sdk.traces.get_tracer("celery").start_as_current_span("run/echo") as message:
+        worker.execute(refs)
+    links = [[link.context.span_id for link in run.links] for run in seen.named("run echo")]
+    assert links == [[message.get_span_context().span_id]] * 4
 
 
 def test_a_repeated_request_names_the_jobs_of_the_first(admission: Admission, seen: Seen) -> None:
@@ -260,6 +275,19 @@ def test_only_the_leader_tells_of_the_system(house: House, seen: Seen) -> None:
     leading.sdk.meters.shutdown()
     assert told["fairline.queue.depth"] == {(pool,): int(pool == "short") for pool in POOLS}
     assert told["fairline.jobs.admitted"] == {("short",): 1}
+
+
+def test_connections_that_nobody_opened_are_not_idle(house: House, seen: Seen) -> None:
+    url = house.engine.url.render_as_string(hide_password=False)
+    engine = open_engine(DatabaseSettings(database_url=url, db_pool_size=5))
+    observe_connections(seen.sdk.meters, engine, "api")
+    with engine.connect(), engine.connect():
+        pass
+    with engine.connect():
+        told = seen.points()
+    engine.dispose()
+    assert told["db.client.connection.count"] == {("api", "used"): 1, ("api", "idle"): 1}
+    assert told["db.client.connection.max"] == {("api",): 5}
 
 
 def test_nothing_is_told_without_telemetry(house: House, admission: Admission) -> None:

@@ -29,6 +29,8 @@ SELECTED = re.compile(r"\b(fairline_\w+)(?:\{([^}]*)\})?")
 MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"')
 #: What an aggregation keeps, and what it is taken over, as far as its closing parenthesis.
 GROUPED = re.compile(r"\bby \(([^)]*)\) \(")
+#: Environment, as the docs name it.
+VARIABLE = re.compile(r"`((?:OTEL|FAIRLINE)_[A-Z_]+)")
 SHOWN = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -119,6 +121,18 @@ def test_every_query_asks_for_metrics_and_labels_that_are_told(dashboard: Path) 
         shown = set(SHOWN.findall(legend))
         outermost = set(kept[0]) if kept and expression.startswith(("max by", "sum by")) else set()
         assert shown <= outermost, f"{title}: the legend shows what the query dropped"
+
+
+def test_every_variable_of_the_docs_reaches_every_process() -> None:
+    table = (PROJECT_ROOT / "docs/telemetry.md").read_text().partition("## A trace")[0]
+    told = {
+        name for row in re.findall(r"^\|(.*?)\|", table, re.M) for name in VARIABLE.findall(row)
+    }
+    assert len(told) > 8
+    ours = [name for name in SERVICES if name in ("api", "scheduler") or name.startswith("worker")]
+    assert len(ours) == 2 + len(POOLS)
+    for name in ours:
+        assert not told - SERVICES[name]["environment"].keys(), name
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)

@@ -15,7 +15,7 @@ import pytest
 
 from app.api.identity import CALLER as NOTED
 from app.log_ids import CALLER, current_request
-from app.logs import lines_of
+from app.logs import configure_logging, lines_of
 from tasks.runtime.claim import Claim, JobRef
 from tasks.runtime.context import JobContext
 from tasks.runtime.current import current_claim
@@ -57,6 +57,43 @@ def test_a_line_for_people_is_as_it_always_was(kept: Kept) -> None:
     time, rest = line.split(" ", 1)
     assert datetime.fromisoformat(time).tzinfo is UTC
     assert rest == "WARNING fairline.job 3 jobs"
+
+
+def test_nothing_that_is_logged_begins_a_line_for_people(kept: Kept) -> None:
+    forged = "2026-11-15T14:00:00.000Z ERROR app.scheduler.leader the database is lost"
+    try:
+        raise ValueError(f"odd\n{forged}")
+    except ValueError:
+        JobContext("job-1", 7).log.exception("a\n%s\r%s\x1b[2J\x9b\u2028\u202e\tü", forged, forged)
+    (line,) = kept.plain
+    first, *rest = line.splitlines()
+    assert first.endswith("ERROR fairline.job a job_id=job-1 tenant_id=7 attempt=1")
+    assert rest[0] == rf"    {forged}\r{forged}\x1b[2J\x9b\u2028\u202e" + "\tü"
+    assert rest[1] == "    Traceback (most recent call last):"
+    assert rest[-2:] == ["    ValueError: odd", f"    {forged}"]
+    assert all(each.startswith("    ") for each in rest)
+
+
+@pytest.mark.parametrize(
+    ("environment", "option", "level"),
+    [
+        ("debug", logging.WARNING, logging.DEBUG),
+        ("", logging.WARNING, logging.WARNING),
+        (None, logging.WARNING, logging.WARNING),
+        (None, None, logging.INFO),
+    ],
+)
+def test_the_environment_s_level_counts_before_celery_s(
+    environment: str | None, option: int | None, level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[Any] = []
+    monkeypatch.setattr(logging, "basicConfig", lambda **given: chosen.append(given["level"]))
+    if environment is None:
+        monkeypatch.delenv("FAIRLINE_LOG_LEVEL", raising=False)
+    else:
+        monkeypatch.setenv("FAIRLINE_LOG_LEVEL", environment)
+    configure_logging(option)
+    assert [logging.getLevelNamesMapping().get(each, each) for each in chosen] == [level]
 
 
 def test_a_line_for_machines_is_one_object(kept: Kept) -> None:

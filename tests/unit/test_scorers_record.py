@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.scorers import Application, Score, Usage
-from tasks.scorers.evidence import texts_of, verified
+from tasks.scorers.evidence import says_something, shortened, texts_of, verified
 from tasks.scorers.protocol import MOST_QUOTES, QUOTE_BYTES, QUOTE_CHARACTERS, RECORD_BYTES
 from tasks.scorers.rubric import CRITERIA, Mark, marked, weighted_score
 from tasks.scorers.simulated import SimulatedScorer, _marks
@@ -21,6 +21,7 @@ PAYLOAD = {
     "cv": "Built a\n  compiler\tin six weeks.",
     "jobs": [{"at": "Acme", "years": 7}, "led <b>four</b> people\u200b"],
     "letter": "Dear all,",
+    "signs": "\u200d\ufe0f\u2800\u200d\u2800 A1 C++ ❤️❤️❤️ Java\x85Script Type\x0bScript",
 }
 
 
@@ -38,6 +39,17 @@ PAYLOAD = {
         ("7", None),  # a number
         ("", None),
         (" \u200b ", None),
+        ("\u200d", None),  # nobody sees it, though it is kept in words
+        ("\u200d\ufe0f", None),
+        ("\u2800\u200d\u2800", None),
+        ("❤️❤️❤️", None),
+        ("A", None),
+        ("A1", None),  # too short to say anything
+        ("A1 C++", "A1 C++"),
+        ("JavaScript", None),  # two lines
+        ("Java\nScript", "Java Script"),
+        ("Type Script", "Type Script"),
+        ("TypeScript", None),
     ],
 )
 def test_a_quote_is_kept_if_it_occurs_but_for_white_space(quote: str, kept: str | None) -> None:
@@ -73,15 +85,21 @@ def test_what_is_kept_is_true_and_short_whatever_is_claimed(
         assert len(quotes) <= MOST_QUOTES
         for quote in quotes:
             assert any(quote in text for text in seen)
-            assert 0 < len(quote) <= QUOTE_CHARACTERS
+            assert says_something(quote)
+            assert len(quote) <= QUOTE_CHARACTERS
             assert len(orjson.dumps(quote)) <= QUOTE_BYTES
-    true = [text for text in truths if plain(text)]
+    true = [text for text in truths if says_something(shortened(plain(text)))]
     assert found.dropped <= len(truths) - len(true) + 2 * len(inventions)
+
+
+def test_a_quote_of_which_only_signs_would_be_left_is_dropped() -> None:
+    text = "-" * QUOTE_CHARACTERS + "compiler"
+    assert verified({"growth": [text]}, {"cv": text}).dropped == 1
 
 
 @pytest.mark.parametrize("character", ["x", "é", "語", "👩", '"', "\\", "‍"])
 def test_a_quote_that_is_too_long_is_shortened_and_still_true(character: str) -> None:
-    text = character * 5000
+    text = "abc" + character * 5000
     ((quote,),) = verified({"growth": [text]}, {"cv": text}).quotes.values()
     assert quote == text[: len(quote)]
     assert len(quote) <= QUOTE_CHARACTERS
@@ -92,8 +110,8 @@ def test_a_quote_that_is_too_long_is_shortened_and_still_true(character: str) ->
 def test_the_largest_record_there_can_be_is_bounded(character: str) -> None:
     share = {"x": 600, "é": 599, "語": 399, "👩": 299, '"': 599}[character]
     quotes = verified(
-        {c.key: [character * 900, f"a{character * 900}"] for c in CRITERIA},
-        {"cv": f"a{character * 1000}"},
+        {c.key: [f"abc{character * 900}", f"bc1{character * 900}"] for c in CRITERIA},
+        {"cv": f"abc{character * 1000}", "letter": f"bc1{character * 1000}"},
     ).quotes
     marks = marked({c.key: 12.345678901234567 for c in CRITERIA})
     score = Score(
