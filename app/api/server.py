@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 
     Address = Any
 
-#: Bytes asked of a connection at once: most requests are smaller.
-READ_BYTES = 16_384
+#: Bytes asked of a connection at once: most requests are smaller. As many as gunicorn asks for:
+#: what it says to a broken head may depend on how much of it has arrived.
+READ_BYTES = 8_192
 #: Connections accepted in one turn of the loop: many arrive sooner, few are shared better.
 ACCEPTS_A_TURN = 16
 #: How often silent connections are looked for.

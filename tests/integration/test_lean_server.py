@@ -156,6 +156,7 @@ def servers() -> Iterator[Servers]:
 @example([HEAD + b"Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello" + GET])
 @example([HEAD + b"X: a\r\n Content-Length: 5\r\n\r\nhello" + GET])
 @example([b"\r\n" + GET, b"\r\n\r\n" + GET])
+@example([b"GET /echo HTTP/1.1\nX: \x00\nX: " + b"y" * 9000 + b"\n\n" + GET])
 @example([GET.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n") + ONE])
 def test_both_ways_answer_the_same(servers: Servers, pieces: list[bytes]) -> None:
     servers.both(*pieces)
