@@ -46,6 +46,7 @@ from app.console.rooms import BLUEPRINTS, LIVE_PAGES, NAVIGATION
 from app.console.words import WORDS
 from app.errors import FieldError, Forbidden, NotFound, Unauthenticated, ValidationFailed
 from app.events.stream import prepare
+from app.tenants.keys import presented
 from models.errors import StateStoreError
 
 shell = Blueprint("shell", __name__)
@@ -169,6 +170,8 @@ def post_sign_in() -> AnyResponse:
         raise Forbidden("This was sent from a page of another site.")
     key, target = request.form.get("key", "").strip(), local(request.form.get("next", "/"))
     try:
+        if presented(key) is None:
+            raise Unauthenticated("That is no API key: they look like fair_abcd1234_….")
         caller = services().visitors.of_key(key)
     except Unauthenticated as error:
         page = render_template("console/sign-in.html", next=target, refused=error.detail)

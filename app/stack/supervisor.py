@@ -224,7 +224,8 @@ class Supervisor:
         elif child:
             self._schedule(slot, now - child.started_at)
             log = self.home.log(slot.spec.name)
-            self.report(f"{slot.spec.name} died ({describe(status)}); see {log}")
+            how = f"died ({describe(status)}); see {log}" if status else "has ended by itself"
+            self.report(f"{slot.spec.name} {how}")
 
     def _schedule(self, slot: Slot, lived_seconds: float) -> None:
         decision = decide_restart(lived_seconds, slot.deaths_in_a_row)

@@ -111,7 +111,11 @@ def with_pool(**fields: object) -> Readings:
         (replace(WELL, circuits={"claude": "closed"}), Level.WELL, ""),
         (replace(WELL, closed_quotas=list("dcba")), Level.WATCH, "quota of a, b, c and 1 more"),
         (with_pool(ended=1000, died=10), Level.WELL, ""),
-        (with_pool(ended=1000, died=11), Level.WATCH, "11 jobs died lately in medium."),
+        (
+            with_pool(ended=1000, died=11),
+            Level.WATCH,
+            "11 jobs died in medium in the last five minutes.",
+        ),
         (replace(WELL, quarantined=["parse"]), Level.WATCH, "fail: parse."),
         (replace(WELL, throttled={"medium": 2}), Level.WATCH, "2 tenants are throttled in medium"),
         (replace(WELL, spiking=1), Level.WATCH, "1 tenant is running far more"),
@@ -134,7 +138,8 @@ def test_the_gravest_reason_comes_first() -> None:
     )
     verdict = judge(seen)
     assert "No scheduler leads" in verdict.sentence
-    told = ["The broker", "Jobs in medium wait", "The circuit", "Every slot"]
+    # Of the broker nobody can tell without a leader.
+    told = ["Jobs in medium wait", "The circuit", "Every slot"]
     assert [other.startswith(begin) for other, begin in zip(verdict.others, told, strict=True)] == [
         True
-    ] * 4
+    ] * 3

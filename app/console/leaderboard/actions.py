@@ -90,6 +90,9 @@ def document_of(typed: Typed) -> Document:
     """The body that a client would have sent."""
     payload = typed.application.encode()
     if not is_object(payload):
+        if payload.lstrip().startswith(b"{"):
+            wrong = "begins like a JSON object and is none; begin a text with something else"
+            raise ValidationFailed(errors=(FieldError("payload", wrong),))
         payload = orjson.dumps({"text": typed.application})
     names = {"candidate": typed.candidate, "role": typed.role or "general"}
     raw = b'%b,"payload":%b}' % (orjson.dumps(names)[:-1], payload)

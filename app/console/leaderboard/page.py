@@ -30,6 +30,12 @@ USUAL_ROLE = "general"
 NEAR = Decimal(1)
 
 READ_TENANTS = f"SELECT name FROM tenants ORDER BY name LIMIT {MOST_TENANTS + 1}"
+#: Among the newest applications of everybody; a tenant that has none there has no newest.
+READ_NEWEST_ROLE = """
+    SELECT role FROM (
+        SELECT tenant_id, role, id FROM applications ORDER BY id DESC LIMIT 1000) AS newest
+    WHERE tenant_id = %(tenant)s ORDER BY id DESC LIMIT 1
+"""
 #: The first along the ranking: whoever was made first and has a score.
 READ_FIRST_TENANT = """
     SELECT tenant.name FROM tenants AS tenant WHERE tenant.id = (
@@ -113,9 +119,11 @@ def find_tenant(taken: Connection, name: str) -> Tenant | None:
 
 
 def find_role(taken: Connection, tenant: Tenant, text: str) -> str:
-    """The role that was asked for, or one that somebody was scored for."""
+    """The role that was asked for, or the one that somebody applied for last."""
     if text.strip():
         return parse_role(text)
+    if newest := taken.exec_driver_sql(READ_NEWEST_ROLE, {"tenant": tenant.id}).scalar():
+        return str(newest)
     roles = read_roles(taken, tenant)
     return USUAL_ROLE if USUAL_ROLE in roles or not roles else roles[0]
 

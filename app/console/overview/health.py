@@ -131,7 +131,7 @@ def of_the_house(readings: Readings) -> Iterator[Reason]:
         yield Reason(
             Level.TROUBLE, "No scheduler leads: jobs are accepted, but nothing is dispatched."
         )
-    if not readings.broker_seen:
+    elif not readings.broker_seen:  # by the leader: without one nobody can tell
         yield Reason(
             Level.TROUBLE, "The broker does not answer: jobs are accepted and wait for it."
         )
@@ -182,7 +182,7 @@ def of_deaths(pools: Sequence[PoolHealth]) -> Iterator[Reason]:
         if pool.died > 0 and pool.died > DEAD_PART * pool.ended:
             yield Reason(
                 Level.WATCH,
-                f"Dead letters are rising: {jobs(pool.died, 'died')} lately in {pool.name}.",
+                f"{jobs(pool.died, 'died')} in {pool.name} in the last five minutes.",
             )
 
 

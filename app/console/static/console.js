@@ -5,6 +5,7 @@ import { stayLive } from "./live.js";
 import { offerThemes } from "./theme-switch.js";
 import { confirmForms } from "./confirm.js";
 
+document.querySelector("nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
 tellAges();
 offerThemes(drawCharts);
 confirmForms();

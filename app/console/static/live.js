@@ -4,7 +4,8 @@
 // so does one in which something is ticked, until nothing is. Open details and the focus survive.
 const banner = document.querySelector("[data-connection]");
 
-function say(text) {
+function say(text, stale = false) {
+  document.body.classList.toggle("stale", stale);
   if (!banner) return;
   banner.textContent = text;
   banner.hidden = !text;
@@ -71,19 +72,24 @@ export function stayLive(afterwards) {
       for (const [name, html] of Object.entries(JSON.parse(event.data))) held.set(name, html);
       show();
     });
-    source.addEventListener("away", () => say("The state store does not answer. What you see is how it was a moment ago."));
+    source.addEventListener("away", () => say("The state store does not answer. What you see is how it was a moment ago.", true));
     source.addEventListener("gone", () => {
       close();
-      say("What this page shows is no more.");
+      say("What this page shows is no more.", true);
     });
     source.addEventListener("open", () => say(""));
     source.addEventListener("error", () => {
-      say("The connection is lost. Trying again …");
-      if (source?.readyState === EventSource.CLOSED) {
-        close();
-        setTimeout(open, 5000);
-      }
+      say("The connection is lost. Trying again …", true);
+      if (source?.readyState === EventSource.CLOSED) refused();
     });
+  }
+
+  // Refused rather than lost: whoever may look no longer is led to the sign-in by the page itself.
+  async function refused() {
+    close();
+    const answer = await fetch(address, { method: "HEAD" }).catch(() => null);
+    if (answer?.status === 401 || answer?.status === 403) location.reload();
+    else setTimeout(open, 5000);
   }
 
   function close() {

@@ -150,14 +150,20 @@ def chart_of(lines: Sequence[Line], first: date, currency: str) -> dict[str, Any
     """Cost by day, a series for each pool; days without use are there too."""
     days = [first + timedelta(days=n) for n in range(DAYS)]
     names = [day.strftime("%d %b") for day in days]
+    places = {pool: place for place, pool in enumerate(POOLS)}
     costs: dict[str, dict[date, Decimal]] = {}
     for line in lines:
         costs.setdefault(line.pool, {})[line.day] = line.cost
     return {
         "unit": currency,
         "series": [
-            {"name": pool, "x": names, "y": [float(of.get(day, 0)) for day in days]}
-            for pool, of in sorted(costs.items())
+            {
+                "name": pool,
+                "colour": places.get(pool, len(places)),  # as on the overview
+                "x": names,
+                "y": [float(of.get(day, 0)) for day in days],
+            }
+            for pool, of in sorted(costs.items(), key=lambda of: places.get(of[0], len(places)))
         ],
     }
 
