@@ -125,6 +125,13 @@ def test_a_tenant_and_a_role_are_chosen_where_none_is_named(
     assert "role general of chosen is scored yet" in visitor.see(f"{PATH}?tenant=chosen")
     for role in ("welder", "baker", "baker", "chef"):
         put(api_house, role, [50], tenant_id=row.id)
+    newest = "ffffffff-ffff-7fff-8fff-ffffffffffff"
+    api_house.execute(
+        "UPDATE applications SET id = %s WHERE ctid = (SELECT ctid FROM applications"
+        " WHERE tenant_id = %s AND role = 'baker' LIMIT 1)",
+        newest,
+        row.id,
+    )
     page = visitor.get(f"{PATH}?tenant=chosen").text
     roles = page.partition('id="choose-role"')[2].partition("</select>")[0]
     assert re.findall(r"<option[^>]*>(\w+)", roles) == ["baker", "chef", "welder"]
