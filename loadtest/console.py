@@ -1,10 +1,11 @@
 """``make bench-console``: what the console costs with a million jobs in the tables.
 
 A Fairline of its own is filled with ended and waiting jobs of fifty tenants. Every page is asked
-for some times, one request after the other. Then ten viewers watch pages as browsers do, over
-server-sent events, and what the API's processes and PostgreSQL use on top of a stretch without
-viewers is their cost. Nothing changes meanwhile but the samples that the scheduler takes: what a
-busy deployment changes is pushed as well, but read and rendered no more often than here.
+for some times, one request after the other, and some are loaded in a real browser. Then ten
+viewers watch pages as browsers do, over server-sent events, and what the API's processes and
+PostgreSQL use on top of a stretch without viewers is their cost. Nothing changes meanwhile but
+the samples that the scheduler takes: what a busy deployment changes is pushed as well, but read
+and rendered no more often than here.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import http.client
 import socket
 import statistics
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 from rich.console import Console
@@ -29,6 +32,7 @@ from loadtest.cores import cpu_seconds
 from loadtest.fairline import Fairline
 from loadtest.fleet import fleet
 from loadtest.percentiles import percentile
+from loadtest.pictures.camera import opened_camera
 from loadtest.report import Report, Table
 from models.config import DatabaseSettings
 from models.session import open_engine
@@ -43,6 +47,7 @@ SETTLE_SECONDS = 8
 GONE_SECONDS = 35
 MOST_MILLISECONDS = 300.0
 MOST_PERCENT = 2.0
+MOST_LOAD_MILLISECONDS = 1_000.0
 
 #: What is asked for; the overview and the list of jobs have a bar.
 PAGES = (
@@ -67,6 +72,9 @@ PAGES = (
     "/console/lab",
 )
 BARRED = ("/", "/console/jobs")
+#: What is loaded in a browser, and how often.
+LOADED = ("/", "/console/jobs", "/console/tenants")
+LOADS = 5
 #: Ten viewers: most look at the overview and at the jobs.
 WATCHED = (
     *("/", "/", "/", "/?window=24h", "/console/jobs", "/console/jobs?status=queued"),
@@ -210,6 +218,7 @@ def run(ended: int, waiting: int, seconds: int, console: Console) -> Report:
         api, postgres = pids["api"], pids["postgres"]
         paths = [path.format(job=job) for path in PAGES]
         timings = time_pages(fairline.port, paths, [*api, *postgres], screen)
+        loads = time_loads(f"http://127.0.0.1:{fairline.port}", screen)
         uses = [measure_use(api, postgres, seconds, screen, "nobody watches")]
         with viewers(fairline.port, WATCHED) as watching:
             for _ in screen.steps("ten viewers come", SETTLE_SECONDS):
@@ -219,11 +228,26 @@ def run(ended: int, waiting: int, seconds: int, console: Console) -> Report:
         for _ in screen.steps("they have gone", GONE_SECONDS):
             time.sleep(1.0)
         uses.append(measure_use(api, postgres, seconds, screen, "nobody watches again"))
-    return judge(timings, uses, pushed, (ended, waiting, seconds))
+    return judge(timings, loads, uses, pushed, (ended, waiting, seconds))
+
+
+def time_loads(base: str, screen: Screen) -> dict[str, float]:
+    """Pages in a real browser with an empty cache: the median of some loads, in milliseconds."""
+    with tempfile.TemporaryDirectory() as folder, opened_camera(base, Path(folder)) as camera:
+        return {
+            LOADED[number]: statistics.median(
+                camera.load_milliseconds(LOADED[number]) for _ in range(LOADS)
+            )
+            for number in screen.steps("loading pages in a browser", len(LOADED))
+        }
 
 
 def judge(
-    timings: Sequence[Timing], uses: Sequence[Use], pushed: int, sizes: tuple[int, int, int]
+    timings: Sequence[Timing],
+    loads: Mapping[str, float],
+    uses: Sequence[Use],
+    pushed: int,
+    sizes: tuple[int, int, int],
 ) -> Report:
     """What was measured against what was promised."""
     ended, waiting, seconds = sizes
@@ -239,6 +263,7 @@ def judge(
             f"The slowest of the overview and the lists of jobs takes {slowest.p95:.0f} ms"
             f" ({slowest.path}, 95 of 100 requests).",
             f"Ten viewers cost {cost.both:.2f} % of a core.",
+            f"A browser that has nothing of it loads the overview in {loads['/']:.0f} ms.",
         ],
         tables=[
             Table(
@@ -255,6 +280,11 @@ def judge(
                     )
                     for timing in timings
                 ],
+            ),
+            Table(
+                "In Chromium, with an empty cache",
+                ("page", "loaded after"),
+                [(path, f"{taken:.0f} ms") for path, taken in loads.items()],
             ),
             Table(
                 f"Percent of a core, over {seconds} s",
@@ -275,6 +305,10 @@ def judge(
                 Bar(f"{timing.path}, p95", timing.p95, "<=", MOST_MILLISECONDS, " ms")
                 for timing in barred
             ),
+            *(
+                Bar(f"{path}, loaded", taken, "<=", MOST_LOAD_MILLISECONDS, " ms")
+                for path, taken in loads.items()
+            ),
             Bar("ten viewers, of a core", cost.both, "<=", MOST_PERCENT, " %"),
             Bar("pages that do not answer 200", count_failed(timings), "<=", 0),
         ],
@@ -284,6 +318,7 @@ def judge(
         ],
         data={
             "pages": [asdict(timing) for timing in timings],
+            "loads": dict(loads),
             "percent": {"idle": asdict(idle), "watched": asdict(watched)},
         },
     )

@@ -32,8 +32,12 @@ class Shot:
     key: str = ""
 
 
+#: When the page and all that it has asked for by then are there.
+LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
+
+
 class Camera:
-    """Takes pictures into a folder."""
+    """Takes pictures into a folder, and the time that pages take."""
 
     def __init__(self, browser: Browser, base: str, folder: Path) -> None:
         self._browser = browser
@@ -62,6 +66,16 @@ class Camera:
         with Image.open(target) as taken:
             taken.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(target, optimize=True)
         return target
+
+    def load_milliseconds(self, path: str) -> float:
+        """Until the page is loaded, by a browser that has nothing of it."""
+        context = self._browser.new_context(viewport={"width": DESK[0], "height": DESK[1]})
+        page = context.new_page()
+        page.goto(f"{self._base}{path}", wait_until="load")
+        page.wait_for_timeout(50)  # the end of the event is noted after it
+        loaded = float(page.evaluate(LOADED))
+        context.close()
+        return loaded
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.console.jobs.timeline import ENDS, Attempt, Replay, Step, Way, timeline
+from app.console.jobs.timeline import ENDS, Attempt, Step, Way, timeline
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -36,13 +36,13 @@ def test_a_job_that_succeeds_at_its_second_try_shows_both_and_the_wait_between()
 
 def test_a_replay_stands_between_the_death_and_what_came_after() -> None:
     way = Way("queued", 1, START, replays=1)
-    steps = timeline(way, [attempt(1, 1, "dead")], [Replay(at(60), "APP_ERROR")])
+    steps = timeline(way, [attempt(1, 1, "dead")], [at(60)])
     assert titles(steps) == ["Submitted", "Run failed for good", "Replayed", "Waits in the line"]
     assert steps[1].waited_seconds is None
 
 
 def test_replays_that_nobody_remembers_are_counted() -> None:
-    steps = timeline(Way("queued", 3, START, replays=3), [], [Replay(at(60))])
+    steps = timeline(Way("queued", 3, START, replays=3), [], [at(60)])
     assert steps[1].title == "Replayed 2 times; when is no longer known"
 
 
@@ -76,7 +76,7 @@ def test_nothing_is_left_out_and_time_never_goes_back(
         started_at=at(2001),
         finished_at=at(2002) if status in ENDS else None,
     )
-    steps = timeline(way, attempts, [Replay(at(second)) for second in replays])
+    steps = timeline(way, attempts, [at(second) for second in replays])
     assert [step.lease for step in steps if step.message] == [one.lease for one in attempts]
     assert titles(steps).count("Replayed") == len(replays)
     moments = [step.at for step in steps if step.at is not None]

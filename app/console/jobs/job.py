@@ -16,7 +16,7 @@ from sqlalchemy import Connection, RowMapping
 from app.api.services import services
 from app.api.state import read_state
 from app.api.waits import wait_document
-from app.console.jobs.timeline import Attempt, Replay, Way, timeline
+from app.console.jobs.timeline import Attempt, Way, timeline
 from app.console.page import Asked, LivePage
 from app.console.words import SHOWN_CHARACTERS, pretty
 from app.errors import BlobStoreUnavailable, NotFound
@@ -56,8 +56,7 @@ READ_ATTEMPTS = f"""
 """
 #: No index is by job: the newest of the tenant are looked through.
 READ_REPLAYS = f"""
-    SELECT at, detail -> 'error' ->> 'class'
-    FROM (SELECT job_id, kind, at, detail FROM events WHERE tenant_id = %(tenant)s
+    SELECT at FROM (SELECT job_id, kind, at FROM events WHERE tenant_id = %(tenant)s
           ORDER BY xid DESC, id DESC LIMIT {EVENTS_LOOKED}) AS newest
     WHERE job_id = %(id)s::uuid AND kind = 'job_replayed' ORDER BY at
 """
@@ -132,10 +131,10 @@ def read_attempts(taken: Connection, job_id: str) -> list[Attempt]:
     return [Attempt(*row) for row in reversed(rows)]
 
 
-def read_replays(taken: Connection, job: RowMapping) -> list[Replay]:
+def read_replays(taken: Connection, job: RowMapping) -> list[datetime]:
     """When it was brought back, as far as that is still known."""
     asked = {"id": job["id"], "tenant": job["tenant_id"]}
-    return [Replay(*row) for row in taken.exec_driver_sql(READ_REPLAYS, asked)]
+    return list(taken.exec_driver_sql(READ_REPLAYS, asked).scalars())
 
 
 def read_wait(taken: Connection, job: RowMapping) -> dict[str, Any] | None:

@@ -26,15 +26,6 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
-    """When it was brought back, and what it had died of."""
-
-    at: datetime
-    error_class: str | None = None
-    error_message: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Way:
     """What the row says."""
 
@@ -86,8 +77,8 @@ FAILED = {
 }
 
 
-def timeline(way: Way, attempts: Sequence[Attempt], replays: Sequence[Replay]) -> list[Step]:
-    """The steps, oldest first; ``attempts`` by lease."""
+def timeline(way: Way, attempts: Sequence[Attempt], replays: Sequence[datetime]) -> list[Step]:
+    """The steps, oldest first; ``attempts`` by lease, ``replays`` as far as they are known."""
     steps = [Step("Submitted", way.created_at)]
     untold = way.replays - len(replays)
     if untold > 0:
@@ -95,10 +86,7 @@ def timeline(way: Way, attempts: Sequence[Attempt], replays: Sequence[Replay]) -
         steps.append(Step(f"Replayed {times}; when is no longer known", None))
     told = [
         *(failed(way, attempts, place) for place in range(len(attempts))),
-        *(
-            Step("Replayed", replay.at, "now", None, None, None, None, replay.error_class)
-            for replay in replays
-        ),
+        *(Step("Replayed", at, "now") for at in replays),
         *latest(way, attempts),
     ]
     if way.cancel_requested_at is not None:
