@@ -108,7 +108,7 @@ def test_a_card_tells_depth_age_rates_slots_workers_and_dead_letters(
     page = Page(door, house)
     card = page.card("medium")
     assert (card["Waiting"], card["In flight"], card["Dead letters"]) == ("3", "1", "1")
-    assert card["Slots busy"] == "9 of 10" and card["Workers"] == "1 3 suggested"
+    assert card["Slots busy"] == "9 of 10" and card["Workers"] == "1 , 3 suggested"
     # 5 came and one ended in 30 or 35 seconds.
     assert 8 <= float(card["In, a minute"]) <= 10 and 1.7 <= float(card["Out, a minute"]) <= 2
     assert card["Objective"] == "5.0 s missed"

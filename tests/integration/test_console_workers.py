@@ -90,7 +90,7 @@ def test_the_autoscalers_wish_is_told_with_its_reason(operator: Browser, house: 
         "INSERT INTO desired_workers (pool, workers, reason) VALUES ('medium', 3, 'it <waits>')"
     )
     text = operator.text(PAGE)
-    assert "Workers 0 3 suggested" in text
+    assert "Workers 0, 3 suggested" in text
     assert "The autoscaler says: it <waits>." in text
     house.execute("UPDATE desired_workers SET updated_at = now() - interval '1 minute'")
     assert "suggested" not in operator.text(PAGE)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+from urllib.parse import unquote
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from app.console.words import short_id
 from tests.acceptance.browser.conftest import Tab
@@ -64,3 +65,19 @@ def wait_for_another(client: Client, name: str, before: int) -> int:
         lambda: client.stack.pids().get(name) not in (None, before), f"another {name}", 30
     )
     return client.stack.pid(name)
+
+
+def test_flower_shows_the_same_workers_by_the_names_that_the_console_links_to(
+    tab: Tab, context: BrowserContext, client: Client
+) -> None:
+    page = tab.go("/console/workers")
+    links = page.locator("main table").get_by_role("link", name="Flower")
+    expect(links.first).to_be_visible()
+    found = links.evaluate_all("links => links.map((link) => link.href)")
+    nodes = {unquote(address.rpartition("/")[2]) for address in found}
+    client.stack.wait(
+        lambda: nodes <= set(client.flower_workers()), "Flower to know all workers", 20
+    )
+    elsewhere = context.new_page()
+    elsewhere.goto(found[0])
+    expect(elsewhere.locator("body")).to_contain_text(unquote(found[0].rpartition("/")[2]))
