@@ -168,6 +168,25 @@ def test_what_cannot_be_read_is_told_and_hurts_nothing_else(
     assert "seconds.csv" in pages.text(f"{PAGE}/broken")
 
 
+def test_a_report_of_another_age_hurts_nothing_else(pages: Browser, results: Path) -> None:
+    write(results)
+    folder = write(results, "ancient")
+    document = json.loads((folder / "report.json").read_text())
+    document["measured_at"] = "0001-01-01T00:00:00+14:00"
+    (folder / "report.json").write_text(json.dumps(document))
+    text = pages.text(PAGE)
+    assert "The knee" in text and "beyond the years that can be told" in text
+
+
+def test_a_table_is_bounded_in_every_direction(pages: Browser, results: Path) -> None:
+    folder = write(results)
+    wide = "|" + "|".join(["x"] * 100_000) + "|\n"
+    (folder / "report.md").write_text("## Wide\n" + wide + "|---|\n" + "|a|\n" * 300)
+    page = pages.page(f"{PAGE}/knee")
+    assert page.count("x</th>") == 50
+    assert len(page) < 1_000_000
+
+
 def test_odd_figures_and_older_reports_are_shown(pages: Browser, results: Path) -> None:
     folder = write(results)
     document = json.loads((folder / "report.json").read_text())

@@ -74,3 +74,16 @@ def test_dead_letters_appear_and_are_replayed_as_a_group(tab: Tab, client: Clien
         expect(jobs).to_have_text(str(before), timeout=LIVE)
     else:
         expect(group).to_have_count(0, timeout=LIVE)
+
+
+def test_a_list_stands_still_while_something_is_ticked(tab: Tab, client: Client) -> None:
+    first = client.submit_job("echo")
+    page = tab.go("/console/jobs?type=echo")
+    box = page.locator(f'[value="{first}"]')
+    box.check()
+    later = client.submit_job("echo")
+    expect(page.get_by_text("This list stands still while something is ticked.")).to_be_visible()
+    expect(box).to_be_checked()
+    expect(page.locator(f'[value="{later}"]')).to_have_count(0)
+    box.uncheck()
+    expect(page.locator(f'[value="{later}"]')).to_have_count(1)
