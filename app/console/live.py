@@ -35,7 +35,7 @@ MOST_OF_TENANT = 20
 KEEP_ALIVE_SECONDS = 15.0
 #: A scene rests so many times as long as a look took, so that ten of them stay well below two
 #: percent of a core, whatever is in the tables; but no longer than this.
-REST_FACTOR = 800.0
+REST_FACTOR = 1_000.0
 LONGEST_REST_SECONDS = 20.0
 #: Browsers come back after so long.
 OPENING = b"retry: 2000\n\n"

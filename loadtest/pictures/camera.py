@@ -67,15 +67,18 @@ class Camera:
             taken.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(target, optimize=True)
         return target
 
-    def load_milliseconds(self, path: str) -> float:
-        """Until the page is loaded, by a browser that has nothing of it."""
+    def load_milliseconds(self, path: str) -> tuple[float, float]:
+        """Until the page is loaded, and until its charts are drawn, with nothing kept of it."""
         context = self._browser.new_context(viewport={"width": DESK[0], "height": DESK[1]})
         page = context.new_page()
         page.goto(f"{self._base}{path}", wait_until="load")
         page.wait_for_timeout(50)  # the end of the event is noted after it
-        loaded = float(page.evaluate(LOADED))
+        loaded = drawn = float(page.evaluate(LOADED))
+        if page.locator("[data-chart]").count():
+            page.locator(".canvas .main-svg").first.wait_for(state="attached")
+            drawn = float(page.evaluate("performance.now()"))
         context.close()
-        return loaded
+        return loaded, drawn
 
 
 @contextmanager

@@ -215,7 +215,7 @@ def test_a_page_that_never_changes_is_kept_alive_so_that_who_left_is_noticed(
 
 def test_a_costly_page_is_looked_at_less_often_and_never_forgotten() -> None:
     assert rest_seconds(2.0, 0.001) == 2.0
-    assert rest_seconds(2.0, 0.01) == 8.0
+    assert rest_seconds(2.0, 0.01) == 10.0
     assert rest_seconds(2.0, 10.0) == 20.0
     assert rest_seconds(30.0, 10.0) == 30.0
 

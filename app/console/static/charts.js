@@ -11,16 +11,20 @@ let loading = null;
 // out where an element of this name is there already.
 const MAP_STYLES = "9f215cf04c5486422605d13261cb87401f4e7763b6296af81e98efbc0130da53";
 
+// Its script is large: everything else is there, and can be used, before it is asked for.
+const loaded = document.readyState === "complete" ? Promise.resolve()
+  : new Promise((resolve) => addEventListener("load", () => setTimeout(resolve), { once: true }));
+
 function plotly() {
   if (globalThis.Plotly) return Promise.resolve(globalThis.Plotly);
-  loading ??= new Promise((resolve, reject) => {
+  loading ??= loaded.then(() => new Promise((resolve, reject) => {
     const script = document.createElement("script");
     document.head.append(Object.assign(document.createElement("template"), { id: MAP_STYLES }));
     script.src = document.querySelector("script[data-plotly]").dataset.plotly;
     script.onload = () => resolve(globalThis.Plotly);
     script.onerror = reject;
     document.head.append(script);
-  });
+  }));
   return loading;
 }
 
