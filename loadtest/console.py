@@ -220,6 +220,7 @@ def run(ended: int, waiting: int, seconds: int, console: Console) -> Report:
         with viewers(fairline.port, WATCHED) as watching:
             for _ in screen.steps("ten viewers come", SETTLE_SECONDS):
                 time.sleep(1.0)
+            postgres = backends(settings)  # some were opened for the viewers
             uses.append(measure_use(api, postgres, seconds, screen, "ten viewers watch"))
             pushed = sum(viewer.bytes for viewer in watching)
         for _ in screen.steps("they have gone", GONE_SECONDS):
