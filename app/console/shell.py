@@ -166,8 +166,7 @@ def get_sign_in() -> str:
 @open_to(Access.PUBLIC)
 def post_sign_in() -> AnyResponse:
     """Keep the key in a cookie, for the pages that it opens."""
-    if not is_same_origin(request.environ):
-        raise Forbidden("This was sent from a page of another site.")
+    refuse_other_sites()
     key, target = request.form.get("key", "").strip(), local(request.form.get("next", "/"))
     try:
         if presented(key) is None:
@@ -191,12 +190,17 @@ def post_sign_in() -> AnyResponse:
 @open_to(Access.PUBLIC)
 def post_sign_out() -> AnyResponse:
     """Forget the keys."""
-    if not is_same_origin(request.environ):
-        raise Forbidden("This was sent from a page of another site.")
+    refuse_other_sites()
     response = redirect("/console/sign-in", HTTPStatus.SEE_OTHER)
     for cookie in (OPERATOR_COOKIE, TENANT_COOKIE):
         response.delete_cookie(cookie)
     return response
+
+
+def refuse_other_sites() -> None:
+    """Signing in and out is open to everybody, but only from a page of ours."""
+    if not is_same_origin(request.environ):
+        raise Forbidden("This was sent from a page of another site.")
 
 
 # Staying up to date.
@@ -224,7 +228,6 @@ def follow(access: Access, recognise: Any) -> Response:
     """The stream of the page that ``page`` names."""
     page, asked = find_page(request.args.get("page", "/"), access)
     stage: Stage = current_app.extensions["fairline_stage"]
-
     wire = request.environ.get("gunicorn.socket")
 
     def allowed() -> bool:
@@ -272,11 +275,6 @@ def get_nothing(rest: str) -> Response:
     raise NotFound
 
 
-def wants_page() -> bool:
-    """Whether a browser asks, and for something to be shown."""
-    return asks_for_page(request.environ)
-
-
 def is_of_console() -> bool:
     """Whether the address is one that people look at."""
     view = current_app.view_functions.get(request.endpoint or "")
@@ -286,7 +284,10 @@ def is_of_console() -> bool:
 def answer_error(error: Exception) -> Any:
     """A page for people, a problem document for programs."""
     answer = problem_of(error)
-    if not (is_of_console() and wants_page()) or answer.status_code < HTTPStatus.BAD_REQUEST:
+    if (
+        not (is_of_console() and asks_for_page(request.environ))
+        or answer.status_code < HTTPStatus.BAD_REQUEST
+    ):
         return answer
     if answer.status_code == HTTPStatus.UNAUTHORIZED:
         target = quote(request.full_path.rstrip("?") if request.method == "GET" else "/")

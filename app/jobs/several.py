@@ -67,11 +67,6 @@ class Done:
     #: Gone, ended, or brought back by somebody else.
     skipped: int = 0
 
-    def __add__(self, other: Done) -> Done:
-        return Done(
-            self.changed + other.changed, self.asked + other.asked, self.skipped + other.skipped
-        )
-
 
 def cancel_several(engine: Engine, ids: Sequence[str]) -> Done:
     """Cancel those that have not ended."""
