@@ -17,7 +17,6 @@ from app.api.access import Access, admit
 from app.api.applications import read_application, submit_application
 from app.api.jobs import read_job, submit_job
 from app.api.problems import problem_of
-from app.errors import MalformedBody
 from app.log_ids import current_request
 
 if TYPE_CHECKING:
@@ -47,12 +46,6 @@ class FrontDoor(Flask):
 
     def answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """By the short way where there is one, else by Flask's."""
-        if "HTTP_" in environ:
-            # The fast parser takes a folded header line for a header without a name. What a
-            # request says must not be a matter of opinion.
-            folded: Any = problem_of(MalformedBody("A header line is folded."))
-            refusal: Iterable[bytes] = folded(environ, start_response)
-            return refusal
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
         services = self.extensions["fairline"]
         reply: Any

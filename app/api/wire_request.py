@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 from gunicorn import util  # type: ignore[import-untyped]  # no stubs
 from gunicorn.http.message import TOKEN_RE  # type: ignore[import-untyped]  # no stubs
-from gunicorn_h1c import parse_request_fast  # type: ignore[import-untyped]  # no stubs
 
-#: A path from the root, and perhaps a query; no fragment.
-PLAIN_TARGET = re.compile(rb"/[!\"$-~]*")
+#: A method, a path from the root and perhaps a query, without a fragment.
+PLAIN_REQUEST_LINE = re.compile(r"([A-Z]{3,20}) (/[!\"$-~]*) HTTP/1\.1")
 #: What changes how a request is framed or answered.
 NOT_PLAIN = frozenset({"TRANSFER-ENCODING", "EXPECT", "UPGRADE", "TE", "TRAILER"})
 #: Digits of a length that is still worth reading as one.
@@ -28,7 +27,7 @@ MOST_DIGITS = 15
 MOST_NAMES = 1_000
 
 #: Where a header goes, by its name as it was spelled; empty: not in a plain request.
-_places: dict[bytes, str] = {}
+_places: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +62,26 @@ def read_plain(
     ``surroundings`` are what every request of the connection has in common; ``schemes`` the
     headers by which a trusted proxy says ``https``, with the value that says so.
     """
-    try:
-        head = parse_request_fast(data, 0, limits.line_bytes, limits.fields, limits.field_bytes)
-    except Exception:  # noqa: BLE001 - incomplete or wrong; gunicorn's reading will say which
+    end = data.find(b"\r\n\r\n")
+    # A head that is no longer than one header may be has none that is too long.
+    if not 0 <= end <= limits.field_bytes:
         return None
-    target = head.path
-    if head.minor_version != 1 or not PLAIN_TARGET.fullmatch(target) or data[0] == 13:
-        return None  # 13: the empty line that may come before a request
+    lines = str(data[:end], "latin-1").split("\r\n")
+    first = PLAIN_REQUEST_LINE.fullmatch(lines[0])
+    if first is None or len(lines[0]) > limits.line_bytes or len(lines) > limits.fields + 1:
+        return None
+    # Controls, bare line breaks and tabs among them, are gunicorn's to judge.
+    if not "".join(lines).isprintable():
+        return None
     environ = dict(surroundings)
-    for name, value in head.headers:
+    for line in lines[1:]:
+        name, colon, value = line.partition(":")
         place = _places.get(name)
         if place is None:
             place = place_of(name)
-        if not place or place in environ:
+        if not (place and colon) or place in environ:
             return None
-        environ[place] = str(value, "latin-1")
+        environ[place] = value.strip(" ")
     length = 0
     announced = environ.get("CONTENT_LENGTH")
     if announced is not None:
@@ -93,23 +97,22 @@ def read_plain(
             return None
     if not set_scheme(environ, schemes):
         return None
-    uri = str(target, "latin-1")
-    path, _, query = uri.partition("?")
-    environ["REQUEST_METHOD"] = method = str(head.method, "latin-1")
+    method, uri = first.groups()
     if method == "CONNECT":
         return None
+    path, _, query = uri.partition("?")
+    environ["REQUEST_METHOD"] = method
     environ["RAW_URI"] = uri
     environ["PATH_INFO"] = util.unquote_to_wsgi_str(path) if "%" in path else path
     environ["QUERY_STRING"] = query
-    return PlainRequest(environ, head.consumed, length, last)
+    return PlainRequest(environ, end + 4, length, last)
 
 
-def place_of(name: bytes) -> str:
+def place_of(name: str) -> str:
     """The key of a header in the environment; empty if a plain request does not have it."""
-    spelled = str(name, "latin-1")
-    upper = spelled.upper()
-    # A folded line comes without a name. An underscore would be mistaken for a hyphen.
-    if not TOKEN_RE.fullmatch(spelled) or "_" in upper or upper in NOT_PLAIN:
+    upper = name.upper()
+    # The name of a folded line begins with a space. An underscore would be mistaken for a hyphen.
+    if not TOKEN_RE.fullmatch(name) or "_" in upper or upper in NOT_PLAIN:
         place = ""
     elif upper in ("CONTENT-TYPE", "CONTENT-LENGTH"):
         place = upper.replace("-", "_")

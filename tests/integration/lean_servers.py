@@ -86,7 +86,7 @@ class Servers:
 
     def __init__(self, **settings: Any) -> None:
         cfg = Config()
-        given = {"http_parser": "fast", "keepalive": 75, **settings}
+        given = {"http_parser": "python", "keepalive": 75, **settings}
         for name, value in given.items():
             cfg.set(name, value)
         self.lean = LeanWorker(1, os.getppid(), [], None, 30, cfg, QuietLog())
