@@ -254,7 +254,7 @@ class GroupCommit(Generic[Item, Result]):
                     for ticket in left:
                         ticket.fail(error)
                     return
-                self._be_patient(failures, len(piece))
+                self._be_patient(failures, len(piece), error)
                 continue
             except Exception as error:  # noqa: BLE001 - whatever it is, it is some item's fault
                 if len(tickets) > 1:
@@ -273,7 +273,7 @@ class GroupCommit(Generic[Item, Result]):
             for ticket in piece:
                 ticket.ring()
 
-    def _be_patient(self, failures: int, size: int) -> None:
+    def _be_patient(self, failures: int, size: int, error: StateStoreUnavailable) -> None:
         """Try again at once (a restarted server kills pooled connections), then with pauses.
 
         A store that cannot take this much before the statement's time is over looks as if it
@@ -282,7 +282,7 @@ class GroupCommit(Generic[Item, Result]):
         if self._persistent and (failures > 1 or self._most < self._max_group):
             self._most = max(1, size // 2)
         if failures == 2:
-            logger.warning("%s: the state store is away, waiting for it", self._name)
+            logger.warning("%s: trying until it succeeds: %s", self._name, error)
         time.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS)) - 1])
 
     def _refuse(self, ticket: Ticket[Item, Result], error: Exception) -> None:

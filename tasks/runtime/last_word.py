@@ -24,16 +24,19 @@ LAST_WORD_SECONDS = 5.0
 POLL_SECONDS = 0.005
 
 #: Innocent neighbours go back to the line. A run that had begun is not the first any more.
+#: ``dispatched``: a claim that is on its way. Either it commits first, and this statement, which
+#: waits for its lock, finds it running; or it finds the job back in the line, and claims nothing.
 RELEASE = """
     UPDATE jobs AS job
     SET status = CASE WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled'::job_status
                       ELSE 'queued'::job_status END,
         finished_at = CASE WHEN job.cancel_requested_at IS NOT NULL THEN now() END,
         lease_expires_at = NULL,
-        deferrals = job.deferrals + 1
+        deferrals = job.deferrals + (job.status::text = 'running')::int
     FROM unnest(%(ids)s::uuid[], %(leases)s::int[]) AS held (id, lease)
-    WHERE job.id = held.id AND job.lease = held.lease AND job.worker = %(worker)s
-      AND job.status::text = 'running'
+    WHERE job.id = held.id AND job.lease = held.lease
+      AND (job.status::text = 'running' AND job.worker = %(worker)s
+           OR job.status::text = 'dispatched')
 """
 
 Statement = tuple[str, Mapping[str, Any]]

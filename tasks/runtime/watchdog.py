@@ -220,7 +220,7 @@ class Watchdog:
     def _end_process(self, guilty: Sequence[tuple[Held, Stop]]) -> None:
         """Say the last word, then die. Whatever it meets, it dies in time."""
         try:
-            self._worker.draining = True
+            self._worker.draining = self._worker.ending = True
             make_room()
             start_native(kill_process, LAST_WORD_SECONDS)
             for held, stop in guilty:
@@ -243,8 +243,9 @@ class Watchdog:
             count_run(tallies, claim, job_type, outcome, ending, ran)
             settlements.append(settlement_of(claim, ending, ran, held))
         ended = {settlement.ref for settlement in settlements}
-        held_refs = [held.claim.ref for held in worker.held()]
-        innocent = [ref for ref in (*held_refs, *worker.unanswered()) if ref not in ended]
+        unanswered = worker.unanswered()  # first: a claim is held before it counts as answered
+        held_refs = {held.claim.ref for held in worker.held()}
+        innocent = sorted(held_refs.union(unanswered) - ended)
         refs = {"ids": [ref.id for ref in innocent], "leases": [ref.lease for ref in innocent]}
         return [
             (worker.settle_sql, settled(settlements)),

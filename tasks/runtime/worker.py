@@ -69,6 +69,8 @@ class Worker:
         self.blobs = blobs or open_blobs(".run/blobs")
         self.prepared = prepared or Prepared()
         self.draining = False
+        #: The watchdog is about to kill the process: what it hands back must not be claimed again.
+        self.ending = False
         #: Asked with every heartbeat, where no signal can set ``draining``.
         self.told_to_stop: Callable[[], bool] = lambda: False
         #: Whether a drain may take as long as the runs do: they are not to go on elsewhere.
@@ -189,14 +191,18 @@ class Worker:
         fresh = [tuple(ref for ref in message if ref not in self._held) for message in messages]
         before = frozenset(self._unanswered)
         asked = {ref for message in fresh for ref in message}
+        # The watchdog's thread sets ``ending``, then reads what is unanswered, then what is held.
+        # In this order every claim is either seen by it or never sent.
         self._unanswered |= asked
+        if self.ending:
+            raise StateStoreUnavailable("This process is being ended.")
         claimed = claim_group(self.engine, self.name, fresh, before)
-        self._unanswered -= asked
         for claims in claimed:
             for claim in claims:
                 job_type = self.types.get(claim.type)
                 timeout = job_type.timeout_seconds if job_type else 0.0
                 self._held[claim.ref] = Held(claim, timeout)
+        self._unanswered -= asked
         return claimed
 
     def _presence(self) -> Presence:

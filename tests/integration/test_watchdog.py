@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
 
+import pytest
 from sqlalchemy import Engine
 
+from models.session import transaction
+from tasks.errors import TimeLimit
+from tasks.runtime import watchdog as module
+from tasks.runtime.claim import JobRef
 from tasks.runtime.held import Held
 from tasks.runtime.hub import Hub
+from tasks.runtime.last_word import say
 from tasks.runtime.watchdog import Watchdog
 from tests.integration.house import House
-from tests.integration.one_worker import one_worker
+from tests.integration.one_worker import OneWorker, one_worker
 
 LEFT = "SELECT extract(epoch FROM lease_expires_at - now())::float8 FROM jobs ORDER BY id"
+
+WAITING = """
+    SELECT count(*) AS waiting FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
 
 
 class Starved(Hub):
@@ -40,3 +53,68 @@ def test_the_leases_of_a_starved_process_are_kept_and_nobody_is_judged(engine: E
         watchdog.look(now + 5.0, 0.0)
         assert all(left > 5 for (left,) in house.query(LEFT))
         assert watchdog._told == {}
+
+
+class Ending:
+    """A process that its watchdog ends, up to the kill; its other threads go on until then."""
+
+    def __init__(self, shop: OneWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shop = shop
+        self.aside = ThreadPoolExecutor(2)
+        #: What happens between the last word and the kill.
+        self.before_the_kill: Any = lambda: None
+        self._watchdog = Watchdog(shop.worker, ["short"], 5.0)
+
+        def say_and_wait(*given: Any) -> Any:
+            answers = say(*given)
+            self.before_the_kill()
+            return answers
+
+        monkeypatch.setattr(module, "say", say_and_wait)
+        monkeypatch.setattr(module, "kill_process", lambda *_: None)
+        monkeypatch.setattr(module, "make_room", lambda: None)
+
+    def end(self, guilty: Held) -> None:
+        self._watchdog._end_process([(guilty, TimeLimit("on purpose"))])
+
+    def claim(self, refs: tuple[JobRef, ...]) -> None:
+        """Take a message, as any thread of the process may; the answer may never come."""
+        wait([self.aside.submit(self.shop.worker.claim, refs)], timeout=0.5)
+
+
+@pytest.fixture
+def ending(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Any:
+    with one_worker(House(engine)) as shop:
+        ending = Ending(shop, monkeypatch)
+        yield ending
+    ending.aside.shutdown()
+
+
+def test_process_that_is_ended_does_not_claim_again_what_it_handed_back(ending: Ending) -> None:
+    shop = ending.shop
+    guilty, innocent = (shop.worker.begin(one) for one in shop.worker.claim(shop.refs(2)))
+    # The scheduler and the broker are quick, and the process still takes messages.
+    ending.before_the_kill = lambda: ending.claim(shop.dispatched(1))
+    ending.end(guilty)
+    row = shop.house.job(innocent.claim.ref.id)
+    assert (row.status, row.lease, row.deferrals) == ("dispatched", 2, 1)
+    assert shop.house.job(guilty.claim.ref.id).status != "running"
+
+
+def test_claim_on_its_way_while_its_process_is_ended_is_handed_back(
+    ending: Ending, engine: Engine
+) -> None:
+    shop = ending.shop
+    (guilty,) = (shop.worker.begin(one) for one in shop.worker.claim(shop.refs(1)))
+    (late,) = shop.refs(1)
+    with ThreadPoolExecutor(1) as watchdog:
+        with transaction(engine) as locking:
+            locking.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (late.id,))
+            ending.claim((late,))
+            assert late in shop.worker.unanswered()
+            ended = watchdog.submit(ending.end, guilty)
+            while not ended.done() and shop.house.query(WAITING)[0].waiting < 2:
+                time.sleep(0.01)
+        ended.result(5)
+    row = shop.house.job(late.id)
+    assert row.status == "queued", "else it waits for its lease to run out, and counts as lost"
