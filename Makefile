@@ -2,7 +2,8 @@
 # line: make up PORT=9000 WORKERS_MEDIUM=4 BROKER=filesystem FAIRLINE_HOME=.run-b
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status demo test test-unit lint bench bench-dispatch lab bench-console pictures chaos clean venv venv-dev broker browser
+.PHONY: help up down status demo test test-unit lint bench bench-dispatch lab bench-console pictures chaos bare-test clean \
+	venv venv-dev broker browser mmdebstrap
 
 FAIRLINE_HOME ?= .run
 PY := .venv/bin/python
@@ -15,17 +16,17 @@ help: ## list the targets
 	@echo "  WORKERS_SHORT, WORKERS_MEDIUM, WORKERS_LONG, BROKER=auto|rabbitmq|filesystem,"
 	@echo "  AUTOSCALE=1, SLICES=\"medium.reserved.acme=2 medium.free=1\""
 
-up: venv ## run the whole stack in the foreground; Ctrl-C stops it
+up: venv $(if $(filter rabbitmq,$(BROKER)),broker) ## run the whole stack in the foreground; Ctrl-C stops it
 	@exec $(PY) -m app.stack up
 
 down: ## stop the stack, from any shell
-	@if [ -x $(PY) ]; then exec $(PY) -m app.stack down; else echo "Nothing is running."; fi
+	@if $(BOOTSTRAP) --check; then exec $(PY) -m app.stack down; fi
 
-status: venv ## show the processes of the running stack
-	@exec $(PY) -m app.stack status
+status: ## show the processes of the running stack
+	@$(BOOTSTRAP) --check && exec $(PY) -m app.stack status
 
-demo: venv ## send 40 applications to the running stack and watch them being scored
-	@FAIRLINE_PORT=$${PORT:-$${FAIRLINE_PORT:-8000}} exec .venv/bin/flask --app app demo
+demo: ## send 40 applications to the running stack and watch them being scored
+	@$(BOOTSTRAP) --check && FAIRLINE_PORT=$${PORT:-$${FAIRLINE_PORT:-8000}} exec .venv/bin/flask --app app demo
 
 # Hundreds of processes start. Where the shell forbids to keep bytecode, each would compile every
 # module again.
@@ -63,6 +64,9 @@ chaos: venv-dev broker ## hurt a stack of its own for MINUTES=2 under load; SEED
 pictures: venv-dev broker browser ## take the README's pictures from a stack of their own
 	$(PY) -m loadtest.pictures
 
+bare-test: venv-dev mmdebstrap ## as root: try the README on a bare Debian tree; FULL=1 runs make test in it
+	$(PY) -m tests.bare $(if $(FULL),--full)
+
 clean: down ## stop the stack and remove its data, .venv and caches
 	@if [ -e "$(FAIRLINE_HOME)/stack-id" ]; then rm -rf "$(FAIRLINE_HOME)"; fi
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -74,17 +78,21 @@ venv:
 venv-dev:
 	@$(BOOTSTRAP) requirements.txt requirements-dev.txt
 
-# Without root what is missing is the tests' to report: a skip here, a failure under CI=true.
+# Debian packages, installed as root only. Without root `make up BROKER=rabbitmq` says what is
+# missing, and so do the tests: by a skip, or a failure under CI=true.
 broker:
 	@$(call install,/usr/lib/rabbitmq/bin/rabbitmq-server,rabbitmq-server)
 
 browser:
 	@$(call install,/usr/bin/chromium,chromium)
 
+mmdebstrap:
+	@$(call install,/usr/bin/mmdebstrap,mmdebstrap)
+
 # install a Debian package unless the file is there
 define install
 if [ ! -x $(1) ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	echo "  installing $(2) for the tests"; \
+	echo "  installing $(2)"; \
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
 		apt-get install -y -qq --no-install-recommends $(2) >/dev/null; \
 fi

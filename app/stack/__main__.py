@@ -136,6 +136,11 @@ def welcome(options: StackOptions, broker_url: str, supervisor: Supervisor, scre
     screen.line("Try it:")
     url = f"localhost:{options.port}/applications"
     screen.plain(f"  curl -s {url} -d '{body}' -H 'content-type: application/json'")
+    if broker_url.startswith("filesystem:"):
+        screen.line(
+            "A folder is the broker. For RabbitMQ: `apt-get install rabbitmq-server`, or, as"
+        )
+        screen.line("root, `make up BROKER=rabbitmq`, which installs it.")
     screen.line("Ctrl-C or `make down` stops everything.")
 
 

@@ -1,8 +1,10 @@
 #!/bin/sh
 # Makes .venv hold exactly the pinned packages of the requirements files named as arguments.
+# With --check it installs nothing and says in one line if .venv cannot be used.
 #
-# Needs Python 3.11 and nothing else; on Debian it fetches the missing piece of Python itself
-# when it may. Does nothing, in a few milliseconds, if the files have not changed since.
+# Needs Python 3.11 or newer and no compiler: every package comes as a wheel. On Debian, as root, it
+# installs python3-venv itself. Does nothing, in a few milliseconds, if the files have not
+# changed since the last installation.
 set -eu
 
 fail() { printf 'fairline: %s\n' "$1" >&2; exit 1; }
@@ -18,7 +20,7 @@ find_python() {
             return
         fi
     done
-    fail 'Python 3.11 or newer is needed (Debian 12: apt-get install python3)'
+    fail 'Python 3.11 or newer is needed (Debian 12: apt-get install python3 python3-venv)'
 }
 
 create_venv() {
@@ -54,22 +56,51 @@ install_packages() {
     total=$(grep -c '^[A-Za-z0-9]' "$file" || true)
     say "installing $total packages of $file"
     log=.venv/install.log
+    # Wheels only: building one would need a compiler, and fail late with pages of its output.
     # The pipe would swallow the exit status.
     { .venv/bin/python -m pip install --disable-pip-version-check --no-input \
-        --progress-bar off -r "$file" 2>&1 && echo ok >.venv/.installed || rm -f .venv/.installed; } |
+        --only-binary=:all: --progress-bar off -r "$file" 2>&1 &&
+        echo ok >.venv/.installed || rm -f .venv/.installed; } |
         tee "$log" |
-        awk -v total="$total" '
+        awk '
             /^(Collecting|Processing) / && !seen[$2]++ { n++; if (n % 10 == 0) { print "    " n " collected"; fflush() } }
             /^Installing collected/ { print "    unpacking"; fflush() }'
-    if [ ! -e .venv/.installed ]; then
-        tail -n 20 "$log" >&2
-        fail "pip could not install $file; all of its output is in $log"
-    fi
+    [ -e .venv/.installed ] || explain_failure "$log"
     rm -f .venv/.installed
 }
 
-# Commands in .venv carry its address: one that was moved or half made is useless.
-if ! head -n 3 .venv/bin/pip 2>/dev/null | grep -qF "$root/.venv/"; then
+# Which package pip failed on, and what to do about it; never returns.
+explain_failure() {
+    log=$1
+    package=$(sed -n 's/^ERROR: No matching distribution found for \([^ ]*\).*/\1/p' "$log" | tail -n 1)
+    # Without such a line it was the last one that pip turned to.
+    [ -n "$package" ] || package=$(sed -n 's/^ *Collecting \([^ ]*\).*/\1/p' "$log" | tail -n 1)
+    [ -n "$package" ] || package='the first package'
+    if grep -q 'No space left on device' "$log"; then
+        fail "pip could not install $package: the disk is full. Free some space (the packages take 700 MB) and run the same command again; pip's output is in $log"
+    fi
+    if grep -qE 'ConnectionError|NewConnectionError|Temporary failure in name resolution|SSLError|ReadTimeout|ProxyError|HTTP error 5' "$log"; then
+        fail "pip could not download $package: the package index does not answer. Check the network, or name a mirror or proxy (PIP_INDEX_URL, PIP_PROXY, PIP_CERT), and run the same command again; pip's output is in $log"
+    fi
+    if grep -q '^ERROR: No matching distribution found' "$log"; then
+        fail "pip could not install $package: the package index has no wheel of it for $(.venv/bin/python --version) on $(uname -m). Use Python 3.11, 3.12 or 3.13 (rm -r .venv; PYTHON=python3.11 make up), or an index that has it (PIP_INDEX_URL); pip's output is in $log"
+    fi
+    tail -n 20 "$log" >&2
+    fail "pip could not install $package; all of its output is in $log"
+}
+
+if [ "${1:-}" = --check ]; then
+    if [ ! -x .venv/bin/python ]; then
+        fail 'there is no .venv, so nothing runs from it; `make up` installs it'
+    elif [ ! -e .venv/.requirements.txt.sha256 ]; then
+        fail 'the installation in .venv is not complete, so nothing runs from it; `make up` completes it'
+    fi
+    exit 0
+fi
+
+# Commands in .venv carry its address: one that was moved or half made is useless, and so is one
+# whose Python was removed.
+if [ ! -x .venv/bin/python ] || ! head -n 3 .venv/bin/pip 2>/dev/null | grep -qF "$root/.venv/"; then
     create_venv
 fi
 

@@ -50,8 +50,9 @@ def choose_services(options: StackOptions, home: Home) -> Services:
     installed = find_server() is not None
     if options.broker == "rabbitmq" and not installed:
         raise CannotStart(
-            "BROKER=rabbitmq, but rabbitmq-server is not installed (Debian: apt-get install "
-            "rabbitmq-server); BROKER=auto uses the file system instead"
+            "BROKER=rabbitmq, but rabbitmq-server is not installed (Debian: sudo apt-get install "
+            "rabbitmq-server; as root `make up BROKER=rabbitmq` installs it); BROKER=auto uses "
+            "a folder instead"
         )
     if options.broker == "filesystem" or not installed:
         folder = home.path / "broker"

@@ -1,0 +1,209 @@
+"""``python -m tests.bare [--full] [--keep]``: what the README promises, on a bare Debian tree.
+
+An ordinary user, then root: `make up`, the README's commands as they stand there, `make down`.
+Then `make up BROKER=rabbitmq` as root, and the unit tests; with ``--full`` all tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.stack.ports import PRIVATE_PORTS, is_taken
+from app.stack.screen import Screen
+from app.stack.services import tail
+from tests.bare.readme import differences, examples, requirements, script
+from tests.bare.tree import (
+    ORDINARY,
+    ROOT,
+    SUITE,
+    Tree,
+    User,
+    clone,
+    entered,
+    make_tree,
+    remove_tree,
+)
+
+REPOSITORY = Path(__file__).parents[2]
+README = (REPOSITORY / "README.md").read_text()
+#: The section of the README whose commands are run.
+SECTION = "Two commands"
+READY = "Fairline is ready."
+FOLDER_HINT = "apt-get install rabbitmq-server"
+
+INSTALL_SECONDS = 900.0
+README_SECONDS = 300.0
+STOP_SECONDS = 150.0
+UNIT_SECONDS = 1200.0
+FULL_SECONDS = 3600.0
+
+
+class Failed(Exception):
+    """A step did not do what it should; the message says what, and ends with its output."""
+
+
+class BareTest:
+    """The steps, each with a log of its own."""
+
+    def __init__(self, tree: Tree, logs: Path, screen: Screen) -> None:
+        self._tree = tree
+        self._logs = logs
+        self._screen = screen
+        free = (port for port in PRIVATE_PORTS if not is_taken(port))
+        self._port = next(free)
+        self._variables = {"PORT": str(self._port), "FLOWER_PORT": str(next(free))}
+
+    def run(self, user: User, name: str, command: str, seconds: float, **more: str) -> str:
+        """Run a shell script to its end, which must be a good one; what it printed."""
+        log = self._logs / f"{user.name}-{name}.log"
+        words = self._tree.command(user, command, {**self._variables, **more})
+        with self._screen.step(f"{user.name}: {name}"), log.open("wb") as output:
+            try:
+                subprocess.run(words, stdout=output, stderr=output, timeout=seconds, check=True)
+            except subprocess.SubprocessError as error:
+                raise Failed(f"{user.name}: {name}: {why(error)}; {end_of(log)}") from error
+        return log.read_text(errors="replace")
+
+    @contextmanager
+    def stack(self, user: User, command: str = "make up") -> Iterator[str]:
+        """A stack from `make up` to `make down`; what `make up` printed."""
+        log = self._logs / f"{user.name}-{command.replace(' ', '-')}.log"
+        words = self._tree.command(user, f"exec {command}", self._variables)
+        with log.open("wb") as output:
+            running = subprocess.Popen(words, stdout=output, stderr=output)
+        try:
+            with self._screen.step(f"{user.name}: {command}"):
+                self._wait_until_ready(running, log, f"{user.name}: {command}")
+            yield log.read_text(errors="replace")
+            self.run(user, "make down", "make down", STOP_SECONDS)
+            if running.wait(STOP_SECONDS):
+                raise Failed(
+                    f"{user.name}: {command} ended with {running.returncode}; {end_of(log)}"
+                )
+        finally:
+            running.kill()  # what runs inside ends with the tree
+            running.wait()
+
+    def _wait_until_ready(self, running: subprocess.Popen[bytes], log: Path, title: str) -> None:
+        deadline = time.monotonic() + INSTALL_SECONDS
+        while READY not in log.read_text(errors="replace"):
+            if running.poll() is not None or time.monotonic() > deadline:
+                raise Failed(f"{title} did not become ready; {end_of(log)}")
+            time.sleep(0.2)
+        time.sleep(0.5)  # the lines after it
+
+    def follow_readme(self, user: User) -> None:
+        """Everything that the README tells a new user to do."""
+        for target in ("down", "status", "demo"):
+            printed = self.run(user, f"make {target} before", f"make {target} || true", 30)
+            if "`make up` installs it" not in printed or "Traceback" in printed:
+                raise Failed(f"{user.name}: make {target} without .venv said: {printed}")
+        with self.stack(user) as printed:
+            if FOLDER_HINT not in printed:
+                raise Failed(f"{user.name}: make up does not say how to get RabbitMQ")
+            shown = examples(README, SECTION)
+            output = self.run(
+                user, "the README's commands", script(shown, self._port), README_SECONDS
+            )
+            if found := differences(shown, output):
+                raise Failed(
+                    "the README shows something else than what is printed:\n" + "\n".join(found)
+                )
+
+    def use_rabbitmq(self) -> None:
+        """`make up BROKER=rabbitmq` installs the broker when root asks for it."""
+        with self.stack(ROOT, "make up BROKER=rabbitmq") as printed:
+            if "Broker  amqp" not in printed:
+                raise Failed(f"BROKER=rabbitmq runs another broker:\n{printed}")
+            self.run(ROOT, "make demo", "make demo", README_SECONDS)
+
+
+def why(error: subprocess.SubprocessError) -> str:
+    """How a command ended, without the command."""
+    if isinstance(error, subprocess.CalledProcessError):
+        return f"ended with {error.returncode}"
+    return "took too long"
+
+
+def end_of(log: Path) -> str:
+    """The last lines of a step's output."""
+    return f"the end of {log}:\n{tail(log, 30)}"
+
+
+def check_machine() -> str | None:
+    """What is missing here, if something is."""
+    if os.geteuid():
+        return "bare-test makes a Debian tree and mounts in it: run it as root"
+    missing = [name for name in ("mmdebstrap", "unshare", "nsenter") if not shutil.which(name)]
+    return (
+        f"{', '.join(missing)} is missing (apt-get install mmdebstrap util-linux)"
+        if missing
+        else None
+    )
+
+
+def try_everything(folder: Path, full: bool, screen: Screen) -> None:
+    """All steps; raises at the first that fails."""
+    tree, logs = folder / "tree", folder / "logs"
+    logs.mkdir()
+    packages = requirements(README)
+    with screen.step(f"Debian {SUITE} with {', '.join(packages)}"):
+        make_tree(tree, packages, logs / "mmdebstrap.log")
+        for user in (ORDINARY, ROOT):
+            clone(REPOSITORY, tree, user)
+    with entered(tree) as inside:
+        test = BareTest(inside, logs, screen)
+        test.follow_readme(ORDINARY)
+        test.follow_readme(ROOT)
+        test.run(ORDINARY, "make test-unit", "make test-unit", UNIT_SECONDS)
+        test.use_rabbitmq()
+        if full:
+            printed = test.run(ROOT, "make test", "make test", FULL_SECONDS, CI="true")
+            screen.plain("\n".join(line for line in printed.splitlines() if " passed" in line))
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bare", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="run all tests in the tree, as root")
+    parser.add_argument("--keep", action="store_true", help="do not remove the tree and the logs")
+    options = parser.parse_args()
+    screen = Screen()
+    if missing := check_machine():
+        screen.plain(f"fairline: {missing}")
+        return 1
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that `finally` is heard
+    folder = Path(tempfile.mkdtemp(prefix="fairline-bare-", dir="/var/tmp"))
+    folder.chmod(0o755)
+    began = time.monotonic()
+    try:
+        try_everything(folder, options.full, screen)
+    except Failed as error:
+        screen.plain(f"fairline: {error}")
+        return 1
+    except KeyboardInterrupt:
+        screen.plain("fairline: interrupted")
+        return 1
+    finally:
+        if options.keep:
+            screen.plain(f"The tree and the logs are in {folder}")
+        else:
+            remove_tree(folder)
+    screen.line(
+        f"[bold green]The README holds on a bare Debian.[/] {time.monotonic() - began:.0f} s"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""A bare Debian tree, and commands inside it.
+
+Processes inside share the machine's network and nothing else: they have a mount and a process
+namespace of their own. Both belong to one process, the holder. When it ends, however it ends,
+the kernel kills what still runs inside and undoes the mounts.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+SUITE = "bookworm"
+#: The machine's certificates: behind a proxy that signs its own, pip needs them.
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+#: How to reach the package index, if this machine reaches it in a special way.
+PASSED_ON = (
+    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+    *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_PROXY"),
+    *("PIP_DEFAULT_TIMEOUT", "PIP_RETRIES"),
+)
+
+#: The holder's work: mount, say so, sleep. Ignoring CHLD makes the kernel reap orphans, which
+#: come to the first process of a namespace.
+HOLD = """
+set -e
+mount -t proc proc "$1/proc"
+mount --rbind /dev "$1/dev"
+mount -t tmpfs -o mode=1777 tmpfs "$1/dev/shm"
+trap '' CHLD
+echo held
+exec sleep infinity
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody who uses the machine in the tree."""
+
+    name: str
+    home: str
+
+    @property
+    def clone(self) -> str:
+        """Where this user keeps Fairline."""
+        return f"{self.home}/fairline"
+
+
+ROOT = User("root", "/root")
+ORDINARY = User("ada", "/home/ada")
+
+
+def make_tree(folder: Path, packages: Sequence[str], log: Path) -> None:
+    """A Debian of these packages and what they cannot do without."""
+    with log.open("wb") as output:
+        command = ("mmdebstrap", "--variant=minbase", f"--include={','.join(packages)}", SUITE)
+        subprocess.run((*command, str(folder)), check=True, stdout=output, stderr=output)
+    for name in ("etc/resolv.conf", "etc/hosts", str(CERTIFICATES)[1:]):
+        if (given := Path("/", name)).exists():
+            shutil.copyfile(given, folder / name)
+    subprocess.run(("chroot", str(folder), "useradd", "--create-home", ORDINARY.name), check=True)
+
+
+class Tree:
+    """A tree that commands can be run in."""
+
+    def __init__(self, folder: Path, holder: int) -> None:
+        self.folder = folder
+        self._holder = holder
+
+    def command(self, user: User, script: str, variables: Mapping[str, str]) -> Sequence[str]:
+        """The words that run a shell script as ``user``, in the user's clone if there is one."""
+        environment = {
+            **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
+            "HOME": user.home,
+            "USER": user.name,
+            "LANG": "C.UTF-8",
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PIP_CERT": str(CERTIFICATES),
+            **variables,
+        }
+        place = f"cd {user.clone} 2>/dev/null || cd {user.home}\n"
+        return (
+            *("nsenter", f"--target={self._holder}", "--mount", "--pid"),
+            *("chroot", f"--userspec={user.name}", "--groups=", str(self.folder)),
+            *("env", "-i", *(f"{name}={value}" for name, value in environment.items())),
+            *("sh", "-c", place + script),
+        )
+
+
+def clone(repository: Path, tree: Path, user: User) -> None:
+    """The committed state of ``repository``, as the user would have cloned it."""
+    place = tree / user.clone[1:]
+    subprocess.run(("git", "clone", "-q", "--no-hardlinks", repository, place), check=True)
+    owner = f"{user.name}:{user.name}"
+    subprocess.run(("chroot", str(tree), "chown", "-R", owner, user.clone), check=True)
+
+
+@contextmanager
+def entered(folder: Path) -> Iterator[Tree]:
+    """The tree with its mounts, until the block ends or this process dies."""
+    holder = subprocess.Popen(
+        (
+            *("setpriv", "--pdeathsig=KILL"),
+            *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private"),
+            *("sh", "-c", HOLD, "hold", str(folder)),
+        ),
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for us: the stack inside is stopped in good order
+    )
+    assert holder.stdout is not None
+    try:
+        if holder.stdout.readline() != b"held\n":
+            raise RuntimeError("the tree could not be mounted: the right to mount is missing")
+        children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children")
+        yield Tree(folder, int(children.read_text()))
+    finally:
+        holder.kill()  # --kill-child: what it holds ends with it
+        holder.wait()
+        holder.stdout.close()
+
+
+def remove_tree(folder: Path) -> None:
+    """The tree's files, and nothing that may still be mounted there."""
+    subprocess.run(("rm", "-rf", "--one-file-system", str(folder)), check=True)
