@@ -20,13 +20,15 @@ up: venv $(if $(filter rabbitmq,$(BROKER)),broker) ## run the whole stack in the
 	@exec $(PY) -m app.stack up
 
 down: ## stop the stack, from any shell
-	@if $(BOOTSTRAP) --check; then exec $(PY) -m app.stack down; fi
+	@if $(BOOTSTRAP) --check; then exec $(PY) -m app.stack down; \
+	elif [ -e "$(FAIRLINE_HOME)/supervisor.json" ]; then \
+		echo "fairline: a stack may still run in $(FAIRLINE_HOME); repair .venv and try again" >&2; exit 1; fi
 
 status: ## show the processes of the running stack
 	@$(BOOTSTRAP) --check && exec $(PY) -m app.stack status
 
 demo: ## send 40 applications to the running stack and watch them being scored
-	@$(BOOTSTRAP) --check && FAIRLINE_PORT=$${PORT:-$${FAIRLINE_PORT:-8000}} exec .venv/bin/flask --app app demo
+	@$(BOOTSTRAP) --check && FAIRLINE_PORT=$${PORT:-$${FAIRLINE_PORT:-8000}} exec $(PY) -m flask --app app demo
 
 # Hundreds of processes start. Where the shell forbids to keep bytecode, each would compile every
 # module again.
@@ -64,8 +66,8 @@ chaos: venv-dev broker ## hurt a stack of its own for MINUTES=2 under load; SEED
 pictures: venv-dev broker browser ## take the README's pictures from a stack of their own
 	$(PY) -m loadtest.pictures
 
-bare-test: venv-dev mmdebstrap ## as root: try the README on a bare Debian tree; FULL=1 runs make test in it
-	$(PY) -m tests.bare $(if $(FULL),--full)
+bare-test: venv-dev mmdebstrap ## as root: try the README on a bare Debian tree; FULL=1 runs make test in it, KEEP=1 keeps it
+	$(PY) -m tests.bare $(if $(FULL),--full) $(if $(KEEP),--keep)
 
 clean: down ## stop the stack and remove its data, .venv and caches
 	@if [ -e "$(FAIRLINE_HOME)/stack-id" ]; then rm -rf "$(FAIRLINE_HOME)"; fi
@@ -81,17 +83,17 @@ venv-dev:
 # Debian packages, installed as root only. Without root `make up BROKER=rabbitmq` says what is
 # missing, and so do the tests: by a skip, or a failure under CI=true.
 broker:
-	@$(call install,/usr/lib/rabbitmq/bin/rabbitmq-server,rabbitmq-server)
+	@$(call install,rabbitmq-server,rabbitmq-server)
 
 browser:
-	@$(call install,/usr/bin/chromium,chromium)
+	@$(call install,chromium,chromium)
 
 mmdebstrap:
-	@$(call install,/usr/bin/mmdebstrap,mmdebstrap)
+	@$(call install,mmdebstrap,mmdebstrap)
 
-# install a Debian package unless the file is there
+# install a Debian package unless the command is there
 define install
-if [ ! -x $(1) ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+if ! PATH="$$PATH:/usr/sbin:/usr/local/sbin:/usr/lib/rabbitmq/bin" command -v $(1) >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	echo "  installing $(2)"; \
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
 		apt-get install -y -qq --no-install-recommends $(2) >/dev/null; \

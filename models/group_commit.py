@@ -282,7 +282,7 @@ class GroupCommit(Generic[Item, Result]):
         if self._persistent and (failures > 1 or self._most < self._max_group):
             self._most = max(1, size // 2)
         if failures == 2:
-            logger.warning("%s: trying until it succeeds: %s", self._name, error)
+            logger.warning("%s: not written, retrying: %s", self._name, error)
         time.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS)) - 1])
 
     def _refuse(self, ticket: Ticket[Item, Result], error: Exception) -> None:

@@ -1,9 +1,9 @@
 """A plain request as a WSGI environment, read with as little work as it allows.
 
 Plain is what well-behaved clients send: HTTP/1.1, an origin path, every header once, a length or
-no body. Nothing is refused here: what is not plain, or not parsed, or not there as a whole, is
-None, and gunicorn's to read, judge and refuse. So there is one opinion on what a request says;
-a test holds the two readings against each other.
+no body. Nothing is refused here: what is not plain, or not there as a whole, is None, and
+gunicorn's to read, judge and refuse. So there is one opinion on what a request says; a test
+holds the two readings against each other.
 """
 
 from __future__ import annotations
@@ -63,23 +63,26 @@ def read_plain(
     headers by which a trusted proxy says ``https``, with the value that says so.
     """
     end = data.find(b"\r\n\r\n")
-    # A head that is no longer than one header may be has none that is too long.
+    # If the whole head fits the limit for one header, no single header can exceed it.
     if not 0 <= end <= limits.field_bytes:
         return None
     lines = str(data[:end], "latin-1").split("\r\n")
     first = PLAIN_REQUEST_LINE.fullmatch(lines[0])
     if first is None or len(lines[0]) > limits.line_bytes or len(lines) > limits.fields + 1:
         return None
-    # Controls, bare line breaks and tabs among them, are gunicorn's to judge.
+    # Control characters (tabs and bare line breaks too) are gunicorn's to judge. So are headers
+    # in UTF-8, some of whose bytes look like controls.
     if not "".join(lines).isprintable():
         return None
     environ = dict(surroundings)
     for line in lines[1:]:
         name, colon, value = line.partition(":")
+        if not colon:
+            return None
         place = _places.get(name)
         if place is None:
             place = place_of(name)
-        if not (place and colon) or place in environ:
+        if not place or place in environ:
             return None
         environ[place] = value.strip(" ")
     length = 0

@@ -39,6 +39,7 @@ from app.stack.orphans import Orphanage
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.privileges import CannotPass
 from app.stack.programs import Table, environment, table
+from app.stack.rabbitmq import find_server
 from app.stack.screen import Screen
 from app.stack.sequence import CannotStart, bring_up, choose_services, clear_ground, reachable
 from app.stack.services import ServiceFailed
@@ -136,11 +137,11 @@ def welcome(options: StackOptions, broker_url: str, supervisor: Supervisor, scre
     screen.line("Try it:")
     url = f"localhost:{options.port}/applications"
     screen.plain(f"  curl -s {url} -d '{body}' -H 'content-type: application/json'")
-    if broker_url.startswith("filesystem:"):
+    if broker_url.startswith("filesystem:") and find_server() is None:
+        screen.line("RabbitMQ is not installed, so a folder is the broker. To use RabbitMQ:")
         screen.line(
-            "A folder is the broker. For RabbitMQ: `apt-get install rabbitmq-server`, or, as"
+            "`apt-get install rabbitmq-server`; as root, `make up BROKER=rabbitmq` installs it."
         )
-        screen.line("root, `make up BROKER=rabbitmq`, which installs it.")
     screen.line("Ctrl-C or `make down` stops everything.")
 
 

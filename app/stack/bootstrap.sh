@@ -2,8 +2,8 @@
 # Makes .venv hold exactly the pinned packages of the requirements files named as arguments.
 # With --check it installs nothing and says in one line if .venv cannot be used.
 #
-# Needs Python 3.11 or newer and no compiler: every package comes as a wheel. On Debian, as root, it
-# installs python3-venv itself. Does nothing, in a few milliseconds, if the files have not
+# Needs Python 3.11 to 3.13 and no compiler: every package comes as a wheel. On Debian, as root,
+# it installs python3-venv itself. Does nothing, in a few milliseconds, if the files have not
 # changed since the last installation.
 set -eu
 
@@ -13,7 +13,7 @@ say() { printf '  %s\n' "$1"; }
 root=$(pwd -P)
 
 find_python() {
-    for candidate in "${PYTHON:-}" python3.11 python3 python3.12 python3.13; do
+    for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3; do
         [ -n "$candidate" ] || continue
         if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
             printf '%s' "$candidate"
@@ -65,35 +65,33 @@ install_packages() {
         awk '
             /^(Collecting|Processing) / && !seen[$2]++ { n++; if (n % 10 == 0) { print "    " n " collected"; fflush() } }
             /^Installing collected/ { print "    unpacking"; fflush() }'
-    [ -e .venv/.installed ] || explain_failure "$log"
+    [ -e .venv/.installed ] || explain_failure "$log" "$file"
     rm -f .venv/.installed
 }
 
-# Which package pip failed on, and what to do about it; never returns.
+# Why pip failed and what to do about it; never returns.
 explain_failure() {
-    log=$1
-    package=$(sed -n 's/^ERROR: No matching distribution found for \([^ ]*\).*/\1/p' "$log" | tail -n 1)
-    # Without such a line it was the last one that pip turned to.
-    [ -n "$package" ] || package=$(sed -n 's/^ *Collecting \([^ ]*\).*/\1/p' "$log" | tail -n 1)
-    [ -n "$package" ] || package='the first package'
-    if grep -q 'No space left on device' "$log"; then
-        fail "pip could not install $package: the disk is full. Free some space (the packages take 700 MB) and run the same command again; pip's output is in $log"
+    log=$1 file=$2
+    if grep -q 'No space left on device' "$log" || [ ! -s "$log" ]; then
+        fail "pip could not install $file: the disk is full. Free some space (the packages take 1 GB) and run the same command again"
     fi
-    if grep -qE 'ConnectionError|NewConnectionError|Temporary failure in name resolution|SSLError|ReadTimeout|ProxyError|HTTP error 5' "$log"; then
+    # The package that pip found no wheel of, and what it says it found instead.
+    package=$(sed -n 's/^ERROR: No matching distribution found for \([^ ]*\).*/\1/p' "$log" | tail -n 1)
+    if [ -z "$package" ]; then
+        tail -n 20 "$log" >&2
+        fail "pip could not install $file; all of its output is in $log"
+    fi
+    # pip does not tell an index that does not answer from one that does not have the package,
+    # but it notes every connection that it tried again.
+    if grep -q 'connection broken by' "$log" && grep -qF '(from versions: none)' "$log"; then
         fail "pip could not download $package: the package index does not answer. Check the network, or name a mirror or proxy (PIP_INDEX_URL, PIP_PROXY, PIP_CERT), and run the same command again; pip's output is in $log"
     fi
-    if grep -q '^ERROR: No matching distribution found' "$log"; then
-        fail "pip could not install $package: the package index has no wheel of it for $(.venv/bin/python --version) on $(uname -m). Use Python 3.11, 3.12 or 3.13 (rm -r .venv; PYTHON=python3.11 make up), or an index that has it (PIP_INDEX_URL); pip's output is in $log"
-    fi
-    tail -n 20 "$log" >&2
-    fail "pip could not install $package; all of its output is in $log"
+    fail "pip could not install $package: the package index has no wheel of it for $(.venv/bin/python --version) on $(uname -m). Use Python 3.11, 3.12 or 3.13 (rm -r .venv; PYTHON=python3.11 make up), or an index that has it (PIP_INDEX_URL); pip's output is in $log"
 }
 
 if [ "${1:-}" = --check ]; then
-    if [ ! -x .venv/bin/python ]; then
-        fail 'there is no .venv, so nothing runs from it; `make up` installs it'
-    elif [ ! -e .venv/.requirements.txt.sha256 ]; then
-        fail 'the installation in .venv is not complete, so nothing runs from it; `make up` completes it'
+    if [ ! -x .venv/bin/python ] || [ ! -e .venv/.requirements.txt.sha256 ]; then
+        fail '.venv is missing or incomplete; `make up` installs it and starts the stack'
     fi
     exit 0
 fi

@@ -23,9 +23,10 @@ LAST_WORD_SECONDS = 5.0
 #: Rest between two looks for the answer.
 POLL_SECONDS = 0.005
 
-#: Innocent neighbours go back to the line. A run that had begun is not the first any more.
-#: ``dispatched``: a claim that is on its way. Either it commits first, and this statement, which
-#: waits for its lock, finds it running; or it finds the job back in the line, and claims nothing.
+#: Innocent neighbours go back to the line. A claimed one counts a deferral, so that its next run
+#: is not taken for the first. One that is still dispatched has a claim on its way: either the
+#: claim commits first, and this statement waits for the row and finds it running; or the claim
+#: finds the job queued and takes nothing.
 RELEASE = """
     UPDATE jobs AS job
     SET status = CASE WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled'::job_status

@@ -220,7 +220,7 @@ class Watchdog:
     def _end_process(self, guilty: Sequence[tuple[Held, Stop]]) -> None:
         """Say the last word, then die. Whatever it meets, it dies in time."""
         try:
-            self._worker.draining = self._worker.ending = True
+            self._worker.draining = self._worker.being_killed = True
             make_room()
             start_native(kill_process, LAST_WORD_SECONDS)
             for held, stop in guilty:
@@ -245,7 +245,7 @@ class Watchdog:
         ended = {settlement.ref for settlement in settlements}
         unanswered = worker.unanswered()  # first: a claim is held before it counts as answered
         held_refs = {held.claim.ref for held in worker.held()}
-        innocent = sorted(held_refs.union(unanswered) - ended)
+        innocent = sorted(held_refs.union(unanswered) - ended)  # in the lock order of a claim
         refs = {"ids": [ref.id for ref in innocent], "leases": [ref.lease for ref in innocent]}
         return [
             (worker.settle_sql, settled(settlements)),

@@ -70,7 +70,7 @@ class Worker:
         self.prepared = prepared or Prepared()
         self.draining = False
         #: The watchdog is about to kill the process: what it hands back must not be claimed again.
-        self.ending = False
+        self.being_killed = False
         #: Asked with every heartbeat, where no signal can set ``draining``.
         self.told_to_stop: Callable[[], bool] = lambda: False
         #: Whether a drain may take as long as the runs do: they are not to go on elsewhere.
@@ -191,11 +191,12 @@ class Worker:
         fresh = [tuple(ref for ref in message if ref not in self._held) for message in messages]
         before = frozenset(self._unanswered)
         asked = {ref for message in fresh for ref in message}
-        # The watchdog's thread sets ``ending``, then reads what is unanswered, then what is held.
-        # In this order every claim is either seen by it or never sent.
+        # The watchdog's thread sets ``being_killed``, then reads what is unanswered, then what is
+        # held. In this order every claim is either seen by it or never sent.
         self._unanswered |= asked
-        if self.ending:
-            raise StateStoreUnavailable("This process is being ended.")
+        if self.being_killed:
+            # Parks the writer in its retries: the messages go back to the broker with the process.
+            raise StateStoreUnavailable("the watchdog is about to kill this process")
         claimed = claim_group(self.engine, self.name, fresh, before)
         for claims in claimed:
             for claim in claims:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from tests.bare.tree import (
     ORDINARY,
     ROOT,
     SUITE,
+    CannotEnter,
     Tree,
     User,
     clone,
@@ -35,7 +37,6 @@ from tests.bare.tree import (
 )
 
 REPOSITORY = Path(__file__).parents[2]
-README = (REPOSITORY / "README.md").read_text()
 #: The section of the README whose commands are run.
 SECTION = "Two commands"
 READY = "Fairline is ready."
@@ -48,6 +49,12 @@ UNIT_SECONDS = 1200.0
 FULL_SECONDS = 3600.0
 
 
+def committed_readme() -> str:
+    """The README of the commit that is tried."""
+    words = ("git", "-C", str(REPOSITORY), "show", "HEAD:README.md")
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
 class Failed(Exception):
     """A step did not do what it should; the message says what, and ends with its output."""
 
@@ -55,17 +62,19 @@ class Failed(Exception):
 class BareTest:
     """The steps, each with a log of its own."""
 
-    def __init__(self, tree: Tree, logs: Path, screen: Screen) -> None:
+    def __init__(self, tree: Tree, readme: str, logs: Path, screen: Screen) -> None:
         self._tree = tree
+        self._readme = readme
         self._logs = logs
         self._screen = screen
+        self._steps = 0
         free = (port for port in PRIVATE_PORTS if not is_taken(port))
         self._port = next(free)
         self._variables = {"PORT": str(self._port), "FLOWER_PORT": str(next(free))}
 
     def run(self, user: User, name: str, command: str, seconds: float, **more: str) -> str:
         """Run a shell script to its end, which must be a good one; what it printed."""
-        log = self._logs / f"{user.name}-{name}.log"
+        log = self._log(user, name)
         words = self._tree.command(user, command, {**self._variables, **more})
         with self._screen.step(f"{user.name}: {name}"), log.open("wb") as output:
             try:
@@ -74,10 +83,14 @@ class BareTest:
                 raise Failed(f"{user.name}: {name}: {why(error)}; {end_of(log)}") from error
         return log.read_text(errors="replace")
 
+    def _log(self, user: User, name: str) -> Path:
+        self._steps += 1
+        return self._logs / f"{self._steps:02}-{user.name}-{re.sub(r'[^A-Za-z]+', '-', name)}.log"
+
     @contextmanager
     def stack(self, user: User, command: str = "make up") -> Iterator[str]:
         """A stack from `make up` to `make down`; what `make up` printed."""
-        log = self._logs / f"{user.name}-{command.replace(' ', '-')}.log"
+        log = self._log(user, command)
         words = self._tree.command(user, f"exec {command}", self._variables)
         with log.open("wb") as output:
             running = subprocess.Popen(words, stdout=output, stderr=output)
@@ -106,12 +119,12 @@ class BareTest:
         """Everything that the README tells a new user to do."""
         for target in ("down", "status", "demo"):
             printed = self.run(user, f"make {target} before", f"make {target} || true", 30)
-            if "`make up` installs it" not in printed or "Traceback" in printed:
+            if "`make up` installs it and starts" not in printed or "Traceback" in printed:
                 raise Failed(f"{user.name}: make {target} without .venv said: {printed}")
         with self.stack(user) as printed:
             if FOLDER_HINT not in printed:
                 raise Failed(f"{user.name}: make up does not say how to get RabbitMQ")
-            shown = examples(README, SECTION)
+            shown = examples(self._readme, SECTION)
             output = self.run(
                 user, "the README's commands", script(shown, self._port), README_SECONDS
             )
@@ -144,9 +157,10 @@ def check_machine() -> str | None:
     """What is missing here, if something is."""
     if os.geteuid():
         return "bare-test makes a Debian tree and mounts in it: run it as root"
-    missing = [name for name in ("mmdebstrap", "unshare", "nsenter") if not shutil.which(name)]
+    needed = ("mmdebstrap", "unshare", "nsenter", "setpriv")
+    missing = [name for name in needed if not shutil.which(name)]
     return (
-        f"{', '.join(missing)} is missing (apt-get install mmdebstrap util-linux)"
+        f"missing: {', '.join(missing)} (apt-get install mmdebstrap util-linux)"
         if missing
         else None
     )
@@ -156,13 +170,17 @@ def try_everything(folder: Path, full: bool, screen: Screen) -> None:
     """All steps; raises at the first that fails."""
     tree, logs = folder / "tree", folder / "logs"
     logs.mkdir()
-    packages = requirements(README)
-    with screen.step(f"Debian {SUITE} with {', '.join(packages)}"):
-        make_tree(tree, packages, logs / "mmdebstrap.log")
-        for user in (ORDINARY, ROOT):
-            clone(REPOSITORY, tree, user)
+    readme = committed_readme()
+    packages, log = requirements(readme), logs / "00-mmdebstrap.log"
+    try:
+        with screen.step(f"Debian {SUITE} with {', '.join(packages)}"):
+            make_tree(tree, packages, log)
+            for user in (ORDINARY, ROOT):
+                clone(REPOSITORY, tree, user)
+    except subprocess.CalledProcessError as error:
+        raise Failed(f"the tree could not be made: {error}; {end_of(log)}") from error
     with entered(tree) as inside:
-        test = BareTest(inside, logs, screen)
+        test = BareTest(inside, readme, logs, screen)
         test.follow_readme(ORDINARY)
         test.follow_readme(ROOT)
         test.run(ORDINARY, "make test-unit", "make test-unit", UNIT_SECONDS)
@@ -182,14 +200,15 @@ def main() -> int:
     if missing := check_machine():
         screen.plain(f"fairline: {missing}")
         return 1
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that `finally` is heard
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the `finally` blocks run
     folder = Path(tempfile.mkdtemp(prefix="fairline-bare-", dir="/var/tmp"))
     folder.chmod(0o755)
-    began = time.monotonic()
+    began, done = time.monotonic(), False
     try:
         try_everything(folder, options.full, screen)
-    except Failed as error:
-        screen.plain(f"fairline: {error}")
+        done = True
+    except (Failed, CannotEnter) as error:
+        screen.plain(f"fairline: {error}\nThe logs of all steps are in {folder}/logs")
         return 1
     except KeyboardInterrupt:
         screen.plain("fairline: interrupted")
@@ -198,7 +217,9 @@ def main() -> int:
         if options.keep:
             screen.plain(f"The tree and the logs are in {folder}")
         else:
-            remove_tree(folder)
+            remove_tree(folder / "tree")
+            if done:
+                remove_tree(folder)
     screen.line(
         f"[bold green]The README holds on a bare Debian.[/] {time.monotonic() - began:.0f} s"
     )

@@ -40,8 +40,11 @@ def examples(readme: str, section: str) -> list[Example]:
 
 
 def script(shown: list[Example], port: int) -> str:
-    """All of them for one shell, which stops at the first that fails."""
-    lines = ["set -eu"]
+    """All of them for one bash, which stops at the first that fails.
+
+    An answer that is an error is a failure too.
+    """
+    lines = ["set -euo pipefail", 'curl() { command curl --fail-with-body "$@"; }']
     for number, example in enumerate(shown):
         lines += [f"echo '{MARK.format(number)}'", example.command]
     return "\n".join(lines).replace("localhost:8000", f"localhost:{port}")

@@ -1,18 +1,20 @@
 """A bare Debian tree, and commands inside it.
 
-Processes inside share the machine's network and nothing else: they have a mount and a process
-namespace of their own. Both belong to one process, the holder. When it ends, however it ends,
-the kernel kills what still runs inside and undoes the mounts.
+Processes inside share the host's network and devices, and have mount, process and IPC namespaces
+of their own. These belong to one process, the holder. When it ends, however it ends, the kernel
+kills what still runs inside and undoes the mounts.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 SUITE = "bookworm"
@@ -38,6 +40,10 @@ exec sleep infinity
 """
 
 
+class CannotEnter(Exception):
+    """This machine does not let us mount in a tree."""
+
+
 @dataclass(frozen=True, slots=True)
 class User:
     """Somebody who uses the machine in the tree."""
@@ -58,12 +64,19 @@ ORDINARY = User("ada", "/home/ada")
 def make_tree(folder: Path, packages: Sequence[str], log: Path) -> None:
     """A Debian of these packages and what they cannot do without."""
     with log.open("wb") as output:
-        command = ("mmdebstrap", "--variant=minbase", f"--include={','.join(packages)}", SUITE)
-        subprocess.run((*command, str(folder)), check=True, stdout=output, stderr=output)
-    for name in ("etc/resolv.conf", "etc/hosts", str(CERTIFICATES)[1:]):
-        if (given := Path("/", name)).exists():
-            shutil.copyfile(given, folder / name)
-    subprocess.run(("chroot", str(folder), "useradd", "--create-home", ORDINARY.name), check=True)
+        run = partial(subprocess.run, check=True, stdout=output, stderr=output)
+        # In namespaces of its own: what it mounts and starts ends with it.
+        run(
+            (
+                *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
+                *("mmdebstrap", "--variant=minbase", f"--include={','.join(packages)}", SUITE),
+                str(folder),
+            )
+        )
+        for name in ("etc/resolv.conf", "etc/hosts", str(CERTIFICATES)[1:]):
+            if (given := Path("/", name)).exists():
+                shutil.copyfile(given, folder / name)
+        run(("chroot", str(folder), "useradd", "--create-home", ORDINARY.name))
 
 
 class Tree:
@@ -74,7 +87,7 @@ class Tree:
         self._holder = holder
 
     def command(self, user: User, script: str, variables: Mapping[str, str]) -> Sequence[str]:
-        """The words that run a shell script as ``user``, in the user's clone if there is one."""
+        """The words that run a shell script as ``user``, in the user's clone."""
         environment = {
             **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
             "HOME": user.home,
@@ -84,12 +97,11 @@ class Tree:
             "PIP_CERT": str(CERTIFICATES),
             **variables,
         }
-        place = f"cd {user.clone} 2>/dev/null || cd {user.home}\n"
         return (
-            *("nsenter", f"--target={self._holder}", "--mount", "--pid"),
+            *("nsenter", f"--target={self._holder}", "--mount", "--pid", "--ipc"),
             *("chroot", f"--userspec={user.name}", "--groups=", str(self.folder)),
             *("env", "-i", *(f"{name}={value}" for name, value in environment.items())),
-            *("sh", "-c", place + script),
+            *("bash", "-c", f"cd {user.clone}\n{script}"),
         )
 
 
@@ -107,22 +119,38 @@ def entered(folder: Path) -> Iterator[Tree]:
     holder = subprocess.Popen(
         (
             *("setpriv", "--pdeathsig=KILL"),
-            *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private"),
+            *("unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child"),
             *("sh", "-c", HOLD, "hold", str(folder)),
         ),
         stdout=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for us: the stack inside is stopped in good order
+        start_new_session=True,  # Ctrl-C is for us, and the holder ends after us
     )
     assert holder.stdout is not None
     try:
         if holder.stdout.readline() != b"held\n":
-            raise RuntimeError("the tree could not be mounted: the right to mount is missing")
+            raise CannotEnter("the tree could not be mounted: the right to mount is missing")
         children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children")
-        yield Tree(folder, int(children.read_text()))
+        first = int(children.read_text())
+        with open_process(first) as end:
+            try:
+                yield Tree(folder, first)
+            finally:
+                holder.kill()  # --kill-child: the first process inside ends, and all others with it
+                select.select([end], [], [], 30)
     finally:
-        holder.kill()  # --kill-child: what it holds ends with it
+        holder.kill()
         holder.wait()
         holder.stdout.close()
+
+
+@contextmanager
+def open_process(pid: int) -> Iterator[int]:
+    """A descriptor that becomes readable when the process has ended."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def remove_tree(folder: Path) -> None:

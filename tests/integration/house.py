@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,11 @@ from tasks.registry import JobType, load_types
 from tasks.runtime.claim import Claim, JobRef, claim_group
 from tasks.runtime.outcome import Ending
 from tasks.runtime.settle import Settlement, settle_group, settle_statement
+
+WAITING = """
+    SELECT count(*) AS statements FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
 
 
 class House:
@@ -127,6 +133,12 @@ class House:
             "UPDATE jobs SET lease_expires_at = now() - interval '1 second'"
             " WHERE lease_expires_at IS NOT NULL"
         )
+
+    def wait_until_waiting(self, statements: int = 1) -> None:
+        """Until so many statements are held up by somebody's lock."""
+        deadline = time.monotonic() + 10
+        while self.query(WAITING)[0].statements < statements:
+            assert time.monotonic() < deadline, "nobody waits for a lock"
 
     def miscounted(self) -> Sequence[Row[Any]]:
         """Counters of live states that differ from a recount; none if all is well."""

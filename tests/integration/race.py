@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -57,15 +56,6 @@ class Race:
     def begin(self, side: Callable[[], Item]) -> Future[Item]:
         """Start one side, to be held up in the middle."""
         return self._threads.submit(side)
-
-    def wait_until_one_waits(self) -> None:
-        """Until a statement is held up by somebody's lock."""
-        deadline = time.monotonic() + 10
-        while not self.house.query(
-            "SELECT 1 FROM pg_stat_activity"
-            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        ):
-            assert time.monotonic() < deadline, "nobody waits for a lock"
 
     def close(self) -> None:
         self._threads.shutdown()

@@ -392,7 +392,7 @@ def test_thousand_hostile_requests_leave_the_server_as_it_was(api: ApiServer) ->
             path, sent = attacks[number % len(attacks)]
             assert_refused(api.post(sent, path=path))
 
-    # Which worker gets a connection is chance; by now each has seen every body at least once.
+    # Which worker gets a connection is chance; by now each has seen most of the bodies.
     attack(6 * len(attacks))
     workers, before = [worker.pid for worker in api.workers()], api.resident_megabytes()
     attack(1000)

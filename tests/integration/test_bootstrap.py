@@ -63,7 +63,7 @@ def project(made: Path) -> Project:
 @pytest.mark.parametrize("target", ["down", "status", "demo"])
 def test_commands_without_an_installation_say_so_in_a_line(target: str, tmp_path: Path) -> None:
     code, said = Project(tmp_path).make(target)
-    assert said.startswith("fairline: there is no .venv, so nothing runs from it; `make up`")
+    assert said.startswith("fairline: .venv is missing or incomplete; `make up` installs it")
     assert (code == 0) == (target == "down"), "nothing is left to stop"
     assert len([line for line in said.splitlines() if not line.startswith("make: ")]) == 1
     assert not (tmp_path / ".venv").exists()
@@ -76,9 +76,20 @@ def test_commands_after_a_failed_installation_say_so_in_a_line(
     project.require("not-there==1.0")
     assert project.make("venv", PIP_NO_INDEX="1")[0] != 0
     code, said = project.make(target)
-    assert said.startswith("fairline: the installation in .venv is not complete")
+    assert said.startswith("fairline: .venv is missing or incomplete; `make up` installs it")
     assert (code == 0) == (target == "down")
     assert "Traceback" not in said
+
+
+def test_nothing_is_removed_under_a_stack_that_may_still_run(tmp_path: Path) -> None:
+    home = tmp_path / ".run"
+    home.mkdir()
+    for name in ("stack-id", "supervisor.json"):
+        (home / name).touch()
+    code, said = Project(tmp_path).make("clean")
+    assert code != 0
+    assert "a stack may still run in .run" in said
+    assert (home / "stack-id").exists()
 
 
 def test_package_without_a_wheel_is_named_and_not_compiled(

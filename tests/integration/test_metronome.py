@@ -408,7 +408,7 @@ def test_change_that_waits_for_a_tick_does_not_bring_it_back(house: House) -> No
     def write(taken: Any, moves: Any) -> None:
         real(taken, moves)
         held.append(race.begin(lambda: store.change(house.engine, 1, schedule_id, resume)))
-        race.wait_until_one_waits()
+        race.house.wait_until_waiting()
 
     def resume(schedule: Schedule, now: datetime) -> Schedule:
         rule = metronome.read_rule(schedule.cron, schedule.timezone)

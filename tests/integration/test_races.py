@@ -246,7 +246,7 @@ def test_a_run_is_not_reaped_in_the_middle_of_its_checkpoint(race: Race) -> None
     with race.engine.connect() as other:
         other.exec_driver_sql("BEGIN; SELECT FROM checkpoints FOR UPDATE")
         saving = race.begin(partial(save_group, race.engine, [Saving(ref, "2", None)]))
-        race.wait_until_one_waits()
+        race.house.wait_until_waiting()
         assert reaper.run_once(0.0) == 0
         other.exec_driver_sql("COMMIT")
     assert saving.result() == [Saved(True)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -285,16 +284,6 @@ def test_relief_ends_when_a_leader_is_back(
     assert not house.query("SELECT 1 FROM leaders WHERE role = 'relief' AND expires_at > now()")
 
 
-def wait_until_one_waits(house: House) -> None:
-    """Until a statement is held up by somebody's lock."""
-    deadline = time.monotonic() + 10
-    while not house.query(
-        "SELECT 1 FROM pg_stat_activity"
-        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    ):
-        assert time.monotonic() < deadline, "nobody waits for a lock"
-
-
 def take_over(house: House, name: str = "back") -> int | None:
     leader = Leader(house.engine, name)
     leader.run_once(0.0)
@@ -319,7 +308,7 @@ def test_statement_that_meets_a_takeover_marks_nothing(house: House, relief: Rel
                 )
             )
             turn.start()
-            wait_until_one_waits(house)
+            house.wait_until_waiting()
         turn.join(10)
     assert told == [0]
     assert len(house.query("SELECT 1 FROM jobs WHERE status = 'dispatched'")) == 0
@@ -350,7 +339,7 @@ def test_takeover_waits_for_the_statement_of_a_relief(house: House, relief: Reli
             ).all()
             takeover = threading.Thread(target=lambda: epochs.append(take_over(house)))
             takeover.start()
-            wait_until_one_waits(house)
+            house.wait_until_waiting()
             assert not epochs
         takeover.join(10)
     assert len(marked) == 5 and epochs == [2]

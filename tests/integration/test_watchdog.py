@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from models.session import transaction
 from tasks.errors import TimeLimit
-from tasks.runtime import watchdog as module
+from tasks.runtime import watchdog as watchdog_module
 from tasks.runtime.claim import JobRef
 from tasks.runtime.held import Held
 from tasks.runtime.hub import Hub
@@ -21,11 +21,6 @@ from tests.integration.house import House
 from tests.integration.one_worker import OneWorker, one_worker
 
 LEFT = "SELECT extract(epoch FROM lease_expires_at - now())::float8 FROM jobs ORDER BY id"
-
-WAITING = """
-    SELECT count(*) AS waiting FROM pg_stat_activity
-    WHERE datname = current_database() AND wait_event_type = 'Lock'
-"""
 
 
 class Starved(Hub):
@@ -70,9 +65,9 @@ class Ending:
             self.before_the_kill()
             return answers
 
-        monkeypatch.setattr(module, "say", say_and_wait)
-        monkeypatch.setattr(module, "kill_process", lambda *_: None)
-        monkeypatch.setattr(module, "make_room", lambda: None)
+        monkeypatch.setattr(watchdog_module, "say", say_and_wait)
+        monkeypatch.setattr(watchdog_module, "kill_process", lambda *_: None)
+        monkeypatch.setattr(watchdog_module, "make_room", lambda: None)
 
     def end(self, guilty: Held) -> None:
         self._watchdog._end_process([(guilty, TimeLimit("on purpose"))])
@@ -113,8 +108,7 @@ def test_claim_on_its_way_while_its_process_is_ended_is_handed_back(
             ending.claim((late,))
             assert late in shop.worker.unanswered()
             ended = watchdog.submit(ending.end, guilty)
-            while not ended.done() and shop.house.query(WAITING)[0].waiting < 2:
-                time.sleep(0.01)
+            shop.house.wait_until_waiting(2)
         ended.result(5)
     row = shop.house.job(late.id)
     assert row.status == "queued", "else it waits for its lease to run out, and counts as lost"
