@@ -25,7 +25,16 @@ def resolve(python: str, machine: str) -> subprocess.Popen[str]:
     """uv at work: it resolves, and downloads nothing but what the index says of each package."""
     return subprocess.Popen(
         (
-            *(sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header"),
+            *(
+                sys.executable,
+                "-m",
+                "uv",
+                "pip",
+                "compile",
+                "--quiet",
+                "--no-header",
+                "--system-certs",
+            ),
             *("--no-annotate", "--only-binary=:all:", f"--python-version={python}"),
             *(f"--python-platform={machine}-manylinux_2_28", "requirements-dev.txt"),
         ),
