@@ -20,15 +20,20 @@ up: venv $(if $(filter rabbitmq,$(BROKER)),broker) ## run the whole stack in the
 	@exec $(PY) -m app.stack up
 
 down: ## stop the stack, from any shell
-	@if $(BOOTSTRAP) --check; then exec $(PY) -m app.stack down; \
+	@if $(BOOTSTRAP) --check 2>/dev/null; then exec $(PY) -m app.stack down; \
 	elif [ -e "$(FAIRLINE_HOME)/supervisor.json" ]; then \
-		echo "fairline: a stack may still run in $(FAIRLINE_HOME); repair .venv and try again" >&2; exit 1; fi
+		echo "fairline: a stack may still run in $(FAIRLINE_HOME), but .venv is missing or incomplete:" \
+			"run 'make venv', then 'make down'" >&2; exit 1; \
+	else echo "Nothing is running: .venv is missing or incomplete, and 'make up' never ran from it."; fi
 
 status: ## show the processes of the running stack
 	@$(BOOTSTRAP) --check && exec $(PY) -m app.stack status
 
-demo: ## send 40 applications to the running stack and watch them being scored
-	@$(BOOTSTRAP) --check && FAIRLINE_PORT=$${PORT:-$${FAIRLINE_PORT:-8000}} exec $(PY) -m flask --app app demo
+demo: ## send 40 applications to the running stack (or to PORT=…) and watch them being scored
+	@$(BOOTSTRAP) --check || exit 1; \
+	if [ -n "$${PORT:-$$FAIRLINE_PORT}" ]; then export FAIRLINE_PORT="$${PORT:-$$FAIRLINE_PORT}"; \
+	else settings=$$($(PY) -m app.stack env) || { echo "$$settings"; exit 1; }; eval "$$settings"; fi; \
+	exec $(PY) -m flask --app app demo
 
 # Hundreds of processes start. Where the shell forbids to keep bytecode, each would compile every
 # module again.
@@ -74,7 +79,7 @@ clean: down ## stop the stack and remove its data, .venv and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-venv:
+venv: ## install what is needed to run into .venv
 	@$(BOOTSTRAP) requirements.txt
 
 venv-dev:

@@ -38,6 +38,10 @@ class Sent:
     score: float | None = None
 
 
+class NotFairline(Exception):
+    """Something else answers at that address."""
+
+
 class Api:
     """The few calls the demo makes, over one connection."""
 
@@ -52,7 +56,13 @@ class Api:
         headers = {"Content-Type": "application/json"} if data else {}
         self._connection.request(method, path, data, headers)
         response = self._connection.getresponse()
-        return response.status, json.loads(response.read() or b"null")
+        answer = response.read()
+        try:
+            return response.status, json.loads(answer or b"null")
+        except ValueError:
+            raise NotFairline(
+                f"status {response.status}, {response.headers.get_content_type()}"
+            ) from None
 
 
 def run_demo(url: str, count: int, picture: str | None = None) -> None:
@@ -65,9 +75,11 @@ def run_demo(url: str, count: int, picture: str | None = None) -> None:
     except (OSError, http.client.HTTPException) as error:
         message = f"No answer from {url} ({error}). Is `make up` running there? (PORT=…)"
         raise click.ClickException(message) from None
+    except NotFairline as error:
+        raise click.ClickException(f"What answers at {url} is not Fairline ({error}).") from None
     console.print(
         f"[bold]{count} applications accepted[/] in {seconds:.2f} s "
-        f"({seconds / max(1, count) * 1000:.1f} ms each); now they wait in line."
+        f"({seconds / max(1, count) * 1000:.1f} ms each); now they are being scored."
     )
     watch(api, submitted, console)
     console.print()

@@ -23,8 +23,9 @@ PLAIN_REQUEST_LINE = re.compile(r"([A-Z]{3,20}) (/[!\"$-~]*) HTTP/1\.1")
 NOT_PLAIN = frozenset({"TRANSFER-ENCODING", "EXPECT", "UPGRADE", "TE", "TRAILER"})
 #: Digits of a length that is still worth reading as one.
 MOST_DIGITS = 15
-#: Names of headers that are remembered; clients may make up more.
+#: Names of headers that are remembered, and their length; clients may make up more.
 MOST_NAMES = 1_000
+MOST_NAME = 40
 
 #: Where a header goes, by its name as it was spelled; empty: not in a plain request.
 _places: dict[str, str] = {}
@@ -121,7 +122,7 @@ def place_of(name: str) -> str:
         place = upper.replace("-", "_")
     else:
         place = "HTTP_" + upper.replace("-", "_")
-    if len(_places) < MOST_NAMES:
+    if place and len(name) <= MOST_NAME and len(_places) < MOST_NAMES:
         _places[name] = place
     return place
 

@@ -132,7 +132,7 @@ def welcome(options: StackOptions, broker_url: str, supervisor: Supervisor, scre
     screen.line(f"  Broker  {broker_url.partition('://')[0]}")
     screen.line(f"  Logs    {supervisor.home.path}/logs")
     if not options.database_url:
-        screen.line(f"  Key     {supervisor.home.operator_key} opens {base}/operator/tenants")
+        screen.line(f"  Key     {supervisor.home.operator_key} (operator API, as a Bearer token)")
     screen.line()
     screen.line("Try it:")
     url = f"localhost:{options.port}/applications"
@@ -153,6 +153,7 @@ def down(options: StackOptions, screen: Screen) -> int:
         return 0
     supervisor = running_supervisor(home)
     if supervisor:
+        screen.line(f"Stopping; running jobs get up to {options.drain_seconds:g} s to finish…")
         signal_process(supervisor, signal.SIGTERM)
         if wait_until_gone([supervisor], DOWN_SECONDS):
             signal_process(supervisor, signal.SIGKILL)

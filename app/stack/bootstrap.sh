@@ -12,15 +12,27 @@ say() { printf '  %s\n' "$1"; }
 
 root=$(pwd -P)
 
+# Also not true for a command that ignores its arguments, such as true.
+is_python() { [ "$("$1" -c 'import sys; print(sys.version_info >= (3, 11))' 2>/dev/null)" = True ]; }
+
 find_python() {
+    if [ -n "${PYTHON:-}" ] && ! is_python "$PYTHON"; then
+        fail "PYTHON=$PYTHON is not Python 3.11 or newer"
+    fi
     for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3; do
         [ -n "$candidate" ] || continue
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        if is_python "$candidate"; then
             printf '%s' "$candidate"
             return
         fi
     done
     fail 'Python 3.11 or newer is needed (Debian 12: apt-get install python3 python3-venv)'
+}
+
+check_owner() {
+    if [ -e .venv ] && [ ! -w .venv ]; then
+        fail ".venv belongs to $(stat -c %U .venv); run this as that user, or work in a clone of your own"
+    fi
 }
 
 create_venv() {
@@ -56,6 +68,7 @@ install_packages() {
     total=$(grep -c '^[A-Za-z0-9]' "$file" || true)
     say "installing $total packages of $file"
     log=.venv/install.log
+    : >"$log" || fail "cannot write $log"
     # Wheels only: building one would need a compiler, and fail late with pages of its output.
     # The pipe would swallow the exit status.
     { .venv/bin/python -m pip install --disable-pip-version-check --no-input \
@@ -72,7 +85,7 @@ install_packages() {
 # Why pip failed and what to do about it; never returns.
 explain_failure() {
     log=$1 file=$2
-    if grep -q 'No space left on device' "$log" || [ ! -s "$log" ]; then
+    if grep -q 'No space left on device' "$log" || ! echo >>"$log"; then
         fail "pip could not install $file: the disk is full. Free some space (the packages take 1 GB) and run the same command again"
     fi
     # The package that pip found no wheel of, and what it says it found instead.
@@ -86,19 +99,32 @@ explain_failure() {
     if grep -q 'connection broken by' "$log" && grep -qF '(from versions: none)' "$log"; then
         fail "pip could not download $package: the package index does not answer. Check the network, or name a mirror or proxy (PIP_INDEX_URL, PIP_PROXY, PIP_CERT), and run the same command again; pip's output is in $log"
     fi
-    fail "pip could not install $package: the package index has no wheel of it for $(.venv/bin/python --version) on $(uname -m). Use Python 3.11, 3.12 or 3.13 (rm -r .venv; PYTHON=python3.11 make up), or an index that has it (PIP_INDEX_URL); pip's output is in $log"
+    if grep -qF "(from versions: none)" "$log"; then
+        fail "pip could not install $package: the package index does not know it, or has no wheel of it for $(.venv/bin/python --version) on $(uname -m). Check its name in $file and the index (PIP_INDEX_URL); pip's output is in $log"
+    fi
+    fail "pip could not install $package: the package index has no wheel of this version for $(.venv/bin/python --version) on $(uname -m). Use Python 3.11, 3.12 or 3.13 (rm -r .venv; PYTHON=python3.11 make up), or an index that has it (PIP_INDEX_URL); pip's output is in $log"
 }
 
+venv_runs() { .venv/bin/python -c '' 2>/dev/null; }
+
 if [ "${1:-}" = --check ]; then
-    if [ ! -x .venv/bin/python ] || [ ! -e .venv/.requirements.txt.sha256 ]; then
+    # Without its stamp an installation was cut short; it may have got far enough all the same.
+    if ! venv_runs || { [ ! -e .venv/.requirements.txt.sha256 ] &&
+        ! .venv/bin/python -c 'import app.stack.__main__' 2>/dev/null; }; then
         fail '.venv is missing or incomplete; `make up` installs it and starts the stack'
     fi
     exit 0
 fi
 
+[ -e "${1:-}" ] || fail "${1:-no requirements file} is missing"
+check_owner
+# Two first starts at once: one installs, the other waits and then finds it done.
+exec 9<"$1"
+if command -v flock >/dev/null; then flock 9; fi
+
 # Commands in .venv carry its address: one that was moved or half made is useless, and so is one
 # whose Python was removed.
-if [ ! -x .venv/bin/python ] || ! head -n 3 .venv/bin/pip 2>/dev/null | grep -qF "$root/.venv/"; then
+if ! venv_runs || ! head -n 3 .venv/bin/pip 2>/dev/null | grep -qF "$root/.venv/"; then
     create_venv
 fi
 
@@ -106,7 +132,9 @@ for file in "$@"; do
     [ -e "$file" ] || fail "$file is missing"
     stamp=.venv/.$(basename "$file").sha256
     if [ "$(sha256sum <"$file")" != "$(cat "$stamp" 2>/dev/null || true)" ]; then
+        rm -f "$stamp"  # if this is cut short, nothing must pass for installed
         install_packages "$file"
-        sha256sum <"$file" >"$stamp"
+        sha256sum <"$file" >"$stamp.new"
+        mv "$stamp.new" "$stamp"
     fi
 done

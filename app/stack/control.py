@@ -103,5 +103,7 @@ def ask(home: Home, request: Request) -> Answer:
             with client.makefile("rb") as lines:
                 answer: Answer = json.loads(lines.readline())
     except (OSError, ValueError) as error:
-        raise NotRunning(f"no stack answers in {home.path}") from error
+        raise NotRunning(
+            f"no stack runs in {home.path}; `make up` starts one, and FAIRLINE_HOME names another"
+        ) from error
     return answer

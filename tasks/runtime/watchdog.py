@@ -24,6 +24,7 @@ import time
 import traceback
 from collections.abc import Iterable, Sequence
 from random import Random
+from typing import Any
 
 from models.errors import StateStoreUnavailable
 from models.pools import POOLS
@@ -244,15 +245,25 @@ class Watchdog:
             settlements.append(settlement_of(claim, ending, ran, held))
         ended = {settlement.ref for settlement in settlements}
         unanswered = worker.unanswered()  # first: a claim is held before it counts as answered
-        held_refs = {held.claim.ref for held in worker.held()}
-        innocent = sorted(held_refs.union(unanswered) - ended)  # in the lock order of a claim
-        refs = {"ids": [ref.id for ref in innocent], "leases": [ref.lease for ref in innocent]}
+        innocent = {held.claim.ref for held in worker.held()} - ended
         return [
             (worker.settle_sql, settled(settlements)),
-            (RELEASE, {**refs, "worker": worker.name}),
+            (RELEASE, release_parameters(worker.name, innocent)),
             (ADD, added(tallies.take().items())),
             (LEAVE, {"name": worker.name}),
+            # Last: it waits for claims that are on their way, and they for whoever has the row.
+            (RELEASE, release_parameters(worker.name, set(unanswered) - innocent - ended)),
         ]
+
+
+def release_parameters(worker: str, refs: Iterable[JobRef]) -> dict[str, Any]:
+    """The parameters of RELEASE, in the lock order of a claim."""
+    ordered = sorted(refs)
+    return {
+        "worker": worker,
+        "ids": [ref.id for ref in ordered],
+        "leases": [ref.lease for ref in ordered],
+    }
 
 
 def blocking_seconds(lease_seconds: float) -> float:

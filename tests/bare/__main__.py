@@ -75,10 +75,13 @@ class BareTest:
     def run(self, user: User, name: str, command: str, seconds: float, **more: str) -> str:
         """Run a shell script to its end, which must be a good one; what it printed."""
         log = self._log(user, name)
-        words = self._tree.command(user, command, {**self._variables, **more})
+        words = self._tree.command(user, command)
+        seen = self._tree.environment(user, {**self._variables, **more})
         with self._screen.step(f"{user.name}: {name}"), log.open("wb") as output:
             try:
-                subprocess.run(words, stdout=output, stderr=output, timeout=seconds, check=True)
+                subprocess.run(
+                    words, env=seen, stdout=output, stderr=output, timeout=seconds, check=True
+                )
             except subprocess.SubprocessError as error:
                 raise Failed(f"{user.name}: {name}: {why(error)}; {end_of(log)}") from error
         return log.read_text(errors="replace")
@@ -91,9 +94,10 @@ class BareTest:
     def stack(self, user: User, command: str = "make up") -> Iterator[str]:
         """A stack from `make up` to `make down`; what `make up` printed."""
         log = self._log(user, command)
-        words = self._tree.command(user, f"exec {command}", self._variables)
+        words = self._tree.command(user, f"exec {command}")
+        seen = self._tree.environment(user, self._variables)
         with log.open("wb") as output:
-            running = subprocess.Popen(words, stdout=output, stderr=output)
+            running = subprocess.Popen(words, env=seen, stdout=output, stderr=output)
         try:
             with self._screen.step(f"{user.name}: {command}"):
                 self._wait_until_ready(running, log, f"{user.name}: {command}")
@@ -119,7 +123,7 @@ class BareTest:
         """Everything that the README tells a new user to do."""
         for target in ("down", "status", "demo"):
             printed = self.run(user, f"make {target} before", f"make {target} || true", 30)
-            if "`make up` installs it and starts" not in printed or "Traceback" in printed:
+            if ".venv is missing or incomplete" not in printed or "Traceback" in printed:
                 raise Failed(f"{user.name}: make {target} without .venv said: {printed}")
         with self.stack(user) as printed:
             if FOLDER_HINT not in printed:
@@ -170,7 +174,10 @@ def try_everything(folder: Path, full: bool, screen: Screen) -> None:
     """All steps; raises at the first that fails."""
     tree, logs = folder / "tree", folder / "logs"
     logs.mkdir()
-    readme = committed_readme()
+    try:
+        readme = committed_readme()
+    except subprocess.CalledProcessError as error:
+        raise Failed(f"the committed README cannot be read: {error.stderr}") from error
     packages, log = requirements(readme), logs / "00-mmdebstrap.log"
     try:
         with screen.step(f"Debian {SUITE} with {', '.join(packages)}"):
@@ -200,7 +207,8 @@ def main() -> int:
     if missing := check_machine():
         screen.plain(f"fairline: {missing}")
         return 1
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the `finally` blocks run
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(1))  # so that the `finally` blocks run
     folder = Path(tempfile.mkdtemp(prefix="fairline-bare-", dir="/var/tmp"))
     folder.chmod(0o755)
     began, done = time.monotonic(), False
@@ -208,7 +216,7 @@ def main() -> int:
         try_everything(folder, options.full, screen)
         done = True
     except (Failed, CannotEnter) as error:
-        screen.plain(f"fairline: {error}\nThe logs of all steps are in {folder}/logs")
+        screen.plain(f"fairline: {error}")
         return 1
     except KeyboardInterrupt:
         screen.plain("fairline: interrupted")
@@ -220,6 +228,8 @@ def main() -> int:
             remove_tree(folder / "tree")
             if done:
                 remove_tree(folder)
+            else:
+                screen.plain(f"The logs of all steps are in {folder}/logs")
     screen.line(
         f"[bold green]The README holds on a bare Debian.[/] {time.monotonic() - began:.0f} s"
     )

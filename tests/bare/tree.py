@@ -68,6 +68,7 @@ def make_tree(folder: Path, packages: Sequence[str], log: Path) -> None:
         # In namespaces of its own: what it mounts and starts ends with it.
         run(
             (
+                *("setpriv", "--pdeathsig=KILL"),
                 *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
                 *("mmdebstrap", "--variant=minbase", f"--include={','.join(packages)}", SUITE),
                 str(folder),
@@ -86,9 +87,17 @@ class Tree:
         self.folder = folder
         self._holder = holder
 
-    def command(self, user: User, script: str, variables: Mapping[str, str]) -> Sequence[str]:
-        """The words that run a shell script as ``user``, in the user's clone."""
-        environment = {
+    def command(self, user: User, script: str) -> Sequence[str]:
+        """The words that run a bash script as ``user``, in the user's clone."""
+        return (
+            *("nsenter", f"--target={self._holder}", "--mount", "--pid", "--ipc"),
+            *("chroot", f"--userspec={user.name}", "--groups=", str(self.folder)),
+            *("bash", "-c", f"cd {user.clone}\n{script}"),
+        )
+
+    def environment(self, user: User, variables: Mapping[str, str]) -> dict[str, str]:
+        """All that a command inside sees. Not on its command line: it may hold a password."""
+        return {
             **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
             "HOME": user.home,
             "USER": user.name,
@@ -97,12 +106,6 @@ class Tree:
             "PIP_CERT": str(CERTIFICATES),
             **variables,
         }
-        return (
-            *("nsenter", f"--target={self._holder}", "--mount", "--pid", "--ipc"),
-            *("chroot", f"--userspec={user.name}", "--groups=", str(self.folder)),
-            *("env", "-i", *(f"{name}={value}" for name, value in environment.items())),
-            *("bash", "-c", f"cd {user.clone}\n{script}"),
-        )
 
 
 def clone(repository: Path, tree: Path, user: User) -> None:

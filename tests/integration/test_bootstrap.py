@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tarfile
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def project(made: Path) -> Project:
 @pytest.mark.parametrize("target", ["down", "status", "demo"])
 def test_commands_without_an_installation_say_so_in_a_line(target: str, tmp_path: Path) -> None:
     code, said = Project(tmp_path).make(target)
-    assert said.startswith("fairline: .venv is missing or incomplete; `make up` installs it")
+    assert ".venv is missing or incomplete" in said
     assert (code == 0) == (target == "down"), "nothing is left to stop"
     assert len([line for line in said.splitlines() if not line.startswith("make: ")]) == 1
     assert not (tmp_path / ".venv").exists()
@@ -76,7 +77,7 @@ def test_commands_after_a_failed_installation_say_so_in_a_line(
     project.require("not-there==1.0")
     assert project.make("venv", PIP_NO_INDEX="1")[0] != 0
     code, said = project.make(target)
-    assert said.startswith("fairline: .venv is missing or incomplete; `make up` installs it")
+    assert ".venv is missing or incomplete" in said
     assert (code == 0) == (target == "down")
     assert "Traceback" not in said
 
@@ -102,9 +103,30 @@ def test_package_without_a_wheel_is_named_and_not_compiled(
     project.require("compiled-thing==2.1")
     code, said = project.make("venv", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
     assert code != 0
-    assert "pip could not install compiled-thing==2.1: the package index has no wheel" in said
-    assert "Use Python 3.11, 3.12 or 3.13" in said
+    assert (
+        "pip could not install compiled-thing==2.1: the package index does not know it, or" in said
+    )
+    assert "has no wheel of it" in said
     assert "compiler would be needed" not in said
+
+
+def test_wheel_of_another_version_is_not_enough(project: Project, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "some_thing-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("some_thing-1.0.dist-info/METADATA", "Name: some-thing\nVersion: 1.0\n")
+    project.require("some-thing==2.0")
+    code, said = project.make("venv", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
+    assert code != 0
+    assert "pip could not install some-thing==2.0: the package index has no wheel of this" in said
+    assert "Use Python 3.11, 3.12 or 3.13" in said
+
+
+@pytest.mark.parametrize("python", ["/bin/false", "/bin/true", "/no/such/python"])
+def test_python_that_is_none_is_refused(tmp_path: Path, python: str) -> None:
+    project = Project(tmp_path)
+    project.require("# nothing")
+    code, said = project.make("venv", PYTHON=python)
+    assert code != 0
+    assert f"PYTHON={python} is not Python 3.11 or newer" in said
 
 
 def test_index_that_does_not_answer_is_not_a_missing_wheel(project: Project) -> None:
@@ -113,6 +135,16 @@ def test_index_that_does_not_answer_is_not_a_missing_wheel(project: Project) -> 
     assert code != 0
     assert "pip could not download anything==1.0: the package index does not answer" in said
     assert "PIP_INDEX_URL" in said
+
+
+def test_installation_that_was_cut_short_does_not_count(project: Project) -> None:
+    """Even if the requirements are those of the last complete one again."""
+    project.require("# nothing")
+    assert project.make("venv")[0] == 0
+    project.require("not-there==1.0")
+    assert project.make("venv", PIP_NO_INDEX="1")[0] != 0
+    project.require("# nothing")
+    assert "installing 0 packages" in project.make("venv")[1]
 
 
 def test_what_was_installed_once_is_not_installed_again(project: Project) -> None:

@@ -112,3 +112,18 @@ def test_claim_on_its_way_while_its_process_is_ended_is_handed_back(
         ended.result(5)
     row = shop.house.job(late.id)
     assert row.status == "queued", "else it waits for its lease to run out, and counts as lost"
+
+
+def test_one_locked_row_does_not_keep_the_others_from_being_handed_back(
+    ending: Ending, engine: Engine
+) -> None:
+    shop = ending.shop
+    guilty, *innocent = (shop.worker.begin(one) for one in shop.worker.claim(shop.refs(4)))
+    (late,) = shop.refs(1)
+    with ThreadPoolExecutor(1) as watchdog, transaction(engine) as locking:
+        locking.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (late.id,))
+        ending.claim((late,))
+        watchdog.submit(ending.end, guilty)
+        shop.house.wait_until_waiting(2)  # the claim, and the last statement behind it
+        rows = [shop.house.job(held.claim.ref.id) for held in innocent]
+    assert [(row.status, row.deferrals) for row in rows] == [("queued", 1)] * 3
