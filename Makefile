@@ -88,17 +88,19 @@ venv-dev:
 # Debian packages, installed as root only. Without root `make up BROKER=rabbitmq` says what is
 # missing, and so do the tests: by a skip, or a failure under CI=true.
 broker:
-	@$(call install,rabbitmq-server,rabbitmq-server)
+	@$(call install,command -v rabbitmq-server,rabbitmq-server)
 
+# Playwright's driver needs libatomic, which nothing else on a bare machine does.
 browser:
-	@$(call install,chromium,chromium)
+	@$(call install,command -v chromium && ls /usr/lib/*/libatomic.so.1,chromium libatomic1)
 
 mmdebstrap:
-	@$(call install,mmdebstrap,mmdebstrap)
+	@$(call install,command -v mmdebstrap,mmdebstrap)
 
-# install a Debian package unless the command is there
+# $(1): succeeds if they are there; $(2): Debian packages
 define install
-if ! PATH="$$PATH:/usr/sbin:/usr/local/sbin:/usr/lib/rabbitmq/bin" command -v $(1) >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+if ! (PATH="$$PATH:/usr/sbin:/usr/local/sbin:/usr/lib/rabbitmq/bin"; $(1)) >/dev/null 2>&1 && \
+	[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	echo "  installing $(2)"; \
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
 		apt-get install -y -qq --no-install-recommends $(2) >/dev/null; \
