@@ -128,7 +128,7 @@ def test_signal_stops_everything(stack: Stack, number: signal.Signals) -> None:
 
 def test_down_works_from_another_shell(stack: Stack) -> None:
     process = stack.up_and_ready()
-    assert stack.down().strip() == "Stopped."
+    assert stack.down().splitlines()[-1] == "Stopped."
     assert process.wait(5) == 0
     assert find_leftovers(stack.home) == []
 
