@@ -11,14 +11,14 @@ import sys
 
 from kombu.transport import TRANSPORT_ALIASES
 
+from app.broker.queues import job_queue
 from app.config import settings
-from app.dispatch.queues import job_queue
 from models.pools import POOLS
 
 _settings = settings()
 
 # By name, because a green worker reads this module before it is green.
-TRANSPORT_ALIASES["filesystem"] = "app.dispatch.filesystem:Transport"
+TRANSPORT_ALIASES["filesystem"] = "app.broker.filesystem:Transport"
 broker_url, broker_transport_options = _settings.broker
 broker_connection_timeout = 2
 broker_connection_retry_on_startup = True
@@ -31,7 +31,7 @@ broker_channel_error_retry = True
 # in the row take over.
 broker_heartbeat = 0
 
-# Slices of a pool are added by name: see app/dispatch/amqp.py.
+# Slices of a pool are added by name: see app/broker/amqp.py.
 task_queues = [job_queue(name) for name in POOLS]
 task_default_queue = "medium"
 task_create_missing_queues = False

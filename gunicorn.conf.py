@@ -15,7 +15,7 @@ _settings = settings()
 bind = f"{_settings.host}:{_settings.port}"
 workers = _settings.api_workers
 # gunicorn's "gevent" with a short way for plain requests.
-worker_class = "app.api.server.LeanWorker"
+worker_class = "app.server.worker.LeanWorker"
 worker_connections = 10_000
 backlog = 4096
 # The C parser has no wheel for Linux and would need a compiler. Plain requests take the short way,
@@ -25,7 +25,7 @@ keepalive = 75
 graceful_timeout = 10
 timeout = 30
 accesslog = None
-logger_class = "app.api.server_log.ServerLog"
+logger_class = "app.server.log.ServerLog"
 loglevel = "info"
 # Heartbeats of gunicorn's own go to memory, not to a disk that may stall.
 worker_tmp_dir = "/dev/shm"
@@ -54,8 +54,8 @@ def pre_request(worker: Any, req: Any) -> None:
 
 def post_worker_init(worker: Any) -> None:
     """Runs in each worker, patched and with the application loaded."""
-    from app.api.wire import speak_problems
-    from app.factory import begin_serving
+    from app.server.factory import begin_serving
+    from app.server.problems import speak_problems
 
     speak_problems()
     worker.fairline_stop = threading.Event()
@@ -84,6 +84,6 @@ def worker_exit(server: Any, worker: Any) -> None:
     """Runs in each worker as it ends."""
     stop = getattr(worker, "fairline_stop", None)
     if stop is not None:
-        from app.factory import end_serving
+        from app.server.factory import end_serving
 
         end_serving(worker.wsgi, stop)

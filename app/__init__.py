@@ -14,6 +14,6 @@ def create_app(settings: Settings | None = None) -> Flask:
     """The Flask application, with everything it needs to answer."""
     # Imported here: ``celery -A app`` imports this package too, and workers need no Flask.
     from app.config import settings as read_settings
-    from app.factory import build_app
+    from app.server.factory import build_app
 
     return build_app(settings or read_settings())

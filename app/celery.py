@@ -18,7 +18,7 @@ from app.logs import configure_logging
 from app.telemetry import end_telemetry, start_telemetry
 from tasks.entry import register_tasks, this
 
-celery = Celery("fairline", amqp="app.dispatch.amqp:JobAmqp")
+celery = Celery("fairline", amqp="app.broker.amqp:JobAmqp")
 celery.config_from_object("celeryconfig")
 job_types = register_tasks(celery, settings())
 

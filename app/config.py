@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator, model_validator
 
-from app.scaling.policy import SETTABLE, policy_of
+from app.policy.scaling import SETTABLE, policy_of
 from models.plain_settings import read_settings
 from models.pools import POOLS
 from tasks.config import TaskSettings
@@ -64,7 +64,7 @@ class Settings(TaskSettings):
     #: Workers that a pool has at least and at most, by pool; 1 and 8 unless said otherwise.
     scale_min: dict[str, NonNegativeInt] = Field(default_factory=dict)
     scale_max: dict[str, NonNegativeInt] = Field(default_factory=dict)
-    #: Other changes to the autoscaler's rules, by pool; see ``app/scaling/policy.py``.
+    #: Other changes to the autoscaler's rules, by pool; see ``app/policy/scaling.py``.
     scale_policy: dict[str, dict[str, float]] = Field(default_factory=dict)
     #: What a tenant pays: for a slot-second, a job, and a million tokens of a model.
     price_slot_second: Decimal = Field(default=Decimal("0.00002"), ge=0)

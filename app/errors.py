@@ -1,4 +1,4 @@
-"""What can go wrong at the front door. Knows nothing of HTTP; ``app.api.problems`` does."""
+"""What can go wrong at the front door. Knows nothing of HTTP; ``app.api.http.problems`` does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from app.admission.bucket import Allowance
+    from app.policy.rate_limit import RateAllowance
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Refused(FairlineError):
         detail: str | None = None,
         *,
         retry_seconds: float,
-        allowance: Allowance | None = None,
+        allowance: RateAllowance | None = None,
     ) -> None:
         super().__init__(detail)
         #: From when on it is worth to try again.

@@ -7,15 +7,15 @@ import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from tasks.runtime.current import current_claim
+from tasks.worker.current import current_claim
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
-#: The request that is being answered here, until its answer is written: see ``app/api/server.py``.
+#: The request that is being answered here, until its answer is written.
 current_request: ContextVar[WSGIEnvironment | None] = ContextVar("fairline_request", default=None)
 
-#: Where the caller is noted; :data:`app.api.identity.CALLER`, which workers do not import.
+#: Where the caller is noted; :data:`app.api.auth.identity.CALLER`, which workers do not import.
 CALLER = "fairline.caller"
 #: What ``ctx.log`` puts on its records.
 OF_RECORDS = ("job_id", "tenant_id", "attempt")

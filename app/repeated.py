@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from models.errors import StateStoreError
+from models.store.errors import StateStoreError
 
 
 def repeat(

@@ -11,41 +11,137 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 
 from rich.console import Console
 
-from loadtest.accept import FrontDoors
-from loadtest.batches import flow_fairline
-from loadtest.comparison import BAR_CONNECTIONS, compare
-from loadtest.fairline import Fairline
-from loadtest.fleet import fleet
-from loadtest.noop import drain_fairline, drain_plain
+from loadtest.accept import (
+    FrontDoors,
+    drain_fairline,
+    drain_plain,
+    flow_fairline,
+    profile_accept,
+    profile_noop,
+)
+from loadtest.figures import Sample, medians
+from loadtest.fleet import Fairline, fleet
 from loadtest.plain import PlainCelery
-from loadtest.profiling import profile_accept, profile_noop
-from loadtest.samples import Sample
+from loadtest.report import NO_FAIL, Bar, Report, Table, options
+
+BAR_CONNECTIONS = 64
+ACCEPT_RATIO = 5.5
+#: Where many connections are open, of what an empty route of Flask's answers.
+CROWD_CONNECTIONS = 256
+CROWD_RATIO = 0.75
+#: Of the same, for who asks again about what he knows or what has ended.
+POLL_RATIO = 0.8
+POLLS = ("poll: Fairline, scored", "poll: Fairline, 304")
+NOOP_RATIO = 5.0
+CORE_PARTS = ("generator", "api", "plain-web", "worker", "scheduler", "postgres", "rabbitmq")
+
+
+def compare(samples: Sequence[Sample]) -> Report:
+    """What the samples say."""
+    middle = medians(samples)
+    report = Report("bench", "Fairline and a plain Celery application")
+    for connections in (BAR_CONNECTIONS, 16, CROWD_CONNECTIONS):
+        compare_requests(report, middle, connections)
+    compare_jobs(report, middle)
+    report.bars.append(Bar("unexpected answers", sum(s.unexpected for s in samples), "<=", 0.0))
+    report.tables.append(cores_table(middle))
+    report.data = {
+        "medians": [asdict(sample) for sample in middle.values()],
+        "rounds": [asdict(sample) for sample in samples],
+    }
+    return report
+
+
+def compare_requests(report: Report, middle: dict[str, Sample], connections: int) -> None:
+    """Front doors at one number of connections, if they were measured."""
+    at = f" @{connections}"
+    baseline = middle.get(f"accept: baseline{at}")
+    ceiling = middle.get(f"empty Flask route{at}")
+    fairline = middle.get(f"accept: Fairline{at}")
+    if not (fairline and baseline and ceiling):
+        return
+    report.tables.append(
+        Table(
+            f"Requests at {connections} connections, medians",
+            ("", "requests/s", "p50 ms", "p99 ms", "x baseline", "x empty", "per core-second"),
+            [
+                (
+                    *(s.name.removesuffix(at), f"{s.rate:,.0f}", f"{s.p50_ms:.1f}"),
+                    *(f"{s.p99_ms:.1f}", f"{s.rate / baseline.rate:.2f}"),
+                    *(f"{s.rate / ceiling.rate:.2f}", f"{s.per_core_second:,.0f}"),
+                )
+                for s in middle.values()
+                if s.name.endswith(at)
+            ],
+        )
+    )
+    claims: list[tuple[str, float, float]] = []
+    at_connections = f"at {connections} connections, of"
+    if connections == BAR_CONNECTIONS:
+        of_theirs = fairline.rate / baseline.rate
+        claims.append((f"accept rate {at_connections} the baseline's", of_theirs, ACCEPT_RATIO))
+        tails = (fairline.p99_ms or 0.0) / (baseline.p99_ms or 1.0)
+        report.bars.append(Bar("its p99, of the baseline's", tails, "<=", 1.0, " x"))
+    empty = f"{at_connections} an empty Flask route's"
+    if connections == CROWD_CONNECTIONS:
+        claims.append((f"accept rate {empty}", fairline.rate / ceiling.rate, CROWD_RATIO))
+    claims += [
+        (f"rate of {name} {empty}", polled.rate / ceiling.rate, POLL_RATIO)
+        for name in POLLS
+        if (polled := middle.get(f"{name}{at}"))
+    ]
+    report.bars += [Bar(claim, value, ">=", least, " x") for claim, value, least in claims]
+
+
+def compare_jobs(report: Report, middle: dict[str, Sample]) -> None:
+    """Durable no-op jobs, if they were measured."""
+    ours = middle.get("no-op: Fairline, one worker")
+    theirs = middle.get("no-op: baseline, one worker")
+    if not (ours and theirs):
+        return
+    report.tables.append(
+        Table(
+            "Durable no-op jobs, medians",
+            ("", "jobs/s", "x baseline", "per core-second"),
+            [
+                (
+                    *(s.name, f"{s.rate:,.0f}", f"{s.rate / theirs.rate:.2f}"),
+                    f"{s.per_core_second:,.0f}",
+                )
+                for s in (ours, middle.get("end to end: Fairline, HTTP batches"), theirs)
+                if s is not None
+            ],
+        )
+    )
+    report.bars.append(
+        Bar(
+            "durable no-op jobs through one worker, of the baseline's",
+            *(ours.rate / theirs.rate, ">=", NOOP_RATIO, " x"),
+        )
+    )
+
+
+def cores_table(middle: dict[str, Sample]) -> Table:
+    """Who used the cores."""
+    rows = []
+    for sample in middle.values():
+        parts = dict.fromkeys(CORE_PARTS, 0.0)
+        for name, used in sample.cores.items():
+            part = "worker" if "worker" in name else name
+            if part in parts:
+                parts[part] += used
+        figures = (*parts.values(), sample.strangers)
+        rows.append((sample.name, *(f"{figure:.2f}" for figure in figures)))
+    return Table("Cores in use", ("", *CORE_PARTS, "others"), rows)
+
 
 #: Cores that strangers may take before a round counts as disturbed.
 QUIET_CORES = 0.3
-
-
-def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """What may be asked for."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.bench",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--rounds", type=int, default=3, help="turns of each (3)")
-    add("--seconds", type=float, default=4.0, help="of each slice of requests (4)")
-    add("--jobs", type=int, default=20_000, help="no-op jobs for Fairline (20000)")
-    add("--plain-jobs", type=int, default=6_000, help="no-op tasks for the baseline (6000)")
-    add("--full", action="store_true", help="also at 16 and 256 connections")
-    add("--only", choices=("accept", "noop"), help="one of the two measurements")
-    add("--profile", action="store_true", help="a profiled round at the end (needs py-spy)")
-    add("--no-fail", action="store_true", help="exit 0 even if a bar is missed")
-    return parser.parse_args(arguments)
 
 
 class Rounds:
@@ -127,14 +223,23 @@ def run(asked: argparse.Namespace, console: Console) -> Rounds:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write."""
-    asked = options(arguments)
+    asked = options(
+        *("python -m loadtest.bench", __doc__),
+        ("--rounds", 3, "turns of each"),
+        ("--seconds", 4.0, "of each slice of requests"),
+        ("--jobs", 20_000, "no-op jobs for Fairline"),
+        ("--plain-jobs", 6_000, "no-op tasks for the baseline"),
+        ("--full", False, "also at 16 and 256 connections"),
+        ("--only", ("accept", "noop"), "one of the two measurements"),
+        ("--profile", False, "a profiled round at the end (needs py-spy)"),
+        NO_FAIL,
+        given=arguments,
+    )
     console = Console()
     rounds = run(asked, console)
     report = compare(rounds.samples)
     report.notes += rounds.notes
-    report.show(console)
-    console.print(f"written to {report.write()}")
-    return 0 if report.passed or asked.no_fail else 1
+    return report.conclude(console, no_fail=asked.no_fail)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,89 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from typing import NamedTuple, Self
 
 from app.stack.spec import PROJECT_ROOT
-from loadtest.http_bytes import Request, Response, read_response, request_bytes
-from loadtest.percentiles import percentile
+from loadtest.figures import percentiles
+
+LENGTH = b"content-length:"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request."""
+
+    method: str
+    path: str
+    headers: dict[str, str] = field(default_factory=dict)
+    body: str = ""
+
+
+class Response(NamedTuple):
+    """The parts of an answer that a load generator looks at."""
+
+    status: int
+    head: bytes
+    body: bytes
+
+    def header(self, name: str) -> str:
+        """The value of a header; empty if it is not there."""
+        for line in self.head.decode("latin-1").split("\r\n")[1:]:
+            key, _, value = line.partition(":")
+            if key.lower() == name.lower():
+                return value.strip()
+        return ""
+
+
+def request_bytes(request: Request, port: int) -> bytes:
+    """The request as it goes over the wire."""
+    body = request.body.encode()
+    headers = {"Host": f"127.0.0.1:{port}", **request.headers}
+    if body:
+        headers |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"{request.method} {request.path} HTTP/1.1\r\n{head}\r\n".encode() + body
+
+
+def read_response(buffer: bytes) -> Response | None:
+    """The answer, if all of it has arrived. Only answers with a length, or without a body."""
+    end = buffer.find(b"\r\n\r\n")
+    if end < 0:
+        return None
+    status = int(buffer[9:12])
+    head = buffer[:end]
+    start = head.lower().find(LENGTH)
+    if start < 0:
+        if status not in (204, 304):
+            raise ValueError(f"an answer without a length: {head!r}")
+        return Response(status, head, b"")
+    stop = head.find(b"\r", start)
+    length = int(head[start + len(LENGTH) : stop if stop >= 0 else None])
+    body = buffer[end + 4 :]
+    return Response(status, head, body) if len(body) >= length else None
+
+
+def applications(count: int, prefix: str = "Candidate") -> list[Request]:
+    """Submissions that differ in candidate, role and content, of a few hundred bytes each."""
+    return [
+        Request(
+            "POST",
+            "/applications",
+            body=json.dumps(
+                {
+                    "candidate": f"{prefix} {number}",
+                    "role": ("engineer", "designer", "analyst", "general")[number % 4],
+                    "payload": {
+                        "years": number % 30,
+                        "skills": ["python", "sql", "queues", "operations"][: 1 + number % 4],
+                        "letter": f"I have kept {number} systems running. " * (1 + number % 5),
+                    },
+                }
+            ),
+        )
+        for number in range(count)
+    ]
+
 
 #: Between two connections, so that servers that accept in bursts share them.
 SPREAD_SECONDS = 0.003
@@ -50,27 +129,41 @@ class Answered:
 
     rate: float
     p50_ms: float
-    p95_ms: float
     p99_ms: float
-    max_ms: float
-    count: int
     #: Answers that were not the expected one, by status; 0 is a lost connection.
     unexpected: dict[str, int] = field(default_factory=dict)
-    #: Share of one core that the generator took.
-    generator_cores: float = 0.0
 
 
 class Client:
-    """One connection."""
+    """One kept-alive connection."""
 
-    __slots__ = ("buffer", "index", "sent", "socket")
+    __slots__ = ("buffer", "index", "port", "sent", "socket")
 
-    def __init__(self, port: int, index: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=5)
+    def __init__(self, port: int, index: int = 0, seconds: float = 30.0) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=seconds)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.index = index
+        self.port, self.index = port, index
         self.buffer = b""
         self.sent = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def ask(self, request: Request, *expected: int) -> Response:
+        """Send it, outside any measurement, and read the answer; 202 unless told otherwise."""
+        self.socket.sendall(request_bytes(request, self.port))
+        self.buffer = b""
+        while (response := read_response(self.buffer)) is None:
+            data = self.socket.recv(65_536)
+            if not data:
+                raise ConnectionError("the front door hung up")
+            self.buffer += data
+        if response.status not in (expected or (202,)):
+            raise RuntimeError(f"{request.path}: {response.status}: {response.body[:300]!r}")
+        return response
 
 
 def drive(load: Load) -> Answered:
@@ -78,27 +171,26 @@ def drive(load: Load) -> Answered:
     payloads = [request_bytes(request, load.port) for request in load.requests]
     poller = select.epoll()
     clients: dict[int, Client] = {}
-    for number in range(load.connections):
-        client = Client(load.port, number * 7)
-        clients[client.socket.fileno()] = client
-        poller.register(client.socket.fileno(), select.EPOLLIN)
-        time.sleep(SPREAD_SECONDS)
     latencies = array("d")
     unexpected: Counter[str] = Counter()
-    begin = time.perf_counter() + load.warm_seconds
-    end = begin + load.seconds
-    cpu = 0.0
+
+    def connect(index: int) -> None:
+        client = Client(load.port, index, seconds=5)
+        clients[client.socket.fileno()] = client
+        poller.register(client.socket.fileno(), select.EPOLLIN)
+        send(client)
 
     def send(client: Client) -> None:
         client.index += 1
         client.sent = time.perf_counter()
         client.socket.sendall(payloads[client.index % len(payloads)])
 
-    for client in clients.values():
-        send(client)
+    for number in range(load.connections):
+        connect(number * 7)
+        time.sleep(SPREAD_SECONDS)
+    begin = time.perf_counter() + load.warm_seconds
+    end = begin + load.seconds
     while (now := time.perf_counter()) < end:
-        if not cpu and now >= begin:
-            cpu = time.process_time()
         for fd, _ in poller.poll(max(0.0, end - now)):
             client = clients[fd]
             data = client.socket.recv(65_536)
@@ -107,10 +199,7 @@ def drive(load: Load) -> Answered:
                 poller.unregister(fd)
                 client.socket.close()
                 del clients[fd]
-                client = Client(load.port, client.index)
-                clients[client.socket.fileno()] = client
-                poller.register(client.socket.fileno(), select.EPOLLIN)
-                send(client)
+                connect(client.index)
                 continue
             client.buffer = client.buffer + data if client.buffer else data
             response = read_response(client.buffer)
@@ -118,36 +207,15 @@ def drive(load: Load) -> Answered:
                 continue
             client.buffer = b""
             done = time.perf_counter()
-            if done >= begin:
-                if response.status == load.expected_status:
-                    latencies.append(done - client.sent)
-                else:
-                    unexpected[str(response.status)] += 1
+            if done >= begin and response.status == load.expected_status:
+                latencies.append(done - client.sent)
+            elif done >= begin:
+                unexpected[str(response.status)] += 1
             send(client)
-    cpu = time.process_time() - cpu
     for client in clients.values():
         client.socket.close()
-    ordered = sorted(latencies)
-    return Answered(
-        rate=len(ordered) / load.seconds,
-        p50_ms=1000 * percentile(ordered, 0.50),
-        p95_ms=1000 * percentile(ordered, 0.95),
-        p99_ms=1000 * percentile(ordered, 0.99),
-        max_ms=1000 * (ordered[-1] if ordered else 0.0),
-        count=len(ordered),
-        unexpected=dict(unexpected),
-        generator_cores=cpu / load.seconds,
-    )
-
-
-def ask(port: int, request: Request) -> Response:
-    """One request, outside any measurement."""
-    client = Client(port, 0)
-    with client.socket:
-        client.socket.sendall(request_bytes(request, port))
-        while (response := read_response(client.buffer)) is None:
-            client.buffer += client.socket.recv(65_536)
-    return response
+    p50, p99 = percentiles(latencies, 0.50, 0.99)
+    return Answered(len(latencies) / load.seconds, 1000 * p50, 1000 * p99, dict(unexpected))
 
 
 def start(load: Load) -> subprocess.Popen[str]:

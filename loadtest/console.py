@@ -10,7 +10,6 @@ and rendered no more often than here.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import socket
 import statistics
@@ -24,16 +23,12 @@ from urllib.parse import quote
 
 from rich.console import Console
 
-from loadtest.bars import Bar
-from loadtest.console_loads import Load, time_loads
-from loadtest.console_rows import Screen, fill
-from loadtest.cores import cpu_seconds
-from loadtest.fairline import Fairline
-from loadtest.fleet import fleet
-from loadtest.percentiles import percentile
-from loadtest.report import Report, Table
+from loadtest.console_rows import Load, fill, time_loads
+from loadtest.figures import cpu_seconds, percentile
+from loadtest.fleet import Fairline, fleet, rows
+from loadtest.report import NO_FAIL, Bar, Report, Screen, options, table
 from models.config import DatabaseSettings
-from models.session import open_engine
+from models.store.session import open_engine
 
 ENDED, WAITING = 1_000_000, 100_000
 REQUESTS = 20
@@ -98,10 +93,6 @@ class Use:
     api: float
     postgres: float
 
-    def above(self, idle: Use) -> Use:
-        """What is on top of the other."""
-        return Use(self.api - idle.api, self.postgres - idle.postgres)
-
     @property
     def both(self) -> float:
         return self.api + self.postgres
@@ -123,17 +114,10 @@ def time_pages(
             answer = connection.getresponse()
             size, status = len(answer.read()), answer.status
             taken.append((time.perf_counter() - began) * 1000)
-        measured = sorted(taken[WARM_REQUESTS:])
-        timings.append(
-            Timing(
-                path,
-                status,
-                statistics.median(measured),
-                percentile(measured, 0.95),
-                (cpu_seconds(pids) - used) / REQUESTS * 1000,
-                size / 1000,
-            )
-        )
+        measured = taken[WARM_REQUESTS:]
+        processor = (cpu_seconds(pids) - used) / REQUESTS * 1000
+        times = (statistics.median(measured), percentile(measured, 0.95), processor)
+        timings.append(Timing(path, status, *times, size / 1000))
     connection.close()
     return timings
 
@@ -182,8 +166,7 @@ def measure_use(
     """What both use for so long."""
     before = cpu_seconds(api), cpu_seconds(postgres)
     began = time.monotonic()
-    for _ in screen.steps(name, seconds):
-        time.sleep(1.0)
+    screen.wait(name, seconds)
     lasted = time.monotonic() - began
     return Use(
         100 * (cpu_seconds(api) - before[0]) / lasted,
@@ -193,15 +176,10 @@ def measure_use(
 
 def run(ended: int, waiting: int, seconds: int, console: Console) -> Report:
     """Fill, ask, watch."""
-    screen = Screen(console)
-    with screen.progress, fleet("console") as started:
-        fairline = Fairline(
-            started,
-            served_pools="short,medium,long",
-            console_open="true",
-            keep_finished_days="30",
-            keep_dead_days="30",
-        )
+    with Screen(console) as screen, fleet("console") as started:
+        pools = "short,medium,long"
+        keep = {"keep_finished_days": "30", "keep_dead_days": "30"}
+        fairline = Fairline(started, served_pools=pools, console_open="true", **keep)
         settings = DatabaseSettings(
             database_url=fairline.env["FAIRLINE_DATABASE_URL"], db_statement_seconds=300
         )
@@ -218,13 +196,11 @@ def run(ended: int, waiting: int, seconds: int, console: Console) -> Report:
         postgres = backends(settings)
         uses = [measure_use(api, postgres, seconds, screen, "nobody watches")]
         with viewers(fairline.port, WATCHED) as watching:
-            for _ in screen.steps("ten viewers come", SETTLE_SECONDS):
-                time.sleep(1.0)
+            screen.wait("ten viewers come", SETTLE_SECONDS)
             postgres = backends(settings)  # some were opened for the viewers
             uses.append(measure_use(api, postgres, seconds, screen, "ten viewers watch"))
             pushed = sum(viewer.bytes for viewer in watching)
-        for _ in screen.steps("they have gone", GONE_SECONDS):
-            time.sleep(1.0)
+        screen.wait("they have gone", GONE_SECONDS)
         uses.append(measure_use(api, postgres, seconds, screen, "nobody watches again"))
     return judge(timings, loads, uses, pushed, (ended, waiting, seconds))
 
@@ -232,8 +208,7 @@ def run(ended: int, waiting: int, seconds: int, console: Console) -> Report:
 def backends(settings: DatabaseSettings) -> list[int]:
     """The processes of PostgreSQL that serve the API, and nobody else."""
     engine = open_engine(settings, process="bench")
-    with engine.connect() as taken:
-        found = list(taken.exec_driver_sql(FIND_BACKENDS).scalars())
+    found = [row[0] for row in rows(engine, FIND_BACKENDS)]
     engine.dispose()
     return found
 
@@ -249,7 +224,7 @@ def judge(
     ended, waiting, seconds = sizes
     before, watched, after = uses
     idle = Use((before.api + after.api) / 2, (before.postgres + after.postgres) / 2)
-    cost = watched.above(idle)
+    cost = Use(watched.api - idle.api, watched.postgres - idle.postgres)
     barred = [timing for timing in timings if timing.path.partition("?")[0] in BARRED]
     slowest = max(barred, key=lambda timing: timing.p95)
     return Report(
@@ -262,54 +237,59 @@ def judge(
             f"A browser that has nothing of it loads the overview in {loads['/'].loaded:.0f} ms.",
         ],
         tables=[
-            Table(
+            table(
                 "Pages, one request after the other",
-                ("page", "status", "median", "p95", "processor", "size"),
-                [
-                    (
-                        timing.path,
-                        str(timing.status),
-                        f"{timing.median:.0f} ms",
-                        f"{timing.p95:.0f} ms",
-                        f"{timing.processor:.1f} ms",
-                        f"{timing.kilobytes:.0f} kB",
-                    )
-                    for timing in timings
-                ],
+                {
+                    "page": "{.path}",
+                    "status": "{.status}",
+                    "median": "{.median:.0f} ms",
+                    "p95": "{.p95:.0f} ms",
+                    "processor": "{.processor:.1f} ms",
+                    "size": "{.kilobytes:.0f} kB",
+                },
+                timings,
             ),
-            Table(
+            table(
                 "In Chromium, with an empty cache",
-                ("page", "loaded after", "charts drawn after"),
-                [
-                    (path, f"{load.loaded:.0f} ms", f"{load.drawn:.0f} ms")
-                    for path, load in loads.items()
-                ],
+                {
+                    "page": "{0[0]}",
+                    "loaded after": "{0[1].loaded:.0f} ms",
+                    "charts drawn after": "{0[1].drawn:.0f} ms",
+                },
+                loads.items(),
             ),
-            Table(
+            table(
                 f"Percent of a core, over {seconds} s",
-                ("", "API", "PostgreSQL", "both"),
-                [
-                    (name, f"{use.api:.2f}", f"{use.postgres:.2f}", f"{use.both:.2f}")
-                    for name, use in (
-                        ("nobody watches", before),
-                        ("ten viewers", watched),
-                        ("nobody watches again", after),
-                        ("cost of the ten", cost),
-                    )
-                ],
+                {
+                    "": "{0[0]}",
+                    "API": "{0[1].api:.2f}",
+                    "PostgreSQL": "{0[1].postgres:.2f}",
+                    "both": "{0[1].both:.2f}",
+                },
+                (
+                    ("nobody watches", before),
+                    ("ten viewers", watched),
+                    ("nobody watches again", after),
+                    ("cost of the ten", cost),
+                ),
             ),
         ],
         bars=[
             *(
-                Bar(f"{timing.path}, p95", timing.p95, "<=", MOST_MILLISECONDS, " ms")
-                for timing in barred
+                Bar(f"{each.path}, p95", each.p95, "<=", MOST_MILLISECONDS, " ms")
+                for each in barred
             ),
             *(
                 Bar(f"{path}, loaded", load.loaded, "<=", MOST_LOAD_MILLISECONDS, " ms")
                 for path, load in loads.items()
             ),
             Bar("ten viewers, of a core", cost.both, "<=", MOST_PERCENT, " %"),
-            Bar("pages that do not answer 200", count_failed(timings), "<=", 0),
+            Bar(
+                "pages that do not answer 200",
+                sum(timing.status != http.client.OK for timing in timings),
+                "<=",
+                0,
+            ),
         ],
         notes=[
             f"Ten viewers were sent {pushed / 1000:.0f} kB in {seconds + SETTLE_SECONDS} s."
@@ -323,24 +303,19 @@ def judge(
     )
 
 
-def count_failed(timings: Sequence[Timing]) -> int:
-    """Pages that were not shown."""
-    return sum(timing.status != http.client.OK for timing in timings)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(prog="make bench-console", description=__doc__)
-    parser.add_argument("--ended", type=int, default=ENDED, help=f"jobs that ended ({ENDED})")
-    parser.add_argument("--waiting", type=int, default=WAITING, help=f"in the line ({WAITING})")
-    parser.add_argument("--seconds", type=int, default=30, help="of each stretch (30)")
-    parser.add_argument("--no-fail", action="store_true", help="exit 0 even if a bar is missed")
-    asked = parser.parse_args(arguments)
+    asked = options(
+        *("make bench-console", __doc__),
+        ("--ended", ENDED, "jobs that ended"),
+        ("--waiting", WAITING, "in the line"),
+        ("--seconds", 30, "of each stretch"),
+        NO_FAIL,
+        given=arguments,
+    )
     console = Console()
     report = run(asked.ended, asked.waiting, asked.seconds, console)
-    report.show(console)
-    console.print(f"written to {report.write()}")
-    return 0 if report.passed or asked.no_fail else 1
+    return report.conclude(console, no_fail=asked.no_fail)
 
 
 if __name__ == "__main__":

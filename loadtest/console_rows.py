@@ -1,12 +1,16 @@
-"""A deployment that has run for a week, as rows: what the console is measured with."""
+"""A week of rows that the console is measured with, and how long its pages take to load."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlalchemy import Engine
+
+from loadtest.pictures.camera import opened_camera
+from loadtest.report import Screen
 
 TENANTS = 50
 #: Rows of one statement.
@@ -55,30 +59,12 @@ AFTERWARDS = (
 )
 
 
-class Screen:
-    """A bar for each thing that takes time; a line where there is no terminal."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        columns = (TextColumn("{task.description:24}"), BarColumn(30), TimeElapsedColumn())
-        self.progress = Progress(*columns, console=console, disable=not console.is_terminal)
-
-    def steps(self, name: str, count: int) -> Iterator[int]:
-        """Numbers from 0, with a bar that moves along."""
-        if not self._console.is_terminal:
-            self._console.print(f"{name} …", highlight=False)
-        task = self.progress.add_task(name, total=count)
-        for number in range(count):
-            yield number
-            self.progress.advance(task)
-
-
 def fill(engine: Engine, ended: int, waiting: int, screen: Screen) -> str:
     """Put the jobs in; the id of one that is dead."""
     total = ended + waiting
-    with engine.connect() as taken:
-        taken.exec_driver_sql("SET synchronous_commit = off")
-        taken.exec_driver_sql(
+    with engine.connect() as connection:
+        connection.exec_driver_sql("SET synchronous_commit = off")
+        connection.exec_driver_sql(
             "INSERT INTO tenants (id, name) OVERRIDING SYSTEM VALUE SELECT n, 't' || n"
             " FROM generate_series(2, %(tenants)s) AS n",
             {"tenants": TENANTS},
@@ -87,8 +73,33 @@ def fill(engine: Engine, ended: int, waiting: int, screen: Screen) -> str:
             first = batch * BATCH + 1
             last = min(first + BATCH - 1, total)
             asked = {"tenants": TENANTS, "first": first, "last": last}
-            taken.exec_driver_sql(FILL, {**asked, "ended": ended, "total": total})
+            connection.exec_driver_sql(FILL, {**asked, "ended": ended, "total": total})
         for number in screen.steps("tidying up", len(AFTERWARDS)):
-            taken.exec_driver_sql(AFTERWARDS[number], {"tenants": TENANTS})
-        found = taken.exec_driver_sql("SELECT max(id::text) FROM jobs WHERE status = 'dead'")
+            connection.exec_driver_sql(AFTERWARDS[number], {"tenants": TENANTS})
+        found = connection.exec_driver_sql("SELECT max(id::text) FROM jobs WHERE status = 'dead'")
         return str(found.scalar_one())
+
+
+#: What is loaded in a browser, and how often.
+LOADED = ("/", "/console/jobs", "/console/tenants")
+LOADS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a visitor waits for, in milliseconds."""
+
+    #: The page, ready to be used; and its charts.
+    loaded: float
+    drawn: float
+
+
+def time_loads(base: str, screen: Screen) -> dict[str, Load]:
+    """Pages in a real browser with an empty cache: the medians of some loads."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder, opened_camera(base, Path(folder)) as camera:
+        for number in screen.steps("loading pages in a browser", len(LOADED)):
+            connection = [camera.load_milliseconds(LOADED[number]) for _ in range(LOADS)]
+            loaded, drawn = zip(*connection, strict=True)
+            found[LOADED[number]] = Load(statistics.median(loaded), statistics.median(drawn))
+    return found

@@ -10,7 +10,6 @@ depends on the size of messages, not on the line) and measured by ``make bench``
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import statistics
@@ -24,31 +23,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from sqlalchemy import Engine
 
-from app.classify.estimates import Estimates
-from app.dispatch.mark import Dispatch
-from app.dispatch.publish import NOTHING_KNOWN, Publisher
-from app.scheduler.dispatcher import Dispatcher
-from app.scheduler.leader import RENEW_SECONDS, Leader
-from app.scheduler.lines import Lines
-from app.scheduler.pools import Pools
-from app.scheduler.rhythm import Rhythm
-from app.scheduler.shares import RECONCILE_SECONDS, Shares
-from app.scheduler.taps import Taps
+from app.broker.publish import NOTHING_KNOWN, Publisher
+from app.reads.estimates import Estimates
+from app.scheduler.dispatching.dispatcher import Dispatcher
+from app.scheduler.dispatching.lines import Lines
+from app.scheduler.dispatching.pools import Pools
+from app.scheduler.dispatching.quotas import Taps
+from app.scheduler.dispatching.shares import RECONCILE_SECONDS, Shares
+from app.scheduler.role import TimedRole
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import running
-from loadtest.bars import Bar
+from loadtest.report import Bar, Report, Screen, options, table
 from models.config import DatabaseSettings
+from models.jobs.dispatch import Dispatch
+from models.leadership import RENEW_SECONDS, Leader
 from models.presence import Presence, announce
-from models.session import open_engine
+from models.store.session import open_engine
 from tasks.registry import load_types
 
 ROOT = Path(__file__).parents[1]
 #: Waiting jobs and tenants that they belong to.
 SCENES = ((1_000, 10), (100_000, 10), (1_000_000, 10), (100_000, 10_000), (1_000_000, 10_000))
+QUICK_SCENES = ((1_000, 10), (20_000, 2_000))
 #: Slots of the pool: enough for full batches.
 SLOTS = 250
 #: Dispatches measured in a scene, where the line is long enough.
@@ -132,19 +130,19 @@ def filled(
     settings = DatabaseSettings(database_url=url, db_statement_seconds=120)
     engine = open_engine(settings, process="bench")
     try:
-        with engine.connect() as taken:
-            taken.exec_driver_sql(
+        with engine.connect() as connection:
+            connection.exec_driver_sql(
                 "INSERT INTO tenants (name, changed_at)"
                 " SELECT 't' || number, now() - interval '1 hour'"
                 " FROM generate_series(1, %(tenants)s) AS number",
                 {"tenants": tenants},
             )
-            taken.exec_driver_sql(MEASURED_TYPE, {"seconds": seconds})
+            connection.exec_driver_sql(MEASURED_TYPE, {"seconds": seconds})
             for first in range(1, waiting + 1, FILL_BATCH):
                 last = min(first + FILL_BATCH - 1, waiting)
-                taken.exec_driver_sql(FILL, {"tenants": tenants, "first": first, "last": last})
-            taken.exec_driver_sql("VACUUM ANALYZE")
-            taken.exec_driver_sql("CHECKPOINT")
+                connection.exec_driver_sql(FILL, {"tenants": tenants, "first": first, "last": last})
+            connection.exec_driver_sql("VACUUM ANALYZE")
+            connection.exec_driver_sql("CHECKPOINT")
         yield engine
     finally:
         engine.dispose()
@@ -154,8 +152,8 @@ class Meter:
     """Time on the processor: this thread's, and that of sessions in PostgreSQL."""
 
     def __init__(self, engine: Engine) -> None:
-        with engine.connect() as taken:
-            rows = taken.exec_driver_sql(
+        with engine.connect() as connection:
+            rows = connection.exec_driver_sql(
                 "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
             )
             self._sessions = [Path(f"/proc/{row[0]}/schedstat") for row in rows]
@@ -184,10 +182,10 @@ class Bystander:
         ids = {"ids": [each.id for each in sent]}
         first, self._filled = self._filled + 1, self._filled + len(sent)
         more = {"tenants": self._tenants, "first": first, "last": self._filled}
-        with self._engine.connect() as taken:
-            taken.exec_driver_sql("UPDATE jobs SET status = 'running' WHERE " + MINE, ids)
-            taken.exec_driver_sql("UPDATE jobs SET status = 'succeeded' WHERE " + MINE, ids)
-            taken.exec_driver_sql(FILL, more)
+        with self._engine.connect() as connection:
+            connection.exec_driver_sql("UPDATE jobs SET status = 'running' WHERE " + MINE, ids)
+            connection.exec_driver_sql("UPDATE jobs SET status = 'succeeded' WHERE " + MINE, ids)
+            connection.exec_driver_sql(FILL, more)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -202,11 +200,8 @@ def measure(engine: Engine, waiting: int, tenants: int, most: int) -> Scene:
     estimates, pools, broker = Estimates(engine), Pools(engine, lines, taps), Nowhere()
     dispatcher = Dispatcher(engine, leader, broker, pools, lines, estimates, taps)
     shares = Shares(engine, leader, lines, estimates)
-    roles = [
-        Rhythm(leader, RENEW_SECONDS),
-        Rhythm(dispatcher, 0.0),
-        Rhythm(shares, RECONCILE_SECONDS),
-    ]
+    turning = ((leader, RENEW_SECONDS), (dispatcher, 0.0), (shares, RECONCILE_SECONDS))
+    roles = [TimedRole(role, seconds) for role, seconds in turning]
     meter, bystander = Meter(engine), Bystander(engine, waiting, tenants)
     turns: list[float] = []
     dispatched, own, theirs = 0, 0.0, 0.0
@@ -230,88 +225,62 @@ def measure(engine: Engine, waiting: int, tenants: int, most: int) -> Scene:
             turns.append(time.monotonic() - now)
     bystander.close()
     leader.resign()
-    return Scene(
-        waiting,
-        tenants,
-        dispatched,
-        (own + theirs) / dispatched * 1e6,
-        own / dispatched * 1e6,
-        statistics.median(turns) * 1e3,
+    each = ((own + theirs) / dispatched * 1e6, own / dispatched * 1e6)
+    return Scene(waiting, tenants, dispatched, *each, statistics.median(turns) * 1e3)
+
+
+def judge(scenes: Sequence[Scene]) -> Report:
+    """What was measured, and what must hold."""
+    dearest, cheapest = (pick(scene.microseconds for scene in scenes) for pick in (max, min))
+    columns = {
+        "waiting": "{.waiting:,}",
+        "tenants": "{.tenants:,}",
+        "dispatched": "{.dispatched:,}",
+        "µs each": "{.microseconds:.0f}",
+        "scheduler's µs": "{.own:.0f}",
+        "a second": lambda scene: f"{1e6 / scene.microseconds:,.0f}",
+        "a turn": "{.turn:.0f} ms",
+    }
+    return Report(
+        *("dispatching", "What a dispatch costs"),
+        tables=[table("Dispatches", columns, scenes)],
+        bars=[
+            Bar(
+                "cost of a dispatch, dearest to cheapest",
+                dearest / cheapest,
+                "<=",
+                MOST_RATIO,
+                " x",
+            ),
+            Bar("dispatches a second, dearest", 1e6 / dearest, ">=", LEAST_PER_SECOND, "/s"),
+        ],
     )
-
-
-def bars(scenes: Sequence[Scene]) -> list[Bar]:
-    """What must hold."""
-    costs = [scene.microseconds for scene in scenes]
-    return [
-        Bar(
-            "cost of a dispatch, dearest to cheapest",
-            max(costs) / min(costs),
-            "<=",
-            MOST_RATIO,
-            " x",
-        ),
-        Bar("dispatches a second, dearest", 1e6 / max(costs), ">=", LEAST_PER_SECOND, "/s"),
-    ]
-
-
-def report(console: Console, scenes: Sequence[Scene]) -> bool:
-    """Show what was measured; whether all bars were passed."""
-    table = Table()
-    headings = (
-        "waiting",
-        "tenants",
-        "dispatched",
-        "µs each",
-        "scheduler's µs",
-        "a second",
-        "a turn",
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for scene in scenes:
-        table.add_row(
-            f"{scene.waiting:,}",
-            f"{scene.tenants:,}",
-            f"{scene.dispatched:,}",
-            f"{scene.microseconds:.0f}",
-            f"{scene.own:.0f}",
-            f"{1e6 / scene.microseconds:,.0f}",
-            f"{scene.turn:.0f} ms",
-        )
-    console.print(table)
-    judged = bars(scenes)
-    verdicts = Table("claim", "measured", "required", "")
-    for bar in judged:
-        verdicts.add_row(*bar.cells())
-    console.print(verdicts)
-    return all(bar.passed for bar in judged)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench-dispatch", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short lines only, for a first look")
-    parser.add_argument(
-        "--job-seconds",
-        type=float,
-        default=0.005,
-        help="what a job usually takes (0.005); beyond 0.05 tenants take turns job by job, which "
-        "with 10,000 of them costs more",
+    chosen = options(
+        *("make bench-dispatch", __doc__),
+        ("--quick", False, "short lines only, for a first look"),
+        (
+            "--job-seconds",
+            0.005,
+            "what a job usually takes; beyond 0.05 tenants take turns job by job, which with "
+            "10,000 of them costs more",
+        ),
     )
-    chosen = parser.parse_args()
-    scenes = [(1_000, 10), (20_000, 2_000)] if chosen.quick else list(SCENES)
     console = Console()
     measured: list[Scene] = []
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with database() as server, Progress(*columns, console=console) as progress:
-        for waiting, tenants in scenes:
-            name = f"{waiting:,} waiting jobs of {tenants:,} tenants"
-            task = progress.add_task(f"filling {name}", total=None)
+    with database() as server, Screen(console) as screen:
+        for waiting, tenants in QUICK_SCENES if chosen.quick else SCENES:
+            name = f"{waiting:,} jobs of {tenants:,} tenants"
+            tell = screen.task(name, 2)
             with filled(server, waiting, tenants, chosen.job_seconds) as engine:
-                progress.update(task, description=f"dispatching {name}")
+                tell(1)
                 measured.append(measure(engine, waiting, tenants, MEASURED))
-            progress.update(task, description=f"{name}", total=1, completed=1)
-    sys.exit(0 if report(console, measured) else 1)
+            tell(2)
+    report = judge(measured)
+    report.show(console)
+    sys.exit(0 if report.passed else 1)
 
 
 if __name__ == "__main__":

@@ -6,37 +6,87 @@ happened inside it. Call from the main thread: children die with the thread that
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, Self, TypeVar
 
+from sqlalchemy import Engine, text
+
+from app.stack.ports import PRIVATE_PORTS, is_taken
 from app.stack.postgres import EmbeddedPostgres
+from app.stack.programs import command, flask
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running, running, tail
 from app.stack.spawn import Child, spawn
-from app.stack.spec import ProcessSpec
+from app.stack.spec import PROJECT_ROOT, ProcessSpec
+from models.config import DatabaseSettings
+from models.jobs.admit import admit_group
+from models.jobs.submission import Submission, SubmissionGroup
+from models.pools import POOLS
+from models.store.session import open_engine
+
+TENANT = "demo"
+TEMPLATE = "fairline_migrated"
+#: Jobs of one statement.
+GROUP = 500
+UPSERT_TENANT = """
+    INSERT INTO tenants (name, tier, weight) VALUES (:name, :tier, :weight)
+    ON CONFLICT (name) DO UPDATE SET tier = excluded.tier, weight = excluded.weight,
+        changed_at = now() RETURNING id
+"""
+Found = TypeVar("Found")
 
 
 class NotReady(RuntimeError):
-    """A process did not answer in time; the message ends with the last lines of its log."""
+    """Something did not come about in time; if it was a process, its last words are in here."""
+
+
+def until(found: Callable[[], Found], seconds: float, what: str = "", pause: float = 0.1) -> Found:
+    """Wait for something to come true; in vain, an error if ``what`` names it, else the value."""
+    deadline = time.monotonic() + seconds
+    while not (value := found()) and time.monotonic() < deadline:
+        time.sleep(pause)
+    if what and not value:
+        raise NotReady(f"waited {seconds:g} s in vain for {what}")
+    return value
+
+
+def rows(engine: Engine, sql: str, **values: Any) -> Sequence[Any]:
+    """What a statement returns, with its ``:names`` filled in."""
+    with engine.connect() as connection:
+        return connection.execute(text(sql), values).all()
+
+
+def admit(engine: Engine, submissions: Iterable[Submission]) -> None:
+    """Put jobs in line with the front door's own statement, a few hundred at a time."""
+    items = list(submissions)
+    for begin in range(0, len(items), GROUP):
+        admit_group(engine, [SubmissionGroup(tuple(items[begin : begin + GROUP]))], express=False)
+
+
+def tenant_id(
+    engine: Engine, name: str, tier: str = "standard", weight: float | None = None
+) -> int:
+    """A tenant with these terms; its id."""
+    return int(rows(engine, UPSERT_TENANT, name=name, tier=tier, weight=weight)[0][0])
 
 
 class Fleet:
     """Started processes by name, beside a PostgreSQL and a RabbitMQ of their own."""
 
     def __init__(
-        self,
-        home: Path,
-        postgres: Running[EmbeddedPostgres],
-        rabbitmq: Running[EmbeddedRabbitMQ],
+        self, home: Path, postgres: Running[EmbeddedPostgres], rabbitmq: Running[EmbeddedRabbitMQ]
     ) -> None:
         self.home = home
         self.postgres = postgres
@@ -84,18 +134,19 @@ class Fleet:
 
     def await_answer(self, name: str, url: str, seconds: float = 30.0) -> None:
         """Wait until the URL answers 200."""
-        deadline = time.monotonic() + seconds
-        while True:
+        error = ""
+
+        def answered() -> bool:
+            nonlocal error
             try:
                 with urllib.request.urlopen(url, timeout=2):
-                    return
-            except (urllib.error.URLError, OSError) as error:
-                child = self.children[name]
-                if child.poll() is not None or time.monotonic() > deadline:
-                    raise NotReady(
-                        f"{url}: {error}\n{name} says:\n{tail(self.log(name))}"
-                    ) from None
-            time.sleep(0.05)
+                    return True
+            except OSError as refused:
+                error = str(refused)  # not itself: an answer such as 503 holds its connection
+                return self.children[name].poll() is not None
+
+        if not until(answered, seconds, pause=0.05) or self.children[name].poll() is not None:
+            raise NotReady(f"{url}: {error}\n{name} says:\n{tail(self.log(name))}")
 
     def pids(self) -> dict[str, list[int]]:
         """The leading processes of every part, by name."""
@@ -128,3 +179,114 @@ def clean_environment() -> dict[str, str]:
         for key, value in os.environ.items()
         if not key.startswith(("FAIRLINE_", "OTEL_", "CELERY_", "GUNICORN_", "FLASK_"))
     } | {"PYTHONUNBUFFERED": "1"}
+
+
+class Fairline:
+    """One Fairline on the fleet's services."""
+
+    def __init__(
+        self, fleet: Fleet, *, served_pools: str, name: str = "fairline", **settings: str
+    ) -> None:
+        """``name`` is its database; ``settings`` are more variables, without their prefix."""
+        self.fleet = fleet
+        self.port = free_port()
+        fleet.postgres.service.create_database(name, template=migrated(fleet))
+        self.env = {
+            "FAIRLINE_DATABASE_URL": fleet.postgres.service.url(name),
+            "FAIRLINE_BROKER_URL": fleet.rabbitmq.service.url(),
+            "FAIRLINE_QUEUE_TYPE": "classic",
+            "FAIRLINE_ANONYMOUS_TENANT": TENANT,
+            "FAIRLINE_PORT": str(self.port),
+            "FAIRLINE_SERVED_POOLS": served_pools,
+            "FAIRLINE_LOG_LEVEL": "warning",
+            **{f"FAIRLINE_{key.upper()}": value for key, value in settings.items()},
+        }
+
+    @property
+    def url(self) -> str:
+        """Where the API is."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start_api(self, name: str = "api", **env: str) -> None:
+        """Two gunicorn workers, answering."""
+        argv = command("gunicorn", "-c", "gunicorn.conf.py", "app:create_app()")
+        self.fleet.start(name, argv, self.env | env)
+        self.fleet.await_answer(name, f"{self.url}/healthz")
+
+    def start_scheduler(self) -> None:
+        """One scheduler."""
+        self.fleet.start("scheduler", flask("scheduler"), self.env)
+
+    def start_worker(self, pool: str, number: int = 1) -> str:
+        """One worker of a pool, with the pool's usual slots; its name."""
+        shape, name = POOLS[pool], f"worker-{pool}-{number}"
+        argv = command(
+            *("celery", "-A", "app", "worker", "-P", shape.concurrency, "-c", str(shape.slots)),
+            *("-Q", pool, "-n", f"{pool}{number}@%h"),
+            *("-E", "--without-gossip", "--without-mingle", "--loglevel=warning"),
+        )
+        self.fleet.start(name, argv, self.env)
+        return name
+
+    def start(self, pool: str, workers: int = 1) -> list[str]:
+        """Workers of a pool, scheduler and front door, all of them ready; their names."""
+        names = [self.start_worker(pool, number) for number in range(1, workers + 1)]
+        self.start_scheduler()
+        self.start_api()
+        self.await_ready()
+        self.await_slots(pool, workers * POOLS[pool].slots)
+        return ["api", *names, "scheduler"]
+
+    @contextmanager
+    def running(self, pool: str) -> Iterator[Self]:
+        """With one worker of a pool, scheduler and front door, all ended at once afterwards."""
+        try:
+            self.start(pool)
+            yield self
+        finally:
+            self.fleet.kill("api", f"worker-{pool}-1", "scheduler")
+
+    def await_ready(self) -> None:
+        """Wait until a submitted job would be accepted and run."""
+        self.fleet.await_answer("api", f"{self.url}/readyz", seconds=60)
+
+    def await_slots(self, pool: str, slots: int, seconds: float = 30.0) -> None:
+        """Wait until living workers offer so many slots."""
+
+        def offered() -> bool:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as answer:
+                return bool(json.load(answer)["checks"][f"workers.{pool}"]["slots"] >= slots)
+
+        until(offered, seconds, f"{slots} slots in {pool}")
+
+    @contextmanager
+    def engine(self) -> Iterator[Engine]:
+        """The product's own way to the rows."""
+        engine = open_engine(
+            DatabaseSettings(database_url=self.env["FAIRLINE_DATABASE_URL"]), process="loadtest"
+        )
+        try:
+            yield engine
+        finally:
+            engine.dispose()
+
+
+def migrated(fleet: Fleet) -> str:
+    """A database with the schema and the tenant; made once, as a copy takes far less time."""
+    if TEMPLATE not in fleet.templates:
+        fleet.postgres.service.create_database(TEMPLATE)
+        url = fleet.postgres.service.url(TEMPLATE)
+        subprocess.run(
+            flask("migrate", "--tenant", TENANT),
+            cwd=PROJECT_ROOT,
+            env={**clean_environment(), "FAIRLINE_DATABASE_URL": url},
+            check=True,
+            capture_output=True,
+        )
+        fleet.templates.add(TEMPLATE)
+    return TEMPLATE
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    return next(port for port in random.sample(PRIVATE_PORTS, 1000) if not is_taken(port))

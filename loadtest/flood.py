@@ -20,15 +20,12 @@ from sqlalchemy import Engine
 from app.tenants.changes import create_tenant, issue_key
 from app.tenants.terms import Change
 from loadtest import closed_loop
-from loadtest.bars import Bar
-from loadtest.closed_loop import Answered, Load
-from loadtest.comparison import BAR_CONNECTIONS
-from loadtest.cores import MACHINE, CoreMeter
-from loadtest.fairline import Fairline
-from loadtest.fleet import Fleet, fleet
-from loadtest.http_bytes import Request, applications
+from loadtest.bench import BAR_CONNECTIONS
+from loadtest.closed_loop import Answered, Load, Request, applications
+from loadtest.figures import MACHINE, CoreMeter
+from loadtest.fleet import Fairline, Fleet, fleet, rows
 from loadtest.plain import PlainCelery
-from loadtest.report import Report, Table
+from loadtest.report import NO_FAIL, Bar, Report, Table, options
 
 WARM_SECONDS = 2.0
 #: PostgreSQL's processes tell what they did at most once a second.
@@ -79,24 +76,8 @@ class WorkMeter:
         return Work(*((after[n] - self._before[n]) / seconds for n in (0, 1)))
 
     def _look(self) -> tuple[int, int, float]:
-        with self._engine.connect() as taken:
-            row = taken.exec_driver_sql(READ_WORK).one()
-        return row[0], row[1], time.monotonic()
-
-
-def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """What may be asked for."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.flood",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each (3)")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of a flood (8)")
-    parser.add_argument("--per-second", type=float, default=100.0, help="the limit (100)")
-    parser.add_argument("--connections", type=int, default=BAR_CONNECTIONS)
-    parser.add_argument("--no-fail", action="store_true", help="exit 0 even if a bar is missed")
-    return parser.parse_args(arguments)
+        commits, writes = rows(self._engine, READ_WORK)[0]
+        return commits, writes, time.monotonic()
 
 
 def flood(started: Fleet, engine: Engine, load: Load) -> Flood:
@@ -129,7 +110,7 @@ def tell(
     )
     strangers = max(one.strangers for one in floods)
     p99 = median(one.refused.p99_ms for one in floods)
-    rows = (
+    cells = (
         ("limit", f"{asked.per_second:,g}/s"),
         ("admitted", f"{admitted:,.1f}/s"),
         ("refused", f"{refused:,.0f}/s"),
@@ -144,7 +125,7 @@ def tell(
     return Report(
         name="flood",
         title="A flood at a limit",
-        tables=[Table(f"One tenant, {asked.connections} connections", ("", "median"), rows)],
+        tables=[Table(f"One tenant, {asked.connections} connections", ("", "median"), cells)],
         bars=[
             Bar("admitted, of the limit", admitted / asked.per_second, ">=", 0.9),
             Bar("admitted, of the limit", admitted / asked.per_second, "<=", 1.1),
@@ -161,8 +142,15 @@ def tell(
     )
 
 
-def main() -> None:
-    asked = options()
+def main() -> int:
+    asked = options(
+        *("python -m loadtest.flood", __doc__),
+        ("--rounds", 3, "turns of each"),
+        ("--seconds", 8.0, "of a flood"),
+        ("--per-second", 100.0, "the limit"),
+        ("--connections", BAR_CONNECTIONS, "of the tenant"),
+        NO_FAIL,
+    )
     console = Console()
     floods: list[Flood] = []
     empty: list[Answered] = []
@@ -196,11 +184,8 @@ def main() -> None:
                     f" {empty[-1].rate:,.0f} of the empty route, a second",
                     highlight=False,
                 )
-    report = tell(asked, quiet, floods, empty)
-    report.show(console)
-    report.write()
-    sys.exit(0 if report.passed or asked.no_fail else 1)
+    return tell(asked, quiet, floods, empty).conclude(console, no_fail=asked.no_fail)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

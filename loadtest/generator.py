@@ -20,7 +20,7 @@ from app.stack.spawn import Child, spawn
 from app.stack.spec import PROJECT_ROOT, ProcessSpec
 from loadtest.fleet import clean_environment
 from loadtest.shapes import Stretch, total_seconds, written
-from loadtest.users.record import Record, read_record
+from loadtest.users.wire import Record, read_record
 
 LOCUSTFILE = PROJECT_ROOT / "loadtest" / "locustfile.py"
 #: For a process to start, on a machine that has other things to do.
@@ -97,7 +97,9 @@ class Generator:
                 time.sleep(POLL_SECONDS)
             statuses = [child.poll() for child in self._children]
             if any(statuses):
-                raise self._failed(f"locust failed with status {max(map(abs_of, statuses))}")
+                raise self._failed(
+                    f"locust failed with status {max(abs(status or 0) for status in statuses)}"
+                )
             record = read_record(self._records)
             sent = list(record.statuses())
             if sent and not any(sent):
@@ -136,13 +138,5 @@ class Generator:
 
     def _environment(self) -> dict[str, str]:
         """Without anything that would configure locust from outside."""
-        return {
-            key: value
-            for key, value in clean_environment().items()
-            if not key.startswith("LOCUST_")
-        }
-
-
-def abs_of(status: int | None) -> int:
-    """An exit status, a signal's number without its sign."""
-    return abs(status or 0)
+        kept = clean_environment().items()
+        return {key: value for key, value in kept if not key.startswith("LOCUST_")}

@@ -7,22 +7,18 @@ below a limit, and must not have grown since the warm-up.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
 
 import psutil
 from rich.console import Console
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from loadtest import closed_loop
-from loadtest.bars import Bar
-from loadtest.closed_loop import Load
-from loadtest.fairline import Fairline
-from loadtest.fleet import Fleet, fleet
-from loadtest.http_bytes import applications
-from loadtest.report import Report, Table
+from loadtest.closed_loop import Load, applications
+from loadtest.fleet import Fairline, Fleet, fleet, rows
+from loadtest.report import NO_FAIL, Bar, Report, Table, options
 
 LIMIT_MB = 150.0
 GROWTH = 1.10
@@ -58,9 +54,8 @@ def weigh(started: Fleet) -> Weights:
 
 def read_counts(engine: Engine) -> tuple[int, int, int]:
     """Jobs on their way, succeeded, and ended otherwise."""
-    with engine.connect() as connection:
-        row = connection.execute(text(COUNTS)).one()
-    return int(row[0]), int(row[1]), int(row[2])
+    live, succeeded, failed = rows(engine, COUNTS)[0]
+    return int(live), int(succeeded), int(failed)
 
 
 def process_jobs(fairline: Fairline, engine: Engine, goal: int) -> None:
@@ -93,10 +88,7 @@ def run(jobs: int, console: Console) -> list[tuple[int, Weights]]:
     readings = []
     with fleet("memory") as started:
         fairline = Fairline(started, served_pools="medium", score_seconds="0")
-        fairline.start_api()
-        fairline.start_scheduler()
-        fairline.start_worker("medium")
-        fairline.await_ready()
+        fairline.start("medium")
         readings.append((0, weigh(started)))
         warm = min(WARM_JOBS, jobs // 2)
         steps = (warm, *(warm + (jobs - warm) * part // 4 for part in range(1, 5)))
@@ -142,15 +134,14 @@ def judge(readings: Sequence[tuple[int, Weights]]) -> Report:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.memory", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=100_000, help="in all (100000)")
-    parser.add_argument("--no-fail", action="store_true", help="exit 0 even if a bar is missed")
-    asked = parser.parse_args(arguments)
+    asked = options(
+        *("python -m loadtest.memory", __doc__),
+        ("--jobs", 100_000, "in all"),
+        NO_FAIL,
+        given=arguments,
+    )
     console = Console()
-    report = judge(run(asked.jobs, console))
-    report.show(console)
-    console.print(f"written to {report.write()}")
-    return 0 if report.passed or asked.no_fail else 1
+    return judge(run(asked.jobs, console)).conclude(console, no_fail=asked.no_fail)
 
 
 if __name__ == "__main__":

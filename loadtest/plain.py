@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from celery import Celery
 from kombu import Exchange, Queue
@@ -11,8 +13,7 @@ from sqlalchemy import Engine, create_engine, insert
 
 from app.stack.programs import command
 from loadtest.baselines.plain_celery import store
-from loadtest.fairline import free_port
-from loadtest.fleet import Fleet, NotReady
+from loadtest.fleet import Fleet, free_port, until
 
 PACKAGE = "loadtest.baselines.plain_celery"
 SLOTS = 10
@@ -75,14 +76,18 @@ class PlainCelery:
 
     def await_workers(self, count: int, seconds: float = 30.0) -> None:
         """Wait until so many workers take tasks from the queue."""
-        deadline = time.monotonic() + seconds
-        while (found := self._consumers()) < count:
-            if time.monotonic() > deadline:
-                raise NotReady(f"{found} of {count} workers of {self.name}")
-            time.sleep(0.1)
+        what = f"{count} workers of {self.name}"
+        until(lambda: self._consumers() >= count, seconds, what)
+
+    @contextmanager
+    def _connection(self) -> Iterator[tuple[Celery, Any]]:
+        """A client of the broker, and its connection."""
+        broker = self.env["PLAIN_BROKER_URL"]
+        with Celery(broker=broker) as celery, celery.pool.acquire() as taken:
+            yield celery, taken
 
     def _consumers(self) -> int:
-        with Celery(broker=self.env["PLAIN_BROKER_URL"]) as celery, celery.connection() as taken:
+        with self._connection() as (_, taken):
             try:
                 answer = taken.default_channel.queue_declare(self.name, passive=True)
             except taken.channel_errors:
@@ -99,10 +104,7 @@ class PlainCelery:
                 [{"id": i, "candidate": "x", "role": role, "payload": {}} for i in ids],
             )
         engine.dispose()
-        with (
-            Celery(broker=self.env["PLAIN_BROKER_URL"]) as celery,
-            celery.pool.acquire() as taken,
-        ):
+        with self._connection() as (celery, taken):
             queue = Queue(self.name, Exchange(self.name), routing_key=self.name)
             queue(taken.default_channel).declare()
             producer = celery.amqp.Producer(taken, auto_declare=False)
@@ -111,15 +113,12 @@ class PlainCelery:
 
     def empty_queue(self) -> None:
         """Drop the tasks that submissions left in the broker."""
-        with (
-            Celery(broker=self.env["PLAIN_BROKER_URL"]) as celery,
-            celery.pool.acquire() as taken,
-        ):
+        with self._connection() as (_, taken):
             taken.default_channel.queue_purge(self.name)
 
     def remove_queue(self) -> None:
         """Drop the queue with its tasks, those of killed workers included; workers make it anew."""
-        with Celery(broker=self.env["PLAIN_BROKER_URL"]) as celery, celery.connection() as taken:
+        with self._connection() as (_, taken):
             taken.default_channel.queue_delete(self.name)
 
     def remove(self) -> None:

@@ -8,7 +8,6 @@ with a try.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -16,14 +15,12 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
-from app.admission.admit import admit_group
-from app.admission.submission import Entry, Submission
-from loadtest.chaos.settings import MEDIUM_ONLY
-from loadtest.chaos.stack import embedded_stack
-from models.ids import new_id
-from models.session import connection
-from tests.fake_claude import FakeClaude
-from tests.fake_claude_quota import FakeQuota
+from loadtest.chaos.stack import MEDIUM_ONLY, embedded_stack
+from loadtest.fakes.claude import FakeClaude, FakeQuota
+from loadtest.fleet import admit, rows, tenant_id
+from loadtest.report import options
+from models.jobs.ids import new_id
+from models.jobs.submission import Submission
 
 #: Names of tenants, and what they weigh.
 WEIGHTS = {"one": 10.0, "two": 20.0, "three": 30.0}
@@ -33,7 +30,6 @@ MOST_OFF = 0.10
 #: Parts are counted from when it is known what a job takes.
 WARM_UP_SECONDS = 30.0
 
-CREATE_TENANT = "INSERT INTO tenants (name, weight) VALUES (%s, %s) RETURNING id"
 SUCCEEDED = """
     SELECT tenant.name, coalesce(sum(counts.succeeded), 0)::int FROM tenants AS tenant
     LEFT JOIN job_counts AS counts ON counts.tenant_id = tenant.id
@@ -91,54 +87,38 @@ def run(minutes: float, limit: float, burst_seconds: float) -> Outcome:
         time.sleep(WARM_UP_SECONDS)
         before, calls = succeeded(engine), quota.taken
         time.sleep(minutes * 60.0)
-        after, taken = succeeded(engine), quota.taken
-        with connection(engine) as taken_connection:
-            tries = taken_connection.exec_driver_sql(TRIES).scalar_one()
+        after, connection = succeeded(engine), quota.taken
         return Outcome(
             calls=quota.taken + quota.refused,
             refused=quota.refused,
             answers={name: after[name] - before[name] for name in WEIGHTS},
-            tries=tries,
-            used=(taken - calls) / (limit * minutes),
+            tries=rows(engine, TRIES)[0][0],
+            used=(connection - calls) / (limit * minutes),
         )
 
 
 def line_up(engine: Engine, name: str, weight: float, jobs: int) -> None:
     """A tenant with so many applications in line."""
-    with connection(engine) as taken:
-        tenant = taken.exec_driver_sql(CREATE_TENANT, (name, weight)).scalar_one()
+    tenant = tenant_id(engine, name, weight=weight)
     work = json.dumps({"candidate": "Ada", "role": name, "payload": {}})
-    group = [
-        Submission(
-            new_id(),
-            tenant,
-            "score_application",
-            "medium",
-            work,
-            candidate="Ada",
-            role=name,
-            dependency="claude",
-        )
-        for _ in range(jobs)
-    ]
-    admit_group(engine, [Entry(tuple(group))], express=False)
+    terms = {"candidate": "Ada", "role": name, "dependency": "claude"}
+    kind = ("score_application", "medium", work)
+    admit(engine, (Submission(new_id(), tenant, *kind, **terms) for _ in range(jobs)))
 
 
 def succeeded(engine: Engine) -> dict[str, int]:
     """Answers so far, by tenant."""
-    with connection(engine) as taken:
-        return {row[0]: row[1] for row in taken.exec_driver_sql(SUCCEEDED)}
+    return dict(map(tuple, rows(engine, SUCCEEDED)))
 
 
 def main() -> None:
     """Run it and say how it went."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.quota", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=3.0)
-    parser.add_argument("--limit", type=float, default=60.0, help="requests a minute")
-    parser.add_argument(
-        "--burst-seconds", type=float, default=10.0, help="what the model saves up while idle"
+    given = options(
+        *("python -m loadtest.quota", __doc__),
+        ("--minutes", 3.0, "of competition"),
+        ("--limit", 60.0, "requests a minute"),
+        ("--burst-seconds", 10.0, "what the model saves up while idle"),
     )
-    given = parser.parse_args()
     outcome = run(given.minutes, given.limit, given.burst_seconds)
     print(f"{outcome.calls} calls, {outcome.refused} refused, {outcome.used:.0%} of the quota used")
     print(f"answers {outcome.answers} for weights {WEIGHTS}: {outcome.off:.0%} off at most")

@@ -1,20 +1,49 @@
-"""Reports: tables in the terminal, and the same as markdown and JSON in ``loadtest/results/``."""
+"""Reports: bars and tables in the terminal, as markdown and as JSON in ``loadtest/results/``."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
-from loadtest.bars import Bar
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One claim with the value that was measured."""
+
+    claim: str
+    measured: float
+    relation: Literal[">=", "<="]
+    required: float
+    unit: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the measured value is on the right side."""
+        if self.relation == ">=":
+            return self.measured >= self.required
+        return self.measured <= self.required
+
+    def cells(self) -> tuple[str, str, str, str]:
+        """The bar as a row of a table."""
+        return (
+            self.claim,
+            f"{self.measured:.2f}{self.unit}",
+            f"{self.relation} {self.required:.2f}{self.unit}",
+            "pass" if self.passed else "FAIL",
+        )
+
 
 RESULTS = Path(__file__).parent / "results"
 BAR_HEADINGS = ("bar", "measured", "required", "")
@@ -27,6 +56,12 @@ class Table:
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
+
+
+def table(title: str, columns: Mapping[str, str | Callable[[Any], str]], items: Any) -> Table:
+    """A row for each item; a column is a format such as ``{.rate:,.0f}``, or a function."""
+    cells = [each.format if isinstance(each, str) else each for each in columns.values()]
+    return Table(title, tuple(columns), [tuple(cell(item) for cell in cells) for item in items])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +135,79 @@ class Report:
         file.write_text("\n".join(lines))
         return file
 
+    def conclude(self, console: Console, *, no_fail: bool = False) -> int:
+        """Print it and write it; the exit status of the command that measured it."""
+        self.show(console)
+        console.print(f"written to {self.write()}")
+        return 0 if self.passed or no_fail else 1
+
     def _all_tables(self) -> list[Table]:
         if not self.bars:
             return self.tables
-        return [
-            *self.tables,
-            Table("Bars", BAR_HEADINGS, [bar.cells() for bar in self.bars]),
-        ]
+        return [*self.tables, Table("Bars", BAR_HEADINGS, [bar.cells() for bar in self.bars])]
+
+
+def options(
+    program: str,
+    about: str | None,
+    *flags: tuple[str, Any, str],
+    given: Sequence[str] | None = None,
+) -> argparse.Namespace:
+    """What was asked for; a flag is its name, its default (or its choices) and what it means."""
+    parser = argparse.ArgumentParser(
+        prog=program, description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default, words in flags:
+        if default is False:
+            parser.add_argument(name, action="store_true", help=words)
+        elif isinstance(default, tuple):
+            parser.add_argument(name, choices=default, help=words)
+        else:
+            more = {"type": type(default), "default": default}
+            parser.add_argument(name, **more, help=f"{words} ({default:g})")
+    return parser.parse_args(given)
+
+
+#: The flag of every command that has bars.
+NO_FAIL = ("--no-fail", False, "exit 0 even if a bar is missed")
+
+
+class Screen:
+    """A bar for each thing that takes time; a line where there is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        columns = (TextColumn("{task.description:36}"), BarColumn(30), TimeElapsedColumn())
+        self._bars = Progress(*columns, console=console, disable=not console.is_terminal)
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def task(self, name: str, total: float) -> Callable[[float], None]:
+        """Something begins; who does it says how much of it is done."""
+        if not self._console.is_terminal:
+            self._console.print(f"{name} …", highlight=False)
+        task = self._bars.add_task(name, total=total)
+        return lambda done: self._bars.update(task, completed=done)
+
+    def steps(self, name: str, count: int) -> Iterator[int]:
+        """Numbers from 0, with a bar that moves along."""
+        tell = self.task(name, count)
+        for number in range(count):
+            yield number
+            tell(number + 1)
+
+    def wait(self, name: str, seconds: float) -> None:
+        """Let time pass, visibly."""
+        tell, began = self.task(name, seconds), time.monotonic()
+        while (passed := time.monotonic() - began) < seconds:
+            tell(passed)
+            time.sleep(min(0.25, seconds - passed))
+        tell(seconds)
 
 
 def coloured(cell: str) -> str:

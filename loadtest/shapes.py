@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import islice
 
 #: The shapes that `named` knows.
 NAMES = ("steps", "ramp", "spike", "soak")
@@ -183,3 +184,39 @@ def arrival_times(stretches: Sequence[Stretch]) -> Iterator[float]:
             number += 1
         lacking += number - area
         began += each.seconds
+
+
+class ArrivalClock:
+    """Deals out the times of a shape, once each.
+
+    Several processes share a shape without talking: the clock of each deals every ``parts``-th.
+    """
+
+    def __init__(
+        self, stretches: Sequence[Stretch], begin: float, part: int = 0, parts: int = 1
+    ) -> None:
+        if not 0 <= part < parts:
+            raise ValueError(f"part {part} of {parts}")
+        self._begin = begin
+        self._times = islice(arrival_times(stretches), part, None, parts)
+        self._next = next(self._times, None)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every time was dealt out."""
+        return self._next is None
+
+    def take(self) -> float | None:
+        """The next intended start, on the clock that ``begin`` was read from; none at the end."""
+        connection = self._next
+        if connection is None:
+            return None
+        self._next = next(self._times, None)
+        return self._begin + connection
+
+    def missed(self, now: float) -> Iterator[float]:
+        """The starts that should have been by now and that nobody took."""
+        while self._next is not None and self._begin + self._next <= now:
+            connection = self.take()
+            assert connection is not None
+            yield connection

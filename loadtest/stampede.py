@@ -8,29 +8,87 @@ as long as it takes, but nobody else may notice it.
 from __future__ import annotations
 
 import argparse
+import http.client
+import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
+from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
-from app.admission.admit import admit_group
-from app.admission.submission import Entry, Submission
-from loadtest.bars import Bar
-from loadtest.fairline import TENANT, Fairline
-from loadtest.fleet import fleet
-from loadtest.percentiles import percentile
-from loadtest.report import Report, Table
-from loadtest.steady_tenant import SteadyTenant
-from models.ids import new_id
+from loadtest.figures import percentile, percentiles
+from loadtest.fleet import GROUP, TENANT, Fairline, admit, fleet, rows, tenant_id, until
+from loadtest.report import NO_FAIL, Bar, Report, Screen, Table, options
+from models.jobs.ids import new_id
+from models.jobs.submission import Submission
+
+TIMEOUT_SECONDS = 10.0
+
+
+class SteadyTenant:
+    """Sends while the ``with`` block lasts."""
+
+    def __init__(
+        self, port: int, per_second: float, job: dict[str, Any] | None = None, key: str = ""
+    ) -> None:
+        """``job`` is what it submits, an echo unless told otherwise; ``key`` is the tenant's."""
+        self._port = port
+        self._job = job or {"type": "echo", "payload": {}}
+        self._headers = {"Content-Type": "application/json"}
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._pause = 1.0 / per_second
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="steady", daemon=True)
+        #: When each accepted job was to be sent, in seconds since the epoch.
+        self.intended_at: dict[str, float] = {}
+        #: Submissions that got no 202.
+        self.unanswered = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(TIMEOUT_SECONDS)
+
+    def _run(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT_SECONDS)
+        due = time.time()
+        while not self._stop.wait(max(0.0, due - time.time())):
+            try:
+                job_id = self._submit(connection)
+            except (OSError, http.client.HTTPException):
+                connection.close()  # opened again by the next request
+                job_id = None
+            if job_id is None:
+                self.unanswered += 1
+            else:
+                self.intended_at[job_id] = due
+            due += self._pause
+        connection.close()
+
+    def _submit(self, connection: http.client.HTTPConnection) -> str | None:
+        connection.request("POST", "/jobs", json.dumps(self._job), self._headers)
+        response = connection.getresponse()
+        answer = response.read()
+        if response.status != 202:
+            return None
+        with suppress(ValueError, KeyError):
+            return str(json.loads(answer)["id"])
+        return None
+
 
 BAR_MS = 500.0
 CROWD = "crowd"
-GROUP = 500
 #: Between the last insert and the instant.
 LEAD_SECONDS = 3.0
 #: Inserts a second that this machine must manage before the instant, about.
@@ -72,91 +130,61 @@ class Found:
 
     def phase(self, name: str) -> list[Wait]:
         """The waits of jobs that were submitted before, during or after the stampede."""
-        return [
-            wait
-            for wait in self.waits
-            if name
-            == (
-                "before"
-                if wait.created_at < self.due_at
-                else "during"
-                if wait.created_at < self.drained_at
-                else "after"
-            )
-        ]
-
-
-def tenant_id(engine: Engine, name: str) -> int:
-    """The tenant, now or already."""
-    with engine.connect() as connection:
-        connection.execute(
-            text("INSERT INTO tenants (name) VALUES (:name) ON CONFLICT DO NOTHING"), {"name": name}
-        )
-        found = text("SELECT id FROM tenants WHERE name = :name")
-        return int(connection.execute(found, {"name": name}).scalar_one())
-
-
-def schedule_crowd(
-    engine: Engine, tenant: int, jobs: int, due: datetime, told: Callable[[int], None]
-) -> None:
-    """Insert the crowd with the front door's own statement, all due at one instant."""
-    for begin in range(0, jobs, GROUP):
-        group = tuple(
-            Submission(new_id(), tenant, "echo", "short", f'{{"n":{number}}}', execute_at=due)
-            for number in range(begin, min(begin + GROUP, jobs))
-        )
-        admit_group(engine, [Entry(group)], express=False)
-        told(begin + len(group))
+        since, until = {
+            "before": (0.0, self.due_at),
+            "during": (self.due_at, self.drained_at),
+            "after": (self.drained_at, inf),
+        }[name]
+        return [wait for wait in self.waits if since <= wait.created_at < until]
 
 
 def read(engine: Engine, sql: str, tenant: int) -> float:
     """One number of a tenant."""
-    with engine.connect() as connection:
-        return float(connection.execute(text(sql), {"tenant": tenant}).scalar_one() or 0.0)
+    return float(rows(engine, sql, tenant=tenant)[0][0] or 0.0)
 
 
-def await_crowd(engine: Engine, tenant: int, jobs: int, told: Callable[[int], None]) -> None:
+def schedule_crowd(
+    engine: Engine, tenant: int, jobs: int, due: datetime, tell: Callable[[float], None]
+) -> None:
+    """Insert the crowd, all due at one instant."""
+    for begin in range(0, jobs, GROUP):
+        end = min(begin + GROUP, jobs)
+        admit(
+            engine,
+            (
+                Submission(new_id(), tenant, "echo", "short", f'{{"n":{number}}}', execute_at=due)
+                for number in range(begin, end)
+            ),
+        )
+        tell(end)
+
+
+def await_crowd(engine: Engine, tenant: int, jobs: int, tell: Callable[[float], None]) -> None:
     """Wait until all of the crowd has been run."""
-    changed_at, last = time.monotonic(), -1
-    while last < jobs:
-        ended = int(read(engine, ENDED, tenant))
-        if ended != last:
-            changed_at, last = time.monotonic(), ended
-        elif time.monotonic() - changed_at > STALL_SECONDS:
-            raise RuntimeError(f"{jobs - ended} jobs of the crowd stand still")
-        told(ended)
-        time.sleep(0.5)
+    ended = -1
+    while ended < jobs:
+        last = ended
+        what = f"{jobs - ended} jobs of the crowd that stand still"
+        until(lambda last=last: read(engine, ENDED, tenant) != last, STALL_SECONDS, what, 0.5)
+        tell(ended := int(read(engine, ENDED, tenant)))
 
 
 def run(asked: argparse.Namespace, console: Console) -> Found:
     """Everything, on services of its own."""
-    with fleet("stampede") as started:
+    with fleet("stampede") as started, Screen(console) as screen:
         fairline = Fairline(started, served_pools="short")
-        fairline.start_api()
-        fairline.start_scheduler()
-        for number in range(1, asked.workers + 1):
-            fairline.start_worker("short", number)
-        fairline.await_ready()
-        with fairline.engine() as engine, bars(console) as progress:
+        fairline.start("short", asked.workers)
+        with fairline.engine() as engine:
             crowd, steady = tenant_id(engine, CROWD), tenant_id(engine, TENANT)
             due_at = time.time() + max(asked.seconds, asked.jobs / INSERTS_PER_SECOND)
             due_at += LEAD_SECONDS
-            sender = SteadyTenant(fairline.port, asked.per_second)
-            with sender:
-                scheduled = progress.add_task("scheduled", total=asked.jobs)
-                schedule_crowd(
-                    engine,
-                    crowd,
-                    asked.jobs,
-                    datetime.fromtimestamp(due_at, UTC),
-                    lambda done: progress.update(scheduled, completed=done),
-                )
+            with SteadyTenant(fairline.port, asked.per_second) as sender:
+                due = datetime.fromtimestamp(due_at, UTC)
+                tell = screen.task("scheduled", asked.jobs)
+                schedule_crowd(engine, crowd, asked.jobs, due, tell)
                 late = time.time() - due_at
                 time.sleep(max(0.0, -late))
-                drained = progress.add_task("run", total=asked.jobs)
-                await_crowd(
-                    engine, crowd, asked.jobs, lambda done: progress.update(drained, completed=done)
-                )
+                await_crowd(engine, crowd, asked.jobs, screen.task("run", asked.jobs))
                 time.sleep(asked.seconds)
             drained_at = read(engine, DRAINED_AT, crowd)
             time.sleep(1.0)
@@ -166,47 +194,32 @@ def run(asked: argparse.Namespace, console: Console) -> Found:
 
 def read_waits(engine: Engine, tenant: int, sender: SteadyTenant) -> list[Wait]:
     """How long each answered submission waited, by its row."""
-    with engine.connect() as connection:
-        rows = connection.execute(text(WAITS), {"tenant": tenant}).all()
-    never = [row for row in rows if row[3] is None]
+    found = rows(engine, WAITS, tenant=tenant)
+    never = [row for row in found if row[3] is None]
     if never:
         raise RuntimeError(f"{len(never)} jobs of the steady tenant never started")
     return [
         Wait(row[1], row[2], row[3] - row[1], row[3] - sender.intended_at.get(row[0], row[1]))
-        for row in rows
+        for row in found
     ]
-
-
-def bars(console: Console) -> Progress:
-    """How far the crowd is."""
-    return Progress(
-        TextColumn("{task.description:<10}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-    )
 
 
 def judge(found: Found, jobs: int, per_second: float) -> Report:
     """The steady tenant's waits, phase by phase."""
-    rows, during = [], 0.0
+    lines = []
     for name in ("before", "during", "after"):
-        waits = found.phase(name)
-        ordered = sorted(1000 * wait.seconds for wait in waits)
-        in_line = sorted(1000 * wait.line_seconds for wait in waits)
-        intended = sorted(1000 * wait.intended_seconds for wait in waits)
-        rows.append(
-            (
-                name,
-                f"{len(ordered):,}",
-                *(f"{percentile(ordered, share):.0f} ms" for share in (0.5, 0.99, 1.0)),
-                f"{percentile(in_line, 0.99):.0f} ms",
-                f"{percentile(intended, 0.99):.0f} ms",
-            )
-        )
-        if name == "during":
-            during = percentile(ordered, 0.99)
+        waits = [
+            (1000 * w.seconds, 1000 * w.line_seconds, 1000 * w.intended_seconds)
+            for w in found.phase(name)
+        ]
+        whole, in_line, intended = zip(*waits, strict=True) if waits else ((), (), ())
+        figures = [
+            *percentiles(whole, 0.5, 0.99, 1.0),
+            percentile(in_line, 0.99),
+            percentile(intended, 0.99),
+        ]
+        lines.append((name, f"{len(whole):,}", *(f"{each:.0f} ms" for each in figures)))
+    during = percentile((1000 * wait.seconds for wait in found.phase("during")), 0.99)
     seconds = found.drained_at - found.due_at
     return Report(
         "stampede",
@@ -215,7 +228,7 @@ def judge(found: Found, jobs: int, per_second: float) -> Report:
             Table(
                 f"Another tenant's jobs, {per_second:g} a second: from submission to start",
                 ("crowd", "jobs", "p50", "p99", "worst", "p99 in the line", "p99 as intended"),
-                rows,
+                lines,
             )
         ],
         bars=[
@@ -231,19 +244,18 @@ def judge(found: Found, jobs: int, per_second: float) -> Report:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.stampede", description=__doc__)
-    add = parser.add_argument
-    add("--jobs", type=int, default=100_000, help="due at one instant (100000)")
-    add("--per-second", type=float, default=20.0, help="of the other tenant (20)")
-    add("--seconds", type=float, default=15.0, help="before and after, at least (15)")
-    add("--workers", type=int, default=1, help="of the short pool (1)")
-    add("--no-fail", action="store_true", help="exit 0 even if a bar is missed")
-    asked = parser.parse_args(arguments)
+    asked = options(
+        *("python -m loadtest.stampede", __doc__),
+        ("--jobs", 100_000, "due at one instant"),
+        ("--per-second", 20.0, "of the other tenant"),
+        ("--seconds", 15.0, "before and after, at least"),
+        ("--workers", 1, "of the short pool"),
+        NO_FAIL,
+        given=arguments,
+    )
     console = Console()
     report = judge(run(asked, console), asked.jobs, asked.per_second)
-    report.show(console)
-    console.print(f"written to {report.write()}")
-    return 0 if report.passed or asked.no_fail else 1
+    return report.conclude(console, no_fail=asked.no_fail)
 
 
 if __name__ == "__main__":

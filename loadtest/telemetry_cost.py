@@ -7,7 +7,6 @@ takes everything and keeps nothing; it runs on the same cores, as the generator 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,12 +16,10 @@ from statistics import median
 
 from rich.console import Console
 
-from app.stack.programs import command
 from loadtest.accept import WARM_SECONDS, measure
-from loadtest.closed_loop import Load
-from loadtest.fairline import Fairline
-from loadtest.fleet import fleet
-from loadtest.http_bytes import applications
+from loadtest.closed_loop import Load, applications
+from loadtest.fleet import Fairline, fleet
+from loadtest.report import options
 
 CONNECTIONS = 64
 SAMPLED = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.1"}
@@ -61,9 +58,7 @@ def run(rounds: int, seconds: float, console: Console) -> dict[str, tuple[float,
         doors = {}
         for number, (way, env) in enumerate(ways.items()):
             door = Fairline(started, served_pools="medium", name=f"fairline_{number}")
-            argv = command("gunicorn", "-c", "gunicorn.conf.py", "app:create_app()")
-            started.start(f"api-{number}", argv, {**door.env, **env})
-            started.await_answer(f"api-{number}", f"{door.url}/healthz")
+            door.start_api(f"api-{number}", **env)
             doors[way] = (f"api-{number}", door.port)
         bodies = applications(500)
         for turn in range(rounds + 1):
@@ -89,10 +84,11 @@ def told_of(way: str, rate: float, cost: float) -> str:
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.telemetry_cost", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0)
-    asked = parser.parse_args()
+    asked = options(
+        *("python -m loadtest.telemetry_cost", __doc__),
+        ("--rounds", 5, "turns of each"),
+        ("--seconds", 4.0, "of each turn"),
+    )
     console = Console()
     medians = run(asked.rounds, asked.seconds, console)
     for way, (rate, cost) in medians.items():

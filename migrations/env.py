@@ -6,7 +6,7 @@ from alembic import context
 from sqlalchemy import create_engine, pool, text
 
 from models.config import DatabaseSettings
-from models.tables import Base
+from models.schema import Base
 
 #: Held while migrating, so that two starting stacks take turns.
 MIGRATION_LOCK = 0x_FA1E_11E

@@ -13,12 +13,16 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
-from models.session import connection, pool_stats
+from models.store.session import connect, pool_stats
 
 #: A process says so this often …
 PRESENCE_SECONDS = 2.0
 #: … and counts as gone when it has been silent this long.
 PRESENCE_LOST_SECONDS = 10.0
+#: Condition on a row of ``processes``: the process is alive.
+ALIVE = f"heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds'"
+#: Workers hear of a change (a circuit, a quota) with their next sign of life, this much later.
+NEWS_SECONDS = PRESENCE_SECONDS + 0.5
 
 ANNOUNCE = """
     INSERT INTO processes (name, kind, pools, slots, busy, draining,
@@ -36,7 +40,7 @@ REQUEST_DRAIN = f"""
     UPDATE processes SET drain_requested_at = now()
     WHERE coalesce(parent, name) = %(worker)s AND kind = 'worker'
       AND drain_requested_at IS NULL AND NOT draining
-      AND heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds'
+      AND {ALIVE}
     RETURNING name
 """
 LEAVE = "DELETE FROM processes WHERE name = %(name)s"
@@ -67,8 +71,8 @@ def process_name(kind: str) -> str:
 def announce(engine: Engine, presence: Presence) -> bool:
     """Say that the process lives; whether somebody wants it drained."""
     stats = pool_stats(engine, "presence")
-    with connection(engine) as taken:
-        drained: bool = taken.exec_driver_sql(
+    with connect(engine) as connection:
+        drained: bool = connection.exec_driver_sql(
             ANNOUNCE,
             {
                 "name": presence.name,
@@ -89,11 +93,11 @@ def announce(engine: Engine, presence: Presence) -> bool:
 
 def request_drain(engine: Engine, worker: str) -> int:
     """Ask a worker to end once its jobs have; how many processes will hear of it."""
-    with connection(engine) as taken:
-        return taken.exec_driver_sql(REQUEST_DRAIN, {"worker": worker}).rowcount
+    with connect(engine) as connection:
+        return connection.exec_driver_sql(REQUEST_DRAIN, {"worker": worker}).rowcount
 
 
 def leave(engine: Engine, name: str) -> None:
     """Say good-bye, so that nobody waits for the process to be missed."""
-    with connection(engine) as taken:
-        taken.exec_driver_sql(LEAVE, {"name": name})
+    with connect(engine) as connection:
+        connection.exec_driver_sql(LEAVE, {"name": name})

@@ -1,4 +1,4 @@
-"""Celery shims: one Celery task a job type, and the life of a worker process.
+"""The Celery side of a worker: one task a job type, and what Celery's signals do to a process.
 
 Celery carries messages and shows them in Flower; what happens to a job is decided by the
 row. A task therefore never fails for Celery: its outcome is in the row.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,28 +31,29 @@ from celery.signals import (
 from sqlalchemy import Engine
 
 from models.blobs import open_blobs
-from models.errors import StateStoreUnavailable
-from models.ids import parse_id
+from models.jobs.claim import JobRef
+from models.jobs.ids import parse_id
 from models.pools import POOLS, is_job_queue
 from models.presence import process_name
-from models.session import open_engine
 from models.signals import RETIRE
 from models.slices import parse_queue
+from models.store.errors import StateStoreUnavailable
+from models.store.session import open_engine
 from tasks.config import TaskSettings, task_settings
+from tasks.process import make_sleep_green, start_native, told_to_exit
 from tasks.registry import JobType, load_types
-from tasks.runtime.claim import JobRef
-from tasks.runtime.execute import execute
-from tasks.runtime.overdue import expire_lost, hard_limit_seconds, settle_overdue
-from tasks.runtime.prepare import Prepared
-from tasks.runtime.process import start_native, told_to_exit
-from tasks.runtime.unknown import put_off_unknown
-from tasks.runtime.watchdog import Watchdog
-from tasks.runtime.worker import Worker
+from tasks.watchdog.overdue import expire_lost, hard_limit_seconds, settle_overdue
+from tasks.watchdog.unknown_types import put_off_unknown
+from tasks.watchdog.watchdog import Watchdog
+from tasks.worker.pipeline import execute
+from tasks.worker.prepare import PreparedTypes
+from tasks.worker.slots import Host
+from tasks.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
 #: As many as are sent together while nobody knows how long they take: ``UNKNOWN_REFS`` of
-#: `app.dispatch.window`, which workers do not import.
+#: `app.policy.window`, which workers do not import.
 MOST_LONG_RUNS = 20
 
 
@@ -80,6 +80,21 @@ class WorkerProcess:
     def pools(self) -> set[str]:
         """The pools behind the queues."""
         return {parse_queue(queue)[0] for queue in self.queues}
+
+    def host(self) -> Host:
+        """What the worker is told of the process around it."""
+        return Host(
+            told_to_stop=lambda: is_set(self.stopping),
+            retiring=lambda: is_set(self.retiring),
+            retire=_retire_all,
+            parent=self.parent,
+            node=self.node,
+        )
+
+
+def is_set(flag: mmap | None) -> bool:
+    """Whether somebody has set a shared byte; there is none where nobody would."""
+    return flag is not None and flag[0] != 0
 
 
 this = WorkerProcess()
@@ -126,24 +141,6 @@ def parse_refs(refs: Any) -> tuple[JobRef, ...]:
 def slots_ahead(slots: int) -> int:
     """Messages a green worker takes beyond its slots, so that no slot waits for a claim."""
     return max(1, slots // 5)
-
-
-def make_sleep_green() -> None:
-    """Let Celery's and kombu's pauses be those of one greenlet, not of the process.
-
-    While gevent patches, it looks at every object there is. That makes Celery's proxies load
-    kombu and the configuration before ``time.sleep`` is green, and whoever imported it by name
-    keeps the old one: waiting for a lost broker then stopped the whole process, heartbeats
-    included, until its leases ran out.
-    """
-    from gevent.monkey import get_original, is_module_patched
-
-    if not is_module_patched("time"):
-        return
-    blocking = get_original("time", "sleep")
-    for name, module in list(sys.modules.items()):
-        if name.startswith(("celery.", "kombu.")) and vars(module).get("sleep") is blocking:
-            vars(module)["sleep"] = time.sleep
 
 
 @worker_init.connect
@@ -234,7 +231,7 @@ def _begin(slots: int) -> None:
     settings = task_settings()
     types = load_types(settings.job_modules)
     pools = this.pools
-    prepared = Prepared()
+    prepared = PreparedTypes()
     prepared.begin(job_type for job_type in types.values() if job_type.pool in pools)
     name = process_name("worker")
     this.engine = open_engine(settings, process=name)
@@ -246,14 +243,9 @@ def _begin(slots: int) -> None:
         slots=slots,
         blobs=open_blobs(settings.blob_url),
         prepared=prepared,
+        host=this.host(),
     )
     this.helpers = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="job")
-    if (stopping := this.stopping) is not None:
-        this.worker.told_to_stop = lambda: stopping[0] != 0
-    if (retiring := this.retiring) is not None:
-        this.worker.retiring = lambda: retiring[0] != 0
-    this.worker.retire = _retire_all
-    this.worker.parent, this.worker.node = this.parent, this.node
     this.worker.start()
     this.watchdog = Watchdog(this.worker, pools, settings.cancel_grace_seconds)
     this.watchdog.start()
@@ -283,7 +275,7 @@ def _retire_all() -> None:
 def _drain(**_: Any) -> None:
     """Runs inside a signal handler, on top of whatever greenlet it met: take no lock here."""
     if this.worker is not None:
-        this.worker.draining = True
+        this.worker.slots.note_drain()
     if this.stopping is not None:
         this.stopping[0] = 1
 

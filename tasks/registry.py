@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
+from models.jobs.states import FailureClass
 from models.pools import POOLS
-from models.states import FailureClass
-from tasks.retry import APP_ERROR_SECONDS, Limits
-from tasks.runtime.context import JobContext
+from tasks.context import JobContext
+from tasks.errors import Permanent
+from tasks.retry import APP_ERROR_SECONDS, RetryLimits
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 
@@ -29,6 +30,8 @@ BUILT_IN = tuple(
 )
 #: Time limit of a type that names none, if its pool allows that much.
 TIMEOUT_SECONDS = 300.0
+#: Most errors named of a payload that does not fit.
+MOST_ERRORS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,10 @@ class JobType:
     #: A run that takes longer is stopped: TIMEOUT.
     timeout_seconds: float
     #: Tries and waits, with what the type changes about them.
-    limits: Limits
+    limits: RetryLimits
     #: Service it depends on, for circuit and quota.
     dependency: str | None
-    #: Shape of its payload; a submission that does not fit is refused.
+    #: Shape of its payload, and what the function gets; a submission that does not fit is refused.
     schema: type[BaseModel] | None
     #: Limits of a run where each has a process of its own.
     memory_mb: int | None
@@ -56,6 +59,19 @@ class JobType:
     prepare: Callable[[], None] | None
     #: SQL over ``settled`` (id, type, status, result), run in the settling statement.
     project: str | None
+
+    def read(self, payload: Any) -> Any:
+        """The payload as the function takes it: as the schema reads it, if there is one."""
+        return payload if self.schema is None else self.schema.model_validate(payload)
+
+    def call(self, ctx: JobContext, payload: Any) -> Any:
+        """Run the function. The schema may have changed since the payload was submitted."""
+        try:
+            fitting = self.read(payload)
+        except ValidationError as error:
+            message = f"The payload does not fit the schema of {self.name}: {told(error)}."
+            raise Permanent(message) from None
+        return self.run(ctx, fitting)
 
 
 _types: dict[str, JobType] = {}
@@ -78,6 +94,7 @@ def job_type(
 ) -> Callable[[Run], Run]:
     """Register the decorated function as the job type ``name``.
 
+    The function gets the context and the payload, as an instance of ``schema`` if there is one.
     ``tries`` and ``backoff`` (seconds after the first, second, … failure) are those of an
     error of the job's own making; ``class_tries`` changes the tries of a failure class, as
     ``{"TIMEOUT": 3}``. What is left out comes from the pool.
@@ -85,18 +102,18 @@ def job_type(
     check_name(name)
     if pool not in POOLS:
         raise ValueError(f"job type {name!r} names an unknown pool {pool!r}")
-    house = POOLS[pool]
-    seconds = min(TIMEOUT_SECONDS, house.most_seconds) if timeout is None else timeout
-    if not 0 < seconds <= house.most_seconds:
+    pool_limits = POOLS[pool]
+    seconds = min(TIMEOUT_SECONDS, pool_limits.most_seconds) if timeout is None else timeout
+    if not 0 < seconds <= pool_limits.most_seconds:
         raise ValueError(
-            f"job type {name!r}: a timeout in {pool!r} is at most {house.most_seconds:g} s"
+            f"job type {name!r}: a timeout in {pool!r} is at most {pool_limits.most_seconds:g} s"
         )
     if unknown := set(class_tries or ()) - {failure.value for failure in FailureClass}:
         raise ValueError(f"job type {name!r} names unknown failure classes {sorted(unknown)}")
     if backoff is not None and not (backoff and all(wait >= 0 for wait in backoff)):
         raise ValueError(f"job type {name!r}: backoff is a list of seconds, none below 0")
-    limits = Limits(
-        tries=house.tries if tries is None else tries,
+    limits = RetryLimits(
+        tries=pool_limits.tries if tries is None else tries,
         backoff_seconds=tuple(backoff) if backoff is not None else APP_ERROR_SECONDS,
         class_tries=dict(class_tries or {}),
     )
@@ -117,8 +134,8 @@ def job_type(
             limits,
             dependency,
             schema,
-            memory_mb or house.memory_mb,
-            cpu_seconds or house.cpu_seconds,
+            memory_mb or pool_limits.memory_mb,
+            cpu_seconds or pool_limits.cpu_seconds,
             prepare,
             project,
         )
@@ -132,12 +149,25 @@ def origin_of(run: Run) -> tuple[str, str]:
     return run.__module__, run.__qualname__
 
 
+def told(error: ValidationError) -> str:
+    """What does not fit, field by field, without what was in it."""
+    found = error.errors(include_url=False, include_input=False)[:MOST_ERRORS]
+    return "; ".join(
+        f"{'.'.join(['payload', *map(str, entry['loc'])])}: {entry['msg']}" for entry in found
+    )
+
+
 def check_name(name: str) -> None:
     """A name that fits into URLs, labels and queues."""
     if not NAME.fullmatch(name):
         raise ValueError(
             f"{name!r} is no name for a job type: letters, digits, '_', '-' and '.', at most 100"
         )
+
+
+def projections_of(types: Iterable[JobType]) -> list[str]:
+    """The SQL by which results of these types are written beside the row."""
+    return [job_type.project for job_type in types if job_type.project]
 
 
 def load_types(extra_modules: str = "") -> dict[str, JobType]:

@@ -1,6 +1,6 @@
 """Admission: concurrent submissions become rows in one statement and one commit."""
 
 from app.admission.admission import Admission
-from app.admission.submission import Admitted, Entry, Key, Submission
+from models.jobs.submission import Admitted, IdempotencyKey, Submission, SubmissionGroup
 
-__all__ = ["Admission", "Admitted", "Entry", "Key", "Submission"]
+__all__ = ["Admission", "Admitted", "IdempotencyKey", "Submission", "SubmissionGroup"]

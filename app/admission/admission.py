@@ -12,14 +12,15 @@ from collections.abc import Sequence
 
 from sqlalchemy import Engine
 
-from app.admission.admit import Outcome, admit_group
-from app.admission.submission import Admitted, Entry, Key, Submission
-from app.dispatch.mark import Dispatch, release
-from app.dispatch.publish import Publisher
+from app.broker.publish import Publisher
 from app.errors import BrokerUnavailable, IdempotencyKeyReused
 from app.telemetry import admit_traced
-from models.errors import StateStoreError
-from models.group_commit import GroupCommit
+from models.jobs.admit import Outcome, admit_group
+from models.jobs.dispatch import Dispatch
+from models.jobs.release import release
+from models.jobs.submission import Admitted, IdempotencyKey, KeyReused, Submission, SubmissionGroup
+from models.store.errors import StateStoreError
+from models.store.group_commit import GroupCommit
 
 logger = logging.getLogger(__name__)
 
@@ -35,19 +36,23 @@ class Admission:
         self._publisher = publisher
         self._timeout_seconds = timeout_seconds
         self._express_from = 0.0
-        self._rows: GroupCommit[Entry, Outcome] = GroupCommit(
+        self._rows: GroupCommit[SubmissionGroup, Outcome] = GroupCommit(
             self._admit, name="admit", gathers=True
         )
         self._express: GroupCommit[Dispatch, None] = GroupCommit(self._publish, name="express")
 
-    def admit(self, submissions: Sequence[Submission], key: Key | None = None) -> Admitted:
+    def admit(
+        self, submissions: Sequence[Submission], key: IdempotencyKey | None = None
+    ) -> Admitted:
         """Make the submissions durable, together; StateStoreUnavailable if that takes too long."""
-        return admit_traced(submissions, lambda items: self._enter(Entry(tuple(items), key)))
+        return admit_traced(
+            submissions, lambda items: self._enter(SubmissionGroup(tuple(items), key))
+        )
 
-    def _enter(self, entry: Entry) -> Admitted:
+    def _enter(self, entry: SubmissionGroup) -> Admitted:
         admitted = self._rows.submit(entry, self._timeout_seconds, entry.weight)
-        if isinstance(admitted, IdempotencyKeyReused):
-            raise admitted
+        if isinstance(admitted, KeyReused):
+            raise IdempotencyKeyReused
         return admitted
 
     def close(self, timeout: float) -> None:
@@ -55,7 +60,7 @@ class Admission:
         self._rows.close(timeout)
         self._express.close(timeout)
 
-    def _admit(self, group: Sequence[Entry]) -> list[Outcome]:
+    def _admit(self, group: Sequence[SubmissionGroup]) -> list[Outcome]:
         express = time.monotonic() >= self._express_from
         admitted = admit_group(self._engine, group, express)
         # Posted before the callers are told: the message travels while the replies do.

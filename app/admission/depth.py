@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, Engine
 
-from models.arrays import plain_array, text_array
-from models.group_commit import GroupCommit, Ticket
-from models.session import connection
+from models.store.arrays import plain_array, text_array
+from models.store.group_commit import GroupCommit, Ticket
+from models.store.session import connect
 
 #: A reading is never older than this.
 FRESH_SECONDS = 1.0
@@ -38,7 +38,8 @@ READ_DEPTHS = """
     ) AS line
 """
 READ_WAITING = """
-    SELECT pool, sum(scheduled)::bigint, sum(queued)::bigint FROM job_counts
+    SELECT pool, sum(scheduled)::bigint AS scheduled, sum(queued)::bigint AS queued
+    FROM job_counts
     WHERE tenant_id = %(tenant_id)s GROUP BY pool ORDER BY pool
 """
 
@@ -46,7 +47,7 @@ READ_WAITING = """
 Line = tuple[int, str]
 
 
-class Reading:
+class DepthReading:
     """What a process knows of one line."""
 
     __slots__ = ("admitted", "depth", "pending", "read_at", "refresh")
@@ -69,7 +70,7 @@ class Depth:
     def __init__(self, engine: Engine, timeout_seconds: float) -> None:
         self._engine = engine
         self._timeout_seconds = timeout_seconds
-        self._readings: dict[Line, Reading] = {}
+        self._readings: dict[Line, DepthReading] = {}
         self._guard = threading.Lock()
         self._reads: GroupCommit[Line, int] = GroupCommit(self._read, name="depth")
 
@@ -118,16 +119,16 @@ class Depth:
             reading.pending += entered
             return entered
 
-    def _reading(self, line: Line) -> Reading:
+    def _reading(self, line: Line) -> DepthReading:
         reading = self._readings.get(line)
         if reading is None:
             if len(self._readings) >= MOST_LINES:
                 # What is on its way is known nowhere else.
                 self._readings = {key: kept for key, kept in self._readings.items() if kept.pending}
-            reading = self._readings[line] = Reading()
+            reading = self._readings[line] = DepthReading()
         return reading
 
-    def _refresh(self, line: Line, reading: Reading) -> None:
+    def _refresh(self, line: Line, reading: DepthReading) -> None:
         """Read, and let nobody wait for it. If the store is away, admitting will say so."""
         if reading.refresh is None or reading.refresh.done:
             reading.refresh = self._reads.post(line)
@@ -138,8 +139,8 @@ class Depth:
         with self._guard:
             pending = {line: self._reading(line).pending for line in lines}
             before = {line: self._reading(line).admitted for line in lines}
-        with connection(self._engine) as taken:
-            rows = taken.exec_driver_sql(
+        with connect(self._engine) as connection:
+            rows = connection.exec_driver_sql(
                 READ_DEPTHS,
                 {
                     "places": plain_array(range(len(lines))),
@@ -147,7 +148,7 @@ class Depth:
                     "pools": text_array(pool for _, pool in lines),
                 },
             ).all()
-        depths = {lines[place]: depth for place, depth in rows}
+        depths = {lines[row.place]: row.depth for row in rows}
         with self._guard:
             for line, depth in depths.items():
                 reading = self._reading(line)
@@ -158,11 +159,11 @@ class Depth:
         return [depths[line] for line in group]
 
 
-def read_waiting(taken: Connection, tenant_id: int) -> dict[str, dict[str, int]]:
+def read_waiting(connection: Connection, tenant_id: int) -> dict[str, dict[str, int]]:
     """What of a tenant's waits, by pool."""
-    rows = taken.exec_driver_sql(READ_WAITING, {"tenant_id": tenant_id})
+    rows = connection.exec_driver_sql(READ_WAITING, {"tenant_id": tenant_id})
     return {
-        pool: {"scheduled": scheduled, "queued": queued}
-        for pool, scheduled, queued in rows
-        if scheduled or queued
+        row.pool: {"scheduled": row.scheduled, "queued": row.queued}
+        for row in rows
+        if row.scheduled or row.queued
     }

@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from app.admission.bucket import Allowance, Limit, limit_of
 from app.admission.depth import Depth
-from app.admission.known_keys import KnownKeys
+from app.admission.keys import KnownKeys
 from app.admission.rate import Rate
 from app.admission.refusals import Refusals
-from app.admission.submission import Key, Submission
 from app.errors import QueueDepthExceeded, Refused
-from app.tenants.tenant import Tenant
+from app.policy.rate_limit import Limit, RateAllowance, limit_of
+from app.tenants.tenant import TenantProfile
+from models.jobs.submission import IdempotencyKey, Submission
 
 #: A line of waiting jobs does not get much shorter in a moment.
 DEPTH_RETRY_SECONDS = 5.0
@@ -53,7 +53,7 @@ class Gate:
         self._limit = limit_of(per_second, burst or None) if per_second else None
         self._queue_depth = queue_depth
 
-    def limit(self, tenant: Tenant) -> Limit | None:
+    def limit(self, tenant: TenantProfile) -> Limit | None:
         """How often the tenant may submit; None: as often as it likes."""
         if tenant.submit_per_second is not None:
             return limit_of(tenant.submit_per_second, tenant.submit_burst)
@@ -61,7 +61,7 @@ class Gate:
             return limit_of(self._limit.per_second, tenant.submit_burst)
         return self._limit
 
-    def terms(self, tenant: Tenant, pools: Iterable[str]) -> dict[str, Any]:
+    def terms(self, tenant: TenantProfile, pools: Iterable[str]) -> dict[str, Any]:
         """What the tenant's terms come to where the deployment's defaults stand for null."""
         limit = self.limit(tenant)
         caps = {pool: of.in_flight for pool, of in tenant.limits.items()}
@@ -72,7 +72,7 @@ class Gate:
             "in_flight": {pool: cap for pool, cap in caps.items() if cap is not None},
         }
 
-    def pass_rate(self, tenant: Tenant, submissions: int = 1) -> Allowance | None:
+    def pass_rate(self, tenant: TenantProfile, submissions: int = 1) -> RateAllowance | None:
         """Spend the tenant's tokens, or refuse; None if it needs none."""
         limit = self.limit(tenant)
         if limit is None:
@@ -83,7 +83,7 @@ class Gate:
             self.count(tenant, refused, submissions)
             raise
 
-    def knock(self, tenant: Tenant) -> None:
+    def knock(self, tenant: TenantProfile) -> None:
         """Refuse at once who would be refused anyway, before the request is read."""
         limit = self.limit(tenant)
         if limit is not None:
@@ -93,7 +93,7 @@ class Gate:
                 self.count(tenant, refused)
                 raise
 
-    def enter(self, tenant: Tenant, submissions: Sequence[Submission]) -> Entered:
+    def enter(self, tenant: TenantProfile, submissions: Sequence[Submission]) -> Entered:
         """What of the submissions the lines of their pools take; :meth:`settle` must follow."""
         if len(submissions) == 1:
             wanted: Mapping[str, int] = {submissions[0].pool: 1}
@@ -110,16 +110,16 @@ class Gate:
         full = next((pool for pool in wanted if entered.jobs[pool] < wanted[pool]), None)
         return entered if full is None else Entered(entered.jobs, full)
 
-    def settle(self, tenant: Tenant, entered: Entered, *, joined: bool = True) -> None:
+    def settle(self, tenant: TenantProfile, entered: Entered, *, joined: bool = True) -> None:
         """What entered is committed, or certainly has not joined its line."""
         for pool, jobs in entered.jobs.items():
             self._depth.settle((tenant.id, pool), jobs, joined=joined)
 
-    def repeats(self, tenant: Tenant, key: Key | None) -> bool:
+    def repeats(self, tenant: TenantProfile, key: IdempotencyKey | None) -> bool:
         """Whether a request only repeats an earlier one, and adds nothing to a line."""
         return key is not None and self._known_keys.is_known(tenant.id, key.text)
 
-    def too_deep(self, tenant: Tenant, pool: str) -> QueueDepthExceeded:
+    def too_deep(self, tenant: TenantProfile, pool: str) -> QueueDepthExceeded:
         """What is said to a submission that a line does not take."""
         return QueueDepthExceeded(
             f"At most {self.depth_limit(tenant, pool):,} of your jobs may wait in the pool"
@@ -127,12 +127,12 @@ class Gate:
             retry_seconds=DEPTH_RETRY_SECONDS,
         )
 
-    def depth_limit(self, tenant: Tenant, pool: str) -> int:
+    def depth_limit(self, tenant: TenantProfile, pool: str) -> int:
         """How many jobs of the tenant may wait in the pool."""
         depth = tenant.limits_of(pool).depth
         return self._queue_depth if depth is None else depth
 
-    def count(self, tenant: Tenant, refused: Refused, submissions: int = 1) -> None:
+    def count(self, tenant: TenantProfile, refused: Refused, submissions: int = 1) -> None:
         """Note that submissions were refused."""
         self._refusals.count(tenant.id, refused.code, submissions)
 

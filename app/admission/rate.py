@@ -3,7 +3,7 @@
 A bucket is one row. A process leases some of it with one conditional statement, shared by all
 tenants that ask at the same moment, and spends the lease from memory. Of an empty bucket it
 knows until when, and refuses from memory: a flood costs about ten statements a second, tenant
-and process, however hard it is. See :mod:`app.admission.bucket` for what is guaranteed.
+and process, however hard it is. See :mod:`app.policy.rate_limit` for what is guaranteed.
 
 A lease that a process loses with its life is lost: a tenth of a second's worth. While the state
 store is away nobody is refused for its rate: who needs a new lease hears that the store is away.
@@ -20,18 +20,18 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine
 
-from app.admission.bucket import EXACT_SECONDS, Allowance, Grant, Limit, Purse
 from app.errors import RateLimited
-from models.arrays import plain_array
-from models.errors import StateStoreUnavailable
-from models.group_commit import GroupCommit
-from models.session import connection
+from app.policy.rate_limit import EXACT_SECONDS, Limit, Purse, RateAllowance, TokenGrant
+from models.store.arrays import plain_array
+from models.store.errors import StateStoreUnavailable
+from models.store.group_commit import GroupCommit
+from models.store.session import connect
 
 #: Tenants that a process remembers; beyond, those that did not submit for a while are forgotten.
 MOST_PURSES = 10_000
 FORGET_SECONDS = 10.0
 
-#: As :func:`app.admission.bucket.lease` has it. Buckets are locked in order, and read again once
+#: As :func:`app.policy.rate_limit.lease` has it. Buckets are locked in order, and read again once
 #: they are: whoever waited for one sees what the other left.
 LEASE = f"""
     WITH asked AS (
@@ -59,7 +59,8 @@ LEASE = f"""
         FROM granted
         WHERE bucket.tenant_id = granted.tenant_id AND tokens > 0
     )
-    SELECT tenant_id, tokens, burst / per_second - seconds, seconds * per_second - tokens
+    SELECT tenant_id, tokens, burst / per_second - seconds AS good_seconds,
+           seconds * per_second - tokens AS remaining
     FROM granted
 """
 #: A bucket that nobody has taken from is full.
@@ -70,7 +71,7 @@ FILL = """
 """
 
 
-class Asked(NamedTuple):
+class TokenRequest(NamedTuple):
     """What a process wants of one bucket."""
 
     tenant_id: int
@@ -104,9 +105,9 @@ class Rate:
         self._holders: dict[int, Holder] = {}
         self._keeping = threading.Lock()
         self._chance = Random()
-        self._leases: GroupCommit[Asked, Grant] = GroupCommit(self._lease, name="lease")
+        self._leases: GroupCommit[TokenRequest, TokenGrant] = GroupCommit(self._lease, name="lease")
 
-    def take(self, tenant_id: int, limit: Limit, tokens: int = 1) -> Allowance:
+    def take(self, tenant_id: int, limit: Limit, tokens: int = 1) -> RateAllowance:
         """Spend tokens of the tenant's; RateLimited if there are too few."""
         holder = self._holder(tenant_id, limit)
         allowed = self._spend(holder, tokens)
@@ -139,7 +140,7 @@ class Rate:
         """Ask no more."""
         self._leases.close(timeout)
 
-    def _spend(self, holder: Holder, tokens: int) -> Allowance | None:
+    def _spend(self, holder: Holder, tokens: int) -> RateAllowance | None:
         """From memory: pass, be refused, or have to ask."""
         purse = holder.purse
         with holder.guard:
@@ -151,11 +152,11 @@ class Rate:
             raise refusal(purse.limit, tokens, wait)
         return None
 
-    def _ask(self, tenant_id: int, holder: Holder, tokens: int) -> Allowance:
+    def _ask(self, tenant_id: int, holder: Holder, tokens: int) -> RateAllowance:
         purse = holder.purse
         with holder.guard:
             ask = purse.ask(time.monotonic(), tokens)
-        asked = Asked(tenant_id, purse.limit, ask.need, ask.want)
+        asked = TokenRequest(tenant_id, purse.limit, ask.need, ask.want)
         try:
             grant = self._leases.submit(asked, self._timeout_seconds)
         except BaseException:
@@ -189,31 +190,31 @@ class Rate:
             if now - holder.used_at > FORGET_SECONDS:
                 del self._holders[tenant_id]
 
-    def _lease(self, group: Sequence[Asked]) -> list[Grant]:
-        grants: dict[int, Grant] = {}
-        with connection(self._engine) as taken:
+    def _lease(self, group: Sequence[TokenRequest]) -> list[TokenGrant]:
+        grants: dict[int, TokenGrant] = {}
+        with connect(self._engine) as connection:
             while left := [place for place in range(len(group)) if place not in grants]:
                 # One question of a tenant at a time; a second one is rare: the limit was
                 # changed, or the first one's caller gave up.
                 turn = {group[place].tenant_id: place for place in reversed(left)}
-                found = lease_group(taken, [group[place] for place in turn.values()])
+                found = lease_group(connection, [group[place] for place in turn.values()])
                 grants |= {turn[tenant_id]: grant for tenant_id, grant in found.items()}
         return [grants[place] for place in range(len(group))]
 
 
-def lease_group(taken: Connection, group: Sequence[Asked]) -> dict[int, Grant]:
+def lease_group(connection: Connection, group: Sequence[TokenRequest]) -> dict[int, TokenGrant]:
     """Lease from the buckets of these tenants, each named once; make those that are missing."""
-    found = lease_existing(taken, group)
+    found = lease_existing(connection, group)
     missing = [one for one in group if one.tenant_id not in found]
     if missing:
-        taken.exec_driver_sql(FILL, {"tenants": plain_array(one.tenant_id for one in missing)})
-        found |= lease_existing(taken, missing)
+        connection.exec_driver_sql(FILL, {"tenants": plain_array(one.tenant_id for one in missing)})
+        found |= lease_existing(connection, missing)
     return found
 
 
-def lease_existing(taken: Connection, group: Sequence[Asked]) -> dict[int, Grant]:
+def lease_existing(connection: Connection, group: Sequence[TokenRequest]) -> dict[int, TokenGrant]:
     """What the buckets gave, by tenant; a tenant without one is left out."""
-    rows = taken.exec_driver_sql(
+    rows = connection.exec_driver_sql(
         LEASE,
         {
             "tenants": plain_array(one.tenant_id for one in group),
@@ -223,15 +224,15 @@ def lease_existing(taken: Connection, group: Sequence[Asked]) -> dict[int, Grant
             "wants": plain_array(one.want for one in group),
         },
     )
-    return {row[0]: Grant(row[1], row[2], row[3]) for row in rows}
+    return {row.tenant_id: TokenGrant(row.tokens, row.good_seconds, row.remaining) for row in rows}
 
 
-def allowance(purse: Purse, now: float) -> Allowance:
+def allowance(purse: Purse, now: float) -> RateAllowance:
     """What a reply says of the purse; of one in debt, when something passes again."""
     remaining = purse.remaining(now)
     lacking = purse.limit.burst - remaining
     full_seconds = lacking / purse.limit.per_second
-    return Allowance(purse.limit, remaining, max(full_seconds, purse.wait_seconds(now, 1)))
+    return RateAllowance(purse.limit, remaining, max(full_seconds, purse.wait_seconds(now, 1)))
 
 
 def refusal(limit: Limit, tokens: int, wait: float) -> RateLimited:
@@ -241,7 +242,7 @@ def refusal(limit: Limit, tokens: int, wait: float) -> RateLimited:
         f"You may submit {limit.quota:,} {window_of(limit)}, {limit.burst:,.12g} at once;"
         f" try again in {max(1, math.ceil(wait)):,} s.{asked}",
         retry_seconds=wait,
-        allowance=Allowance(limit, 0, wait),
+        allowance=RateAllowance(limit, 0, wait),
     )
 
 

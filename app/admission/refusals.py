@@ -18,9 +18,9 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Engine
 
 from app.repeated import repeat
-from models.arrays import plain_array, text_array
-from models.errors import StateStoreError
-from models.session import connection
+from models.store.arrays import plain_array, text_array
+from models.store.errors import StateStoreError
+from models.store.session import connect
 
 logger = logging.getLogger(__name__)
 
@@ -90,8 +90,8 @@ class Refusals:
         for one, refused in counts.items():
             written[Refusal(0, NO_DAY, one.code)] += refused
         try:
-            with connection(self._engine) as taken:
-                taken.exec_driver_sql(
+            with connect(self._engine) as connection:
+                connection.exec_driver_sql(
                     ADD_REFUSALS,
                     {
                         "tenants": plain_array(one.tenant_id for one in written),
@@ -124,10 +124,10 @@ class Refusals:
         self.flush()
 
 
-def read_refusals(taken: Connection, tenant_id: int, days: int) -> dict[str, dict[str, int]]:
+def read_refusals(connection: Connection, tenant_id: int, days: int) -> dict[str, dict[str, int]]:
     """What was refused of a tenant's in the last days, today included, by day and code."""
     found: dict[str, dict[str, int]] = {}
-    rows = taken.exec_driver_sql(READ_REFUSALS, {"tenant_id": tenant_id, "days": days})
+    rows = connection.exec_driver_sql(READ_REFUSALS, {"tenant_id": tenant_id, "days": days})
     for day, code, refused in rows:
         found.setdefault(day.isoformat(), {})[code] = refused
     return found

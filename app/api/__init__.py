@@ -1,1 +1,1 @@
-"""The HTTP API: one blueprint a resource, each parse → call → respond."""
+"""The HTTP API: routes, schemas, authentication and the OpenAPI document."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,13 @@ from sqlalchemy import Engine
 if TYPE_CHECKING:
     from app.admission import Admission
     from app.admission.gate import Gate
-    from app.api.body import BodyLimits
-    from app.api.identity import Tenants
-    from app.api.pools_of_types import PoolsOfTypes
-    from app.api.views import Views
-    from app.api.visitors import Visitors
-    from app.events import Watch
-    from app.usage.pricing import Prices
+    from app.admission.placement import PoolsOfTypes
+    from app.api.auth.identity import CallerTenants
+    from app.api.auth.visitors import Visitors
+    from app.api.http.body import BodyLimits
+    from app.policy.pricing import PriceList
+    from app.reads.events import Watch
+    from app.reads.views import Views
     from models.blobs import BlobStore
     from tasks.registry import JobType
 
@@ -32,7 +32,7 @@ class Services:
     gate: Gate
     admission: Admission
     views: Views
-    tenants: Tenants
+    tenants: CallerTenants
     #: Who looks at pages.
     visitors: Visitors
     body_limits: BodyLimits
@@ -40,7 +40,7 @@ class Services:
     types: Mapping[str, JobType]
     #: Where large payloads go.
     blobs: BlobStore
-    prices: Prices
+    prices: PriceList
     #: How long a read may take before the caller hears 503.
     read_seconds: float
     served_pools: tuple[str, ...]
@@ -48,9 +48,11 @@ class Services:
     pools_of_types: PoolsOfTypes
     #: Server-sent events.
     events: Watch
+    #: What browsers get at ``/tenant``, where programs get a document.
+    tenant_page: Callable[[], str]
 
 
-def services() -> Services:
+def current_services() -> Services:
     """Those of the application that answers the current request."""
     found: Services = current_app.extensions["fairline"]
     return found

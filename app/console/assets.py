@@ -18,7 +18,7 @@ from pathlib import Path
 import gevent
 from flask import Blueprint, Response, request
 
-from app.api.access import Access, open_to
+from app.api.auth.access import Access, open_to
 from app.errors import NotFound
 
 assets = Blueprint("assets", __name__)

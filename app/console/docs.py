@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from flask import Blueprint, render_template
 
-from app.api.access import Access, open_to
+from app.api.auth.access import Access, open_to
 
 docs = Blueprint("docs", __name__)
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from app.admission.admit import PERMISSION_SECONDS
-from app.api.services import services
-from app.api.state import read_state
-from app.console.page import Asked, LivePage
-from app.quotas.rows import Declared, read_quotas
+from app.api.http.state import read_state
+from app.api.services import current_services
+from app.console.page import LivePage, PageRequest
+from app.tenants.quotas import Declared, read_quotas
+from models.jobs.admit import PERMISSION_SECONDS
 from models.pools import POOLS
 from tasks.retry.circuit import OPEN_SECONDS, PROBES
 from tasks.retry.quarantine import QUARANTINE_TRIES
@@ -99,34 +99,34 @@ class QuotaView:
     tokens_out: int
 
 
-def read_limits(asked: Asked) -> dict[str, Any]:
+def read_limits(asked: PageRequest) -> dict[str, Any]:
     """Everything on the page."""
-    declared = {one.dependency for one in services().types.values() if one.dependency}
-    with read_state() as taken:
-        waiting = {row.dependency: row.queued for row in taken.exec_driver_sql(READ_WAITING)}
-        verdicts = taken.exec_driver_sql(READ_VERDICTS).all()
-        types = taken.exec_driver_sql(READ_TYPES).all()
-        lanes = {row.pool: row.open for row in taken.exec_driver_sql(READ_LANES)}
+    declared = {one.dependency for one in current_services().types.values() if one.dependency}
+    with read_state() as connection:
+        waiting = {row.dependency: row.queued for row in connection.exec_driver_sql(READ_WAITING)}
+        verdicts = connection.exec_driver_sql(READ_VERDICTS).all()
+        types = connection.exec_driver_sql(READ_TYPES).all()
+        lanes = {row.pool: row.open for row in connection.exec_driver_sql(READ_LANES)}
         return {
-            "circuits": circuit_views(taken, declared, waiting),
-            "quotas": quota_views(taken),
+            "circuits": circuit_views(connection, declared, waiting),
+            "quotas": quota_views(connection),
             "verdicts": [(row, said_of(row)) for row in verdicts[:MOST]],
             "types": types[:MOST],
             "cut": len(verdicts) > MOST or len(types) > MOST,
             "most": MOST,
             "lanes": {pool: lanes.get(pool, False) for pool in POOLS},
-            "relief": taken.exec_driver_sql(READ_RELIEF).scalar(),
-            "forecasts": {row.pool: row for row in taken.exec_driver_sql(READ_FORECASTS)},
+            "relief": connection.exec_driver_sql(READ_RELIEF).scalar(),
+            "forecasts": {row.pool: row for row in connection.exec_driver_sql(READ_FORECASTS)},
             "open_seconds": OPEN_SECONDS,
             "probes": PROBES,
         }
 
 
 def circuit_views(
-    taken: Connection, declared: set[str], waiting: Mapping[str, int]
+    connection: Connection, declared: set[str], waiting: Mapping[str, int]
 ) -> list[CircuitView]:
     """All dependencies of job types; one without a row was never in trouble."""
-    known = {row.dependency: row for row in taken.exec_driver_sql(READ_CIRCUITS)}
+    known = {row.dependency: row for row in connection.exec_driver_sql(READ_CIRCUITS)}
     return [
         CircuitView(
             name,
@@ -138,9 +138,9 @@ def circuit_views(
     ]
 
 
-def quota_views(taken: Connection) -> list[QuotaView]:
+def quota_views(connection: Connection) -> list[QuotaView]:
     """All quotas that say something."""
-    used = {row.dependency: row for row in taken.exec_driver_sql(READ_TOKENS)}
+    used = {row.dependency: row for row in connection.exec_driver_sql(READ_TOKENS)}
     return [
         QuotaView(
             quota.dependency,
@@ -152,7 +152,7 @@ def quota_views(taken: Connection) -> list[QuotaView]:
             used[quota.dependency].tokens_in if quota.dependency in used else 0,
             used[quota.dependency].tokens_out if quota.dependency in used else 0,
         )
-        for quota in read_quotas(taken)
+        for quota in read_quotas(connection)
     ]
 
 

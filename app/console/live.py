@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator
 import orjson
 from flask import Flask
 
-from app.console.page import Asked, LivePage, render_parts
+from app.console.page import LivePage, PageRequest, render_parts
 from app.errors import FairlineError, TooManyStreams
-from models.errors import StateStoreError
+from models.store.errors import StateStoreError
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ GONE = "gone"
 class Scene:
     """A page that somebody watches."""
 
-    def __init__(self, page: LivePage, asked: Asked) -> None:
+    def __init__(self, page: LivePage, asked: PageRequest) -> None:
         self.page = page
         self.asked = asked
         #: Rises with every look.
@@ -90,7 +90,9 @@ class Stage:
         """How many look at something."""
         return self._viewers
 
-    def watch(self, page: LivePage, asked: Asked, allowed: Callable[[], bool]) -> Iterator[bytes]:
+    def watch(
+        self, page: LivePage, asked: PageRequest, allowed: Callable[[], bool]
+    ) -> Iterator[bytes]:
         """A viewer's stream; ``allowed`` says whether it may go on."""
         stream = self._stream(self._enter(page, asked), allowed)
         next(stream)  # a generator that was never begun would not leave the scene either
@@ -137,7 +139,7 @@ class Stage:
         finally:
             self._exit(scene)
 
-    def _enter(self, page: LivePage, asked: Asked) -> Scene:
+    def _enter(self, page: LivePage, asked: PageRequest) -> Scene:
         key = (asked.url, asked.tenant.id if asked.tenant else 0)
         with self._changing:
             if self._closed or self._viewers >= self._most_viewers:

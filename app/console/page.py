@@ -17,15 +17,15 @@ from typing import Any
 from flask import Flask, current_app, render_template, request
 from werkzeug.datastructures import MultiDict
 
-from app.api.access import Access, open_to
-from app.api.services import services
-from app.tenants.tenant import Tenant
+from app.api.auth.access import Access, open_to
+from app.api.services import current_services
+from app.tenants.tenant import TenantProfile
 
 PREFIX = "live_"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PageRequest:
     """What somebody wants to see."""
 
     #: Path and query.
@@ -35,10 +35,10 @@ class Asked:
     #: The query.
     args: MultiDict[str, str] = field(default_factory=MultiDict)
     #: Whose page it is; None in the operators' console.
-    tenant: Tenant | None = None
+    tenant: TenantProfile | None = None
 
     @property
-    def own(self) -> Tenant:
+    def own(self) -> TenantProfile:
         """The tenant, on pages that are a tenant's."""
         assert self.tenant is not None
         return self.tenant
@@ -52,7 +52,7 @@ class LivePage:
     rule: str
     template: str
     #: What the template needs.
-    read: Callable[[Asked], dict[str, Any]]
+    read: Callable[[PageRequest], dict[str, Any]]
     access: Access = Access.CONSOLE
     #: How often it is looked at anew for those who watch.
     every_seconds: float = 2.0
@@ -89,13 +89,13 @@ def show(page: LivePage, values: Mapping[str, Any]) -> str:
     """The whole page for the current request."""
     tenant = None
     if page.access is Access.TENANT_PAGE:
-        tenant = services().visitors.tenant(request.environ)
+        tenant = current_services().visitors.tenant(request.environ)
     url = request.full_path.rstrip("?")
-    asked = Asked(url, values, request.args, tenant)
+    asked = PageRequest(url, values, request.args, tenant)
     return render_template(page.template, **page.read(asked), asked=asked)
 
 
-def render_parts(page: LivePage, asked: Asked) -> dict[str, str]:
+def render_parts(page: LivePage, asked: PageRequest) -> dict[str, str]:
     """The live parts alone, by name."""
     template = current_app.jinja_env.get_template(page.template)
     variables: dict[str, Any] = {**page.read(asked), "asked": asked}

@@ -25,29 +25,30 @@ from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
-from app.api.access import Access, access_of, open_to
-from app.api.body import read_body, shortened
-from app.api.events import event_stream
-from app.api.problems import problem_of
-from app.api.services import services
-from app.api.visitors import (
+from app.api.auth.access import Access, access_of, open_to
+from app.api.auth.visitors import (
     OPERATOR_COOKIE,
     SAFE_METHODS,
     TENANT_COOKIE,
     asks_for_page,
     is_same_origin,
 )
+from app.api.http.body import read_body
+from app.api.http.problems import problem_of
+from app.api.routes.events import event_stream
+from app.api.services import current_services
 from app.config import Settings
 from app.console.assets import asset_url, assets
 from app.console.done import NOTICE_COOKIE, local
+from app.console.formatting import WORDS
 from app.console.live import Stage, has_left
-from app.console.page import PAGES, Asked, LivePage, add_page
-from app.console.rooms import BLUEPRINTS, LIVE_PAGES, NAVIGATION
-from app.console.words import WORDS
+from app.console.page import PAGES, LivePage, PageRequest, add_page
+from app.console.pages import BLUEPRINTS, LIVE_PAGES, NAVIGATION
 from app.errors import FieldError, Forbidden, NotFound, Unauthenticated, ValidationFailed
-from app.events.stream import prepare
+from app.field_errors import shortened
+from app.reads.events.stream import prepare
 from app.tenants.keys import presented
-from models.errors import StateStoreError
+from models.store.errors import StateStoreError
 
 shell = Blueprint("shell", __name__)
 
@@ -78,7 +79,7 @@ PAGE_ACCESS = (Access.CONSOLE, Access.TENANT_PAGE)
 TITLES = {401: "Sign in", 403: "Not yours", 404: "Nothing here", 503: "One moment"}
 
 
-def furnish(app: Flask, settings: Settings) -> None:
+def register_console(app: Flask, settings: Settings) -> None:
     """Put the console into the application."""
     app.template_folder = "console/templates"
     app.extensions["fairline_stage"] = Stage(app)
@@ -95,7 +96,7 @@ def furnish(app: Flask, settings: Settings) -> None:
     app.after_request(finish)
 
 
-def settle_in(app: Flask) -> None:
+def register_console_errors(app: Flask) -> None:
     """What comes after the checks of access and in place of the API's own ways.
 
     Errors of the console's addresses are pages; all others stay what they are.
@@ -108,7 +109,7 @@ def settle_in(app: Flask) -> None:
 def take_form() -> None:
     """A form is read as every body is: in bounded size and time."""
     if is_of_console() and request.method not in SAFE_METHODS:
-        body = read_body(request.environ, services().body_limits)
+        body = read_body(request.environ, current_services().body_limits)
         request.environ["wsgi.input"] = BytesIO(body)
         request.environ["CONTENT_LENGTH"] = str(len(body))
 
@@ -171,7 +172,7 @@ def post_sign_in() -> AnyResponse:
     try:
         if presented(key) is None:
             raise Unauthenticated("That is no API key: they look like fair_abcd1234_….")
-        caller = services().visitors.of_key(key)
+        caller = current_services().visitors.of_key(key)
     except Unauthenticated as error:
         page = render_template("console/sign-in.html", next=target, refused=error.detail)
         return Response(page, HTTPStatus.UNAUTHORIZED, content_type="text/html; charset=utf-8")
@@ -211,7 +212,7 @@ def refuse_other_sites() -> None:
 def get_console_events() -> Response:
     """What changes on a page of the console."""
     environ = request.environ
-    visitors = services().visitors
+    visitors = current_services().visitors
     return follow(Access.CONSOLE, lambda: visitors.operator(environ))
 
 
@@ -220,7 +221,7 @@ def get_console_events() -> Response:
 def get_tenant_events() -> Response:
     """What changes on a tenant's page."""
     environ = request.environ
-    visitors = services().visitors
+    visitors = current_services().visitors
     return follow(Access.TENANT_PAGE, lambda: visitors.tenant(environ))
 
 
@@ -247,7 +248,7 @@ def follow(access: Access, recognise: Any) -> Response:
     return event_stream(stage.watch(page, asked, allowed))
 
 
-def find_page(url: str, access: Access) -> tuple[LivePage, Asked]:
+def find_page(url: str, access: Access) -> tuple[LivePage, PageRequest]:
     """The page at an address, if its visitors may be told of it here."""
     parts = urlsplit(local(url, "/console/nowhere"))
     try:
@@ -259,11 +260,11 @@ def find_page(url: str, access: Access) -> tuple[LivePage, Asked]:
         raise NotFound
     if access is Access.TENANT_PAGE:
         # They take no query; each address that differs would be looked at by itself.
-        tenant = services().visitors.tenant(request.environ)
-        return page, Asked(parts.path, values, MultiDict(), tenant)
+        tenant = current_services().visitors.tenant(request.environ)
+        return page, PageRequest(parts.path, values, MultiDict(), tenant)
     args = MultiDict(parse_qsl(parts.query, keep_blank_values=True))
     refuse_nul_in(args)
-    return page, Asked(url, values, args)
+    return page, PageRequest(url, values, args)
 
 
 # Errors.

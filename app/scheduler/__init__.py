@@ -1,1 +1,1 @@
-"""The scheduler: a loop over roles, each a noun with ``run_once(now)``."""
+"""The scheduler: roles that the leader runs in turn."""

@@ -1,6 +1,6 @@
 """Autoscaler: says how many workers each pool should have. It starts and stops none itself.
 
-The policy is :mod:`app.scaling.policy`; here it is fed and its answer written, with what it
+The policy is :mod:`app.policy.scaling`; here it is fed and its answer written, with what it
 was told, by one fenced statement. Who acts on it reads the table: the stack's own process
 manager (:mod:`app.stack.autoscale`), or KEDA through ``GET /operator/scaling``.
 
@@ -18,13 +18,13 @@ from collections.abc import Collection, Iterable, Mapping
 
 from sqlalchemy import Engine
 
-from app.fairshare.tiers import free_slots
-from app.scaling.demand import Flight, LineWatch, Parked, read_depths, read_flight
-from app.scaling.policy import Decision, Policy, Reading, Standing, decide
-from app.scheduler.leader import STILL_LEADER, Leader
-from app.scheduler.pools import Pools, PoolState, Slice
+from app.policy.fairshare.tiers import free_slots
+from app.policy.scaling import PoolReading, ScalingDecision, ScalingPolicy, ScalingState, decide
+from app.reads.demand import Flight, LineWatch, Parked, read_depths, read_flight
+from app.scheduler.dispatching.pools import Pools, PoolState, Slice
+from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
-from models.session import connection
+from models.store.session import connect
 
 logger = logging.getLogger(__name__)
 
@@ -59,13 +59,13 @@ class Autoscaler:
     """Watches the pools and writes what they should have."""
 
     def __init__(
-        self, engine: Engine, leader: Leader, pools: Pools, policies: Mapping[str, Policy]
+        self, engine: Engine, leader: Leader, pools: Pools, policies: Mapping[str, ScalingPolicy]
     ) -> None:
         self._engine = engine
         self._leader = leader
         self._pools = pools
         self._policies = policies
-        self._standings: dict[str, Standing] = {}
+        self._standings: dict[str, ScalingState] = {}
         #: The epoch in which they were read.
         self._epoch: int | None = None
         self._watches = {pool: LineWatch(pool) for pool in POOLS}
@@ -86,21 +86,21 @@ class Autoscaler:
         self._due = now + REST * (time.monotonic() - begun)
         return 0
 
-    def _read(self, now: float) -> dict[str, Reading]:
+    def _read(self, now: float) -> dict[str, PoolReading]:
         states = self._pools.read(now)
         lanes = self._pools.holds(now).lanes
         capped = {state.name: self._pools.capped(state.name) for state in states}
-        with connection(self._engine) as taken:
-            flights = read_flight(taken)
+        with connect(self._engine) as connection:
+            flights = read_flight(connection)
             full = {
                 state.name: self._free_accounts(state.name)
                 for state in states
                 if is_free_full(state, flights, self._pools.slices(state.name, now))
             }
             parked = Parked(lanes, capped, full)
-            depths = read_depths(taken, parked)
+            depths = read_depths(connection, parked)
             waits = {
-                pool: self._watches[pool].oldest_seconds(taken, parked)
+                pool: self._watches[pool].oldest_seconds(connection, parked)
                 for pool in depths
                 if pool in self._watches
             }
@@ -114,9 +114,9 @@ class Autoscaler:
     def _free_accounts(self, pool: str) -> Collection[int]:
         return self._pools.lines[pool].free if pool in self._pools.lines else ()
 
-    def _decide(self, pool: str, reading: Reading, now: float) -> Decision:
+    def _decide(self, pool: str, reading: PoolReading, now: float) -> ScalingDecision:
         policy = self._policies[pool]
-        before = self._standings.get(pool) or Standing(max(policy.least, reading.workers))
+        before = self._standings.get(pool) or ScalingState(max(policy.least, reading.workers))
         decision = decide(reading, before, policy, now)
         if decision.workers != before.workers:
             logger.warning(
@@ -126,22 +126,24 @@ class Autoscaler:
         self._standings[pool] = decision.standing
         return decision
 
-    def _restore(self, readings: Mapping[str, Reading], now: float) -> dict[str, Standing]:
-        with connection(self._engine) as taken:
-            rows = taken.exec_driver_sql(READ_STANDINGS).all()
+    def _restore(self, readings: Mapping[str, PoolReading], now: float) -> dict[str, ScalingState]:
+        with connect(self._engine) as connection:
+            rows = connection.exec_driver_sql(READ_STANDINGS).all()
         lived = time.monotonic() - self._began_at
         waited_for = {pool for pool, reading in readings.items() if reading.depth}
         return {
-            row.pool: Standing(row.workers, changed_at=now - row.changed_ago)
+            row.pool: ScalingState(row.workers, changed_at=now - row.changed_ago)
             for row in rows
             if row.written_ago < lived
             or (row.written_ago < STALE_SECONDS and row.pool in waited_for)
         }
 
-    def _write(self, readings: Mapping[str, Reading], decisions: Mapping[str, Decision]) -> None:
+    def _write(
+        self, readings: Mapping[str, PoolReading], decisions: Mapping[str, ScalingDecision]
+    ) -> None:
         pools = sorted(decisions)
-        with connection(self._engine) as taken:
-            taken.exec_driver_sql(
+        with connect(self._engine) as connection:
+            connection.exec_driver_sql(
                 WRITE_DECISIONS,
                 {
                     "pools": pools,
@@ -166,11 +168,11 @@ def is_free_full(state: PoolState, flights: Mapping[str, Flight], slices: Iterab
 
 def reading_of(
     state: PoolState, flight: Flight, depths: Mapping[str, int], wait: float | None
-) -> Reading:
+) -> PoolReading:
     """A pool as the policy wants it; without a wait in the line nothing in it is demand."""
     beyond = max(0, state.in_flight - state.slots)
     line = max(1, depths.get(state.name, 0)) if wait is not None else 0
-    return Reading(
+    return PoolReading(
         depth=line + beyond,
         oldest_seconds=max(wait or 0.0, flight.oldest_seconds if beyond else 0.0),
         # Draining workers run jobs too, in slots that no longer count.

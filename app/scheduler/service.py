@@ -9,34 +9,34 @@ import time
 from celery import Celery
 from sqlalchemy import Engine
 
-from app.classify.estimates import Estimates
+from app.broker.publish import Publisher
 from app.config import Settings
-from app.dispatch.publish import Publisher
-from app.scaling.policy import Policy, policy_of
+from app.policy.scaling import ScalingPolicy, policy_of
+from app.reads.estimates import Estimates
 from app.scheduler.autoscaler import EVERY_SECONDS, Autoscaler
-from app.scheduler.classifier import CLASSIFY_SECONDS, Classifier
-from app.scheduler.collector import Collector
-from app.scheduler.dispatcher import Dispatcher
-from app.scheduler.expirer import Expirer
-from app.scheduler.forecaster import FORECAST_SECONDS, Forecaster
-from app.scheduler.housekeeping import Housekeeping
-from app.scheduler.leader import RENEW_SECONDS, Leader
-from app.scheduler.lines import Lines
-from app.scheduler.metronome import TICK_SECONDS, Metronome
-from app.scheduler.pools import Pools
-from app.scheduler.promoter import Promoter
-from app.scheduler.reaper import Reaper
-from app.scheduler.recorder import Recorder
-from app.scheduler.retirer import Kept, Retirer
-from app.scheduler.rhythm import Rhythm
-from app.scheduler.shares import RECONCILE_SECONDS, Shares
-from app.scheduler.taps import Taps
-from app.scheduler.warden import warden
-from app.telemetry import observing_roles
+from app.scheduler.dispatching.dispatcher import Dispatcher
+from app.scheduler.dispatching.lines import Lines
+from app.scheduler.dispatching.pools import Pools
+from app.scheduler.dispatching.promoter import Promoter
+from app.scheduler.dispatching.quotas import Taps
+from app.scheduler.dispatching.shares import RECONCILE_SECONDS, Shares
+from app.scheduler.guards.classifier import CLASSIFY_SECONDS, Classifier
+from app.scheduler.guards.roles import guard_roles
+from app.scheduler.maintenance.collector import Collector
+from app.scheduler.maintenance.expirer import Expirer
+from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
+from app.scheduler.maintenance.housekeeping import Housekeeping
+from app.scheduler.maintenance.metronome import TICK_SECONDS, Metronome
+from app.scheduler.maintenance.reaper import Reaper
+from app.scheduler.maintenance.recorder import Recorder
+from app.scheduler.maintenance.retirer import Kept, Retirer
+from app.scheduler.role import TimedRole
+from app.telemetry import system_meters
 from models.blobs import open_blobs
-from models.errors import StatementTooSlow, StateStoreError
+from models.leadership import RENEW_SECONDS, Leader
 from models.pools import POOLS
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave, process_name
+from models.store.errors import StatementTooSlow, StateStoreError
 from tasks.registry import load_types
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ FAILED_SECONDS = 5.0
 DAY_SECONDS = 86_400.0
 
 
-def policies(settings: Settings) -> dict[str, Policy]:
+def policies(settings: Settings) -> dict[str, ScalingPolicy]:
     """What the autoscaler goes by, for each pool."""
     return {
         pool: policy_of(pool, settings.scale_min, settings.scale_max, settings.scale_policy)
@@ -75,6 +75,16 @@ class Announcer:
         return 0
 
 
+def observing_roles(engine: Engine, leader: Leader) -> list[TimedRole]:
+    """What the leader reads for gauges of the whole system; nothing without telemetry."""
+    meters = system_meters()
+    if meters is None:
+        return []
+    from app.scheduler.maintenance.observer import OBSERVE_SECONDS, Observer
+
+    return [TimedRole(Observer(meters, engine, leader), OBSERVE_SECONDS)]
+
+
 class SchedulerService:
     """One scheduler process."""
 
@@ -88,24 +98,24 @@ class SchedulerService:
         taps = Taps(engine, self._leader, types, settings.quotas)
         pools = Pools(engine, lines, taps)
         estimates = Estimates(engine)
-        self._reaping = Rhythm(Reaper(engine, self._leader, types), 1.0)
-        self._rhythms = [
-            Rhythm(self._leader, RENEW_SECONDS, always=True),
-            Rhythm(Announcer(engine, self._name), PRESENCE_SECONDS, always=True),
+        self._reaping = TimedRole(Reaper(engine, self._leader, types), 1.0)
+        self._roles = [
+            TimedRole(self._leader, RENEW_SECONDS, always=True),
+            TimedRole(Announcer(engine, self._name), PRESENCE_SECONDS, always=True),
             self._reaping,
-            Rhythm(Expirer(engine, self._leader), 1.0),
-            *warden(engine, self._leader, types, settings.throttle_crashes),
-            Rhythm(
+            TimedRole(Expirer(engine, self._leader), 1.0),
+            *guard_roles(engine, self._leader, types, settings.throttle_crashes),
+            TimedRole(
                 Metronome(engine, self._leader, types, settings.served_pool_names), TICK_SECONDS
             ),
-            Rhythm(Promoter(engine, self._leader, pools, settings.promote_per_second), 0.05),
-            Rhythm(
+            TimedRole(Promoter(engine, self._leader, pools, settings.promote_per_second), 0.05),
+            TimedRole(
                 Dispatcher(engine, self._leader, self._publisher, pools, lines, estimates, taps),
                 0.0,
             ),
-            Rhythm(Shares(engine, self._leader, lines, estimates), RECONCILE_SECONDS),
-            Rhythm(Autoscaler(engine, self._leader, pools, policies(settings)), EVERY_SECONDS),
-            Rhythm(Recorder(engine, self._leader), 0.0),
+            TimedRole(Shares(engine, self._leader, lines, estimates), RECONCILE_SECONDS),
+            TimedRole(Autoscaler(engine, self._leader, pools, policies(settings)), EVERY_SECONDS),
+            TimedRole(Recorder(engine, self._leader), 0.0),
         ]
         blobs = open_blobs(settings.blob_url)
         kept = Kept(
@@ -117,10 +127,10 @@ class SchedulerService:
         self._housekeeping = Housekeeping(
             self._leader,
             [
-                Rhythm(Retirer(engine, self._leader, blobs, kept), 0.0),
-                Rhythm(Collector(engine, self._leader, blobs), 0.0),
-                Rhythm(Forecaster(engine, self._leader), FORECAST_SECONDS),
-                Rhythm(
+                TimedRole(Retirer(engine, self._leader, blobs, kept), 0.0),
+                TimedRole(Collector(engine, self._leader, blobs), 0.0),
+                TimedRole(Forecaster(engine, self._leader), FORECAST_SECONDS),
+                TimedRole(
                     Classifier(engine, self._leader, types, settings.served_pool_names),
                     CLASSIFY_SECONDS,
                 ),
@@ -155,7 +165,7 @@ class SchedulerService:
     def run_once(self, now: float) -> int:
         """Call every role that is due; how many jobs were touched."""
         touched = 0
-        for rhythm in self._rhythms:
+        for rhythm in self._roles:
             if now < rhythm.due or not (rhythm.always or self._leader.epoch):
                 continue
             rhythm.due = now + rhythm.every_seconds

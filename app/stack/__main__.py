@@ -38,7 +38,7 @@ from app.stack.options import BadOption, StackOptions, read_options
 from app.stack.orphans import Orphanage
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.privileges import CannotPass
-from app.stack.programs import Table, environment, table
+from app.stack.programs import ProgramTable, environment, table
 from app.stack.rabbitmq import find_server
 from app.stack.screen import Screen
 from app.stack.sequence import CannotStart, bring_up, choose_services, clear_ground, reachable
@@ -54,7 +54,7 @@ DOWN_SECONDS = 120.0
 def up(
     options: StackOptions,
     screen: Screen,
-    make_table: Callable[[StackOptions, Home], Table] = table,
+    make_table: Callable[[StackOptions, Home], ProgramTable] = table,
 ) -> int:
     """Run the stack in the foreground until asked to stop."""
     home = Home(options.home)

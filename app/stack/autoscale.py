@@ -19,11 +19,11 @@ from app.stack.control import NotRunning, ask
 from app.stack.home import Home
 from app.stack.options import MOST_SLOTS, read_options
 from models.config import DatabaseSettings
-from models.errors import StateStoreError
 from models.pools import POOLS
 from models.presence import process_name
-from models.session import connection, open_engine
 from models.slices import reserved, slice_queue
+from models.store.errors import StateStoreError
+from models.store.session import connect, open_engine
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ EVERY_SECONDS = 1.0
 READ_NOW = "SELECT now()"
 READ_DESIRED = "SELECT pool, workers, reason FROM desired_workers WHERE updated_at > %(since)s"
 READ_RESERVED = """
-    SELECT limits.pool, tenant.name, limits.reserved
+    SELECT limits.pool, tenant.name AS tenant, limits.reserved AS slots
     FROM tenant_limits AS limits JOIN tenants AS tenant ON tenant.id = limits.tenant_id
     WHERE limits.reserved IS NOT NULL AND tenant.tier = 'enterprise'
 """
@@ -40,19 +40,19 @@ READ_RESERVED = """
 
 def read_now(engine: Engine) -> datetime:
     """The time by the clock that the wishes go by."""
-    with connection(engine) as taken:
-        now: datetime = taken.exec_driver_sql(READ_NOW).scalar_one()
+    with connect(engine) as connection:
+        now: datetime = connection.exec_driver_sql(READ_NOW).scalar_one()
     return now
 
 
 def read_wanted(engine: Engine, since: datetime) -> dict[str, Any]:
     """Workers by pool, and slots by slice, as a request to the supervisor."""
-    with connection(engine) as taken:
-        desired = taken.exec_driver_sql(READ_DESIRED, {"since": since}).all()
+    with connect(engine) as connection:
+        desired = connection.exec_driver_sql(READ_DESIRED, {"since": since}).all()
         slices = {
-            slice_queue(pool, reserved(tenant)): min(slots, MOST_SLOTS)
-            for pool, tenant, slots in taken.exec_driver_sql(READ_RESERVED)
-            if pool in POOLS
+            slice_queue(row.pool, reserved(row.tenant)): min(row.slots, MOST_SLOTS)
+            for row in connection.exec_driver_sql(READ_RESERVED)
+            if row.pool in POOLS
         }
     return {
         "command": "follow",

@@ -17,11 +17,11 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.stack.spec import Account
+from app.stack.spec import SystemUser
 
 #: In the range that Debian reserves and never hands out.
 PRIVATE_ID = 65432
-SERVER_ACCOUNT = Account(PRIVATE_ID, PRIVATE_ID)
+SERVER_ACCOUNT = SystemUser(PRIVATE_ID, PRIVATE_ID)
 
 ACL_XATTR = "system.posix_acl_access"
 ACL_VERSION = struct.Struct("<I")
@@ -37,17 +37,17 @@ class CannotPass(RuntimeError):
     """A folder above the stack's files is closed to the unprivileged user of PostgreSQL."""
 
 
-def server_account() -> Account | None:
+def server_account() -> SystemUser | None:
     """Whom PostgreSQL runs as; ``None`` means the caller, who is not root."""
     return SERVER_ACCOUNT if os.geteuid() == 0 else None
 
 
-def initdb_account() -> Account | None:
+def initdb_account() -> SystemUser | None:
     """Whom ``initdb`` runs as."""
-    return Account(pwd.getpwnam("nobody").pw_uid, PRIVATE_ID) if os.geteuid() == 0 else None
+    return SystemUser(pwd.getpwnam("nobody").pw_uid, PRIVATE_ID) if os.geteuid() == 0 else None
 
 
-def give(path: Path, account: Account | None) -> None:
+def give(path: Path, account: SystemUser | None) -> None:
     """Make the account the owner of everything below `path`, without following links."""
     if account is None:
         return
@@ -57,7 +57,7 @@ def give(path: Path, account: Account | None) -> None:
             os.chown(Path(folder, name), account.uid, account.gid, follow_symlinks=False)
 
 
-def let_pass(path: Path, account: Account | None) -> list[Path]:
+def let_pass(path: Path, account: SystemUser | None) -> list[Path]:
     """Let the account reach `path`; returns the folders above it that had to be opened."""
     if account is None:
         return []
@@ -69,7 +69,7 @@ def let_pass(path: Path, account: Account | None) -> list[Path]:
     return opened
 
 
-def let_read(folder: Path, account: Account | None) -> None:
+def let_read(folder: Path, account: SystemUser | None) -> None:
     """Let everybody read what is installed there, which a strict umask may have prevented."""
     if account is None:
         return
@@ -83,7 +83,7 @@ def let_read(folder: Path, account: Account | None) -> None:
             path.chmod(stat.S_IMODE(wanted))
 
 
-def _may_pass(folder: Path, account: Account) -> bool:
+def _may_pass(folder: Path, account: SystemUser) -> bool:
     info = folder.stat()
     entries = {(tag, who): permission for tag, permission, who in _acl(folder)}
     granted = entries.get((GROUP, account.gid), 0) & entries.get((MASK, NO_ID), 0o7)

@@ -39,7 +39,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ProgramTable:
     """Everything that runs besides the services."""
 
     tasks: Sequence[Task]
@@ -96,9 +96,9 @@ def flower_url(options: StackOptions) -> str:
     return os.environ.get("FAIRLINE_FLOWER_URL", f"http://localhost:{options.flower_port}")
 
 
-def table(options: StackOptions, home: Home) -> Table:
+def table(options: StackOptions, home: Home) -> ProgramTable:
     """The processes of a Fairline."""
-    return Table(
+    return ProgramTable(
         tasks=[
             Task(
                 "Migrations", ProcessSpec("migrate", flask("migrate", *first_rows(options, home)))

@@ -35,7 +35,9 @@ CONFIGURATION = """\
 listeners.tcp.1 = 127.0.0.1:{amqp}
 vm_memory_high_watermark.absolute = 1GB
 disk_free_limit.absolute = 50MB
-# A long job keeps its message unacknowledged while it runs.
+# Prefork children acknowledge a message when its run begins, gevent workers when its jobs have
+# ended. A message that a worker has fetched while all its slots are busy stays unacknowledged
+# as long as they are: twelve hours instead of RabbitMQ's 30 minutes.
 consumer_timeout = 43200000
 log.console.level = warning
 """

@@ -17,7 +17,7 @@ from app.stack.leftovers import clear_leftovers
 from app.stack.options import StackOptions
 from app.stack.ports import is_taken
 from app.stack.postgres import EmbeddedPostgres
-from app.stack.programs import STOP_SERVICE, Table, service_programs
+from app.stack.programs import STOP_SERVICE, ProgramTable, service_programs
 from app.stack.rabbitmq import EmbeddedRabbitMQ, find_server
 from app.stack.screen import Screen
 from app.stack.services import tail
@@ -32,7 +32,7 @@ class CannotStart(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class StackServices:
     """The services to bring along; ``None`` where somebody else runs them or none is needed."""
 
     postgres: EmbeddedPostgres | None
@@ -41,12 +41,12 @@ class Services:
     broker_url: str
 
 
-def choose_services(options: StackOptions, home: Home) -> Services:
+def choose_services(options: StackOptions, home: Home) -> StackServices:
     """Embedded ones unless addresses are given; RabbitMQ if the machine has it."""
     postgres = None if options.database_url else EmbeddedPostgres(home.path)
     database_url = options.database_url or (postgres.url() if postgres else "")
     if options.broker_url:
-        return Services(postgres, None, database_url, options.broker_url)
+        return StackServices(postgres, None, database_url, options.broker_url)
     installed = find_server() is not None
     if options.broker == "rabbitmq" and not installed:
         raise CannotStart(
@@ -57,10 +57,10 @@ def choose_services(options: StackOptions, home: Home) -> Services:
     if options.broker == "filesystem" or not installed:
         folder = home.path / "broker"
         folder.mkdir(parents=True, exist_ok=True)
-        return Services(postgres, None, database_url, f"filesystem://{folder}")
+        return StackServices(postgres, None, database_url, f"filesystem://{folder}")
     rabbitmq = EmbeddedRabbitMQ(home.path)
     rabbitmq.prepare()
-    return Services(postgres, rabbitmq, database_url, rabbitmq.url())
+    return StackServices(postgres, rabbitmq, database_url, rabbitmq.url())
 
 
 def clear_ground(options: StackOptions, home: Home, screen: Screen) -> None:
@@ -75,7 +75,11 @@ def clear_ground(options: StackOptions, home: Home, screen: Screen) -> None:
 
 
 def bring_up(
-    supervisor: Supervisor, services: Services, table: Table, options: StackOptions, screen: Screen
+    supervisor: Supervisor,
+    services: StackServices,
+    table: ProgramTable,
+    options: StackOptions,
+    screen: Screen,
 ) -> None:
     """Start everything and return when the stack is ready."""
     _start_services(supervisor, services, screen)
@@ -95,7 +99,7 @@ def bring_up(
         _wait(supervisor, "api", lambda: _answers_ok(ready_url(options)), options.ready_seconds)
 
 
-def _start_services(supervisor: Supervisor, services: Services, screen: Screen) -> None:
+def _start_services(supervisor: Supervisor, services: StackServices, screen: Screen) -> None:
     if services.rabbitmq:
         for program in service_programs(services.rabbitmq, STOP_SERVICE):
             supervisor.add(program)

@@ -12,7 +12,7 @@ PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class SystemUser:
     """User and group a process runs as, by number: the user need not have a name."""
 
     uid: int
@@ -45,7 +45,7 @@ class ProcessSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path = PROJECT_ROOT
     #: ``None`` keeps the caller's.
-    account: Account | None = None
+    account: SystemUser | None = None
     #: Tried in order; SIGKILL to the whole process group always follows.
     stop: tuple[StopStep, ...] = POLITE_STOP
     #: How long one that is no longer needed may take after the first step: until what it runs has

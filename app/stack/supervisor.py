@@ -104,8 +104,10 @@ class Supervisor:
     def add(self, program: Program, count: int = 1) -> None:
         """Start that many processes of the program in the next tick."""
         self.programs[program.name] = program
-        taken = {slot.number for slot in self.slots if slot.program.name == program.name}
-        free = (number for number in range(1, count + len(taken) + 1) if number not in taken)
+        connection = {slot.number for slot in self.slots if slot.program.name == program.name}
+        free = (
+            number for number in range(1, count + len(connection) + 1) if number not in connection
+        )
         for number, _ in zip(free, range(count), strict=False):
             self.slots.append(Slot(program, number, program.make(number)))
 

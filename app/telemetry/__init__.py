@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flask import Flask
+    from opentelemetry.metrics import MeterProvider
     from sqlalchemy import Engine
 
-    from app.admission.submission import Admitted, Submission
-    from app.dispatch.mark import Dispatch
-    from app.scheduler.leader import Leader
-    from app.scheduler.rhythm import Rhythm
     from app.telemetry.admitting import Admitting
     from app.telemetry.dispatching import Dispatching
     from app.telemetry.requests import Requests
     from app.telemetry.sdk import Sdk
+    from models.jobs.dispatch import Dispatch
+    from models.jobs.submission import Admitted, Submission
 
 _sdk: Sdk | None = None
 _admitting: Admitting | None = None
@@ -57,13 +56,13 @@ def emit_by(sdk: Sdk | None) -> None:
     global _sdk, _admitting, _dispatching
     from app.telemetry.admitting import Admitting
     from app.telemetry.dispatching import Dispatching
-    from app.telemetry.runs import Runs
-    from tasks.runtime import tracing
+    from app.telemetry.runs import RunTelemetry
+    from tasks.worker import tracing
 
     _sdk = sdk
     _admitting = Admitting(sdk.traces) if sdk else None
     _dispatching = Dispatching(sdk.traces, sdk.meters) if sdk else None
-    tracing.telemetry = Runs(sdk.traces, sdk.meters) if sdk else None
+    tracing.telemetry = RunTelemetry(sdk.traces, sdk.meters) if sdk else None
 
 
 def end_telemetry() -> None:
@@ -106,11 +105,6 @@ def note_reaped(pools_and_ends: Sequence[tuple[str, str]]) -> None:
         _dispatching.count_reaped(pools_and_ends)
 
 
-def observing_roles(engine: Engine, leader: Leader) -> list[Rhythm]:
-    """What the leader reads for gauges of the whole system; nothing without telemetry."""
-    if _sdk is None:
-        return []
-    from app.scheduler.rhythm import Rhythm
-    from app.telemetry.system import OBSERVE_SECONDS, Observer
-
-    return [Rhythm(Observer(_sdk.meters, engine, leader), OBSERVE_SECONDS)]
+def system_meters() -> MeterProvider | None:
+    """Where the leader's gauges of the whole system go; None without telemetry."""
+    return None if _sdk is None else _sdk.meters

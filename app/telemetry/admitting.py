@@ -14,9 +14,9 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvid
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from app.admission.submission import Admitted, Submission
 from app.errors import FairlineError
 from app.telemetry import attributes as names
+from models.jobs.submission import Admitted, Submission
 
 #: Ids of a batch that are told; all of its runs are linked to the span anyway.
 MOST_IDS = 20

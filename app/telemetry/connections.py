@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from sqlalchemy import Engine
 
-from models.session import pool_stats
+from models.store.session import pool_stats
 
 
 def observe_connections(meters: MeterProvider, engine: Engine, process: str) -> None:

@@ -16,8 +16,8 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.util.types import AttributeValue
 
-from app.dispatch.mark import Dispatch
 from app.telemetry import attributes as names
+from models.jobs.dispatch import Dispatch
 
 
 class Dispatching:

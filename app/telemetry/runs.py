@@ -31,10 +31,10 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from app.telemetry import attributes as names
-from models.states import JobStatus
-from tasks.runtime.claim import Claim
-from tasks.runtime.outcome import Ending, Failed, Outcome
-from tasks.runtime.settle import Settlement
+from models.jobs.claim import Claim
+from models.jobs.settle import Ending, Settlement
+from models.jobs.states import JobStatus
+from tasks.worker.outcome import Failed, Outcome
 
 #: From a no-op to the longest runs, and from the express lane to a night in the line.
 RUN_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
@@ -57,7 +57,7 @@ class Noted:
         self._span.set_attribute(names.OUTCOME, type(outcome).__name__.lower())
 
 
-class Runs:
+class RunTelemetry:
     """What a worker tells of its runs."""
 
     def __init__(self, traces: TracerProvider, meters: MeterProvider) -> None:

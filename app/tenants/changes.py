@@ -17,10 +17,10 @@ from sqlalchemy import Engine
 from app.errors import Conflict, NotFound
 from app.tenants.keys import SHORT_CHARACTERS, new_key, presented
 from app.tenants.rows import TENANT_COLUMNS, tenant_of
-from app.tenants.tenant import Tenant
+from app.tenants.tenant import TenantProfile
 from app.tenants.terms import Change, changed
 from models.pools import POOLS
-from models.session import connection, transaction
+from models.store.session import connect, transaction
 
 LIMITS = """
     json_to_recordset(%(limits)s::json)
@@ -77,7 +77,7 @@ REVOKE_KEY = """
 
 
 @dataclass(frozen=True, slots=True)
-class IssuedKey:
+class CreatedKey:
     """A key that nobody will be shown again."""
 
     #: Its short part.
@@ -87,14 +87,14 @@ class IssuedKey:
     created_at: datetime
 
 
-def create_tenant(engine: Engine, name: str, change: Change | None = None) -> Tenant:
+def create_tenant(engine: Engine, name: str, change: Change | None = None) -> TenantProfile:
     """A new tenant."""
-    wanted = changed(Tenant(0, name), change or Change(), POOLS)
-    with connection(engine) as taken:
-        row = taken.exec_driver_sql(CREATE_TENANT, _values(wanted)).first()
+    wanted = changed(TenantProfile(0, name), change or Change(), POOLS)
+    with connect(engine) as connection:
+        row = connection.exec_driver_sql(CREATE_TENANT, _values(wanted)).first()
     if row is None:
         raise Conflict(f"There is a tenant {name!r} already.")
-    return replace(wanted, id=row[0])
+    return replace(wanted, id=row.id)
 
 
 def ensure_tenant(engine: Engine, name: str) -> None:
@@ -105,23 +105,23 @@ def ensure_tenant(engine: Engine, name: str) -> None:
         return
 
 
-def change_tenant(engine: Engine, name: str, change: Change) -> Tenant:
+def change_tenant(engine: Engine, name: str, change: Change) -> TenantProfile:
     """Change a tenant's terms; the tenant as it is then."""
-    with transaction(engine) as taken:
-        row = taken.exec_driver_sql(LOCK_TENANT, {"name": name}).first()
+    with transaction(engine) as connection:
+        row = connection.exec_driver_sql(LOCK_TENANT, {"name": name}).first()
         if row is None:
             raise no_tenant(name)
-        wanted = changed(tenant_of(row), change, POOLS)
-        taken.exec_driver_sql(CHANGE_TENANT, _values(wanted))
+        wanted = changed(tenant_of(row._mapping), change, POOLS)
+        connection.exec_driver_sql(CHANGE_TENANT, _values(wanted))
     return wanted
 
 
-def issue_key(engine: Engine, tenant: str | None, name: str = "") -> IssuedKey:
+def issue_key(engine: Engine, tenant: str | None, name: str = "") -> CreatedKey:
     """A new key of the tenant of that name, or of an operator."""
-    with connection(engine) as taken:
+    with connect(engine) as connection:
         tenant_id = None
         if tenant is not None:
-            found = taken.exec_driver_sql("SELECT id FROM tenants WHERE name = %s", (tenant,))
+            found = connection.exec_driver_sql("SELECT id FROM tenants WHERE name = %s", (tenant,))
             if (tenant_id := found.scalar()) is None:
                 raise no_tenant(tenant)
         while True:  # until the short part is one that nobody has: at once, but for luck
@@ -129,15 +129,17 @@ def issue_key(engine: Engine, tenant: str | None, name: str = "") -> IssuedKey:
             sent = presented(key)
             assert sent is not None
             values = {"id": sent.id, "tenant": tenant_id, "name": name, "digest": sent.digest}
-            created_at = taken.exec_driver_sql(ISSUE_KEY, values).scalar()
+            created_at = connection.exec_driver_sql(ISSUE_KEY, values).scalar()
             if created_at is not None:
-                return IssuedKey(sent.id, key, created_at)
+                return CreatedKey(sent.id, key, created_at)
 
 
 def revoke_key(engine: Engine, key_id: str) -> datetime:
     """Revoke a key for good; when that was, if it was before."""
-    with connection(engine) as taken:
-        revoked_at: datetime | None = taken.exec_driver_sql(REVOKE_KEY, {"id": key_id}).scalar()
+    with connect(engine) as connection:
+        revoked_at: datetime | None = connection.exec_driver_sql(
+            REVOKE_KEY, {"id": key_id}
+        ).scalar()
     if revoked_at is None:
         raise NotFound(f"There is no key {key_id[:SHORT_CHARACTERS]!r}.")
     return revoked_at
@@ -148,7 +150,7 @@ def no_tenant(name: str) -> NotFound:
     return NotFound(f"There is no tenant {name[:63]!r}.")
 
 
-def _values(tenant: Tenant) -> dict[str, Any]:
+def _values(tenant: TenantProfile) -> dict[str, Any]:
     limits = [{"pool": pool, **asdict(of)} for pool, of in tenant.limits.items()]
     return {
         "id": tenant.id,

@@ -25,9 +25,9 @@ from app.errors import Unauthenticated
 from app.repeated import repeat
 from app.tenants.keys import parse_authorization, same_digest
 from app.tenants.rows import TENANT_COLUMNS, tenant_of
-from app.tenants.tenant import Tenant
-from models.group_commit import GroupCommit
-from models.session import connection
+from app.tenants.tenant import TenantProfile
+from models.store.group_commit import GroupCommit
+from models.store.session import connect
 
 logger = logging.getLogger(__name__)
 
@@ -39,24 +39,28 @@ UNKNOWN_SECONDS = 1.0
 MOST_UNKNOWN = 10_000
 
 READ_KEYS = f"""
-    SELECT key.id, key.digest, key.revoked_at IS NOT NULL, now(), {TENANT_COLUMNS}
+    SELECT key.id AS key, key.digest, key.revoked_at IS NOT NULL AS revoked, now() AS now,
+           {TENANT_COLUMNS}
     FROM unnest(%(ids)s::text[]) AS asked (id)
     JOIN api_keys AS key ON key.id = asked.id
     LEFT JOIN tenants AS tenant ON tenant.id = key.tenant_id
 """
 
 READ_NAMED = f"""
-    SELECT now(), {TENANT_COLUMNS} FROM tenants AS tenant WHERE tenant.name = ANY (%(names)s)
+    SELECT now() AS now, {TENANT_COLUMNS} FROM tenants AS tenant
+    WHERE tenant.name = ANY (%(names)s)
 """
 
 #: The overlap is longer than a statement may take: a change that is dated before the last look
 #: and committed after it is seen by the next.
 READ_CHANGES = f"""
-    SELECT now(),
-           (SELECT json_agg(json_build_array({TENANT_COLUMNS})) FROM tenants AS tenant
-            WHERE tenant.changed_at > %(seen)s::timestamptz - interval '30 seconds'),
+    SELECT now() AS now,
+           (SELECT json_agg(changed) FROM (
+                SELECT {TENANT_COLUMNS} FROM tenants AS tenant
+                WHERE tenant.changed_at > %(seen)s::timestamptz - interval '30 seconds')
+            AS changed) AS changed,
            (SELECT array_agg(key.id) FROM api_keys AS key
-            WHERE key.revoked_at > %(seen)s::timestamptz - interval '30 seconds')
+            WHERE key.revoked_at > %(seen)s::timestamptz - interval '30 seconds') AS revoked
 """
 
 
@@ -68,7 +72,7 @@ class Caller:
     key: str
     digest: bytes
     #: None: an operator.
-    tenant: Tenant | None
+    tenant: TenantProfile | None
     revoked: bool = False
 
 
@@ -132,16 +136,15 @@ class Directory:
         """Read what changed since the last look."""
         if self._seen is None:
             return  # nobody was met, so nothing can be out of date
-        with connection(self._engine) as taken:
-            row = taken.exec_driver_sql(READ_CHANGES, {"seen": self._seen}).one()
-        now, changed, revoked = row
-        self._take_over(tenant_of(values) for values in changed or ())
-        if revoked:
-            for key in revoked:
+        with connect(self._engine) as connection:
+            row = connection.exec_driver_sql(READ_CHANGES, {"seen": self._seen}).one()
+        self._take_over(tenant_of(columns) for columns in row.changed or ())
+        if row.revoked:
+            for key in row.revoked:
                 if (caller := self._callers.get(key)) is not None and not caller.revoked:
                     self._callers[key] = replace(caller, revoked=True)
-            self.on_revoked(frozenset(revoked))
-        self._seen = now
+            self.on_revoked(frozenset(row.revoked))
+        self._seen = row.now
         if self._clock() >= self._sweep_at:
             self._sweep()
 
@@ -170,32 +173,32 @@ class Directory:
         return [found.get(key) for key in keys]
 
     def _read_keys(self, keys: Collection[str]) -> dict[str, Caller]:
-        with connection(self._engine) as taken:
-            rows = taken.exec_driver_sql(READ_KEYS, {"ids": list(keys)}).all()
+        with connect(self._engine) as connection:
+            rows = connection.exec_driver_sql(READ_KEYS, {"ids": list(keys)}).all()
         found = {
-            row[0]: Caller(
-                key=row[0],
-                digest=bytes(row[1]),
-                tenant=None if row[4] is None else tenant_of(row[4:]),
-                revoked=row[2],
+            row.key: Caller(
+                key=row.key,
+                digest=bytes(row.digest),
+                tenant=None if row.id is None else tenant_of(row._mapping),
+                revoked=row.revoked,
             )
             for row in rows
         }
         self._callers.update(found)
         if rows:
-            self._keep_fresh(rows[0][3])
+            self._keep_fresh(rows[0].now)
         return found
 
     def _look_up_names(self, names: Sequence[str]) -> list[Caller | None]:
-        with connection(self._engine) as taken:
-            rows = taken.exec_driver_sql(READ_NAMED, {"names": list(set(names))}).all()
+        with connect(self._engine) as connection:
+            rows = connection.exec_driver_sql(READ_NAMED, {"names": list(set(names))}).all()
         for row in rows:
-            self._keyless[row[2]] = Caller("", b"", tenant_of(row[1:]))
+            self._keyless[row.name] = Caller("", b"", tenant_of(row._mapping))
         if rows:
-            self._keep_fresh(rows[0][0])
+            self._keep_fresh(rows[0].now)
         return [self._keyless.get(name) for name in names]
 
-    def _take_over(self, changed: Iterable[Tenant]) -> None:
+    def _take_over(self, changed: Iterable[TenantProfile]) -> None:
         tenants = {tenant.id: tenant for tenant in changed}
         if not tenants:
             return

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from app.tenants.changes import issue_key
 from app.tenants.keys import presented, same_digest
-from models.session import connection
+from models.store.session import connect
 
 NAME = "of the embedded stack"
 READ_KEY = "SELECT digest FROM api_keys WHERE id = %s AND tenant_id IS NULL AND revoked_at IS NULL"
@@ -34,6 +34,6 @@ def _opens(engine: Engine, file: Path) -> bool:
         return False
     if key is None:
         return False
-    with connection(engine) as taken:
-        digest = taken.exec_driver_sql(READ_KEY, (key.id,)).scalar()
+    with connect(engine) as connection:
+        digest = connection.exec_driver_sql(READ_KEY, (key.id,)).scalar()
     return digest is not None and same_digest(bytes(digest), key.digest)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from app.tenants.rows import TENANT_COLUMNS, tenant_of
-from app.tenants.tenant import Tenant
+from app.tenants.tenant import TenantProfile
 
 READ_TENANT = f"""
     SELECT {TENANT_COLUMNS}, tenant.created_at FROM tenants AS tenant
@@ -22,7 +23,7 @@ LIST_TENANTS = f"""
 """
 
 LIST_KEYS = """
-    SELECT key.id, tenant.name, key.name, key.created_at, key.revoked_at
+    SELECT key.id, tenant.name AS tenant, key.name, key.created_at, key.revoked_at
     FROM api_keys AS key LEFT JOIN tenants AS tenant ON tenant.id = key.tenant_id
     WHERE %(tenant)s::bigint IS NULL OR key.tenant_id = %(tenant)s
     ORDER BY key.revoked_at IS NOT NULL, key.created_at DESC, key.id LIMIT %(limit)s
@@ -33,7 +34,7 @@ LIST_KEYS = """
 class Listed:
     """A tenant and since when it is one."""
 
-    tenant: Tenant
+    tenant: TenantProfile
     created_at: datetime
 
 
@@ -49,19 +50,26 @@ class ListedKey:
     revoked_at: datetime | None
 
 
-def read_tenant(taken: Connection, name: str) -> Listed | None:
+def listed(row: Row[Any]) -> Listed:
+    """A row of TENANT_COLUMNS and ``created_at``."""
+    return Listed(tenant_of(row._mapping), row.created_at)
+
+
+def read_tenant(connection: Connection, name: str) -> Listed | None:
     """The tenant of that name."""
-    row = taken.exec_driver_sql(READ_TENANT, {"name": name}).first()
-    return None if row is None else Listed(tenant_of(row), row[7])
+    row = connection.exec_driver_sql(READ_TENANT, {"name": name}).first()
+    return None if row is None else listed(row)
 
 
-def list_tenants(taken: Connection, limit: int, after: str = "") -> Sequence[Listed]:
+def list_tenants(connection: Connection, limit: int, after: str = "") -> Sequence[Listed]:
     """Tenants in the order of their names, from behind ``after``."""
-    rows = taken.exec_driver_sql(LIST_TENANTS, {"after": after, "limit": limit})
-    return [Listed(tenant_of(row), row[7]) for row in rows]
+    rows = connection.exec_driver_sql(LIST_TENANTS, {"after": after, "limit": limit})
+    return [listed(row) for row in rows]
 
 
-def list_keys(taken: Connection, limit: int, tenant_id: int | None = None) -> Sequence[ListedKey]:
+def list_keys(
+    connection: Connection, limit: int, tenant_id: int | None = None
+) -> Sequence[ListedKey]:
     """Keys of a tenant or of all, operators too: those in use first, newest first."""
-    rows = taken.exec_driver_sql(LIST_KEYS, {"tenant": tenant_id, "limit": limit})
-    return [ListedKey(*row) for row in rows]
+    rows = connection.exec_driver_sql(LIST_KEYS, {"tenant": tenant_id, "limit": limit})
+    return [ListedKey(**row._mapping) for row in rows]

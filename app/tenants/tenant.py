@@ -1,4 +1,4 @@
-"""A tenant as the rest of the house sees it: plain values, read from the directory."""
+"""A tenant as plain values: name, tier, weight and limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NO_LIMITS = PoolLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class TenantProfile:
     """Somebody whose jobs are done here."""
 
     id: int

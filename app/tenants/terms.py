@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from app.errors import FieldError, ValidationFailed
-from app.tenants.tenant import NO_LIMITS, TIERS, PoolLimits, Tenant, is_tenant_name
+from app.tenants.tenant import NO_LIMITS, TIERS, PoolLimits, TenantProfile, is_tenant_name
 
 #: Smallest and largest value of each field.
 BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -38,7 +38,7 @@ class Change:
     clear_limits: bool = False
 
 
-def changed(tenant: Tenant, change: Change, pools: Collection[str]) -> Tenant:
+def changed(tenant: TenantProfile, change: Change, pools: Collection[str]) -> TenantProfile:
     """The tenant after the change, or what is wrong with it."""
     limits = {} if change.clear_limits else dict(tenant.limits)
     for pool, of in change.limits.items():
@@ -53,7 +53,7 @@ def changed(tenant: Tenant, change: Change, pools: Collection[str]) -> Tenant:
     return result
 
 
-def _wrong(tenant: Tenant) -> Iterator[FieldError]:
+def _wrong(tenant: TenantProfile) -> Iterator[FieldError]:
     if not is_tenant_name(tenant.name):
         yield FieldError("name", "must be 1 to 63 of a-z, 0-9, _ and -, and not begin with _ or -")
     if tenant.tier not in TIERS:

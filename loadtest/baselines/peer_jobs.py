@@ -10,8 +10,8 @@ import time
 from typing import Any
 
 from loadtest.baselines import witness
+from tasks.context import JobContext
 from tasks.registry import job_type
-from tasks.runtime.context import JobContext
 
 
 @job_type("peer.noop", pool="short", timeout=10)

@@ -6,18 +6,53 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from kombu import Connection
 from sqlalchemy import Engine
 
-from loadtest.chaos.api import Api
-from loadtest.chaos.checker import MISCOUNTED, READ_LIVE
-from loadtest.chaos.orders import ROLE
+from loadtest.chaos.client import Api
+from loadtest.chaos.plan import ROLE
+from loadtest.fleet import until
+from models.jobs.states import LIVE
 from models.pools import POOLS
-from models.session import connection
+from models.store.errors import StateStoreUnavailable
+from models.store.session import connect
+from tasks.scorers import ApplicationText
+from tasks.scorers.simulated import SimulatedScorer
 
+LIVE_SQL = ", ".join(f"'{status}'" for status in LIVE)
+
+READ_LIVE = f"""
+    SELECT id::text, status::text, pool, lease, crashes, worker,
+           lease_expires_at - now() AS lease_left, now() - created_at AS age
+    FROM jobs WHERE status IN ({LIVE_SQL}) ORDER BY id LIMIT 20
+"""
+COUNT_LIVE = f"SELECT count(*) FROM jobs WHERE status IN ({LIVE_SQL})"
+#: Only while nothing was removed: counts of ended jobs never fall. A replayed job stays
+#: counted among the dead.
+MISCOUNTED = """
+    WITH moment AS (
+        SELECT tenant_id, pool, status::text AS status, 1 AS jobs FROM jobs
+        UNION ALL
+        SELECT tenant_id, pool, 'dead', replays FROM jobs WHERE replays > 0
+    ), truth AS (
+        SELECT coalesce(tenant_id, 0) AS tenant_id, pool, status, sum(jobs) AS jobs FROM moment
+        GROUP BY GROUPING SETS ((tenant_id, pool, status), (pool, status))
+    ), counted AS (
+        SELECT tenant_id, pool, state.status, sum(state.jobs) AS jobs
+        FROM job_counts, LATERAL (VALUES
+            ('scheduled', scheduled), ('queued', queued), ('dispatched', dispatched),
+            ('running', running), ('succeeded', succeeded), ('dead', dead),
+            ('cancelled', cancelled), ('expired', expired)) AS state (status, jobs)
+        GROUP BY 1, 2, 3
+    )
+    SELECT tenant_id, pool, status, coalesce(truth.jobs, 0), coalesce(counted.jobs, 0)
+    FROM truth FULL JOIN counted USING (tenant_id, pool, status)
+    WHERE coalesce(truth.jobs, 0) <> coalesce(counted.jobs, 0)
+"""
 READ_JOBS = """
     SELECT job.id::text, type, pool, status::text, attempt, deferrals, crashes, replays, lease,
            payload, payload_blob IS NOT NULL, result, error_class, error_message, worker,
@@ -138,13 +173,15 @@ class World:
 
 def read_world(engine: Engine, port: int, broker_url: str | None) -> World:
     """Read it when nothing is on its way any more."""
-    with connection(engine) as taken:
-        jobs = [Job(*row) for row in taken.exec_driver_sql(READ_JOBS)]
-        attempts = [Attempt(*row) for row in taken.exec_driver_sql(READ_ATTEMPTS)]
-        keys = {row[0]: row[1] for row in taken.exec_driver_sql(READ_KEYS)}
-        live = taken.exec_driver_sql(READ_LIVE).all()
-        miscounted = taken.exec_driver_sql(MISCOUNTED).all()
-        unbilled = taken.exec_driver_sql(UNBILLED).all()
+    with connect(engine) as connection:
+        jobs = [Job(*row) for row in connection.exec_driver_sql(READ_JOBS)]
+        attempts = [Attempt(*row) for row in connection.exec_driver_sql(READ_ATTEMPTS)]
+        keys = {row[0]: row[1] for row in connection.exec_driver_sql(READ_KEYS)}
+        wrong = (
+            [str(tuple(row)) for row in connection.exec_driver_sql(sql)]
+            for sql in (READ_LIVE, MISCOUNTED, UNBILLED)
+        )
+        live, miscounted, unbilled = wrong
     by_job: dict[str, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
         by_job[attempt.job_id].append(attempt)
@@ -152,26 +189,19 @@ def read_world(engine: Engine, port: int, broker_url: str | None) -> World:
         listed = [entry["id"] for entry in api.leaderboard(ROLE)]
     rows = {job.id: job for job in jobs}
     left = read_queues(broker_url) if broker_url else []
-    return World(
-        rows,
-        by_job,
-        keys,
-        listed,
-        [str(tuple(row)) for row in live],
-        [str(tuple(row)) for row in miscounted],
-        [str(tuple(row)) for row in unbilled],
-        [f"{job_id} lease {lease}" for job_id, lease in left if matches(rows.get(job_id), lease)],
-    )
+    # A message would still make somebody run the job.
+    found = ((rows.get(job_id), lease) for job_id, lease in left)
+    forgotten = [
+        f"{job.id} lease {lease}"
+        for job, lease in found
+        if job and (job.status, job.lease) == ("dispatched", lease)
+    ]
+    return World(rows, by_job, keys, listed, live, miscounted, unbilled, forgotten)
 
 
 def pid_of(worker: str | None) -> int:
     """The process that a worker's name tells; 0 for nobody."""
     return int((worker or ":0").rpartition(":")[2])
-
-
-def matches(job: Job | None, lease: int) -> bool:
-    """Whether a message would still make somebody run the job."""
-    return job is not None and job.status == "dispatched" and job.lease == lease
 
 
 def read_queues(broker_url: str) -> list[tuple[str, int]]:
@@ -190,3 +220,25 @@ def read_queues(broker_url: str) -> list[tuple[str, int]]:
                 arguments, *_ = json.loads(message.body)
                 left += [(job_id, lease) for job_id, lease in arguments[0]]
     return left
+
+
+def wait_until_settled(engine: Engine, seconds: float) -> bool:
+    """Wait until nothing is on its way any more; false if something still is."""
+
+    def settled() -> bool:
+        with suppress(StateStoreUnavailable), connect(engine) as connection:
+            return not connection.exec_driver_sql(COUNT_LIVE).scalar()
+        return False
+
+    return until(settled, seconds)
+
+
+def application(candidate: str, role: str) -> dict[str, Any]:
+    """What a client sends."""
+    return {"candidate": candidate, "role": role, "payload": {"letter": f"I am {candidate}."}}
+
+
+def expected_score(candidate: str, role: str) -> float:
+    """The score the simulation gives to what the client sent."""
+    sent = application(candidate, role)
+    return SimulatedScorer(seconds=0).score(ApplicationText(candidate, role, sent["payload"])).score

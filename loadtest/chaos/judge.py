@@ -4,17 +4,38 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from loadtest.chaos.ends import wrong_end, wrong_result, wrong_tries
-from loadtest.chaos.excuses import Excuses, killers_in, lost_runs
+from loadtest.chaos.client import Heard
+from loadtest.chaos.ends import Excuses, killers_in, lost_runs, wrong_end, wrong_result, wrong_tries
 from loadtest.chaos.facts import Job, World
-from loadtest.chaos.ledger import Exchange
-from loadtest.chaos.listener import Heard
-from loadtest.chaos.orders import UNKEYED, Order
-from loadtest.chaos.report import Report
+from loadtest.chaos.load import Exchange
+from loadtest.chaos.plan import UNKEYED, Order
 from loadtest.chaos.striker import Strike
 from loadtest.chaos.witness import Line
-from models.states import TERMINAL
+from models.jobs.states import TERMINAL
+
+
+@dataclass(slots=True)
+class Report:
+    """What the judge found; every list of faults is empty if all is well."""
+
+    #: Not faults: how much there was of everything.
+    figures: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every promise was kept."""
+        return not any(self.faults.values())
+
+    def __str__(self) -> str:
+        lines = [", ".join(f"{count} {name}" for name, count in self.figures.items())]
+        for name, found in self.faults.items():
+            if found:
+                lines.append(f"{name}: {len(found)}, such as {'; '.join(found[:5])}")
+        return "\n".join(lines)
+
 
 #: How each kind of request may be answered; silence and 503 are always possible.
 EXPECTED = {

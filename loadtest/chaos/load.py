@@ -6,16 +6,79 @@ key is given up: the client cannot know whether it was admitted.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from random import Random
+from typing import Any
 
-from loadtest.chaos.api import Api
-from loadtest.chaos.ledger import Exchange, Ledger
-from loadtest.chaos.orders import Orders, Request
+from loadtest.chaos.client import Api
+from loadtest.chaos.plan import Order, Orders, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request and its answer. Times are of the wall clock."""
+
+    client: int
+    #: Which try of this request it is, from 1.
+    turn: int
+    request: Request
+    sent_at: float
+    answered_at: float
+    #: 0: no answer.
+    status: int
+    document: Any = None
+    #: The server says that it has seen the request before.
+    repeated: bool = False
+
+    def promises(self) -> Iterator[tuple[str, Order]]:
+        """What a 202 promised: job ids with what was ordered."""
+        if self.status != 202 or not self.request.orders:
+            return
+        results = self.document.get("results", [self.document])
+        for order, result in zip(self.request.orders, results, strict=True):
+            if order is not None and "id" in result:
+                yield result["id"], order
+
+
+class Ledger:
+    """Written by many clients."""
+
+    def __init__(self, path: Path) -> None:
+        self.exchanges: list[Exchange] = []
+        #: How requests were answered, by kind and status.
+        self.answers: Counter[tuple[str, int]] = Counter()
+        self._file = path.open("a")
+        self._writing = threading.Lock()
+
+    def append(self, exchange: Exchange) -> None:
+        """Through to the file before anything is done with the answer."""
+        line = json.dumps(asdict(exchange))
+        with self._writing:
+            self._file.write(line + "\n")
+            self._file.flush()
+            self.exchanges.append(exchange)
+            self.answers[exchange.request.kind, exchange.status] += 1
+
+    def count(self, *statuses: int) -> int:
+        """Answers with one of these statuses."""
+        with self._writing:
+            return sum(count for (_, status), count in self.answers.items() if status in statuses)
+
+    def total(self) -> int:
+        """All requests so far."""
+        return len(self.exchanges)
+
+    def close(self) -> None:
+        """The file stays."""
+        self._file.close()
+
 
 CLIENTS = 4
 #: An answer that takes longer is none.
@@ -117,16 +180,9 @@ class Client:
         headers = {"Idempotency-Key": request.key} if request.key else {}
         sent_at = time.time()
         answer = self.api.call(request.method, request.path, request.body, headers)
-        exchange = Exchange(
-            self._number,
-            turn,
-            request,
-            sent_at,
-            time.time(),
-            answer.status,
-            answer.document,
-            (answer.headers or {}).get("idempotent-replayed") == "true",
-        )
+        repeated = (answer.headers or {}).get("idempotent-replayed") == "true"
+        said = (answer.status, answer.document, repeated)
+        exchange = Exchange(self._number, turn, request, sent_at, time.time(), *said)
         self._ledger.append(exchange)
         self._known += [job_id for job_id, _ in exchange.promises()]
         del self._known[:-REMEMBERED]

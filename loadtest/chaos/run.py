@@ -10,16 +10,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from app.stack.rabbitmq import EmbeddedRabbitMQ
-from loadtest.chaos.checker import wait_until_settled
-from loadtest.chaos.facts import World, read_world
-from loadtest.chaos.judge import Judge
-from loadtest.chaos.ledger import Ledger
-from loadtest.chaos.listener import Listener
-from loadtest.chaos.load import Load
+from loadtest.chaos.client import Listener
+from loadtest.chaos.facts import World, read_world, wait_until_settled
+from loadtest.chaos.judge import Judge, Report
+from loadtest.chaos.load import Ledger, Load
 from loadtest.chaos.plan import Act, Hit, plan
-from loadtest.chaos.report import Report
-from loadtest.chaos.settings import EVERY_POOL
-from loadtest.chaos.stack import Stack, embedded_stack
+from loadtest.chaos.stack import EVERY_POOL, Stack, embedded_stack
 from loadtest.chaos.striker import Striker
 from loadtest.chaos.witness import VARIABLE, read_lines
 
@@ -93,11 +89,7 @@ def run(wish: Wish, watch: Watcher = nobody) -> tuple[Striker, Report]:
                 _disturb(wish, stack, progress, say)
                 world = _calm(wish, stack, progress, say)
                 report = Judge(
-                    ledger.exchanges,
-                    world,
-                    striker.strikes,
-                    read_lines(witness),
-                    listener.heard,
+                    ledger.exchanges, world, striker.strikes, read_lines(witness), listener.heard
                 ).report()
                 report.figures["seconds until all had ended"] = round(progress.calm)
             say("done")

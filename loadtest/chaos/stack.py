@@ -27,9 +27,35 @@ from app.stack.ports import is_taken
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import tail
 from app.stack.spec import PROJECT_ROOT
-from loadtest.chaos.api import Api
+from loadtest.chaos.client import Api
 from models.config import DatabaseSettings
-from models.session import open_engine
+from models.store.session import open_engine
+
+#: One pool, and a lease short enough that lost work comes back while somebody watches.
+MEDIUM_ONLY = {
+    "FAIRLINE_SCORE_SECONDS": "0.2",
+    "FAIRLINE_POOLS": '{"medium":{"lease_seconds":6}}',
+    "FAIRLINE_SERVED_POOLS": "medium",
+    "WORKERS_SHORT": "0",
+    "WORKERS_LONG": "0",
+}
+#: Two of everything that can be had twice, and short leases everywhere.
+EVERY_POOL = {
+    "FAIRLINE_SCORE_SECONDS": "1",
+    "FAIRLINE_POOLS": (
+        '{"short":{"lease_seconds":6},"medium":{"lease_seconds":6},"long":{"lease_seconds":9}}'
+    ),
+    "FAIRLINE_JOB_MODULES": "loadtest.chaos.witness",
+    # Workers die by our hand, and for all the platform knows by the jobs they run: after a while
+    # the tenant would run one job at a time, and its line only grow.
+    "FAIRLINE_THROTTLE_CRASHES": "1000000",
+    "WORKERS_SHORT": "2",
+    "WORKERS_MEDIUM": "2",
+    "WORKERS_LONG": "2",
+    "API_WORKERS": "2",
+    "SCHEDULERS": "2",
+}
+
 
 #: Where free ports are looked for.
 PORTS = range(21_000, 32_000)

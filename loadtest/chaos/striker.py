@@ -14,7 +14,73 @@ from sqlalchemy import Engine
 
 from loadtest.chaos.plan import Act, Hit
 from loadtest.chaos.stack import Stack
-from loadtest.chaos.targets import STOP_SIGNALS, busy_first, family, victims
+from loadtest.fleet import until
+from models.store.errors import StateStoreError
+from models.store.session import connect
+
+#: How each is asked to stop; PostgreSQL would wait for its clients after a SIGTERM.
+STOP_SIGNALS = {"postgres": signal.SIGINT}
+READ_BUSY = "SELECT DISTINCT worker FROM jobs WHERE status = 'running' AND worker IS NOT NULL"
+
+
+def victims(stack: Stack, target: str) -> list[psutil.Process]:
+    """Living processes of that kind, in a stable order; none between two lives."""
+    with suppress(psutil.Error, KeyError):
+        pids = stack.pids()
+        match target:
+            case "api":
+                return children(pids["api"])
+            case "long-child":
+                return [child for pid in named(pids, "worker-long-") for child in children(pid)]
+            case "postgres-backend":
+                return [one for one in children(pids["postgres"]) if serves_a_client(one)]
+            case "api-leader" | "rabbitmq" | "postgres":
+                return [psutil.Process(pids[target.removesuffix("-leader")])]
+        prefix = "scheduler-" if target == "scheduler" else f"worker-{target}-"
+        return [psutil.Process(pid) for pid in named(pids, prefix)]
+    return []
+
+
+def family(leader: psutil.Process, target: str) -> list[psutil.Process]:
+    """Who is hit together: a server frozen without its children would go on working."""
+    if target in ("api", "long-child", "postgres-backend"):
+        return [leader]
+    with suppress(psutil.Error):
+        return [leader, *leader.children(recursive=True)]
+    return []
+
+
+def busy_first(engine: Engine, found: list[psutil.Process]) -> list[psutil.Process]:
+    """Those who run a job, or whose children do: there is more to lose. All, if nobody does."""
+    try:
+        with connect(engine) as connection:
+            busy = {int(row[0].rpartition(":")[2]) for row in connection.exec_driver_sql(READ_BUSY)}
+    except StateStoreError:
+        return found
+    chosen = []
+    for process in found:
+        with suppress(psutil.Error):
+            if busy & {process.pid, *(child.pid for child in process.children())}:
+                chosen.append(process)
+    return chosen or found
+
+
+def named(pids: dict[str, int], prefix: str) -> list[int]:
+    """The processes whose names begin so, by name."""
+    return [pid for name, pid in sorted(pids.items()) if name.startswith(prefix)]
+
+
+def children(pid: int) -> list[psutil.Process]:
+    """The children of a process, by age."""
+    return sorted(psutil.Process(pid).children(), key=lambda child: child.pid)
+
+
+def serves_a_client(process: psutil.Process) -> bool:
+    """Whether it is a backend of PostgreSQL; the others are its household."""
+    with suppress(psutil.Error, IndexError):
+        return "fairline" in process.cmdline()[0]
+    return False
+
 
 #: A target that is between two lives is waited for so long; then the hit is a miss.
 ABSENT_SECONDS = 8.0
@@ -39,13 +105,8 @@ class Strike:
 
     def told(self) -> dict[str, Any]:
         """For the report."""
-        return {
-            **asdict(self.hit),
-            "pids": self.pids,
-            "at": self.at,
-            "until": self.until,
-            "replaced": self.replaced,
-        }
+        names = ("pids", "at", "until", "replaced")
+        return {**asdict(self.hit), **{name: getattr(self, name) for name in names}}
 
 
 @dataclass(slots=True)
@@ -82,10 +143,12 @@ class Striker:
 
     def wait_replaced(self, seconds: float) -> None:
         """Wait until everybody who was killed has a successor, or for so long."""
-        deadline = time.monotonic() + seconds
-        while self._missed and time.monotonic() < deadline:
+
+        def replaced() -> bool:
             self._look()
-            time.sleep(LOOK_SECONDS)
+            return not self._missed
+
+        until(replaced, seconds, pause=LOOK_SECONDS)
 
     def strike(self, hit: Hit) -> Strike:
         """Find the victim and hit it."""

@@ -1,1 +1,1 @@
-"""Fair share, simulated: the real line of a pool, with slots and jobs that exist on paper only."""
+"""Fair share on a stack of its own: shares by weight, a flood, a thousand free accounts."""

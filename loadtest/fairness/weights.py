@@ -8,23 +8,114 @@ when what the first jobs were given too much has been paid back.
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from sqlalchemy import Engine
 
-from loadtest.bars import Bar
-from loadtest.fairness.house import House, Run, house
-from loadtest.report import RESULTS, Report, Table
+from loadtest.fleet import Fairline, admit, fleet, rows, tenant_id
+from loadtest.lab.pictures import COLOURS, picture
+from loadtest.report import RESULTS, Bar, Report, Screen, Table
+from models.jobs.ids import new_id
+from models.jobs.submission import Submission
+
+RUNS = """
+    SELECT tenant_id, extract(epoch FROM started_at)::float8,
+           extract(epoch FROM coalesce(finished_at, clock_timestamp()))::float8
+    FROM jobs WHERE started_at IS NOT NULL AND status IN ('running', 'succeeded')
+      AND tenant_id = ANY (CAST(:tenants AS bigint[]))
+"""
+WAITS = """
+    SELECT extract(epoch FROM created_at)::float8,
+           extract(epoch FROM started_at - created_at)::float8
+    FROM jobs WHERE tenant_id = ANY (CAST(:tenants AS bigint[])) AND started_at IS NOT NULL
+"""
+UNSTARTED = """
+    SELECT count(*) FROM jobs
+    WHERE tenant_id = ANY (CAST(:tenants AS bigint[])) AND started_at IS NULL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A job that had a slot."""
+
+    tenant_id: int
+    started_at: float
+    ended_at: float
+
+    def seconds_in(self, begin: float, end: float) -> float:
+        """How much of it lies between two moments."""
+        return max(0.0, min(self.ended_at, end) - max(self.started_at, begin))
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A job that has started."""
+
+    created_at: float
+    #: From its commit to its start.
+    seconds: float
+
+
+class House:
+    """One running Fairline and its tenants."""
+
+    def __init__(self, fairline: Fairline, engine: Engine) -> None:
+        self.fairline = fairline
+        self.engine = engine
+
+    def tenant(self, name: str, tier: str = "standard", weight: float | None = None) -> int:
+        """A tenant; its id."""
+        return tenant_id(self.engine, name, tier, weight)
+
+    def submit(
+        self,
+        tenant: int,
+        payloads: Iterable[Mapping[str, Any]],
+        type_name: str = "sleep",
+        pool: str = "medium",
+        tier: str = "standard",
+    ) -> None:
+        """Jobs in the line."""
+        kind, express = (tenant, type_name, pool), tier != "free"
+        admit(
+            self.engine,
+            (Submission(new_id(), *kind, json.dumps(each), express=express) for each in payloads),
+        )
+
+    def runs(self, tenants: Sequence[int]) -> list[Run]:
+        """Every run of these tenants so far."""
+        return [Run(*row) for row in self._read(RUNS, tenants)]
+
+    def waits(self, tenants: Sequence[int], since: float = 0.0) -> list[Wait]:
+        """Waits of the jobs that were submitted since and have started."""
+        waits = [Wait(*row) for row in self._read(WAITS, tenants)]
+        return [wait for wait in waits if wait.created_at >= since]
+
+    def waiting(self, tenants: Sequence[int]) -> int:
+        """Jobs of these tenants that have not started."""
+        return int(self._read(UNSTARTED, tenants)[0][0])
+
+    def _read(self, sql: str, tenants: Sequence[int]) -> Sequence[Any]:
+        return rows(self.engine, sql, tenants=list(tenants))
+
+
+@contextmanager
+def house(name: str, pool: str, workers: int, **settings: str) -> Iterator[House]:
+    """API, scheduler and workers of one pool, ready."""
+    with fleet(name) as started:
+        fairline = Fairline(started, served_pools=pool, **settings)
+        fairline.start(pool, workers)
+        with fairline.engine() as engine:
+            yield House(fairline, engine)
+
 
 WORKERS = 4
 SLOTS = 10 * WORKERS
@@ -68,12 +159,11 @@ CROWDS = (
 
 def run(seconds: float, console: Console) -> Report:
     """Saturate, measure, draw."""
-    with house("fairness", "medium", WORKERS) as stack, progress_bar(console) as progress:
-        stack.fairline.await_slots("medium", SLOTS)
+    with house("fairness", "medium", WORKERS) as stack, Screen(console) as screen:
         ids = [fill(stack, crowd, seconds + WARM_SECONDS) for crowd in CROWDS]
         begin = time.time() + WARM_SECONDS
-        watch(progress, "until first guesses are paid back", WARM_SECONDS)
-        watch(progress, f"{SLOTS} slots shared", seconds)
+        screen.wait("until first guesses are paid back", WARM_SECONDS)
+        screen.wait(f"{SLOTS} slots shared", seconds)
         runs = stack.runs(ids)
     report = judge(ids, runs, begin, begin + seconds)
     draw(ids, runs, begin, begin + seconds)
@@ -106,25 +196,16 @@ def judge(ids: Sequence[int], runs: Sequence[Run], begin: float, end: float) -> 
     """Shares against weights."""
     total = sum(crowd.weight for crowd in CROWDS)
     found = shares_between(ids, runs, begin, end)
-    rows, bars = [], []
-    for tenant_id, crowd in zip(ids, CROWDS, strict=True):
-        fair, got = crowd.weight / total, found[tenant_id]
+    lines, bars = [], []
+    for tenant, crowd in zip(ids, CROWDS, strict=True):
+        fair, got = 100 * crowd.weight / total, 100 * found[tenant]
         off = 100 * (got / fair - 1)
-        ended = sum(each.tenant_id == tenant_id and begin < each.ended_at < end for each in runs)
-        rows.append(
-            (
-                crowd.name,
-                f"{crowd.weight:g}",
-                " ".join(f"{each:g}" for each in crowd.seconds),
-                f"{ended:,}",
-                f"{100 * fair:.2f} %",
-                f"{100 * got:.2f} %",
-                f"{off:+.1f} %",
-            )
-        )
-        bars.append(
-            Bar(f"{crowd.name}: away from its weight", abs(off), "<=", MOST_DEVIATION, " %")
-        )
+        ended = sum(each.tenant_id == tenant and begin < each.ended_at < end for each in runs)
+        lengths = " ".join(f"{each:g}" for each in crowd.seconds)
+        shares = (f"{fair:.2f} %", f"{got:.2f} %", f"{off:+.1f} %")
+        lines.append((crowd.name, f"{crowd.weight:g}", lengths, f"{ended:,}", *shares))
+        claim = f"{crowd.name}: away from its weight"
+        bars.append(Bar(claim, abs(off), "<=", MOST_DEVIATION, " %"))
     used = sum(each.seconds_in(begin, end) for each in runs)
     in_use = min(100.0, 100 * used / (SLOTS * (end - begin)))
     bars.append(Bar("slots in use", in_use, ">=", 97.0, " %"))
@@ -135,7 +216,7 @@ def judge(ids: Sequence[int], runs: Sequence[Run], begin: float, end: float) -> 
             Table(
                 "Slot time by tenant",
                 ("tenant", "weight", "seconds a job", "ended", "fair", "got", "off"),
-                rows,
+                lines,
             )
         ],
         bars=bars,
@@ -145,52 +226,30 @@ def judge(ids: Sequence[int], runs: Sequence[Run], begin: float, end: float) -> 
 
 
 def draw(ids: Sequence[int], runs: Sequence[Run], begin: float, end: float) -> None:
-    """The picture, beside the report."""
-    from loadtest.fairness.picture import draw_shares
-
+    """What each tenant got in every stretch of time, and up to it, against its weight."""
     width = max(2.0, (end - begin) / 60)
-    steps = [begin + number * width for number in range(int((end - begin) / width))]
-    lines = {crowd.name: list[float]() for crowd in CROWDS}
-    sums = {crowd.name: list[float]() for crowd in CROWDS}
-    for step in steps:
-        now = shares_between(ids, runs, step, step + width)
-        so_far = shares_between(ids, runs, begin, step + width)
-        for tenant_id, crowd in zip(ids, CROWDS, strict=True):
-            lines[crowd.name].append(100 * now[tenant_id])
-            sums[crowd.name].append(100 * so_far[tenant_id])
+    ends = [begin + (number + 1) * width for number in range(int((end - begin) / width))]
+    now = [shares_between(ids, runs, each - width, each) for each in ends]
+    so_far = [shares_between(ids, runs, begin, each) for each in ends]
+    seconds = [each - begin for each in ends]
     total = sum(crowd.weight for crowd in CROWDS)
-    draw_shares(
-        RESULTS / "fairness" / "fair-share.svg",
-        [step + width - begin for step in steps],
-        lines,
-        sums,
-        {crowd.name: 100 * crowd.weight / total for crowd in CROWDS},
-        {crowd.name: describe(crowd) for crowd in CROWDS},
-    )
+    with picture(RESULTS / "fairness" / "fair-share.svg") as axes:
+        for tenant, crowd, colour in zip(ids, CROWDS, COLOURS, strict=False):
+            thin, thick = ([100 * each[tenant] for each in shares] for shares in (now, so_far))
+            axes.plot(seconds, thin, color=colour, alpha=0.35, linewidth=1)
+            label = f"{crowd.name} ({describe(crowd)})"
+            axes.plot(seconds, thick, color=colour, linewidth=2.2, label=label)
+            fair = 100 * crowd.weight / total
+            axes.axhline(fair, color=colour, linewidth=0.9, linestyle=(0, (2, 3)))
+        axes.set(xlabel="seconds of contention", ylabel="share of slot time, %")
+        axes.set(ylim=(0, 100), xlim=(0, max(seconds)))
+        axes.legend(loc="center right")
+        axes.set_title(
+            "Slot time by tenant. Thick: so far. Thin: at the moment. Dotted: its weight."
+        )
 
 
 def describe(crowd: Crowd) -> str:
     """A tenant for the legend."""
     lengths = ", ".join(f"{each:g}" for each in crowd.seconds)
     return f"weight {crowd.weight:g}, jobs of {lengths} s"
-
-
-def watch(progress: Progress, name: str, seconds: float) -> None:
-    """Let time pass, visibly."""
-    task = progress.add_task(name, total=seconds)
-    begin = time.monotonic()
-    while (passed := time.monotonic() - begin) < seconds:
-        progress.update(task, completed=passed)
-        time.sleep(min(0.25, seconds - passed))
-    progress.update(task, completed=seconds)
-
-
-def progress_bar(console: Console) -> Progress:
-    """How far it is."""
-    return Progress(
-        TextColumn("{task.description:<36}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-    )

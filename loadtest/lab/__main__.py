@@ -3,19 +3,117 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from loadtest.fleet import fleet
-from loadtest.lab.catalogue import NAMES, experiment
-from loadtest.lab.experiment import Desk, Experiment, Size
-from loadtest.lab.live import LiveLine
-from loadtest.lab.sampling import write_csv
-from loadtest.lab.summary import write_summary
-from loadtest.report import RESULTS, Report
+from loadtest.lab.experiment import NAMES, Desk, Experiment, Size, experiment, write_csv
+from loadtest.report import BAR_HEADINGS, RESULTS, Bar, Report, Table, describe, markdown
+
+#: The bar waits here for an experiment that takes longer than it said.
+ALMOST = 0.99
+
+
+class LiveLine:
+    """A bar by the clock; without a terminal, a line for each step."""
+
+    def __init__(self, console: Console, title: str, seconds: float) -> None:
+        self._console = console
+        self._title = title
+        self._seconds = max(1.0, seconds)
+        self._began = time.monotonic()
+        self._figures = ""
+        step = TextColumn("{task.fields[step]}")
+        columns = (BarColumn(bar_width=24), TaskProgressColumn(), TimeElapsedColumn(), step)
+        self._progress = Progress(*columns, console=console, auto_refresh=False)
+        self._task = self._progress.add_task(title, total=self._seconds, step="")
+        self._live = Live(
+            console=console, get_renderable=self._draw, refresh_per_second=4, transient=True
+        )
+
+    def __enter__(self) -> Self:
+        about = f"about {self._seconds / 60:.1f} min"
+        self._console.print(f"[bold]{self._title}[/], {about}", highlight=False)
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def step(self, name: str) -> None:
+        """A new step begins."""
+        self._figures = ""
+        self._progress.update(self._task, step=name)
+        if not self._console.is_terminal:
+            self._console.print(f"  {self._elapsed():>5.0f} s  {name}", highlight=False)
+
+    def figures(self, text: str) -> None:
+        """The figures of this second."""
+        self._figures = text
+
+    def _draw(self) -> RenderableType:
+        done = min(self._elapsed(), ALMOST * self._seconds)
+        self._progress.update(self._task, completed=done)
+        below = Text(f"  {self._figures}", style="dim", no_wrap=True, overflow="ellipsis")
+        return Group(self._progress, below)
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+
+def write_summary(results: Path) -> Path:
+    """Read what each experiment left behind and put it on one page."""
+    lines = ["# The load lab", ""]
+    found = 0
+    for name in NAMES:
+        file = results / name / "report.json"
+        if not file.exists():
+            continue
+        found += 1
+        lines += section(name, json.loads(file.read_text()))
+    if not found:
+        lines += ["Nothing has been run yet: `make lab`, or `QUICK=1 make lab`.", ""]
+    summary = results / "report.md"
+    summary.parent.mkdir(parents=True, exist_ok=True)
+    summary.write_text("\n".join(lines))
+    return summary
+
+
+def section(name: str, document: Mapping[str, Any]) -> list[str]:
+    """One experiment: what it asked, what it found, its picture."""
+    bars = [
+        Bar(bar["claim"], bar["measured"], bar["relation"], bar["required"], bar["unit"])
+        for bar in document["bars"]
+    ]
+    reached = sum(bar.passed for bar in bars)
+    size = "" if document.get("size") == "full" else f", {document.get('size')} run"
+    return [
+        f"## [{document['title']}]({name}/report.md)",
+        "",
+        document["question"],
+        "",
+        f"**{reached} of {len(bars)} bars reached**{size}. {document['measured_at']}, "
+        f"{describe(document['machine'])}.",
+        "",
+        *(f"{sentence}\n" for sentence in document.get("findings", ())),
+        *(
+            f"![{each['caption']}]({name}/{each['file']})\n"
+            for each in document.get("pictures", ())[:1]
+        ),
+        *markdown(Table("Bars", BAR_HEADINGS, [bar.cells() for bar in bars])),
+        "",
+    ]
+
 
 #: Columns of a table that nobody looks at in a terminal.
 WIDE = 160

@@ -1,4 +1,4 @@
-"""How every picture of the lab looks. The experiments say what is on them."""
+"""How every picture looks. The experiments say what is on them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INCHES_WIDE = 8.4
 def picture(
     file: Path, rows: int = 1, columns: int = 1, inches_high: float = 4.2, **options: Any
 ) -> Iterator[Any]:
-    """Axes to draw on, one or an array of them; written as PNG when the block ends."""
+    """Axes to draw on, one or an array of them; written as PNG or SVG when the block ends."""
     import matplotlib as mpl
     from cycler import cycler
 
@@ -42,6 +42,8 @@ def picture(
         "legend.frameon": False,
         "figure.facecolor": "white",
         "savefig.dpi": 130,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "fairline",
     }
     with mpl.rc_context(style):
         figure, axes = plt.subplots(rows, columns, figsize=(INCHES_WIDE, inches_high), **options)
@@ -49,6 +51,26 @@ def picture(
             yield axes
             figure.tight_layout()
             file.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(file, metadata={"Software": None})
+            # Nothing in the file that changes from run to run.
+            figure.savefig(file, metadata={"Date" if file.suffix == ".svg" else "Software": None})
         finally:
             plt.close(figure)
+
+
+def bound(axis: Any, level: float, label: str = "", style: str = ":") -> None:
+    """A line across for an ideal, a capacity or a bar."""
+    axis.axhline(level, ls=style, color=IDEAL, lw=1.5, label=label or None)
+
+
+def filled(axis: Any, across: Any, up: Any, marks: str = "-", colour: str = FAIRLINE) -> None:
+    """A curve with the area below it."""
+    axis.fill_between(across, up, color=colour, alpha=0.15, linewidth=0)
+    axis.plot(across, up, marks, color=colour)
+
+
+def beside(
+    axis: Any, text: str, at: Any, shift: tuple[float, float], colour: str = FAIRLINE, **more: Any
+) -> None:
+    """A word at a place, moved by some points."""
+    where = {"xytext": shift, "textcoords": "offset points", "color": colour, **more}
+    axis.annotate(text, at, **where)

@@ -3,16 +3,148 @@
 from __future__ import annotations
 
 import argparse
+import json
+import random
+import threading
 import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
+from sqlalchemy import Engine
 
 from app.stack.spec import PROJECT_ROOT
+from app.tenants.changes import create_tenant, issue_key
+from app.tenants.terms import Change
 from loadtest.chaos.stack import embedded_stack
 from loadtest.pictures.camera import PHONE, TALL, Shot, opened_camera
-from loadtest.pictures.traffic import ROLES, Traffic
+from loadtest.report import Screen
+
+#: Name and terms of the tenants besides ``demo``.
+TENANTS = (
+    ("northwind", Change({"tier": "enterprise", "weight": 40.0})),
+    ("birchwood", Change({"tier": "pro", "weight": 20.0}, {"medium": {"in_flight": 12}})),
+    ("cedar-labs", Change({"tier": "standard", "submit_per_second": 4.0, "submit_burst": 8.0})),
+    ("driftwood", Change({"tier": "free"})),
+)
+SCHEDULES = (
+    ("nightly import", "15 2 * * *"),
+    ("weekly report", "0 7 * * 1"),
+    ("hourly digest", "0 * * * *"),
+)
+ROLES = ("platform engineer", "data engineer", "site reliability engineer")
+PEOPLE = (
+    "Ada Lovelace", "Grace Hopper", "Alan Turing", "Katherine Johnson", "Edsger Dijkstra",
+    "Barbara Liskov", "Donald Knuth", "Radia Perlman", "Ken Thompson", "Frances Allen",
+    "Mary Jackson", "John Backus", "Jean Bartik", "Niklaus Wirth", "Karen Spärck Jones",
+    "Tony Hoare", "Margaret Hamilton", "Leslie Lamport", "Adele Goldberg", "Dennis Ritchie",
+)  # fmt: skip
+WORK = (
+    "Led the move of a payment service to event sourcing; error rate fell from 0.9 % to 0.02 %.",
+    "Wrote the scheduler that shares 4,000 cores between forty teams, and its simulator.",
+    "Cut the nightly batch from six hours to forty minutes by measuring before changing anything.",
+    "Taught the on-call course for three years; pages per week went from 31 to 4.",
+    "Maintains a parser that 1,200 projects depend on, with a fuzzer that found 61 bugs.",
+)
+STRENGTHS = (
+    "Asks what the failure looks like before writing the happy path.",
+    "Reads the source of the libraries in use.",
+    "Writes decisions down, with what was rejected.",
+    "Pairs with whoever is on call.",
+)
+
+
+class Traffic:
+    """Submits until it is stopped."""
+
+    def __init__(self, port: int, engine: Engine) -> None:
+        self._base = f"http://127.0.0.1:{port}"
+        self._stop = threading.Event()
+        self._chance = random.Random(7)
+        self.keys = {"demo": ""}
+        for name, terms in TENANTS:
+            create_tenant(engine, name, terms)
+            self.keys[name] = issue_key(engine, name, "production").key
+            issue_key(engine, name, "staging")
+        self._threads = [
+            threading.Thread(target=self._often, args=(seconds, act), daemon=True)
+            for seconds, act in (
+                (0.50, self._apply),
+                (0.06, lambda: self._job("northwind", "echo", {"n": self._chance.random()})),
+                (0.50, lambda: self._job("northwind", "sleep", {"seconds": 2.2})),
+                (0.50, lambda: self._job("birchwood", "sleep", {"seconds": 1.6})),
+                (0.50, lambda: self._job("cedar-labs", "sleep", {"seconds": 1.2})),
+                (1.20, lambda: self._job("driftwood", "sleep", {"seconds": 0.8})),
+                (2.00, lambda: self._job("birchwood", "fail", {"times": 0})),
+                (40.0, lambda: self._job("birchwood", "fail", {"class": "PERMANENT"})),
+                (55.0, lambda: self._job("cedar-labs", "fail", {"class": "POISON"})),
+                (14.0, lambda: self._job("northwind", "count", {"to": 40, "seconds_each": 0.4})),
+            )
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for name, cron in SCHEDULES:
+            body = {"name": name, "cron": cron, "type": "echo", "timezone": "Europe/Berlin"}
+            self.call("northwind", "/schedules", body)
+        for thread in self._threads:
+            thread.start()
+
+    def flood(self) -> None:
+        """More than the slots can do, from everybody: now the weights decide."""
+        jobs = [{"type": "sleep", "payload": {"seconds": 1.5}} for _ in range(400)]
+        for name in self.keys:
+            self.call(name, "/jobs/batch", {"jobs": jobs})
+
+    def retried(self) -> str:
+        """A job that needs three tries; its id."""
+        body = {"type": "fail", "payload": {"class": "APP_ERROR", "times": 2}}
+        return str(self.call("birchwood", "/jobs", body)["id"])
+
+    def stop(self) -> None:
+        """Submit no more."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(5)
+
+    def apply(self, candidate: str, role: str) -> str:
+        """One application of ``demo``; its id."""
+        payload = {
+            "letter": f"{self._chance.choice(WORK)} {self._chance.choice(STRENGTHS)}",
+            "cv": self._chance.sample(WORK, 2),
+            "years": self._chance.randint(2, 30),
+        }
+        body = {"candidate": candidate, "role": role, "payload": payload}
+        return str(self.call("demo", "/applications", body)["id"])
+
+    def call(self, tenant: str, path: str, body: Any) -> Any:
+        """Post as a tenant; refusals are part of the picture."""
+        headers = {"Content-Type": "application/json"}
+        if self.keys[tenant]:
+            headers["Authorization"] = f"Bearer {self.keys[tenant]}"
+        request = urllib.request.Request(f"{self._base}{path}", json.dumps(body).encode(), headers)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as refused:
+            return json.load(refused)
+
+    def _apply(self) -> None:
+        self.apply(self._chance.choice(PEOPLE), self._chance.choice(ROLES))
+
+    def _job(self, tenant: str, job_type: str, payload: dict[str, Any]) -> None:
+        self.call(tenant, "/jobs", {"type": job_type, "payload": payload})
+
+    def _often(self, seconds: float, act: Callable[[], None]) -> None:
+        due = time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            # A busy morning is not an even one.
+            due += seconds * self._chance.uniform(0.3, 1.7)
+            act()
+
 
 #: How long the stack works before the first picture: its charts need something to tell.
 WORK_SECONDS = 240
@@ -27,35 +159,24 @@ def main() -> None:
     given = parser.parse_args()
     console = Console(highlight=False)
     console.print("Starting a stack …")
-    with (
-        embedded_stack(WORKERS_MEDIUM="2") as stack,
-        stack.engine() as engine,
-    ):
+    with embedded_stack(WORKERS_MEDIUM="2") as stack, stack.engine() as engine:
         traffic = Traffic(stack.port, engine)
         traffic.start()
         job = traffic.retried()
         try:
-            with opened_camera(f"http://127.0.0.1:{stack.port}", given.into) as camera:
-                work("The stack is at work", given.seconds, console)
+            with (
+                Screen(console) as screen,
+                opened_camera(f"http://127.0.0.1:{stack.port}", given.into) as camera,
+            ):
+                screen.wait("The stack is at work", given.seconds)
                 for shot in calm_shots(traffic, job):
                     console.print(f"  {camera.take(shot)}")
                 traffic.flood()
-                work("… and has more than it can do", FLOOD_SECONDS, console)
+                screen.wait("… and has more than it can do", FLOOD_SECONDS)
                 for shot in flooded_shots():
                     console.print(f"  {camera.take(shot)}")
         finally:
             traffic.stop()
-
-
-def work(title: str, seconds: float, console: Console) -> None:
-    """Let the stack work, and say how long that takes."""
-    with Progress(console=console) as progress:
-        bar = progress.add_task(title, total=seconds)
-        began = time.monotonic()
-        while (passed := time.monotonic() - began) < seconds:
-            progress.update(bar, completed=passed)
-            time.sleep(0.5)
-        progress.update(bar, completed=seconds)
 
 
 def calm_shots(traffic: Traffic, job: str) -> tuple[Shot, ...]:

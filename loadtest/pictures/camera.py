@@ -63,8 +63,10 @@ class Camera:
         page.screenshot(path=target)
         context.close()
         # A page has few colours; a README should not weigh more than what it tells of.
-        with Image.open(target) as taken:
-            taken.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(target, optimize=True)
+        with Image.open(target) as connection:
+            connection.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
+                target, optimize=True
+            )
         return target
 
     def load_milliseconds(self, path: str) -> tuple[float, float]:

@@ -21,11 +21,9 @@ from gevent.event import Event
 from locust import User, task
 from locust.exception import StopUser
 
-from loadtest.http_bytes import Request, applications
-from loadtest.shapes import Stretch, forever, parse, total_seconds
-from loadtest.users.clock import ArrivalClock
-from loadtest.users.record import Arrival, write_arrivals
-from loadtest.users.wire import Answer, Target, Wire
+from loadtest.closed_loop import Request, applications
+from loadtest.shapes import ArrivalClock, Stretch, forever, parse, total_seconds
+from loadtest.users.wire import Answer, Arrival, Target, Wire, write_arrivals
 
 #: How long answers may come in after the last start.
 GRACE_SECONDS = 5.0

@@ -21,9 +21,8 @@ from typing import Any, ClassVar
 import gevent
 from locust import User, constant, events, task
 
-from loadtest.http_bytes import Request, applications
-from loadtest.users.record import POLL, ROUND, SUBMIT, Requests
-from loadtest.users.wire import Answer, Target, Wire
+from loadtest.closed_loop import Request, applications
+from loadtest.users.wire import POLL, ROUND, SUBMIT, Answer, Requests, Target, Wire
 
 APPLICATIONS = 3
 PERIOD_SECONDS = 1.0

@@ -1,22 +1,131 @@
-"""HTTP/1.1 on one keep-alive connection, with little more than the bytes.
-
-A fraction of what locust's own client costs, which matters when the generator shares the machine
-with the server. Under locust the sockets are gevent's. No redirects, no chunked answers, no
-pipelining; the answer must have a length. A lost connection or an answer that took too long is
-status 0; the next request connects again.
-"""
+"""One keep-alive connection with little more than the bytes, and the record of what was sent."""
 
 from __future__ import annotations
 
+import csv
+import json
+import os
 import ssl
 import time
-from collections.abc import Callable, Container
+from array import array
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from socket import IPPROTO_TCP, TCP_NODELAY, create_connection, socket
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from loadtest.http_bytes import Request, Response, read_response, request_bytes
+from loadtest.closed_loop import Request, Response, read_response, request_bytes
+
+#: What a request of the swarm was for, or that a round of all three ended.
+SUBMIT, POLL, ROUND = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One submission and its answer."""
+
+    #: When it was to start, in seconds since the epoch.
+    intended_at: float
+    #: From then to the answer, or to when it was given up.
+    latency_seconds: float
+    #: 0 if no answer came.
+    status: int
+    #: The id of what was submitted, if it was accepted.
+    id: str
+
+
+class Requests:
+    """Very many requests, a column each for when, how long, status and kind."""
+
+    __slots__ = ("at", "kind", "latency_seconds", "status")
+
+    def __init__(self) -> None:
+        #: When each was sent, in seconds since the epoch.
+        self.at = array("d")
+        self.latency_seconds = array("d")
+        #: 0 if no answer came.
+        self.status = array("H")
+        #: `SUBMIT`, `POLL` or `ROUND`.
+        self.kind = array("B")
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def columns(self) -> tuple[array[float], array[float], array[int], array[int]]:
+        """The columns, in the order of a row."""
+        return self.at, self.latency_seconds, self.status, self.kind
+
+    def add(self, at: float, latency_seconds: float, status: int, kind: int) -> None:
+        """One more."""
+        self.at.append(at)
+        self.latency_seconds.append(latency_seconds)
+        self.status.append(status)
+        self.kind.append(kind)
+
+    def write(self, folder: Path) -> Path:
+        """A file of this process."""
+        file = folder / f"requests-{os.getpid()}.bin"
+        with file.open("wb") as opened:
+            opened.write(json.dumps({"rows": len(self)}).encode() + b"\n")
+            for column in self.columns():
+                column.tofile(opened)
+        return file
+
+    def read(self, file: Path) -> None:
+        """Add what a process wrote."""
+        with file.open("rb") as opened:
+            rows = json.loads(opened.readline())["rows"]
+            for column in self.columns():
+                column.fromfile(opened, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Everything that a generator did; the users at work decide which of the two is filled."""
+
+    #: By intended start.
+    arrivals: list[Arrival] = field(default_factory=list)
+    #: Process by process, each in the order of the answers.
+    requests: Requests = field(default_factory=Requests)
+
+    def statuses(self) -> Iterator[int]:
+        """The status of everything that was sent."""
+        for arrival in self.arrivals:
+            yield arrival.status
+        yield from self.requests.status
+
+
+def write_arrivals(folder: Path, arrivals: Sequence[Arrival]) -> Path:
+    """A file of this process."""
+    file = folder / f"arrivals-{os.getpid()}.csv"
+    with file.open("w", newline="") as opened:
+        rows = csv.writer(opened)
+        for each in arrivals:
+            rows.writerow((each.intended_at, each.latency_seconds, each.status, each.id))
+    return file
+
+
+def read_arrivals(file: Path) -> list[Arrival]:
+    """What a process wrote."""
+    with file.open(newline="") as opened:
+        return [
+            Arrival(float(at), float(latency), int(status), name)
+            for at, latency, status, name in csv.reader(opened)
+        ]
+
+
+def read_record(folder: Path) -> Record:
+    """All files of a folder together."""
+    record = Record()
+    for file in sorted(folder.glob("arrivals-*.csv")):
+        record.arrivals.extend(read_arrivals(file))
+    for file in sorted(folder.glob("requests-*.bin")):
+        record.requests.read(file)
+    record.arrivals.sort(key=lambda arrival: arrival.intended_at)
+    return record
+
 
 TIMEOUT_SECONDS = 30.0
 #: A connection that rested longer is looked at before it is used: the server may have closed it.
@@ -75,7 +184,11 @@ class Answer(NamedTuple):
 
 
 class Wire:
-    """One connection to a target. Not shared: one request at a time."""
+    """One connection to a target, for one request at a time; under locust it is gevent's.
+
+    No redirects, no chunked answers, no pipelining; the answer must have a length. A lost
+    connection or an answer that took too long is status 0; the next request connects again.
+    """
 
     __slots__ = ("_fire", "_socket", "_target", "_timeout", "_used_at")
 

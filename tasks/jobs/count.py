@@ -6,8 +6,8 @@ import time
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tasks.context import JobContext
 from tasks.registry import job_type
-from tasks.runtime.context import JobContext
 
 
 class CountPayload(BaseModel):
@@ -22,8 +22,7 @@ class CountPayload(BaseModel):
 
 
 @job_type("count", pool="long", timeout=3600, schema=CountPayload)
-def count(ctx: JobContext, payload: dict[str, object]) -> dict[str, object]:
-    wanted = CountPayload.model_validate(payload)
+def count(ctx: JobContext, wanted: CountPayload) -> dict[str, object]:
     kept = ctx.load_checkpoint() or {"steps": [], "runs": []}
     #: Each step with the try that took it, and the step that each run began with.
     steps: list[list[int]] = kept["steps"]

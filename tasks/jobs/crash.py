@@ -6,8 +6,8 @@ import os
 import signal
 from typing import Any
 
+from tasks.context import JobContext
 from tasks.registry import job_type
-from tasks.runtime.context import JobContext
 
 
 @job_type("crash", pool="short", timeout=10)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tasks.context import JobContext
 from tasks.registry import job_type
-from tasks.runtime.context import JobContext
 
 
 @job_type("echo", pool="short", timeout=10)

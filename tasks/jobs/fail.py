@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tasks.context import JobContext
 from tasks.errors import DependencyFailure, Permanent, Poison, ResourceViolation, TimeLimit
 from tasks.registry import job_type
-from tasks.runtime.context import JobContext
 
 
 class FailPayload(BaseModel):
@@ -28,8 +28,7 @@ class FailPayload(BaseModel):
 
 
 @job_type("fail", pool="short", timeout=10, schema=FailPayload)
-def fail(ctx: JobContext, payload: dict[str, object]) -> object:
-    wanted = FailPayload.model_validate(payload)
+def fail(ctx: JobContext, wanted: FailPayload) -> object:
     failed = ctx.load_checkpoint() or 0
     if wanted.times is not None and failed >= wanted.times:
         return {"failed": failed}

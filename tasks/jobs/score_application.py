@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
+from tasks.context import JobContext
 from tasks.registry import job_type
-from tasks.runtime.context import JobContext
-from tasks.scorers import Application, current_scorer
+from tasks.scorers import ApplicationText, current_scorer
 
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 
@@ -52,9 +52,8 @@ def prepare_scorer() -> None:
     prepare=prepare_scorer,
     project=PROJECT_SCORE,
 )
-def score_application(ctx: JobContext, payload: Any) -> Any:
-    score = current_scorer().score(
-        Application(payload["candidate"], payload["role"], payload["payload"]), ctx.report_quota
-    )
+def score_application(ctx: JobContext, sent: ApplicationPayload) -> Any:
+    application = ApplicationText(sent.candidate, sent.role, sent.payload)
+    score = current_scorer().score(application, ctx.report_quota)
     ctx.charge_tokens(score.usage.input_tokens, score.usage.output_tokens)
     return asdict(score)

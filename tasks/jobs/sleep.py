@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from tasks.context import JobContext
 from tasks.errors import Permanent
 from tasks.registry import job_type
-from tasks.runtime.context import JobContext
 
 
 @job_type("sleep", pool="medium", timeout=300)

@@ -10,9 +10,9 @@ from tasks.retry.circuit import Circuit, CircuitState, next_circuit
 from tasks.retry.decision import (
     CRASH_CAP,
     History,
-    Limits,
     RetryDecision,
-    Standing,
+    RetryLimits,
+    RetryStanding,
     Verdict,
     decide_retry,
 )
@@ -27,9 +27,9 @@ __all__ = [
     "Circuit",
     "CircuitState",
     "History",
-    "Limits",
     "RetryDecision",
-    "Standing",
+    "RetryLimits",
+    "RetryStanding",
     "Verdict",
     "Window",
     "backoff_seconds",

@@ -50,7 +50,7 @@ Reason = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RetryLimits:
     """What a job type allows its jobs."""
 
     #: Tries a job may spend in all.
@@ -79,7 +79,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RetryStanding:
     """What the platform currently thinks of the job's type and tenant."""
 
     #: The type mostly fails.
@@ -88,7 +88,7 @@ class Standing:
     budget_left: bool = True
 
 
-GOOD_STANDING = Standing()
+GOOD_STANDING = RetryStanding()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,11 @@ class RetryDecision:
 def decide_retry(
     failure_class: str,
     history: History,
-    limits: Limits,
+    limits: RetryLimits,
     chance: Random,
     *,
     retry_after: float | None = None,
-    standing: Standing = GOOD_STANDING,
+    standing: RetryStanding = GOOD_STANDING,
 ) -> RetryDecision:
     """What a failure of ``failure_class`` means for the job."""
     match failure_class:

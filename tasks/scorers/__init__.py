@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from tasks.config import task_settings
-from tasks.scorers.protocol import Application, Score, Scorer, Usage
+from tasks.scorers.protocol import ApplicationText, Score, Scorer, TokenUsage
 from tasks.scorers.rubric import RUBRIC_HASH
 from tasks.scorers.simulated import SimulatedScorer
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RUBRIC_HASH",
-    "Application",
+    "ApplicationText",
     "Score",
     "Scorer",
-    "Usage",
+    "TokenUsage",
     "build_scorer",
     "current_scorer",
 ]

@@ -53,7 +53,7 @@ ANSWER_SCHEMA: dict[str, object] = {
 }
 
 
-class Answer(NamedTuple):
+class ModelAnswer(NamedTuple):
     """What a model said."""
 
     #: By criterion.
@@ -63,7 +63,7 @@ class Answer(NamedTuple):
     quotes: dict[str, list[str]]
 
 
-def parse_answer(text: str) -> Answer:
+def parse_answer(text: str) -> ModelAnswer:
     """The model's answer, if it is one."""
     try:
         answer = json.loads(text, parse_constant=_refuse_constant)
@@ -78,7 +78,7 @@ def parse_answer(text: str) -> Answer:
     rationale = fields["rationale"]
     if not isinstance(rationale, str):
         raise MalformedAnswer("the rationale is not a string")
-    return Answer(
+    return ModelAnswer(
         {key: _mark(key, mark) for key, mark in marks.items()},
         plain(rationale),
         {key: _quotes(key, given) for key, given in quotes.items()},

@@ -30,7 +30,7 @@ from tasks.scorers.answer import ANSWER_SCHEMA, parse_answer
 from tasks.scorers.deadline import DeadlinePassed, deadline, hold
 from tasks.scorers.evidence import verified
 from tasks.scorers.failures import failure_of
-from tasks.scorers.protocol import Application, Score, Usage
+from tasks.scorers.protocol import ApplicationText, Score, TokenUsage
 from tasks.scorers.quota_headers import quota_reading
 from tasks.scorers.rubric import RUBRIC_HASH, RUBRIC_TEXT, marked, weighted_score
 from tasks.scorers.untrusted import as_data, plain
@@ -71,7 +71,7 @@ class ClaudeScorer:
         """Make the client; a missing or broken key is found here, not by every application."""
         self._client()
 
-    def score(self, application: Application, report: Report = nobody) -> Score:
+    def score(self, application: ApplicationText, report: Report = nobody) -> Score:
         """Claude's score for the application."""
         message = self._ask(_turn(application), report)
         answer = parse_answer(_text(message))
@@ -179,7 +179,7 @@ def _tell(headers: Mapping[str, str], report: Report) -> None:
         report(reading)
 
 
-def _turn(application: Application) -> MessageParam:
+def _turn(application: ApplicationText) -> MessageParam:
     return {
         "role": "user",
         "content": [
@@ -225,12 +225,12 @@ def _used(message: Message) -> QuotaReading:
     return QuotaReading(used_in=fresh + cached, used_out=out)
 
 
-def _usage(message: Message) -> Usage:
+def _usage(message: Message) -> TokenUsage:
     used = getattr(message, "usage", None)
     cached = (
         getattr(used, name, None) or 0
         for name in ("cache_creation_input_tokens", "cache_read_input_tokens")
     )
     # ``Usage`` refuses whatever is no count, a field that is missing included.
-    fresh = Usage(getattr(used, "input_tokens", -1), getattr(used, "output_tokens", -1))
-    return Usage(fresh.input_tokens + sum(cached), fresh.output_tokens)
+    fresh = TokenUsage(getattr(used, "input_tokens", -1), getattr(used, "output_tokens", -1))
+    return TokenUsage(fresh.input_tokens + sum(cached), fresh.output_tokens)

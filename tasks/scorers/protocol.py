@@ -20,7 +20,7 @@ import orjson
 
 from tasks.errors import MalformedAnswer
 from tasks.quota import Report, nobody
-from tasks.scorers.rubric import Mark, weighted_score
+from tasks.scorers.rubric import CriterionMark, weighted_score
 
 #: The longest rationale that still counts as short, in characters and as JSON.
 MAX_RATIONALE_CHARACTERS = 600
@@ -35,7 +35,7 @@ _NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
+class ApplicationText:
     """One application to be scored; every part of it was written by somebody we do not trust."""
 
     #: Who applies, as the tenant names them.
@@ -59,7 +59,7 @@ class Application:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TokenUsage:
     """Tokens one call was charged for; zero for a scorer that uses none."""
 
     #: All input tokens, whether fresh, written to the prompt cache or read from it.
@@ -88,13 +88,13 @@ class Score:
     #: Hash of the application it was given: ``Application.fingerprint``.
     input: str
     #: What each criterion was given.
-    criteria: tuple[Mark, ...]
+    criteria: tuple[CriterionMark, ...]
     #: Quotes by criterion, each of which occurs in the application.
     evidence: Mapping[str, Sequence[str]]
     #: Quotes that were given and do not occur there, or say nothing.
     dropped_quotes: int
     #: What the answer cost.
-    usage: Usage
+    usage: TokenUsage
 
     def __post_init__(self) -> None:
         if isinstance(self.score, bool) or not isinstance(self.score, (int, float)):
@@ -117,7 +117,7 @@ class Scorer(Protocol):
     def prepare(self) -> None:
         """Get ready while the worker starts; raises if it could never score."""
 
-    def score(self, application: Application, report: Report = nobody) -> Score:
+    def score(self, application: ApplicationText, report: Report = nobody) -> Score:
         """The score, or ``MalformedAnswer``, ``DependencyFailure`` or ``Permanent``.
 
         ``report`` is told what the answer said about the quota, whatever else it said.

@@ -93,7 +93,7 @@ RUBRIC_HASH = hashlib.sha256(RUBRIC_TEXT.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class CriterionMark:
     """What a criterion was given, and how much that counts."""
 
     #: The criterion's key and title.
@@ -105,12 +105,12 @@ class Mark:
     mark: float
 
 
-def marked(marks: Mapping[str, float]) -> tuple[Mark, ...]:
+def marked(marks: Mapping[str, float]) -> tuple[CriterionMark, ...]:
     """Marks by criterion, in the rubric's order and with its weights."""
-    return tuple(Mark(c.key, c.title, c.weight, marks[c.key]) for c in CRITERIA)
+    return tuple(CriterionMark(c.key, c.title, c.weight, marks[c.key]) for c in CRITERIA)
 
 
-def weighted_score(marks: Iterable[Mark]) -> float:
+def weighted_score(marks: Iterable[CriterionMark]) -> float:
     """The score, to two decimals, that these marks amount to."""
     total = sum((Decimal(str(mark.mark)) * mark.weight for mark in marks), Decimal(0))
     return float((total / 100).quantize(Decimal("0.01"), rounding=ROUND_HALF_UP))

@@ -13,8 +13,8 @@ from itertools import islice
 
 from tasks.quota import Report, nobody
 from tasks.scorers.evidence import says_something, shortened, texts_of, verified
-from tasks.scorers.protocol import Application, Score, Usage
-from tasks.scorers.rubric import CRITERIA, RUBRIC_HASH, Mark, marked
+from tasks.scorers.protocol import ApplicationText, Score, TokenUsage
+from tasks.scorers.rubric import CRITERIA, RUBRIC_HASH, CriterionMark, marked
 from tasks.scorers.untrusted import plain
 
 _MODEL = "simulated"
@@ -33,7 +33,7 @@ class SimulatedScorer:
     def prepare(self) -> None:
         """Nothing to do."""
 
-    def score(self, application: Application, report: Report = nobody) -> Score:
+    def score(self, application: ApplicationText, report: Report = nobody) -> Score:
         """A repeatable score between 0.00 and 100.00; there is no quota to report."""
         if self._seconds > 0:
             time.sleep(self._seconds)
@@ -51,11 +51,11 @@ class SimulatedScorer:
             criteria=criteria,
             evidence=evidence.quotes,
             dropped_quotes=evidence.dropped,
-            usage=Usage(input_tokens=0, output_tokens=0),
+            usage=TokenUsage(input_tokens=0, output_tokens=0),
         )
 
 
-def _marks(score: float, chance: bytes) -> tuple[Mark, ...]:
+def _marks(score: float, chance: bytes) -> tuple[CriterionMark, ...]:
     """Marks that amount to the score: all but the first lie around it, the first makes up for them.
 
     Half of the way to the nearer end is as far as those may go for the first to stay within 0 and
@@ -74,7 +74,7 @@ def _marks(score: float, chance: bytes) -> tuple[Mark, ...]:
     return marked(marks)
 
 
-def _quotes(application: Application, chance: bytes) -> dict[str, list[str]]:
+def _quotes(application: ApplicationText, chance: bytes) -> dict[str, list[str]]:
     looked_at = islice(texts_of(application.payload), _TEXTS)
     seen = (plain(whole[:_CHARACTERS]) for whole in looked_at)
     found = [text for text in seen if says_something(shortened(text))]
@@ -90,6 +90,6 @@ def _quotes(application: Application, chance: bytes) -> dict[str, list[str]]:
     return quotes
 
 
-def _rationale(score: float, criteria: tuple[Mark, ...]) -> str:
+def _rationale(score: float, criteria: tuple[CriterionMark, ...]) -> str:
     weakest, *_, strongest = sorted(criteria, key=lambda mark: mark.mark)
     return f"Simulated {score:.2f}: strongest in {strongest.title}, weakest in {weakest.title}."

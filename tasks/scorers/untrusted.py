@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 
-from tasks.scorers.protocol import Application
+from tasks.scorers.protocol import ApplicationText
 
 # Zero-width joiner and non-joiner (U+200C, U+200D) and the basic variation selectors stay: emoji
 # and several scripts are spelled with them.
@@ -41,7 +41,7 @@ def plain(text: str) -> str:
     return " ".join(visible(text).split())
 
 
-def as_data(application: Application) -> str:
+def as_data(application: ApplicationText) -> str:
     """The application as a delimited block of data for a user message.
 
     The candidate's name is left out: no criterion needs it, so neither bias nor one more copy of

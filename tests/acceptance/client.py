@@ -11,13 +11,13 @@ from typing import Any
 
 from sqlalchemy import Engine, Row
 
-from app.admission.admit import admit_group
-from app.admission.submission import Entry, Submission
 from app.stack.control import ask
-from loadtest.chaos.api import Answer, Api
+from loadtest.chaos.client import Answer, Api
 from loadtest.chaos.stack import Stack
-from models.ids import new_id
-from models.session import connection
+from models.jobs.admit import admit_group
+from models.jobs.ids import new_id
+from models.jobs.submission import Submission, SubmissionGroup
+from models.store.session import connect
 
 _roles = itertools.count(1)
 
@@ -59,7 +59,7 @@ class Client:
         """Jobs of the type ``sleep``, all of them in line at once."""
         payload = json.dumps({"seconds": seconds})
         group = [Submission(new_id(), 1, "sleep", "medium", payload) for _ in range(count)]
-        admit_group(self.engine, [Entry(tuple(group))], express=False)
+        admit_group(self.engine, [SubmissionGroup(tuple(group))], express=False)
         return [item.id for item in group]
 
     def submit_job(self, job_type: str, payload: Any = None, **fields: Any) -> str:
@@ -116,8 +116,8 @@ class Client:
 
     def rows(self, sql: str, *parameters: Any) -> list[Row[Any]]:
         """Rows of any statement."""
-        with connection(self.engine) as taken:
-            return list(taken.exec_driver_sql(sql, parameters).all())
+        with connect(self.engine) as connection:
+            return list(connection.exec_driver_sql(sql, parameters).all())
 
     def metrics(self) -> str:
         """What Prometheus would read."""

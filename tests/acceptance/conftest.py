@@ -9,9 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from app.stack.rabbitmq import NOT_INSTALLED, find_server
-from loadtest.chaos.checker import COUNT_LIVE
-from loadtest.chaos.settings import MEDIUM_ONLY
-from loadtest.chaos.stack import Stack, embedded_stack
+from loadtest.chaos.facts import COUNT_LIVE
+from loadtest.chaos.stack import MEDIUM_ONLY, Stack, embedded_stack
 from tests.acceptance.client import Client, client_of, scale
 from tests.acceptance.guide import write_modules
 from tests.fake_s3 import ENVIRONMENT, FakeS3

@@ -9,9 +9,9 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from tasks.context import JobContext
 from tasks.errors import QuotaSpent
 from tasks.registry import job_type
-from tasks.runtime.context import JobContext
 from tasks.scorers.quota_headers import quota_reading
 from tasks.scorers.retry_after import retry_after_seconds
 

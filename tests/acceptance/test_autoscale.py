@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from app.admission.admit import admit_group
-from app.admission.submission import Entry, Submission
 from loadtest.chaos.stack import Stack, embedded_stack
-from models.ids import new_id
+from models.jobs.admit import admit_group
+from models.jobs.ids import new_id
+from models.jobs.submission import Submission, SubmissionGroup
 from tests.acceptance.client import Client, client_of
 
 SLOTS = 4
@@ -73,7 +73,7 @@ def desired(client: Client) -> dict[str, Any]:
 def submit(client: Client, job_type: str, tenant_id: int = 1, **payload: float) -> str:
     """One job of a tenant, in line."""
     job = Submission(new_id(), tenant_id, job_type, "medium", json.dumps(payload))
-    admit_group(client.engine, [Entry((job,))], express=False)
+    admit_group(client.engine, [SubmissionGroup((job,))], express=False)
     return job.id
 
 

@@ -21,14 +21,7 @@ from app.stack.rabbitmq import CONFIGURATION, NOT_INSTALLED, EmbeddedRabbitMQ, f
 from app.stack.services import running
 from app.stack.spec import PROJECT_ROOT
 from models.pools import POOLS
-from tests.compose import (
-    NotSet,
-    argv_of,
-    last_stage,
-    read_compose,
-    seconds_of,
-    start_order,
-)
+from tests.compose import NotSet, argv_of, last_stage, read_compose, seconds_of, start_order
 from tests.compose_stack import Stack, call, eventually
 
 AUTH = "admin:a-password"

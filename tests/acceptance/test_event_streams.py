@@ -15,10 +15,10 @@ from datetime import UTC, datetime, timedelta
 import psutil
 import pytest
 
-from app.admission.admit import admit_group
-from app.admission.submission import Entry, Submission
 from app.stack.spec import PROJECT_ROOT
-from models.ids import new_id
+from models.jobs.admit import admit_group
+from models.jobs.ids import new_id
+from models.jobs.submission import Submission, SubmissionGroup
 from tests.acceptance.client import Client
 
 STREAMS = 1000
@@ -35,7 +35,7 @@ def test_thousand_streams_hear_every_end_across_a_restart_of_the_api(client: Cli
         Submission(new_id(), 1, "sleep", "medium", '{"seconds":0}', execute_at=tomorrow)
         for _ in range(STREAMS)
     )
-    admit_group(client.engine, [Entry(jobs)], express=False)
+    admit_group(client.engine, [SubmissionGroup(jobs)], express=False)
     ids = [job.id for job in jobs]
     before = resident_bytes(client)
     with crowd(client.stack.port, ids) as listeners:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from app.admission import Entry, Submission
-from app.admission.admit import admit_group
+from app.admission import Submission, SubmissionGroup
 from loadtest.chaos.stack import Stack
 from models.blobs import checkpoint_key
-from models.ids import new_id
+from models.jobs.admit import admit_group
+from models.jobs.ids import new_id
 from tests.acceptance.client import Client, client_of
 
 #: What chance may add to or take from a wait, and a moment for the clocks of two statements.
@@ -144,7 +144,7 @@ def test_slow_job_in_the_short_pool_runs_once_and_is_counted(
 
 def test_job_of_a_type_that_no_worker_has_says_so_and_can_be_cancelled(platform: Client) -> None:
     stranger = Submission(new_id(), 1, "from_elsewhere", "short", "{}")
-    admit_group(platform.engine, [Entry((stranger,))], express=False)
+    admit_group(platform.engine, [SubmissionGroup((stranger,))], express=False)
     platform.stack.wait(
         lambda: "FAIRLINE_JOB_MODULES" in str(platform.show(stranger.id)["error"]), "a word", 20
     )

@@ -19,11 +19,9 @@ from app.stack.postgres import EmbeddedPostgres
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import running
 from loadtest.fleet import Fleet
-from loadtest.lab.catalogue import NAMES, experiment
-from loadtest.lab.experiment import Desk, Size
-from loadtest.lab.knee.plan import PLANS as STAIRCASES
-from loadtest.lab.sampling import write_csv
-from loadtest.lab.scaling.counts import PLANS as SCALES
+from loadtest.lab.experiment import NAMES, Desk, Size, experiment, write_csv
+from loadtest.lab.knee.verdict import PLANS as STAIRCASES
+from loadtest.lab.scaling import PLANS as SCALES
 from tests.acceptance.conftest import need_rabbitmq
 
 #: Some start a dozen processes, which on a busy machine takes its time.

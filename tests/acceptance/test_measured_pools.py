@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from app.admission import Entry, Submission
-from app.admission.admit import admit_group
-from app.classify.rules import VIOLATIONS
-from models.ids import new_id
+from app.admission import Submission, SubmissionGroup
+from app.policy.pool_choice import VIOLATIONS
+from models.jobs.admit import admit_group
+from models.jobs.ids import new_id
 from tests.acceptance.client import Client
 
 
@@ -16,7 +16,7 @@ def test_a_type_that_is_too_slow_for_its_pool_moves_and_its_next_job_runs_there(
 ) -> None:
     payload = json.dumps({"seconds": 1.05})
     group = [Submission(new_id(), 1, "misplaced", "short", payload) for _ in range(VIOLATIONS)]
-    admit_group(platform.engine, [Entry(tuple(group))], express=False)
+    admit_group(platform.engine, [SubmissionGroup(tuple(group))], express=False)
     platform.wait_ended([item.id for item in group])
     moved = (
         "SELECT detail FROM events WHERE kind = 'job_type_moved' AND tenant_id = 0"
@@ -32,6 +32,6 @@ def test_a_type_that_is_too_slow_for_its_pool_moves_and_its_next_job_runs_there(
         return (row.pool, row.result) == ("medium", {"prepared": 1})
 
     platform.stack.wait(next_goes_to_medium, "each API process to have heard of it", 10)
-    assert 'fairline_job_type_moved{type="misplaced",from="short",to="medium"} 1' in (
+    assert 'fairline_job_type_moved{from="short",to="medium",type="misplaced"} 1' in (
         platform.metrics()
     )

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadtest.chaos.checker import check, wait_until_settled
-from loadtest.chaos.submitter import ClientLog, Promise, Submitter
+from loadtest.chaos.facts import wait_until_settled
 from tests.acceptance.client import Client, new_role, scale
+from tests.promises import ClientLog, Promise, Submitter, check
 
 #: Longer than the leader's lease: a scheduler that waited for the broker would lose it.
 BROKER_FROZEN_SECONDS = 8.0

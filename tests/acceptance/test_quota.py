@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from app.admission.admit import admit_group
-from app.admission.submission import Entry, Submission
-from models.ids import new_id
-from models.session import connection
+from loadtest.fakes.claude import FakeClaude, FakeQuota
+from models.jobs.admit import admit_group
+from models.jobs.ids import new_id
+from models.jobs.submission import Submission, SubmissionGroup
+from models.store.session import connect
 from tests.acceptance.client import Client
-from tests.fake_claude import FakeClaude
-from tests.fake_claude_quota import FakeQuota
 
 #: Calls a minute; the model saves up two seconds of them, so that any burst is refused.
 LIMIT, BURST_SECONDS = 900, 2.0
@@ -48,7 +47,7 @@ def line_up(client: Client, fake: FakeClaude, tenants: list[int], count: int) ->
         for _ in range(count)
         for tenant in tenants
     ]
-    admit_group(client.engine, [Entry(tuple(group))], express=False)
+    admit_group(client.engine, [SubmissionGroup(tuple(group))], express=False)
 
 
 def succeeded(client: Client) -> dict[int, int]:
@@ -61,11 +60,11 @@ def succeeded(client: Client) -> dict[int, int]:
 
 
 def clean_up(client: Client) -> None:
-    with connection(client.engine) as taken:
-        taken.exec_driver_sql(
+    with connect(client.engine) as connection:
+        connection.exec_driver_sql(
             "DELETE FROM jobs WHERE type = 'metered' AND status IN ('queued', 'scheduled')"
         )
-        taken.exec_driver_sql("DELETE FROM quotas WHERE dependency = 'metered'")
+        connection.exec_driver_sql("DELETE FROM quotas WHERE dependency = 'metered'")
 
 
 def test_three_tenants_share_a_quota_and_hardly_anything_is_refused(platform: Client) -> None:

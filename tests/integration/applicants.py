@@ -14,10 +14,10 @@ from typing import Any
 from werkzeug.test import TestResponse
 
 from app.tenants.changes import issue_key
-from models.states import JobStatus
-from tasks.runtime.claim import JobRef
-from tasks.runtime.outcome import Ending
-from tasks.scorers import Application
+from models.jobs.claim import JobRef
+from models.jobs.settle import Ending
+from models.jobs.states import JobStatus
+from tasks.scorers import ApplicationText
 from tasks.scorers.simulated import SimulatedScorer
 from tests.integration.door import Door, opened
 from tests.integration.house import House
@@ -69,7 +69,7 @@ def visiting(house: House, blobs: Path) -> Iterator[Visitor]:
 
 def score(house: House, role: str, payload: dict[str, Any], **changes: Any) -> str:
     """An application that was scored as a worker does it; its id."""
-    application = Application("Ada", role, payload)
+    application = ApplicationText("Ada", role, payload)
     job_id = house.submit(
         type="score_application",
         candidate="Ada",

@@ -16,13 +16,13 @@ from urllib.parse import unquote
 from werkzeug.datastructures import MultiDict
 from werkzeug.test import TestResponse
 
-from app.api.front_door import FrontDoor
+from app.api.auth.visitors import OPERATOR_COOKIE, TENANT_COOKIE
 from app.api.services import Services
-from app.api.visitors import OPERATOR_COOKIE, TENANT_COOKIE
 from app.console.done import NOTICE_COOKIE
-from app.console.page import PAGES, Asked, render_parts
+from app.console.page import PAGES, PageRequest, render_parts
+from app.server.front_door import FrontDoor
 from app.tenants.changes import issue_key
-from app.tenants.tenant import Tenant
+from app.tenants.tenant import TenantProfile
 from tests.integration.door import opened
 from tests.integration.house import House
 
@@ -80,14 +80,14 @@ class Browser:
         self,
         rule: str,
         args: Mapping[str, str] | None = None,
-        tenant: Tenant | None = None,
+        tenant: TenantProfile | None = None,
         **values: str,
     ) -> dict[str, str]:
         """What the live parts of a page are now, as they are rendered for whoever watches."""
         pages = self.app.extensions[PAGES].values()
         page = next(page for page in pages if page.rule == rule)
         with self.app.app_context():
-            return render_parts(page, Asked(rule, values, MultiDict(args or {}), tenant))
+            return render_parts(page, PageRequest(rule, values, MultiDict(args or {}), tenant))
 
     def _headers(self, headers: Mapping[str, str], *cookies: str) -> dict[str, str]:
         sent = "; ".join(cookie for cookie in (self._cookie, *cookies) if cookie)

@@ -17,8 +17,8 @@ from app.stack.postgres import EmbeddedPostgres
 from app.stack.rabbitmq import EmbeddedRabbitMQ, find_server
 from app.stack.services import Running, running
 from models.config import DatabaseSettings
-from models.ids import new_id
-from models.session import open_engine
+from models.jobs.ids import new_id
+from models.store.session import open_engine
 from tests.integration.api_server import ApiServer, serving
 from tests.integration.browsing import Browser, console_of
 from tests.integration.emptied import emptied

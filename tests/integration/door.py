@@ -9,10 +9,10 @@ from typing import Any
 
 from werkzeug.test import TestResponse
 
-from app.api.front_door import FrontDoor
 from app.api.services import Services
 from app.config import Settings
-from app.factory import build_app
+from app.server.factory import build_app
+from app.server.front_door import FrontDoor
 from tests.integration.house import House
 
 

@@ -66,9 +66,9 @@ class EventReader:
 
     def take(self, count: int) -> list[Received]:
         """So many events, which must come."""
-        taken = [self.next() for _ in range(count)]
-        assert None not in taken, taken
-        return taken  # type: ignore[return-value]  # just asserted
+        connection = [self.next() for _ in range(count)]
+        assert None not in connection, connection
+        return connection  # type: ignore[return-value]  # just asserted
 
     def rest(self) -> list[Received]:
         """Everything until the server ends the stream."""

@@ -9,12 +9,12 @@ from typing import Any
 import psycopg2
 from sqlalchemy import Connection
 
-from app.admission.admit import admit_group
-from app.admission.submission import Entry, Submission
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
-from models.ids import new_id
-from tasks.runtime.claim import JobRef
+from models.jobs.admit import admit_group
+from models.jobs.claim import JobRef
+from models.jobs.ids import new_id
+from models.jobs.submission import Submission, SubmissionGroup
 from tests.integration.house import House
 
 #: Legal moves from the line to each end.
@@ -29,7 +29,7 @@ WAYS = {
 def submit_many(house: House, count: int) -> list[str]:
     """Jobs in line, in the order of their ids."""
     jobs = tuple(Submission(new_id(), 1, "echo", "medium", "{}") for _ in range(count))
-    admit_group(house.engine, [Entry(jobs)], False)
+    admit_group(house.engine, [SubmissionGroup(jobs)], False)
     return sorted(job.id for job in jobs)
 
 

@@ -9,23 +9,22 @@ from typing import Any
 
 from sqlalchemy import Engine, Row
 
-from app.admission.admit import admit_group
-from app.admission.submission import Entry, Submission
-from app.classify.estimates import Estimates
-from app.dispatch.mark import Dispatch, mark
-from app.dispatch.publish import NOTHING_KNOWN, Publisher
-from app.fairshare import Grant
-from app.scheduler.dispatcher import Dispatcher
-from app.scheduler.leader import Leader
-from app.scheduler.lines import SWEEP, Lines
-from app.scheduler.pools import Pools
-from app.scheduler.taps import Taps
-from loadtest.chaos.checker import MISCOUNTED
-from models.ids import new_id
-from tasks.registry import JobType, load_types
-from tasks.runtime.claim import Claim, JobRef, claim_group
-from tasks.runtime.outcome import Ending
-from tasks.runtime.settle import Settlement, settle_group, settle_statement
+from app.broker.publish import NOTHING_KNOWN, Publisher
+from app.policy.fairshare import Grant
+from app.reads.estimates import Estimates
+from app.scheduler.dispatching.dispatcher import Dispatcher
+from app.scheduler.dispatching.lines import SWEEP, Lines
+from app.scheduler.dispatching.pools import Pools
+from app.scheduler.dispatching.quotas import Taps
+from loadtest.chaos.facts import MISCOUNTED
+from models.jobs.admit import admit_group
+from models.jobs.claim import Claim, JobRef, claim_group
+from models.jobs.dispatch import Dispatch, mark
+from models.jobs.ids import new_id
+from models.jobs.settle import Ending, Settlement, settle_group, settle_statement
+from models.jobs.submission import Submission, SubmissionGroup
+from models.leadership import Leader
+from tasks.registry import JobType, load_types, projections_of
 
 WAITING = """
     SELECT count(*) AS statements FROM pg_stat_activity
@@ -52,7 +51,7 @@ class House:
             "payload": "{}",
             **fields,
         }
-        admit_group(self.engine, [Entry((Submission(**values),))], express)
+        admit_group(self.engine, [SubmissionGroup((Submission(**values),))], express)
         return str(values["id"])
 
     def submit_application(self, candidate: str = "Ada", **fields: Any) -> str:
@@ -110,7 +109,7 @@ class House:
 
     def settle(self, ref: JobRef, ending: Ending, run_seconds: float = 0.1) -> bool:
         """Write an ending; whether it was taken."""
-        statement = settle_statement(self.types.values())
+        statement = settle_statement(projections_of(self.types.values()))
         return settle_group(self.engine, statement, [Settlement(ref, ending, run_seconds)])[0]
 
     def job(self, job_id: str) -> Row[Any]:

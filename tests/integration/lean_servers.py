@@ -22,7 +22,7 @@ from gevent.server import StreamServer
 from gunicorn.config import Config  # type: ignore[import-untyped]  # no stubs
 from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped]  # no stubs
 
-from app.api.server import LeanWorker
+from app.server.worker import LeanWorker
 
 #: What differs between two answers that say the same.
 DATE = re.compile(rb"Date: [^\r]*\r\n")

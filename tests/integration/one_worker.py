@@ -10,25 +10,34 @@ from pathlib import Path
 from typing import Any
 
 from models.blobs import open_blobs
-from tasks.retry import Limits
-from tasks.runtime.claim import JobRef
-from tasks.runtime.context import JobContext
-from tasks.runtime.execute import execute
-from tasks.runtime.worker import Worker
+from models.jobs.claim import JobRef
+from tasks.context import JobContext
+from tasks.retry import RetryLimits
+from tasks.worker.pipeline import execute
+from tasks.worker.slots import Host
+from tasks.worker.worker import Worker
 from tests.integration.house import House
 
 
 class OneWorker:
     """Runs jobs of the type ``echo``, which do what ``act`` does."""
 
-    def __init__(self, house: House, slots: int = 4, blobs: Path | None = None) -> None:
+    def __init__(
+        self,
+        house: House,
+        slots: int = 4,
+        blobs: Path | None = None,
+        host: Host | None = None,
+    ) -> None:
         self.house = house
         self.act: Any = lambda ctx, payload: payload
-        echo = replace(house.types["echo"], run=self._run, timeout_seconds=60.0, limits=Limits(3))
+        echo = replace(
+            house.types["echo"], run=self._run, timeout_seconds=60.0, limits=RetryLimits(3)
+        )
         types = {**house.types, "echo": echo}
         store = None if blobs is None else open_blobs(str(blobs))
         self.worker = Worker(
-            house.engine, types, name="w1", pools=["short"], slots=slots, blobs=store
+            house.engine, types, name="w1", pools=["short"], slots=slots, blobs=store, host=host
         )
         self.helpers = ThreadPoolExecutor(slots)
 
@@ -50,7 +59,7 @@ class OneWorker:
 
     def flush(self) -> None:
         """Until everything that was posted is written."""
-        self.worker._ledger.submit(self.worker._presence(), 10)
+        self.worker.ledger.post_beat().result(10)
 
 
 @contextmanager

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tasks.context import JobContext
 from tasks.registry import job_type
-from tasks.runtime.context import JobContext
 
 
 @job_type("await_file", pool="medium", timeout=60)

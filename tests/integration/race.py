@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Row
 
-from app.admission.admit import admit_group
-from app.admission.submission import Entry, Submission
-from app.dispatch.mark import Dispatch
-from app.jobs.cancel import Cancellation, cancel
-from models.ids import new_id
-from tasks.runtime.claim import JobRef, claim_group
-from tasks.runtime.outcome import Ending
-from tasks.runtime.settle import Settlement, settle_group, settle_statement
+from models.jobs.admit import admit_group
+from models.jobs.cancel import Cancellation, cancel
+from models.jobs.claim import JobRef, claim_group
+from models.jobs.dispatch import Dispatch
+from models.jobs.ids import new_id
+from models.jobs.settle import Ending, Settlement, settle_group, settle_statement
+from models.jobs.submission import Submission, SubmissionGroup
+from tasks.registry import projections_of
 from tests.integration.house import House
 
 Item = TypeVar("Item")
@@ -64,7 +64,7 @@ class Race:
         """Admit the jobs of all rounds."""
         ids = [new_id() for _ in range(ROUNDS * JOBS)]
         items = [Submission(job_id, 1, "sleep", "medium", "{}", **fields) for job_id in ids]
-        admit_group(self.engine, [Entry((item,)) for item in items], False)
+        admit_group(self.engine, [SubmissionGroup((item,)) for item in items], False)
         return in_rounds(ids)
 
     def dispatch(self) -> list[list[JobRef]]:
@@ -90,7 +90,7 @@ class Race:
 
     @cached_property
     def settling(self) -> str:
-        return settle_statement(self.house.types.values())
+        return settle_statement(projections_of(self.house.types.values()))
 
     def lose(self, lost: Sequence[JobRef]) -> None:
         """As if their workers had been silent."""

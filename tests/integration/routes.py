@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.api.access import Access
+from app.api.auth.access import Access
 
 APPLICATION = {"candidate": "Foreigner", "payload": {}}
 SCHEDULE = {"name": "nightly", "cron": "0 3 * * *", "type": "echo"}

@@ -12,10 +12,10 @@ from contextlib import suppress
 from itertools import repeat
 from typing import Any
 
+from tasks.context import JobContext
 from tasks.errors import Stop
 from tasks.registry import job_type
-from tasks.runtime import overdue
-from tasks.runtime.context import JobContext
+from tasks.watchdog import overdue
 
 #: So that nobody has to wait for the parent of a prefork child.
 overdue.MARGIN_SECONDS = 3.0

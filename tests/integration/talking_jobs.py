@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, field_validator
 
+from tasks.context import JobContext
 from tasks.registry import job_type
-from tasks.runtime.context import JobContext
 
 
 class Talk(BaseModel):
@@ -25,8 +25,8 @@ class Talk(BaseModel):
 
 
 @job_type("talk", pool="medium", timeout=20, schema=Talk)
-def talk(ctx: JobContext, payload: Any) -> Any:
+def talk(ctx: JobContext, said: Talk) -> Any:
     """Says its word through the context and through a library's logger."""
-    ctx.log.info("the job says %s", payload["word"])
-    logging.getLogger("a.library").warning("the library says %s", payload["word"])
-    return payload
+    ctx.log.info("the job says %s", said.word)
+    logging.getLogger("a.library").warning("the library says %s", said.word)
+    return said.model_dump()

@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine
 
-from app.admission import Admission, Admitted, Entry, Key, Submission, admit
-from app.admission.admit import Outcome, admit_group
-from app.errors import IdempotencyKeyReused
-from models.arrays import text_array
-from models.ids import new_id
+from app.admission import Admission, Admitted, IdempotencyKey, Submission, SubmissionGroup
+from models.jobs import admit
+from models.jobs.admit import Outcome, admit_group
+from models.jobs.ids import new_id
+from models.jobs.submission import KeyReused
+from models.store.arrays import text_array
 from tests.integration.house import FakePublisher, House
 
 
@@ -34,13 +35,13 @@ def job(**fields: Any) -> Submission:
     return Submission(id=new_id(), **values)
 
 
-def entry(key: str | None, *items: Submission, body: str = "a") -> Entry:
+def entry(key: str | None, *items: Submission, body: str = "a") -> SubmissionGroup:
     """A request; ``body`` stands for what was asked."""
-    made = None if key is None else Key(key, body.encode())
-    return Entry(items or (job(),), made)
+    made = None if key is None else IdempotencyKey(key, body.encode())
+    return SubmissionGroup(items or (job(),), made)
 
 
-def admit_all(house: House, *group: Entry, express: bool = False) -> list[Outcome]:
+def admit_all(house: House, *group: SubmissionGroup, express: bool = False) -> list[Outcome]:
     return admit_group(house.engine, group, express)
 
 
@@ -71,7 +72,7 @@ def test_repetition_stands_for_the_first_request(house: House) -> None:
 def test_another_request_under_the_key_is_refused_and_its_neighbours_are_not(house: House) -> None:
     admit_all(house, entry("k"))
     outcomes = admit_all(house, entry(None), entry("k", body="b"), entry("new"), entry("k"))
-    assert isinstance(outcomes[1], IdempotencyKeyReused)
+    assert isinstance(outcomes[1], KeyReused)
     assert [getattr(outcome, "repeated", None) for outcome in outcomes] == [
         False,
         None,
@@ -87,7 +88,7 @@ def test_key_twice_in_one_group_is_one_job(house: House) -> None:
     assert [type(outcome) for outcome in outcomes] == [
         Admitted,
         Admitted,
-        IdempotencyKeyReused,
+        KeyReused,
         Admitted,
     ]
     assert outcomes[1] == Admitted(outcomes[0].ids, outcomes[1].first_at)  # type: ignore[union-attr]

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg2
 import pytest
 
-from models.ids import new_id
-from models.states import APPLICATION_STATUS, JobStatus
+from models.jobs.ids import new_id
+from models.jobs.states import APPLICATION_STATUS, JobStatus
 from tests.integration.api_server import Answer, ApiServer
 from tests.integration.house import House
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from app.cli import replay_dead_letters
+from app.cli.commands import replay_dead_letters
 from app.config import Settings
-from models.ids import new_id
-from models.states import FailureClass, JobStatus
-from tasks.runtime.claim import JobRef
-from tasks.runtime.outcome import Ending
+from models.jobs.claim import JobRef
+from models.jobs.ids import new_id
+from models.jobs.settle import Ending
+from models.jobs.states import FailureClass, JobStatus
 from tests.integration.api_server import Answer, ApiServer
 from tests.integration.house import House
 from tests.integration.test_api_contract import JOB_FIELDS, bring

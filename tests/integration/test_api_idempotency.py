@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from models.blobs import open_blobs
-from models.ids import new_id
+from models.jobs.ids import new_id
 from tests.integration.api_server import Answer, ApiServer
 from tests.integration.house import House
 from tests.integration.test_api_contract import assert_problem

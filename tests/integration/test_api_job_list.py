@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from app.api.dead_letters import LIST_DEAD_LETTERS
-from app.api.job_list import LIST_DEAD_JOBS, LIST_JOBS
-from app.jobs.pages import ABOVE_ALL, SCAN_ROWS
+from app.api.routes.dead_letters import LIST_DEAD_LETTERS
+from app.api.routes.job_list import LIST_DEAD_JOBS, LIST_JOBS
+from app.reads.job_pages import ABOVE_ALL, SCAN_ROWS
 from tests.integration.api_server import ApiServer
 from tests.integration.house import House
 from tests.integration.test_api_contract import JOB_FIELDS, WAYS, bring

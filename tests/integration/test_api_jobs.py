@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from app.jobs import cancel
 from models.blobs import INLINE_BYTES, open_blobs, payload_key
-from models.ids import new_id
-from models.states import FailureClass, JobStatus
+from models.jobs import cancel
+from models.jobs.claim import Claim
+from models.jobs.ids import new_id
+from models.jobs.settle import Ending
+from models.jobs.states import FailureClass, JobStatus
 from tasks.registry import BUILT_IN, load_types
-from tasks.runtime.claim import Claim
-from tasks.runtime.outcome import Ending
 from tests.integration.api_server import ApiServer
 from tests.integration.house import House
 from tests.integration.test_api_contract import (

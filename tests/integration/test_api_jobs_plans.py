@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.admission.admit import READ_KEYS
-from app.api.job_views import READ_JOBS
-from app.usage.report import READ_USAGE
+from app.reads.job_views import READ_JOBS
+from app.reads.usage import READ_USAGE
+from models.jobs.admit import READ_KEYS
 from tests.integration.house import House
 
 FILL = (

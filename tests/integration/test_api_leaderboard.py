@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.api.leaderboard import READ_FIRST_PAGE, READ_PAGE, Cursor
-from app.api.ranks import READ_RANKS, Standing, read_ranks
+from app.api.routes.leaderboard import READ_FIRST_PAGE, READ_PAGE, Cursor
+from app.reads.ranks import READ_RANKS, ScoreRank, read_ranks
 from tests.integration.api_server import ApiServer
 from tests.integration.house import House
 
@@ -187,7 +187,7 @@ def test_ranks_of_a_group_are_right_and_cost_one_walk_together(crowd: House) -> 
         ORDER BY random() LIMIT 500
         """
     )
-    expected = {Standing(row.tenant_id, row.role, row.score): row.rank for row in rows}
+    expected = {ScoreRank(row.tenant_id, row.role, row.score): row.rank for row in rows}
     with crowd.engine.connect() as connection:
         assert read_ranks(connection, set(expected)) == expected
         (plan,) = connection.exec_driver_sql(

@@ -11,7 +11,7 @@ import pytest
 
 from app.tenants.changes import change_tenant, create_tenant, issue_key
 from app.tenants.terms import Change
-from models.ids import new_id
+from models.jobs.ids import new_id
 from tests.integration.api_server import Answer, ApiServer
 from tests.integration.house import House
 from tests.integration.test_api_contract import assert_problem
@@ -213,5 +213,5 @@ def test_refusals_are_counted_for_the_tenant_and_for_the_metrics(
     assert list(own["refusals"].values()) == [count(client.tenant.id)]
     told = api.get("/metrics").body.decode()
     for code, refused in count(0).items():
-        assert f'fairline_refusals_total{{code="{code}"}} {refused}\n' in told
+        assert f'fairline_refusals_total{{code="{code}"}} {refused}.0\n' in told
     assert client.tenant.name not in told

@@ -21,7 +21,7 @@ import pytest
 
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running, running
-from models.ids import new_id
+from models.jobs.ids import new_id
 from tests.integration.api_server import Answer, ApiServer, serving
 from tests.integration.hostile import GOOD
 from tests.integration.test_api_contract import assert_problem

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from app.scheduler.metronome import Metronome
-from app.schedules import store
-from models.ids import new_id
+from app.scheduler.maintenance.metronome import Metronome
+from app.tenants import schedules
+from models.jobs.ids import new_id
 from models.pools import POOLS
-from models.session import transaction
+from models.store.session import transaction
 from tests.integration.api_server import Answer, ApiServer
 from tests.integration.house import House
 
@@ -169,8 +169,8 @@ def test_change_that_waits_too_long_is_told_so_and_not_made(
     api: ApiServer, api_house: House
 ) -> None:
     made = create(api)
-    with transaction(api_house.engine) as taken:
-        taken.exec_driver_sql("SELECT 1 FROM schedules FOR UPDATE")
+    with transaction(api_house.engine) as connection:
+        connection.exec_driver_sql("SELECT 1 FROM schedules FOR UPDATE")
         answer = patch(api, made["id"], paused=True)
     assert (answer.status, answer.json()["code"]) == (503, "STATE_STORE_UNAVAILABLE")
     assert api.get(f"/schedules/{made['id']}").json() == made
@@ -220,7 +220,7 @@ def test_tenant_has_a_bounded_number(api: ApiServer, api_house: House) -> None:
         "INSERT INTO schedules (id, tenant_id, name, cron, timezone, overlap, catch_up, type,"
         " payload) SELECT gen_random_uuid(), 1, n::text, '* * * * *', 'UTC', 'allow', 'one',"
         " 'echo', '{}' FROM generate_series(1, %s) AS n",
-        store.MOST_SCHEDULES,
+        schedules.MOST_SCHEDULES,
     )
     answer = send(api, "POST", "/schedules", {"name": "more", **NOON})
     assert answer.status == 409 and "1,000" in answer.json()["detail"]

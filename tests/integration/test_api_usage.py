@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from models.states import FailureClass, JobStatus
-from tasks.runtime.outcome import Ending
+from models.jobs.settle import Ending
+from models.jobs.states import FailureClass, JobStatus
 from tests.integration.api_server import ApiServer
 from tests.integration.house import House
 from tests.integration.test_api_jobs import start

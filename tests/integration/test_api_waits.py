@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from app.api.coalesced import Page
-from app.scheduler import forecaster as forecaster_module
-from app.scheduler.forecaster import Forecaster
-from models.ids import new_id
+from app.reads.single_flight import SingleFlight
+from app.scheduler.maintenance import forecaster as forecaster_module
+from app.scheduler.maintenance.forecaster import Forecaster
+from models.jobs.ids import new_id
+from models.jobs.settle import Ending
+from models.jobs.states import JobStatus
 from models.presence import Presence, announce
-from models.states import JobStatus
-from tasks.runtime.outcome import Ending
 from tests.integration.door import Door, opened
 from tests.integration.emptied import emptied
 from tests.integration.house import House
@@ -278,7 +278,7 @@ def readiness(door: Door) -> tuple[int, str, dict[str, Any]]:
 
 
 def scrape(door: Door) -> str:
-    door.app.extensions["fairline_metrics"] = Page()
+    door.app.extensions["fairline_metrics"] = SingleFlight()
     return door.call(None, "GET", "/metrics").text
 
 

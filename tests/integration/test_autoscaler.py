@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from sqlalchemy import Row
 
-from app.dispatch.mark import Dispatch
-from app.scaling import demand
-from app.scaling.policy import Policy
+from app.policy.scaling import ScalingPolicy
+from app.reads import demand
 from app.scheduler import autoscaler
 from app.scheduler.autoscaler import Autoscaler
-from app.scheduler.leader import Leader
 from app.stack.autoscale import read_now, read_wanted
+from models.jobs.claim import JobRef
+from models.jobs.dispatch import Dispatch
+from models.leadership import Leader
 from models.pools import POOLS
-from tasks.runtime.claim import JobRef
 from tests.integration.emptied import emptied
 from tests.integration.house import House
 
-POLICIES = dict.fromkeys(POOLS, Policy(quiet_seconds=60.0))
+POLICIES = dict.fromkeys(POOLS, ScalingPolicy(quiet_seconds=60.0))
 ACME, FREEMAN = 71, 72
 
 
@@ -251,12 +251,12 @@ def test_a_line_of_very_many_lanes_is_looked_along_in_turns(
                 job_id,
             )
     watch, parked = demand.LineWatch("medium"), demand.Parked({}, {"medium": [83]})
-    with house.engine.connect() as taken:
-        ages = [watch.oldest_seconds(taken, parked) or 0.0 for _ in range(12)]
+    with house.engine.connect() as connection:
+        ages = [watch.oldest_seconds(connection, parked) or 0.0 for _ in range(12)]
         assert max(ages) < 60, "83 has all it may have"
         assert all(age >= 50 for age in ages[-6:]), "the oldest is never forgotten"
         house.execute("DELETE FROM jobs")
-        assert [watch.oldest_seconds(taken, parked) for _ in range(12)][-1] is None
+        assert [watch.oldest_seconds(connection, parked) for _ in range(12)][-1] is None
 
 
 def test_the_stack_is_told_of_workers_and_of_reserved_slots(house: House) -> None:

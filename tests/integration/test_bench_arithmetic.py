@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.bars import Bar
-from loadtest.http_bytes import Request, read_response, request_bytes
-from loadtest.percentiles import percentile
-from loadtest.samples import Sample, medians
-from loadtest.steady import steady_rate
+from loadtest.closed_loop import Request, read_response, request_bytes
+from loadtest.figures import Sample, medians, percentile, steady_rate
+from loadtest.report import Bar
 
 
 def test_bursts_do_not_blur_the_steady_rate() -> None:

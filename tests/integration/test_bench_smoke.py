@@ -10,11 +10,9 @@ import pytest
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
-from loadtest.accept import FrontDoors
-from loadtest.comparison import BAR_CONNECTIONS, compare
-from loadtest.fairline import Fairline
-from loadtest.fleet import Fleet
-from loadtest.noop import drain_fairline, drain_plain
+from loadtest.accept import FrontDoors, drain_fairline, drain_plain
+from loadtest.bench import BAR_CONNECTIONS, compare
+from loadtest.fleet import Fairline, Fleet
 from loadtest.plain import PlainCelery
 
 

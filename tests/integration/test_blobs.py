@@ -22,7 +22,7 @@ from models.blobs import (
     payload_key,
 )
 from models.blobs.s3 import S3Blobs
-from models.ids import new_id
+from models.jobs.ids import new_id
 from tests.fake_s3 import FakeS3, bucket_store
 
 HOUR = 3600.0

@@ -13,7 +13,7 @@ import pytest
 
 from models.blobs import BlobError, BlobMissing, open_blobs, payload_key
 from models.blobs.s3 import S3Blobs
-from models.ids import new_id
+from models.jobs.ids import new_id
 from tests.fake_s3 import BUCKET, ENVIRONMENT, FakeS3, bucket_store
 
 HOUR = 3600.0
@@ -174,7 +174,7 @@ monkey.patch_all()
 import json, sys, time
 import gevent
 from models.blobs import BlobError, open_blobs, payload_key, s3
-from models.ids import new_id
+from models.jobs.ids import new_id
 
 s3.READ_SECONDS = 0.8
 store = open_blobs(sys.argv[1])
@@ -239,7 +239,7 @@ def test_under_gevent_a_silent_server_stops_nobody_else(fake: FakeS3) -> None:
 FORKED = """
 import os, sys
 from models.blobs import open_blobs, payload_key
-from models.ids import new_id
+from models.jobs.ids import new_id
 
 store, key = open_blobs(sys.argv[1]), payload_key(new_id())
 store.put(key, b"before")

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from app.jobs.cancel import cancel
 from models.blobs import INLINE_BYTES
+from models.jobs.cancel import cancel
+from tasks.context import JobContext
 from tasks.errors import LeaseLost
-from tasks.runtime.context import JobContext
-from tasks.runtime.execute import execute_claim
+from tasks.worker.pipeline import execute_claim
+from tasks.worker.slots import Host
 from tests.integration.house import House
 from tests.integration.one_worker import OneWorker, one_worker
 
@@ -103,7 +104,7 @@ def test_a_draining_worker_hands_a_run_back_at_its_next_checkpoint(one: OneWorke
     def act(ctx: JobContext, payload: Any) -> Any:
         firsts.append(ctx.first_attempt)
         if ctx.load_checkpoint() is None:
-            one.worker.draining = True
+            one.worker.slots.note_drain()
             ctx.checkpoint("half")
             raise AssertionError("it was to end at the checkpoint")
         return "whole"
@@ -115,17 +116,22 @@ def test_a_draining_worker_hands_a_run_back_at_its_next_checkpoint(one: OneWorke
     job = one.house.job(ref.id)
     assert (job.status, job.attempt, job.crashes, job.deferrals) == ("queued", 0, 0, 1)
     assert not one.house.query("SELECT 1 FROM attempts"), "nothing failed"
-    one.worker.draining = False
-    again(one, ref.id)
+    with one_worker(one.house) as other:
+        other.act = act
+        again(other, ref.id)
     job = one.house.job(ref.id)
     assert (job.status, job.attempt, job.result) == ("succeeded", 1, "whole")
     assert firsts == [True, False]
 
 
-def test_a_retiring_worker_lets_a_run_end_whatever_it_checkpoints(one: OneWorker) -> None:
+def test_a_retiring_worker_lets_a_run_end_whatever_it_checkpoints(engine: Engine) -> None:
+    with one_worker(House(engine), host=Host(retiring=lambda: True)) as one:
+        _let_it_end(one)
+
+
+def _let_it_end(one: OneWorker) -> None:
     def act(ctx: JobContext, payload: Any) -> Any:
-        one.worker.draining = True
-        one.worker.retiring = lambda: True
+        one.worker.slots.note_drain()
         ctx.checkpoint("half")
         return "whole"
 
@@ -182,7 +188,7 @@ def test_a_job_that_is_cancelled_while_it_waits_for_a_slot_does_not_start(one: O
     ran: list[str] = []
     one.act = lambda ctx, payload: ran.append(ctx.job_id)
     [ref] = one.refs(1)
-    [claim] = one.worker.claim((ref,))
+    [claim] = one.worker.slots.claim((ref,))
     cancel(one.house.engine, 1, ref.id)
     one.flush()
     execute_claim(claim, one.worker)

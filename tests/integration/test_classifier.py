@@ -8,22 +8,21 @@ from typing import Any
 
 import pytest
 
-from app.admission import Submission
-from app.api import pools_of_types
-from app.api.gauges import read_gauges
-from app.api.metrics import tell
-from app.api.pools_of_types import LOOK_SECONDS, PoolsOfTypes
-from app.classify.estimates import READ_SECONDS, Estimates
-from app.classify.reading import Runs, read_runs
-from app.classify.rules import MIN_RUNS, VIOLATIONS
-from app.fairshare.estimates import default_seconds
-from app.scheduler import classifier as classifier_module
-from app.scheduler.classifier import Classifier
-from models.errors import StateStoreUnavailable
+from app.admission import Submission, placement
+from app.admission.placement import LOOK_SECONDS, PoolsOfTypes
+from app.api.routes.metrics import tell
+from app.policy.fairshare.estimates import default_seconds
+from app.policy.pool_choice import MIN_RUNS, VIOLATIONS
+from app.reads.durations import TypeRuns, read_runs
+from app.reads.estimates import READ_SECONDS, Estimates
+from app.reads.gauges import read_gauges
+from app.scheduler.guards import classifier as classifier_module
+from app.scheduler.guards.classifier import Classifier
+from models.durations import MICROSECONDS, run_name
 from models.presence import Presence, announce
+from models.store.errors import StateStoreUnavailable
+from models.tallies import add_tallies
 from tasks.errors import Permanent
-from tasks.runtime.durations import MICROSECONDS, run_name
-from tasks.runtime.tallies import add_tallies
 from tests.integration.api_server import ApiServer
 from tests.integration.emptied import emptied
 from tests.integration.house import House
@@ -69,7 +68,7 @@ def told(house: House) -> list[Any]:
     ]
 
 
-def read_runs_of(house: House) -> dict[str, Runs]:
+def read_runs_of(house: House) -> dict[str, TypeRuns]:
     with house.engine.connect() as connection:
         return read_runs(connection)
 
@@ -115,7 +114,7 @@ def test_violations_move_a_type_and_everybody_is_told_once(
     assert told(house) == [(0, {**detail, "reason": "violations"})]
     with house.engine.connect() as connection:
         metrics = tell(read_gauges(connection), ())
-    assert 'fairline_job_type_moved{type="echo",from="short",to="medium"} 1' in metrics
+    assert 'fairline_job_type_moved{from="short",to="medium",type="echo"} 1' in metrics
     assert 'fairline_job_type_p95_seconds{type="echo"} 5' in metrics
 
 
@@ -253,7 +252,7 @@ def test_places_stay_as_known_while_the_state_store_is_away(
     def away(_: object) -> None:
         raise StateStoreUnavailable
 
-    monkeypatch.setattr(pools_of_types, "connection", away)
+    monkeypatch.setattr(placement, "connection", away)
     monkeypatch.setattr(known, "_due", 0.0)
     assert known.place([job])[0].pool == "medium"
     assert not known._looking.locked(), "and the next look comes"

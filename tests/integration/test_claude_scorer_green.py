@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_claude import FakeClaude
+from loadtest.fakes.claude import FakeClaude
 
 #: What a call may take beyond its limit on a busy machine.
 SLACK = 0.7
@@ -30,7 +30,7 @@ monkey.patch_all()
 import json, sys, time
 import gevent
 from tasks.errors import DependencyFailure
-from tasks.scorers import Application
+from tasks.scorers import ApplicationText
 from tasks.scorers.claude import ClaudeScorer
 
 calls, timeout, *servers = int(sys.argv[1]), float(sys.argv[2]), *sys.argv[3:]
@@ -43,7 +43,7 @@ def tick(ticks):
 def call(scorer, n):
     began = time.monotonic()
     try:
-        scorer.score(Application("Ada", "engineer", {"n": n}))
+        scorer.score(ApplicationText("Ada", "engineer", {"n": n}))
         outcome = "scored"
     except DependencyFailure:
         outcome = "dependency"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from app.console.leaderboard.candidate import CANDIDATE
-from app.console.page import Asked, render_parts
-from models.ids import new_id
-from tasks.scorers import Application
+from app.console.page import PageRequest, render_parts
+from models.jobs.ids import new_id
+from tasks.scorers import ApplicationText
 from tests.integration.applicants import HOSTILE, LETTER, PATH, Visitor, score, visiting, words
 from tests.integration.house import House
 from tests.integration.test_api_contract import bring
@@ -34,7 +34,7 @@ def test_a_score_shows_the_record_that_it_came_from(visitor: Visitor, api_house:
         assert f"{mark['title']} weight {mark['weight']} % {mark['mark']:.2f}" in seen
     assert "Built a compiler" in " ".join(q for qs in document["evidence"].values() for q in qs)
     assert f"the marks amount to {document['score']:.2f}: the score" in seen
-    assert document["record"]["input"] == Application("Ada", "record", LETTER).fingerprint()
+    assert document["record"]["input"] == ApplicationText("Ada", "record", LETTER).fingerprint()
     for value in (document["record"]["rubric"], document["record"]["input"], "simulated"):
         assert value in seen
     assert "its hash is the one in the record" in seen
@@ -155,7 +155,7 @@ def test_a_large_application_is_cut_and_read_only_for_the_whole_page(visitor: Vi
         visitor.services.blobs.delete(blob)
     assert "The store for large applications does not answer." in visitor.see(target)
     with visitor.app.app_context():
-        parts = render_parts(CANDIDATE, Asked(target, {"application_id": job_id}))
+        parts = render_parts(CANDIDATE, PageRequest(target, {"application_id": job_id}))
     assert "It waits in the line" in parts["standing"]
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from app.console.jobs import dead_letters
-from models.ids import new_id
+from models.jobs.ids import new_id
 from tests.integration.browsing import SCRIPT, Browser, ids_in, links
 from tests.integration.house import House
 
@@ -105,10 +105,10 @@ def test_a_look_that_took_long_is_kept_and_says_so(
 ) -> None:
     bury(house, "fail", "TIMEOUT", 1)
     ticks = iter([0.0, 1.0, 1.0, 50.0, 102.0, 102.0, 102.0])  # the first look takes a second
-    with house.engine.connect() as taken:
-        first = dead_letters.look(taken, None, lambda: next(ticks))
+    with house.engine.connect() as connection:
+        first = dead_letters.look(connection, None, lambda: next(ticks))
         bury(house, "fail", "TIMEOUT", 1)
-        kept = dead_letters.look(taken, None, lambda: next(ticks))
-        fresh = dead_letters.look(taken, None, lambda: next(ticks))
+        kept = dead_letters.look(connection, None, lambda: next(ticks))
+        fresh = dead_letters.look(connection, None, lambda: next(ticks))
     assert first is kept and first.counted_at is not None and first.total == 1
     assert fresh.total == 2 and fresh.counted_at is None

@@ -7,10 +7,10 @@ import json
 from datetime import UTC, datetime, timedelta
 
 from models.blobs import payload_key
-from models.ids import new_id
-from models.states import FailureClass, JobStatus
-from tasks.runtime.claim import JobRef
-from tasks.runtime.outcome import Ending
+from models.jobs.claim import JobRef
+from models.jobs.ids import new_id
+from models.jobs.settle import Ending
+from models.jobs.states import FailureClass, JobStatus
 from tests.integration.browsing import Browser
 from tests.integration.house import House
 from tests.integration.test_api_contract import bring

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Connection
 
 from app.console.jobs import page as page_module
-from app.jobs import search as searching
-from app.jobs.search import Wanted, id_before, search
-from models.ids import new_id
+from app.reads import search as searching
+from app.reads.search import Wanted, id_before, search
+from models.jobs.ids import new_id
 from tests.integration.browsing import Browser, ids_in, links
 from tests.integration.emptied import emptied
 from tests.integration.house import House
@@ -87,13 +87,13 @@ def expected(house: House, wanted: Wanted) -> list[str]:
     ]
 
 
-def walk_through(taken: Connection, wanted: Wanted, *, newer: bool = False) -> list[str]:
+def walk_through(connection: Connection, wanted: Wanted, *, newer: bool = False) -> list[str]:
     """All pages of 30, whatever time each is given."""
     found: list[str] = []
     place: str | None = id_before(START - timedelta(days=1)) if newer else None
     for _ in range(200):
         where = {"after" if newer else "before": place}
-        page = search(taken, wanted, 30, seconds=0.0, **where)
+        page = search(connection, wanted, 30, seconds=0.0, **where)
         found = [*page.ids, *found] if newer else [*found, *page.ids]
         place = page.cursor
         if place is None:
@@ -107,12 +107,12 @@ def test_whatever_is_asked_every_job_that_passes_is_found_once_and_in_order(
 ) -> None:
     monkeypatch.setattr(searching, "FEW", few)
     monkeypatch.setattr(searching, "FIRST_STEP", 25)
-    with filled.engine.connect() as taken:
+    with filled.engine.connect() as connection:
         for wanted in WANTED:
             right = expected(filled, wanted)
             assert right or wanted.text == "100%_"
-            assert walk_through(taken, wanted) == right, wanted
-            assert walk_through(taken, wanted, newer=True) == right, wanted
+            assert walk_through(connection, wanted) == right, wanted
+            assert walk_through(connection, wanted, newer=True) == right, wanted
 
 
 def test_a_search_that_runs_out_of_time_says_how_far_it_came(

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.console.jobs import actions as jobs_actions
-from app.jobs.several import cancel_several
-from models.ids import new_id
+from models.jobs.cancel import cancel_several
+from models.jobs.ids import new_id
 from tests.integration.browsing import SCRIPT, Browser
 from tests.integration.house import House
 from tests.integration.test_api_contract import bring
@@ -119,7 +119,7 @@ def batch(console: Browser, **form: str) -> dict[str, object]:
 def test_all_that_match_are_counted_and_then_cancelled_in_batches(
     console: Browser, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_actions, "MOST", 3)
+    monkeypatch.setattr(jobs_actions, "MOST_SEVERAL", 3)
     made = [house.submit(type="sleep") for _ in range(7)]
     bring(house, made[0], "succeeded")
     bring(house, made[1], "running")
@@ -159,7 +159,7 @@ def test_what_is_submitted_after_the_question_is_not_touched(
 def test_a_job_that_dies_again_is_not_replayed_twice(
     console: Browser, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_actions, "MOST", 2)
+    monkeypatch.setattr(jobs_actions, "MOST_SEVERAL", 2)
     made = [house.submit(tenant_id=1 + number % 2) for number in range(5)]
     for job_id in made:
         bring(house, job_id, "dead")
@@ -179,7 +179,7 @@ def test_a_job_that_dies_again_is_not_replayed_twice(
 def test_without_script_each_press_is_a_batch(
     console: Browser, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_actions, "MOST", 2)
+    monkeypatch.setattr(jobs_actions, "MOST_SEVERAL", 2)
     for _ in range(3):
         house.submit()
     form = {"action": "cancel", "status": "queued"}

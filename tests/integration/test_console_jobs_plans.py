@@ -11,9 +11,10 @@ import pytest
 from app.console.jobs.dead_letters import READ_GROUPS
 from app.console.jobs.job import READ_ATTEMPTS, READ_JOB, READ_REPLAYS
 from app.console.jobs.page import COUNT_DEAD, READ_ROWS
-from app.jobs.search import ABOVE_ALL, BELOW_ALL, SOURCES, Wanted, few_statement, walk_statement
-from app.jobs.several import CANCEL_SEVERAL, READ_LEFT, REPLAY_SEVERAL
-from models.ids import new_id
+from app.reads.search import ABOVE_ALL, BELOW_ALL, SOURCES, Wanted, few_statement, walk_statement
+from models.jobs.cancel import CANCEL_SEVERAL, READ_LEFT
+from models.jobs.ids import new_id
+from models.jobs.replay import REPLAY_SEVERAL
 from tests.integration.house import House
 from tests.integration.plans import assert_walks, plan_of
 

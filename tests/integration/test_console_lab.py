@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.console.lab.reports import MOST_BYTES
-from loadtest.bars import Bar
-from loadtest.report import Picture, Report, Table
+from loadtest.report import Bar, Picture, Report, Table
 from tests.integration.browsing import Browser
 
 PAGE = "/console/lab"

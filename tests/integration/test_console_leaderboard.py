@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.api.visitors import OPERATOR_COOKIE
+from app.api.auth.visitors import OPERATOR_COOKIE
 from app.console.leaderboard.candidate import CANDIDATE, COUNT_TIED, READ_CANDIDATE, ordinal
 from app.console.leaderboard.page import LEADERBOARD, MOST_ROLES, READ_FIRST_TENANT, READ_ROLES
-from app.console.page import Asked, render_parts
+from app.console.page import PageRequest, render_parts
 from app.tenants.changes import create_tenant, issue_key
 from app.tenants.terms import Change
-from models.ids import new_id
+from models.jobs.ids import new_id
 from tests.integration.applicants import HOSTILE, LETTER, PATH, Visitor, score, visiting, words
 from tests.integration.house import House
 from tests.integration.plans import assert_walks, plan_of
@@ -178,11 +178,11 @@ def test_nobody_else_submits(visitor: Visitor, api_house: House) -> None:
 
 def test_live_parts_stay_the_same_while_nothing_changes(visitor: Visitor, api_house: House) -> None:
     job_id = score(api_house, "still", LETTER)
-    asked = Asked(f"{PATH}/{job_id}", {"application_id": job_id})
+    asked = PageRequest(f"{PATH}/{job_id}", {"application_id": job_id})
     with visitor.app.app_context():
         assert render_parts(CANDIDATE, asked) == render_parts(CANDIDATE, asked)
-        ranking = render_parts(LEADERBOARD, Asked(PATH))
-        assert ranking == render_parts(LEADERBOARD, Asked(PATH))
+        ranking = render_parts(LEADERBOARD, PageRequest(PATH))
+        assert ranking == render_parts(LEADERBOARD, PageRequest(PATH))
     assert set(ranking) == {"ranking"}
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from app.scheduler.recorder import Recorder
+from app.scheduler.maintenance.recorder import Recorder
 from app.tenants.changes import issue_key
+from models.jobs.settle import Ending
+from models.jobs.states import FailureClass, JobStatus
 from models.pools import POOLS
 from models.presence import Presence, announce
-from models.states import FailureClass, JobStatus
-from tasks.runtime.outcome import Ending
 from tests.integration.door import Door, opened
 from tests.integration.emptied import emptied
 from tests.integration.house import House

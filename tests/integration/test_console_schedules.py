@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from models.ids import new_id
+from models.jobs.ids import new_id
 from tests.integration.browsing import Browser
 from tests.integration.house import House
 

@@ -11,9 +11,9 @@ from app.console.tenants import use as tenants_use
 from app.console.tenants.page import LIST_NAMED
 from app.tenants.changes import create_tenant, issue_key, revoke_key
 from app.tenants.terms import Change
+from models.jobs.settle import Ending
+from models.jobs.states import JobStatus
 from models.pools import POOLS
-from models.states import JobStatus
-from tasks.runtime.outcome import Ending
 from tests.integration.browsing import Browser, cells, text_of
 from tests.integration.emptied import emptied
 from tests.integration.house import House

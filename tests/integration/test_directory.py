@@ -11,20 +11,14 @@ from sqlalchemy import Engine
 
 from app.errors import Unauthenticated
 from app.tenants import directory as module
-from app.tenants.changes import (
-    IssuedKey,
-    change_tenant,
-    create_tenant,
-    issue_key,
-    revoke_key,
-)
+from app.tenants.changes import CreatedKey, change_tenant, create_tenant, issue_key, revoke_key
 from app.tenants.directory import Caller, Directory
 from app.tenants.keys import new_key
 from app.tenants.tenant import PoolLimits
 from app.tenants.terms import Change
 from models.config import DatabaseSettings
-from models.errors import StateStoreUnavailable
-from models.session import open_engine
+from models.store.errors import StateStoreUnavailable
+from models.store.session import open_engine
 from tests.integration.house import House
 
 
@@ -73,7 +67,7 @@ def directory(engine: Engine) -> Counting:
 
 
 @pytest.fixture
-def issued(engine: Engine, acme: str) -> IssuedKey:
+def issued(engine: Engine, acme: str) -> CreatedKey:
     return issue_key(engine, acme)
 
 
@@ -81,7 +75,7 @@ def bearer(key: str) -> str:
     return f"Bearer {key}"
 
 
-def test_a_key_issued_a_moment_ago_works_at_once(directory: Counting, issued: IssuedKey) -> None:
+def test_a_key_issued_a_moment_ago_works_at_once(directory: Counting, issued: CreatedKey) -> None:
     with pytest.raises(Unauthenticated):
         directory.caller(bearer(new_key()))
     caller = directory.caller(bearer(issued.key))
@@ -93,23 +87,23 @@ def test_an_operators_key_has_no_tenant(directory: Counting, engine: Engine) -> 
     assert directory.caller(bearer(issue_key(engine, None).key)).tenant is None
 
 
-def test_only_a_digest_is_stored(house_rows: list[str], issued: IssuedKey) -> None:
+def test_only_a_digest_is_stored(house_rows: list[str], issued: CreatedKey) -> None:
     assert issued.key.split("_")[2] not in "".join(house_rows)
 
 
 @pytest.fixture
-def house_rows(api_house: House, issued: IssuedKey) -> list[str]:
+def house_rows(api_house: House, issued: CreatedKey) -> list[str]:
     return [str(row[0]) for row in api_house.query("SELECT api_keys::text FROM api_keys")]
 
 
-def test_a_known_key_is_looked_up_once(directory: Counting, issued: IssuedKey) -> None:
+def test_a_known_key_is_looked_up_once(directory: Counting, issued: CreatedKey) -> None:
     first = directory.caller(bearer(issued.key))
     assert all(directory.caller(bearer(issued.key)) is first for _ in range(10))
     assert directory.asked == [{issued.id}]
 
 
 def test_the_right_short_part_with_another_secret_opens_nothing(
-    directory: Counting, issued: IssuedKey
+    directory: Counting, issued: CreatedKey
 ) -> None:
     directory.caller(bearer(issued.key))
     other = f"fair_{issued.id}_{new_key().split('_')[2]}"
@@ -119,7 +113,7 @@ def test_the_right_short_part_with_another_secret_opens_nothing(
 
 
 def test_a_revoked_key_is_refused_after_the_next_look(
-    directory: Counting, engine: Engine, issued: IssuedKey
+    directory: Counting, engine: Engine, issued: CreatedKey
 ) -> None:
     directory.caller(bearer(issued.key))
     # Another process revokes it; this one has not looked yet.
@@ -133,7 +127,7 @@ def test_a_revoked_key_is_refused_after_the_next_look(
 
 
 def test_a_running_directory_hears_of_a_revocation_by_itself(
-    engine: Engine, issued: IssuedKey
+    engine: Engine, issued: CreatedKey
 ) -> None:
     heard = threading.Event()
     running = Directory(engine, 2.0, refresh_seconds=0.05)
@@ -150,7 +144,7 @@ def test_a_running_directory_hears_of_a_revocation_by_itself(
 
 
 def test_a_revocation_that_a_lookup_overtook_is_heard_again(
-    directory: Counting, engine: Engine, issued: IssuedKey
+    directory: Counting, engine: Engine, issued: CreatedKey
 ) -> None:
     stale = directory.caller(bearer(issued.key))
     revoke_key(engine, issued.id)
@@ -163,7 +157,7 @@ def test_a_revocation_that_a_lookup_overtook_is_heard_again(
 
 
 def test_whoever_listens_is_told_of_revoked_keys(
-    directory: Counting, engine: Engine, issued: IssuedKey
+    directory: Counting, engine: Engine, issued: CreatedKey
 ) -> None:
     told: list[set[str]] = []
     directory.on_revoked = lambda keys: told.append(set(keys))
@@ -176,7 +170,7 @@ def test_whoever_listens_is_told_of_revoked_keys(
 
 
 def test_changed_terms_are_those_of_the_next_look(
-    directory: Counting, engine: Engine, issued: IssuedKey
+    directory: Counting, engine: Engine, issued: CreatedKey
 ) -> None:
     header = bearer(issued.key)
     before = directory.caller(header).tenant
@@ -255,7 +249,7 @@ def test_callers_that_come_together_are_looked_up_together(
 
 
 def test_known_keys_work_while_the_state_store_is_away(
-    directory: Counting, issued: IssuedKey, monkeypatch: pytest.MonkeyPatch
+    directory: Counting, issued: CreatedKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory.caller(bearer(issued.key))
     nowhere = DatabaseSettings(
@@ -272,7 +266,7 @@ def test_known_keys_work_while_the_state_store_is_away(
 
 
 def test_a_sweep_finds_what_a_clock_set_back_has_hidden(
-    directory: Counting, engine: Engine, api_house: House, issued: IssuedKey
+    directory: Counting, engine: Engine, api_house: House, issued: CreatedKey
 ) -> None:
     gone = issue_key(engine, "acme")
     for key in (issued, gone):
@@ -294,7 +288,7 @@ def test_a_sweep_finds_what_a_clock_set_back_has_hidden(
 
 
 def test_changes_committed_late_are_within_the_overlap(
-    directory: Counting, engine: Engine, api_house: House, issued: IssuedKey
+    directory: Counting, engine: Engine, api_house: House, issued: CreatedKey
 ) -> None:
     directory.caller(bearer(issued.key))
     directory.refresh()
@@ -310,18 +304,18 @@ def test_changes_committed_late_are_within_the_overlap(
 
 
 def test_the_look_at_changes_reads_by_its_indexes(engine: Engine) -> None:
-    with engine.connect() as taken:
-        taken.exec_driver_sql(
+    with engine.connect() as connection:
+        connection.exec_driver_sql(
             "WITH many AS (INSERT INTO tenants (name, changed_at)"
             " SELECT 'many-' || n, now() - interval '1 day' FROM generate_series(1, 3000) AS n"
             " RETURNING id)"
             " INSERT INTO api_keys (id, tenant_id, digest, revoked_at)"
             " SELECT 'k' || id, id, '', now() - interval '1 day' FROM many"
         )
-        taken.exec_driver_sql("ANALYZE tenants, api_keys")
-        now = taken.exec_driver_sql("SELECT now()").scalar()
-        rows = taken.exec_driver_sql("EXPLAIN " + module.READ_CHANGES, {"seen": now})
+        connection.exec_driver_sql("ANALYZE tenants, api_keys")
+        now = connection.exec_driver_sql("SELECT now()").scalar()
+        rows = connection.exec_driver_sql("EXPLAIN " + module.READ_CHANGES, {"seen": now})
         plan = "\n".join(row[0] for row in rows)
-        taken.exec_driver_sql("TRUNCATE api_keys")
-        taken.exec_driver_sql("DELETE FROM tenants WHERE name LIKE 'many-%%'")
+        connection.exec_driver_sql("TRUNCATE api_keys")
+        connection.exec_driver_sql("DELETE FROM tenants WHERE name LIKE 'many-%%'")
     assert "tenants_changed" in plan and "api_keys_revoked" in plan, plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ import pytest
 from sqlalchemy import Engine
 
 from models.presence import Presence, announce, request_drain
+from tasks.worker.slots import Host
 from tests.integration.commands import SCHEDULER, command, worker
 from tests.integration.house import House
 from tests.integration.one_worker import OneWorker, one_worker
@@ -36,22 +38,24 @@ def requested(house: House) -> list[str]:
 
 def test_a_worker_hears_of_it_with_its_next_heartbeat(fixture: OneWorker) -> None:
     fixture.flush()
-    assert not fixture.worker.draining
+    assert not fixture.worker.slots.draining
     assert request_drain(fixture.house.engine, "w1") == 1
     fixture.flush()
-    assert fixture.worker.draining
+    assert fixture.worker.slots.draining
 
 
-def test_it_is_asked_for_until_it_has_begun(fixture: OneWorker) -> None:
+def test_it_is_asked_for_until_it_has_begun(house: House) -> None:
     heard: list[str] = []
-    fixture.worker.retire = lambda: heard.append("drain")
-    fixture.flush()
-    request_drain(fixture.house.engine, "w1")
-    fixture.flush()
-    fixture.flush()
-    assert heard == ["drain", "drain"]
-    fixture.worker.told_to_stop = lambda: True  # as a prefork parent tells its children
-    fixture.flush()
+    stopping = threading.Event()  # as a prefork parent tells its children
+    host = Host(told_to_stop=stopping.is_set, retire=lambda: heard.append("drain"))
+    with one_worker(house, host=host) as fixture:
+        fixture.flush()
+        request_drain(house.engine, "w1")
+        fixture.flush()
+        fixture.flush()
+        assert heard == ["drain", "drain"]
+        stopping.set()
+        fixture.flush()
     assert heard == ["drain", "drain"]
 
 
@@ -60,7 +64,7 @@ def test_what_was_asked_of_a_former_process_of_the_name_is_forgotten(fixture: On
     request_drain(fixture.house.engine, "w1")
     before = fixture.house.query("SELECT started_at FROM processes")[0][0]
     fixture.flush()
-    assert not fixture.worker.draining
+    assert not fixture.worker.slots.draining
     assert requested(fixture.house) == []
     assert fixture.house.query("SELECT started_at FROM processes")[0][0] > before
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from app.api.problems import problem_of
+from app.api.http.problems import problem_of
 from app.errors import TooManyStreams
-from app.events import Watch
-from app.events.feed import PAGE, READ_ENDS, READ_ENTRIES, read_ends, read_entries
-from app.events.job_state import READ_CHANGED
-from app.events.position import NO_JOB
-from app.events.stream import ROOM
-from models.session import transaction
+from app.reads.events import Watch
+from app.reads.events.feed import PAGE, READ_ENDS, READ_ENTRIES, read_ends, read_entries
+from app.reads.events.job_state import READ_CHANGED
+from app.reads.events.position import NO_JOB
+from app.reads.events.stream import ROOM
+from models.store.session import transaction
 from tests.integration.api_server import serving
 from tests.integration.event_reader import feed, follow
 from tests.integration.event_rows import announce, bring, end, end_in, submit_many

@@ -9,17 +9,17 @@ import time
 
 import pytest
 
-from app.events.feed import PAGE
-from app.events.job_state import MOST_RESULT_BYTES
-from app.events.position import NO_JOB
+from app.reads.events.feed import PAGE
+from app.reads.events.job_state import MOST_RESULT_BYTES
+from app.reads.events.position import NO_JOB
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
-from models.ids import new_id
-from models.session import transaction
-from models.states import FailureClass, JobStatus
-from tasks.runtime.claim import JobRef
-from tasks.runtime.heartbeat import beat, report
-from tasks.runtime.outcome import Ending
+from models.jobs.claim import JobRef
+from models.jobs.heartbeat import beat, report
+from models.jobs.ids import new_id
+from models.jobs.settle import Ending
+from models.jobs.states import FailureClass, JobStatus
+from models.store.session import transaction
 from tests.integration.api_server import ApiServer
 from tests.integration.event_reader import EventReader, Received, feed, follow, subjects
 from tests.integration.event_rows import (

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from app.classify.estimates import Estimates
-from app.dispatch.mark import Dispatch, mark
-from app.scheduler import lines
-from app.scheduler.dispatcher import Dispatcher
-from app.scheduler.leader import Leader
-from app.scheduler.pools import Pools
-from app.scheduler.shares import Shares
-from models.errors import StateStoreUnavailable
+from app.reads.estimates import Estimates
+from app.scheduler.dispatching import lines
+from app.scheduler.dispatching.dispatcher import Dispatcher
+from app.scheduler.dispatching.pools import Pools
+from app.scheduler.dispatching.shares import Shares
+from models.jobs.claim import JobRef
+from models.jobs.dispatch import Dispatch, mark
+from models.leadership import Leader
 from models.presence import Presence, announce
-from tasks.runtime.claim import JobRef
+from models.store.errors import StateStoreUnavailable
 from tests.integration.emptied import emptied
 from tests.integration.house import FakePublisher, House
 
@@ -341,9 +341,10 @@ def test_bells_that_piled_up_are_dropped_and_every_lane_is_found(
     house: House, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dispatcher.run_once(0.0)
-    monkeypatch.setattr("app.scheduler.lines.MOST_BELLS", 10)
+    monkeypatch.setattr("app.scheduler.dispatching.lines.MOST_BELLS", 10)
     monkeypatch.setattr(
-        "app.scheduler.lines.TAKE_BELLS", lines.TAKE_BELLS.replace("LIMIT 20000", "LIMIT 10")
+        "app.scheduler.dispatching.lines.TAKE_BELLS",
+        lines.TAKE_BELLS.replace("LIMIT 20000", "LIMIT 10"),
     )
     for _ in range(30):
         house.submit()
@@ -391,7 +392,7 @@ def test_a_lost_answer_overruns_no_cap(
         raise StateStoreUnavailable("lost")
 
     with monkeypatch.context() as broken:
-        broken.setattr("app.scheduler.dispatcher.mark", mark_and_lose_the_answer)
+        broken.setattr("app.scheduler.dispatching.dispatcher.mark", mark_and_lose_the_answer)
         with pytest.raises(StateStoreUnavailable):
             dispatcher.run_once(0.0)
     for turn in range(3):

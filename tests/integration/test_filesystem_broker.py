@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kombu import Connection, Exchange, Queue
 
-from app.dispatch import filesystem
+from app.broker import filesystem
 
 MESSAGES = 1500
 fork = multiprocessing.get_context("fork")

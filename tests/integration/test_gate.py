@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from app.admission import Key
+from app.admission import IdempotencyKey
 from app.admission import depth as depth_module
-from app.admission.bucket import lease, limit_of
 from app.admission.depth import READ_DEPTHS, Depth, Line
 from app.admission.gate import Gate
-from app.admission.known_keys import READ_KNOWN, KnownKeys
-from app.admission.rate import LEASE, Asked, Rate, lease_existing
+from app.admission.keys import READ_KNOWN, KnownKeys
+from app.admission.rate import LEASE, Rate, TokenRequest, lease_existing
 from app.admission.refusals import MOST_KEPT, Refusals, read_refusals
 from app.errors import QueueDepthExceeded, RateLimited
-from app.tenants.tenant import PoolLimits, Tenant
+from app.policy.rate_limit import lease, limit_of
+from app.tenants.tenant import PoolLimits, TenantProfile
 from models.config import DatabaseSettings
-from models.errors import StateStoreUnavailable
-from models.session import open_engine, transaction
+from models.store.errors import StateStoreUnavailable
+from models.store.session import open_engine, transaction
 from tests.integration.emptied import emptied
 from tests.integration.house import House
 from tests.integration.plans import plan_of
@@ -85,15 +85,17 @@ LEASES = [
 
 
 def test_the_statement_does_what_the_bucket_says(house: House) -> None:
-    asked = [Asked(n, limit_of(of[1], of[2]), of[3], of[4]) for n, of in enumerate(LEASES, 1)]
-    with transaction(house.engine) as taken:  # in which now() stands still
+    asked = [
+        TokenRequest(n, limit_of(of[1], of[2]), of[3], of[4]) for n, of in enumerate(LEASES, 1)
+    ]
+    with transaction(house.engine) as connection:  # in which now() stands still
         for n, (seconds, *_) in enumerate(LEASES, 1):
-            taken.exec_driver_sql(
+            connection.exec_driver_sql(
                 "INSERT INTO rate_buckets VALUES (%s, now() - make_interval(secs => %s))",
                 (n, seconds),
             )
-        found = lease_existing(taken, asked)
-        rows = taken.exec_driver_sql(
+        found = lease_existing(connection, asked)
+        rows = connection.exec_driver_sql(
             "SELECT tenant_id, extract(epoch FROM spent_until - now())::float8 FROM rate_buckets"
         )
         spent = {row[0]: row[1] for row in rows}
@@ -332,12 +334,12 @@ def test_refusals_are_written_together_and_summed_up(house: House) -> None:
     refusals.count(2, "A")
     refusals.flush()
     assert refused_rows(house) == [(0, "A", 5), (0, "B", 5), (1, "A", 1), (1, "B", 5), (2, "A", 4)]
-    with house.engine.connect() as taken:
+    with house.engine.connect() as connection:
         today = datetime.now(UTC).date().isoformat()
-        assert read_refusals(taken, 1, 7) == {today: {"A": 1, "B": 5}}
-        taken.exec_driver_sql("UPDATE refusals SET day = day - 7")
-        assert read_refusals(taken, 1, 7) == {}
-        assert list(read_refusals(taken, 1, 8).values()) == [{"A": 1, "B": 5}]
+        assert read_refusals(connection, 1, 7) == {today: {"A": 1, "B": 5}}
+        connection.exec_driver_sql("UPDATE refusals SET day = day - 7")
+        assert read_refusals(connection, 1, 7) == {}
+        assert list(read_refusals(connection, 1, 8).values()) == [{"A": 1, "B": 5}]
 
 
 def test_refusals_outlive_an_outage_in_bounded_memory(house: House) -> None:
@@ -378,14 +380,16 @@ def test_a_gate_takes_a_tenants_limits_before_the_deployments(house: House) -> N
         burst=80.0,
         queue_depth=1000,
     )
-    assert gate.limit(Tenant(1, "a")) == limit_of(50.0, 80.0)
-    assert gate.limit(Tenant(1, "a", submit_burst=60.0)) == limit_of(50.0, 60.0)
-    assert gate.limit(Tenant(1, "a", submit_per_second=10.0)) == limit_of(10.0)
-    own = Tenant(1, "a", limits={"medium": PoolLimits(depth=7), "long": PoolLimits(in_flight=1)})
+    assert gate.limit(TenantProfile(1, "a")) == limit_of(50.0, 80.0)
+    assert gate.limit(TenantProfile(1, "a", submit_burst=60.0)) == limit_of(50.0, 60.0)
+    assert gate.limit(TenantProfile(1, "a", submit_per_second=10.0)) == limit_of(10.0)
+    own = TenantProfile(
+        1, "a", limits={"medium": PoolLimits(depth=7), "long": PoolLimits(in_flight=1)}
+    )
     assert gate.depth_limit(own, "medium") == 7
     assert gate.depth_limit(own, "long") == gate.depth_limit(own, "short") == 1000
     assert isinstance(gate.too_deep(own, "medium"), QueueDepthExceeded)
-    assert not gate.repeats(own, None) and not gate.repeats(own, Key("k", b""))
+    assert not gate.repeats(own, None) and not gate.repeats(own, IdempotencyKey("k", b""))
     unlimited = Gate(
         *(gate._rate, gate._depth, gate._known_keys, gate._refusals),
         per_second=0.0,
@@ -393,5 +397,5 @@ def test_a_gate_takes_a_tenants_limits_before_the_deployments(house: House) -> N
         queue_depth=1000,
     )
     with statements(house) as sent:
-        assert unlimited.pass_rate(Tenant(1, "a")) is None
+        assert unlimited.pass_rate(TenantProfile(1, "a")) is None
     assert not sent

@@ -15,12 +15,20 @@ from typing import Any
 import pytest
 
 from app.stack.identity import identity_of
+from loadtest.closed_loop import Request
 from loadtest.generator import Generator, GeneratorFailed, Order
-from loadtest.http_bytes import Request
 from loadtest.shapes import steps
 from loadtest.users import wire as wires
-from loadtest.users.record import POLL, SUBMIT, Arrival, Requests, Row, read_record, write_arrivals
-from loadtest.users.wire import Target, Wire
+from loadtest.users.wire import (
+    POLL,
+    SUBMIT,
+    Arrival,
+    Requests,
+    Target,
+    Wire,
+    read_record,
+    write_arrivals,
+)
 
 RATE = 40
 STALL_SECONDS = 1.0
@@ -203,8 +211,8 @@ def test_a_record_is_read_back_from_all_processes(
     record = read_record(tmp_path)
 
     assert record.arrivals == [early, late]
-    assert list(record.requests) == [
-        *(Row(10.0, 0.25, 202, "submit"), Row(10.0, 0.5, 304, "poll")),
-        *(Row(11.0, 0.25, 202, "submit"), Row(11.0, 0.5, 304, "poll")),
+    assert list(zip(*record.requests.columns(), strict=True)) == [
+        *((10.0, 0.25, 202, SUBMIT), (10.0, 0.5, 304, POLL)),
+        *((11.0, 0.25, 202, SUBMIT), (11.0, 0.5, 304, POLL)),
     ]
     assert sorted(record.statuses()) == [0, 202, 202, 202, 304, 304]

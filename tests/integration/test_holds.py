@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.scheduler.dispatcher import Dispatcher
+from app.scheduler.dispatching.dispatcher import Dispatcher
+from models.jobs.claim import JobRef
 from models.presence import Presence, announce
 from tasks.retry.circuit import PROBES
-from tasks.runtime.claim import JobRef
 from tests.integration.emptied import emptied
 from tests.integration.house import FakePublisher, House
 

@@ -13,14 +13,14 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from werkzeug.test import TestResponse
 
-from app.api.access import access_of
-from app.api.front_door import FrontDoor
+from app.api.auth.access import access_of
+from app.api.auth.visitors import OPERATOR_COOKIE, TENANT_COOKIE
 from app.api.services import Services
-from app.api.visitors import OPERATOR_COOKIE, TENANT_COOKIE
+from app.server.front_door import FrontDoor
 from app.telemetry.requests import Requests
 from app.tenants.changes import create_tenant, issue_key, revoke_key
 from app.tenants.keys import new_key
-from models.ids import new_id
+from models.jobs.ids import new_id
 from tests.integration.door import Door, opened
 from tests.integration.house import House
 from tests.integration.routes import (

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from app.admission.admit import admit_group
-from app.admission.submission import Admitted, Entry, Key, Submission
-from app.errors import IdempotencyKeyReused
 from models.config import DatabaseSettings
-from models.ids import new_id
-from models.session import open_engine
+from models.jobs.admit import admit_group
+from models.jobs.ids import new_id
+from models.jobs.submission import Admitted, IdempotencyKey, KeyReused, Submission, SubmissionGroup
+from models.store.session import open_engine
 from tests.integration.emptied import emptied
 from tests.integration.house import House
 from tests.integration.race import ROUNDS, Race, assert_contested
@@ -55,7 +54,7 @@ def test_fifty_connections_under_one_key_make_one_job(race: Race) -> None:
     wide = open_engine(DatabaseSettings(database_url=url, db_pool_size=50))
     start = threading.Barrier(50)
 
-    def admit(entry: Entry) -> Any:
+    def admit(entry: SubmissionGroup) -> Any:
         start.wait()
         return admit_group(wide, [entry], True)[0]
 
@@ -68,11 +67,13 @@ def test_fifty_connections_under_one_key_make_one_job(race: Race) -> None:
     assert len(race.rows()) == 5
 
 
-def keyed(key: str, digest: bytes) -> Entry:
-    return Entry((Submission(new_id(), 1, "sleep", "medium", "{}"),), Key(key, digest))
+def keyed(key: str, digest: bytes) -> SubmissionGroup:
+    return SubmissionGroup(
+        (Submission(new_id(), 1, "sleep", "medium", "{}"),), IdempotencyKey(key, digest)
+    )
 
 
-def agree(race: Race, key: str, pairs: list[tuple[Entry, Any]]) -> bytes:
+def agree(race: Race, key: str, pairs: list[tuple[SubmissionGroup, Any]]) -> bytes:
     """Everybody was told of the one job, or that the key is taken; the request that won."""
     (found,) = race.house.query(
         "SELECT digest, job_ids::text[] AS ids FROM idempotency_keys WHERE key = %s", key
@@ -84,5 +85,5 @@ def agree(race: Race, key: str, pairs: list[tuple[Entry, Any]]) -> bytes:
         if entry.key.digest == won:
             assert isinstance(answer, Admitted) and list(answer.ids) == found.ids
         else:
-            assert isinstance(answer, IdempotencyKeyReused)
+            assert isinstance(answer, KeyReused)
     return won

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from app.api import server
-from app.api.wire_request import read_plain
 from app.log_ids import current_request
+from app.server import worker as server
+from app.server.request import read_plain
 from tests.integration.lean_servers import Servers, read_to_the_end, serving
 
 HEAD = b"POST /echo?a=b%20c HTTP/1.1\r\nHost: fairline\r\nContent-Type: text/plain\r\n"

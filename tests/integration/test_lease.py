@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.exc import IntegrityError
 
-from models.states import LEGAL_MOVES, FailureClass, JobStatus
-from tasks.runtime.claim import JobRef, claim_group
-from tasks.runtime.heartbeat import beat
-from tasks.runtime.outcome import Ending
+from models.jobs.claim import JobRef, claim_group
+from models.jobs.heartbeat import beat
+from models.jobs.settle import Ending
+from models.jobs.states import LEGAL_MOVES, FailureClass, JobStatus
 from tests.integration.house import House
 
 DONE = Ending(JobStatus.SUCCEEDED, tries_spent=1, result='{"ok": true}')
@@ -61,7 +61,7 @@ def test_a_forged_job_id_claims_nothing(house: House) -> None:
 
 
 def test_a_stale_worker_cannot_settle_a_reaped_job(house: House) -> None:
-    from app.scheduler.reaper import Reaper
+    from app.scheduler.maintenance.reaper import Reaper
 
     stale = house.start()
     house.expire_leases()
@@ -78,7 +78,7 @@ def test_a_stale_worker_cannot_settle_a_reaped_job(house: House) -> None:
 
 
 def test_a_stale_worker_cannot_renew_its_lease(house: House) -> None:
-    from app.scheduler.reaper import Reaper
+    from app.scheduler.maintenance.reaper import Reaper
 
     kept, lost = house.start(), house.start()
     house.execute(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 
-from models.errors import StateStoreUnavailable
-from tasks.runtime import tallies as tallies_module
-from tasks.runtime import worker as worker_module
-from tasks.runtime.context import JobContext
+from models import tallies as tallies_module
+from models.store.errors import StateStoreUnavailable
+from tasks.context import JobContext
+from tasks.worker import ledger, slots
 from tests.integration.house import House
 from tests.integration.one_worker import OneWorker, one_worker
 
@@ -22,9 +23,9 @@ def one(engine: Engine) -> Iterator[OneWorker]:
         yield made
 
 
-def lose_answer(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
+def lose_answer(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[int]:
     """The next call of a statement is carried out and its answer lost; how many there were."""
-    real = getattr(worker_module, name)
+    real = getattr(module, name)
     calls: list[int] = []
 
     def forgetful(*args: Any) -> Any:
@@ -34,14 +35,14 @@ def lose_answer(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
             raise StateStoreUnavailable
         return answer
 
-    monkeypatch.setattr(worker_module, name, forgetful)
+    monkeypatch.setattr(module, name, forgetful)
     return calls
 
 
 def test_a_job_whose_claim_was_lost_on_the_way_runs_once(
     one: OneWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = lose_answer(monkeypatch, "claim_group")
+    calls = lose_answer(monkeypatch, slots, "claim_group")
     ran: list[str] = []
     one.act = lambda ctx, payload: ran.append(ctx.job_id)
     [ref] = one.refs(1)
@@ -57,7 +58,7 @@ def test_a_job_whose_claim_was_lost_on_the_way_runs_once(
 def test_an_ending_whose_answer_was_lost_is_written_and_charged_once(
     one: OneWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = lose_answer(monkeypatch, "settle_group")
+    calls = lose_answer(monkeypatch, ledger, "settle_group")
 
     def act(ctx: JobContext, payload: Any) -> None:
         raise RuntimeError("once")
@@ -71,13 +72,13 @@ def test_an_ending_whose_answer_was_lost_is_written_and_charged_once(
     assert (job.status, job.attempt) == ("scheduled", 1)
     assert [row.runs for row in one.house.query("SELECT runs FROM usage")] == [1]
     assert len(one.house.query("SELECT 1 FROM attempts")) == 1
-    assert one.worker.held() == []
+    assert one.worker.slots.held() == []
 
 
 def test_a_checkpoint_whose_answer_was_lost_is_still_ours(
     one: OneWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = lose_answer(monkeypatch, "save_group")
+    calls = lose_answer(monkeypatch, ledger, "save_group")
     one.act = lambda ctx, payload: ctx.checkpoint({"n": 1})
     [ref] = one.refs(1)
     one.execute((ref,))

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from app.api import gauges
-from app.api.gauges import read_gauges
-from app.api.metrics import objectives, tell
+from app.api.routes.metrics import objectives, tell
+from app.reads import gauges
+from app.reads.gauges import read_gauges
 from models.pools import POOLS
 from tests.integration.emptied import emptied
 from tests.integration.house import House

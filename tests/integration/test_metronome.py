@@ -13,13 +13,19 @@ from typing import Any
 import pytest
 from sqlalchemy import Row
 
-from app.api.times import rfc3339
-from app.scheduler import metronome
-from app.scheduler.leader import Leader
-from app.scheduler.metronome import ANY_DUE, BATCH, FIND_OLDEST, FIND_YOUNGEST, Metronome
-from app.schedules import store
-from app.schedules.store import Schedule
-from models.ids import new_id
+from app.reads.times import rfc3339
+from app.scheduler.maintenance import metronome
+from app.scheduler.maintenance.metronome import (
+    ANY_DUE,
+    BATCH,
+    FIND_OLDEST,
+    FIND_YOUNGEST,
+    Metronome,
+)
+from app.tenants import schedules
+from app.tenants.schedules import RecurringSchedule
+from models.jobs.ids import new_id
+from models.leadership import Leader
 from models.pools import POOLS
 from tests.integration.emptied import emptied
 from tests.integration.house import House
@@ -57,8 +63,8 @@ def keep(house: House, **fields: Any) -> str:
         "next_at": clock(house) - timedelta(seconds=1),
         **fields,
     }
-    schedule = Schedule(name=values.pop("name", values["id"]), **values)
-    return store.create(house.engine, schedule).id
+    schedule = RecurringSchedule(name=values.pop("name", values["id"]), **values)
+    return schedules.create(house.engine, schedule).id
 
 
 def clock(house: House) -> datetime:
@@ -239,10 +245,10 @@ def test_schedule_that_fails_stops_alone(house: House, monkeypatch: pytest.Monke
             raise OverflowError("date value out of range")
         return decide(rule, *args, **fields)
 
-    def insert(taken: Any, submissions: Any) -> None:
+    def insert(connection: Any, submissions: Any) -> None:
         if any(each.priority == 7 for each in submissions):
-            taken.exec_driver_sql("SELECT 1 / 0")
-        insert_jobs(taken, submissions)
+            connection.exec_driver_sql("SELECT 1 / 0")
+        insert_jobs(connection, submissions)
 
     monkeypatch.setattr(metronome, "decide", work_out)
     monkeypatch.setattr(metronome, "insert_jobs", insert)
@@ -292,7 +298,7 @@ def test_leader_of_an_earlier_epoch_makes_nothing(house: House) -> None:
     # It lost its lease after it had looked.
     late = role(house)
 
-    def lose(schedule: Schedule, *rest: Any) -> Any:
+    def lose(schedule: RecurringSchedule, *rest: Any) -> Any:
         house.execute("UPDATE leaders SET epoch = epoch + 1")
         return Metronome._move(late, schedule, *rest)
 
@@ -380,7 +386,7 @@ def test_what_is_due_is_found_along_the_index(house: House) -> None:
             assert pages_read(house, statement, epoch=house.leader.epoch) < 12 * BATCH
         assert indexes_in(plan_of(house, ANY_DUE)) == {"schedules_next"}
         assert pages_read(house, ANY_DUE) <= 5
-        page = plan_of(house, store.LIST, tenant_id=7, after="5", limit=51)
+        page = plan_of(house, schedules.LIST, tenant_id=7, after="5", limit=51)
         assert indexes_in(page) == {"schedules_tenant_id_name_key"}, page
         house.execute("UPDATE schedules SET next_at = now() WHERE next_at IS NOT NULL")
 
@@ -405,15 +411,15 @@ def test_change_that_waits_for_a_tick_does_not_bring_it_back(house: House) -> No
     held: list[Any] = []
     real = ticking._write
 
-    def write(taken: Any, moves: Any) -> None:
-        real(taken, moves)
-        held.append(race.begin(lambda: store.change(house.engine, 1, schedule_id, resume)))
+    def write(connection: Any, moves: Any) -> None:
+        real(connection, moves)
+        held.append(race.begin(lambda: schedules.change(house.engine, 1, schedule_id, resume)))
         race.house.wait_until_waiting()
 
-    def resume(schedule: Schedule, now: datetime) -> Schedule:
+    def resume(schedule: RecurringSchedule, now: datetime) -> RecurringSchedule:
         rule = metronome.read_rule(schedule.cron, schedule.timezone)
-        found = store.first_tick(rule, schedule, now)
-        return Schedule(**{**asdict(schedule), "next_at": found})
+        found = schedules.first_tick(rule, schedule, now)
+        return RecurringSchedule(**{**asdict(schedule), "next_at": found})
 
     ticking._write = write  # type: ignore[method-assign]
     try:

@@ -12,8 +12,8 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Engine
 
 from app.stack.spec import PROJECT_ROOT
-from models.states import JobStatus
-from models.tables import Base
+from models.jobs.states import JobStatus
+from models.schema import Base
 from tests.integration.house import House
 
 
@@ -53,6 +53,6 @@ def test_jobs_of_every_state_survive_the_way_down_and_up(database_url: str, engi
 
 @pytest.mark.filterwarnings("ignore:Did not recognize type 'xid8'")
 def test_the_tables_are_what_the_migrations_make(engine: Engine) -> None:
-    with engine.connect() as taken:
-        context = MigrationContext.configure(taken, opts={"compare_type": True})
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []

@@ -13,10 +13,10 @@ from flask import Flask
 from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 from werkzeug.test import TestResponse
 
-from app.api.access import Access, open_to
+from app.api.auth.access import Access, open_to
 from app.api.openapi.document import UndeclaredRoute, find_routes
 from app.tenants.changes import create_tenant, issue_key
-from models.ids import new_id
+from models.jobs.ids import new_id
 from tests.integration.described import Described
 from tests.integration.door import Door, opened
 from tests.integration.house import House

@@ -8,51 +8,52 @@ from typing import Any
 
 import pytest
 
-from app.admission import Entry, Key, Submission
-from app.admission.admit import admit_group
-from app.admission.relief import FIND_LANES, RELIEVE
-from app.admission.relief import READ_IN_FLIGHT as READ_FLYING
-from app.api.gauges import READ_AGES, READ_DEAD_LETTERS, READ_DUE_AGES, READ_TROUBLE
-from app.api.leaderboard import READ_FIRST_PAGE, READ_PAGE
-from app.api.ranks import READ_RANKS
-from app.api.views import READ_APPLICATIONS
-from app.classify.reading import READ_RUNS
+from app.admission import IdempotencyKey, Submission, SubmissionGroup
+from app.api.routes.leaderboard import READ_FIRST_PAGE, READ_PAGE
 from app.console.overview.readings import READ_POOLS as READ_OVERVIEW
 from app.console.workers.page import READ_RUNNING
-from app.dispatch.mark import MARK, RELEASE
-from app.jobs.cancel import CANCEL
-from app.jobs.replay import replay_ids, replay_matching
-from app.scaling.demand import READ_FLIGHT, READ_TENANT_LANES, READ_WAITS, Parked
-from app.scheduler.circuits import READ_CIRCUITS
-from app.scheduler.collector import FIND_ORPHANS
-from app.scheduler.expirer import EXPIRE
-from app.scheduler.forecaster import FIND_SAMPLE, JUDGE
-from app.scheduler.holds import READ_HOLDS
-from app.scheduler.lines import READ_IN_FLIGHT, SWEEP
-from app.scheduler.pools import READ_CAPPED, READ_HELD, READ_IN_SLICES, READ_POOLS
-from app.scheduler.promoter import FIND_DUE, PROMOTE
-from app.scheduler.reaper import FIND_LOST, REAP
-from app.scheduler.recorder import RECORD
-from app.scheduler.retirer import (
+from app.reads.demand import READ_FLIGHT, READ_TENANT_LANES, READ_WAITS, Parked
+from app.reads.durations import READ_RUNS
+from app.reads.gauges import READ_AGES, READ_DEAD_LETTERS, READ_DUE_AGES, READ_TROUBLE
+from app.reads.holds import READ_HOLDS
+from app.reads.ranks import READ_RANKS
+from app.reads.rivals import READ_RIVALS
+from app.reads.views import READ_APPLICATIONS
+from app.reads.waits import COUNT_AHEAD, COUNT_FREE, READ_FACTS, READ_OWN
+from app.scheduler.dispatching.lines import READ_IN_FLIGHT, SWEEP
+from app.scheduler.dispatching.pools import READ_CAPPED, READ_HELD, READ_IN_SLICES, READ_POOLS
+from app.scheduler.dispatching.shares import READ_CHARGES
+from app.scheduler.guards.circuits import READ_CIRCUITS
+from app.scheduler.guards.spikes import READ_HOURS
+from app.scheduler.guards.windows import READ_WINDOWS
+from app.scheduler.maintenance.collector import FIND_ORPHANS
+from app.scheduler.maintenance.forecaster import FIND_SAMPLE, JUDGE
+from app.scheduler.maintenance.recorder import RECORD
+from app.scheduler.maintenance.retirer import (
     RETIRE_EVENTS,
-    RETIRE_JOBS,
     RETIRE_KEYS,
     RETIRE_REFUSALS,
     RETIRE_TALLIES,
 )
-from app.scheduler.shares import READ_CHARGES
-from app.scheduler.spikes import READ_HOURS
-from app.scheduler.windows import READ_WINDOWS
-from app.waits.facts import COUNT_AHEAD, COUNT_FREE, READ_FACTS, READ_OWN
-from app.waits.rivals import READ_RIVALS
-from models.ids import new_id
-from models.states import JobStatus
-from tasks.runtime.checkpoint import Saving, save_group
-from tasks.runtime.claim import CLAIM, JobRef
-from tasks.runtime.heartbeat import BEAT, READ_CANCELLED, REPORT
-from tasks.runtime.outcome import Ending
-from tasks.runtime.rules import READ_RULES
-from tasks.runtime.settle import Settlement, settle_group, settle_statement
+from app.scheduler.relief.relief import FIND_LANES, RELIEVE
+from app.scheduler.relief.relief import READ_IN_FLIGHT as READ_FLYING
+from models.jobs.admit import admit_group
+from models.jobs.cancel import CANCEL
+from models.jobs.checkpoint import Saving, save_group
+from models.jobs.claim import CLAIM, JobRef
+from models.jobs.dispatch import MARK
+from models.jobs.expire import EXPIRE
+from models.jobs.heartbeat import BEAT, READ_CANCELLED, REPORT
+from models.jobs.ids import new_id
+from models.jobs.promote import FIND_DUE, PROMOTE
+from models.jobs.reap import FIND_LOST, REAP
+from models.jobs.release import RELEASE
+from models.jobs.replay import replay_ids, replay_matching
+from models.jobs.retire import RETIRE_JOBS
+from models.jobs.settle import Ending, Settlement, settle_group, settle_statement
+from models.jobs.states import JobStatus
+from tasks.registry import projections_of
+from tasks.worker.rules import READ_RULES
 from tests.integration.house import House
 from tests.integration.plans import (
     FILL,
@@ -246,7 +247,7 @@ def test_settle_finds_its_rows_and_their_applications_by_key(
         Settlement(JobRef(job_id, 1), ending, 1.5)
         for job_id in refs(filled, "running", size)["ids"]
     ]
-    statement = settle_statement(filled.types.values())
+    statement = settle_statement(projections_of(filled.types.values()))
     plan = plan_of_call(filled, lambda: settle_group(filled.engine, statement, group))
     assert_walks(plan, "jobs_pkey", "applications_pkey")
 
@@ -261,10 +262,12 @@ def test_a_checkpoint_finds_its_rows_by_key(filled: House, size: int) -> None:
 
 
 @GROUPS
-@pytest.mark.parametrize("key", [None, Key("again", b"digest")])
-def test_admit_looks_at_no_other_job(filled: House, size: int, key: Key | None) -> None:
+@pytest.mark.parametrize("key", [None, IdempotencyKey("again", b"digest")])
+def test_admit_looks_at_no_other_job(filled: House, size: int, key: IdempotencyKey | None) -> None:
     group = [
-        Entry((Submission(new_id(), 1, "echo", "medium", "{}", candidate="Ada", role="x"),), key)
+        SubmissionGroup(
+            (Submission(new_id(), 1, "echo", "medium", "{}", candidate="Ada", role="x"),), key
+        )
         for _ in range(size)
     ]
     plan = plan_of_call(filled, lambda: admit_group(filled.engine, group, express=True))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine
 
-from models import prepared
-from models.prepared import Prepared
-from models.session import connection
+from models.store import prepared
+from models.store.prepared import PreparedStatement
+from models.store.session import connect
 
 SQL = """
     SELECT n, n %% 2 FROM unnest(%(numbers)s::int[]) AS n
@@ -17,64 +17,66 @@ KNOWN = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'odd%%'"
 
 
 def test_it_reads_what_the_statement_reads_and_is_prepared_once(engine: Engine) -> None:
-    statement = Prepared("odd", SQL)
-    with connection(engine) as taken:
+    statement = PreparedStatement("odd", SQL)
+    with connect(engine) as connection:
         for least, found in ((1, [(2, 0), (3, 1)]), (2, [(3, 1)]), (-1, [(1, 1), (2, 0), (3, 1)])):
-            rows = statement.execute(taken, {"numbers": "{1,2,3}", "least": least}).all()
+            rows = statement.execute(connection, {"numbers": "{1,2,3}", "least": least}).all()
             assert [tuple(row) for row in rows] == found
-        assert taken.exec_driver_sql(KNOWN).scalar_one() == 1
+        assert connection.exec_driver_sql(KNOWN).scalar_one() == 1
 
 
 def test_session_that_forgot_it_is_sent_the_statement_itself(engine: Engine) -> None:
-    statement = Prepared("odd", SQL)
+    statement = PreparedStatement("odd", SQL)
     asked = {"numbers": "{1,2}", "least": 1}
-    with connection(engine) as taken:
-        statement.execute(taken, asked)
-        taken.exec_driver_sql("DEALLOCATE ALL")  # as if a pooler had given us another session
-        assert [tuple(row) for row in statement.execute(taken, asked)] == [(2, 0)]
-        assert [tuple(row) for row in statement.execute(taken, asked)] == [(2, 0)]
-        assert taken.exec_driver_sql(KNOWN).scalar_one() == 0
-        taken.invalidate()  # its notes are wrong now, and the engine is everybody's
+    with connect(engine) as connection:
+        statement.execute(connection, asked)
+        connection.exec_driver_sql("DEALLOCATE ALL")  # as if a pooler had given us another session
+        assert [tuple(row) for row in statement.execute(connection, asked)] == [(2, 0)]
+        assert [tuple(row) for row in statement.execute(connection, asked)] == [(2, 0)]
+        assert connection.exec_driver_sql(KNOWN).scalar_one() == 0
+        connection.invalidate()  # its notes are wrong now, and the engine is everybody's
 
 
 def test_session_that_somebody_else_prepared_it_in_is_sent_the_statement_itself(
     engine: Engine,
 ) -> None:
     asked = {"numbers": "{1,2}", "least": 1}
-    with connection(engine) as taken:
-        Prepared("odd", SQL).execute(taken, asked)
-        taken.info.clear()
-        rows = Prepared("odd", SQL).execute(taken, asked).all()
+    with connect(engine) as connection:
+        PreparedStatement("odd", SQL).execute(connection, asked)
+        connection.info.clear()
+        rows = PreparedStatement("odd", SQL).execute(connection, asked).all()
         assert [tuple(row) for row in rows] == [(2, 0)]
-        taken.invalidate()
+        connection.invalidate()
 
 
 def test_plan_is_not_kept_for_long(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    statement = Prepared("odd", SQL)
+    statement = PreparedStatement("odd", SQL)
     made = "SELECT prepare_time FROM pg_prepared_statements WHERE name LIKE 'odd%%'"
-    with connection(engine) as taken:
-        statement.execute(taken, {"numbers": "{1}", "least": 0})
-        first = taken.exec_driver_sql(made).scalar_one()
-        statement.execute(taken, {"numbers": "{1}", "least": 0})
-        assert taken.exec_driver_sql(made).scalar_one() == first
+    with connect(engine) as connection:
+        statement.execute(connection, {"numbers": "{1}", "least": 0})
+        first = connection.exec_driver_sql(made).scalar_one()
+        statement.execute(connection, {"numbers": "{1}", "least": 0})
+        assert connection.exec_driver_sql(made).scalar_one() == first
         monkeypatch.setattr(prepared, "KEEP_SECONDS", 0.0)
-        rows = statement.execute(taken, {"numbers": "{1}", "least": 0}).all()
+        rows = statement.execute(connection, {"numbers": "{1}", "least": 0}).all()
         assert [tuple(row) for row in rows] == [(1, 1)]
-        assert taken.exec_driver_sql(made).scalar_one() > first
-        taken.invalidate()
+        assert connection.exec_driver_sql(made).scalar_one() > first
+        connection.invalidate()
 
 
 def test_column_that_changes_its_type_under_a_running_process_is_read_all_the_same(
     engine: Engine,
 ) -> None:
-    statement = Prepared("odd", "SELECT n FROM changing WHERE n = ANY (%(numbers)s::int[])")
-    with connection(engine) as taken:
-        taken.exec_driver_sql("CREATE TABLE changing (n int)")
-        taken.exec_driver_sql("INSERT INTO changing VALUES (7)")
+    statement = PreparedStatement(
+        "odd", "SELECT n FROM changing WHERE n = ANY (%(numbers)s::int[])"
+    )
+    with connect(engine) as connection:
+        connection.exec_driver_sql("CREATE TABLE changing (n int)")
+        connection.exec_driver_sql("INSERT INTO changing VALUES (7)")
         try:
-            assert statement.execute(taken, {"numbers": "{7}"}).scalar_one() == 7
-            taken.exec_driver_sql("ALTER TABLE changing ALTER COLUMN n TYPE bigint")
-            assert statement.execute(taken, {"numbers": "{7}"}).scalar_one() == 7
+            assert statement.execute(connection, {"numbers": "{7}"}).scalar_one() == 7
+            connection.exec_driver_sql("ALTER TABLE changing ALTER COLUMN n TYPE bigint")
+            assert statement.execute(connection, {"numbers": "{7}"}).scalar_one() == 7
         finally:
-            taken.exec_driver_sql("DROP TABLE changing")
-            taken.invalidate()
+            connection.exec_driver_sql("DROP TABLE changing")
+            connection.invalidate()

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from app.scheduler import pacing
-from app.scheduler.promoter import BATCH, Promoter
+from app.policy import pacing
+from app.scheduler.dispatching.promoter import BATCH, Promoter
 from models.presence import Presence, announce
 from tests.integration.emptied import emptied
 from tests.integration.house import FakePublisher, House

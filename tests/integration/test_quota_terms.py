@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskCliRunner
 
-from app.quotas import commands
+from app.cli import quotas
 from app.tenants.changes import issue_key
 from tests.integration.door import Door, opened
 from tests.integration.emptied import emptied
@@ -31,8 +31,8 @@ def door(house: House, tmp_path: Path) -> Iterator[Door]:
 @pytest.fixture
 def terminal(house: House, monkeypatch: pytest.MonkeyPatch) -> FlaskCliRunner:
     app = Flask("app", static_folder=None)
-    app.cli.add_command(commands.quotas)
-    monkeypatch.setattr(commands, "database", lambda: house.engine)
+    app.cli.add_command(quotas.quotas)
+    monkeypatch.setattr(quotas, "database", lambda: house.engine)
     return app.test_cli_runner()
 
 
@@ -54,10 +54,10 @@ def test_the_routes_declare_show_and_forget_a_quota(house: House, door: Door) ->
     assert shown["closed_until"] > shown["learned_at"]
     told = door.call(None, "GET", "/metrics").text
     for line in (
-        'fairline_quota_per_minute{dependency="claude",kind="requests"} 50',
-        'fairline_quota_remaining{dependency="claude",kind="requests"} 49',
-        'fairline_quota_closed{dependency="claude"} 1',
-        'fairline_quota_refused_total{dependency="claude"} 2',
+        'fairline_quota_per_minute{dependency="claude",kind="requests"} 50.0',
+        'fairline_quota_remaining{dependency="claude",kind="requests"} 49.0',
+        'fairline_quota_closed{dependency="claude"} 1.0',
+        'fairline_quota_refused_total{dependency="claude"} 2.0',
     ):
         assert line in told.splitlines()
     assert door.call(key, "DELETE", path).status_code == 204

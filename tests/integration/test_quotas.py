@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from app.errors import NotFound, ValidationFailed
-from app.quotas.rows import clear_quota, declare_quota, read_quotas
-from app.scheduler.leader import Leader
-from app.scheduler.taps import READ_SECONDS, Taps
-from models.session import connection
+from app.scheduler.dispatching.quotas import READ_SECONDS, Taps
+from app.tenants.quotas import clear_quota, declare_quota, read_quotas
+from models.leadership import Leader
+from models.store.session import connect
+from tasks.context import JobContext
 from tasks.errors import QuotaSpent
 from tasks.quota import Allowance, QuotaReading
-from tasks.runtime.context import JobContext
 from tests.integration.emptied import emptied
 from tests.integration.house import House
 from tests.integration.one_worker import OneWorker, one_worker
@@ -137,13 +137,13 @@ def test_a_refusal_is_written_before_the_ending_that_tells_of_it(
     worker: OneWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    write = worker.worker._write_settlements
+    write = worker.worker.ledger._write_settlements
 
     def look(settlements: Any) -> None:
         seen.append(len(worker.house.query("SELECT FROM quotas WHERE closed_until > now()")))
         write(settlements)
 
-    monkeypatch.setattr(worker.worker, "_write_settlements", look)
+    monkeypatch.setattr(worker.worker.ledger, "_write_settlements", look)
     run(worker, refusing(20.0))
     assert seen == [1]
 
@@ -232,8 +232,8 @@ def test_counts_alone_make_no_quota(worker: OneWorker) -> None:
 def test_news_wait_here_while_the_store_is_away(
     worker: OneWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from models.errors import StateStoreUnavailable
-    from tasks.runtime import quotas
+    from models.store.errors import StateStoreUnavailable
+    from tasks.worker import quotas
 
     def away(engine: Any) -> Any:
         raise StateStoreUnavailable
@@ -242,7 +242,7 @@ def test_news_wait_here_while_the_store_is_away(
     told.note(MODEL, {"requests": Allowance(60, 5)}, 10.0)
     told.refuse(MODEL, 30.0, 10.0)
     with monkeypatch.context() as patched:
-        patched.setattr(quotas, "connection", away)
+        patched.setattr(quotas, "connect", away)
         with pytest.raises(StateStoreUnavailable):
             told.write(worker.house.engine, 11.0)
     assert told.due(11.0)
@@ -295,12 +295,12 @@ def test_operators_see_what_is_declared_and_what_is_learned(house: House) -> Non
     house.execute(
         "UPDATE quotas SET reading = %s, read_at = now()", json.dumps({"tokens": [9, 8, 7]})
     )
-    with connection(house.engine) as taken:
-        (found,) = read_quotas(taken)
+    with connect(house.engine) as connection:
+        (found,) = read_quotas(connection)
     assert found.reading == {"tokens": (9, 8, 7)}
     clear_quota(house.engine, "claude")
-    with connection(house.engine) as taken:
-        assert read_quotas(taken) == []
+    with connect(house.engine) as connection:
+        assert read_quotas(connection) == []
 
 
 def test_a_quota_that_makes_no_sense_is_refused(house: House) -> None:

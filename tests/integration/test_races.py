@@ -13,16 +13,17 @@ from functools import partial
 
 import pytest
 
-from app.dispatch.mark import Dispatch, release
-from app.jobs.replay import replay_ids, replay_matching
-from app.scheduler.promoter import Promoter
-from app.scheduler.reaper import Reaper
+from app.scheduler.dispatching.promoter import Promoter
+from app.scheduler.maintenance.reaper import Reaper
+from models.jobs.checkpoint import Saved, Saving, save_group
+from models.jobs.claim import JobRef
+from models.jobs.dispatch import Dispatch
+from models.jobs.heartbeat import beat
+from models.jobs.release import release
+from models.jobs.replay import replay_ids, replay_matching
+from models.jobs.settle import Ending
+from models.jobs.states import FailureClass, JobStatus
 from models.presence import Presence, announce
-from models.states import FailureClass, JobStatus
-from tasks.runtime.checkpoint import Saved, Saving, save_group
-from tasks.runtime.claim import JobRef
-from tasks.runtime.heartbeat import beat
-from tasks.runtime.outcome import Ending
 from tests.integration.emptied import emptied
 from tests.integration.house import House
 from tests.integration.race import JOBS, ROUNDS, Race, assert_contested, refs
@@ -70,10 +71,10 @@ def test_a_job_cancelled_while_it_is_claimed_never_starts_or_is_told_to_stop(rac
     claimed: set[JobRef] = set()
     answers: dict[JobRef, str] = {}
     for sent in race.dispatch():
-        told, taken = race.run(
+        told, connection = race.run(
             partial(race.cancel, [ref.id for ref in sent]), partial(race.claim, sent, "w1")
         )
-        claimed |= taken
+        claimed |= connection
         answers |= {ref: answer.status for ref, answer in zip(sent, told, strict=True)}
     rows = race.rows()
     for ref, answer in answers.items():
@@ -99,8 +100,10 @@ def test_a_job_cancelled_while_it_ends_keeps_its_result_and_is_not_tried_again(
     answers: dict[str, str] = {}
     for started in race.start():
         ids = [ref.id for ref in started]
-        told, taken = race.run(partial(race.cancel, ids), partial(race.settle, started, ending))
-        assert all(taken), "a cancellation took the run's right to end"
+        told, connection = race.run(
+            partial(race.cancel, ids), partial(race.settle, started, ending)
+        )
+        assert all(connection), "a cancellation took the run's right to end"
         answers |= {job_id: answer.status for job_id, answer in zip(ids, told, strict=True)}
     rows = race.rows()
     found = {(answer, rows[job_id].status) for job_id, answer in answers.items()}
@@ -155,10 +158,10 @@ def test_a_message_released_while_it_is_claimed_is_in_one_place(race: Race) -> N
     claimed: set[JobRef] = set()
     for sent in race.dispatch():
         dispatches = [Dispatch(*ref, "sleep", "medium") for ref in sent[::-1]]
-        _, taken = race.run(
+        _, connection = race.run(
             partial(release, race.engine, dispatches), partial(race.claim, sent, "w1")
         )
-        claimed |= taken
+        claimed |= connection
     rows = race.rows()
     running = {job_id for job_id, row in rows.items() if row.status == "running"}
     assert running == {ref.id for ref in claimed}
@@ -191,9 +194,11 @@ def test_a_run_that_ends_while_it_is_reaped_is_settled_or_reaped(race: Race) -> 
     answers: dict[str, bool] = {}
     for started in race.start():
         race.lose(started)
-        taken, reaped = race.run(partial(race.settle, started, DONE), partial(reaper.run_once, 0.0))
-        assert reaped == taken.count(False)
-        answers |= {ref.id: ours for ref, ours in zip(started, taken, strict=True)}
+        connection, reaped = race.run(
+            partial(race.settle, started, DONE), partial(reaper.run_once, 0.0)
+        )
+        assert reaped == connection.count(False)
+        answers |= {ref.id: ours for ref, ours in zip(started, connection, strict=True)}
     rows = race.rows()
     for job_id, ours in answers.items():
         row = rows[job_id]

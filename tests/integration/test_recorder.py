@@ -11,8 +11,7 @@ import pytest
 from sqlalchemy import Row, event
 
 from app.console.overview.readings import read_samples
-from app.scheduler.leader import Leader
-from app.scheduler.recorder import (
+from app.scheduler.maintenance.recorder import (
     COARSE_KEPT_SECONDS,
     COARSE_STEP,
     FINE_KEPT_SECONDS,
@@ -23,9 +22,10 @@ from app.scheduler.recorder import (
     REMOVED_AT_ONCE,
     Recorder,
 )
+from models.jobs.settle import Ending
+from models.jobs.states import FailureClass, JobStatus
+from models.leadership import Leader
 from models.pools import POOLS
-from models.states import FailureClass, JobStatus
-from tasks.runtime.outcome import Ending
 from tests.integration.emptied import emptied
 from tests.integration.house import House
 
@@ -206,9 +206,9 @@ def test_what_is_old_goes_so_many_at_a_time_and_the_rest_stays(house: House) -> 
 
 def test_what_a_clock_that_ran_ahead_has_written_is_neither_read_nor_kept(house: House) -> None:
     house.execute(PUT, FINE_STEP, -86_400, 3)  # a day ahead
-    with house.engine.connect() as taken:
-        assert "medium" not in read_samples(taken, FINE_STEP, 900)
+    with house.engine.connect() as connection:
+        assert "medium" not in read_samples(connection, FINE_STEP, 900)
     record(house)  # and removes
     assert all(row.at < datetime.now(UTC) + timedelta(minutes=1) for row in samples(house))
-    with house.engine.connect() as taken:
-        assert "medium" in read_samples(taken, FINE_STEP, 900)
+    with house.engine.connect() as connection:
+        assert "medium" in read_samples(connection, FINE_STEP, 900)

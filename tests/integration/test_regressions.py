@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.scheduler.reaper import Reaper
-from models.states import JobStatus
-from tasks.runtime.checkpoint import Saved, Saving, save_group
-from tasks.runtime.claim import JobRef
-from tasks.runtime.outcome import Ending
-from tasks.runtime.settle import Settlement, settle_group, settle_statement
+from app.scheduler.maintenance.reaper import Reaper
+from models.jobs.checkpoint import Saved, Saving, save_group
+from models.jobs.claim import JobRef
+from models.jobs.settle import Ending, Settlement, settle_group, settle_statement
+from models.jobs.states import JobStatus
+from tasks.registry import projections_of
 from tests.integration.emptied import emptied
 from tests.integration.house import House
 
@@ -38,7 +38,7 @@ def test_a_lost_run_is_not_told_that_it_settled_when_its_successor_does_so_with_
     house: House,
 ) -> None:
     lost, found = lost_and_found(house)
-    statement = settle_statement(house.types.values())
+    statement = settle_statement(projections_of(house.types.values()))
     group = [Settlement(lost, DONE, 1.0), Settlement(found, DONE, 2.0)]
     assert settle_group(house.engine, statement, group) == [False, True]
     assert house.job(found.id).slot_seconds == 2.0

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from app.admission import relief as relief_module
-from app.admission.relief import RELIEVE, Relief
-from app.dispatch.mark import Dispatch, mark
-from app.dispatch.publish import NOTHING_KNOWN
+from app.broker.publish import NOTHING_KNOWN
 from app.errors import BrokerUnavailable
-from app.fairshare import Grant
-from app.scheduler.leader import LEAD, Leader
+from app.policy.fairshare import Grant
+from app.scheduler.relief import relief as relief_module
+from app.scheduler.relief.relief import RELIEVE, Relief
+from models.jobs.dispatch import Dispatch, mark
+from models.leadership import LEAD, Leader
 from models.presence import Presence, announce
 from tests.integration.emptied import emptied
 from tests.integration.house import FakePublisher, House
@@ -297,8 +297,8 @@ def test_statement_that_meets_a_takeover_marks_nothing(house: House, relief: Rel
     assert relief.run_once(0.0) == 20
     house.execute("UPDATE jobs SET status = 'cancelled' WHERE status = 'dispatched'")
     told: list[int] = []
-    with house.engine.connect() as taken:
-        scoped = taken.execution_options(isolation_level="READ COMMITTED")
+    with house.engine.connect() as connection:
+        scoped = connection.execution_options(isolation_level="READ COMMITTED")
         with scoped.begin():
             scoped.exec_driver_sql(LEAD, {"holder": "back", "broker_seen": True})
             grants = [Grant(1, 5, {"": 5})]
@@ -321,8 +321,8 @@ def test_takeover_waits_for_the_statement_of_a_relief(house: House, relief: Reli
     assert relief.run_once(0.0) == 20
     house.execute("UPDATE jobs SET status = 'cancelled' WHERE status = 'dispatched'")
     epochs: list[int | None] = []
-    with house.engine.connect() as taken:
-        scoped = taken.execution_options(isolation_level="READ COMMITTED")
+    with house.engine.connect() as connection:
+        scoped = connection.execution_options(isolation_level="READ COMMITTED")
         with scoped.begin():
             marked = scoped.exec_driver_sql(
                 RELIEVE,

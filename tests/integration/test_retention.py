@@ -10,18 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from app.scheduler import collector as collecting
-from app.scheduler import retirer as retiring
-from app.scheduler.collector import Collector
-from app.scheduler.housekeeping import Housekeeping
-from app.scheduler.retirer import Kept, Retirer
-from app.scheduler.rhythm import Rhythm
+from app.scheduler.maintenance import collector as collecting
+from app.scheduler.maintenance import retirer as retiring
+from app.scheduler.maintenance.collector import Collector
+from app.scheduler.maintenance.housekeeping import Housekeeping
+from app.scheduler.maintenance.retirer import Kept, Retirer
+from app.scheduler.role import TimedRole
 from models.blobs import BlobError, BlobMissing, BlobStore, checkpoint_key, open_blobs, payload_key
-from models.ids import new_id
-from models.states import FailureClass, JobStatus
-from tasks.runtime.claim import Claim, JobRef
-from tasks.runtime.outcome import Ending
-from tasks.runtime.tallies import add_tallies
+from models.jobs import retire
+from models.jobs.claim import Claim, JobRef
+from models.jobs.ids import new_id
+from models.jobs.settle import Ending
+from models.jobs.states import FailureClass, JobStatus
+from models.tallies import add_tallies
 from tests.integration.emptied import emptied
 from tests.integration.house import House
 
@@ -137,8 +138,8 @@ def test_a_store_that_is_away_keeps_no_row(house: House) -> None:
 def test_the_walk_is_bounded_goes_on_where_it_was_and_begins_again(
     house: House, retirer: Retirer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = retiring.RETIRE_JOBS.replace(f"LIMIT {retiring.BATCH}", "LIMIT 2")
-    monkeypatch.setattr(retiring, "RETIRE_JOBS", small)
+    small = retire.RETIRE_JOBS.replace(f"LIMIT {retire.BATCH}", "LIMIT 2")
+    monkeypatch.setattr(retire, "RETIRE_JOBS", small)
     monkeypatch.setattr(retiring, "BATCH", 2)
     ages = [40, 39, 38, 37, 36]
     jobs = [house.submit(id=id_of_age(days)) for days in ages]
@@ -352,7 +353,7 @@ class Calls:
 
 def test_a_housekeeper_that_fails_does_not_keep_the_others_from_their_work(house: House) -> None:
     calls = Calls()
-    housekeeping = Housekeeping(house.leader, [Rhythm(Trouble(), 0.0), Rhythm(calls, 0.0)])
+    housekeeping = Housekeeping(house.leader, [TimedRole(Trouble(), 0.0), TimedRole(calls, 0.0)])
     housekeeping.start()
     assert calls.called.wait(5)
     housekeeping.stop(5)
@@ -361,5 +362,5 @@ def test_a_housekeeper_that_fails_does_not_keep_the_others_from_their_work(house
 def test_a_standby_does_no_housekeeping(house: House) -> None:
     calls = Calls()
     house.leader.epoch = None
-    Housekeeping(house.leader, [Rhythm(calls, 0.0)]).run_once(0.0)
+    Housekeeping(house.leader, [TimedRole(calls, 0.0)]).run_once(0.0)
     assert not calls.called.is_set()

@@ -13,9 +13,9 @@ import psutil
 import pytest
 from sqlalchemy import Engine
 
-from app.jobs.cancel import cancel
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
+from models.jobs.cancel import cancel
 from tests.integration.house import House
 from tests.integration.workshop import Workshop, workshop
 

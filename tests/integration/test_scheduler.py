@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from app.admission import Admitted, Entry, Submission
-from app.admission.admit import admit_group
+from app.admission import Admitted, Submission, SubmissionGroup
 from app.config import Settings
 from app.scheduler import service
-from app.scheduler.dispatcher import Dispatcher
-from app.scheduler.expirer import Expirer
-from app.scheduler.leader import Leader
-from app.scheduler.promoter import Promoter
-from app.scheduler.reaper import Reaper
-from models.ids import new_id
+from app.scheduler.dispatching.dispatcher import Dispatcher
+from app.scheduler.dispatching.promoter import Promoter
+from app.scheduler.maintenance.expirer import Expirer
+from app.scheduler.maintenance.reaper import Reaper
+from models.jobs.admit import admit_group
+from models.jobs.claim import JobRef
+from models.jobs.ids import new_id
+from models.leadership import Leader
 from models.presence import Presence, announce
 from tasks.retry import CRASH_CAP
-from tasks.runtime.claim import JobRef
 from tests.integration.emptied import emptied
 from tests.integration.house import FakePublisher, House
 
@@ -48,10 +48,11 @@ def reaper(house: House) -> Reaper:
     return Reaper(house.engine, house.leader, house.types)
 
 
-def entries(count: int, **fields: Any) -> list[Entry]:
+def entries(count: int, **fields: Any) -> list[SubmissionGroup]:
     """As many requests of one job each."""
     return [
-        Entry((Submission(new_id(), 1, "echo", "medium", "{}", **fields),)) for _ in range(count)
+        SubmissionGroup((Submission(new_id(), 1, "echo", "medium", "{}", **fields),))
+        for _ in range(count)
     ]
 
 

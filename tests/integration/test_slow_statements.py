@@ -12,8 +12,8 @@ from sqlalchemy import Engine
 from app.config import Settings
 from app.scheduler.service import SchedulerService
 from models.config import DatabaseSettings
-from models.errors import StatementTooSlow
-from models.session import connection, open_engine, transaction
+from models.store.errors import StatementTooSlow
+from models.store.session import connect, open_engine, transaction
 from tests.integration.house import House
 
 #: What a statement gets; enough for the quick ones on a busy machine.
@@ -37,8 +37,8 @@ def test_statement_that_waits_too_long_is_told_from_a_store_that_is_away(
     engine = open_engine(impatient(database_url))
     with transaction(house.engine) as holder:
         holder.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (job_id,))
-        with pytest.raises(StatementTooSlow), connection(engine) as taken:
-            taken.exec_driver_sql("UPDATE jobs SET priority = 1 WHERE id = %s", (job_id,))
+        with pytest.raises(StatementTooSlow), connect(engine) as connection:
+            connection.exec_driver_sql("UPDATE jobs SET priority = 1 WHERE id = %s", (job_id,))
     engine.dispose()
 
 

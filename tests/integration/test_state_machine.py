@@ -24,8 +24,8 @@ from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
 from models.blobs import open_blobs
 from models.config import DatabaseSettings
-from models.session import open_engine
-from models.states import LEGAL_MOVES, JobStatus
+from models.jobs.states import LEGAL_MOVES, JobStatus
+from models.store.session import open_engine
 from tests.integration.conftest import fresh_database
 from tests.integration.house import House
 from tests.integration.machine.clock import Clock

@@ -17,15 +17,8 @@ from sqlalchemy import Engine
 
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
-from tests.fake_claude import FakeClaude
-from tests.integration.commands import (
-    API,
-    SCHEDULER,
-    commands,
-    free_port,
-    wait_for_answer,
-    worker,
-)
+from loadtest.fakes.claude import FakeClaude
+from tests.integration.commands import API, SCHEDULER, commands, free_port, wait_for_answer, worker
 from tests.integration.otlp_receiver import OtlpReceiver, otlp_receiver
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -242,7 +235,7 @@ def attributes(span: Span) -> dict[str, Any]:
 
 def test_without_a_collector_nothing_of_opentelemetry_is_loaded() -> None:
     code = (
-        "import app.celery, app.factory, app.scheduler.service, tasks.runtime.execute, sys;"
+        "import app.celery, app.server.factory, app.scheduler.service, tasks.worker.pipeline, sys;"
         "assert not [m for m in sys.modules if m.startswith('opentelemetry')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PATH": ""})

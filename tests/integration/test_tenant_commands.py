@@ -11,14 +11,14 @@ from flask import Flask
 from sqlalchemy import Engine
 
 from app import config
+from app.cli import tenants
 from app.config import Settings
-from app.tenants import commands
 from app.tenants.changes import issue_key, revoke_key
 from app.tenants.directory import Directory
 from app.tenants.key_file import keep_operator_key
 from app.tenants.listing import read_tenant
-from app.tenants.tenant import PoolLimits, Tenant
-from models.session import open_engine
+from app.tenants.tenant import PoolLimits, TenantProfile
+from models.store.session import open_engine
 from tests.integration.commands import free_port
 from tests.integration.house import House
 
@@ -29,8 +29,8 @@ class Terminal:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         app = Flask("app", static_folder=None)
-        app.cli.add_command(commands.tenants)
-        app.cli.add_command(commands.keys)
+        app.cli.add_command(tenants.tenants)
+        app.cli.add_command(tenants.keys)
         self._runner = app.test_cli_runner()
 
     def run(self, line: str) -> Result:
@@ -48,9 +48,9 @@ class Terminal:
         assert result.exit_code == code, result.output
         return result.stderr
 
-    def tenant(self, name: str) -> Tenant:
-        with self.engine.connect() as taken:
-            listed = read_tenant(taken, name)
+    def tenant(self, name: str) -> TenantProfile:
+        with self.engine.connect() as connection:
+            listed = read_tenant(connection, name)
         assert listed is not None
         return listed.tenant
 
@@ -59,7 +59,7 @@ class Terminal:
 def terminal(api_house: House, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     api_house.execute("TRUNCATE api_keys, tenant_limits")
     api_house.execute("DELETE FROM tenants WHERE name NOT IN ('demo', 'other')")
-    monkeypatch.setattr(commands, "database", lambda: api_house.engine)
+    monkeypatch.setattr(tenants, "database", lambda: api_house.engine)
     return Terminal(api_house.engine)
 
 
@@ -108,7 +108,7 @@ def test_a_database_that_is_away_is_one_line_with_the_way_to_the_stacks(
     monkeypatch: pytest.MonkeyPatch, terminal: Terminal
 ) -> None:
     away = Settings.model_construct(database_url=f"postgresql+psycopg2://127.0.0.1:{free_port()}/x")
-    monkeypatch.setattr(commands, "database", lambda: open_engine(away))
+    monkeypatch.setattr(tenants, "database", lambda: open_engine(away))
     monkeypatch.setattr(config, "settings", Settings.model_construct)
     told = terminal.refused("tenants list")
     assert told.startswith("Error: the database does not answer: ") and told.count("\n") == 1
@@ -147,8 +147,8 @@ def test_ensuring_a_tenant_twice_changes_nothing(terminal: Terminal) -> None:
 def test_what_cannot_be_done_is_said_in_a_line(terminal: Terminal, line: str, said: str) -> None:
     told = terminal.refused(line)
     assert said in told and told.startswith("Error: ") and told.count("\n") == 1
-    with terminal.engine.connect() as taken:
-        assert read_tenant(taken, "acme") is None
+    with terminal.engine.connect() as connection:
+        assert read_tenant(connection, "acme") is None
 
 
 @pytest.mark.parametrize(

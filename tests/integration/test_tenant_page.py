@@ -10,19 +10,19 @@ import pytest
 
 from app.api.services import Services
 from app.console.live import MOST_OF_TENANT
-from app.console.page import Asked
-from app.console.rooms import LIVE_PAGES
+from app.console.page import PageRequest
+from app.console.pages import LIVE_PAGES
 from app.console.tenant_page import flow as tenant_page_flow
 from app.console.tenant_page import page as tenant_page
 from app.errors import TooManyStreams
-from app.jobs.pages import ABOVE_ALL
-from app.jobs.search import id_before
+from app.reads.job_pages import ABOVE_ALL
+from app.reads.search import id_before
 from app.tenants.changes import create_tenant, issue_key, revoke_key
-from app.tenants.tenant import Tenant
-from models.ids import new_id
+from app.tenants.tenant import TenantProfile
+from models.jobs.ids import new_id
+from models.jobs.settle import Ending
+from models.jobs.states import FailureClass, JobStatus
 from models.pools import POOLS
-from models.states import FailureClass, JobStatus
-from tasks.runtime.outcome import Ending
 from tests.integration.browsing import Browser, cells, text_of
 from tests.integration.door import Door, opened
 from tests.integration.emptied import emptied
@@ -38,12 +38,12 @@ FAILED = Ending(
 
 
 @pytest.fixture(scope="module")
-def acme(api_house: House) -> Tenant:
+def acme(api_house: House) -> TenantProfile:
     return create_tenant(api_house.engine, "acme")
 
 
 @pytest.fixture(scope="module")
-def rival(api_house: House) -> Tenant:
+def rival(api_house: House) -> TenantProfile:
     return create_tenant(api_house.engine, "rival")
 
 
@@ -54,7 +54,7 @@ def door(api_house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="module")
-def key(api_house: House, acme: Tenant, door: Door) -> str:
+def key(api_house: House, acme: TenantProfile, door: Door) -> str:
     issued = issue_key(api_house.engine, "acme", "laptop").key
     door.services.visitors.of_key(issued)  # known from here on: tests empty the tables
     return issued
@@ -70,7 +70,7 @@ def house(api_house: House, browser: Browser) -> House:
     return emptied(api_house)
 
 
-def end(house: House, tenant: Tenant, ending: Ending = DONE, seconds: float = 2.0) -> str:
+def end(house: House, tenant: TenantProfile, ending: Ending = DONE, seconds: float = 2.0) -> str:
     """A job that came to an end."""
     claim = house.start(tenant_id=tenant.id)
     assert house.settle(claim.ref, ending, run_seconds=seconds)
@@ -134,7 +134,7 @@ def test_a_revoked_key_leads_to_sign_in_and_is_forgotten(door: Door, api_house: 
 
 
 def test_a_tenant_sees_its_own_figures_and_nobody_elses(
-    browser: Browser, house: House, acme: Tenant, rival: Tenant
+    browser: Browser, house: House, acme: TenantProfile, rival: TenantProfile
 ) -> None:
     for seconds in (1.0, 3.0):
         end(house, acme, seconds=seconds)
@@ -163,7 +163,7 @@ def test_a_tenant_sees_its_own_figures_and_nobody_elses(
 
 
 def test_a_job_of_somebody_elses_is_not_there(
-    browser: Browser, house: House, acme: Tenant, rival: Tenant
+    browser: Browser, house: House, acme: TenantProfile, rival: TenantProfile
 ) -> None:
     own, other = end(house, acme), end(house, rival)
     for path in ("", "/payload", "/result"):
@@ -179,23 +179,23 @@ def test_a_job_of_somebody_elses_is_not_there(
 
 
 def test_the_oldest_job_is_found_behind_priorities_and_dependencies(
-    browser: Browser, house: House, acme: Tenant
+    browser: Browser, house: House, acme: TenantProfile
 ) -> None:
     ids = [new_id() for _ in range(5)]
     for job_id, dependency, priority in zip(
         ids, ("claude", "", "", "maps", ""), (-5, 3, 9, 9, 0), strict=True
     ):
         house.submit(id=job_id, tenant_id=acme.id, dependency=dependency, priority=priority)
-    with house.engine.connect() as taken:
+    with house.engine.connect() as connection:
         for oldest in ids:
-            found = tenant_page.read_waiting_job(taken, acme.id)
+            found = tenant_page.read_waiting_job(connection, acme.id)
             assert found is not None and found["id"] == oldest
             house.execute("DELETE FROM jobs WHERE id = %s", oldest)
-        assert tenant_page.read_waiting_job(taken, acme.id) is None
+        assert tenant_page.read_waiting_job(connection, acme.id) is None
 
 
 def test_dead_letters_are_replayed_one_by_one_or_as_a_group(
-    browser: Browser, house: House, acme: Tenant, rival: Tenant
+    browser: Browser, house: House, acme: TenantProfile, rival: TenantProfile
 ) -> None:
     dead = [end(house, acme, FAILED) for _ in range(3)]
     other = end(house, acme, FAILED._replace(error_class=FailureClass.TIMEOUT))
@@ -219,7 +219,7 @@ def test_dead_letters_are_replayed_one_by_one_or_as_a_group(
 
 
 def test_a_job_tells_its_way_its_documents_and_its_error_as_text(
-    browser: Browser, house: House, acme: Tenant
+    browser: Browser, house: House, acme: TenantProfile
 ) -> None:
     large = json.dumps({"letter": "<script>alert(2)</script>" + "x" * 30_000})
     claim = house.start(tenant_id=acme.id, payload=large)
@@ -243,7 +243,7 @@ def test_a_job_tells_its_way_its_documents_and_its_error_as_text(
 
 
 def test_live_parts_are_the_same_while_nothing_changes(
-    browser: Browser, house: House, acme: Tenant
+    browser: Browser, house: House, acme: TenantProfile
 ) -> None:
     dead = end(house, acme, FAILED)
     end(house, acme)
@@ -258,7 +258,7 @@ def test_live_parts_are_the_same_while_nothing_changes(
 
 
 def test_streams_of_a_page_are_the_tenants_own(
-    door: Door, key: str, house: House, acme: Tenant, rival: Tenant
+    door: Door, key: str, house: House, acme: TenantProfile, rival: TenantProfile
 ) -> None:
     own, other = end(house, acme), end(house, rival)
     bearer = {"Authorization": f"Bearer {key}"}
@@ -276,23 +276,24 @@ def test_streams_of_a_page_are_the_tenants_own(
 
 
 def test_a_tenant_does_not_take_the_places_of_all_who_watch(
-    door: Door, key: str, house: House, acme: Tenant
+    door: Door, key: str, house: House, acme: TenantProfile
 ) -> None:
     stage = door.app.extensions["fairline_stage"]
     page = next(page for page in LIVE_PAGES if page.rule == PAGE)
     with door.app.test_request_context():
         streams = [
-            stage.watch(page, Asked(PAGE, tenant=acme), lambda: True) for _ in range(MOST_OF_TENANT)
+            stage.watch(page, PageRequest(PAGE, tenant=acme), lambda: True)
+            for _ in range(MOST_OF_TENANT)
         ]
         for stream in streams:
             next(stream)
         with pytest.raises(TooManyStreams):
-            stage.watch(page, Asked(PAGE, tenant=acme), lambda: True)
+            stage.watch(page, PageRequest(PAGE, tenant=acme), lambda: True)
         # Whatever is behind the question mark, it is the same page, and the same refusal.
         bearer = {"Authorization": f"Bearer {key}"}
         full = door.open("GET", "/tenant/events?page=/tenant?x=1", bearer)
         assert full.status_code == 503
-        rival = stage.watch(page, Asked(PAGE, tenant=Tenant(99, "x")), lambda: True)
+        rival = stage.watch(page, PageRequest(PAGE, tenant=TenantProfile(99, "x")), lambda: True)
         next(rival)
         for stream in (rival, *streams):
             stream.close()
@@ -300,7 +301,7 @@ def test_a_tenant_does_not_take_the_places_of_all_who_watch(
     assert door.open("GET", "/tenant/events?page=/tenant", bearer).status_code == 200
 
 
-def test_no_statement_walks_more_than_it_says(house: House, acme: Tenant) -> None:
+def test_no_statement_walks_more_than_it_says(house: House, acme: TenantProfile) -> None:
     house.execute(
         "INSERT INTO jobs (id, tenant_id, type, pool, payload, status, finished_at, ended_xid)"
         " SELECT gen_random_uuid(), 1 + n %% 50, 'echo', 'medium', '{}', part.status, now(),"

@@ -20,23 +20,23 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode
 
 from app.admission import Admission, Submission
-from app.admission.admit import insert_jobs
-from app.admission.submission import Key
 from app.errors import IdempotencyKeyReused
-from app.jobs.replay import replay_ids
-from app.scheduler.leader import Leader
-from app.scheduler.reaper import Reaper
-from app.telemetry import emit_by, note_reaped
+from app.scheduler.maintenance.observer import Observer
+from app.scheduler.maintenance.reaper import Reaper
+from app.telemetry import carrying_traces, emit_by, note_reaped
 from app.telemetry.admitting import MOST_IDS
 from app.telemetry.connections import observe_connections
 from app.telemetry.dispatching import Dispatching
 from app.telemetry.requests import ROUTE, Requests
 from app.telemetry.sdk import Sdk
-from app.telemetry.system import Observer
 from models.config import DatabaseSettings
-from models.ids import new_id
+from models.jobs.admit import insert_jobs
+from models.jobs.ids import new_id
+from models.jobs.replay import replay_ids
+from models.jobs.submission import IdempotencyKey
+from models.leadership import Leader
 from models.pools import POOLS
-from models.session import open_engine
+from models.store.session import open_engine
 from tasks.errors import Permanent, Snooze
 from tests.integration.emptied import emptied
 from tests.integration.house import FakePublisher, House
@@ -184,11 +184,11 @@ def test_all_runs_of_a_shared_message_link_to_it(worker: OneWorker, seen: Seen) 
 
 
 def test_a_repeated_request_names_the_jobs_of_the_first(admission: Admission, seen: Seen) -> None:
-    key = Key("k", b"1")
+    key = IdempotencyKey("k", b"1")
     (first,) = admission.admit([submission()], key).ids
     assert admission.admit([submission()], key).ids == (first,)
     with pytest.raises(IdempotencyKeyReused):
-        admission.admit([submission()], Key("k", b"2"))
+        admission.admit([submission()], IdempotencyKey("k", b"2"))
     again, refused = seen.named("admit")[1:]
     assert (again.attributes or {})["fairline.job.id"] == first
     assert (again.attributes or {})["fairline.repeated"] is True
@@ -227,8 +227,8 @@ def test_a_run_without_a_submission_s_trace_is_one_of_its_own(
 def test_each_tick_of_a_schedule_begins_a_trace(
     house: House, worker: OneWorker, seen: Seen
 ) -> None:
-    with house.engine.connect() as taken:
-        insert_jobs(taken, [submission(), submission()])
+    with house.engine.connect() as connection:
+        insert_jobs(connection, carrying_traces([submission(), submission()]))
     worker.execute(worker.dispatched(2))
     traces = {span.context.trace_id for span in seen.named("admit")}
     assert len(traces) == 2

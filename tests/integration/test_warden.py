@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from app.scheduler.circuits import Circuits
-from app.scheduler.promoter import Promoter
-from app.scheduler.quarantine import Quarantine
-from app.scheduler.spikes import Spikes
-from app.scheduler.throttles import Throttles
-from app.scheduler.warden import warden
+from app.scheduler.dispatching.promoter import Promoter
+from app.scheduler.guards.circuits import Circuits
+from app.scheduler.guards.quarantine import Quarantine
+from app.scheduler.guards.roles import guard_roles
+from app.scheduler.guards.spikes import Spikes
+from app.scheduler.guards.throttles import Throttles
+from models.jobs.claim import JobRef
+from models.jobs.settle import Ending
+from models.jobs.states import FailureClass, JobStatus
 from models.presence import Presence, announce
-from models.states import FailureClass, JobStatus
+from models.tallies import add_tallies
 from tasks.retry import circuit, quarantine, spike, throttle
-from tasks.runtime.claim import JobRef
-from tasks.runtime.outcome import Ending
-from tasks.runtime.rules import read_rules
-from tasks.runtime.tallies import add_tallies
+from tasks.worker.rules import read_rules
 from tests.integration.emptied import emptied
 from tests.integration.house import FakePublisher, House
 
@@ -115,7 +115,7 @@ def test_failures_of_a_minute_ago_open_no_circuit(house: House, circuits: Circui
 
 def test_a_dependency_that_no_type_declares_has_no_circuit(house: House) -> None:
     count(house, "dependency", "blobs", total=50, bad=50)
-    for rhythm in warden(house.engine, house.leader, house.types):
+    for rhythm in guard_roles(house.engine, house.leader, house.types):
         assert rhythm.role.run_once(0.0) == 0
     assert state(house, "blobs") == "none"
 
@@ -236,7 +236,7 @@ def test_a_warden_that_was_overtaken_writes_nothing(house: House) -> None:
     count(house, "type", "echo", total=60, bad=60)
     count(house, "crash", "7:medium", total=9, bad=9)
     house.execute("UPDATE leaders SET epoch = epoch + 1")
-    for rhythm in warden(house.engine, house.leader, house.types):
+    for rhythm in guard_roles(house.engine, house.leader, house.types):
         assert rhythm.role.run_once(0.0) == 0
     for table in ("circuits", "verdicts", "events"):
         assert not house.query(f"SELECT * FROM {table}")

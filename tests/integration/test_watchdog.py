@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from models.session import transaction
+from models.jobs.claim import JobRef
+from models.store.session import transaction
 from tasks.errors import TimeLimit
-from tasks.runtime import watchdog as watchdog_module
-from tasks.runtime.claim import JobRef
-from tasks.runtime.held import Held
-from tasks.runtime.hub import Hub
-from tasks.runtime.last_word import say
-from tasks.runtime.watchdog import Watchdog
+from tasks.watchdog import watchdog as watchdog_module
+from tasks.watchdog.emergency_write import write_now
+from tasks.watchdog.loop_monitor import LoopMonitor
+from tasks.watchdog.watchdog import Watchdog
+from tasks.worker.held import Held
 from tests.integration.house import House
 from tests.integration.one_worker import OneWorker, one_worker
 
 LEFT = "SELECT extract(epoch FROM lease_expires_at - now())::float8 FROM jobs ORDER BY id"
 
 
-class Starved(Hub):
+class Starved(LoopMonitor):
     """A hub whose thread gets no processor: it is silent, and nothing of that counts."""
 
     def __init__(self, silent_since: float, blocker: Held) -> None:
@@ -38,11 +38,11 @@ class Starved(Hub):
 def test_the_leases_of_a_starved_process_are_kept_and_nobody_is_judged(engine: Engine) -> None:
     house = House(engine)
     with one_worker(house) as shop:
-        claims = shop.worker.claim(shop.refs(2))
-        held = [shop.worker.begin(claim) for claim in claims]
+        claims = shop.worker.slots.claim(shop.refs(2))
+        held = [shop.worker.slots.begin(claim) for claim in claims]
         house.execute("UPDATE jobs SET lease_expires_at = now() + interval '4 seconds'")
         watchdog, now = Watchdog(shop.worker, ["short"], 5.0), time.monotonic()
-        watchdog._hub = Starved(now - 1.0, held[0])
+        watchdog._monitor = Starved(now - 1.0, held[0])
         watchdog.look(now, 0.0)
         assert all(left < 5 for (left,) in house.query(LEFT)), "too early to help"
         watchdog.look(now + 5.0, 0.0)
@@ -56,25 +56,25 @@ class Ending:
     def __init__(self, shop: OneWorker, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shop = shop
         self.aside = ThreadPoolExecutor(2)
-        #: What happens between the last word and the kill.
+        #: What happens between the emergency write and the kill.
         self.before_the_kill: Any = lambda: None
         self._watchdog = Watchdog(shop.worker, ["short"], 5.0)
 
-        def say_and_wait(*given: Any) -> Any:
-            answers = say(*given)
+        def write_and_wait(*given: Any) -> Any:
+            answers = write_now(*given)
             self.before_the_kill()
             return answers
 
-        monkeypatch.setattr(watchdog_module, "say", say_and_wait)
+        monkeypatch.setattr(watchdog_module, "write_now", write_and_wait)
         monkeypatch.setattr(watchdog_module, "kill_process", lambda *_: None)
         monkeypatch.setattr(watchdog_module, "make_room", lambda: None)
 
     def end(self, guilty: Held) -> None:
-        self._watchdog._end_process([(guilty, TimeLimit("on purpose"))])
+        self._watchdog._kill_process_after_writing([(guilty, TimeLimit("on purpose"))])
 
     def claim(self, refs: tuple[JobRef, ...]) -> None:
         """Take a message, as any thread of the process may; the answer may never come."""
-        wait([self.aside.submit(self.shop.worker.claim, refs)], timeout=0.5)
+        wait([self.aside.submit(self.shop.worker.slots.claim, refs)], timeout=0.5)
 
 
 @pytest.fixture
@@ -87,7 +87,9 @@ def ending(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_process_that_is_ended_does_not_claim_again_what_it_handed_back(ending: Ending) -> None:
     shop = ending.shop
-    guilty, innocent = (shop.worker.begin(one) for one in shop.worker.claim(shop.refs(2)))
+    guilty, innocent = (
+        shop.worker.slots.begin(one) for one in shop.worker.slots.claim(shop.refs(2))
+    )
     # The scheduler and the broker are quick, and the process still takes messages.
     ending.before_the_kill = lambda: ending.claim(shop.dispatched(1))
     ending.end(guilty)
@@ -100,13 +102,13 @@ def test_claim_on_its_way_while_its_process_is_ended_is_handed_back(
     ending: Ending, engine: Engine
 ) -> None:
     shop = ending.shop
-    (guilty,) = (shop.worker.begin(one) for one in shop.worker.claim(shop.refs(1)))
+    (guilty,) = (shop.worker.slots.begin(one) for one in shop.worker.slots.claim(shop.refs(1)))
     (late,) = shop.refs(1)
     with ThreadPoolExecutor(1) as watchdog:
         with transaction(engine) as locking:
             locking.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (late.id,))
             ending.claim((late,))
-            assert late in shop.worker.unanswered()
+            assert late in shop.worker.slots.unanswered()
             ended = watchdog.submit(ending.end, guilty)
             shop.house.wait_until_waiting(2)
         ended.result(5)
@@ -118,7 +120,9 @@ def test_one_locked_row_does_not_keep_the_others_from_being_handed_back(
     ending: Ending, engine: Engine
 ) -> None:
     shop = ending.shop
-    guilty, *innocent = (shop.worker.begin(one) for one in shop.worker.claim(shop.refs(4)))
+    guilty, *innocent = (
+        shop.worker.slots.begin(one) for one in shop.worker.slots.claim(shop.refs(4))
+    )
     (late,) = shop.refs(1)
     with ThreadPoolExecutor(1) as watchdog, transaction(engine) as locking:
         locking.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (late.id,))

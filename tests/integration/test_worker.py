@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from models.errors import StateStoreUnavailable
+from models.jobs.claim import Claim, JobRef
+from models.jobs.settle import Settlement
 from models.presence import Presence
-from models.session import MeasuredPool
+from models.store.errors import StateStoreUnavailable
+from models.store.session import MeasuredPool
+from tasks.context import JobContext
 from tasks.errors import DependencyFailure, Permanent, Poison, Snooze, TimeLimit
-from tasks.runtime import worker as worker_module
-from tasks.runtime.claim import JobRef
-from tasks.runtime.context import JobContext
-from tasks.runtime.execute import execute_claim
-from tasks.runtime.outcome import RESULT_BYTES, Succeeded
-from tasks.runtime.settle import Settlement
+from tasks.worker import heartbeat as heartbeat_module
+from tasks.worker import ledger as ledger_module
+from tasks.worker.held import Held
+from tasks.worker.outcome import RESULT_BYTES, Succeeded
+from tasks.worker.pipeline import decide, execute_claim
 from tests.integration.house import House
 from tests.integration.one_worker import OneWorker, one_worker
 
@@ -61,6 +63,11 @@ def test_no_more_jobs_run_than_there_are_slots(fixture: OneWorker) -> None:
     fixture.flush()
     assert fixture.house.query("SELECT count(*) FROM jobs WHERE status = 'succeeded'")[0][0] == 20
     assert not fixture.house.miscounted()
+
+
+def settle_as(fixture: OneWorker, claim: Claim, outcome: Succeeded) -> None:
+    decided, ending = decide(claim, outcome, fixture.worker)
+    fixture.worker.ledger.settle(claim, decided, ending, 0.1)
 
 
 class Unspeakable(Exception):
@@ -124,28 +131,28 @@ def test_large_results_are_written_in_small_groups(
     fixture: OneWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    write = worker_module.settle_group
+    write = ledger_module.settle_group
 
     def settle(engine: Engine, statement: str, group: Sequence[Settlement]) -> list[bool]:
         sizes.append(sum(len(settlement.ending.result or "") for settlement in group))
         return write(engine, statement, group)
 
-    monkeypatch.setattr(worker_module, "settle_group", settle)
-    claims = fixture.worker.claim(fixture.refs(12))
+    monkeypatch.setattr(ledger_module, "settle_group", settle)
+    claims = fixture.worker.slots.claim(fixture.refs(12))
     for claim in claims:
-        fixture.worker.settle(claim, Succeeded('"' + "x" * 900_000 + '"'), 0.1)
+        settle_as(fixture, claim, Succeeded('"' + "x" * 900_000 + '"'))
     fixture.flush()
     assert sum(sizes) > 12 * 900_000
     assert max(sizes) <= 4 * 1_048_576
-    assert fixture.worker.held() == []
+    assert fixture.worker.slots.held() == []
 
 
 def test_heartbeats_do_not_wait_behind_an_ending_that_cannot_be_written(
     fixture: OneWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "PRESENCE_SECONDS", 0.05)
-    monkeypatch.setattr(worker_module.Held, "due", lambda self, now: True)
-    write, stuck, lively = worker_module.settle_group, threading.Event(), threading.Event()
+    monkeypatch.setattr(heartbeat_module, "PRESENCE_SECONDS", 0.05)
+    monkeypatch.setattr(Held, "due", lambda self, now: True)
+    write, stuck, lively = ledger_module.settle_group, threading.Event(), threading.Event()
     beats = 0
 
     def settle(engine: Engine, statement: str, group: Sequence[Settlement]) -> list[bool]:
@@ -160,11 +167,11 @@ def test_heartbeats_do_not_wait_behind_an_ending_that_cannot_be_written(
         if beats == 3:
             lively.set()
 
-    monkeypatch.setattr(worker_module, "settle_group", settle)
-    monkeypatch.setattr(worker_module, "announce", announced)
+    monkeypatch.setattr(ledger_module, "settle_group", settle)
+    monkeypatch.setattr(heartbeat_module, "announce", announced)
     refs = fixture.refs(2)
-    claims = fixture.worker.claim(refs)
-    fixture.worker.settle(claims[0], Succeeded("1"), 0.1)
+    claims = fixture.worker.slots.claim(refs)
+    settle_as(fixture, claims[0], Succeeded("1"))
     assert stuck.wait(10)
     fixture.worker.start()
     assert lively.wait(10), "the process looks dead, and its other leases run out"
@@ -172,18 +179,18 @@ def test_heartbeats_do_not_wait_behind_an_ending_that_cannot_be_written(
     assert fixture.house.job(refs[0].id).status == "succeeded"
 
 
-def test_a_result_the_database_refuses_ends_the_job_and_not_its_neighbours(
-    fixture: OneWorker,
-) -> None:
+def test_a_result_the_database_refuses_ends_the_job_and_not_its_neighbours(house: House) -> None:
+    wrong = replace(house.types["score_application"], run=lambda ctx, payload: {"score": "many"})
+    house.types = {**house.types, "score_application": wrong}
+    with one_worker(house) as fixture:
+        _let_one_be_refused(fixture)
+
+
+def _let_one_be_refused(fixture: OneWorker) -> None:
     fixture.act = lambda ctx, payload: payload
     good = fixture.refs(3)
     bad = fixture.house.submit_application(pool="short")
     refs = tuple(JobRef(d.id, d.lease) for d in fixture.house.dispatch("short"))
-    types = dict(fixture.worker.types)
-    types["score_application"] = replace(
-        types["score_application"], run=lambda ctx, payload: {"score": "many"}
-    )
-    fixture.worker.types = types
     fixture.execute((*good, *refs))
     fixture.flush()
     fixture.flush()
@@ -192,14 +199,26 @@ def test_a_result_the_database_refuses_ends_the_job_and_not_its_neighbours(
     assert "could not be stored" in job.error_message
     for ref in good:
         assert fixture.house.job(ref.id).status == "succeeded"
-    assert fixture.worker._held == {}
+    assert fixture.worker.slots.held() == []
+
+
+def test_a_payload_that_no_longer_fits_its_schema_is_dead_at_once(fixture: OneWorker) -> None:
+    [ref] = fixture.refs(1, type="count", payload='{"up_to": 3}')
+    fixture.execute((ref,))
+    fixture.flush()
+    job = fixture.house.job(ref.id)
+    assert (job.status, job.error_class, job.attempt) == ("dead", "PERMANENT", 1)
+    assert job.error_message == (
+        "The payload does not fit the schema of count:"
+        " payload.up_to: Extra inputs are not permitted."
+    )
 
 
 def test_a_job_learns_that_its_lease_is_lost_and_its_result_is_refused(
     fixture: OneWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "PRESENCE_SECONDS", 0.05)
-    monkeypatch.setattr(worker_module.Held, "due", lambda self, now: True)
+    monkeypatch.setattr(heartbeat_module, "PRESENCE_SECONDS", 0.05)
+    monkeypatch.setattr(Held, "due", lambda self, now: True)
     told = threading.Event()
 
     def act(ctx: JobContext, payload: Any) -> str:
@@ -217,23 +236,23 @@ def test_a_job_learns_that_its_lease_is_lost_and_its_result_is_refused(
     fixture.flush()
     job = fixture.house.job(refs[0].id)
     assert (job.status, job.result) == ("running", None)
-    assert fixture.worker._held == {}
+    assert fixture.worker.slots.held() == []
 
 
 def test_a_claim_that_was_lost_before_its_slot_was_free_is_not_run(fixture: OneWorker) -> None:
     ran = threading.Event()
     fixture.act = lambda ctx, payload: ran.set()
-    (claim,) = fixture.worker.claim(fixture.refs(1))
-    fixture.worker._held[claim.ref].lost = True
+    (claim,) = fixture.worker.slots.claim(fixture.refs(1))
+    fixture.worker.slots.held()[0].lost = True
     execute_claim(claim, fixture.worker)
     assert not ran.is_set()
-    assert fixture.worker._held == {}
+    assert fixture.worker.slots.held() == []
 
 
 def test_heartbeats_go_on_while_endings_are_always_waiting(
     fixture: OneWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "PRESENCE_SECONDS", 0.05)
+    monkeypatch.setattr(heartbeat_module, "PRESENCE_SECONDS", 0.05)
     fixture.worker.start()
     fixture.flush()
     seen = fixture.house.query("SELECT heartbeat_at FROM processes")[0][0]
@@ -267,21 +286,22 @@ def test_a_draining_worker_claims_nothing_more_and_releases_what_has_not_begun(
         assert go_on.wait(10)
 
     fixture.act = act
-    fixture.worker.free_slots = threading.BoundedSemaphore(1)
     refs = fixture.refs(3)
     running = threading.Thread(target=fixture.execute, args=(refs,))
-    running.start()
-    assert begun.wait(10)
-    fixture.worker.drain()
-    go_on.set()
-    running.join(10)
+    free = fixture.worker.slots.free
+    with free, free, free:  # one of four is left
+        running.start()
+        assert begun.wait(10)
+        fixture.worker.slots.drain()
+        go_on.set()
+        running.join(10)
     fixture.flush()
     states = sorted(row[0] for row in fixture.house.query("SELECT status::text FROM jobs"))
     assert states == ["queued", "queued", "succeeded"]
     spent = fixture.house.query("SELECT sum(attempt), sum(crashes), sum(deferrals) FROM jobs")[0]
     assert tuple(spent) == (1, 0, 0)
     with pytest.raises(StateStoreUnavailable):
-        fixture.worker.claim(fixture.refs(1))
+        fixture.worker.slots.claim(fixture.refs(1))
 
 
 def test_a_worker_needs_two_connections_whatever_it_does(house: House) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from models.states import TERMINAL
+from models.jobs.states import TERMINAL
 from tests.integration.commands import SCHEDULER, command, worker
 from tests.integration.house import House
 

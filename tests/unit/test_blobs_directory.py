@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from models.blobs import BlobError, BlobMissing, BlobStore, open_blobs, payload_key
-from models.ids import new_id
+from models.jobs.ids import new_id
 
 HOUR = 3600.0
 
@@ -247,7 +247,7 @@ monkey.patch_all()
 import os, sys, time
 import gevent
 from models.blobs import BlobError, open_blobs, payload_key
-from models.ids import new_id
+from models.jobs.ids import new_id
 
 blocking_sleep = monkey.get_original("time", "sleep")
 os.fsync = lambda descriptor: blocking_sleep(0.1)

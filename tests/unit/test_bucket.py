@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.admission.bucket import PERIOD_SECONDS, Limit, Purse, lease, limit_of
+from app.policy.rate_limit import PERIOD_SECONDS, Limit, Purse, lease, limit_of
 
 RATES = st.sampled_from([0.5, 1.0, 3.0, 10.0, 33.3, 100.0, 1000.0])
 EXACT = 1e-3

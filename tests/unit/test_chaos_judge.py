@@ -7,16 +7,12 @@ from typing import Any
 
 import pytest
 
-from loadtest.chaos.checker import expected_score
-from loadtest.chaos.ends import wrong_end
-from loadtest.chaos.excuses import Excuses
-from loadtest.chaos.facts import Attempt, Job, World
-from loadtest.chaos.judge import Judge
-from loadtest.chaos.ledger import Exchange
-from loadtest.chaos.listener import Heard
-from loadtest.chaos.orders import Order, Request
-from loadtest.chaos.plan import Act, Hit
-from loadtest.chaos.report import Report
+from loadtest.chaos.client import Heard
+from loadtest.chaos.ends import Excuses, wrong_end
+from loadtest.chaos.facts import Attempt, Job, World, expected_score
+from loadtest.chaos.judge import Judge, Report
+from loadtest.chaos.load import Exchange
+from loadtest.chaos.plan import Act, Hit, Order, Request
 from loadtest.chaos.striker import Strike
 from loadtest.chaos.witness import Line
 

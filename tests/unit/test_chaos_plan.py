@@ -7,8 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.chaos.orders import Orders
-from loadtest.chaos.plan import FREEZE_SECONDS, RESTARTED, TARGETS, Act, Hit, plan
+from loadtest.chaos.plan import FREEZE_SECONDS, RESTARTED, TARGETS, Act, Hit, Orders, plan
 
 ALL = tuple(TARGETS)
 

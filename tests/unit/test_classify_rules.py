@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.classify.rules import (
+from app.policy.pool_choice import (
     CHAIN,
     MIN_RUNS,
     VIOLATIONS,
     WINDOW_SECONDS,
     Measured,
-    Move,
-    Place,
-    Reason,
+    MoveReason,
+    PoolBounds,
+    PoolMove,
     next_pool,
 )
 
 SERVED = {
-    "short": Place(1.0, 600.0),
-    "medium": Place(60.0, 300.0),
-    "long": Place(None, 86_400.0, progress_seconds=300.0, green=False),
+    "short": PoolBounds(1.0, 600.0),
+    "medium": PoolBounds(60.0, 300.0),
+    "long": PoolBounds(None, 86_400.0, progress_seconds=300.0, green=False),
 }
 SLOW = Measured(
     "short",
@@ -40,7 +40,7 @@ names = st.sampled_from([*CHAIN, "gpu"])
 seconds = st.floats(0.0001, 5000.0)
 counts = st.integers(0, 3000)
 places = st.builds(
-    Place,
+    PoolBounds,
     bound_seconds=st.none() | st.floats(0.1, 1000.0),
     most_seconds=st.floats(1.0, 1000.0),
     progress_seconds=st.none() | st.floats(1.0, 1000.0),
@@ -63,14 +63,14 @@ types = st.builds(
 
 @given(types, served_pools)
 def test_a_type_only_moves_to_a_served_pool_of_the_chain_that_takes_it(
-    measured: Measured, served: dict[str, Place]
+    measured: Measured, served: dict[str, PoolBounds]
 ) -> None:
     move = next_pool(measured, served)
     if move is None:
         return
     assert {measured.pool, measured.declared, move.pool} <= set(CHAIN)
     assert move.pool != measured.pool
-    if move.reason is Reason.UNSERVED:
+    if move.reason is MoveReason.UNSERVED:
         assert measured.pool not in served and move.pool == measured.declared
         return
     place = served[move.pool]
@@ -83,22 +83,22 @@ def test_a_type_only_moves_to_a_served_pool_of_the_chain_that_takes_it(
 
 @given(types, served_pools)
 def test_there_is_no_second_change_within_an_hour(
-    measured: Measured, served: dict[str, Place]
+    measured: Measured, served: dict[str, PoolBounds]
 ) -> None:
     fresh = replace(measured, moved_seconds=min(measured.moved_seconds or 0.0, 3599.0))
     move = next_pool(fresh, served)
-    assert move is None or move.reason is Reason.UNSERVED
+    assert move is None or move.reason is MoveReason.UNSERVED
 
 
 @given(types, served_pools)
 def test_up_for_violations_and_down_to_the_declared_pool_at_most(
-    measured: Measured, served: dict[str, Place]
+    measured: Measured, served: dict[str, PoolBounds]
 ) -> None:
     move = next_pool(measured, served)
-    if move is None or move.reason is Reason.UNSERVED:
+    if move is None or move.reason is MoveReason.UNSERVED:
         return
     up = CHAIN.index(move.pool) > CHAIN.index(measured.pool)
-    assert up == (move.reason is not Reason.FASTER)
+    assert up == (move.reason is not MoveReason.FASTER)
     if up:
         assert measured.violations > 0.01 * measured.runs_here or measured.violations >= VIOLATIONS
     else:
@@ -118,21 +118,21 @@ def test_what_was_moved_does_not_come_back_by_the_same_figures(measured: Measure
 @pytest.mark.parametrize(
     ("runs", "violations", "reason"),
     [
-        (VIOLATIONS, VIOLATIONS, Reason.VIOLATIONS),
-        (10**6, VIOLATIONS, Reason.VIOLATIONS),
+        (VIOLATIONS, VIOLATIONS, MoveReason.VIOLATIONS),
+        (10**6, VIOLATIONS, MoveReason.VIOLATIONS),
         (10**6, VIOLATIONS - 1, None),
         (1000, 10, None),
-        (1000, 11, Reason.SHARE),
-        (MIN_RUNS, 1, Reason.SHARE),
+        (1000, 11, MoveReason.SHARE),
+        (MIN_RUNS, 1, MoveReason.SHARE),
         (MIN_RUNS - 1, MIN_RUNS - 1, None),
     ],
 )
 def test_a_hundred_violations_or_one_in_a_hundred_runs(
-    runs: int, violations: int, reason: Reason | None
+    runs: int, violations: int, reason: MoveReason | None
 ) -> None:
     measured = replace(SLOW, runs=runs, runs_here=runs, violations=violations)
     move = next_pool(measured, SERVED)
-    assert move == (Move("medium", reason) if reason else None)
+    assert move == (PoolMove("medium", reason) if reason else None)
 
 
 @pytest.mark.parametrize(
@@ -152,28 +152,28 @@ def test_a_pool_with_less_time_than_the_type_is_passed_over() -> None:
     patient = replace(SLOW, timeout_seconds=400.0)
     assert next_pool(patient, SERVED) is None, "long would miss its reports of progress"
     silent = {**SERVED, "long": replace(SERVED["long"], progress_seconds=None)}
-    assert next_pool(patient, silent) == Move("long", Reason.VIOLATIONS)
+    assert next_pool(patient, silent) == PoolMove("long", MoveReason.VIOLATIONS)
 
 
 def test_a_type_stays_if_nobody_works_where_it_belongs() -> None:
     deserted = {**SERVED, "medium": replace(SERVED["medium"], alive=False)}
-    assert next_pool(SLOW, deserted) == Move("long", Reason.VIOLATIONS)
+    assert next_pool(SLOW, deserted) == PoolMove("long", MoveReason.VIOLATIONS)
     assert next_pool(SLOW, {"short": SERVED["short"]}) is None
 
 
 def test_what_was_declared_for_a_process_of_its_own_never_becomes_green() -> None:
     odd = {
-        "short": Place(1.0, 600.0, green=False),
+        "short": PoolBounds(1.0, 600.0, green=False),
         "medium": SERVED["medium"],
-        "long": Place(None, 600.0, green=False),
+        "long": PoolBounds(None, 600.0, green=False),
     }
-    assert next_pool(SLOW, odd) == Move("long", Reason.VIOLATIONS)
+    assert next_pool(SLOW, odd) == PoolMove("long", MoveReason.VIOLATIONS)
 
 
 def test_a_type_that_became_faster_comes_back_after_an_hour() -> None:
     assert next_pool(replace(MOVED, p95_seconds=0.51), SERVED) is None, "not by a hair"
     faster = replace(MOVED, p95_seconds=0.5)
-    assert next_pool(faster, SERVED) == Move("short", Reason.FASTER)
+    assert next_pool(faster, SERVED) == PoolMove("short", MoveReason.FASTER)
     assert next_pool(replace(faster, moved_seconds=WINDOW_SECONDS - 1), SERVED) is None
     assert next_pool(replace(faster, runs=MIN_RUNS - 1), SERVED) is None
     assert next_pool(replace(faster, declared="medium"), SERVED) is None, "as declared"
@@ -181,5 +181,7 @@ def test_a_type_that_became_faster_comes_back_after_an_hour() -> None:
 
 def test_a_pool_that_is_served_no_more_gives_its_types_back_at_once() -> None:
     smaller = {"short": SERVED["short"]}
-    assert next_pool(replace(MOVED, moved_seconds=1.0), smaller) == Move("short", Reason.UNSERVED)
+    assert next_pool(replace(MOVED, moved_seconds=1.0), smaller) == PoolMove(
+        "short", MoveReason.UNSERVED
+    )
     assert next_pool(replace(SLOW, declared="medium", pool="medium"), smaller) is None

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.console.overview.health import Level, PoolHealth, Readings, judge, reasons
+from app.console.overview.health import HealthReadings, Level, PoolHealth, judge, reasons
 
-WELL = Readings(pools=(PoolHealth("medium", slots=10), PoolHealth("long", slots=2)))
+WELL = HealthReadings(pools=(PoolHealth("medium", slots=10), PoolHealth("long", slots=2)))
 
 names = st.text("abcdefghij_-", min_size=1, max_size=12)
 counts = st.integers(0, 3) | st.integers(0, 10**7)
@@ -27,7 +27,7 @@ pools = st.builds(
     died=counts,
 )
 readings = st.builds(
-    Readings,
+    HealthReadings,
     pools=st.lists(pools, max_size=5),
     leads=st.booleans(),
     relieved=st.booleans(),
@@ -41,7 +41,7 @@ readings = st.builds(
 
 
 @given(readings)
-def test_all_is_well_exactly_if_there_is_no_reason(seen: Readings) -> None:
+def test_all_is_well_exactly_if_there_is_no_reason(seen: HealthReadings) -> None:
     found = list(reasons(seen))
     verdict = judge(seen)
     assert (verdict.level is Level.WELL) == (not found)
@@ -51,7 +51,7 @@ def test_all_is_well_exactly_if_there_is_no_reason(seen: Readings) -> None:
 
 @given(readings)
 def test_the_same_readings_give_the_same_verdict_in_whatever_order_they_come(
-    seen: Readings,
+    seen: HealthReadings,
 ) -> None:
     turned = replace(
         seen,
@@ -64,7 +64,7 @@ def test_the_same_readings_give_the_same_verdict_in_whatever_order_they_come(
 
 
 @given(readings)
-def test_the_verdict_is_one_sentence_and_so_is_each_other_reason(seen: Readings) -> None:
+def test_the_verdict_is_one_sentence_and_so_is_each_other_reason(seen: HealthReadings) -> None:
     verdict = judge(seen)
     for sentence in (verdict.sentence, *verdict.others):
         assert sentence.endswith(".") and (sentence[0].isupper() or sentence[0].isdigit())
@@ -72,21 +72,21 @@ def test_the_verdict_is_one_sentence_and_so_is_each_other_reason(seen: Readings)
 
 
 @given(readings)
-def test_the_verdict_is_as_grave_as_the_gravest_reason(seen: Readings) -> None:
+def test_the_verdict_is_as_grave_as_the_gravest_reason(seen: HealthReadings) -> None:
     levels = {reason.level for reason in reasons(seen)}
     verdict = judge(seen)
     assert (verdict.level is Level.TROUBLE) == (Level.TROUBLE in levels)
 
 
 @given(readings)
-def test_one_more_trouble_never_makes_it_better(seen: Readings) -> None:
+def test_one_more_trouble_never_makes_it_better(seen: HealthReadings) -> None:
     grades = list(Level)
     worse = replace(seen, leads=False, broker_seen=False)
     assert grades.index(judge(worse).level) >= grades.index(judge(seen).level)
     assert len(judge(worse).others) >= len(judge(seen).others)
 
 
-def with_pool(**fields: object) -> Readings:
+def with_pool(**fields: object) -> HealthReadings:
     return replace(WELL, pools=(replace(WELL.pools[0], **fields), WELL.pools[1]))  # type: ignore[arg-type]  # names of fields
 
 
@@ -123,7 +123,7 @@ def with_pool(**fields: object) -> Readings:
         (with_pool(busy=10, waiting=2), Level.WATCH, "Every slot of medium is busy, and 2 jobs"),
     ],
 )
-def test_what_is_said_of_what(seen: Readings, level: Level, part: str) -> None:
+def test_what_is_said_of_what(seen: HealthReadings, level: Level, part: str) -> None:
     verdict = judge(seen)
     assert verdict.level is level and part in verdict.sentence
     assert verdict.others == ()

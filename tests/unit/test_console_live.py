@@ -14,9 +14,9 @@ from flask import Flask
 from jinja2 import DictLoader
 
 from app.console.live import KEEP_ALIVE, OPENING, Stage, has_left, rest_seconds
-from app.console.page import Asked, LivePage
+from app.console.page import LivePage, PageRequest
 from app.errors import NotFound, TooManyStreams
-from models.errors import StateStoreUnavailable
+from models.store.errors import StateStoreUnavailable
 
 TEMPLATE = (
     "<title>{% block title %}x{% endblock %}</title>"
@@ -33,7 +33,7 @@ class Source:
         self.error: Exception | None = None
         self.reads = 0
 
-    def read(self, asked: Asked) -> dict[str, Any]:
+    def read(self, asked: PageRequest) -> dict[str, Any]:
         self.reads += 1
         if self.error is not None:
             raise self.error
@@ -71,7 +71,7 @@ def always() -> bool:
 def watch(
     stage: Stage, page: LivePage, url: str = "/x", allowed: Callable[[], bool] = always
 ) -> Iterator[bytes]:
-    stream = stage.watch(page, Asked(url), allowed)
+    stream = stage.watch(page, PageRequest(url), allowed)
     assert next(stream) == OPENING
     return stream
 
@@ -114,16 +114,16 @@ def test_viewers_of_different_addresses_see_their_own(stage: Stage, app: Flask) 
 def test_one_viewer_too_many_is_refused_and_a_place_is_freed(stage: Stage, page: LivePage) -> None:
     streams = [watch(stage, page) for _ in range(3)]
     with pytest.raises(TooManyStreams):
-        stage.watch(page, Asked("/x"), always)
+        stage.watch(page, PageRequest("/x"), always)
     streams[0].close()  # type: ignore[attr-defined]  # it is a generator
     assert stage.viewers == 2
     watch(stage, page)
 
 
 def test_a_stream_that_nobody_reads_leaves_no_viewer(stage: Stage, page: LivePage) -> None:
-    stage.watch(page, Asked("/x"), always).close()  # type: ignore[attr-defined]  # a generator
+    stage.watch(page, PageRequest("/x"), always).close()  # type: ignore[attr-defined]  # a generator
     assert stage.viewers == 0
-    stage.watch(page, Asked("/x"), always)  # forgotten at once
+    stage.watch(page, PageRequest("/x"), always)  # forgotten at once
     assert stage.viewers == 0
 
 
@@ -180,7 +180,7 @@ def test_streams_end_with_the_process(stage: Stage, page: LivePage) -> None:
     stage.close()
     assert next(stream, None) is None
     with pytest.raises(TooManyStreams):
-        stage.watch(page, Asked("/x"), always)
+        stage.watch(page, PageRequest("/x"), always)
 
 
 def test_a_fault_in_a_page_is_no_end(

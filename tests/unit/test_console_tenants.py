@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.console.formatting import exact, signed
 from app.console.tenant_page.flow import (
     MINUTES,
     MOST_ENDED,
     Ended,
-    Stream,
+    RateSeries,
     ends,
     figures,
     flow_of,
@@ -21,7 +22,6 @@ from app.console.tenant_page.flow import (
     whole_minutes,
 )
 from app.console.tenants.shares import Working, entitled_shares, over_all_pools
-from app.console.words import exact, signed
 
 NOW = datetime(2030, 1, 31, 12, 0, 30, tzinfo=UTC)
 
@@ -132,7 +132,7 @@ def test_minutes_that_are_over_are_drawn() -> None:
     minutes = whole_minutes(NOW)
     assert len(minutes) == MINUTES
     assert minutes[-1] == NOW.replace(minute=59, hour=11, second=0)
-    came = Stream({minutes[-1]: 120, NOW.replace(second=0): 7}, recent=60)
+    came = RateSeries({minutes[-1]: 120, NOW.replace(second=0): 7}, recent=60)
     flow = flow_of(came, [ended(5), ended(45), ended(3600)], NOW)
     assert flow.in_per_second == 1.0
     assert flow.out_per_second == pytest.approx(2 / 60)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.console.words import badge, count, duration, moment, money, percent, short_id
+from app.console.formatting import badge, count, duration, moment, money, percent, short_id
 
 THIN = "\u202f"
 

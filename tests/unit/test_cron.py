@@ -13,7 +13,7 @@ from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.schedules.cron import BadCron, UnknownZone, next_tick, read_rule
+from app.tenants.cron import BadCron, UnknownZone, next_tick, read_rule
 
 MINUTE = timedelta(minutes=1)
 #: Hours before the clocks change, by half an hour on Lord Howe.

@@ -6,13 +6,14 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
-from app.api.gauges import STATES, Readings
-from app.api.metrics import objectives, tell
+from app.api.routes.metrics import objectives, tell
+from app.reads.gauges import STATES, GaugeReadings
 from app.stack.spec import PROJECT_ROOT
 from models.pools import POOLS
 from tests.compose import read_compose
@@ -34,15 +35,26 @@ VARIABLE = re.compile(r"`((?:OTEL|FAIRLINE)_[A-Z_]+)")
 SHOWN = re.compile(r"\{\{(\w+)\}\}")
 
 
-def everything() -> Readings:
+def everything() -> GaugeReadings:
     """A reading in which every metric has a sample."""
     pools = dict.fromkeys(POOLS, 1)
-    return Readings(
+    return GaugeReadings(
         counts={pool: dict.fromkeys(STATES, 1) for pool in POOLS},
         line_seconds=dict.fromkeys(POOLS, 1.5),
         due_seconds=dict.fromkeys(POOLS, 1.5),
         dead_letters={"echo": 1},
-        processes=[("worker@host:1", "worker", list(POOLS), 10, 5, 2, 1, 0)],
+        processes=[
+            SimpleNamespace(
+                name="worker@host:1",
+                kind="worker",
+                pools=list(POOLS),
+                slots=10,
+                busy=5,
+                db_size=2,
+                db_in_use=1,
+                db_waiters=0,
+            )
+        ],
         trouble={
             "circuit": {"claude": 1},
             "quarantine": {"echo": 1},
@@ -57,9 +69,9 @@ def everything() -> Readings:
         refused={"TENANT_RATE_LIMIT_EXCEEDED": 1},
         desired=pools,
         living=pools,
-        types=[("echo", 0.5, "short", "medium")],
-        quotas=[("claude", "requests", 60.0, 50.0)],
-        taps=[("claude", 1, False)],
+        types=[SimpleNamespace(type="echo", p95_seconds=0.5, declared_pool="short", pool="medium")],
+        quotas=[SimpleNamespace(dependency="claude", kind="requests", most=60.0, remaining=50.0)],
+        taps=[SimpleNamespace(dependency="claude", refused=1, closed=False)],
         schedules={"active": 1, "paused": 0, "ended": 0},
         tick_seconds=0.5,
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.events.position import (
+from app.reads.events.position import (
     ALL_EVENTS,
     NO_JOB,
     START,

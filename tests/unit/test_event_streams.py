@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from app.events import stream as module
-from app.events.message import KEEP_ALIVE, OPENING, message, place
-from app.events.position import of_end, of_event
-from app.events.stream import ROOM, FeedStream, JobStream, Stream
-from models.ids import new_id
+from app.reads.events import stream as module
+from app.reads.events.message import KEEP_ALIVE, OPENING, message, place
+from app.reads.events.position import of_end, of_event
+from app.reads.events.stream import ROOM, FeedStream, JobStream, Stream
+from models.jobs.ids import new_id
 
 
 def test_data_can_not_break_out_of_its_line() -> None:

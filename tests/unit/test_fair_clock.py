@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tasks.runtime.process import FairClock, starved_seconds, system_thread
+from tasks.process import FairClock, starved_seconds, system_thread
 
 
 def test_time_in_line_for_a_processor_does_not_count() -> None:
@@ -35,7 +35,7 @@ def test_a_system_that_does_not_tell_costs_nothing() -> None:
 
 RIVALS = """
 import os, signal, time
-from tasks.runtime.process import starved_seconds, system_thread
+from tasks.process import starved_seconds, system_thread
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 rival = os.fork()
 until = time.monotonic() + 0.5

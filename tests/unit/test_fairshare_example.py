@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from app.fairshare import Entitlement, FairLine, Standing, Tier, default_seconds, entitlement_of
+from app.policy.fairshare import (
+    Entitlement,
+    FairLine,
+    TenantClaim,
+    Tier,
+    default_seconds,
+    entitlement_of,
+)
 
 TEXT = (Path(__file__).parents[2] / "docs/fair-share.md").read_text()
 NAMES = ("acme", "blue", "cyan", "dora")
@@ -20,7 +27,7 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def know(line: FairLine, name: str) -> None:
-    line.know(NAMES.index(name) + 1, Standing(Entitlement(WEIGHTS[name])))
+    line.know(NAMES.index(name) + 1, TenantClaim(Entitlement(WEIGHTS[name])))
     line.arrive(NAMES.index(name) + 1, "")
 
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.fairshare import Entitlement, FairLine, Standing, Tier, entitlement_of
+from app.policy.fairshare import Entitlement, FairLine, TenantClaim, Tier, entitlement_of
 
 SECONDS = 10.0
-FREE = Standing(entitlement_of(Tier.FREE), free=True)
+FREE = TenantClaim(entitlement_of(Tier.FREE), free=True)
 
 
-def standing(weight: float = 10.0, cap: int | None = None) -> Standing:
-    return Standing(Entitlement(weight), cap=cap)
+def standing(weight: float = 10.0, cap: int | None = None) -> TenantClaim:
+    return TenantClaim(Entitlement(weight), cap=cap)
 
 
 def serve(line: FairLine, turns: int, room: int = 1, **how: object) -> dict[int, int]:
@@ -217,7 +217,7 @@ def test_a_restored_line_goes_on_as_if_nothing_had_been(turns: int, late: list[i
 
 def test_a_free_newcomer_is_not_behind_the_largest_debtor() -> None:
     """The pool rests while free accounts wait for their slice; they do not."""
-    line, free = FairLine(1.0), Standing(entitlement_of(Tier.FREE), free=True)
+    line, free = FairLine(1.0), TenantClaim(entitlement_of(Tier.FREE), free=True)
 
     def turn(used: Mapping[int, float]) -> list[int]:
         grants = line.allocate(20, slots=10, most_free=1)

@@ -12,24 +12,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.fairshare import Entitlement, FairLine, Grant, Standing, Tier, entitlement_of
-from app.fairshare import heaps as heaps_module
+from app.policy.fairshare import Entitlement, FairLine, Grant, TenantClaim, Tier, entitlement_of
+from app.policy.fairshare import heaps as heaps_module
 
 SECONDS = 10.0
 LANES = ("", "claude", "ocr")
 
 
-def standing(weight: float = 10.0, cap: int | None = None) -> Standing:
-    return Standing(Entitlement(weight), cap=cap)
+def standing(weight: float = 10.0, cap: int | None = None) -> TenantClaim:
+    return TenantClaim(Entitlement(weight), cap=cap)
 
 
-FREE = Standing(entitlement_of(Tier.FREE), free=True)
+FREE = TenantClaim(entitlement_of(Tier.FREE), free=True)
 
 
 @dataclass(frozen=True)
 class Waiting:
     number: int
-    standing: Standing
+    standing: TenantClaim
     lanes: frozenset[str]
     served: float
     in_flight: int
@@ -38,8 +38,8 @@ class Waiting:
 standings = st.one_of(
     st.builds(standing, st.sampled_from([5.0, 10.0, 30.0]), st.sampled_from([None, None, 1, 3])),
     st.just(FREE),
-    st.just(Standing(entitlement_of(Tier.FREE), free=True, cap=2)),
-    st.just(Standing(entitlement_of(Tier.PRO))),
+    st.just(TenantClaim(entitlement_of(Tier.FREE), free=True, cap=2)),
+    st.just(TenantClaim(entitlement_of(Tier.PRO))),
 )
 crowds = st.lists(
     st.builds(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from app.fairshare import Entitlement, Standing, Tier, entitlement_of, free_slots
-from loadtest.fairness.simulate import Length, Pool, Tenant
+from app.policy.fairshare import Entitlement, TenantClaim, Tier, entitlement_of, free_slots
+from tests.simulated_pool import Length, Pool, Tenant
 
 
 def always(seconds: float) -> Length:
@@ -26,7 +26,7 @@ def mixed(shortest: float, longest: float) -> Length:
 
 
 def paying(number: int, length: Length, weight: float = 10.0, type: str = "job") -> Tenant:
-    return Tenant(number, Standing(Entitlement(weight)), length, type)
+    return Tenant(number, TenantClaim(Entitlement(weight)), length, type)
 
 
 #: Seconds of jobs, 1 to 1000, all of the same type or each of its own.
@@ -77,12 +77,12 @@ def test_a_tenant_with_mixed_jobs_gets_its_share_too() -> None:
 
 def test_floor_ceiling_and_cap_hold_against_the_strongest() -> None:
     free = [
-        Tenant(n, Standing(entitlement_of(Tier.FREE), free=True), always(2.0), "free")
+        Tenant(n, TenantClaim(entitlement_of(Tier.FREE), free=True), always(2.0), "free")
         for n in range(100, 150)
     ]
-    pro = Tenant(1, Standing(entitlement_of(Tier.PRO)), always(1.0), "pro")
-    capped = Tenant(2, Standing(Entitlement(1000.0), cap=3), always(3.0), "capped")
-    strong = [Tenant(n, Standing(Entitlement(20_000.0)), always(1.0), "strong") for n in (3, 4)]
+    pro = Tenant(1, TenantClaim(entitlement_of(Tier.PRO)), always(1.0), "pro")
+    capped = Tenant(2, TenantClaim(Entitlement(1000.0), cap=3), always(3.0), "capped")
+    strong = [Tenant(n, TenantClaim(Entitlement(20_000.0)), always(1.0), "strong") for n in (3, 4)]
     pool = Pool(100, [*free, pro, capped, *strong], turn=1.0, most_free=free_slots(100))
     pool.run(30.0)
     got = pool.shares(330.0)
@@ -93,7 +93,7 @@ def test_floor_ceiling_and_cap_hold_against_the_strongest() -> None:
 
 def test_free_accounts_never_get_more_than_their_slice_beside_a_single_tenant() -> None:
     free = [
-        Tenant(n, Standing(entitlement_of(Tier.FREE), free=True), always(1.0), "free")
+        Tenant(n, TenantClaim(entitlement_of(Tier.FREE), free=True), always(1.0), "free")
         for n in range(100, 150)
     ]
     pool = Pool(40, [paying(1, always(1.0)), *free], turn=0.5, most_free=free_slots(40))
@@ -106,7 +106,7 @@ def test_free_accounts_never_get_more_than_their_slice_beside_a_single_tenant() 
 
 def test_a_flood_does_not_hold_up_a_newcomer() -> None:
     flood = paying(1, always(1.0))
-    late = Tenant(2, Standing(Entitlement(10.0)), always(1.0), starts=100.0)
+    late = Tenant(2, TenantClaim(Entitlement(10.0)), always(1.0), starts=100.0)
     pool = Pool(10, [flood, late])
     pool.run(100.0)
     pool.run(104.0)
@@ -117,7 +117,7 @@ def test_a_flood_does_not_hold_up_a_newcomer() -> None:
 
 def test_whoever_had_the_pool_alone_shares_it_from_then_on() -> None:
     alone = paying(1, always(1.0))
-    late = Tenant(2, Standing(Entitlement(10.0)), always(1.0), starts=1800.0)
+    late = Tenant(2, TenantClaim(Entitlement(10.0)), always(1.0), starts=1800.0)
     pool = Pool(10, [alone, late], turn=1.0)
     pool.run(1810.0)
     assert pool.shares(1910.0)[1] == pytest.approx(0.5, rel=0.05)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.fairshare import Entitlement, Tier, effective_weights, entitlement_of, free_slots
-from app.fairshare.weights import FLOORS_MOST
+from app.policy.fairshare import Entitlement, Tier, effective_weights, entitlement_of, free_slots
+from app.policy.fairshare.weights import FLOORS_MOST
 
 entitlements = st.builds(
     Entitlement,

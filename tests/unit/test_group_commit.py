@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import group_commit
-from models.errors import StateStoreUnavailable
-from models.group_commit import GroupCommit, Ticket
+from models.store import group_commit
+from models.store.errors import StateStoreUnavailable
+from models.store.group_commit import GroupCommit, Ticket
 
 
 class Writer:

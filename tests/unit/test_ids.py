@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.ids import new_id, parse_id
+from models.jobs.ids import new_id, parse_id
 
 
 def test_ids_are_unique_uuids_of_version_7_in_the_order_of_their_making() -> None:

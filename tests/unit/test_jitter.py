@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.admission.jitter import JITTER_SECONDS, NEAR_SECONDS, jittered_time
+from app.policy.jitter import JITTER_SECONDS, NEAR_SECONDS, jittered_time
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(seconds=JITTER_SECONDS)

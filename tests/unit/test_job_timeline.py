@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.console.jobs.timeline import ENDS, Attempt, Step, Way, timeline
+from app.console.jobs.timeline import ENDS, Step, TimelineAttempt, Way, timeline
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -16,8 +16,10 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def attempt(lease: int, began: float, status: str = "scheduled", error: str = "boom") -> Attempt:
-    return Attempt(lease, f"w{lease}", at(began), at(began + 2), status, "APP_ERROR", error)
+def attempt(
+    lease: int, began: float, status: str = "scheduled", error: str = "boom"
+) -> TimelineAttempt:
+    return TimelineAttempt(lease, f"w{lease}", at(began), at(began + 2), status, "APP_ERROR", error)
 
 
 def titles(steps: list[Step]) -> list[str]:

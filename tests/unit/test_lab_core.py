@@ -10,15 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.bars import Bar
 from loadtest.lab import __main__ as lab
-from loadtest.lab import sampling
-from loadtest.lab.catalogue import NAMES, experiment
-from loadtest.lab.experiment import Size
-from loadtest.lab.gauges import Speed
-from loadtest.lab.sampling import Row, Sampler, write_csv
-from loadtest.lab.summary import write_summary
-from loadtest.report import Picture, Report
+from loadtest.lab import experiment as lab_experiment
+from loadtest.lab.__main__ import write_summary
+from loadtest.lab.experiment import NAMES, Row, Sampler, Size, Speed, experiment, write_csv
+from loadtest.report import Bar, Picture, Report
 
 PERIOD = 0.05
 
@@ -47,7 +43,7 @@ class Gauge:
 
 @pytest.fixture(autouse=True)
 def _short_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "PERIOD_SECONDS", PERIOD)
+    monkeypatch.setattr(lab_experiment, "PERIOD_SECONDS", PERIOD)
 
 
 def watch(gauge: Gauge) -> tuple[Sampler, list[Row], list[str]]:

@@ -10,9 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.lab.experiment import Size
-from loadtest.lab.knee.analysis import Job, Tread, figures, find_knee, treads_of
-from loadtest.lab.knee.plan import PLANS, SLOTS, STAIRS, Plan
-from loadtest.lab.knee.verdict import Climb, judge, see
+from loadtest.lab.knee.verdict import (
+    PLANS,
+    SLOTS,
+    STAIRS,
+    Climb,
+    Job,
+    Plan,
+    Tread,
+    figures,
+    find_knee,
+    judge,
+    see,
+    treads_of,
+)
 from loadtest.shapes import arrival_times
 
 SHORT = Plan(STAIRS, 6.0, 1.0)

@@ -11,21 +11,13 @@ from hypothesis import strategies as st
 
 from loadtest.baselines import witness
 from loadtest.baselines.witness import Line, read_lines
+from loadtest.figures import Sample
 from loadtest.lab.experiment import Size
-from loadtest.lab.peers.analysis import (
-    Survival,
-    middle_rate,
-    moment_of,
-    survival,
-    whole_rate,
-)
 from loadtest.lab.peers.contender import ends_in
-from loadtest.lab.peers.drawing import colour, draw, paler
-from loadtest.lab.peers.guarantees import GUARANTEES
-from loadtest.lab.peers.judge import judge, losses
-from loadtest.lab.peers.killing import Killed
-from loadtest.lab.peers.measured import Measured, Quantiles
-from loadtest.samples import Sample
+from loadtest.lab.peers.judge import colour, draw, judge, losses, paler
+from loadtest.lab.peers.killing import Killed, Survival, survival
+from loadtest.lab.peers.tables import GUARANTEES, Measured, Quantiles
+from loadtest.lab.peers.turns import middle_rate, moment_of, whole_rate
 
 NAMES = ["Fairline", "plain Celery", "Dramatiq", "Procrastinate"]
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from loadtest.baselines.plain_celery.watched_pool import watch_in
+from loadtest.baselines.plain_celery.store import watch_in
 from loadtest.lab.experiment import Size
-from loadtest.lab.pool.course import Course, rolling_rate
-from loadtest.lab.pool.verdict import bars, cells, findings
-from loadtest.users.record import Arrival
+from loadtest.lab.pool.verdict import COLUMNS, Course, bars, findings, rolling_rate
+from loadtest.report import table
+from loadtest.users.wire import Arrival
 
 BEGIN = 1_000.0
 OFFERED = 20.0
@@ -74,7 +74,7 @@ def test_refused_submissions_are_counted_and_wait_for_nothing() -> None:
 
     assert partly.refused == 7
     assert partly.unscored == 0
-    assert cells(partly)[-1] == "7"
+    assert table("", COLUMNS, [partly]).rows[0][-1] == "7"
 
 
 @given(

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.lab.experiment import Size
-from loadtest.lab.scaling import EXPERIMENT
-from loadtest.lab.scaling.counts import PLANS, SLOTS, Count, judge, per_worker
+from loadtest.lab.scaling import EXPERIMENT, PLANS, SLOTS, Count, judge, per_worker
 
 FULL = PLANS[Size.FULL]
 

@@ -9,16 +9,19 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from loadtest.lab.experiment import Size
-from loadtest.lab.soak.flatness import (
+from loadtest.lab.soak.verdict import (
+    JUDGED,
     MOST_POINTS,
     Point,
+    Soak,
     allowance,
+    bars,
+    findings,
     growth,
     slope,
     tail_by_bucket,
     tail_of_third,
 )
-from loadtest.lab.soak.verdict import JUDGED, Soak, bars, findings
 from loadtest.lab.soak.weights import together
 
 values = st.floats(min_value=-1e6, max_value=1e6)

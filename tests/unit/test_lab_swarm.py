@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.cores import MACHINE
+from loadtest.figures import MACHINE
 from loadtest.lab.experiment import Size
 from loadtest.lab.swarm.analysis import (
     PARTS,
+    PLANS,
     Look,
     Second,
     by_second,
@@ -21,9 +22,8 @@ from loadtest.lab.swarm.analysis import (
     server_cores,
     summarise,
 )
-from loadtest.lab.swarm.plan import PLANS
 from loadtest.shapes import level_at, total_seconds
-from loadtest.users.record import POLL, ROUND, SUBMIT, Requests
+from loadtest.users.wire import POLL, ROUND, SUBMIT, Requests
 
 BEGIN = 1_000.0
 

@@ -19,9 +19,9 @@ SHARED = """
 import json, threading, time
 from datetime import datetime, UTC
 from tasks.errors import Cancelled, Stop
-from tasks.runtime.claim import Claim, JobRef
-from tasks.runtime.held import Held
-from tasks.runtime.limits import stoppable
+from models.jobs.claim import Claim, JobRef
+from tasks.worker.held import Held
+from tasks.worker.limits import stoppable
 
 def hold(timeout):
     claim = Claim(JobRef("id", 1), 1, "echo", "long", 0, 0, 0, 0, None, datetime.now(UTC), 0, None)
@@ -103,7 +103,7 @@ def test_a_greenlet_is_interrupted_at_its_next_switch_and_its_neighbours_are_not
         + SHARED
         + """
 import gevent
-from tasks.runtime.process import start_native, native_sleep
+from tasks.process import start_native, native_sleep
 
 held, late = hold(60), hold(60)
 def ends_in_time():
@@ -138,10 +138,10 @@ from collections import deque
 from itertools import repeat
 from sqlalchemy import make_url
 from types import SimpleNamespace
-from tasks.runtime.watchdog import Watchdog
+from tasks.watchdog.watchdog import Watchdog
 
 engine = SimpleNamespace(url=make_url("postgresql+psycopg2://nobody@127.0.0.1:1/none"))
-worker = SimpleNamespace(engine=engine, held=lambda: [])
+worker = SimpleNamespace(engine=engine, slots=SimpleNamespace(held=lambda: []))
 Watchdog(worker, ["short"], 1.0).start()
 print("watching", flush=True)
 deque(repeat(0), maxlen=0)

@@ -13,12 +13,12 @@ from typing import Any
 import gevent
 import pytest
 
-from app.api.identity import CALLER as NOTED
+from app.api.auth.identity import CALLER as NOTED
 from app.log_ids import CALLER, current_request
 from app.logs import configure_logging, lines_of
-from tasks.runtime.claim import Claim, JobRef
-from tasks.runtime.context import JobContext
-from tasks.runtime.current import current_claim
+from models.jobs.claim import Claim, JobRef
+from tasks.context import JobContext
+from tasks.worker.current import current_claim
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
@@ -60,7 +60,7 @@ def test_a_line_for_people_is_as_it_always_was(kept: Kept) -> None:
 
 
 def test_nothing_that_is_logged_begins_a_line_for_people(kept: Kept) -> None:
-    forged = "2026-11-15T14:00:00.000Z ERROR app.scheduler.leader the database is lost"
+    forged = "2026-11-15T14:00:00.000Z ERROR models.leadership the database is lost"
     try:
         raise ValueError(f"odd\n{forged}")
     except ValueError:

@@ -7,19 +7,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.console.overview.series import (
-    NEIGHBOURS,
-    Samples,
-    draw,
-    first_within,
-    per_minute,
-    rates,
-)
+from app.console.overview.series import NEIGHBOURS, Samples, draw, first_within, per_minute, rates
 
 STEP = 5
 
 
-def taken(*rows: tuple[int, int], **columns: list[int]) -> Samples:
+def connection(*rows: tuple[int, int], **columns: list[int]) -> Samples:
     """Samples by time and jobs that came."""
     at, submitted = [row[0] for row in rows], [row[1] for row in rows]
     nothing = [0] * len(rows)
@@ -29,7 +22,7 @@ def taken(*rows: tuple[int, int], **columns: list[int]) -> Samples:
 
 some = st.lists(
     st.tuples(st.integers(0, 500), st.integers(0, 10**9)), unique_by=lambda row: row[0], max_size=30
-).map(lambda rows: taken(*((STEP * place, counted) for place, counted in sorted(rows))))
+).map(lambda rows: connection(*((STEP * place, counted) for place, counted in sorted(rows))))
 
 
 def test_rates_are_differences_of_neighbours() -> None:
@@ -49,15 +42,15 @@ def test_a_stretch_needs_two_samples() -> None:
 
 
 def test_a_pool_that_is_new_begins_where_it_began() -> None:
-    new = taken((5, 0), queued=[4], busy=[9], slots=[4])
-    drawn = draw({"old": taken((0, 0), (5, 0)), "new": new}, STEP, now=9)
+    new = connection((5, 0), queued=[4], busy=[9], slots=[4])
+    drawn = draw({"old": connection((0, 0), (5, 0)), "new": new}, STEP, now=9)
     assert drawn["depth"]["x"] == [0, 5000]
     assert [line["y"] for line in drawn["depth"]["series"]] == [[0, 0], [None, 4]]
     assert drawn["utilisation"]["series"][1]["y"] == [None, 100.0]
 
 
 def test_a_gap_breaks_the_line_and_one_that_lasts_reaches_until_now() -> None:
-    pools = {"a": taken((0, 0), (5, 0), (60, 0), queued=[1, 2, 3])}
+    pools = {"a": connection((0, 0), (5, 0), (60, 0), queued=[1, 2, 3])}
     depth = draw(pools, STEP, now=75)["depth"]
     assert depth["x"] == [0, 5_000, 32_000, 60_000]
     assert depth["series"][0]["y"] == [1, 2, None, 3]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.scheduler.pacing import BRIDGE_SECONDS, MOST_SECONDS, Pace, allowance
+from app.policy.pacing import BRIDGE_SECONDS, MOST_SECONDS, Pace, allowance
 
 queues = st.integers(0, 10**6)
 slots = st.integers(0, 10_000)

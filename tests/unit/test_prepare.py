@@ -9,8 +9,8 @@ import pytest
 from tasks.entry import long_runs
 from tasks.errors import Permanent, Snooze
 from tasks.registry import load_types
-from tasks.runtime.overdue import MARGIN_SECONDS, hard_limit_seconds
-from tasks.runtime.prepare import Prepared
+from tasks.watchdog.overdue import MARGIN_SECONDS, hard_limit_seconds
+from tasks.worker.prepare import PreparedTypes
 
 ECHO = load_types()["echo"]
 
@@ -23,7 +23,7 @@ def test_what_was_prepared_at_the_start_is_not_prepared_again() -> None:
     calls: list[str] = []
     at_start = replace(ECHO, name="a", prepare=lambda: calls.append("a"))
     moved_here = replace(ECHO, name="b", prepare=lambda: calls.append("b"))
-    prepared = Prepared()
+    prepared = PreparedTypes()
     prepared.begin([at_start])
     for job_type in (at_start, moved_here, ECHO, moved_here):
         prepared.ensure(job_type)
@@ -32,11 +32,11 @@ def test_what_was_prepared_at_the_start_is_not_prepared_again() -> None:
 
 def test_a_worker_that_cannot_run_its_own_types_does_not_start() -> None:
     with pytest.raises(SystemExit, match="echo: There is no key here"):
-        Prepared().begin([replace(ECHO, prepare=refuse)])
+        PreparedTypes().begin([replace(ECHO, prepare=refuse)])
 
 
 def test_a_type_that_cannot_get_ready_is_tried_again_later() -> None:
-    prepared, ready = Prepared(), []
+    prepared, ready = PreparedTypes(), []
     with pytest.raises(Snooze):
         prepared.ensure(replace(ECHO, prepare=refuse))
     prepared.ensure(replace(ECHO, prepare=lambda: ready.append(1)))

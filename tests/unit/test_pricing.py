@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.usage.pricing import MILLIONTH, Prices, Use, cost
+from app.policy.pricing import MILLIONTH, PriceList, Use, cost
 
 counts = st.integers(0, 10**12)
 amounts = st.decimals(0, 10**15, places=9)
 uses = st.builds(Use, jobs=counts, slot_seconds=amounts, tokens_in=counts, tokens_out=counts)
 price_lists = st.builds(
-    Prices,
+    PriceList,
     per_slot_second=amounts,
     per_job=amounts,
     per_million_tokens_in=amounts,
@@ -33,7 +33,7 @@ def plus(one: Use, other: Use) -> Use:
     )
 
 
-def exact(use: Use, prices: Prices) -> Fraction:
+def exact(use: Use, prices: PriceList) -> Fraction:
     return (
         use.jobs * Fraction(prices.per_job)
         + Fraction(use.slot_seconds) * Fraction(prices.per_slot_second)
@@ -43,7 +43,7 @@ def exact(use: Use, prices: Prices) -> Fraction:
 
 
 def test_an_invoice_by_hand() -> None:
-    prices = Prices(Decimal("0.00002"), Decimal("0.00001"), Decimal(1), Decimal(5))
+    prices = PriceList(Decimal("0.00002"), Decimal("0.00001"), Decimal(1), Decimal(5))
     use = Use(jobs=1000, slot_seconds=Decimal("1500.5"), tokens_in=2_000_000, tokens_out=150_000)
     assert cost(use, prices) == Decimal("0.01") + Decimal("0.03001") + 2 + Decimal("0.75")
 
@@ -53,17 +53,17 @@ def test_an_invoice_by_hand() -> None:
     [("0.00000049", "0"), ("0.0000005", "0.000001"), ("0.0000015", "0.000002")],
 )
 def test_half_a_millionth_is_rounded_up(seconds: str, rounded: str) -> None:
-    prices = Prices(per_slot_second=Decimal(1))
+    prices = PriceList(per_slot_second=Decimal(1))
     assert cost(Use(0, Decimal(seconds), 0, 0), prices) == Decimal(rounded)
 
 
 @given(price_lists)
-def test_nothing_costs_nothing(prices: Prices) -> None:
+def test_nothing_costs_nothing(prices: PriceList) -> None:
     assert cost(NOTHING, prices) == 0
 
 
 @given(uses, price_lists)
-def test_a_cost_is_exact_but_for_its_last_rounding(use: Use, prices: Prices) -> None:
+def test_a_cost_is_exact_but_for_its_last_rounding(use: Use, prices: PriceList) -> None:
     priced = cost(use, prices)
     off = Fraction(priced) - exact(use, prices)
     assert -Fraction(MILLIONTH) / 2 < off <= Fraction(MILLIONTH) / 2
@@ -71,19 +71,21 @@ def test_a_cost_is_exact_but_for_its_last_rounding(use: Use, prices: Prices) -> 
 
 
 @given(uses, uses, price_lists)
-def test_costs_add_up_within_the_rounding(one: Use, other: Use, prices: Prices) -> None:
+def test_costs_add_up_within_the_rounding(one: Use, other: Use, prices: PriceList) -> None:
     apart = Fraction(cost(one, prices)) + Fraction(cost(other, prices))
     together = Fraction(cost(plus(one, other), prices))
     assert abs(apart - together) <= Fraction(MILLIONTH)
 
 
 @given(uses, uses, price_lists)
-def test_more_use_never_costs_less(one: Use, other: Use, prices: Prices) -> None:
+def test_more_use_never_costs_less(one: Use, other: Use, prices: PriceList) -> None:
     assert cost(plus(one, other), prices) >= cost(one, prices) >= 0
 
 
 @given(st.floats(0, 1e12))
 def test_seconds_that_were_a_float_are_priced_exactly(seconds: float) -> None:
     use = Use(0, Decimal(seconds), 0, 0)
-    off = Fraction(cost(use, Prices())) - Fraction(seconds) * Fraction(Prices().per_slot_second)
+    off = Fraction(cost(use, PriceList())) - Fraction(seconds) * Fraction(
+        PriceList().per_slot_second
+    )
     assert abs(off) <= Fraction(MILLIONTH) / 2

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, ConfigDict, Field
 
 from models.pools import POOLS
 from tasks import registry
+from tasks.context import JobContext
+from tasks.errors import Permanent
 from tasks.registry import JobType, job_type, load_types
 from tasks.retry import APP_ERROR_SECONDS
-from tasks.runtime.context import JobContext
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +23,51 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> dict[str, JobType]:
 
 
 def nothing(ctx: JobContext, payload: Any) -> Any: ...
+
+
+class Invoice(BaseModel):
+    """Stricter than it was when older jobs were submitted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    customer: str = "nobody"
+    cents: int = Field(gt=0)
+
+
+def given(ctx: JobContext, payload: Any) -> Any:
+    return payload
+
+
+def test_the_function_gets_the_payload_as_the_schema_reads_it(empty: dict[str, JobType]) -> None:
+    job_type("bill", pool="short", schema=Invoice)(given)
+    job_type("plain", pool="short")(given)
+    sent = {"cents": "5"}
+    assert empty["bill"].call(JobContext("id"), sent) == Invoice(customer="nobody", cents=5)
+    assert empty["plain"].call(JobContext("id"), sent) is sent
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ({"cents": -7}, "payload.cents: Input should be greater than 0"),
+        ({"cents": 7, "tax": 1}, "payload.tax: Extra inputs are not permitted"),
+        ({"customer": 1}, "payload.customer: .*; payload.cents: Field required"),
+        (None, "payload: Input should be a valid dictionary"),
+    ],
+)
+def test_a_payload_that_no_longer_fits_is_a_failure_for_good(
+    empty: dict[str, JobType], payload: Any, message: str
+) -> None:
+    job_type("bill", pool="short", schema=Invoice)(given)
+    with pytest.raises(Permanent, match=f"does not fit the schema of bill: {message}") as failure:
+        empty["bill"].call(JobContext("id"), payload)
+    assert "-7" not in str(failure.value), "what tenants send is not for the error"
+
+
+def test_what_the_function_itself_validates_is_its_own_affair(empty: dict[str, JobType]) -> None:
+    job_type("bill", pool="short", schema=Invoice)(lambda ctx, _: Invoice.model_validate({}))
+    with pytest.raises(ValueError, match="cents"):
+        empty["bill"].call(JobContext("id"), {"cents": 1})
 
 
 def test_a_type_that_says_little_gets_what_its_pool_gives(empty: dict[str, JobType]) -> None:

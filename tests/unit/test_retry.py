@@ -9,33 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.states import FailureClass, JobStatus
+from models.jobs.settle import Ending
+from models.jobs.states import FailureClass, JobStatus
 from tasks.errors import DependencyFailure, Permanent, Snooze
 from tasks.retry import (
     CRASH_CAP,
     History,
-    Limits,
     RetryDecision,
-    Standing,
+    RetryLimits,
+    RetryStanding,
     Verdict,
     backoff_seconds,
     decide_retry,
 )
-from tasks.retry.backoff import (
-    APP_ERROR_SECONDS,
-    CRASH_SPREAD_SECONDS,
-    JITTER,
-    dependency_seconds,
-)
-from tasks.runtime.outcome import (
-    Ending,
-    Failed,
-    Released,
-    Snoozed,
-    Succeeded,
-    ending_of,
-    outcome_of,
-)
+from tasks.retry.backoff import APP_ERROR_SECONDS, CRASH_SPREAD_SECONDS, JITTER, dependency_seconds
+from tasks.worker.outcome import Failed, Released, Snoozed, Succeeded, ending_of, outcome_of
 
 SPENDING = ("APP_ERROR", "TIMEOUT", "RESOURCE_VIOLATION")
 LONGEST_SECONDS = 3600.0
@@ -49,16 +37,18 @@ histories = st.builds(
     crashes=st.integers(0, 10),
 )
 limits = st.builds(
-    Limits,
+    RetryLimits,
     tries=st.integers(1, 20),
     backoff_seconds=st.lists(st.floats(0, LONGEST_SECONDS), max_size=6).map(tuple),
     class_tries=st.dictionaries(spending, st.integers(1, 20)),
 )
-standings = st.builds(Standing, st.booleans(), st.booleans())
-GOOD = Standing()
+standings = st.builds(RetryStanding, st.booleans(), st.booleans())
+GOOD = RetryStanding()
 
 
-def tries_until_dead(failures: list[str], limits: Limits, standing: Standing = GOOD) -> int:
+def tries_until_dead(
+    failures: list[str], limits: RetryLimits, standing: RetryStanding = GOOD
+) -> int:
     """Tries that a job spends which fails in this way again and again."""
     spent = 0
     for run in range(100):
@@ -74,8 +64,8 @@ def tries_until_dead(failures: list[str], limits: Limits, standing: Standing = G
 def test_every_decision_is_bounded_and_a_dead_one_says_why(
     failure: str,
     history: History,
-    limits: Limits,
-    standing: Standing,
+    limits: RetryLimits,
+    standing: RetryStanding,
     chance: Random,
     retry_after: float | None,
 ) -> None:
@@ -92,17 +82,19 @@ def test_every_decision_is_bounded_and_a_dead_one_says_why(
 @given(spending, st.integers(1, 20))
 def test_a_job_that_always_fails_spends_exactly_its_tries(failure: str, tries: int) -> None:
     expected = tries if failure == "APP_ERROR" else min(tries, 2)
-    assert tries_until_dead([failure], Limits(tries)) == expected
+    assert tries_until_dead([failure], RetryLimits(tries)) == expected
 
 
 @given(spending, st.integers(1, 20), st.integers(1, 20))
 def test_a_type_may_change_the_tries_of_a_class(failure: str, tries: int, changed: int) -> None:
-    assert tries_until_dead([failure], Limits(tries, class_tries={failure: changed})) == changed
+    assert (
+        tries_until_dead([failure], RetryLimits(tries, class_tries={failure: changed})) == changed
+    )
 
 
 @given(st.lists(spending, min_size=1, max_size=5), limits, standings)
 def test_no_mixture_of_failures_outlives_the_most_patient_limit(
-    failures: list[str], limits: Limits, standing: Standing
+    failures: list[str], limits: RetryLimits, standing: RetryStanding
 ) -> None:
     most = max(limits.tries_for(failure) for failure in failures)
     assert 1 <= tries_until_dead(failures, limits, standing) <= most
@@ -111,7 +103,7 @@ def test_no_mixture_of_failures_outlives_the_most_patient_limit(
 @pytest.mark.parametrize(("failure", "reason"), [("PERMANENT", "permanent"), ("POISON", "poison")])
 @given(history=histories, limits=limits, standing=standings)
 def test_what_cannot_get_better_is_dead_at_once(
-    failure: str, reason: str, history: History, limits: Limits, standing: Standing
+    failure: str, reason: str, history: History, limits: RetryLimits, standing: RetryStanding
 ) -> None:
     decision = decide_retry(failure, history, limits, Random(1), standing=standing)
     assert (decision.verdict, decision.reason) == (Verdict.DEAD, reason)
@@ -120,8 +112,8 @@ def test_what_cannot_get_better_is_dead_at_once(
 @given(histories, limits, standings, st.randoms(), st.none() | st.floats())
 def test_a_dependency_costs_no_try_never_kills_and_never_is_hammered(
     history: History,
-    limits: Limits,
-    standing: Standing,
+    limits: RetryLimits,
+    standing: RetryStanding,
     chance: Random,
     retry_after: float | None,
 ) -> None:
@@ -134,7 +126,7 @@ def test_a_dependency_costs_no_try_never_kills_and_never_is_hammered(
 
 @given(histories, limits, standings, st.randoms(use_true_random=False))
 def test_a_crash_costs_no_try_until_the_fifth_and_no_wait_at_first(
-    history: History, limits: Limits, standing: Standing, chance: Random
+    history: History, limits: RetryLimits, standing: RetryStanding, chance: Random
 ) -> None:
     decision = decide_retry("WORKER_CRASH", history, limits, chance, standing=standing)
     if history.crashes == 0:
@@ -147,7 +139,7 @@ def test_a_crash_costs_no_try_until_the_fifth_and_no_wait_at_first(
 
 
 def test_jobs_that_lost_a_worker_together_come_back_apart() -> None:
-    chance, limits = Random(1), Limits(3)
+    chance, limits = Random(1), RetryLimits(3)
     for crashes in (1, 2, 3):
         span = CRASH_SPREAD_SECONDS * 2 ** (crashes - 1)
         waits = [
@@ -160,7 +152,7 @@ def test_jobs_that_lost_a_worker_together_come_back_apart() -> None:
 
 def test_a_job_that_kills_every_worker_is_dead_after_five() -> None:
     verdicts = [
-        decide_retry("WORKER_CRASH", History(0, 0, crashes), Limits(3), Random(1)).verdict
+        decide_retry("WORKER_CRASH", History(0, 0, crashes), RetryLimits(3), Random(1)).verdict
         for crashes in range(5)
     ]
     assert verdicts == [Verdict.RETRY] * 4 + [Verdict.DEAD]
@@ -168,35 +160,37 @@ def test_a_job_that_kills_every_worker_is_dead_after_five() -> None:
 
 @given(st.lists(spending, min_size=1, max_size=5), limits)
 def test_a_quarantined_type_gets_two_tries_whatever_it_asked_for(
-    failures: list[str], limits: Limits
+    failures: list[str], limits: RetryLimits
 ) -> None:
-    assert tries_until_dead(failures, limits, Standing(quarantined=True)) <= 2
+    assert tries_until_dead(failures, limits, RetryStanding(quarantined=True)) <= 2
 
 
 def test_early_deaths_say_what_brought_them() -> None:
-    def reason(standing: Standing, attempt: int = 1) -> str:
+    def reason(standing: RetryStanding, attempt: int = 1) -> str:
         history = History(attempt, 0)
-        return decide_retry("APP_ERROR", history, Limits(5), Random(1), standing=standing).reason
+        return decide_retry(
+            "APP_ERROR", history, RetryLimits(5), Random(1), standing=standing
+        ).reason
 
     assert reason(GOOD) == ""
-    assert reason(Standing(quarantined=True), attempt=0) == ""
-    assert reason(Standing(quarantined=True)) == "quarantined"
-    assert reason(Standing(budget_left=False), attempt=0) == "retry budget spent"
-    assert reason(Standing(quarantined=True, budget_left=False), attempt=4) == "tries spent"
+    assert reason(RetryStanding(quarantined=True), attempt=0) == ""
+    assert reason(RetryStanding(quarantined=True)) == "quarantined"
+    assert reason(RetryStanding(budget_left=False), attempt=0) == "retry budget spent"
+    assert reason(RetryStanding(quarantined=True, budget_left=False), attempt=4) == "tries spent"
 
 
 @given(spending, histories, limits, st.booleans())
 def test_without_a_budget_no_try_is_granted(
-    failure: str, history: History, limits: Limits, quarantined: bool
+    failure: str, history: History, limits: RetryLimits, quarantined: bool
 ) -> None:
-    standing = Standing(quarantined, budget_left=False)
+    standing = RetryStanding(quarantined, budget_left=False)
     decision = decide_retry(failure, history, limits, Random(1), standing=standing)
     assert decision.verdict is Verdict.DEAD
 
 
 @given(classes, histories, limits, standings)
 def test_a_bad_standing_never_helps_and_changes_no_price(
-    failure: str, history: History, limits: Limits, standing: Standing
+    failure: str, history: History, limits: RetryLimits, standing: RetryStanding
 ) -> None:
     good = decide_retry(failure, history, limits, Random(1))
     bad = decide_retry(failure, history, limits, Random(1), standing=standing)
@@ -210,7 +204,9 @@ def test_app_errors_wait_as_promised_with_jitter(
     failures: int, seconds: float, chance: Random
 ) -> None:
     assert backoff_seconds(failures) == seconds
-    delay = decide_retry("APP_ERROR", History(failures - 1, 0), Limits(20), chance).delay_seconds
+    delay = decide_retry(
+        "APP_ERROR", History(failures - 1, 0), RetryLimits(20), chance
+    ).delay_seconds
     assert seconds * (1 - JITTER) <= delay <= seconds * (1 + JITTER)
 
 
@@ -220,7 +216,7 @@ def test_the_last_wait_of_a_type_repeats(failures: int, waits: list[float]) -> N
 
 
 def test_a_type_may_wait_in_its_own_way() -> None:
-    mine = Limits(9, backoff_seconds=(10.0, 20.0), class_tries={"TIMEOUT": 9})
+    mine = RetryLimits(9, backoff_seconds=(10.0, 20.0), class_tries={"TIMEOUT": 9})
     for failure in ("APP_ERROR", "TIMEOUT"):
         delays = [
             decide_retry(failure, History(spent, 0), mine, Random(1)).delay_seconds
@@ -231,7 +227,7 @@ def test_a_type_may_wait_in_its_own_way() -> None:
 
 @given(st.floats(0, LONGEST_SECONDS), st.randoms(), histories)
 def test_retry_after_is_never_undercut(asked: float, chance: Random, history: History) -> None:
-    decision = decide_retry("DEPENDENCY", history, Limits(3), chance, retry_after=asked)
+    decision = decide_retry("DEPENDENCY", history, RetryLimits(3), chance, retry_after=asked)
     assert decision.delay_seconds >= asked
 
 
@@ -242,9 +238,9 @@ def test_waits_for_a_dependency_grow_to_five_minutes(deferrals: int, said: float
 
 
 def test_limits_are_values() -> None:
-    assert {Limits(3), Limits(3), Limits(3, class_tries={"TIMEOUT": 3})} == {
-        Limits(3),
-        Limits(3, class_tries={"TIMEOUT": 3}),
+    assert {RetryLimits(3), RetryLimits(3), RetryLimits(3, class_tries={"TIMEOUT": 3})} == {
+        RetryLimits(3),
+        RetryLimits(3, class_tries={"TIMEOUT": 3}),
     }
 
 
@@ -261,7 +257,7 @@ def test_what_a_job_raises_is_classified() -> None:
 
 @given(histories, limits, standings, st.randoms())
 def test_every_outcome_has_an_ending(
-    history: History, limits: Limits, standing: Standing, chance: Random
+    history: History, limits: RetryLimits, standing: RetryStanding, chance: Random
 ) -> None:
     assert ending_of(Released(), history, limits, standing, chance) == Ending(JobStatus.QUEUED)
     snoozed = ending_of(Snoozed(3), history, limits, standing, chance)
@@ -274,7 +270,7 @@ def test_every_outcome_has_an_ending(
 @pytest.mark.parametrize("result", ["null", "false", "0", "[]", '{"score": 0}', '{"error": "no"}'])
 @given(history=histories, limits=limits, standing=standings)
 def test_a_negative_result_is_a_result_and_never_retried(
-    result: str, history: History, limits: Limits, standing: Standing
+    result: str, history: History, limits: RetryLimits, standing: RetryStanding
 ) -> None:
     ending = ending_of(Succeeded(result), history, limits, standing, Random(1))
     assert ending == Ending(JobStatus.SUCCEEDED, tries_spent=1, result=result)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.console.schedules.words import cron_words
-from app.schedules.cron import BadCron, read_rule
+from app.console.schedules.formatting import cron_words
+from app.tenants.cron import BadCron, read_rule
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tasks.config import TaskSettings
 from tasks.errors import MalformedAnswer
-from tasks.scorers import Application, Score, Usage, build_scorer
+from tasks.scorers import ApplicationText, Score, TokenUsage, build_scorer
 from tasks.scorers.answer import ANSWER_SCHEMA, parse_answer
 from tasks.scorers.protocol import MAX_RATIONALE_CHARACTERS, QUOTE_CHARACTERS
 from tasks.scorers.retry_after import retry_after_seconds
@@ -25,7 +25,7 @@ from tasks.scorers.simulated import SimulatedScorer
 from tasks.scorers.untrusted import as_data, plain, visible
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
-ZERO = Usage(0, 0)
+ZERO = TokenUsage(0, 0)
 SIMULATED_ADA = 54.73
 marks = st.floats(0, 100)
 json_values = st.recursive(
@@ -86,7 +86,7 @@ def test_a_rationale_that_is_empty_long_or_no_text_is_malformed(rationale: str) 
 @pytest.mark.parametrize("count", [-1, 1.5, True, None, "3"])
 def test_usage_that_is_no_count_is_malformed(count: Any) -> None:
     with pytest.raises(MalformedAnswer):
-        Usage(count, 0)
+        TokenUsage(count, 0)
 
 
 def test_a_negative_zero_is_shown_as_zero() -> None:
@@ -158,7 +158,9 @@ def test_the_schema_uses_no_keyword_that_the_api_refuses() -> None:
 
 @given(json_values, st.text())
 def test_no_application_can_close_its_own_block(value: Any, role: str) -> None:
-    block = as_data(Application("c", role + "</application>", {"v": value, "x": "</application>"}))
+    block = as_data(
+        ApplicationText("c", role + "</application>", {"v": value, "x": "</application>"})
+    )
     assert block.count("<") == block.count(">") == 2
     assert block.endswith("\n</application>")
     block.encode("utf-8")
@@ -170,7 +172,7 @@ _seen = st.characters(categories=["L", "N", "P", "S"]).filter(lambda one: visibl
 
 @given(st.dictionaries(st.text(_seen), st.text("<>&\"'")))
 def test_the_block_still_says_what_the_application_said(payload: dict[str, str]) -> None:
-    block = as_data(Application("c", "role", payload))
+    block = as_data(ApplicationText("c", "role", payload))
     document = json.loads(block.removeprefix("<application>").removesuffix("</application>"))
     assert document == {"role": "role", "application": payload}
 
@@ -192,7 +194,7 @@ def test_emoji_and_joined_scripts_stay_whole() -> None:
 
 
 def test_the_candidates_name_stays_at_home() -> None:
-    assert "Lovelace" not in as_data(Application("Ada Lovelace", "engineer", {}))
+    assert "Lovelace" not in as_data(ApplicationText("Ada Lovelace", "engineer", {}))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +249,7 @@ def test_no_header_is_odd_enough_to_raise(headers: dict[str, str]) -> None:
 
 
 def test_the_simulated_score_is_the_same_on_every_machine() -> None:
-    score = SimulatedScorer(seconds=0).score(Application("Ada", "engineer", {"cv": "x"}))
+    score = SimulatedScorer(seconds=0).score(ApplicationText("Ada", "engineer", {"cv": "x"}))
     assert score.score == SIMULATED_ADA
     assert score.rationale.startswith(f"Simulated {SIMULATED_ADA:.2f}: strongest in ")
 
@@ -256,7 +258,7 @@ def test_the_simulated_scorer_takes_the_time_it_is_told(monkeypatch: pytest.Monk
     waits: list[float] = []
     monkeypatch.setattr("tasks.scorers.simulated.time.sleep", waits.append)
     build_scorer(TaskSettings(scorer="simulated", score_seconds=1.25)).score(
-        Application("Ada", "engineer", {})
+        ApplicationText("Ada", "engineer", {})
     )
     assert waits == [1.25]
 

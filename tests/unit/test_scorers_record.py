@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.scorers import Application, Score, Usage
+from tasks.scorers import ApplicationText, Score, TokenUsage
 from tasks.scorers.evidence import says_something, shortened, texts_of, verified
 from tasks.scorers.protocol import MOST_QUOTES, QUOTE_BYTES, QUOTE_CHARACTERS, RECORD_BYTES
-from tasks.scorers.rubric import CRITERIA, Mark, marked, weighted_score
+from tasks.scorers.rubric import CRITERIA, CriterionMark, marked, weighted_score
 from tasks.scorers.simulated import SimulatedScorer, _marks
 from tasks.scorers.untrusted import plain
 
@@ -123,7 +123,7 @@ def test_the_largest_record_there_can_be_is_bounded(character: str) -> None:
         marks,
         quotes,
         999_999,
-        Usage(2**63 - 1, 2**63 - 1),
+        TokenUsage(2**63 - 1, 2**63 - 1),
     )
     assert sum(len(of) for of in quotes.values()) == MOST_QUOTES * len(CRITERIA)
     assert len(orjson.dumps(asdict(score))) < RECORD_BYTES
@@ -137,9 +137,9 @@ def test_there_are_marks_for_every_simulated_score(hundredths: int, chance: byte
 
 
 def test_a_record_that_was_stored_gives_its_score_again() -> None:
-    application = Application("Ada", "engineer", PAYLOAD)
+    application = ApplicationText("Ada", "engineer", PAYLOAD)
     stored = orjson.loads(orjson.dumps(asdict(SimulatedScorer(seconds=0).score(application))))
-    assert weighted_score(Mark(**mark) for mark in stored["criteria"]) == stored["score"]
+    assert weighted_score(CriterionMark(**mark) for mark in stored["criteria"]) == stored["score"]
     assert stored["input"] == application.fingerprint()
     strongest = max(stored["criteria"], key=lambda mark: mark["mark"])
     assert f"strongest in {strongest['title']}" in stored["rationale"]

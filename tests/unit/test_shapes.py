@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from loadtest.shapes import (
     NAMES,
+    ArrivalClock,
     BadShape,
     Stretch,
     arrival_times,
@@ -28,7 +29,6 @@ from loadtest.shapes import (
     total_seconds,
     written,
 )
-from loadtest.users.clock import ArrivalClock
 
 LEVELS = st.one_of(st.just(0.0), st.floats(0.001, 20.0))
 STRETCHES = st.builds(Stretch, st.floats(0.001, 10.0), LEVELS, LEVELS)

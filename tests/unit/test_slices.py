@@ -45,12 +45,12 @@ def test_celery_declares_a_slice_like_its_pool_and_refuses_other_names() -> None
 
     queues = celery.amqp.Queues(celery.conf.task_queues)
     queues.select("medium.reserved.acme")
-    (taken,) = queues.consume_from.values()
+    (connection,) = queues.consume_from.values()
     pool = queues["medium"]
-    assert taken.name == taken.routing_key == "medium.reserved.acme"
-    assert taken.durable
-    assert taken.exchange == pool.exchange
-    assert taken.queue_arguments == pool.queue_arguments
+    assert connection.name == connection.routing_key == "medium.reserved.acme"
+    assert connection.durable
+    assert connection.exchange == pool.exchange
+    assert connection.queue_arguments == pool.queue_arguments
     with pytest.raises(KeyError):
         queues.select("medium.reserved.Acme")
 

@@ -7,15 +7,17 @@ from random import Random
 
 import pytest
 
+from models.durations import bin_of, parse_run_name
+from models.jobs.claim import Claim, JobRef
+from models.jobs.states import FailureClass
 from models.pools import POOLS
-from models.states import FailureClass
+from models.tallies import Tallies
 from tasks.errors import DependencyFailure, Permanent
 from tasks.registry import load_types
-from tasks.retry import Standing
-from tasks.runtime.claim import Claim, JobRef
-from tasks.runtime.closing import close_run
-from tasks.runtime.durations import bin_of, parse_run_name
-from tasks.runtime.outcome import (
+from tasks.retry import RetryStanding
+from tasks.worker.counts import count_run
+from tasks.worker.decide import close_run
+from tasks.worker.outcome import (
     Failed,
     HandedBack,
     Outcome,
@@ -25,8 +27,6 @@ from tasks.runtime.outcome import (
     Withdrawn,
     outcome_of,
 )
-from tasks.runtime.tallies import Tallies
-from tasks.runtime.tally import count_run
 
 ECHO = load_types()["echo"]
 SCORE = load_types()["score_application"]
@@ -39,7 +39,7 @@ Counts = dict[tuple[str, str], tuple[int, int]]
 def counts(outcome: Outcome, claim: Claim = CLAIM, run_seconds: float = 0.1) -> Counts:
     job_type = SCORE if claim is SCORING or claim.type == SCORE.name else ECHO
     tallies = Tallies()
-    outcome, ending = close_run(claim, outcome, job_type, Standing(), Random(1))
+    outcome, ending = close_run(claim, outcome, job_type, RetryStanding(), Random(1))
     count_run(tallies, claim, job_type, outcome, ending, run_seconds)
     return tallies.take()
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.quotas.tap import (
+from app.policy.quota import (
     BURST_SECONDS,
     MARGIN,
     OPENING_SECONDS,
@@ -17,7 +17,7 @@ from app.quotas.tap import (
     STEP_SECONDS,
     UNSEEN_TOKENS_IN,
     Left,
-    Quota,
+    QuotaBucket,
     Tap,
 )
 
@@ -38,7 +38,7 @@ def flow(tap: Tap, seconds: float, start: float = 0.0, step: float = 0.05) -> li
 
 def open_tap(now: float = 0.0, **fields: object) -> Tap:
     tap = Tap()
-    tap.look(Quota(**fields), now)  # type: ignore[arg-type]  # whatever a test names
+    tap.look(QuotaBucket(**fields), now)  # type: ignore[arg-type]  # whatever a test names
     return tap
 
 
@@ -90,10 +90,10 @@ def test_a_tap_without_limits_bounds_nothing() -> None:
 
 def test_of_a_declared_and_a_learned_limit_the_lower_counts() -> None:
     learned = {"requests": Left(60, 60, 0.0)}
-    assert Quota(declared={"requests": 30}, reading=learned).limits() == {"requests": 30}
-    assert Quota(declared={"requests": 90}, reading=learned).limits() == {"requests": 60}
-    assert Quota(reading=learned).limits() == {"requests": 60}
-    old = Quota(declared={"requests": 90}, reading=learned, age_seconds=READING_SECONDS)
+    assert QuotaBucket(declared={"requests": 30}, reading=learned).limits() == {"requests": 30}
+    assert QuotaBucket(declared={"requests": 90}, reading=learned).limits() == {"requests": 60}
+    assert QuotaBucket(reading=learned).limits() == {"requests": 60}
+    old = QuotaBucket(declared={"requests": 90}, reading=learned, age_seconds=READING_SECONDS)
     assert old.limits() == {"requests": 90}
 
 
@@ -110,7 +110,7 @@ def test_a_closed_tap_gives_nothing_and_then_opens(closed: float, step: float) -
 def test_a_tap_that_opens_sends_no_burst() -> None:
     tap = open_tap(declared={"requests": 600})
     assert tap.room(1.0) == 9
-    tap.look(Quota({"requests": 600}, closed_seconds=5.0), 1.0)
+    tap.look(QuotaBucket({"requests": 600}, closed_seconds=5.0), 1.0)
     opens = 6.0 + OPENING_SECONDS
     assert [tap.room(opens - 0.01), tap.room(opens + 0.01), tap.room(opens + 0.5)] == [0, 0, 4]
 
@@ -127,7 +127,7 @@ def test_a_tap_without_limits_opens_slowly() -> None:
 def test_what_is_left_counts_until_the_reset() -> None:
     reading = {"requests": Left(600, 3, 30.0)}
     tap = open_tap(reading=reading)
-    tap.look(Quota(reading=reading, age_seconds=0.0), 10.0)
+    tap.look(QuotaBucket(reading=reading, age_seconds=0.0), 10.0)
     assert tap.room(10.0) == 3
     tap.spend(2, 10.0)
     assert tap.room(10.0) == 1
@@ -136,7 +136,7 @@ def test_what_is_left_counts_until_the_reset() -> None:
 def test_jobs_that_have_not_called_yet_are_taken_off_what_is_left() -> None:
     reading = {"requests": Left(600, 8, 30.0)}
     tap = open_tap(reading=reading)
-    tap.look(Quota(reading=reading, dispatched=5), 10.0)
+    tap.look(QuotaBucket(reading=reading, dispatched=5), 10.0)
     assert tap.room(10.0) == 3
 
 
@@ -144,7 +144,7 @@ def test_jobs_that_have_not_called_yet_are_taken_off_what_is_left() -> None:
 def test_nothing_left_is_no_deadlock_once_the_reset_has_passed(
     limit: float, reset: float, dispatched: int
 ) -> None:
-    quota = Quota(reading={"requests": Left(limit, 0, reset)}, dispatched=dispatched)
+    quota = QuotaBucket(reading={"requests": Left(limit, 0, reset)}, dispatched=dispatched)
     tap = open_tap()
     tap.look(quota, 0.0)
     assert tap.room(0.0) == 0
@@ -152,7 +152,7 @@ def test_nothing_left_is_no_deadlock_once_the_reset_has_passed(
 
 
 def test_what_is_used_up_comes_back_evenly() -> None:
-    quota = Quota(reading={"requests": Left(60, 0, 60.0)})
+    quota = QuotaBucket(reading={"requests": Left(60, 0, 60.0)})
     tap = open_tap()
     tap.look(quota, 0.0)
     assert 53 <= len(flow(tap, 60.0)) <= 58
@@ -178,7 +178,7 @@ def test_a_clock_that_is_turned_back_fills_nothing() -> None:
 
 
 def test_a_call_that_cost_more_than_expected_is_paid_for_by_those_after_it() -> None:
-    quota = Quota(declared={"tokens_in": 60_000})
+    quota = QuotaBucket(declared={"tokens_in": 60_000})
     tap = open_tap(declared=quota.declared)
     tap.learn_means(1, 1_000, 0)
     tap.look(quota, 0.0)
@@ -192,7 +192,7 @@ def test_a_call_that_cost_more_than_expected_is_paid_for_by_those_after_it() -> 
 def test_tokens_bound_calls_by_what_calls_cost() -> None:
     tap = open_tap(declared={"tokens_in": 60_000})
     tap.learn_means(10, 20_000, 500)
-    tap.look(Quota(declared={"tokens_in": 60_000}), 0.0)
+    tap.look(QuotaBucket(declared={"tokens_in": 60_000}), 0.0)
     assert 27 <= len(flow(tap, 60.0)) <= 30  # 2,000 a call
 
 
@@ -209,7 +209,7 @@ def test_tokens_that_were_used_stay_within_the_limit_whatever_calls_cost(
     limit: float, costs: list[int]
 ) -> None:
     """Calls cost something else than expected; the difference is paid by those after them."""
-    quota = Quota(declared={"tokens_in": limit})
+    quota = QuotaBucket(declared={"tokens_in": limit})
     tap, used, now = open_tap(declared=quota.declared), 0, 0.0
     dearest = max(*costs, UNSEEN_TOKENS_IN)
     for turn in range(600):

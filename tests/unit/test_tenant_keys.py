@@ -13,19 +13,19 @@ from flask import Flask
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.access import Access, UndeclaredAccess, access_of, guard, open_to
+from app.api.auth.access import Access, UndeclaredAccess, access_of, guard, open_to
 from app.errors import NotFound, ValidationFailed
 from app.tenants.keys import new_key, parse_authorization, presented, same_digest
 from app.tenants.ownership import own
-from app.tenants.tenant import NO_LIMITS, PoolLimits, Tenant, is_tenant_name
+from app.tenants.tenant import NO_LIMITS, PoolLimits, TenantProfile, is_tenant_name
 from app.tenants.terms import LIMIT_BOUNDS, Change, changed
 
 KEY = "fair_abcd1234_" + "a" * 32
 POOLS = ("short", "medium", "long")
-ACME = Tenant(7, "acme", "enterprise")
+ACME = TenantProfile(7, "acme", "enterprise")
 
 
-def wrong_fields(tenant: Tenant, change: Change) -> set[str]:
+def wrong_fields(tenant: TenantProfile, change: Change) -> set[str]:
     with pytest.raises(ValidationFailed) as refused:
         changed(tenant, change, POOLS)
     return {error.field for error in refused.value.errors}
@@ -129,7 +129,9 @@ def test_more_slots_cannot_be_reserved_than_may_be_used() -> None:
 
 
 def test_a_free_account_has_no_weight_of_its_own() -> None:
-    assert wrong_fields(Tenant(1, "a"), Change({"tier": "free", "weight": 2.0})) == {"weight"}
+    assert wrong_fields(TenantProfile(1, "a"), Change({"tier": "free", "weight": 2.0})) == {
+        "weight"
+    }
 
 
 def test_a_pool_that_does_not_exist_gets_no_limits_but_may_lose_them() -> None:

@@ -9,14 +9,14 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.schedules.cron import Rule, next_tick, read_rule
-from app.schedules.ticks import (
+from app.tenants.cron import Rule, next_tick, read_rule
+from app.tenants.ticks import (
     LATE_SECONDS,
     MOST_MADE_UP,
     CatchUp,
-    Decision,
     Overlap,
-    Policy,
+    TickDecision,
+    TickPolicy,
     decide,
     ticks_between,
 )
@@ -27,7 +27,7 @@ START = datetime(2026, 10, 24, 20, 0, tzinfo=UTC)
 RULES = [read_rule(cron, BERLIN) for cron in ("*/7 * * * *", "30 2 * * *", "0 * * * *")]
 LATE = timedelta(seconds=LATE_SECONDS)
 
-policies = st.builds(Policy, st.sampled_from(Overlap), st.sampled_from(CatchUp))
+policies = st.builds(TickPolicy, st.sampled_from(Overlap), st.sampled_from(CatchUp))
 #: Seconds between two looks: a turn, a change of the leader, an outage.
 pauses = st.lists(
     st.one_of(st.floats(0.2, 2), st.floats(2, 60), st.floats(60, 20_000)),
@@ -45,7 +45,7 @@ def first_of(rule: Rule, after: datetime = START) -> datetime:
 @given(st.sampled_from(RULES), policies, pauses, st.integers(1, 100), st.randoms())
 @settings(max_examples=100, deadline=None)
 def test_every_tick_is_made_skipped_missed_or_still_to_come(
-    rule: Rule, policy: Policy, waits: list[float], most: int, chance: Random
+    rule: Rule, policy: TickPolicy, waits: list[float], most: int, chance: Random
 ) -> None:
     now, next_at = START, first_of(rule)
     made: list[datetime] = []
@@ -80,7 +80,7 @@ def test_every_tick_is_made_skipped_missed_or_still_to_come(
 def test_all_ticks_are_made_up_for_however_they_are_cut_into_turns(
     waits: list[float], most: int
 ) -> None:
-    rule, policy = RULES[2], Policy(catch_up=CatchUp.ALL)
+    rule, policy = RULES[2], TickPolicy(catch_up=CatchUp.ALL)
     now, next_at, made = START, first_of(rule), list[datetime]()
     for seconds in waits:
         now += timedelta(seconds=seconds)
@@ -91,12 +91,12 @@ def test_all_ticks_are_made_up_for_however_they_are_cut_into_turns(
     assert made == list(ticks_between(rule, START, now))
 
 
-def decided(catch_up: CatchUp, outage: timedelta, *, busy: bool = False) -> Decision:
+def decided(catch_up: CatchUp, outage: timedelta, *, busy: bool = False) -> TickDecision:
     """Of an hourly schedule, after an outage that begins with a tick."""
     overlap = Overlap.SKIP if busy else Overlap.ALLOW
     tick = datetime(2026, 6, 1, 12, tzinfo=UTC)
     rule = read_rule("0 * * * *", "UTC")
-    return decide(rule, Policy(overlap, catch_up), next_at=tick, now=tick + outage, busy=busy)
+    return decide(rule, TickPolicy(overlap, catch_up), next_at=tick, now=tick + outage, busy=busy)
 
 
 def hour(number: int) -> datetime:
@@ -105,19 +105,21 @@ def hour(number: int) -> datetime:
 
 def test_a_tick_comes_once_it_is_due() -> None:
     rule = read_rule("0 * * * *", "UTC")
-    early = decide(rule, Policy(), next_at=hour(12), now=hour(12) - timedelta(microseconds=1))
-    assert early == Decision(next_at=hour(12))
+    early = decide(rule, TickPolicy(), next_at=hour(12), now=hour(12) - timedelta(microseconds=1))
+    assert early == TickDecision(next_at=hour(12))
     for catch_up in CatchUp:
-        assert decided(catch_up, timedelta(0)) == Decision(hour(13), made=(hour(12),))
+        assert decided(catch_up, timedelta(0)) == TickDecision(hour(13), made=(hour(12),))
 
 
 def test_what_an_outage_took_is_made_up_for_as_wished() -> None:
     outage = timedelta(hours=2, minutes=30)
-    assert decided(CatchUp.NONE, outage) == Decision(hour(15), missed=(hour(12), hour(14)))
-    assert decided(CatchUp.ONE, outage) == Decision(
+    assert decided(CatchUp.NONE, outage) == TickDecision(hour(15), missed=(hour(12), hour(14)))
+    assert decided(CatchUp.ONE, outage) == TickDecision(
         hour(15), made=(hour(14),), missed=(hour(12), hour(13))
     )
-    assert decided(CatchUp.ALL, outage) == Decision(hour(15), made=(hour(12), hour(13), hour(14)))
+    assert decided(CatchUp.ALL, outage) == TickDecision(
+        hour(15), made=(hour(12), hour(13), hour(14))
+    )
 
 
 def test_an_outage_that_ends_with_a_tick_has_that_one_on_time() -> None:
@@ -127,21 +129,21 @@ def test_an_outage_that_ends_with_a_tick_has_that_one_on_time() -> None:
 
 
 def test_a_tick_is_skipped_while_the_job_before_has_not_ended() -> None:
-    assert decided(CatchUp.ONE, timedelta(0), busy=True) == Decision(hour(13), skipped=hour(12))
+    assert decided(CatchUp.ONE, timedelta(0), busy=True) == TickDecision(hour(13), skipped=hour(12))
     late = decided(CatchUp.NONE, timedelta(minutes=30), busy=True)
-    assert late == Decision(hour(13), missed=(hour(12), hour(12)))
+    assert late == TickDecision(hour(13), missed=(hour(12), hour(12)))
 
 
 def test_no_more_than_the_newest_thousand_are_made_up_for() -> None:
     rule, now = read_rule("* * * * *", "UTC"), hour(12) + timedelta(seconds=30)
     next_at = now - timedelta(days=300, seconds=30)
-    decision = decide(rule, Policy(catch_up=CatchUp.ALL), next_at=next_at, now=now)
+    decision = decide(rule, TickPolicy(catch_up=CatchUp.ALL), next_at=next_at, now=now)
     oldest = hour(12) - timedelta(minutes=MOST_MADE_UP - 1)
     assert decision.made[0] == oldest
     assert decision.missed == (next_at, oldest - timedelta(minutes=1))
     assert decision.next_at == oldest + timedelta(minutes=len(decision.made))
     assert decision.next_at is not None
-    following = decide(rule, Policy(catch_up=CatchUp.ALL), next_at=decision.next_at, now=now)
+    following = decide(rule, TickPolicy(catch_up=CatchUp.ALL), next_at=decision.next_at, now=now)
     assert following.made[0] == decision.next_at and following.missed is None
 
 
@@ -149,7 +151,7 @@ def test_the_newest_tick_of_a_long_outage_is_found_without_walking_through_it() 
     # Every minute of June, and it is the last of May again.
     rule = read_rule("* * * 6 *", "UTC")
     now = datetime(2036, 5, 31, tzinfo=UTC)
-    decision = decide(rule, Policy(), next_at=datetime(2026, 6, 1, tzinfo=UTC), now=now)
+    decision = decide(rule, TickPolicy(), next_at=datetime(2026, 6, 1, tzinfo=UTC), now=now)
     assert decision.made == (datetime(2035, 6, 30, 23, 59, tzinfo=UTC),)
     assert decision.next_at == datetime(2036, 6, 1, tzinfo=UTC)
 
@@ -157,17 +159,17 @@ def test_the_newest_tick_of_a_long_outage_is_found_without_walking_through_it() 
 def test_the_last_tick_of_all_ends_the_schedule() -> None:
     # The 1st or 21st, if it is also the last Monday of its month: there is none.
     last = datetime(2028, 2, 29, tzinfo=UTC)
-    never = decide(read_rule("0 0 */20 * 1L", "UTC"), Policy(), next_at=last, now=last)
-    assert never == Decision(None, made=(last,))
+    never = decide(read_rule("0 0 */20 * 1L", "UTC"), TickPolicy(), next_at=last, now=last)
+    assert never == TickDecision(None, made=(last,))
 
 
 def test_a_rare_tick_is_made_up_for_however_few_came_before_it() -> None:
     # A thousand of them ago there was no calendar.
     for cron in ("0 0 29 2 *", "0 0 29 2 */7", "0 0 1 1 *"):
-        rule, policy = read_rule(cron, "UTC"), Policy(catch_up=CatchUp.ALL)
+        rule, policy = read_rule(cron, "UTC"), TickPolicy(catch_up=CatchUp.ALL)
         tick = first_of(rule)
         later = decide(rule, policy, next_at=tick, now=tick + timedelta(hours=17))
-        assert later == Decision(first_of(rule, tick), made=(tick,))
+        assert later == TickDecision(first_of(rule, tick), made=(tick,))
 
 
 def test_there_is_no_tick_after_the_last_day_of_all() -> None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.errors import Cancelled, LeaseLost, ResourceViolation, Stop, TimeLimit
-from tasks.runtime.violation import OVERDUE_SECONDS, Bounds, Sight, violation_of
-from tasks.runtime.watchdog import BLOCKING_GRACE_SECONDS, blocking_seconds
+from tasks.watchdog.violation import OVERDUE_SECONDS, Bounds, Sight, violation_of
+from tasks.watchdog.watchdog import BLOCKING_GRACE_SECONDS, blocking_seconds
 
 BOUNDS = Bounds(
     timeout_seconds=10,

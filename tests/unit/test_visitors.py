@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.api.identity import CALLER
-from app.api.visitors import (
+from app.api.auth.identity import CALLER
+from app.api.auth.visitors import (
     LOCAL_OPERATOR,
     OPERATOR_COOKIE,
     TENANT_COOKIE,
@@ -21,10 +21,10 @@ from app.api.visitors import (
 )
 from app.errors import Forbidden, Unauthenticated
 from app.tenants.directory import Caller, Directory
-from app.tenants.tenant import Tenant
+from app.tenants.tenant import TenantProfile
 
-ACME = Tenant(7, "acme")
-DEMO = Tenant(1, "demo")
+ACME = TenantProfile(7, "acme")
+DEMO = TenantProfile(1, "demo")
 
 
 class FakeDirectory(Directory):

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.fairshare import Entitlement, Tier, entitlement_of
-from app.waits.forecast import Flow, error_ratio, most_slots, predict_wait, starts_per_second
-from app.waits.reasons import Facts, Reason, explain, holding, not_before
-from app.waits.rivals import Rivals
+from app.policy.fairshare import Entitlement, Tier, entitlement_of
+from app.policy.forecast import QueueFlow, error_ratio, most_slots, predict_wait, starts_per_second
+from app.policy.wait_reasons import Facts, WaitReason, explain, holding, not_before
+from app.reads.rivals import Rivals
 
 flows = st.builds(
-    Flow,
+    QueueFlow,
     slots=st.integers(0, 500),
     in_flight=st.integers(0, 1000),
     mean_seconds=st.floats(0.0, 3600.0),
@@ -48,22 +48,22 @@ facts_given = st.builds(
     free_full=st.booleans(),
 )
 
-BUSY = Flow(slots=10, in_flight=20, mean_seconds=2.0, share=0.5, under_way=4)
+BUSY = QueueFlow(slots=10, in_flight=20, mean_seconds=2.0, share=0.5, under_way=4)
 QUEUED = Facts("queued", "medium", ahead=12, at_least=False, flow=BUSY, dependency="claude")
 #: Every reason a job in the line can have, each by itself, in the order in which they bind.
 ALONE = {
-    Reason.CIRCUIT: {"circuit": "open", "circuit_seconds": 20.0},
-    Reason.QUOTA: {"quota": True, "closed_seconds": 30.0},
-    Reason.THROTTLE: {"throttled": True, "flow": replace(BUSY, cap=1, own=1)},
-    Reason.CAP: {"flow": replace(BUSY, cap=5, own=5)},
-    Reason.FREE_SLICE: {"free_full": True},
-    Reason.NO_WORKERS: {"flow": replace(BUSY, slots=0)},
-    Reason.SHARE: {},
+    WaitReason.CIRCUIT: {"circuit": "open", "circuit_seconds": 20.0},
+    WaitReason.QUOTA: {"quota": True, "closed_seconds": 30.0},
+    WaitReason.THROTTLE: {"throttled": True, "flow": replace(BUSY, cap=1, own=1)},
+    WaitReason.CAP: {"flow": replace(BUSY, cap=5, own=5)},
+    WaitReason.FREE_SLICE: {"free_full": True},
+    WaitReason.NO_WORKERS: {"flow": replace(BUSY, slots=0)},
+    WaitReason.SHARE: {},
 }
 
 
 @pytest.mark.parametrize("reason", ALONE)
-def test_each_reason_is_named_alone(reason: Reason) -> None:
+def test_each_reason_is_named_alone(reason: WaitReason) -> None:
     wait = explain(replace(QUEUED, **ALONE[reason]))
     assert wait.reason is reason and not wait.also
     assert wait.detail.endswith(".")
@@ -81,27 +81,27 @@ def test_of_several_the_first_binds_and_the_others_are_told() -> None:
     )
     wait = explain(facts)
     assert (wait.reason, *wait.also) == (
-        Reason.SCHEDULE,
-        Reason.CIRCUIT,
-        Reason.QUOTA,
-        Reason.CAP,
-        Reason.NO_WORKERS,
+        WaitReason.SCHEDULE,
+        WaitReason.CIRCUIT,
+        WaitReason.QUOTA,
+        WaitReason.CAP,
+        WaitReason.NO_WORKERS,
     )
-    assert explain(replace(facts, status="queued")).reason is Reason.CIRCUIT
+    assert explain(replace(facts, status="queued")).reason is WaitReason.CIRCUIT
     throttled = replace(facts, status="queued", circuit="closed", closed_seconds=0, throttled=True)
-    assert explain(throttled).reason is Reason.THROTTLE
+    assert explain(throttled).reason is WaitReason.THROTTLE
 
 
 def test_quota_holds_what_nothing_else_does_while_slots_are_free() -> None:
     idle = replace(QUEUED, quota=True, flow=replace(BUSY, in_flight=3))
-    assert explain(idle).reason is Reason.QUOTA
-    assert explain(replace(idle, flow=BUSY)).reason is Reason.SHARE
+    assert explain(idle).reason is WaitReason.QUOTA
+    assert explain(replace(idle, flow=BUSY)).reason is WaitReason.SHARE
 
 
 @given(facts_given)
 def test_there_is_always_one_reason_and_their_order_is_fixed(facts: Facts) -> None:
     reasons = holding(facts)
-    order = list(Reason)
+    order = list(WaitReason)
     assert reasons
     assert [order.index(reason) for reason in reasons] == sorted(
         {order.index(reason) for reason in reasons}
@@ -118,7 +118,7 @@ def test_there_is_always_one_reason_and_their_order_is_fixed(facts: Facts) -> No
 
 @given(st.integers(0, 20_000), st.integers(0, 20_000), flows, st.floats(0, 1e5), st.floats(0, 1e5))
 def test_predictions_rise_with_the_line_and_with_what_must_pass(
-    ahead: int, more: int, flow: Flow, seconds: float, longer: float
+    ahead: int, more: int, flow: QueueFlow, seconds: float, longer: float
 ) -> None:
     near = predict_wait(ahead, flow, seconds)
     far = predict_wait(ahead + more, flow, seconds + longer)
@@ -129,7 +129,7 @@ def test_predictions_rise_with_the_line_and_with_what_must_pass(
 
 
 @given(flows, st.integers(0, 1000))
-def test_nobody_is_promised_a_start_without_workers(flow: Flow, ahead: int) -> None:
+def test_nobody_is_promised_a_start_without_workers(flow: QueueFlow, ahead: int) -> None:
     assert predict_wait(ahead, replace(flow, slots=0)) is None
 
 
@@ -151,12 +151,14 @@ def test_prediction_is_what_is_ahead_over_the_rate() -> None:
     ],
     ids=["slots that were idle are filled", "between two waves"],
 )
-def test_rate_that_is_not_steady_is_not_believed(flow: Flow) -> None:
+def test_rate_that_is_not_steady_is_not_believed(flow: QueueFlow) -> None:
     assert starts_per_second(flow) == starts_per_second(BUSY)
 
 
 @given(flows, st.integers(0, 10_000))
-def test_nothing_is_promised_sooner_than_all_its_slots_could_do_it(flow: Flow, ahead: int) -> None:
+def test_nothing_is_promised_sooner_than_all_its_slots_could_do_it(
+    flow: QueueFlow, ahead: int
+) -> None:
     full = replace(flow, slots=max(1, flow.slots), in_flight=1000)
     seconds = predict_wait(ahead, full)
     least = ahead * max(0.001, full.mean_seconds) / most_slots(full)
@@ -167,9 +169,9 @@ def test_nothing_is_promised_sooner_than_all_its_slots_could_do_it(flow: Flow, a
 def test_at_its_cap_a_tenant_waits_for_its_own_jobs_whatever_is_idle(
     ahead: int, wanted: float
 ) -> None:
-    flow = Flow(10, 1, 6.0, share=1.0, cap=1, own=1, elapsed_seconds=2.0)
+    flow = QueueFlow(10, 1, 6.0, share=1.0, cap=1, own=1, elapsed_seconds=2.0)
     wait = explain(replace(QUEUED, ahead=ahead, flow=flow))
-    assert (wait.reason, wait.seconds) == (Reason.CAP, pytest.approx(wanted))
+    assert (wait.reason, wait.seconds) == (WaitReason.CAP, pytest.approx(wanted))
     assert "1 job in flight" in wait.detail
     overdue = predict_wait(0, replace(flow, elapsed_seconds=60.0))
     assert overdue is not None and overdue > 0

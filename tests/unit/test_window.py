@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dispatch.window import (
+from app.policy.window import (
     BRIDGE_SECONDS,
     CEILING,
     LEAST_BRIDGE_SECONDS,

@@ -5,6 +5,7 @@
 ``routes`` serves the result and holds callers to it: a query parameter that is not declared is
 refused. An application with an API route that declares nothing is not built.
 
-Answers are described, not serialised, by the models of ``app.api.answers``: the hot paths write
+Answers are described, not serialised, by the models of ``app.api.schemas.answers``: the
+hot paths write
 their bytes themselves. That they are as described is shown by tests.
 """

@@ -50,7 +50,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DeclaredResponse:
     """What a view may answer, other than a problem."""
 
     status: int
@@ -66,7 +66,7 @@ class Operation:
     """A view as callers see it."""
 
     summary: str
-    answers: tuple[Answer, ...]
+    answers: tuple[DeclaredResponse, ...]
     #: What the body has to be; None takes none.
     body: type[BaseModel] | None = None
     #: Whether there has to be one.
@@ -87,7 +87,7 @@ class Operation:
 
 def described(
     summary: str,
-    *answers: Answer,
+    *answers: DeclaredResponse,
     body: type[BaseModel] | None = None,
     body_required: bool = True,
     query: tuple[Parameter, ...] | None = (),

@@ -16,8 +16,8 @@ from flask import Flask
 from pydantic import BaseModel
 from werkzeug.routing import Rule
 
-from app.api.access import Access, access_of
-from app.api.openapi.declared import JSON, Answer, Operation, Parameter, operation_of
+from app.api.auth.access import Access, access_of
+from app.api.openapi.declared import JSON, DeclaredResponse, Operation, Parameter, operation_of
 from app.api.openapi.errors import problem_responses
 from app.api.openapi.parts import IN_PATHS
 from app.api.openapi.shapes import Shapes
@@ -174,7 +174,7 @@ def operation_object(
     return described
 
 
-def answer_object(answer: Answer, method: str, shapes: Shapes) -> dict[str, Any]:
+def answer_object(answer: DeclaredResponse, method: str, shapes: Shapes) -> dict[str, Any]:
     """An answer that is no problem."""
     described: dict[str, Any] = {"description": answer.description}
     if answer.headers:

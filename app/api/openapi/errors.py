@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from typing import Any
 
-from app import errors
-from app.api.access import Access
+import app.errors as errors
+from app.api.auth.access import Access
+from app.api.http.problems import AWAY_CODE, INTERNAL_CODE, STATUS
 from app.api.openapi.declared import Header, Operation
 from app.api.openapi.parts import RATE_LIMIT, SECONDS
-from app.api.problems import AWAY_CODE, INTERNAL_CODE, STATUS
-from models.errors import StateStoreError, StateStoreUnavailable
+from models.store.errors import StateStoreError, StateStoreUnavailable
 
 PROBLEM_TYPE = "application/problem+json"
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
@@ -78,11 +78,11 @@ def problem_responses(
     for error in errors_of(operation, access, names_something):
         status, code = status_and_code(error)
         found.setdefault(status, {})[code] = None
-    taken = {answer.status for answer in operation.answers}
+    connection = {answer.status for answer in operation.answers}
     return {
         str(status): refer(status, tuple(codes), responses)
         for status, codes in sorted(found.items())
-        if status not in taken
+        if status not in connection
     }
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from app import errors
-from app.api.openapi.declared import Answer, Header, Parameter
+import app.errors as errors
+from app.api.openapi.declared import DeclaredResponse, Header, Parameter
 from app.tenants.keys import SHORT
 from app.tenants.tenant import NAME as TENANT_NAME
-from models.states import ApplicationStatus, JobStatus
+from models.jobs.states import ApplicationStatus, JobStatus
 from tasks.registry import NAME as TYPE_NAME
 
 SECONDS = {"type": "integer", "minimum": 1}
@@ -99,6 +99,6 @@ SUBMISSION_ERRORS = (
 )
 
 
-def unchanged(status: Header) -> Answer:
+def unchanged(status: Header) -> DeclaredResponse:
     """The answer to who knows the state already."""
-    return Answer(304, "It is as you know it.", headers=(ETAG, status, ASK_AGAIN_AFTER))
+    return DeclaredResponse(304, "It is as you know it.", headers=(ETAG, status, ASK_AGAIN_AFTER))

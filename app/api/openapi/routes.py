@@ -9,13 +9,13 @@ import gevent
 import orjson
 from flask import Blueprint, Flask, Response, current_app, request
 
-from app.api.access import Access, access_of, open_to
-from app.api.openapi.declared import Answer, described, operation_of
+from app.api.auth.access import Access, access_of, open_to
+from app.api.auth.visitors import asks_for_page
+from app.api.http.query import refuse_parameters_besides
+from app.api.openapi.declared import DeclaredResponse, described, operation_of
 from app.api.openapi.document import build_document, find_routes
 from app.api.openapi.parts import ETAG, IF_NONE_MATCH
-from app.api.query import refuse_parameters_besides
 from app.api.services import Services
-from app.api.visitors import asks_for_page
 
 openapi = Blueprint("openapi", __name__)
 
@@ -26,8 +26,8 @@ class Published:
     """The document of one application, put together when it is first asked for."""
 
     def __init__(self, app: Flask, *, anonymous: bool) -> None:
-        house: Services = app.extensions["fairline"]
-        self._types = tuple(house.types)
+        services: Services = app.extensions["fairline"]
+        self._types = tuple(services.types)
         self._anonymous = anonymous
         #: Found at once: an application with a route that declares nothing is not built.
         self._routes = find_routes(app)
@@ -70,8 +70,8 @@ def refuse_undeclared_parameters() -> None:
 @open_to(Access.PUBLIC)
 @described(
     "This document",
-    Answer(200, "The API in OpenAPI 3.1.", {"type": "object"}, (ETAG,)),
-    Answer(304, "It is as you know it.", headers=(ETAG,)),
+    DeclaredResponse(200, "The API in OpenAPI 3.1.", {"type": "object"}, (ETAG,)),
+    DeclaredResponse(304, "It is as you know it.", headers=(ETAG,)),
     headers=(IF_NONE_MATCH,),
     query=None,
 )

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json_schema
 
-from app.api.answers import Problem
-from app.api.schedule_bodies import ChangeSchedule, CreateSchedule
-from app.api.schemas import SubmitBatch, SubmitJob
+from app.api.schemas.answers import Problem
+from app.api.schemas.requests import SubmitBatch, SubmitJob
+from app.api.schemas.schedules import ChangeSchedule, CreateSchedule
 
 REFERENCE = "#/components/schemas/{model}"
 #: Requests that name a registered job type.

@@ -16,16 +16,17 @@ from flask import Blueprint, Response, jsonify, redirect, render_template, reque
 from sqlalchemy import Engine
 from werkzeug.wrappers import Response as AnyResponse
 
-from app.api.access import Access, open_to
-from app.api.services import services
-from app.api.state import patience, read_state
+from app.api.auth.access import Access, open_to
+from app.api.http.state import patience, read_state
+from app.api.services import current_services
 from app.console.done import done
 from app.console.jobs.filter import GROUPS, LIST, parse_filter, resolve
 from app.console.jobs.page import parse_place
 from app.errors import FieldError, ValidationFailed
-from app.jobs.search import Wanted, id_before, search
-from app.jobs.several import MOST, Done, cancel_several, replay_several
-from models.ids import parse_id
+from app.reads.search import Wanted, id_before, search
+from models.jobs.cancel import MOST_SEVERAL, Done, cancel_several
+from models.jobs.ids import parse_id
+from models.jobs.replay import replay_several
 
 jobs_actions = Blueprint("jobs_actions", __name__)
 
@@ -92,8 +93,10 @@ def post_selected() -> AnyResponse:
     known = [parse_id(text) for text in request.form.getlist("id")]
     ids = [job_id for job_id in known if job_id is not None]
     back = request.form.get("back") or LIST
-    if len(ids) != len(known) or len(ids) > MOST:
-        raise ValidationFailed(errors=(FieldError("id", f"must be ids of at most {MOST} jobs"),))
+    if len(ids) != len(known) or len(ids) > MOST_SEVERAL:
+        raise ValidationFailed(
+            errors=(FieldError("id", f"must be ids of at most {MOST_SEVERAL} jobs"),)
+        )
     if not ids:
         return done(back, f"No job is ticked: there is nothing to {action.name}.")
     return done(back, in_words(action, act(action, ids)))
@@ -107,10 +110,10 @@ def get_all() -> str:
     # What is submitted after this moment is not meant.
     cursor = parse_place(request.args, "cursor") or id_before(datetime.now(UTC) + A_MOMENT)
     count, more = 0, False
-    with read_state() as taken:
-        wanted = narrowed(resolve(taken, chosen), action)
+    with read_state() as connection:
+        wanted = narrowed(resolve(connection, chosen), action)
         if wanted is not None:
-            found = search(taken, wanted, COUNTED, before=cursor, seconds=COUNT_SECONDS)
+            found = search(connection, wanted, COUNTED, before=cursor, seconds=COUNT_SECONDS)
             count, more = len(found.ids), found.cursor is not None
     context = {
         "action": action,
@@ -121,7 +124,7 @@ def get_all() -> str:
         "at_least": more,
         "missing": wanted is None,
         "back": chosen.url(),
-        "batch": MOST,
+        "batch": MOST_SEVERAL,
     }
     return render_template("console/jobs-all.html", **context)
 
@@ -132,12 +135,12 @@ def post_all() -> AnyResponse:
     """A batch of all that match; ``cursor`` says where the one before ended."""
     action, chosen = parse_action(request.form.get("action", "")), parse_filter(request.form)
     cursor = parse_place(request.form, "cursor")
-    with read_state() as taken:
-        wanted = narrowed(resolve(taken, chosen), action)
+    with read_state() as connection:
+        wanted = narrowed(resolve(connection, chosen), action)
         if wanted is None:
             fields = [FieldError(name, text) for name, text in chosen.errors.items()]
             raise ValidationFailed(errors=tuple(fields or [FieldError("tenant", "is nobody")]))
-        found = search(taken, wanted, MOST, before=cursor, seconds=BATCH_SECONDS)
+        found = search(connection, wanted, MOST_SEVERAL, before=cursor, seconds=BATCH_SECONDS)
     result = act(action, found.ids) if found.ids else Done()
     if request.accept_mimetypes.best == "application/json":
         return batch_document(result, found.cursor)
@@ -173,9 +176,9 @@ def narrowed(wanted: Wanted | None, action: Action) -> Wanted | None:
 
 def act(action: Action, ids: Sequence[str]) -> Done:
     """Do it, for no longer than an operator is willing to wait."""
-    house = services()
-    with patience(house.read_seconds):
-        return action.act(house.engine, ids)
+    services = current_services()
+    with patience(services.read_seconds):
+        return action.act(services.engine, ids)
 
 
 def in_words(action: Action, result: Done) -> str:

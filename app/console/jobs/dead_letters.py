@@ -16,12 +16,12 @@ from urllib.parse import urlencode
 
 from sqlalchemy import Connection, RowMapping
 
-from app.api.state import read_state
+from app.api.http.state import read_state
 from app.console.jobs.actions import ALL
 from app.console.jobs.filter import FIND_TENANT, LIST
 from app.console.jobs.page import offer_tenants
-from app.console.page import Asked, LivePage
-from app.jobs.search import NO_CLASS
+from app.console.page import LivePage, PageRequest
+from app.reads.search import NO_CLASS
 
 COUNTED = 100_000
 GROUPS_SHOWN = 200
@@ -78,7 +78,7 @@ _kept: dict[int | None, Look] = {}
 
 
 def look(
-    taken: Connection, tenant_id: int | None, clock: Callable[[], float] = time.monotonic
+    connection: Connection, tenant_id: int | None, clock: Callable[[], float] = time.monotonic
 ) -> Look:
     """The dead letters by type and class; a moment old where there are very many."""
     began = clock()
@@ -86,7 +86,7 @@ def look(
     if known is not None and began < known.kept_until:
         return known
     asked = {"tenant": tenant_id, "most": COUNTED + 1}
-    groups = tuple(taken.exec_driver_sql(READ_GROUPS, asked).mappings())
+    groups = tuple(connection.exec_driver_sql(READ_GROUPS, asked).mappings())
     took = clock() - began
     old = took * KEEP_TIMES > DEAD_LETTERS.every_seconds
     made = Look(
@@ -101,17 +101,17 @@ def look(
     return made
 
 
-def read_dead_letters(asked: Asked) -> dict[str, Any]:
+def read_dead_letters(asked: PageRequest) -> dict[str, Any]:
     """Groups of dead letters, of everybody or of one tenant."""
     tenant = asked.args.get("tenant", "").strip()
     tenant_id, missing = None, False
     found: Look | None = None
-    with read_state() as taken:
+    with read_state() as connection:
         if tenant:
-            row = taken.exec_driver_sql(FIND_TENANT, {"name": tenant}).first()
-            tenant_id, missing = (row[0], False) if row else (None, True)
+            row = connection.exec_driver_sql(FIND_TENANT, {"name": tenant}).first()
+            tenant_id, missing = (row.id, False) if row else (None, True)
         if not missing:
-            found = look(taken, tenant_id)
+            found = look(connection, tenant_id)
     groups = found.groups if found else ()
     return {
         "groups": [(group, links_of(group, tenant)) for group in groups],

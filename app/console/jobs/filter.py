@@ -12,8 +12,8 @@ from urllib.parse import urlencode
 
 from sqlalchemy import Connection
 
-from app.jobs.search import NO_CLASS, Wanted
-from models.states import LIVE, FailureClass, JobStatus
+from app.reads.search import NO_CLASS, Wanted
+from models.jobs.states import LIVE, FailureClass, JobStatus
 
 LIST = "/console/jobs"
 STATUSES = tuple(status.value for status in JobStatus)
@@ -95,16 +95,16 @@ def parse_moment(text: str) -> datetime | None:
         return None
 
 
-def resolve(taken: Connection, asked: JobFilter) -> Wanted | None:
+def resolve(connection: Connection, asked: JobFilter) -> Wanted | None:
     """What to look for; None if nothing can be: a field is wrong, or there is no such tenant."""
     if asked.errors:
         return None
     tenant_id = None
     if "tenant" in asked.given:
-        found = taken.exec_driver_sql(FIND_TENANT, {"name": asked.given["tenant"]}).first()
+        found = connection.exec_driver_sql(FIND_TENANT, {"name": asked.given["tenant"]}).first()
         if found is None:
             return None
-        tenant_id = found[0]
+        tenant_id = found.id
     return Wanted(
         statuses=asked.statuses,
         type=asked.given.get("type"),

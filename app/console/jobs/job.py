@@ -13,18 +13,18 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping
 
-from app.api.services import services
-from app.api.state import read_state
-from app.api.waits import wait_document
-from app.console.jobs.timeline import Attempt, Way, timeline
-from app.console.page import Asked, LivePage
-from app.console.words import SHOWN_CHARACTERS, pretty
+from app.api.http.state import read_state
+from app.api.routes.waits import wait_document
+from app.api.services import current_services
+from app.console.formatting import SHOWN_CHARACTERS, pretty
+from app.console.jobs.timeline import TimelineAttempt, Way, timeline
+from app.console.page import LivePage, PageRequest
 from app.errors import BlobStoreUnavailable, NotFound
-from app.waits.facts import read_facts
+from app.reads.waits import read_facts
 from models.blobs import BlobError, BlobMissing
-from models.ids import parse_id
+from models.jobs.ids import parse_id
+from models.jobs.states import LIVE
 from models.pools import POOLS
-from models.states import LIVE
 
 #: The newest runs that gave no result, and characters of what each said.
 MOST_ATTEMPTS = 100
@@ -51,7 +51,7 @@ READ_JOB = f"""
 """
 READ_ATTEMPTS = f"""
     SELECT lease, worker, started_at, ended_at, status::text, error_class,
-           left(error_message, {SHOWN_MESSAGE})
+           left(error_message, {SHOWN_MESSAGE}) AS error_message
     FROM attempts WHERE job_id = %(id)s::uuid ORDER BY lease DESC LIMIT {MOST_ATTEMPTS + 1}
 """
 #: No index is by job: the newest of the tenant are looked through.
@@ -67,7 +67,7 @@ READ_RESULT = "SELECT result::text FROM jobs WHERE id = %(id)s::uuid"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownDocument:
     """A document as far as the page shows it."""
 
     text: str
@@ -77,21 +77,21 @@ class Shown:
     trouble: str = ""
 
 
-def read_job(asked: Asked) -> dict[str, Any]:
+def read_job(asked: PageRequest) -> dict[str, Any]:
     """The job and all that belongs to it."""
     job_id = parse_id(asked.values["job_id"])
     if job_id is None:
         raise NotFound("There is no such job.")
-    with read_state() as taken:
-        job = taken.exec_driver_sql(READ_JOB, {"id": job_id}).mappings().first()
+    with read_state() as connection:
+        job = connection.exec_driver_sql(READ_JOB, {"id": job_id}).mappings().first()
         if job is None:
             raise NotFound("There is no such job, or it was retired.")
-        attempts = read_attempts(taken, job_id)
-        replays = read_replays(taken, job) if job["replays"] else []
-        wait = read_wait(taken, job)
+        attempts = read_attempts(connection, job_id)
+        replays = read_replays(connection, job) if job["replays"] else []
+        wait = read_wait(connection, job)
     left_out = len(attempts) > MOST_ATTEMPTS
     pool = POOLS.get(job["pool"])
-    known = services().types.get(job["type"])
+    known = current_services().types.get(job["type"])
     return {
         "job": job,
         "steps": timeline(way_of(job), attempts[-MOST_ATTEMPTS:], replays),
@@ -125,23 +125,23 @@ def way_of(job: RowMapping) -> Way:
     )
 
 
-def read_attempts(taken: Connection, job_id: str) -> list[Attempt]:
+def read_attempts(connection: Connection, job_id: str) -> list[TimelineAttempt]:
     """Its runs that gave no result, oldest first."""
-    rows = taken.exec_driver_sql(READ_ATTEMPTS, {"id": job_id}).all()
-    return [Attempt(*row) for row in reversed(rows)]
+    rows = connection.exec_driver_sql(READ_ATTEMPTS, {"id": job_id}).all()
+    return [TimelineAttempt(**row._mapping) for row in reversed(rows)]
 
 
-def read_replays(taken: Connection, job: RowMapping) -> list[datetime]:
+def read_replays(connection: Connection, job: RowMapping) -> list[datetime]:
     """When it was brought back, as far as that is still known."""
     asked = {"id": job["id"], "tenant": job["tenant_id"]}
-    return list(taken.exec_driver_sql(READ_REPLAYS, asked).scalars())
+    return list(connection.exec_driver_sql(READ_REPLAYS, asked).scalars())
 
 
-def read_wait(taken: Connection, job: RowMapping) -> dict[str, Any] | None:
+def read_wait(connection: Connection, job: RowMapping) -> dict[str, Any] | None:
     """Why it has not started; None if it has."""
     if job["status"] not in ("scheduled", "queued", "dispatched"):
         return None
-    found = read_facts(taken, job["id"])
+    found = read_facts(connection, job["id"])
     if found is None:
         return None
     document = wait_document(found)
@@ -166,40 +166,40 @@ def progress_of(document: Any) -> tuple[float, float] | None:
     return None
 
 
-def show_payload(job_id: str) -> Shown:
+def show_payload(job_id: str) -> ShownDocument:
     """What it was given, wherever it is kept."""
     try:
         text = read_payload(job_id)
     except BlobStoreUnavailable:
-        return Shown("", trouble="The store for large payloads does not answer.")
+        return ShownDocument("", trouble="The store for large payloads does not answer.")
     except NotFound:
-        return Shown("", trouble="Its payload is gone.")
-    return shown(text, len(text)) or Shown("")
+        return ShownDocument("", trouble="Its payload is gone.")
+    return shown(text, len(text)) or ShownDocument("")
 
 
-def shown(text: str | None, length: int | None) -> Shown | None:
+def shown(text: str | None, length: int | None) -> ShownDocument | None:
     """A document as people read it, up to a length."""
     if text is None or length is None:
         return None
     if length > SHOWN_CHARACTERS:
-        return Shown(text[:SHOWN_CHARACTERS], length)
+        return ShownDocument(text[:SHOWN_CHARACTERS], length)
     try:
         readable = pretty(json.loads(text))
     except ValueError:
-        return Shown(text)
-    return Shown(readable if len(readable) <= 2 * SHOWN_CHARACTERS else text)
+        return ShownDocument(text)
+    return ShownDocument(readable if len(readable) <= 2 * SHOWN_CHARACTERS else text)
 
 
 def read_payload(job_id: str) -> str:
     """The whole payload as JSON."""
-    with read_state() as taken:
-        row = taken.exec_driver_sql(READ_PAYLOAD, {"id": job_id}).first()
+    with read_state() as connection:
+        row = connection.exec_driver_sql(READ_PAYLOAD, {"id": job_id}).first()
     if row is None:
         raise NotFound("There is no such job, or it was retired.")
-    if row[1] is None:
-        return str(row[0])
+    if row.payload_blob is None:
+        return str(row.payload)
     try:
-        return services().blobs.get(row[1]).decode(errors="replace")
+        return current_services().blobs.get(row.payload_blob).decode(errors="replace")
     except BlobMissing:
         raise NotFound("Its payload is gone.") from None
     except BlobError as error:
@@ -208,11 +208,11 @@ def read_payload(job_id: str) -> str:
 
 def read_result(job_id: str) -> str:
     """The whole result as JSON."""
-    with read_state() as taken:
-        row = taken.exec_driver_sql(READ_RESULT, {"id": job_id}).first()
-    if row is None or row[0] is None:
+    with read_state() as connection:
+        row = connection.exec_driver_sql(READ_RESULT, {"id": job_id}).first()
+    if row is None or row.result is None:
         raise NotFound("There is no such job, or it has no result.")
-    return str(row[0])
+    return str(row.result)
 
 
 JOB = LivePage("/console/jobs/<job_id>", "console/job.html", read_job)

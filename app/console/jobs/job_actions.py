@@ -8,14 +8,14 @@ from __future__ import annotations
 from flask import Blueprint, Response
 from werkzeug.wrappers import Response as AnyResponse
 
-from app.api.access import Access, open_to
-from app.api.state import read_state
+from app.api.auth.access import Access, open_to
+from app.api.http.state import read_state
 from app.console.done import done
 from app.console.jobs.actions import ACTIONS, act
 from app.console.jobs.filter import LIST
 from app.console.jobs.job import read_payload, read_result
 from app.errors import NotFound
-from models.ids import parse_id
+from models.jobs.ids import parse_id
 
 job_actions = Blueprint("job_actions", __name__)
 
@@ -75,8 +75,8 @@ def known_id(text: str) -> str:
 def existing(text: str) -> str:
     """The id of a job that is there."""
     known = known_id(text)
-    with read_state() as taken:
-        if taken.exec_driver_sql(FIND_JOB, {"id": known}).first() is None:
+    with read_state() as connection:
+        if connection.exec_driver_sql(FIND_JOB, {"id": known}).first() is None:
             raise NotFound("There is no such job, or it was retired.")
     return known
 

@@ -12,15 +12,15 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping
 
-from app.api.services import services
-from app.api.state import read_state
+from app.api.http.state import read_state
+from app.api.services import current_services
 from app.console.jobs.filter import CLASSES, GROUPS, STATUSES, JobFilter, parse_filter, resolve
-from app.console.page import Asked, LivePage
+from app.console.page import LivePage, PageRequest
 from app.errors import FieldError, ValidationFailed
-from app.jobs.search import Found, Wanted, search
-from models.arrays import plain_array
-from models.ids import parse_id
+from app.reads.search import SearchPage, Wanted, search
+from models.jobs.ids import parse_id
 from models.pools import POOLS
+from models.store.arrays import plain_array
 
 PAGE = 50
 #: A page that had to look at more is not looked at again and again.
@@ -41,7 +41,7 @@ READ_ROWS = f"""
 """
 #: Of everybody or of one tenant. Ends are counted for ever.
 READ_COUNTS = f"""
-    SELECT {", ".join(f"coalesce(sum({status}), 0)" for status in STATUSES)}
+    SELECT {", ".join(f"coalesce(sum({status}), 0) AS {status}" for status in STATUSES)}
     FROM job_counts
     WHERE tenant_id = %(tenant)s AND (%(pool)s::text IS NULL OR pool = %(pool)s::text)
 """
@@ -56,23 +56,25 @@ READ_SUBMITTED = "SELECT created_at FROM jobs WHERE id = %(id)s::uuid"
 OFFER_TENANTS = f"SELECT name FROM tenants ORDER BY name LIMIT {OFFERED}"
 
 
-def read_jobs(asked: Asked) -> dict[str, Any]:
+def read_jobs(asked: PageRequest) -> dict[str, Any]:
     """A page of jobs, and how many there are in each state."""
     chosen = parse_filter(asked.args)
     before, after = parse_place(asked.args, "before"), parse_place(asked.args, "after")
     first = before is None and after is None
     rows: Sequence[RowMapping] = ()
-    found, looked_to, counts = Found((), None), None, None
-    with read_state() as taken:
-        wanted = resolve(taken, chosen)
+    found, looked_to, counts = SearchPage((), None), None, None
+    with read_state() as connection:
+        wanted = resolve(connection, chosen)
         if wanted is not None:
-            counts = read_counts(taken, wanted)
-            found = search(taken, wanted, PAGE, before=before, after=after)
+            counts = read_counts(connection, wanted)
+            found = search(connection, wanted, PAGE, before=before, after=after)
             if found.ids:
                 asked_ids = {"ids": plain_array(found.ids)}
-                rows = taken.exec_driver_sql(READ_ROWS, asked_ids).mappings().all()
+                rows = connection.exec_driver_sql(READ_ROWS, asked_ids).mappings().all()
             if found.cut:
-                looked_to = taken.exec_driver_sql(READ_SUBMITTED, {"id": found.cursor}).scalar()
+                looked_to = connection.exec_driver_sql(
+                    READ_SUBMITTED, {"id": found.cursor}
+                ).scalar()
     older, newer = neighbours(found, before, after)
     return {
         "jobs": rows,
@@ -89,8 +91,8 @@ def read_jobs(asked: Asked) -> dict[str, Any]:
         "groups": GROUPS,
         "statuses": STATUSES,
         "classes": CLASSES,
-        "pools": sorted({*POOLS, *services().served_pools}),
-        "types": sorted(services().types),
+        "pools": sorted({*POOLS, *current_services().served_pools}),
+        "types": sorted(current_services().types),
         # Called where the form is written: parts that live do without.
         "offer_tenants": offer_tenants,
     }
@@ -107,7 +109,7 @@ def parse_place(args: Mapping[str, str], name: str) -> str | None:
     return found
 
 
-def neighbours(found: Found, before: str | None, after: str | None) -> tuple[str | None, ...]:
+def neighbours(found: SearchPage, before: str | None, after: str | None) -> tuple[str | None, ...]:
     """Where older and newer pages begin; None where there is nothing more."""
     if after is not None:
         return (found.ids[-1] if found.ids else after), found.cursor
@@ -116,14 +118,14 @@ def neighbours(found: Found, before: str | None, after: str | None) -> tuple[str
     return found.cursor, (found.ids[0] if found.ids else before)
 
 
-def read_counts(taken: Connection, wanted: Wanted) -> dict[str, int]:
+def read_counts(connection: Connection, wanted: Wanted) -> dict[str, int]:
     """Jobs by state; of the dead those that are still there, up to one more than are counted."""
     asked = {"tenant": wanted.tenant_id or 0, "pool": wanted.pool}
-    row = taken.exec_driver_sql(READ_COUNTS, asked).one()
-    counts = dict(zip(STATUSES, map(int, row), strict=True))
+    row = connection.exec_driver_sql(READ_COUNTS, asked).one()
+    counts = {status: int(getattr(row, status)) for status in STATUSES}
     if counts["dead"]:
         most = {"most": DEAD_COUNTED + 1}
-        counts["dead"] = taken.exec_driver_sql(COUNT_DEAD, {**asked, **most}).scalar_one()
+        counts["dead"] = connection.exec_driver_sql(COUNT_DEAD, {**asked, **most}).scalar_one()
     return counts
 
 
@@ -151,8 +153,8 @@ def chips(chosen: JobFilter, counts: Mapping[str, int] | None) -> list[dict[str,
 
 def offer_tenants() -> list[str]:
     """Names for the form; the first ones where there are many."""
-    with read_state() as taken:
-        return [row[0] for row in taken.exec_driver_sql(OFFER_TENANTS)]
+    with read_state() as connection:
+        return [row.name for row in connection.exec_driver_sql(OFFER_TENANTS)]
 
 
 JOBS = LivePage("/console/jobs", "console/jobs.html", read_jobs, every_seconds=5.0)

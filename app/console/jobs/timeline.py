@@ -12,7 +12,7 @@ from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class TimelineAttempt:
     """A run that gave no result."""
 
     lease: int
@@ -77,7 +77,9 @@ FAILED = {
 }
 
 
-def timeline(way: Way, attempts: Sequence[Attempt], replays: Sequence[datetime]) -> list[Step]:
+def timeline(
+    way: Way, attempts: Sequence[TimelineAttempt], replays: Sequence[datetime]
+) -> list[Step]:
     """The steps, oldest first; ``attempts`` by lease, ``replays`` as far as they are known."""
     steps = [Step("Submitted", way.created_at)]
     untold = way.replays - len(replays)
@@ -102,7 +104,7 @@ def timeline(way: Way, attempts: Sequence[Attempt], replays: Sequence[datetime])
     return steps
 
 
-def failed(way: Way, attempts: Sequence[Attempt], place: int) -> Step:
+def failed(way: Way, attempts: Sequence[TimelineAttempt], place: int) -> Step:
     """A run that gave no result, and how long it was until the next."""
     attempt = attempts[place]
     title, tone = FAILED.get(attempt.status, ("Run ended", "warn"))
@@ -124,7 +126,7 @@ def failed(way: Way, attempts: Sequence[Attempt], place: int) -> Step:
     )
 
 
-def latest(way: Way, attempts: Sequence[Attempt]) -> list[Step]:
+def latest(way: Way, attempts: Sequence[TimelineAttempt]) -> list[Step]:
     """The run that is on, or that ended well; or that it is on its way to a worker."""
     if any(attempt.lease == way.lease for attempt in attempts):
         return []

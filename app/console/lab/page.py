@@ -10,11 +10,11 @@ from typing import Any
 from flask import Blueprint, current_app, send_file
 from werkzeug.wrappers import Response
 
-from app.api.access import Access, open_to
+from app.api.auth.access import Access, open_to
 from app.console.lab.reports import (
     KINDS,
     PICTURES,
-    Document,
+    LabReport,
     Unreadable,
     find_file,
     find_names,
@@ -24,7 +24,7 @@ from app.console.lab.reports import (
     read_tables,
     results_folder,
 )
-from app.console.page import Asked, LivePage
+from app.console.page import LivePage, PageRequest
 from app.errors import NotFound
 
 lab = Blueprint("lab", __name__)
@@ -40,7 +40,7 @@ class ReportView:
 
     name: str
     #: None if it cannot be read.
-    document: Document | None
+    document: LabReport | None
     #: Why not.
     trouble: str = ""
 
@@ -71,14 +71,14 @@ def view_of(name: str) -> ReportView:
         return ReportView(name, None, str(error))
 
 
-def read_lab(asked: Asked) -> dict[str, Any]:
+def read_lab(asked: PageRequest) -> dict[str, Any]:
     """All experiments, the newest first."""
     views = [view_of(name) for name in find_names(folder())]
     newest = sorted(views, key=lambda view: view.measured_at, reverse=True)
     return {"reports": [(view, pictures_of(view)[:1]) for view in newest]}
 
 
-def read_experiment(asked: Asked) -> dict[str, Any]:
+def read_experiment(asked: PageRequest) -> dict[str, Any]:
     """One experiment, with its pictures and tables."""
     name = asked.values["name"]
     if not is_experiment(folder(), name):

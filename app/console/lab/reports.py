@@ -82,7 +82,7 @@ def in_utc(moment: datetime) -> datetime:
         raise ValueError("is beyond the years that can be told") from None
 
 
-class Document(BaseModel):
+class LabReport(BaseModel):
     """``report.json``, as far as the page shows it."""
 
     model_config = ConfigDict(extra="ignore")
@@ -105,7 +105,7 @@ class Document(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """A table of ``report.md``."""
 
     title: str
@@ -148,7 +148,7 @@ def find_file(results: Path, name: str, file: str) -> Path | None:
     return path if ours else None
 
 
-def read_report(results: Path, name: str) -> Document:
+def read_report(results: Path, name: str) -> LabReport:
     """What the experiment found; Unreadable if nobody can tell."""
     path = find_file(results, name, "report.json")
     if path is None:
@@ -161,19 +161,19 @@ def read_report(results: Path, name: str) -> Document:
 
 
 @lru_cache(maxsize=MOST_REPORTS)
-def parsed_report(path: Path, modified: int, size: int) -> Document:
+def parsed_report(path: Path, modified: int, size: int) -> LabReport:
     """Kept until the file changes: a page that lives looks every few seconds."""
     if size > MOST_BYTES:
         raise Unreadable(f"report.json has more than {MOST_BYTES:,} bytes")
     try:
-        return Document.model_validate_json(path.read_bytes())
+        return LabReport.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise Unreadable(f"{place + ': ' if place else ''}{first['msg']}") from None
 
 
-def read_tables(results: Path, name: str) -> list[Table]:
+def read_tables(results: Path, name: str) -> list[ReportTable]:
     """The tables of ``report.md`` but for the bars; none if it cannot be read."""
     path = find_file(results, name, "report.md")
     if path is None:
@@ -186,9 +186,9 @@ def read_tables(results: Path, name: str) -> list[Table]:
     return [table for table in parse_tables(text) if table.title != "Bars"]
 
 
-def parse_tables(text: str) -> list[Table]:
+def parse_tables(text: str) -> list[ReportTable]:
     """Tables as the lab writes them: a heading, then lines that begin with a bar."""
-    tables: list[Table] = []
+    tables: list[ReportTable] = []
     title, lines = "", list[list[str]]()
     for line in [*text.splitlines(), "## "]:
         if line.startswith("|"):
@@ -198,7 +198,7 @@ def parse_tables(text: str) -> list[Table]:
             if len(lines) > 2:
                 headings, _, *rows = lines
                 shown = [fitted(row, len(headings)) for row in rows[:MOST_ROWS]]
-                tables.append(Table(title, headings, shown, max(0, len(rows) - MOST_ROWS)))
+                tables.append(ReportTable(title, headings, shown, max(0, len(rows) - MOST_ROWS)))
             title, lines = line[3:].strip(), []
     return tables
 

@@ -14,15 +14,15 @@ import orjson
 from flask import Blueprint, Response, render_template, request
 from werkzeug.wrappers import Response as AnyResponse
 
-from app.api.access import Access, open_to
-from app.api.applications import take_application
-from app.api.body import Document, fit_body
-from app.api.problems import problem_of
-from app.api.schemas import SubmitApplication
-from app.api.services import services
+from app.api.auth.access import Access, open_to
+from app.api.http.body import JsonDocument, fit_body
+from app.api.http.problems import problem_of
+from app.api.routes.applications import take_application
+from app.api.schemas.requests import SubmitApplication
+from app.api.services import current_services
 from app.console.done import done
 from app.console.leaderboard.page import LEADERBOARD, PATH
-from app.console.page import Asked
+from app.console.page import PageRequest
 from app.errors import FairlineError, FieldError, ValidationFailed
 
 leaderboard_actions = Blueprint("leaderboard_actions", __name__)
@@ -65,13 +65,13 @@ def post_application() -> AnyResponse:
 
 def submit(typed: Typed) -> str:
     """Admit the application; its id."""
-    house = services()
-    tenant = None if "\x00" in typed.tenant else house.visitors.tenant_named(typed.tenant)
+    services = current_services()
+    tenant = None if "\x00" in typed.tenant else services.visitors.tenant_named(typed.tenant)
     if tenant is None:
         raise ValidationFailed("There is no tenant of that name.")
-    house.gate.pass_rate(tenant)
+    services.gate.pass_rate(tenant)
     body = fit(typed)
-    return take_application(house, tenant, body, None).ids[0]
+    return take_application(services, tenant, body, None).ids[0]
 
 
 def fit(typed: Typed) -> SubmitApplication:
@@ -86,7 +86,7 @@ def fit(typed: Typed) -> SubmitApplication:
     return body
 
 
-def document_of(typed: Typed) -> Document:
+def document_of(typed: Typed) -> JsonDocument:
     """The body that a client would have sent."""
     payload = typed.application.encode()
     if not is_object(payload):
@@ -96,7 +96,7 @@ def document_of(typed: Typed) -> Document:
         payload = orjson.dumps({"text": typed.application})
     names = {"candidate": typed.candidate, "role": typed.role or "general"}
     raw = b'%b,"payload":%b}' % (orjson.dumps(names)[:-1], payload)
-    return Document(raw, orjson.loads(raw))
+    return JsonDocument(raw, orjson.loads(raw))
 
 
 def is_object(text: bytes) -> bool:
@@ -111,7 +111,7 @@ def refusal(typed: Typed, error: FairlineError) -> Response:
     """The page again, with what is wrong."""
     answer = problem_of(error)
     url = request.full_path.rstrip("?")
-    asked = Asked(url, {}, request.args)
+    asked = PageRequest(url, {}, request.args)
     context: dict[str, Any] = {
         **LEADERBOARD.read(asked),
         "typed": asdict(typed),

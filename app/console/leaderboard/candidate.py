@@ -15,19 +15,19 @@ import orjson
 from gevent import Timeout
 from sqlalchemy import Connection, Row
 
-from app.api.ranks import Standing, read_ranks
-from app.api.records import told
-from app.api.services import services
-from app.api.state import read_state
+from app.api.http.state import read_state
+from app.api.services import current_services
+from app.console.formatting import SHOWN_CHARACTERS, pretty
 from app.console.leaderboard.page import PATH
-from app.console.page import Asked, LivePage
-from app.console.words import SHOWN_CHARACTERS, pretty
+from app.console.page import LivePage, PageRequest
 from app.errors import NotFound
+from app.reads.ranks import ScoreRank, read_ranks
+from app.reads.records import told
 from models.blobs import BlobError
-from models.ids import parse_id
-from models.states import APPLICATION_STATUS, ApplicationStatus, JobStatus
-from tasks.scorers.protocol import Application
-from tasks.scorers.rubric import Mark, weighted_score
+from models.jobs.ids import parse_id
+from models.jobs.states import APPLICATION_STATUS, ApplicationStatus, JobStatus
+from tasks.scorers.protocol import ApplicationText
+from tasks.scorers.rubric import CriterionMark, weighted_score
 
 #: Of those who share a score, no more are counted.
 MOST_TIED = 1000
@@ -59,7 +59,7 @@ READ_PAYLOAD = "SELECT payload::text, payload_blob FROM jobs WHERE id = %(id)s::
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownApplication:
     """The application as the page shows it."""
 
     text: str = ""
@@ -71,14 +71,14 @@ class Shown:
     same_input: bool | None = None
 
 
-def read_candidate(asked: Asked) -> dict[str, Any]:
+def read_candidate(asked: PageRequest) -> dict[str, Any]:
     """Where the application stands now."""
     application_id = parse_id(asked.values["application_id"])
-    with read_state() as taken:
-        row = taken.exec_driver_sql(READ_CANDIDATE, {"id": application_id}).first()
+    with read_state() as connection:
+        row = connection.exec_driver_sql(READ_CANDIDATE, {"id": application_id}).first()
         if row is None:
             raise NotFound("There is no such application.")
-        place = read_place(taken, row) if row.score is not None else None
+        place = read_place(connection, row) if row.score is not None else None
     # A job that is gone was retired, and an application that stayed was scored.
     status = APPLICATION_STATUS[JobStatus(row.status or JobStatus.SUCCEEDED)]
     score = told(row.record if row.score is not None else None)
@@ -96,12 +96,12 @@ def read_candidate(asked: Asked) -> dict[str, Any]:
     }
 
 
-def read_place(taken: Connection, row: Row[Any]) -> dict[str, Any]:
+def read_place(connection: Connection, row: Row[Any]) -> dict[str, Any]:
     """Rank, and how many others have it."""
-    standing = Standing(row.tenant_id, row.role, row.score)
+    standing = ScoreRank(row.tenant_id, row.role, row.score)
     asked = {"tenant": row.tenant_id, "role": row.role, "score": row.score}
-    others = int(taken.exec_driver_sql(COUNT_TIED, asked).scalar_one()) - 1
-    rank = read_ranks(taken, {standing})[standing]
+    others = int(connection.exec_driver_sql(COUNT_TIED, asked).scalar_one()) - 1
+    rank = read_ranks(connection, {standing})[standing]
     return {"rank": ordinal(rank), "others": min(others, MOST_TIED), "more": others > MOST_TIED}
 
 
@@ -116,32 +116,34 @@ def amount(criteria: list[dict[str, Any]] | None) -> Decimal | None:
     """What the marks of a record amount to, done again."""
     if not criteria:
         return None
-    return Decimal(str(weighted_score(Mark(**mark) for mark in criteria)))
+    return Decimal(str(weighted_score(CriterionMark(**mark) for mark in criteria)))
 
 
-def read_application(row: Row[Any], record: dict[str, Any] | None) -> Shown:
+def read_application(row: Row[Any], record: dict[str, Any] | None) -> ShownApplication:
     """What was submitted, cut if it is long."""
-    with read_state() as taken:
-        found = taken.exec_driver_sql(READ_PAYLOAD, {"id": row.id}).first()
+    with read_state() as connection:
+        found = connection.exec_driver_sql(READ_PAYLOAD, {"id": row.id}).first()
     if found is None:
-        return Shown(missing="It was removed with its job; the score and its record stay.")
+        return ShownApplication(
+            missing="It was removed with its job; the score and its record stay."
+        )
     text, blob = found
     if blob is not None:
         try:
             with Timeout(BLOB_SECONDS, BlobError("The store did not answer in time.")):
-                text = services().blobs.get(blob).decode()
+                text = current_services().blobs.get(blob).decode()
         except BlobError:
-            return Shown(missing="The store for large applications does not answer.")
+            return ShownApplication(missing="The store for large applications does not answer.")
     # Each as the worker reads it, which is what the hash is of.
     payload = (json.loads(text) if blob is None else orjson.loads(text))["payload"]
     same = None
     if record and record["input"]:
-        scored = Application(row.candidate, row.role, payload)
+        scored = ApplicationText(row.candidate, row.role, payload)
         same = scored.fingerprint() == record["input"]
     whole = payload["text"] if is_text(payload) else readable(payload, len(text))
     if len(whole) <= SHOWN_CHARACTERS:
-        return Shown(whole, same_input=same)
-    return Shown(whole[:SHOWN_CHARACTERS], len(whole), same_input=same)
+        return ShownApplication(whole, same_input=same)
+    return ShownApplication(whole[:SHOWN_CHARACTERS], len(whole), same_input=same)
 
 
 def readable(payload: dict[str, Any], characters: int) -> str:

@@ -13,12 +13,12 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from app.api.leaderboard import Cursor, Entry, parse_role, read_page
-from app.api.services import services
-from app.api.state import read_state
-from app.console.page import Asked, LivePage
+from app.api.http.state import read_state
+from app.api.routes.leaderboard import Cursor, RankedScore, parse_role, read_page
+from app.api.services import current_services
+from app.console.page import LivePage, PageRequest
 from app.errors import NotFound
-from app.tenants.tenant import Tenant
+from app.tenants.tenant import TenantProfile
 
 PATH = "/console/leaderboard"
 SHOWN = 50
@@ -58,37 +58,39 @@ READ_ROLES = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LeaderboardLine:
     """An entry and how it stands to those beside it."""
 
-    entry: Entry
+    entry: RankedScore
     #: Somebody has the same score.
     tied: bool
     #: Somebody has nearly the same.
     near: bool
 
 
-def lines(entries: Sequence[Entry], limit: int, above: Decimal | None) -> list[Line]:
+def lines(
+    entries: Sequence[RankedScore], limit: int, above: Decimal | None
+) -> list[LeaderboardLine]:
     """The first ``limit`` of the entries; ``above`` is the score before them."""
     scores = [above, *[entry.score for entry in entries], None]
     found = []
     for place, entry in enumerate(entries[:limit]):
         beside = [score for score in (scores[place], scores[place + 2]) if score is not None]
         gaps = [abs(score - entry.score) for score in beside]
-        found.append(Line(entry, 0 in gaps, any(0 < gap < NEAR for gap in gaps)))
+        found.append(LeaderboardLine(entry, 0 in gaps, any(0 < gap < NEAR for gap in gaps)))
     return found
 
 
-def read_leaderboard(asked: Asked) -> dict[str, Any]:
+def read_leaderboard(asked: PageRequest) -> dict[str, Any]:
     """A page of the ranking; the choices only for whoever is shown the whole page."""
     text = asked.args.get("cursor")
     cursor = Cursor.decode(text) if text else None
-    with read_state() as taken:
-        tenant = find_tenant(taken, asked.args.get("tenant", ""))
-        role, entries = USUAL_ROLE, list[Entry]()
+    with read_state() as connection:
+        tenant = find_tenant(connection, asked.args.get("tenant", ""))
+        role, entries = USUAL_ROLE, list[RankedScore]()
         if tenant is not None:
-            role = find_role(taken, tenant, asked.args.get("role", ""))
-            entries = read_page(taken, tenant.id, role, SHOWN, cursor)
+            role = find_role(connection, tenant, asked.args.get("role", ""))
+            entries = read_page(connection, tenant.id, role, SHOWN, cursor)
     return {
         "tenant": tenant.name if tenant else None,
         "role": role,
@@ -102,9 +104,9 @@ def read_leaderboard(asked: Asked) -> dict[str, Any]:
     }
 
 
-def find_tenant(taken: Connection, name: str) -> Tenant | None:
+def find_tenant(connection: Connection, name: str) -> TenantProfile | None:
     """Whose leaderboard it is; None only if there are no tenants at all."""
-    visitors = services().visitors
+    visitors = current_services().visitors
     if name:
         found = None if "\x00" in name else visitors.tenant_named(name)
         if found is None:
@@ -113,32 +115,32 @@ def find_tenant(taken: Connection, name: str) -> Tenant | None:
     if visitors.anonymous and (found := visitors.tenant_named(visitors.anonymous)):
         return found
     for statement in (READ_FIRST_TENANT, READ_TENANTS):
-        if first := taken.exec_driver_sql(statement).scalar():
+        if first := connection.exec_driver_sql(statement).scalar():
             return visitors.tenant_named(first)
     return None
 
 
-def find_role(taken: Connection, tenant: Tenant, text: str) -> str:
+def find_role(connection: Connection, tenant: TenantProfile, text: str) -> str:
     """The role that was asked for, or the one that somebody applied for last."""
     if text.strip():
         return parse_role(text)
-    if newest := taken.exec_driver_sql(READ_NEWEST_ROLE, {"tenant": tenant.id}).scalar():
+    if newest := connection.exec_driver_sql(READ_NEWEST_ROLE, {"tenant": tenant.id}).scalar():
         return str(newest)
-    roles = read_roles(taken, tenant)
+    roles = read_roles(connection, tenant)
     return USUAL_ROLE if USUAL_ROLE in roles or not roles else roles[0]
 
 
-def read_roles(taken: Connection, tenant: Tenant) -> list[str]:
+def read_roles(connection: Connection, tenant: TenantProfile) -> list[str]:
     """Roles of the tenant that have a leaderboard."""
-    return list(taken.exec_driver_sql(READ_ROLES, {"tenant": tenant.id}).scalars())
+    return list(connection.exec_driver_sql(READ_ROLES, {"tenant": tenant.id}).scalars())
 
 
-def read_choices(tenant: Tenant | None) -> dict[str, list[str]]:
+def read_choices(tenant: TenantProfile | None) -> dict[str, list[str]]:
     """What there is to choose from."""
-    with read_state() as taken:
+    with read_state() as connection:
         return {
-            "tenants": list(taken.exec_driver_sql(READ_TENANTS).scalars()),
-            "roles": read_roles(taken, tenant) if tenant else [],
+            "tenants": list(connection.exec_driver_sql(READ_TENANTS).scalars()),
+            "roles": read_roles(connection, tenant) if tenant else [],
         }
 
 

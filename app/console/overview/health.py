@@ -50,7 +50,7 @@ class PoolHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
+class HealthReadings:
     """What is judged."""
 
     pools: Sequence[PoolHealth] = ()
@@ -70,7 +70,7 @@ class Readings:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class HealthReason:
     """Something that is not as it should be."""
 
     level: Level
@@ -79,7 +79,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HealthVerdict:
     """Whether all is well."""
 
     level: Level
@@ -88,18 +88,18 @@ class Verdict:
     others: tuple[str, ...] = ()
 
 
-def judge(readings: Readings) -> Verdict:
+def judge(readings: HealthReadings) -> HealthVerdict:
     """The word on all of it."""
     found = list(reasons(readings))
     grave = [reason for reason in found if reason.level is Level.TROUBLE]
     ordered = grave + [reason for reason in found if reason.level is not Level.TROUBLE]
     if not ordered:
-        return Verdict(Level.WELL, well(readings))
+        return HealthVerdict(Level.WELL, well(readings))
     first, *others = ordered
-    return Verdict(first.level, first.sentence, tuple(other.sentence for other in others))
+    return HealthVerdict(first.level, first.sentence, tuple(other.sentence for other in others))
 
 
-def well(readings: Readings) -> str:
+def well(readings: HealthReadings) -> str:
     """That all is well, and what that means now."""
     if any(pool.waiting for pool in readings.pools):
         return "All is well: what waits is served within its objective."
@@ -108,7 +108,7 @@ def well(readings: Readings) -> str:
     return "All is well: workers are ready, and nothing waits."
 
 
-def reasons(readings: Readings) -> Iterator[Reason]:
+def reasons(readings: HealthReadings) -> Iterator[HealthReason]:
     """Every reason, in the order of its weight."""
     yield from of_the_house(readings)
     yield from of_missing_workers(readings.pools)
@@ -119,92 +119,98 @@ def reasons(readings: Readings) -> Iterator[Reason]:
     yield from of_slots(readings.pools)
 
 
-def of_the_house(readings: Readings) -> Iterator[Reason]:
+def of_the_house(readings: HealthReadings) -> Iterator[HealthReason]:
     """Scheduler and broker."""
     if readings.relieved:
-        yield Reason(
+        yield HealthReason(
             Level.TROUBLE,
             "No scheduler leads: an API process dispatches in its place,"
             " without fair share and without retries.",
         )
     elif not readings.leads:
-        yield Reason(
+        yield HealthReason(
             Level.TROUBLE, "No scheduler leads: jobs are accepted, but nothing is dispatched."
         )
     elif not readings.broker_seen:  # by the leader: without one nobody can tell
-        yield Reason(
+        yield HealthReason(
             Level.TROUBLE, "The broker does not answer: jobs are accepted and wait for it."
         )
 
 
-def of_missing_workers(pools: Sequence[PoolHealth]) -> Iterator[Reason]:
+def of_missing_workers(pools: Sequence[PoolHealth]) -> Iterator[HealthReason]:
     """Pools that nobody serves."""
     for pool in pools:
         if pool.slots == 0 and pool.waiting:
-            yield Reason(
+            yield HealthReason(
                 Level.TROUBLE,
                 f"No worker serves {pool.name}, where {jobs(pool.waiting, 'wait')}.",
             )
         elif pool.slots == 0 and pool.served:
-            yield Reason(Level.WATCH, f"No worker serves {pool.name}; nothing waits there yet.")
+            yield HealthReason(
+                Level.WATCH, f"No worker serves {pool.name}; nothing waits there yet."
+            )
 
 
-def of_waits(pools: Sequence[PoolHealth]) -> Iterator[Reason]:
+def of_waits(pools: Sequence[PoolHealth]) -> Iterator[HealthReason]:
     """Jobs whose turn comes later than it should."""
     for pool in pools:
         if pool.slots == 0 or pool.wait_seconds <= pool.objective_seconds:
             continue
         late = pool.wait_seconds > LATE * pool.objective_seconds
-        yield Reason(
+        yield HealthReason(
             Level.TROUBLE if late else Level.WATCH,
             f"Jobs in {pool.name} wait {'far ' if late else ''}longer than their objective of"
             f" {pool.objective_seconds:g} s.",
         )
 
 
-def of_dependencies(readings: Readings) -> Iterator[Reason]:
+def of_dependencies(readings: HealthReadings) -> Iterator[HealthReason]:
     """Circuits and quotas."""
     for state, effect in (("open", "wait"), ("half_open", "wait for the first to succeed")):
         if held := sorted(name for name, now in readings.circuits.items() if now == state):
             told = state.replace("_", " ")
-            yield Reason(
+            yield HealthReason(
                 Level.WATCH, f"The circuit is {told} for {listed(held)}: jobs in its lane {effect}."
             )
     if closed := sorted(readings.closed_quotas):
-        yield Reason(
+        yield HealthReason(
             Level.WATCH, f"The quota of {listed(closed)} is used up for now: jobs in its lane wait."
         )
 
 
-def of_deaths(pools: Sequence[PoolHealth]) -> Iterator[Reason]:
+def of_deaths(pools: Sequence[PoolHealth]) -> Iterator[HealthReason]:
     """Jobs that died lately, where they are more than a few."""
     for pool in pools:
         if pool.died > 0 and pool.died > DEAD_PART * pool.ended:
-            yield Reason(
+            yield HealthReason(
                 Level.WATCH,
                 f"{jobs(pool.died, 'died')} in {pool.name} in the last five minutes.",
             )
 
 
-def of_verdicts(readings: Readings) -> Iterator[Reason]:
+def of_verdicts(readings: HealthReadings) -> Iterator[HealthReason]:
     """What the scheduler holds against types and tenants."""
     if held := sorted(readings.quarantined):
-        yield Reason(
+        yield HealthReason(
             Level.WATCH,
             f"In quarantine, with fewer tries, as most of its runs fail: {listed(held)}.",
         )
     for pool, tenants in sorted(readings.throttled.items()):
         if tenants > 0:
-            yield Reason(Level.WATCH, f"{people(tenants)} throttled in {pool}, after lost workers.")
+            yield HealthReason(
+                Level.WATCH, f"{people(tenants)} throttled in {pool}, after lost workers."
+            )
     if readings.spiking > 0:
-        yield Reason(Level.WATCH, f"{people(readings.spiking)} running far more jobs than usual.")
+        yield HealthReason(
+            Level.WATCH, f"{people(readings.spiking)} running far more jobs than usual."
+        )
 
 
-def of_slots(pools: Sequence[PoolHealth]) -> Iterator[Reason]:
+def of_slots(pools: Sequence[PoolHealth]) -> Iterator[HealthReason]:
     """Pools without room."""
     for pool in pools:
         if pool.waiting and 0 < pool.slots <= pool.busy:
-            yield Reason(
+            yield HealthReason(
                 Level.WATCH, f"Every slot of {pool.name} is busy, and {jobs(pool.waiting, 'wait')}."
             )
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from app.api.metrics import objectives
-from app.api.services import services
-from app.api.state import read_state
+from app.api.http.state import read_state
+from app.api.routes.metrics import objectives
+from app.api.services import current_services
 from app.console.overview.health import judge
 from app.console.overview.readings import DEATHS_SECONDS, read_overview, read_samples
 from app.console.overview.series import draw
-from app.console.page import Asked, LivePage
-from app.scheduler.recorder import COARSE_STEP, FINE_STEP
+from app.console.page import LivePage, PageRequest
+from app.scheduler.maintenance.recorder import COARSE_STEP, FINE_STEP
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ChartWindow:
     """A stretch of time that the charts show."""
 
     #: As the address has it.
@@ -28,8 +28,8 @@ class Window:
 
 
 WINDOWS = (
-    Window("15m", "15 minutes", 900.0, FINE_STEP),
-    Window("24h", "24 hours", 86_400.0, COARSE_STEP),
+    ChartWindow("15m", "15 minutes", 900.0, FINE_STEP),
+    ChartWindow("24h", "24 hours", 86_400.0, COARSE_STEP),
 )
 #: Name, title and what a reader who sees no picture is told.
 CHARTS = (
@@ -40,15 +40,15 @@ CHARTS = (
 )
 
 
-def read(asked: Asked) -> dict[str, Any]:
+def read(asked: PageRequest) -> dict[str, Any]:
     """The whole page."""
     window = next((one for one in WINDOWS if one.name == asked.args.get("window")), WINDOWS[0])
-    with read_state() as taken:
-        drawn = read_samples(taken, window.step, window.seconds)
+    with read_state() as connection:
+        drawn = read_samples(connection, window.step, window.seconds)
         fine = drawn
         if window.step != FINE_STEP:
-            fine = read_samples(taken, FINE_STEP, DEATHS_SECONDS)
-        overview = read_overview(taken, fine, objectives(), services().served_pools)
+            fine = read_samples(connection, FINE_STEP, DEATHS_SECONDS)
+        overview = read_overview(connection, fine, objectives(), current_services().served_pools)
     shown = [card.name for card in overview.cards]
     samples = {pool: drawn[pool] for pool in shown if pool in drawn}
     return {

@@ -11,15 +11,15 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from app.api.health import BROKER_SECONDS, READ_READINESS
+from app.api.routes.health import BROKER_SECONDS, READ_READINESS
 from app.console.overview.cards import Card, Totals, Waits
-from app.console.overview.health import PoolHealth, Readings
+from app.console.overview.health import HealthReadings, PoolHealth
 from app.console.overview.series import NEIGHBOURS, ByPool, Samples, first_within, per_minute
-from app.scaling.demand import LINE_HEADS
-from app.scheduler.leader import LEASE_SECONDS
-from app.scheduler.recorder import COARSE_STEP, FINE_STEP
+from app.reads.demand import LINE_HEADS
+from app.scheduler.maintenance.recorder import COARSE_STEP, FINE_STEP
+from models.leadership import LEASE_SECONDS
 from models.pools import POOLS
-from models.presence import PRESENCE_LOST_SECONDS
+from models.presence import ALIVE
 
 #: Heads of lines that one look goes over.
 MOST_HEADS = 1_000
@@ -44,7 +44,7 @@ READ_POOLS = f"""{LINE_HEADS}, oldest AS (
               ORDER BY tenant_id, id LIMIT {DEAD_LETTERS_COUNTED}) AS seen
         GROUP BY pool
     )
-    SELECT now(), pool.name, counted.*, alive.busy, alive.slots, desired.workers AS desired,
+    SELECT now() AS now, pool.name, counted.*, alive.busy, alive.slots, desired.workers AS desired,
            CASE WHEN desired.updated_at > now() - interval '{FRESH_SECONDS} seconds'
                 THEN desired.oldest_seconds END AS slot_wait,
            oldest.since AS line_since, coalesce(oldest.cut, false) AS line_cut,
@@ -70,7 +70,7 @@ READ_POOLS = f"""{LINE_HEADS}, oldest AS (
         SELECT coalesce(sum(busy), 0)::int AS busy, coalesce(sum(slots), 0)::int AS slots
         FROM processes
         WHERE kind = 'worker' AND NOT draining AND pool.name = ANY (pools)
-          AND heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds') AS alive
+          AND {ALIVE}) AS alive
     LEFT JOIN oldest ON oldest.pool = pool.name
     LEFT JOIN letters ON letters.pool = pool.name
     LEFT JOIN desired_workers AS desired ON desired.pool = pool.name
@@ -92,15 +92,15 @@ READ_HOUSE = f"""
             SELECT kind, name, '' FROM verdicts
             WHERE kind <> 'spike' OR since >= date_bin('1 hour', now(), 'epoch')
         ) AS found (kind, name, state)) AS held
-    FROM ({READ_READINESS}) AS ready (leader_age, broker_age, relief_age, slots)
+    FROM ({READ_READINESS}) AS ready
 """
 READ_SAMPLES = """
-    SELECT pool, array_agg(extract(epoch FROM at)::bigint ORDER BY at),
-           array_agg(submitted ORDER BY at),
-           array_agg(succeeded + dead + cancelled + expired ORDER BY at),
-           array_agg(dead ORDER BY at), array_agg(queued ORDER BY at),
-           array_agg(round(oldest_seconds::numeric, 1)::float8 ORDER BY at),
-           array_agg(busy ORDER BY at), array_agg(slots ORDER BY at)
+    SELECT pool, array_agg(extract(epoch FROM at)::bigint ORDER BY at) AS at,
+           array_agg(submitted ORDER BY at) AS submitted,
+           array_agg(succeeded + dead + cancelled + expired ORDER BY at) AS ended,
+           array_agg(dead ORDER BY at) AS dead, array_agg(queued ORDER BY at) AS queued,
+           array_agg(round(oldest_seconds::numeric, 1)::float8 ORDER BY at) AS oldest_seconds,
+           array_agg(busy ORDER BY at) AS busy, array_agg(slots ORDER BY at) AS slots
     FROM pool_samples
     WHERE step = %(step)s AND pool = ANY (%(pools)s::text[])
       AND at > now() - make_interval(secs => %(seconds)s) AND at <= now()
@@ -116,30 +116,44 @@ class Overview:
     now: int
     cards: list[Card]
     totals: Totals
-    readings: Readings
+    readings: HealthReadings
 
 
-def read_samples(taken: Connection, step: int, seconds: float) -> ByPool:
+def read_samples(connection: Connection, step: int, seconds: float) -> ByPool:
     """The samples of the last so many seconds, by pool; pools that have some."""
     asked = {"step": step, "seconds": seconds, "pools": list(POOLS)}
-    rows = taken.exec_driver_sql(READ_SAMPLES, asked)
-    return {pool: Samples(*columns) for pool, *columns in rows}
+    rows = connection.exec_driver_sql(READ_SAMPLES, asked)
+    return {row.pool: samples_of(row) for row in rows}
+
+
+def samples_of(row: Row[Any]) -> Samples:
+    """A row of READ_SAMPLES."""
+    return Samples(
+        at=row.at,
+        submitted=row.submitted,
+        ended=row.ended,
+        dead=row.dead,
+        queued=row.queued,
+        oldest_seconds=row.oldest_seconds,
+        busy=row.busy,
+        slots=row.slots,
+    )
 
 
 def read_overview(
-    taken: Connection,
+    connection: Connection,
     samples: ByPool,
     objectives: Mapping[str, float],
     served: Collection[str],
 ) -> Overview:
     """The pools and what is not well; ``samples`` are the fine ones of the last minutes."""
     asked = {"pools": list(POOLS), "after": [0] * len(POOLS)}
-    all_rows = taken.exec_driver_sql(READ_POOLS, asked).all()
+    all_rows = connection.exec_driver_sql(READ_POOLS, asked).all()
     rows = [row for row in all_rows if row.name in served or row.submitted or row.slots]
     cards = [card_of(row, samples.get(row.name, Samples()), objectives[row.name]) for row in rows]
     pools = [card.health(card.name in served) for card in cards]
     now = int(all_rows[0].now.timestamp())
-    return Overview(now, cards, totals_of(rows), read_readings(taken, pools))
+    return Overview(now, cards, totals_of(rows), read_readings(connection, pools))
 
 
 def card_of(row: Row[Any], samples: Samples, objective: float) -> Card:
@@ -202,17 +216,17 @@ def totals_of(rows: Sequence[Row[Any]]) -> Totals:
     )
 
 
-def read_readings(taken: Connection, pools: Sequence[PoolHealth]) -> Readings:
+def read_readings(connection: Connection, pools: Sequence[PoolHealth]) -> HealthReadings:
     """What is judged: the pools, the scheduler, the broker, and what is held."""
-    leader_age, broker_age, relief_age, found = taken.exec_driver_sql(READ_HOUSE).one()
+    services = connection.exec_driver_sql(READ_HOUSE).one()
     held: dict[str, list[tuple[str, str]]] = {}
-    for kind, name, state in found:
+    for kind, name, state in services.held:
         held.setdefault(kind, []).append((name, state))
-    seen = broker_age if relief_age is None else relief_age
-    return Readings(
+    seen = services.broker_age if services.relief_age is None else services.relief_age
+    return HealthReadings(
         pools=pools,
-        leads=leader_age is not None and leader_age < LEASE_SECONDS,
-        relieved=relief_age is not None,
+        leads=services.leader_age is not None and services.leader_age < LEASE_SECONDS,
+        relieved=services.relief_age is not None,
         broker_seen=seen is not None and seen < BROKER_SECONDS,
         circuits=dict(held.get("circuit", ())),
         closed_quotas=[name for name, _ in held.get("quota", ())],

@@ -14,16 +14,16 @@ from flask import Blueprint, request
 from pydantic_core import from_json
 from werkzeug.wrappers import Response
 
-from app.api.access import Access, open_to
-from app.api.intake import take_in
-from app.api.schedules import change_of, job_of, known_id
-from app.api.services import services
-from app.api.state import patience, read_state
+from app.admission.intake import take_in
+from app.api.auth.access import Access, open_to
+from app.api.http.state import patience, read_state
+from app.api.routes.schedules import change_of, job_of, known_id
+from app.api.services import current_services
 from app.console.done import done
 from app.errors import FairlineError, NotFound
-from app.schedules import store
-from app.schedules.store import Schedule
-from app.tenants.tenant import Tenant
+from app.tenants import schedules
+from app.tenants.schedules import RecurringSchedule
+from app.tenants.tenant import TenantProfile
 
 schedules_actions = Blueprint("schedules_actions", __name__)
 
@@ -36,7 +36,7 @@ READ_OWNER = """
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class OwnedSchedule:
     """A schedule's id and whose it is."""
 
     id: str
@@ -62,32 +62,32 @@ def post_resume(schedule_id: str) -> Response:
 @open_to(Access.CONSOLE)
 def post_run(schedule_id: str) -> Response:
     """One job of it now, and no tick."""
-    house, found = services(), owned(schedule_id)
+    services, found = current_services(), owned(schedule_id)
     tenant = tenant_of(found)
     try:
-        house.gate.pass_rate(tenant)
-        with patience(house.read_seconds):
-            schedule = store.read(house.engine, found.tenant_id, found.id)
+        services.gate.pass_rate(tenant)
+        with patience(services.read_seconds):
+            schedule = schedules.read(services.engine, found.tenant_id, found.id)
         if schedule is None:
             raise NotFound
         payload = from_json(schedule.payload)
-        job = job_of(house, tenant.id, schedule.type, payload, schedule.priority)
-        (job_id,) = take_in(house, tenant, (job,), None).ids
+        job = job_of(services, tenant.id, schedule.type, payload, schedule.priority)
+        (job_id,) = take_in(services, tenant, (job,), None).ids
     except FairlineError as error:
         return back(f"Nothing was run: {said(error)}")
     return back(f"{schedule.name} of {tenant.name} runs now as job {job_id}.")
 
 
-def set_paused(found: Owned, *, paused: bool) -> Response:
+def set_paused(found: OwnedSchedule, *, paused: bool) -> Response:
     """As PATCH /schedules/{id} with ``paused`` does it."""
-    house = services()
+    services = current_services()
 
-    def changed(schedule: Schedule, now: datetime) -> Schedule:
-        return change_of(house, schedule, {"paused": paused}, now)
+    def changed(schedule: RecurringSchedule, now: datetime) -> RecurringSchedule:
+        return change_of(services, schedule, {"paused": paused}, now)
 
     try:
-        with patience(house.read_seconds):
-            schedule = store.change(house.engine, found.tenant_id, found.id, changed)
+        with patience(services.read_seconds):
+            schedule = schedules.change(services.engine, found.tenant_id, found.id, changed)
         if schedule is None:
             raise NotFound
     except FairlineError as error:
@@ -95,19 +95,19 @@ def set_paused(found: Owned, *, paused: bool) -> Response:
     return back(f"{schedule.name} of {found.tenant} is {'paused' if paused else 'active again'}.")
 
 
-def owned(schedule_id: str) -> Owned:
+def owned(schedule_id: str) -> OwnedSchedule:
     """Whose schedule it is."""
     known = known_id(schedule_id)
-    with read_state() as taken:
-        row = taken.exec_driver_sql(READ_OWNER, {"id": known}).first()
+    with read_state() as connection:
+        row = connection.exec_driver_sql(READ_OWNER, {"id": known}).first()
     if row is None:
         raise NotFound
-    return Owned(known, row.id, row.name)
+    return OwnedSchedule(known, row.id, row.name)
 
 
-def tenant_of(found: Owned) -> Tenant:
+def tenant_of(found: OwnedSchedule) -> TenantProfile:
     """The tenant that the job is to be of."""
-    tenant = services().visitors.tenant_named(found.tenant)
+    tenant = current_services().visitors.tenant_named(found.tenant)
     if tenant is None:
         raise NotFound
     return tenant

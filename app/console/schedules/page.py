@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlencode
 
-from app.api.query import bad_cursor, pack_cursor, unpack_cursor
-from app.api.state import read_state
-from app.console.page import Asked, LivePage
-from app.console.schedules.words import cron_words
+from app.api.http.query import bad_cursor, pack_cursor, unpack_cursor
+from app.api.http.state import read_state
+from app.console.page import LivePage, PageRequest
+from app.console.schedules.formatting import cron_words
 
 PAGE = 100
 
@@ -31,14 +31,14 @@ READ_SCHEDULES = f"""
 READ_OF_TENANT = READ_SCHEDULES.replace("WHERE", "WHERE tenant.name = %(tenant)s AND")
 
 
-def read_schedules(asked: Asked) -> dict[str, Any]:
+def read_schedules(asked: PageRequest) -> dict[str, Any]:
     """A page of schedules, of one tenant if the query names it."""
     tenant = asked.args.get("tenant", "").strip().replace("\0", "")
     tenant_id, name = place_of(asked.args.get("after", ""))
     values = {"tenant": tenant, "tenant_id": tenant_id, "name": name}
-    with read_state() as taken:
+    with read_state() as connection:
         statement = READ_OF_TENANT if tenant else READ_SCHEDULES
-        rows = list(taken.exec_driver_sql(statement, values).mappings())
+        rows = list(connection.exec_driver_sql(statement, values).mappings())
     shown = rows[:PAGE]
     return {
         "schedules": [dict(row, words=cron_words(row["cron"])) for row in shown],

@@ -8,16 +8,16 @@ from __future__ import annotations
 from flask import Blueprint, Response, request
 from werkzeug.wrappers import Response as AnyResponse
 
-from app.api.access import Access, open_to
-from app.api.services import services
-from app.api.state import patience
+from app.api.auth.access import Access, open_to
+from app.api.http.state import patience
+from app.api.services import current_services
 from app.console.done import done
 from app.console.jobs.job import read_payload, read_result
 from app.console.jobs.job_actions import plain
 from app.console.tenant_page.job import own_id
 from app.errors import FieldError, ValidationFailed
-from app.jobs.replay import replay_ids, replay_matching
-from models.ids import parse_id
+from models.jobs.ids import parse_id
+from models.jobs.replay import replay_ids, replay_matching
 
 tenant_page_actions = Blueprint("tenant_page_actions", __name__)
 
@@ -29,24 +29,24 @@ MOST_REPLAYED = 1_000
 @open_to(Access.TENANT_PAGE)
 def post_replay() -> AnyResponse:
     """One by its id, or all that have type and class in common."""
-    house = services()
-    tenant_id = house.tenants.current(request.environ).id
+    services = current_services()
+    tenant_id = services.tenants.current(request.environ).id
     form = request.form
     if "id" in form:
         job_id = parse_id(form["id"])
-        with patience(house.read_seconds):
-            found = replay_ids(house.engine, tenant_id, [job_id] if job_id else [])
+        with patience(services.read_seconds):
+            found = replay_ids(services.engine, tenant_id, [job_id] if job_id else [])
         return done("/tenant#dead-letters", in_words(len(found)))
     job_type, error_class = form.get("type"), form.get("error_class")
     if not (job_type and error_class) or "\0" in job_type + error_class:
         raise ValidationFailed(errors=(FieldError("type", "name a type and a class, or an id"),))
     found = replay_matching(
-        house.engine,
+        services.engine,
         tenant_id,
         limit=MOST_REPLAYED,
         job_type=job_type,
         error_class=error_class,
-        patience=lambda: patience(house.read_seconds),
+        patience=lambda: patience(services.read_seconds),
     )
     return done("/tenant#dead-letters", in_words(len(found)))
 
@@ -76,4 +76,4 @@ def get_result(job_id: str) -> Response:
 
 def owned(job_id: str) -> str:
     """The id, if the job is of the tenant who is signed in."""
-    return own_id(job_id, services().tenants.current(request.environ).id)
+    return own_id(job_id, current_services().tenants.current(request.environ).id)

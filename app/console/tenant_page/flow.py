@@ -15,8 +15,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from app.jobs.pages import ABOVE_ALL
-from app.jobs.search import id_before
+from app.reads.job_pages import ABOVE_ALL
+from app.reads.search import id_before
 
 #: Whole minutes that are drawn.
 MINUTES = 15
@@ -28,9 +28,9 @@ MOST_TYPES = 20
 
 #: The tenant is a range of one, or the planner might walk everybody's ids.
 READ_SUBMITTED = f"""
-    SELECT date_trunc('minute', created_at) AS minute, count(*)::int,
-           count(*) FILTER (WHERE created_at > now() - interval '1 minute')::int,
-           min(created_at), now()
+    SELECT date_trunc('minute', created_at) AS minute, count(*)::int AS jobs,
+           count(*) FILTER (WHERE created_at > now() - interval '1 minute')::int AS recent,
+           min(created_at) AS earliest
     FROM (SELECT created_at FROM jobs
           WHERE tenant_id >= %(tenant)s AND (tenant_id, id) >= (%(tenant)s, %(since)s::uuid)
             AND (tenant_id, id) < (%(tenant)s, %(above)s::uuid)
@@ -39,8 +39,8 @@ READ_SUBMITTED = f"""
 """
 READ_ENDED = f"""
     SELECT type, status::text, finished_at,
-           extract(epoch FROM finished_at - started_at)::float8,
-           extract(epoch FROM finished_at - created_at)::float8
+           extract(epoch FROM finished_at - started_at)::float8 AS run_seconds,
+           extract(epoch FROM finished_at - created_at)::float8 AS whole_seconds
     FROM jobs WHERE tenant_id = %(tenant)s AND ended_xid IS NOT NULL AND finished_at IS NOT NULL
     ORDER BY ended_xid DESC, id DESC LIMIT {MOST_ENDED}
 """
@@ -48,7 +48,7 @@ READ_NOW = "SELECT now()"
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class RateSeries:
     """Jobs that passed somewhere."""
 
     #: By whole minute.
@@ -107,7 +107,7 @@ class TypeFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class TenantFlow:
     """What came in, what came out, and how long it took."""
 
     in_per_second: float
@@ -116,26 +116,28 @@ class Flow:
     chart: dict[str, Any]
 
 
-def read_flow(taken: Connection, tenant_id: int) -> Flow:
+def read_flow(connection: Connection, tenant_id: int) -> TenantFlow:
     """The last quarter of an hour."""
-    now: datetime = taken.exec_driver_sql(READ_NOW).scalar_one()
+    now: datetime = connection.exec_driver_sql(READ_NOW).scalar_one()
     since = now - timedelta(minutes=MINUTES + 1)
     asked = {"tenant": tenant_id, "since": id_before(since), "above": ABOVE_ALL}
-    rows = taken.exec_driver_sql(READ_SUBMITTED, asked).all()
-    came = Stream(
-        {row[0]: row[1] for row in rows},
-        sum(row[2] for row in rows),
-        min(row[3] for row in rows) if sum(row[1] for row in rows) >= MOST_SUBMITTED else None,
+    rows = connection.exec_driver_sql(READ_SUBMITTED, asked).all()
+    minutes = {row.minute: row.jobs for row in rows}
+    cut = sum(minutes.values()) >= MOST_SUBMITTED
+    came = RateSeries(
+        minutes,
+        sum(row.recent for row in rows),
+        min(row.earliest for row in rows) if cut else None,
     )
-    ended = [Ended(*row) for row in taken.exec_driver_sql(READ_ENDED, {"tenant": tenant_id})]
-    return flow_of(came, ended, now)
+    rows = connection.exec_driver_sql(READ_ENDED, {"tenant": tenant_id}).all()
+    return flow_of(came, [Ended(**row._mapping) for row in rows], now)
 
 
-def flow_of(came: Stream, ended: Sequence[Ended], now: datetime) -> Flow:
+def flow_of(came: RateSeries, ended: Sequence[Ended], now: datetime) -> TenantFlow:
     """The figures of one moment."""
     minutes = whole_minutes(now)
     went = ends(ended, now)
-    return Flow(
+    return TenantFlow(
         came.per_second(now),
         went.per_second(now),
         figures(ended),
@@ -155,12 +157,12 @@ def whole_minutes(now: datetime) -> list[datetime]:
     return [this - timedelta(minutes=n) for n in range(MINUTES, 0, -1)]
 
 
-def ends(ended: Sequence[Ended], now: datetime) -> Stream:
+def ends(ended: Sequence[Ended], now: datetime) -> RateSeries:
     """The ends of jobs, newest first, as a stream."""
     minutes = Counter(one.finished_at.replace(second=0, microsecond=0) for one in ended)
     recent = sum(one.finished_at > now - timedelta(minutes=1) for one in ended)
     cut = len(ended) >= MOST_ENDED
-    return Stream(dict(minutes), recent, min(one.finished_at for one in ended) if cut else None)
+    return RateSeries(dict(minutes), recent, min(one.finished_at for one in ended) if cut else None)
 
 
 def figures(ended: Sequence[Ended]) -> list[TypeFigures]:

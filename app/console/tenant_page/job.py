@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.api.access import Access
-from app.api.state import read_state
+from app.api.auth.access import Access
+from app.api.http.state import read_state
 from app.console.jobs.job import read_job
-from app.console.page import Asked, LivePage
+from app.console.page import LivePage, PageRequest
 from app.tenants.ownership import own
-from models.ids import parse_id
+from models.jobs.ids import parse_id
 
 READ_OWNER = "SELECT tenant_id FROM jobs WHERE id = %(id)s::uuid"
 
@@ -22,14 +22,14 @@ def own_id(text: str, tenant_id: int) -> str:
     job_id = parse_id(text)
     row = None
     if job_id is not None:
-        with read_state() as taken:
-            row = taken.exec_driver_sql(READ_OWNER, {"id": job_id}).first()
+        with read_state() as connection:
+            row = connection.exec_driver_sql(READ_OWNER, {"id": job_id}).first()
     own(row, tenant_id)
     assert job_id is not None
     return job_id
 
 
-def read(asked: Asked) -> dict[str, Any]:
+def read(asked: PageRequest) -> dict[str, Any]:
     """What the page shows."""
     own_id(asked.values["job_id"], asked.own.id)
     return {"tenant": asked.own, **read_job(asked)}

@@ -2,7 +2,7 @@
 
 Rates, line, share, times by type, why the oldest job waits, dead letters, use and cost, refusals,
 keys and the latest jobs. Programs that ask the same address get its JSON document instead; see
-:mod:`app.api.tenant`. Every statement has the tenant's id in it and a bound.
+:mod:`app.api.routes.tenant`. Every statement has the tenant's id in it and a bound.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RowMapping
 
 from app.admission.refusals import read_refusals
-from app.api.access import Access
-from app.api.job_list import LIST_DEAD_JOBS, LIST_JOBS
-from app.api.services import services
-from app.api.state import read_state
-from app.api.tenant import standing_document, terms_document
-from app.api.waits import wait_document
-from app.console.page import Asked, LivePage
+from app.api.auth.access import Access
+from app.api.http.state import read_state
+from app.api.routes.job_list import LIST_DEAD_JOBS, LIST_JOBS
+from app.api.routes.tenant import standing_document, terms_document
+from app.api.routes.waits import wait_document
+from app.api.services import current_services
+from app.console.page import LivePage, PageRequest
 from app.console.tenant_page.flow import read_flow
 from app.console.tenants.one import DAYS, read_days, read_keys, read_pools
 from app.console.tenants.use import read_held
-from app.jobs.pages import ABOVE_ALL, Filter, read_page
-from app.tenants.tenant import Tenant
-from app.waits.facts import read_facts
+from app.reads.job_pages import ABOVE_ALL, Filter, read_page
+from app.reads.waits import read_facts
+from app.tenants.tenant import TenantProfile
 from models.pools import POOLS
 
 #: Latest jobs, and latest dead letters, that are listed.
@@ -67,12 +67,13 @@ READ_OLDEST = f"""
 
 #: The tenant is a range of one, or the planner might walk everybody's ids.
 GROUP_DEAD = f"""
-    SELECT type, error_class, count(*)::int, max(finished_at), sum(count(*)) OVER ()::int
+    SELECT type, error_class, count(*)::int AS jobs, max(finished_at) AS newest,
+           sum(count(*)) OVER ()::int AS total
     FROM (SELECT type, error_class, finished_at FROM jobs
           WHERE tenant_id >= %(tenant)s AND (tenant_id, id) < (%(tenant)s, %(above)s::uuid)
             AND status = 'dead'
           ORDER BY tenant_id DESC, id DESC LIMIT {MOST_DEAD}) AS dead
-    GROUP BY type, error_class ORDER BY 3 DESC, 1, 2 LIMIT {MOST_GROUPS}
+    GROUP BY type, error_class ORDER BY jobs DESC, type, error_class LIMIT {MOST_GROUPS}
 """
 
 
@@ -88,7 +89,7 @@ class DeadGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetters:
+class DeadLetterSummary:
     """What a tenant could replay."""
 
     groups: Sequence[DeadGroup]
@@ -115,42 +116,42 @@ class ShownJob:
     error_message: str | None
 
 
-def read(asked: Asked) -> dict[str, Any]:
+def read(asked: PageRequest) -> dict[str, Any]:
     """What the page shows."""
     tenant = current(asked.own)
-    house = services()
-    with read_state() as taken:
+    services = current_services()
+    with read_state() as connection:
         context = {
-            "effective": standing_document(taken, tenant)["effective"],
-            "pools": read_pools(taken, tenant),
-            "flow": read_flow(taken, tenant.id),
-            "waiting": read_waiting_job(taken, tenant.id),
-            "dead": read_dead(taken, tenant.id),
-            "usage": read_days(taken, tenant.id, house.prices),
-            "refusals": read_refusals(taken, tenant.id, DAYS),
-            "jobs": read_latest(taken, tenant.id),
-            "held": read_held(taken).get(tenant.id, []),
+            "effective": standing_document(connection, tenant)["effective"],
+            "pools": read_pools(connection, tenant),
+            "flow": read_flow(connection, tenant.id),
+            "waiting": read_waiting_job(connection, tenant.id),
+            "dead": read_dead(connection, tenant.id),
+            "usage": read_days(connection, tenant.id, services.prices),
+            "refusals": read_refusals(connection, tenant.id, DAYS),
+            "jobs": read_latest(connection, tenant.id),
+            "held": read_held(connection).get(tenant.id, []),
         }
     return {
         **context,
         "tenant": tenant,
         "terms": terms_document(tenant),
-        "prices": house.prices,
+        "prices": services.prices,
         # Of the whole page only: what lives does not need it.
         "read_keys": lambda: read_keys(tenant),
     }
 
 
-def current(tenant: Tenant) -> Tenant:
+def current(tenant: TenantProfile) -> TenantProfile:
     """The tenant by its terms of now: a page may be watched while they change."""
-    return services().visitors.tenant_named(tenant.name) or tenant
+    return current_services().visitors.tenant_named(tenant.name) or tenant
 
 
-def read_waiting_job(taken: Connection, tenant_id: int) -> dict[str, Any] | None:
+def read_waiting_job(connection: Connection, tenant_id: int) -> dict[str, Any] | None:
     """The tenant's oldest job in line and what holds it; None if nothing is in line."""
     asked = {"tenant": tenant_id, "pools": list(POOLS)}
-    job_id: str | None = taken.exec_driver_sql(READ_OLDEST, asked).scalar()
-    found = None if job_id is None else read_facts(taken, job_id)
+    job_id: str | None = connection.exec_driver_sql(READ_OLDEST, asked).scalar()
+    found = None if job_id is None else read_facts(connection, job_id)
     if found is None or found.tenant_id != tenant_id:
         return None
     document = wait_document(found)
@@ -160,26 +161,39 @@ def read_waiting_job(taken: Connection, tenant_id: int) -> dict[str, Any] | None
     return {"id": job_id, **document}
 
 
-def read_dead(taken: Connection, tenant_id: int) -> DeadLetters:
+def read_dead(connection: Connection, tenant_id: int) -> DeadLetterSummary:
     """Dead letters by what they have in common, and the latest of them."""
-    rows = taken.exec_driver_sql(GROUP_DEAD, {"tenant": tenant_id, "above": ABOVE_ALL}).all()
+    rows = connection.exec_driver_sql(GROUP_DEAD, {"tenant": tenant_id, "above": ABOVE_ALL}).all()
     if not rows:
-        return DeadLetters((), 0, ())
-    latest = read_page(taken, LIST_DEAD_JOBS, tenant_id, Filter(status="dead"), LATEST_DEAD, None)
-    return DeadLetters(
-        [DeadGroup(*row[:4]) for row in rows], rows[0][4], [shown(row) for row in latest.rows]
+        return DeadLetterSummary((), 0, ())
+    latest = read_page(
+        connection, LIST_DEAD_JOBS, tenant_id, Filter(status="dead"), LATEST_DEAD, None
+    )
+    return DeadLetterSummary(
+        [DeadGroup(row.type, row.error_class, row.jobs, row.newest) for row in rows],
+        rows[0].total,
+        [shown(row) for row in latest.rows],
     )
 
 
-def read_latest(taken: Connection, tenant_id: int) -> list[ShownJob]:
+def read_latest(connection: Connection, tenant_id: int) -> list[ShownJob]:
     """The jobs that it submitted last."""
-    page = read_page(taken, LIST_JOBS, tenant_id, Filter(), LATEST, None)
+    page = read_page(connection, LIST_JOBS, tenant_id, Filter(), LATEST, None)
     return [shown(row) for row in page.rows]
 
 
-def shown(row: Sequence[Any]) -> ShownJob:
-    """A row of a list of jobs: see JOB_COLUMNS of :mod:`app.api.job_views`."""
-    return ShownJob(row[0], row[3], row[4], row[6], row[9], row[14], row[16], row[17])
+def shown(row: RowMapping) -> ShownJob:
+    """A row of a list of jobs: see JOB_COLUMNS of :mod:`app.reads.job_views`."""
+    return ShownJob(
+        id=row["id"],
+        type=row["type"],
+        pool=row["pool"],
+        status=row["status"],
+        created_at=row["created_at"],
+        finished_at=row["finished_at"],
+        error_class=row["error_class"],
+        error_message=row["error_message"],
+    )
 
 
 TENANT_PAGE = LivePage(

@@ -15,17 +15,17 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.admission.refusals import read_refusals
-from app.api.operator import MOST_KEYS, find_tenant
-from app.api.services import services
-from app.api.state import read_state
-from app.api.tenant import standing_document, terms_document
-from app.console.page import Asked, LivePage
+from app.api.http.state import read_state
+from app.api.routes.operator import MOST_KEYS, find_tenant
+from app.api.routes.tenant import standing_document, terms_document
+from app.api.services import current_services
+from app.console.page import LivePage, PageRequest
 from app.console.tenants.shares import entitled_shares
 from app.console.tenants.use import FRESH_SECONDS, read_held, read_working
+from app.policy.pricing import PriceList
+from app.reads.usage import Total, UsageLine, read_usage, total_of
 from app.tenants.listing import ListedKey, list_keys
-from app.tenants.tenant import Tenant
-from app.usage.pricing import Prices
-from app.usage.report import Line, Total, read_usage, total_of
+from app.tenants.tenant import TenantProfile
 from models.pools import POOLS
 
 #: Days of usage and refusals that are shown, today included.
@@ -91,17 +91,17 @@ class Days:
     chart: dict[str, Any]
 
 
-def read(asked: Asked) -> dict[str, Any]:
+def read(asked: PageRequest) -> dict[str, Any]:
     """What the page shows."""
     listed = find_tenant(asked.values["name"])
     tenant = listed.tenant
-    house = services()
-    with read_state() as taken:
-        standing = standing_document(taken, tenant)
-        pools = read_pools(taken, tenant)
-        usage = read_days(taken, tenant.id, house.prices)
-        refusals = read_refusals(taken, tenant.id, DAYS)
-        held = read_held(taken).get(tenant.id, [])
+    services = current_services()
+    with read_state() as connection:
+        standing = standing_document(connection, tenant)
+        pools = read_pools(connection, tenant)
+        usage = read_days(connection, tenant.id, services.prices)
+        refusals = read_refusals(connection, tenant.id, DAYS)
+        held = read_held(connection).get(tenant.id, [])
     return {
         "tenant": tenant,
         "created_at": listed.created_at,
@@ -109,19 +109,19 @@ def read(asked: Asked) -> dict[str, Any]:
         "effective": standing["effective"],
         "pools": pools,
         "usage": usage,
-        "prices": house.prices,
+        "prices": services.prices,
         "refusals": refusals,
         "held": held,
         "read_keys": lambda: read_keys(tenant),
     }
 
 
-def read_pools(taken: Connection, tenant: Tenant) -> list[InPool]:
+def read_pools(connection: Connection, tenant: TenantProfile) -> list[InPool]:
     """Where it has or had something, with what it is entitled to."""
-    terms = services().gate.terms(tenant, POOLS)
-    rows = taken.exec_driver_sql(READ_POOLS, {"tenant": tenant.id}).all()
+    terms = current_services().gate.terms(tenant, POOLS)
+    rows = connection.exec_driver_sql(READ_POOLS, {"tenant": tenant.id}).all()
     here = [row.pool for row in rows if row.queued + row.dispatched + row.running > 0]
-    shares = entitled_shares(read_working(taken, here)) if here else {}
+    shares = entitled_shares(read_working(connection, here)) if here else {}
     return [
         InPool(
             **row._mapping,
@@ -134,19 +134,19 @@ def read_pools(taken: Connection, tenant: Tenant) -> list[InPool]:
     ]
 
 
-def read_days(taken: Connection, tenant_id: int, prices: Prices) -> Days:
+def read_days(connection: Connection, tenant_id: int, prices: PriceList) -> Days:
     """The last days of a tenant, priced."""
     today = datetime.now(UTC).date()
     first = today - timedelta(days=DAYS - 1)
-    lines = read_usage(taken, tenant_id, first, today, prices).lines
-    by_day: dict[date, list[Line]] = {}
+    lines = read_usage(connection, tenant_id, first, today, prices).lines
+    by_day: dict[date, list[UsageLine]] = {}
     for line in lines:
         by_day.setdefault(line.day, []).append(line)
     days = [(day, total_of(by_day[day])) for day in sorted(by_day, reverse=True)]
     return Days(days, total_of(lines), chart_of(lines, first, prices.currency))
 
 
-def chart_of(lines: Sequence[Line], first: date, currency: str) -> dict[str, Any]:
+def chart_of(lines: Sequence[UsageLine], first: date, currency: str) -> dict[str, Any]:
     """Cost by day, a series for each pool; days without use are there too."""
     days = [first + timedelta(days=n) for n in range(DAYS)]
     names = [day.strftime("%d %b") for day in days]
@@ -168,10 +168,10 @@ def chart_of(lines: Sequence[Line], first: date, currency: str) -> dict[str, Any
     }
 
 
-def read_keys(tenant: Tenant) -> Sequence[ListedKey]:
+def read_keys(tenant: TenantProfile) -> Sequence[ListedKey]:
     """Without their secrets, which nobody has."""
-    with read_state() as taken:
-        return list_keys(taken, MOST_KEYS, tenant.id)
+    with read_state() as connection:
+        return list_keys(connection, MOST_KEYS, tenant.id)
 
 
 TENANT = LivePage("/console/tenants/<name>", "console/tenant.html", read, every_seconds=5.0)

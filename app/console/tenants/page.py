@@ -14,12 +14,12 @@ from urllib.parse import urlencode
 from sqlalchemy import Connection
 from werkzeug.datastructures import MultiDict
 
-from app.api.query import refused
-from app.api.state import read_state
-from app.console.page import Asked, LivePage
+from app.api.http.query import refused
+from app.api.http.state import read_state
+from app.console.page import LivePage, PageRequest
 from app.console.tenants.shares import entitled_shares, over_all_pools
 from app.console.tenants.use import (
-    Held,
+    Restriction,
     Seen,
     Used,
     read_held,
@@ -27,9 +27,9 @@ from app.console.tenants.use import (
     read_used,
     read_working,
 )
-from app.fairshare import Tier, entitlement_of
-from app.tenants.listing import Listed
-from app.tenants.rows import TENANT_COLUMNS, tenant_of
+from app.policy.fairshare import Tier, entitlement_of
+from app.tenants.listing import Listed, listed
+from app.tenants.rows import TENANT_COLUMNS
 from app.tenants.tenant import is_tenant_name
 from models.pools import POOLS
 
@@ -47,7 +47,7 @@ LIST_NAMED = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TenantListRow:
     """A tenant on the page."""
 
     seen: Seen
@@ -61,7 +61,7 @@ class Row:
     using: float | None
     #: Slot-seconds that it is owed. Without work it is owed nothing: nobody saves up credit.
     owed: float | None
-    held: Sequence[Held]
+    held: Sequence[Restriction]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ class Names:
     next_url: str
 
 
-def read(asked: Asked) -> dict[str, Any]:
+def read(asked: PageRequest) -> dict[str, Any]:
     """What the page shows."""
     pool = pool_of(asked.args)
-    with read_state() as taken:
-        rows, more = read_rows(taken, pool)
+    with read_state() as connection:
+        rows, more = read_rows(connection, pool)
     return {
         "pool": pool,
         "pools": list(POOLS),
@@ -98,15 +98,15 @@ def pool_of(args: MultiDict[str, str]) -> str | None:
     return pool
 
 
-def read_rows(taken: Connection, pool: str | None) -> tuple[list[Row], bool]:
+def read_rows(connection: Connection, pool: str | None) -> tuple[list[TenantListRow], bool]:
     """The active tenants, and whether there are more of them."""
-    working = read_working(taken, list(POOLS) if pool is None else [pool])
+    working = read_working(connection, list(POOLS) if pool is None else [pool])
     entitled = over_all_pools(working, entitled_shares(working))
-    used = read_used(taken, entitled.keys(), pool)
+    used = read_used(connection, entitled.keys(), pool)
     flying = sum(one.in_flight for one in working)
-    held = read_held(taken)
+    held = read_held(connection)
     rows = [
-        Row(
+        TenantListRow(
             seen=seen,
             used=used.by_tenant[seen.id],
             weight=entitlement_of(Tier(seen.tier), seen.weight).weight,
@@ -116,7 +116,7 @@ def read_rows(taken: Connection, pool: str | None) -> tuple[list[Row], bool]:
             owed=seen.owed if seen.id in entitled else None,
             held=[one for one in held.get(seen.id, ()) if pool in (None, one.pool) or not one.pool],
         )
-        for seen in read_seen(taken, used.by_tenant, pool)
+        for seen in read_seen(connection, used.by_tenant, pool)
     ]
     rows.sort(key=lambda row: (-row.used.seconds, -row.seen.in_flight, row.seen.name))
     return rows, used.more
@@ -127,7 +127,7 @@ def part(of: float, whole: float) -> float | None:
     return of / whole if whole > 0 else None
 
 
-def chart_of(rows: Sequence[Row]) -> dict[str, Any]:
+def chart_of(rows: Sequence[TenantListRow]) -> dict[str, Any]:
     """Shares side by side, as percentages."""
     names = [row.seen.name for row in rows]
     series = {
@@ -152,8 +152,8 @@ def read_names(args: MultiDict[str, str]) -> Names:
     if after and not is_tenant_name(after):
         raise refused("after", "is no name of a tenant")
     asked = {"prefix": prefix, "after": after, "limit": PAGE + 1}
-    with read_state() as taken:
-        found = [Listed(tenant_of(row), row[7]) for row in taken.exec_driver_sql(LIST_NAMED, asked)]
+    with read_state() as connection:
+        found = [listed(row) for row in connection.exec_driver_sql(LIST_NAMED, asked)]
     if len(found) <= PAGE:
         return Names(found, "")
     following = {**args.to_dict(), "after": found[PAGE - 1].tenant.name}

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from app.fairshare import Entitlement, Tier, effective_weights, entitlement_of
+from app.policy.fairshare import Entitlement, Tier, effective_weights, entitlement_of
 
 #: Pool and tenant.
 Place = tuple[str, int]

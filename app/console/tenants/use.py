@@ -47,7 +47,8 @@ READ_WORKING = f"""
               LIMIT {MOST_IN_FLIGHT}) AS flying
         GROUP BY pool, tenant_id
     )
-    SELECT work.pool, tenant.id, tenant.tier, tenant.weight, work.waits, work.jobs
+    SELECT work.pool, tenant.id AS tenant_id, tenant.tier, tenant.weight, work.waits,
+           work.jobs AS in_flight
     FROM (SELECT pool, tenant_id, line.place IS NOT NULL AS waits, coalesce(jobs, 0) AS jobs
           FROM line FULL JOIN flight USING (pool, tenant_id)) AS work
     JOIN tenants AS tenant ON tenant.id = work.tenant_id
@@ -61,8 +62,9 @@ READ_USED = f"""
         UNION (SELECT tenant_id FROM shares WHERE counted_day = current_date AND tenant_id > 0
                GROUP BY tenant_id ORDER BY max(counted_seconds) DESC LIMIT {MOST_ACTIVE})
     )
-    SELECT candidate.tenant_id, coalesce(used.seconds, 0)::float8, coalesce(used.jobs, 0)::bigint,
-           coalesce(sum(used.seconds) OVER (), 0)::float8
+    SELECT candidate.tenant_id, coalesce(used.seconds, 0)::float8 AS seconds,
+           coalesce(used.jobs, 0)::bigint AS jobs,
+           coalesce(sum(used.seconds) OVER (), 0)::float8 AS total_seconds
     FROM candidate, LATERAL (
         SELECT sum(slot_seconds) AS seconds, sum(jobs) AS jobs FROM usage
         WHERE tenant_id = candidate.tenant_id AND day = current_date
@@ -141,7 +143,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Restriction:
     """Something that the scheduler holds against a tenant."""
 
     kind: str
@@ -150,34 +152,34 @@ class Held:
     since: datetime
 
 
-def read_working(taken: Connection, pools: Collection[str]) -> list[Working]:
+def read_working(connection: Connection, pools: Collection[str]) -> list[Working]:
     """Those that have jobs in line or in flight in these pools."""
-    rows = taken.exec_driver_sql(READ_WORKING, {"pools": list(pools)})
-    return [Working(*row) for row in rows]
+    rows = connection.exec_driver_sql(READ_WORKING, {"pools": list(pools)})
+    return [Working(**row._mapping) for row in rows]
 
 
-def read_used(taken: Connection, working: Collection[int], pool: str | None) -> UsedToday:
+def read_used(connection: Connection, working: Collection[int], pool: str | None) -> UsedToday:
     """Use of today, of those with work and of whoever used something."""
     asked = {"working": sorted(set(working)), "pool": pool}
-    rows = taken.exec_driver_sql(READ_USED, asked).all()
+    rows = connection.exec_driver_sql(READ_USED, asked).all()
     return UsedToday(
-        {row[0]: Used(row[1], row[2]) for row in rows[:MOST_ACTIVE]},
-        rows[0][3] if rows else 0.0,
+        {row.tenant_id: Used(row.seconds, row.jobs) for row in rows[:MOST_ACTIVE]},
+        rows[0].total_seconds if rows else 0.0,
         len(rows) > MOST_ACTIVE,
     )
 
 
-def read_seen(taken: Connection, ids: Collection[int], pool: str | None) -> Sequence[Seen]:
+def read_seen(connection: Connection, ids: Collection[int], pool: str | None) -> Sequence[Seen]:
     """These tenants."""
-    rows = taken.exec_driver_sql(READ_TENANTS, {"ids": list(ids), "pool": pool})
-    return [Seen(*row) for row in rows]
+    rows = connection.exec_driver_sql(READ_TENANTS, {"ids": list(ids), "pool": pool})
+    return [Seen(**row._mapping) for row in rows]
 
 
-def read_held(taken: Connection) -> dict[int, list[Held]]:
+def read_held(connection: Connection) -> dict[int, list[Restriction]]:
     """What is held against tenants, by their ids."""
-    held: dict[int, list[Held]] = {}
-    for kind, name, since in taken.exec_driver_sql(READ_VERDICTS):
+    held: dict[int, list[Restriction]] = {}
+    for kind, name, since in connection.exec_driver_sql(READ_VERDICTS):
         tenant, _, pool = name.partition(":")
         if tenant.isdecimal():
-            held.setdefault(int(tenant), []).append(Held(kind, pool, since))
+            held.setdefault(int(tenant), []).append(Restriction(kind, pool, since))
     return held

@@ -11,9 +11,9 @@ import logging
 from flask import Blueprint, request
 from werkzeug.wrappers import Response
 
-from app.api.access import Access, open_to
-from app.api.services import services
-from app.api.state import patience
+from app.api.auth.access import Access, open_to
+from app.api.http.state import patience
+from app.api.services import current_services
 from app.console.done import done
 from models.presence import request_drain
 
@@ -26,10 +26,10 @@ workers_actions = Blueprint("workers_actions", __name__)
 @open_to(Access.CONSOLE)
 def post_drain() -> Response:
     """Ask one worker to end once its jobs have."""
-    house = services()
+    services = current_services()
     worker = request.form.get("worker", "").replace("\0", "")
-    with patience(house.read_seconds):
-        asked = request_drain(house.engine, worker)
+    with patience(services.read_seconds):
+        asked = request_drain(services.engine, worker)
     if not asked:
         return done("/console/workers", f"{worker} is gone, or drains already.")
     logger.warning("%s was asked to drain", worker)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from app.api.state import read_state
-from app.console.page import Asked, LivePage
+from app.api.http.state import read_state
+from app.console.page import LivePage, PageRequest
 from models.pools import POOLS
-from models.presence import PRESENCE_LOST_SECONDS
+from models.presence import ALIVE
 from models.slices import parse_queue
 
 #: Jobs shown of one worker and of all, and jobs in flight that are looked at for it.
@@ -26,7 +26,7 @@ LOOKED_AT = 5_000
 READ_PROCESSES = f"""
     SELECT coalesce(parent, name) AS worker, name, kind, pools, slots, busy, draining,
            db_size, db_in_use, db_waiters, started_at, heartbeat_at, node, drain_requested_at,
-           heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds' AS alive
+           {ALIVE} AS alive
     FROM processes ORDER BY kind, pools, 1, name
 """
 #: Along ``jobs_in_flight``; what waits at the broker is in it too.
@@ -91,13 +91,13 @@ class PoolView:
     changed_at: datetime | None
 
 
-def read_workers(asked: Asked) -> dict[str, Any]:
+def read_workers(asked: PageRequest) -> dict[str, Any]:
     """Every process of the deployment, with what it runs."""
-    with read_state() as taken:
-        rows = taken.exec_driver_sql(READ_PROCESSES).all()
-        running = taken.exec_driver_sql(READ_RUNNING).all()
-        desired = {row.pool: row for row in taken.exec_driver_sql(READ_DESIRED)}
-        roles = {row.holder: row.role for row in taken.exec_driver_sql(READ_LEADERS)}
+    with read_state() as connection:
+        rows = connection.exec_driver_sql(READ_PROCESSES).all()
+        running = connection.exec_driver_sql(READ_RUNNING).all()
+        desired = {row.pool: row for row in connection.exec_driver_sql(READ_DESIRED)}
+        roles = {row.holder: row.role for row in connection.exec_driver_sql(READ_LEADERS)}
     workers = worker_views(rows, running)
     return {
         "pools": [pool_view(name, workers, desired.get(name)) for name in POOLS],

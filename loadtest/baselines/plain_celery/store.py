@@ -2,51 +2,105 @@
 
 from __future__ import annotations
 
+import json
 import os
+import threading
+from pathlib import Path
+from typing import Any
 
 import psycopg2.extensions
+import sqlalchemy as sa
 from gevent.monkey import is_module_patched
 from gevent.socket import wait_read, wait_write
-from sqlalchemy import (
-    JSON,
-    Column,
-    DateTime,
-    Engine,
-    MetaData,
-    String,
-    Table,
-    Text,
-    Uuid,
-    create_engine,
-    func,
-)
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool.base import ConnectionPoolEntry
 
-from loadtest.baselines.plain_celery.watched_pool import watch_in
+
+class WatchedPool(QueuePool):
+    """A queue pool that says how it is doing in ``<folder>/<pid>.json``."""
+
+    #: Set by `watch_in`, because SQLAlchemy makes the instances.
+    folder: Path
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._counting = threading.Lock()
+        self._waiting = 0
+        #: Acquisitions that had to wait, and those that gave up.
+        self._waited = 0
+        self._timeouts = 0
+        self._count()
+
+    def _do_get(self) -> ConnectionPoolEntry:
+        if self._overflow < self._max_overflow or self._pool.qsize():
+            taken = super()._do_get()
+            self._count()
+            return taken
+        self._count(waiting=1, waited=1)
+        try:
+            taken = super()._do_get()
+        except PoolTimeout:
+            self._count(waiting=-1, timeouts=1)
+            raise
+        except BaseException:
+            self._count(waiting=-1)
+            raise
+        self._count(waiting=-1)
+        return taken
+
+    def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
+        super()._do_return_conn(record)
+        self._count()
+
+    def _count(self, waiting: int = 0, waited: int = 0, timeouts: int = 0) -> None:
+        """Add to the counts and tell how things are."""
+        with self._counting:
+            self._waiting += waiting
+            self._waited += waited
+            self._timeouts += timeouts
+            state = {
+                "size": self.size() + self._max_overflow,
+                "in_use": self.checkedout(),
+                "waiting": self._waiting,
+                "waited": self._waited,
+                "timeouts": self._timeouts,
+            }
+            draft = self.folder / f"{os.getpid()}.draft"
+            draft.write_text(json.dumps(state))
+            draft.replace(draft.with_suffix(".json"))
+
+
+def watch_in(folder: str) -> type[QueuePool]:
+    """The pool class for a process that is watched."""
+    return type("WatchedPool", (WatchedPool,), {"folder": Path(folder)})
+
 
 POOL_SIZE = int(os.environ.get("PLAIN_POOL_SIZE", "20"))
 #: Where each process says who waits for its pool; nobody is told unless it is set.
 POOL_FOLDER = os.environ.get("PLAIN_POOL_FOLDER")
 
-metadata = MetaData()
-applications = Table(
+metadata = sa.MetaData()
+applications = sa.Table(
     "applications",
     metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("candidate", String(200), nullable=False),
-    Column("role", String(200), nullable=False),
-    Column("payload", JSON, nullable=False),
-    Column("status", Text, nullable=False, server_default="pending"),
-    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    Column("finished_at", DateTime(timezone=True)),
+    sa.Column("id", sa.Uuid, primary_key=True),
+    sa.Column("candidate", sa.String(200), nullable=False),
+    sa.Column("role", sa.String(200), nullable=False),
+    sa.Column("payload", sa.JSON, nullable=False),
+    sa.Column("status", sa.Text, nullable=False, server_default="pending"),
+    sa.Column(
+        "created_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()
+    ),
+    sa.Column("finished_at", sa.DateTime(timezone=True)),
 )
 
 
-def open_engine() -> Engine:
+def open_engine() -> sa.Engine:
     """The process's engine; green if the process is."""
     if is_module_patched("socket"):
         psycopg2.extensions.set_wait_callback(wait_green)
-    return create_engine(
+    return sa.create_engine(
         os.environ["PLAIN_DATABASE_URL"],
         poolclass=watch_in(POOL_FOLDER) if POOL_FOLDER else QueuePool,
         pool_size=POOL_SIZE,

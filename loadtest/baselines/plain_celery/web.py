@@ -10,11 +10,12 @@ from sqlalchemy import insert
 
 from loadtest.baselines.plain_celery.store import applications
 from loadtest.baselines.plain_celery.tasks import engine, score
+from loadtest.baselines.web import empty_app
 
 
 def create_app() -> Flask:
     """Two routes: the work, and an empty one as the ceiling of what Flask can answer."""
-    app = Flask(__name__, static_folder=None)
+    app = empty_app()
 
     @app.post("/applications")
     def submit() -> tuple[Response, int]:
@@ -24,20 +25,11 @@ def create_app() -> Flask:
             return jsonify(error=problem), 422
         application_id = uuid.uuid4()
         with engine.begin() as connection:
-            connection.execute(
-                insert(applications).values(
-                    id=application_id,
-                    candidate=body["candidate"],
-                    role=body.get("role", "general"),
-                    payload=body["payload"],
-                )
-            )
+            role, payload = body.get("role", "general"), body["payload"]
+            values = {"id": application_id, "role": role, "payload": payload}
+            connection.execute(insert(applications).values(candidate=body["candidate"], **values))
         score.delay(str(application_id))
         return jsonify(id=str(application_id), status="pending"), 202
-
-    @app.get("/empty")
-    def empty() -> Response:
-        return Response(b'{"status":"ok"}', content_type="application/json")
 
     return app
 

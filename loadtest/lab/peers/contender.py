@@ -16,9 +16,11 @@ from sqlalchemy import create_engine
 
 from app.stack.programs import command
 from app.stack.spec import PROJECT_ROOT
-from loadtest.fairline import free_port
-from loadtest.fleet import Fleet
-from loadtest.http_bytes import Request
+from loadtest.accept import APPLICATIONS, POLLED
+from loadtest.closed_loop import Request, applications
+from loadtest.figures import family
+from loadtest.fleet import Fairline, Fleet, free_port, rows
+from models.pools import POOLS
 
 #: The same server for every peer: gunicorn's own gevent worker. Fairline brings its own file.
 GUNICORN = "loadtest/baselines/plain_celery/gunicorn.conf.py"
@@ -34,6 +36,8 @@ class Contender(ABC):
     name: str
     #: Part of the names of its processes.
     key: str
+    #: Its front door, as gunicorn finds it.
+    application = ""
     #: How it is configured, in words.
     tuning: str
 
@@ -44,13 +48,16 @@ class Contender(ABC):
         self.env: dict[str, str] = {"PEER_WITNESS": str(self.witness)}
 
     @property
-    @abstractmethod
     def singles(self) -> Sequence[Request]:
         """Submissions of one job each, of the same few hundred bytes for everybody."""
+        return applications(500)
 
-    @abstractmethod
     def open(self) -> None:
-        """Start the front door; it answers."""
+        """Start the front door, two gunicorn workers; it answers."""
+        name, bind = f"{self.key}-web", f"127.0.0.1:{self.port}"
+        argv = command("gunicorn", "-c", GUNICORN, "--bind", bind, self.application)
+        self.fleet.start(name, argv, self.env)
+        self.fleet.await_answer(name, f"http://{bind}/empty")
 
     @abstractmethod
     def work(self) -> None:
@@ -98,27 +105,11 @@ class Contender(ABC):
 
     def kill_workers(self) -> None:
         """kill -9 for every worker process and all that it started."""
-        self._kill(self.workers)
+        self.fleet.kill(*self.workers)
 
     def close(self) -> None:
         """End everything at once: its turn is over, nobody waits for a last word."""
-        self._kill([name for names in self.parts.values() for name in names])
-
-    def _kill(self, names: Sequence[str]) -> None:
-        for name in names:
-            if child := self.fleet.children.pop(name, None):
-                child.kill()
-                child.popen.wait()
-
-    def start_web(self, application: str) -> None:
-        """Two gunicorn workers, answering."""
-        name = f"{self.key}-web"
-        self.fleet.start(
-            name,
-            command("gunicorn", "-c", GUNICORN, "--bind", f"127.0.0.1:{self.port}", application),
-            self.env,
-        )
-        self.fleet.await_answer(name, f"http://127.0.0.1:{self.port}/empty")
+        self.fleet.kill(*(name for names in self.parts.values() for name in names))
 
     def start_worker(self, *argv: str, number: int = 1, **env: str) -> None:
         """One worker process. Not every command looks for modules in the folder it runs in."""
@@ -155,11 +146,6 @@ class Rows:
         with self._engine.connect() as connection:
             return int(connection.exec_driver_sql(sql).scalar_one())
 
-    def texts(self, sql: str) -> list[str]:
-        """One column."""
-        with self._engine.connect() as connection:
-            return [str(value) for value in connection.exec_driver_sql(sql).scalars()]
-
     def run(self, sql: str) -> None:
         """Statements without a result."""
         with self._engine.connect() as connection:
@@ -174,11 +160,9 @@ class Rows:
 def weigh(fleet: Fleet, names: Sequence[str]) -> float:
     """Megabytes of these processes and all that they started; shared pages count once."""
     total = 0.0
-    for name in names:
-        leader = psutil.Process(fleet.children[name].pid)
-        for process in (leader, *leader.children(recursive=True)):
-            with suppress(psutil.Error):
-                total += process.memory_full_info().pss / 1e6
+    for process in family([fleet.children[name].pid for name in names]):
+        with suppress(psutil.Error):
+            total += process.memory_full_info().pss / 1e6
     return total
 
 
@@ -199,3 +183,89 @@ def ends_in(path: Path) -> Counter:
         return seen
 
     return read
+
+
+#: Every job that ended, in whatever way; kept by the same statements that end jobs.
+ENDED = """
+    SELECT coalesce(sum(succeeded + dead + cancelled + expired), 0) FROM job_counts
+    WHERE tenant_id = 0 AND pool = 'short'
+"""
+WAITING = """
+    SELECT coalesce(sum(queued + dispatched), 0) FROM job_counts
+    WHERE tenant_id = 0 AND pool = 'medium'
+"""
+#: All that jobs leave behind; tenants and schema stay.
+EMPTY = """
+    TRUNCATE jobs, applications, job_counts, attempts, checkpoints, events, tallies, verdicts,
+             usage, express_lanes, processes, leaders
+"""
+
+
+class Ours(Contender):
+    """Fairline: a row a job, written before the answer and settled after the run."""
+
+    name = "Fairline"
+    key = "fairline"
+    tuning = (
+        f"one gevent worker of the short pool with its {POOLS['short'].slots} slots and one "
+        "scheduler, as `make up` starts them"
+    )
+
+    def __init__(self, fleet: Fleet, *, name: str = "peers_fairline", **settings: str) -> None:
+        super().__init__(fleet)
+        self._name = name
+        jobs = "loadtest.baselines.peer_jobs"
+        self.fairline = Fairline(
+            fleet, served_pools="medium", name=name, job_modules=jobs, **settings
+        )
+        self.port = self.fairline.port
+        self.fairline.env |= self.env
+        self._rows = Rows(self.fairline.env["FAIRLINE_DATABASE_URL"])
+
+    @property
+    def workers(self) -> list[str]:
+        return [name for name in self.fleet.children if name.startswith("worker-")]
+
+    @property
+    def parts(self) -> Mapping[str, Sequence[str]]:
+        return {"front door": ["api"], "scheduler": ["scheduler"], "workers": self.workers}
+
+    def open(self) -> None:
+        """Front door and scheduler."""
+        self.fairline.start_api()
+        self.fairline.start_scheduler()
+
+    @property
+    def is_working(self) -> bool:
+        return "worker-short-1" in self.fleet.children
+
+    def admit(self) -> None:
+        """Scheduler and a worker of the submissions' pool are at work, as in real life."""
+        self.fairline.start_worker("medium")
+        self.fairline.await_ready()
+
+    def work(self) -> None:
+        self.fairline.start_worker("short")
+
+    def count_from_now(self) -> Counter:
+        return self._rows.count_from_now(ENDED)
+
+    def applications(self, status: str) -> list[Request]:
+        """Questions after applications in this state."""
+        with self.fairline.engine() as engine:
+            found = rows(engine, APPLICATIONS, status=status, most=POLLED)
+        return [Request("GET", f"/applications/{row[0]}") for row in found]
+
+    def waiting(self) -> int:
+        """Jobs in the line of the medium pool, or on their way to its worker."""
+        return self._rows.read(WAITING)
+
+    def clear_accepted(self) -> None:
+        """Nothing: those wait in the medium pool, whose worker no longer runs."""
+
+    def forget(self) -> None:
+        self._rows.run(EMPTY)
+
+    def remove(self) -> None:
+        self._rows.close()
+        self.fleet.postgres.service.drop_database(self._name)

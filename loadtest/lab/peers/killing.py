@@ -7,14 +7,16 @@ task has run to the end at least once, by the witness; what the contender believ
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from loadtest.baselines.witness import read_lines
+from loadtest.baselines.witness import Line, read_lines
+from loadtest.closed_loop import Client
+from loadtest.fleet import until
 from loadtest.lab.experiment import Size
-from loadtest.lab.peers.analysis import Survival, survival
 from loadtest.lab.peers.contender import Contender, ends_in
-from loadtest.lab.peers.turns import Caller, Stuck, await_start, post
+from loadtest.lab.peers.turns import await_start, post
 
 JOB_MS = 20
 #: The worker is killed when this share of the jobs has ended.
@@ -24,8 +26,42 @@ LOOK_SECONDS = 0.002
 QUIET_SECONDS = {Size.FULL: 3.0, Size.QUICK: 3.0, Size.MINI: 0.5}
 #: How long lost work may take to come back; longer than every lease and heartbeat here.
 PATIENCE_SECONDS = 40.0
-
 JOBS = {Size.FULL: 500, Size.QUICK: 500, Size.MINI: 60}
+
+
+@dataclass(frozen=True, slots=True)
+class Survival:
+    """What became of jobs whose worker was killed."""
+
+    promised: int
+    #: Ran to their end at least once.
+    done: int
+    #: Ran to their end more than once.
+    repeated: int
+    #: Had begun when the worker was killed, and had not ended.
+    interrupted: int
+
+    @property
+    def lost(self) -> int:
+        """Accepted, and never run to the end."""
+        return self.promised - self.done
+
+
+def survival(promised: Iterable[int], lines: Sequence[Line], killed_at: float) -> Survival:
+    """Count the witness's lines against the promises."""
+    numbers = set(promised)
+    mine = [line for line in lines if line.number in numbers]
+    ends = Counter(line.number for line in mine if line.what == "end")
+    begun, ended = (
+        {line.number for line in mine if line.what == what and line.at <= killed_at}
+        for what in ("start", "end")
+    )
+    return Survival(
+        promised=len(numbers),
+        done=len(ends),
+        repeated=sum(times > 1 for times in ends.values()),
+        interrupted=len(begun - ended),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +121,8 @@ def strike(victim: Victim) -> None:
     # All of them wait before the first one runs: every slot is busy when the blow falls.
     post(who, requests)
     who.work()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while ended() < SHARE * jobs:
-        if time.monotonic() > deadline:
-            raise Stuck(f"{who.name} runs nothing")
-        time.sleep(LOOK_SECONDS)
+    what = f"{who.name} to run something"
+    until(lambda: ended() >= SHARE * jobs, PATIENCE_SECONDS, what, LOOK_SECONDS)
     who.kill_workers()
     victim.killed_at = time.time()
     who.work()
@@ -97,35 +130,25 @@ def strike(victim: Victim) -> None:
 
 def await_turn(who: Contender, number: int) -> None:
     """One more job, behind all others: when it starts, the new workers have seen them all."""
-    with Caller(who.port) as caller:
+    with Client(who.port) as caller:
         caller.ask(who.single("peer.mark", number))
     await_start(who, number, 0)
 
 
 def await_quiet(victims: Sequence[Victim], quiet_seconds: float) -> None:
     """Wait until everybody has done all, or is not going to."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    silences = {victim.who.key: Silence(quiet_seconds) for victim in victims}
-    while time.monotonic() < deadline:
-        quiet = [silences[victim.who.key].lasts(victim.lines_end()) for victim in victims]
-        if all(quiet) and not any(v.recovers and v.found().lost for v in victims):
-            return
-        time.sleep(0.1)
+    seen: list[int] = []
+    since = 0.0
 
+    def over() -> bool:
+        nonlocal seen, since
+        now, lengths = time.monotonic(), [victim.lines_end() for victim in victims]
+        if lengths != seen:
+            seen, since = lengths, now
+        quiet = now - since >= quiet_seconds
+        return quiet and not any(each.recovers and each.found().lost for each in victims)
 
-class Silence:
-    """How long a file has not grown."""
-
-    def __init__(self, enough_seconds: float) -> None:
-        self._enough_seconds = enough_seconds
-        self._length = -1
-        self._since = 0.0
-
-    def lasts(self, length: int) -> bool:
-        """Whether it has been long enough, given how long the file is now."""
-        if length != self._length:
-            self._length, self._since = length, time.monotonic()
-        return time.monotonic() - self._since >= self._enough_seconds
+    until(over, PATIENCE_SECONDS)
 
 
 def told(victim: Victim) -> Killed:

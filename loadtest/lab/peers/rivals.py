@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from kombu import Connection
 from procrastinate.schema import SchemaManager
 
+from loadtest.closed_loop import Request, applications
 from loadtest.fleet import Fleet
-from loadtest.http_bytes import Request, applications
 from loadtest.lab.peers.contender import Contender, Counter, Rows, ends_in
 from loadtest.plain import PlainCelery
 
 CELERY = "loadtest.baselines.plain_celery.batch"
-DRAMATIQ = "loadtest.baselines.dramatiq_app"
-PROCRASTINATE = "loadtest.baselines.procrastinate_app"
+WEB = "loadtest.baselines.web"
 
 SETTLED = "SELECT count(*) FROM applications WHERE finished_at IS NOT NULL"
 SUCCEEDED = """
@@ -40,6 +39,7 @@ class Celery(Contender):
 
     name = "plain Celery"
     key = "celery"
+    application = f"{CELERY}:create_app()"
     tuning = (
         "one gevent worker with 50 slots, acks_late, prefetch of 4 a slot, broker_heartbeat 0, "
         "publisher confirms, 20 database connections a process"
@@ -56,13 +56,6 @@ class Celery(Contender):
         self._plain = PlainCelery(fleet, name=f"peers_{self.key}")
         self.env |= self._plain.env | ({} if acks_late else {"PEER_ACKS": "early"})
         self._rows = Rows(self.env["PLAIN_DATABASE_URL"])
-
-    @property
-    def singles(self) -> Sequence[Request]:
-        return applications(500)
-
-    def open(self) -> None:
-        self.start_web(f"{CELERY}:create_app()")
 
     def work(self) -> None:
         for number in range(1, self.processes + 1):
@@ -90,6 +83,7 @@ class Dramatiq(Contender):
 
     name = "Dramatiq"
     key = "dramatiq"
+    application = f"{WEB}:dramatiq()"
     tuning = (
         "2 processes of 8 threads, its default middleware and prefetch; messages persistent, "
         "but sent without the broker's confirm, which is its default"
@@ -116,12 +110,9 @@ class Dramatiq(Contender):
     def singles(self) -> Sequence[Request]:
         return as_jobs()
 
-    def open(self) -> None:
-        self.start_web(f"{DRAMATIQ}.web:create_app()")
-
     def work(self) -> None:
         self.start_worker(
-            *("dramatiq", f"{DRAMATIQ}.tasks"),
+            *("dramatiq", "loadtest.baselines.dramatiq_tasks"),
             *("--processes", str(self.processes), "--threads", str(self.threads)),
         )
 
@@ -129,13 +120,13 @@ class Dramatiq(Contender):
         return ends_in(self.witness)
 
     def forget(self) -> None:
-        with Connection(self.fleet.rabbitmq.service.url()) as taken:
-            taken.default_channel.queue_purge(self.key)
+        with Connection(self.fleet.rabbitmq.service.url()) as connection:
+            connection.default_channel.queue_purge(self.key)
 
     def remove(self) -> None:
-        with Connection(self.fleet.rabbitmq.service.url()) as taken:
+        with Connection(self.fleet.rabbitmq.service.url()) as connection:
             for suffix in ("", ".DQ", ".XQ"):
-                taken.default_channel.queue_delete(self.key + suffix)
+                connection.default_channel.queue_delete(self.key + suffix)
 
 
 class Procrastinate(Contender):
@@ -143,6 +134,7 @@ class Procrastinate(Contender):
 
     name = "Procrastinate"
     key = "procrastinate"
+    application = f"{WEB}:procrastinate()"
     tuning = (
         "2 worker processes of 10 coroutines with up to 20 database connections each, woken by "
         "NOTIFY; psycopg with its C speed-ups"
@@ -162,7 +154,7 @@ class Procrastinate(Contender):
         self.env |= {
             "PEER_DATABASE_URL": url.replace("+psycopg2", ""),
             "PEER_RETRY_STALLED": "1" if retry_stalled else "0",
-            "PROCRASTINATE_APP": f"{PROCRASTINATE}.tasks.app",
+            "PROCRASTINATE_APP": "loadtest.baselines.procrastinate_tasks.app",
         }
         self._rows = Rows(url)
         self._rows.run(SchemaManager.get_schema())
@@ -170,9 +162,6 @@ class Procrastinate(Contender):
     @property
     def singles(self) -> Sequence[Request]:
         return as_jobs()
-
-    def open(self) -> None:
-        self.start_web(f"{PROCRASTINATE}.web:create_app()")
 
     def work(self) -> None:
         for number in range(1, self.processes + 1):

@@ -1,10 +1,93 @@
-"""The comparison's tables."""
+"""Everything that one run of the comparison measured, as tables."""
 
 from __future__ import annotations
 
-from loadtest.lab.peers.measured import CELERY, FAIRLINE, Measured
-from loadtest.report import Table
-from loadtest.samples import Sample
+import csv
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadtest.figures import Sample, medians, percentiles
+from loadtest.lab.peers.killing import Killed
+from loadtest.report import Table, table
+
+FAIRLINE = "Fairline"
+CELERY = "plain Celery"
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """A distribution of milliseconds in three figures."""
+
+    p50: float
+    p95: float
+    p99: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Quantiles:
+        """Of these values, in any order."""
+        return cls(*percentiles(values, 0.5, 0.95, 0.99))
+
+
+@dataclass(slots=True)
+class Measured:
+    """Filled by the experiment, read by the report and the pictures."""
+
+    #: Contenders in the order of the report.
+    names: list[str] = field(default_factory=list)
+    tuning: dict[str, str] = field(default_factory=dict)
+    #: Few and many, at which the accept rates were taken.
+    connections: tuple[int, int] = (64, 256)
+    samples: list[Sample] = field(default_factory=list)
+    #: Milliseconds from submission to start, all rounds together.
+    starts: dict[str, list[float]] = field(default_factory=dict)
+    #: Megabytes by contender and part, after the last round.
+    memory: dict[str, dict[str, float]] = field(default_factory=dict)
+    killed: list[Killed] = field(default_factory=list)
+    #: Milliseconds to the answer with an empty line, and with a long one.
+    idle_ms: list[float] = field(default_factory=list)
+    lined_ms: list[float] = field(default_factory=list)
+    #: How many jobs waited then.
+    waiting: int = 0
+
+    def rates(self, what: str, suffix: str = "") -> dict[str, Sample]:
+        """The medians of one kind of measurement, by contender."""
+        middle = medians(self.samples)
+        found = {name: middle.get(f"{what}: {name}{suffix}") for name in self.names}
+        return {name: sample for name, sample in found.items() if sample}
+
+    def sample(self, name: str) -> Sample:
+        """The median of one measurement by its whole name."""
+        return medians(self.samples)[name]
+
+    def start_quantiles(self) -> dict[str, Quantiles]:
+        """Submission to start, by contender."""
+        return {name: Quantiles.of(values) for name, values in self.starts.items()}
+
+    def data(self) -> Mapping[str, Any]:
+        """For machines."""
+        return {
+            "medians": [asdict(sample) for sample in medians(self.samples).values()],
+            "rounds": [asdict(sample) for sample in self.samples],
+            "start_ms": self.starts,
+            "memory_mb": self.memory,
+            "killed": [asdict(each) for each in self.killed],
+            "front_door_idle_ms": self.idle_ms,
+            "front_door_lined_ms": self.lined_ms,
+            "waiting": self.waiting,
+            "tuning": self.tuning,
+        }
+
+
+def guarantees() -> Table:
+    """What each contender promises, in plain words, from their documentation and sources."""
+    with (Path(__file__).parent / "guarantees.csv").open(newline="") as opened:
+        headings, *lines = csv.reader(opened)
+    return Table("What each promises", headings, lines)
+
+
+GUARANTEES = guarantees()
 
 
 def milliseconds(value: float | None) -> str:
@@ -12,56 +95,46 @@ def milliseconds(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
+def of(rate: float, base: Sample) -> str:
+    """How many times another's rate; empty if that is nothing."""
+    return f"{rate / base.rate:.2f}" if base.rate else ""
+
+
+def figures(name: str, sample: Sample) -> tuple[str, ...]:
+    """A rate and its latencies."""
+    times = (milliseconds(sample.p50_ms), milliseconds(sample.p99_ms))
+    return (name, f"{sample.rate:,.0f}", *times)
+
+
 def accept_table(found: Measured) -> Table:
     """Front doors at 64 connections, and Fairline's against the empty route at 256."""
-    rates, connections = found.rates("accept", " @few"), found.connections
-    base = rates[CELERY].rate
-
-    def row(name: str, sample: Sample, empty: Sample, of_celery: str) -> tuple[str, ...]:
-        return (
-            name,
-            f"{sample.rate:,.0f}",
-            milliseconds(sample.p50_ms),
-            milliseconds(sample.p99_ms),
-            of_celery,
-            f"{sample.rate / empty.rate:.2f}" if empty.rate else "",
-        )
-
+    rates, (at_few, at_many) = found.rates("accept", " @few"), found.connections
     ours = found.sample(f"accept: {FAIRLINE} @many")
     few, many = (found.sample(f"empty Flask route @{at}") for at in ("few", "many"))
-    rows = [
-        row(name, sample, few, f"{sample.rate / base:.2f}" if base else "")
-        for name, sample in rates.items()
-    ]
-    rows += [
-        row("empty Flask route", few, few, ""),
-        row(f"Fairline, {connections[1]} connections", ours, many, ""),
-        row(f"empty Flask route, {connections[1]} connections", many, many, ""),
+    lines = [
+        *((name, sample, few, of(sample.rate, rates[CELERY])) for name, sample in rates.items()),
+        ("empty Flask route", few, few, ""),
+        (f"Fairline, {at_many} connections", ours, many, ""),
+        (f"empty Flask route, {at_many} connections", many, many, ""),
     ]
     return Table(
-        f"Accept rate through HTTP, one job a request, {connections[0]} connections",
+        f"Accept rate through HTTP, one job a request, {at_few} connections",
         ("", "requests/s", "p50 ms", "p99 ms", "x plain Celery", "x empty route"),
-        rows,
+        [
+            (*figures(name, each), celery, of(each.rate, empty))
+            for name, each, empty, celery in lines
+        ],
     )
 
 
 def poll_table(found: Measured) -> Table:
     """What asking costs."""
     empty = found.sample("empty Flask route @few")
-    rows = []
-    for kind in ("pending", "304", "terminal"):
-        sample = found.sample(f"poll: {kind} @few")
-        rows.append(
-            (
-                *(kind, f"{sample.rate:,.0f}"),
-                *(milliseconds(sample.p50_ms), milliseconds(sample.p99_ms)),
-                f"{sample.rate / empty.rate:.2f}" if empty.rate else "",
-            )
-        )
+    polls = {kind: found.sample(f"poll: {kind} @few") for kind in ("pending", "304", "terminal")}
     return Table(
         f"Polls of Fairline, {found.connections[0]} connections",
         ("", "requests/s", "p50 ms", "p99 ms", "x empty route"),
-        rows,
+        [(*figures(kind, each), of(each.rate, empty)) for kind, each in polls.items()],
     )
 
 
@@ -82,32 +155,30 @@ def jobs_table(found: Measured) -> Table:
 
 def start_table(found: Measured) -> Table:
     """One job at a time on an idle stack."""
-    return Table(
+    return table(
         "From submission to start, one job at a time on an idle stack",
-        ("", "jobs", "p50 ms", "p95 ms", "p99 ms"),
-        [
-            (
-                *(name, str(len(found.starts[name]))),
-                *(f"{value:.1f}" for value in (each.p50, each.p95, each.p99)),
-            )
-            for name, each in found.start_quantiles().items()
-        ],
+        {
+            "": "{0[0]}",
+            "jobs": lambda item: str(len(found.starts[item[0]])),
+            **{f"p{n} ms": f"{{0[1].p{n}:.1f}}" for n in (50, 95, 99)},
+        },
+        found.start_quantiles().items(),
     )
 
 
 def kill_table(found: Measured) -> Table:
     """Promises kept and broken."""
-    return Table(
+    return table(
         "The worker killed -9 in mid-run, then another one started",
-        ("", "promised", "lost", "interrupted", "ended twice", "all back after s"),
-        [
-            (
-                *(each.name, str(each.survival.promised), str(each.survival.lost)),
-                *(str(each.survival.interrupted), str(each.survival.repeated)),
-                f"{each.seconds:.1f}" if not each.survival.lost else "never",
-            )
-            for each in found.killed
-        ],
+        {
+            "": "{.name}",
+            "promised": "{.survival.promised}",
+            "lost": "{.survival.lost}",
+            "interrupted": "{.survival.interrupted}",
+            "ended twice": "{.survival.repeated}",
+            "all back after s": lambda k: "never" if k.survival.lost else f"{k.seconds:.1f}",
+        },
+        found.killed,
     )
 
 
@@ -126,8 +197,3 @@ def memory_table(found: Measured) -> Table:
             for name, weights in found.memory.items()
         ],
     )
-
-
-def tuning_table(found: Measured) -> Table:
-    """How each was set up."""
-    return Table("How each was set up", ("", "settings"), list(found.tuning.items()))

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 
 from loadtest.accept import known_polls, measure
 from loadtest.baselines.witness import read_lines
-from loadtest.closed_loop import Client, Load
-from loadtest.http_bytes import Request, Response, read_response, request_bytes
+from loadtest.closed_loop import Client, Load, Request
+from loadtest.figures import Sample
+from loadtest.fleet import NotReady, until
 from loadtest.lab.experiment import Size
-from loadtest.lab.peers.analysis import Curve, middle_rate, whole_rate
-from loadtest.lab.peers.contender import Contender, Counter
-from loadtest.lab.peers.ours import Ours
-from loadtest.samples import Sample
+from loadtest.lab.peers.contender import Contender, Counter, Ours
 
 #: Clients that post batches at the same time.
 CLIENTS = 4
@@ -27,10 +25,6 @@ STALL_SECONDS = 60.0
 SCORED_SECONDS = 20.0
 #: Between two jobs of the latency test, so that each finds the stack idle.
 PAUSE_SECONDS = (0.01, 0.05)
-
-
-class Stuck(RuntimeError):
-    """Jobs did not end in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,33 +73,35 @@ AMOUNTS = {
 }
 
 
-class Caller:
-    """One kept-alive connection that waits for each answer."""
+#: Seconds since a beginning, and how many jobs were done by then; both never go down.
+Curve = list[tuple[float, int]]
 
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._client = Client(port, 0)
-        self._client.socket.settimeout(30)
 
-    def __enter__(self) -> Caller:
-        return self
+def whole_rate(curve: Sequence[tuple[float, int]]) -> float:
+    """Jobs a second from the beginning to the last one done."""
+    jobs = curve[-1][1]
+    seconds = next(at for at, done in curve if done == jobs)
+    return jobs / seconds if seconds > 0 else 0.0
 
-    def __exit__(self, *_: object) -> None:
-        self._client.socket.close()
 
-    def ask(self, request: Request, expected: int = 202) -> Response:
-        """Send it and read the answer."""
-        taken = self._client
-        taken.socket.sendall(request_bytes(request, self._port))
-        taken.buffer = b""
-        while (response := read_response(taken.buffer)) is None:
-            data = taken.socket.recv(65_536)
-            if not data:
-                raise ConnectionError("the front door hung up")
-            taken.buffer += data
-        if response.status != expected:
-            raise RuntimeError(f"{request.path}: {response.status}: {response.body[:300]!r}")
-        return response
+def middle_rate(curve: Sequence[tuple[float, int]], edge: float = 0.1) -> float:
+    """Jobs a second between a tenth and nine tenths of them: neither start nor thin end count."""
+    low, high = moment_of(curve, edge), moment_of(curve, 1 - edge)
+    if high <= low:
+        return whole_rate(curve)
+    return (1 - 2 * edge) * curve[-1][1] / (high - low)
+
+
+def moment_of(curve: Sequence[tuple[float, int]], share: float) -> float:
+    """When this share was done, on a straight line between two looks."""
+    wanted = share * curve[-1][1]
+    before = curve[0]
+    for at, done in curve:
+        if done >= wanted:
+            step = done - before[1]
+            return before[0] + (at - before[0]) * ((wanted - before[1]) / step if step else 0.0)
+        before = (at, done)
+    return curve[-1][0]
 
 
 def accept(who: Contender, amounts: Amounts, *, many: bool = False) -> Sample:
@@ -121,11 +117,8 @@ def answer_nothing(who: Contender, amounts: Amounts, *, many: bool = False) -> S
 
 def poll(ours: Ours, amounts: Amounts) -> list[Sample]:
     """Questions after applications that wait, that are scored, and that are known already."""
-    deadline = time.monotonic() + SCORED_SECONDS
-    while not (scored := ours.applications("succeeded")):
-        if time.monotonic() > deadline:
-            raise Stuck("no application was scored")
-        time.sleep(LOOK_SECONDS)
+    what = "an application to be scored"
+    scored = until(lambda: ours.applications("succeeded"), SCORED_SECONDS, what, LOOK_SECONDS)
     pending = ours.applications("queued") or scored
     known = known_polls(ours.port)
     return [
@@ -159,7 +152,7 @@ def post(who: Contender, requests: Sequence[Request]) -> None:
 
     def send() -> None:
         try:
-            with Caller(who.port) as caller:
+            with Client(who.port) as caller:
                 while left:
                     caller.ask(left.pop())
         except (OSError, RuntimeError, IndexError) as error:
@@ -187,7 +180,7 @@ def follow(counter: Counter, jobs: int, began: float) -> Curve:
         done = counter()
         now = time.monotonic() - began
         if done == curve[-1][1] and now - last_step(curve) > STALL_SECONDS:
-            raise Stuck(f"{jobs - done} of {jobs} jobs have not ended")
+            raise NotReady(f"{jobs - done} of {jobs} jobs have not ended")
         curve.append((now, done))
     return curve
 
@@ -227,7 +220,7 @@ def latencies(who: Contender, amounts: Amounts) -> list[float]:
     """Milliseconds from before the request is sent to the first line of the task, one at a time."""
     found = []
     base = int(time.time() * 1000)
-    with Caller(who.port) as caller:
+    with Client(who.port) as caller:
         for number in range(base, base + amounts.singles + 1):
             offset = who.witness.stat().st_size if who.witness.exists() else 0
             sent = time.time()
@@ -239,19 +232,19 @@ def latencies(who: Contender, amounts: Amounts) -> list[float]:
 
 def await_start(who: Contender, number: int, offset: int) -> float:
     """When this job began."""
-    deadline = time.monotonic() + STALL_SECONDS
-    while time.monotonic() < deadline:
-        for line in read_lines(who.witness, offset):
-            if line.number == number and line.what == "start":
-                return line.at
-        time.sleep(0.001)
-    raise Stuck(f"job {number} of {who.name} did not start")
+
+    def started() -> float | None:
+        lines = read_lines(who.witness, offset)
+        return next((e.at for e in lines if (e.number, e.what) == (number, "start")), None)
+
+    what = f"job {number} of {who.name} to start"
+    return until(started, STALL_SECONDS, what, pause=0.001) or 0.0
 
 
 def pulse(port: int, requests: Sequence[Request], per_second: float) -> list[float]:
     """Milliseconds to each answer, counted from when the clock said that it was to be sent."""
     found = []
-    with Caller(port) as caller:
+    with Client(port) as caller:
         began = time.perf_counter() + 0.05
         for number, request in enumerate(requests):
             due = began + number / per_second

@@ -9,23 +9,199 @@ before the next one begins.
 from __future__ import annotations
 
 import json
-import time
+import shutil
 import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
+from sqlalchemy import text
+
+from loadtest.closed_loop import applications
+from loadtest.fleet import Fairline, Fleet, rows, until
 from loadtest.generator import Generator, Order
-from loadtest.http_bytes import applications
-from loadtest.lab.experiment import Desk, Size
-from loadtest.lab.pool.course import ACCEPTED, Course
-from loadtest.lab.pool.drawing import draw
-from loadtest.lab.pool.sides import FairlineSide, PlainSide, Shape, Side, plain_celery
-from loadtest.lab.pool.verdict import bars, figures, findings, table
-from loadtest.report import Picture, Report
+from loadtest.lab.experiment import (
+    Desk,
+    Experiment,
+    Gauges,
+    Size,
+    Speed,
+    fairline_gauges,
+    read_pools,
+)
+from loadtest.lab.pool.verdict import ACCEPTED, COLUMNS, Course, bars, draw, figures, findings
+from loadtest.plain import PlainCelery
+from loadtest.report import Picture, Report, table
 from loadtest.shapes import Stretch
+
+#: Jobs that hold a connection are running; the others wait, wherever that is.
+PLAIN_COUNTS = "SELECT count(*), count(finished_at) FROM applications"
+PLAIN_OLDEST = """
+    SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float8
+    FROM (SELECT created_at FROM applications WHERE finished_at IS NULL
+          ORDER BY created_at OFFSET :running LIMIT 1) AS first
+"""
+ENDINGS = """
+    SELECT id::text, extract(epoch FROM finished_at)::float8 FROM {table}
+    WHERE id = ANY (CAST(:ids AS uuid[])) AND {ended}
+"""
+PLAIN_ENDINGS = ENDINGS.format(table="applications", ended="finished_at IS NOT NULL")
+FAIRLINE_ENDINGS = ENDINGS.format(table="jobs", ended="status = 'succeeded'")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What both systems have in common."""
+
+    workers: int
+    score_seconds: float
+
+
+@contextmanager
+def plain_celery(fleet: Fleet, shape: Shape) -> Iterator[PlainCelery]:
+    """The baseline, whose front door both sizes of the workers' pool share; the first opens it."""
+    plain = PlainCelery(
+        fleet,
+        name="plain-pool",
+        hold_connection="1",
+        score_seconds=str(shape.score_seconds),
+        prefetch="1",
+    )
+    try:
+        yield plain
+    finally:
+        fleet.kill("plain-web")
+        plain.remove()
+
+
+class PlainSide:
+    """Workers of plain Celery whose task holds its connection while it scores."""
+
+    def __init__(self, plain: PlainCelery, shape: Shape, pool_size: int) -> None:
+        self.title = f"Plain Celery, {pool_size} connections a worker"
+        self.url = plain.url
+        self._shape = shape
+        self._size = pool_size
+        self._plain = plain
+        self._said = plain.fleet.home / f"{plain.name}-{pool_size}"
+        self._names: list[str] = []
+
+    def start(self) -> None:
+        """Start everything and wait until it would score what it is sent."""
+        self._said.mkdir(parents=True, exist_ok=True)
+        settings = {"pool_size": str(self._size), "pool_folder": str(self._said)}
+        for number in range(1, self._shape.workers + 1):
+            self._names.append(self._plain.start_worker(number, **settings))
+        # After the workers, which start meanwhile.
+        if "plain-web" not in self._plain.fleet.children:
+            self._plain.start_web()
+        self._plain.await_workers(self._shape.workers)
+
+    @contextmanager
+    def gauges(self) -> Iterator[Gauges]:
+        accepted, done = Speed(), Speed()
+        engine = self._plain.engine()
+
+        def read() -> Mapping[str, float]:
+            pools = read_said(self._said)
+            running = sum(pool["in_use"] for pool in pools)
+            submitted, ended = rows(engine, PLAIN_COUNTS)[0]
+            oldest = rows(engine, PLAIN_OLDEST, running=running)[0][0]
+            return {
+                "waiting": max(0, submitted - ended - running),
+                "running": running,
+                "oldest_s": round(oldest, 2),
+                "accepted_s": accepted(submitted),
+                "done_s": done(ended),
+                "waiters": sum(pool["waiting"] for pool in pools),
+            }
+
+        try:
+            yield read
+        finally:
+            engine.dispose()
+
+    def endings(self, ids: Sequence[str]) -> dict[str, float]:
+        """When each of these was scored, if it was."""
+        engine = self._plain.engine()
+        try:
+            return dict(map(tuple, rows(engine, PLAIN_ENDINGS, ids=list(ids))))
+        finally:
+            engine.dispose()
+
+    def pool_size(self) -> int:
+        """Connections that the pool of a worker may open, as the workers say; the most."""
+        return max(pool["size"] for pool in read_said(self._said))
+
+    def timeouts(self) -> int:
+        """Jobs that gave up waiting for a connection."""
+        return sum(pool["timeouts"] for pool in read_said(self._said))
+
+    def stop(self) -> None:
+        """Stop everything and leave no rows behind."""
+        # At once: Celery would take seconds to say goodbye to a broker that is to forget it.
+        self._plain.fleet.kill(*self._names)
+        self._plain.remove_queue()
+        engine = self._plain.engine()
+        with engine.begin() as connection:
+            connection.execute(text("TRUNCATE applications"))
+        engine.dispose()
+        shutil.rmtree(self._said, ignore_errors=True)
+
+
+class FairlineSide:
+    """Fairline, which holds no connection while a job runs."""
+
+    def __init__(self, fleet: Fleet, shape: Shape, pool_size: int) -> None:
+        self.title = f"Fairline, {pool_size} connections a worker"
+        self._shape = shape
+        self._name = "pool"
+        self._fairline = Fairline(
+            fleet,
+            served_pools="medium",
+            name=self._name,
+            score_seconds=str(shape.score_seconds),
+            db_pool_size=str(pool_size),
+        )
+        self.url = self._fairline.url
+
+    def start(self) -> None:
+        self._fairline.start("medium", self._shape.workers)
+
+    def gauges(self) -> AbstractContextManager[Gauges]:
+        # Of all processes together, as with the other side.
+        return fairline_gauges(self._fairline, of_all=sum)
+
+    def endings(self, ids: Sequence[str]) -> dict[str, float]:
+        with self._fairline.engine() as engine:
+            return dict(map(tuple, rows(engine, FAIRLINE_ENDINGS, ids=list(ids))))
+
+    def pool_size(self) -> int:
+        sizes = read_pools(self.url)["size"]
+        return max(size for process, size in sizes.items() if process.startswith("worker"))
+
+    def timeouts(self) -> int:
+        return 0  # a job has no connection to wait for
+
+    def stop(self) -> None:
+        workers = [f"worker-medium-{n}" for n in range(1, self._shape.workers + 1)]
+        self._fairline.fleet.kill("api", "scheduler", *workers)
+        self._fairline.fleet.postgres.service.drop_database(self._name)
+
+
+def read_said(folder: Path) -> list[dict[str, int]]:
+    """What the baseline's processes say of their pools."""
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+
+
+Side = PlainSide | FairlineSide
+
 
 #: For ten slots a worker: half of what they need, all of it, and what Fairline takes.
 SMALL, LARGE, FAIRLINE = 5, 10, 2
 PER_SECOND = 20.0
+TITLE = "The database-pool trap"
 #: How long answers may take after the last start.
 GRACE_SECONDS = 10.0
 
@@ -53,55 +229,40 @@ PLANS = {
 }
 
 
-class Pool:
-    """The experiment."""
-
-    name = "pool"
-    title = "The database-pool trap"
-    question = (
-        "Four workers, 20 jobs a second: what does it cost to hold a database connection while a "
-        "job runs, and how many connections does Fairline need?"
+def run(desk: Desk) -> Report:
+    """One side after the other."""
+    plan = PLANS[desk.size]
+    with plain_celery(desk.fleet, plan.shape) as plain:
+        small = run_side(desk, PlainSide(plain, plan.shape, SMALL), plan)
+        large = run_side(desk, PlainSide(plain, plan.shape, LARGE), plan)
+    fairline = run_side(desk, FairlineSide(desk.fleet, plan.shape, FAIRLINE), plan)
+    courses = (small, large, fairline)
+    draw(desk.folder / "pool.png", courses)
+    return Report(
+        *("pool", TITLE),
+        findings=findings(*courses),
+        pictures=[
+            Picture(
+                "pool.png",
+                "Scored per second, jobs in line and waiters for a connection over time: "
+                "plain Celery with a small and a large pool, and Fairline with two connections",
+            )
+        ],
+        tables=[table("Three sides, one load", COLUMNS, courses)],
+        bars=bars(*courses, desk.size),
+        notes=[
+            f"{plan.shape.workers} workers of 10 slots on each side, "
+            f"{plan.shape.score_seconds:g} s of scoring, {PER_SECOND:g}/s for "
+            f"{plan.seconds:g} s, after {plan.warm_jobs} jobs that are not counted. Latency "
+            "counts from the intended start of a submission to its score. Waiters are those of "
+            "all processes together: for plain Celery at the moment of the look, for Fairline "
+            "the peak since the heartbeat before."
+        ],
+        data={
+            "refused": sum(course.refused for course in courses),
+            "sides": [figures(course) for course in courses],
+        },
     )
-
-    def seconds(self, size: Size) -> float:
-        """Load on three sides, one long drain, and the starts."""
-        return {Size.FULL: 250.0, Size.QUICK: 95.0, Size.MINI: 12.0}[size]
-
-    def run(self, desk: Desk) -> Report:
-        """One side after the other."""
-        plan = PLANS[desk.size]
-        with plain_celery(desk.fleet, plan.shape) as plain:
-            small = run_side(desk, PlainSide(plain, plan.shape, SMALL), plan)
-            large = run_side(desk, PlainSide(plain, plan.shape, LARGE), plan)
-        fairline = run_side(desk, FairlineSide(desk.fleet, plan.shape, FAIRLINE), plan)
-        courses = (small, large, fairline)
-        draw(desk.folder / "pool.png", courses)
-        return Report(
-            self.name,
-            self.title,
-            findings=findings(*courses),
-            pictures=[
-                Picture(
-                    "pool.png",
-                    "Scored per second, jobs in line and waiters for a connection over time: "
-                    "plain Celery with a small and a large pool, and Fairline with two connections",
-                )
-            ],
-            tables=[table(courses)],
-            bars=bars(*courses, desk.size),
-            notes=[
-                f"{plan.shape.workers} workers of 10 slots on each side, "
-                f"{plan.shape.score_seconds:g} s of scoring, {PER_SECOND:g}/s for "
-                f"{plan.seconds:g} s, after {plan.warm_jobs} jobs that are not counted. Latency "
-                "counts from the intended start of a submission to its score. Waiters are those of "
-                "all processes together: for plain Celery at the moment of the look, for Fairline "
-                "the peak since the heartbeat before.",
-            ],
-            data={
-                "refused": sum(course.refused for course in courses),
-                "sides": [figures(course) for course in courses],
-            },
-        )
 
 
 def run_side(desk: Desk, side: Side, plan: Plan) -> Course:
@@ -146,12 +307,24 @@ def warm(side: Side, plan: Plan) -> None:
 
 def await_endings(side: Side, ids: list[str], seconds: float) -> dict[str, float]:
     """Wait until all were scored or given up; when each was."""
-    deadline = time.monotonic() + seconds
-    while True:
+    found: dict[str, float] = {}
+
+    def ended() -> bool:
+        nonlocal found
         found = side.endings(ids)
-        if len(found) + side.timeouts() >= len(ids) or time.monotonic() > deadline:
-            return found
-        time.sleep(0.25)
+        return len(found) + side.timeouts() >= len(ids)
+
+    until(ended, seconds, pause=0.25)
+    return found
 
 
-EXPERIMENT = Pool()
+#: Load on three sides, one long drain, and the starts.
+SECONDS = {Size.FULL: 250.0, Size.QUICK: 95.0, Size.MINI: 12.0}
+EXPERIMENT = Experiment(
+    "pool",
+    TITLE,
+    "Four workers, 20 jobs a second: what does it cost to hold a database connection while a "
+    "job runs, and how many connections does Fairline need?",
+    SECONDS.__getitem__,
+    run,
+)

@@ -1,22 +1,97 @@
-"""What a soak found: curves, how flat they are, bars. Pure."""
+"""Whether a soak is flat: curves judged so that neither teeth nor strange points decide. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from statistics import median
 from typing import Any
 
-from loadtest.bars import Bar
-from loadtest.lab.experiment import Size
-from loadtest.lab.sampling import Row
-from loadtest.lab.soak.flatness import Growth, Point, allowance, growth, tail_of_third
-from loadtest.report import Table
+from loadtest.figures import percentile
+from loadtest.lab.experiment import Row, Size
+from loadtest.report import Bar, Table
+
+#: When, in seconds, and how much.
+Point = tuple[float, float]
+
+HOUR_SECONDS = 3600.0
+#: More points say no more about the slope and cost their square.
+MOST_POINTS = 300
+
+
+def slope(points: Sequence[Point]) -> float:
+    """The median of the slopes between any two points (Theil and Sen).
+
+    Up to 29 % of the points may be anything.
+    """
+    thinned = points[:: 1 + len(points) // MOST_POINTS]
+    slopes = [
+        (later[1] - earlier[1]) / (later[0] - earlier[0])
+        for earlier, later in combinations(thinned, 2)
+        if later[0] != earlier[0]
+    ]
+    return median(slopes) if slopes else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How a curve went on once it had its level."""
+
+    #: Where it was about the middle of the part that was looked at.
+    level: float
+    #: How much was added in that part.
+    grown: float
+    per_hour: float
+
+    @property
+    def share(self) -> float:
+        """What was added, in parts of the level."""
+        return self.grown / self.level if self.level else 0.0
+
+
+def growth(points: Sequence[Point], since_share: float = 0.5) -> Growth:
+    """The growth in the last part of the time; the second half unless told otherwise."""
+    if not points:
+        return Growth(0.0, 0.0, 0.0)
+    begin, end = points[0][0], points[-1][0]
+    since = begin + since_share * (end - begin)
+    late = [point for point in points if point[0] >= since]
+    risen = slope(late)
+    return Growth(
+        level=median(value for _, value in late),
+        grown=risen * (end - since),
+        per_hour=risen * HOUR_SECONDS,
+    )
+
+
+def allowance(level: float, share: float, least: float) -> float:
+    """How much may be added to a level: a share of it, or what counts as nothing."""
+    return max(least, share * level)
+
+
+def tail_by_bucket(points: Sequence[Point], bucket_seconds: float, share: float) -> list[Point]:
+    """A percentile of the values in each stretch of time, at the middle of the stretch."""
+    buckets: dict[int, list[float]] = {}
+    for at, value in points:
+        buckets.setdefault(int(at // bucket_seconds), []).append(value)
+    return [
+        ((number + 0.5) * bucket_seconds, percentile(values, share))
+        for number, values in sorted(buckets.items())
+    ]
+
+
+def tail_of_third(points: Sequence[Point], seconds: float, third: int, share: float) -> float:
+    """A percentile of the values in the first, second or third part of the time (0, 1, 2)."""
+    inside = (value for at, value in points if third <= 3 * at / seconds < third + 1)
+    return percentile(inside, share)
+
 
 ACCEPTED = 202
 #: Memory of a process may grow by this share of itself, or by what counts as nothing.
-MEMORY_SHARE, MEMORY_MB = 0.05, 10.0
+MEMORY = (0.05, 10.0)
 #: The same for what retention empties.
-TABLES_SHARE, TABLES_MB = 0.10, 2.0
+TABLES = (0.10, 2.0)
 #: The tail at the end, of that at the beginning.
 TAIL_RATIO = 1.2
 #: Differences at the front door that nobody can tell from the machine's own.
@@ -75,47 +150,30 @@ def growths(soak: Soak) -> dict[str, Growth]:
     }
 
 
-def table(soak: Soak) -> Table:
-    """Every curve by its level and its growth."""
-    return Table(
-        "Second half",
-        ("", "level MB", "grown MB", "grown %", "MB an hour"),
-        [
-            (
-                name,
-                f"{each.level:.1f}",
-                f"{each.grown:+.2f}",
-                f"{100 * each.share:+.1f}",
-                f"{each.per_hour:+.1f}",
-            )
-            for name, each in growths(soak).items()
-        ],
-    )
+COLUMNS: dict[str, str | Callable[[Any], str]] = {
+    "": "{0[0]}",
+    "level MB": "{0[1].level:.1f}",
+    "grown MB": "{0[1].grown:+.2f}",
+    "grown %": lambda item: f"{100 * item[1].share:+.1f}",
+    "MB an hour": "{0[1].per_hour:+.1f}",
+}
+
+
+def by_third(points: Sequence[Point], seconds: float, share: float) -> list[float]:
+    """A percentile in each third of the time."""
+    return [tail_of_third(points, seconds, third, share) for third in range(3)]
 
 
 def tails(soak: Soak) -> Table:
     """Latency by the third of the time."""
-    return Table(
-        "Latency by third",
-        ("", "first", "second", "third"),
-        [
-            (
-                "submit to scored p50, s",
-                *(f"{tail_of_third(soak.scored, soak.seconds, n, 0.5):.3f}" for n in range(3)),
-            ),
-            (
-                "submit to scored p99, s",
-                *(f"{tail_of_third(soak.scored, soak.seconds, n, 0.99):.3f}" for n in range(3)),
-            ),
-            (
-                "front door p95, ms",
-                *(
-                    f"{1000 * tail_of_third(soak.door, soak.seconds, n, 0.95):.1f}"
-                    for n in range(3)
-                ),
-            ),
-        ],
-    )
+    rows = []
+    for name, points, share, form in (
+        ("submit to scored p50, s", soak.scored, 0.5, "{:.3f}"),
+        ("submit to scored p99, s", soak.scored, 0.99, "{:.3f}"),
+        ("front door p95, ms", [(at, 1000 * each) for at, each in soak.door], 0.95, "{:.1f}"),
+    ):
+        rows.append((name, *map(form.format, by_third(points, soak.seconds, share))))
+    return Table("Latency by third", ("", "first", "second", "third"), rows)
 
 
 def bars(soak: Soak, size: Size) -> list[Bar]:
@@ -126,12 +184,12 @@ def bars(soak: Soak, size: Size) -> list[Bar]:
     ]
     if size is not Size.FULL:
         return losses
-    first, last = (tail_of_third(soak.scored, soak.seconds, n, 0.99) for n in (0, 2))
-    door_first, door_last = (1000 * tail_of_third(soak.door, soak.seconds, n, 0.95) for n in (0, 2))
+    first, _, last = by_third(soak.scored, soak.seconds, 0.99)
+    door_first, _, door_last = (1000 * each for each in by_third(soak.door, soak.seconds, 0.95))
     return [
-        *(memory_bar(name, growth(soak.memory[name])) for name in JUDGED),
-        level_bar("tables that retention empties", growth(soak.emptied)),
-        level_bar("blobs", growth(soak.blobs)),
+        *(grown_bar(f"{name}: memory", soak.memory[name], *MEMORY) for name in JUDGED),
+        grown_bar("tables that retention empties:", soak.emptied, *TABLES),
+        grown_bar("blobs:", soak.blobs, *TABLES),
         Bar(
             "submit to scored p99, last third of the first third's",
             *(last / first if first else float(bool(last)), "<=", TAIL_RATIO, " x"),
@@ -145,16 +203,11 @@ def bars(soak: Soak, size: Size) -> list[Bar]:
     ]
 
 
-def memory_bar(name: str, grown: Growth) -> Bar:
-    """5 % or 10 MB in the second half."""
-    allowed = allowance(grown.level, MEMORY_SHARE, MEMORY_MB)
-    return Bar(f"{name}: memory grown in the second half", grown.grown, "<=", allowed, " MB")
-
-
-def level_bar(name: str, grown: Growth) -> Bar:
-    """10 % or 2 MB in the second half."""
-    allowed = allowance(grown.level, TABLES_SHARE, TABLES_MB)
-    return Bar(f"{name}: grown in the second half", grown.grown, "<=", allowed, " MB")
+def grown_bar(name: str, points: Sequence[Point], share: float, least: float) -> Bar:
+    """What may be added in the second half: a share of the level, or what counts as nothing."""
+    grown = growth(points)
+    allowed = allowance(grown.level, share, least)
+    return Bar(f"{name} grown in the second half", grown.grown, "<=", allowed, " MB")
 
 
 def findings(soak: Soak) -> list[str]:
@@ -163,7 +216,7 @@ def findings(soak: Soak) -> list[str]:
     judged = {name: all_of_them[f"memory: {name}"] for name in JUDGED if name in soak.memory}
     most = max(judged, key=lambda name: judged[name].grown)
     emptied = all_of_them["tables that retention empties"]
-    first, last = (tail_of_third(soak.scored, soak.seconds, n, 0.99) for n in (0, 2))
+    first, _, last = by_third(soak.scored, soak.seconds, 0.99)
     lasted = f"{soak.seconds / 60:g} minutes" if soak.seconds >= 120 else f"{soak.seconds:g} s"
     return [
         f"{lasted} at {soak.per_second:.2f}/s, 70 % of what one worker can score: "
@@ -188,10 +241,6 @@ def figures(soak: Soak) -> dict[str, Any]:
             name: {"level": round(each.level, 2), "grown": round(each.grown, 3)}
             for name, each in growths(soak).items()
         },
-        "p99_seconds_by_third": [
-            round(tail_of_third(soak.scored, soak.seconds, n, 0.99), 3) for n in range(3)
-        ],
-        "door_p95_seconds_by_third": [
-            round(tail_of_third(soak.door, soak.seconds, n, 0.95), 4) for n in range(3)
-        ],
+        "p99_seconds_by_third": [round(n, 3) for n in by_third(soak.scored, soak.seconds, 0.99)],
+        "door_p95_seconds_by_third": [round(n, 4) for n in by_third(soak.door, soak.seconds, 0.95)],
     }

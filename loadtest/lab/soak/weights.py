@@ -9,18 +9,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
-from loadtest.lab.sampling import Gauges
-from loadtest.lab.soak.flatness import Point
+from loadtest.figures import family
+from loadtest.fleet import rows
+from loadtest.lab.experiment import Gauges
+from loadtest.lab.soak.verdict import Point
 
 EVERY_SECONDS = 5.0
 MEGABYTE = 1e6
 
-TABLES = text("""
+TABLES = """
     SELECT relname, pg_total_relation_size(relid), n_dead_tup FROM pg_stat_user_tables
     WHERE relname <> 'alembic_version'
-""")
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +73,14 @@ class Scales:
 
     def weigh(self) -> None:
         """One look at everything."""
-        with self.engine.connect() as connection:
-            rows = connection.execute(TABLES).all()
+        tables = rows(self.engine, TABLES)
         self.weighings.append(
             Weighing(
                 time.time(),
                 {name: tree_memory(pids) / MEGABYTE for name, pids in self.pids.items()},
-                {name: size / MEGABYTE for name, size, _ in rows},
+                {name: size / MEGABYTE for name, size, _ in tables},
                 folder_bytes(self.blobs) / MEGABYTE,
-                sum(dead for *_, dead in rows),
+                sum(dead for *_, dead in tables),
             )
         )
 
@@ -87,12 +88,9 @@ class Scales:
 def tree_memory(pids: Sequence[int]) -> int:
     """Bytes in memory of these processes and all that they started: `together`."""
     members = []
-    for pid in pids:
+    for process in family(pids):
         with suppress(psutil.NoSuchProcess):
-            leader = psutil.Process(pid)
-            for process in (leader, *leader.children(recursive=True)):
-                with suppress(psutil.NoSuchProcess):
-                    members.append(memory(process))
+            members.append(memory(process))
     return together(members)
 
 
@@ -128,8 +126,5 @@ def folder_bytes(folder: Path) -> int:
 
 def curve(weighings: Sequence[Weighing], begin: float, read: str, name: str = "") -> list[Point]:
     """One of the values over time: ``memory`` or ``tables`` by name, ``blobs``, ``dead_rows``."""
-    points = []
-    for weighing in weighings:
-        value = getattr(weighing, read)
-        points.append((weighing.at - begin, float(value[name] if name else value)))
-    return points
+    values = [(each.at - begin, getattr(each, read)) for each in weighings]
+    return [(at, float(value[name] if name else value)) for at, value in values]

@@ -1,4 +1,4 @@
-"""What the requests of a swarm say: by the second, at the peak, by status, by core. Pure."""
+"""How large a swarm, and what its requests say: by the second, at the peak, by core. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,66 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from loadtest.cores import MACHINE
-from loadtest.percentiles import percentile
-from loadtest.users.record import POLL, ROUND, SUBMIT, Requests
+from loadtest.figures import MACHINE, percentiles
+from loadtest.lab.experiment import Size
+from loadtest.shapes import Stretch
+from loadtest.users.wire import POLL, ROUND, SUBMIT, Requests
+
+#: A client has three applications and asks for each once a second.
+POLLS_A_SECOND = 3.0
+SLOTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One size of the experiment."""
+
+    clients: int
+    ramp_seconds: float
+    hold_seconds: float
+    #: The stage at half of the peak; its first seconds, in which the clients come, do not count.
+    half_seconds: float
+    settle_seconds: float
+    #: The peak is the best stretch of so many seconds.
+    window_seconds: int
+    #: CPU is looked at so often; a look costs a few hundredths of a second.
+    look_seconds: float
+    #: What a job takes; a worker of ten slots ends ten in that time. One worker scores as much
+    #: here as four that take 1.5 s a job.
+    score_seconds: float
+    #: Whether the second stage begins without the line that the first one left behind.
+    afresh: bool
+    peak_bar: float
+    p95_bar_ms: float
+
+    @property
+    def jobs_a_second(self) -> float:
+        """What the worker can score."""
+        return SLOTS / self.score_seconds
+
+    def ramp(self) -> Sequence[Stretch]:
+        """Up to all clients, and then all of them."""
+        return (
+            Stretch(self.ramp_seconds, 0, self.clients),
+            Stretch(self.hold_seconds, self.clients, self.clients),
+        )
+
+    def half(self, peak: float) -> Sequence[Stretch]:
+        """As many clients as ask for half of the peak when nobody makes them wait."""
+        clients = min(self.clients, max(1, round(peak / 2 / POLLS_A_SECOND)))
+        return (Stretch(self.half_seconds, clients, clients),)
+
+
+PLANS = {
+    Size.FULL: Plan(
+        *(8_000, 60, 40, 40, 5, 10, 5, 0.375), afresh=True, peak_bar=3_000, p95_bar_ms=70
+    ),
+    Size.QUICK: Plan(
+        *(1_500, 10, 10, 10, 3, 5, 2, 0.375), afresh=True, peak_bar=2_400, p95_bar_ms=100
+    ),
+    # Slow enough that a client asks more than once for what has not changed.
+    Size.MINI: Plan(*(50, 1, 4, 2, 0.5, 2, 1, 0.4), afresh=False, peak_bar=0, p95_bar_ms=1_000),
+}
 
 #: What a client came for; every other status is an error.
 GOOD = frozenset({200, 202, 304})
@@ -109,36 +166,26 @@ def by_second(requests: Requests, begin: float, seconds: int) -> list[Second]:
             good[number].append(latency)
         else:
             errors[number] += 1
-    found = []
-    for number, latencies in enumerate(good):
-        latencies.sort()
-        found.append(
-            Second(
-                number,
-                len(latencies),
-                errors[number],
-                1000 * percentile(latencies, 0.50),
-                1000 * percentile(latencies, 0.95),
-            )
-        )
-    return found
+    return [
+        Second(number, len(each), errors[number], *milliseconds(each, 0.50, 0.95))
+        for number, each in enumerate(good)
+    ]
+
+
+def milliseconds(latencies: Sequence[float], *shares: float) -> list[float]:
+    """Percentiles of latencies that are given in seconds."""
+    return [1000 * each for each in percentiles(latencies, *shares)]
 
 
 def summarise(requests: Requests, origin: float, begin: float, end: float) -> Summary:
     """The good answers that came between two moments, both counted from ``origin``."""
-    inside = sorted(
+    inside = [
         latency
         for at, latency, status, kind in zip(*requests.columns(), strict=True)
         if kind != ROUND and status in GOOD and begin <= at + latency - origin < end
-    )
-    return Summary(
-        begin,
-        end,
-        len(inside) / (end - begin),
-        1000 * percentile(inside, 0.50),
-        1000 * percentile(inside, 0.95),
-        1000 * percentile(inside, 0.99),
-    )
+    ]
+    rate = len(inside) / (end - begin)
+    return Summary(begin, end, rate, *milliseconds(inside, 0.50, 0.95, 0.99))
 
 
 def peak_of(seconds: Sequence[Second], window: int) -> tuple[int, int]:

@@ -18,15 +18,13 @@ from typing import Self
 import psutil
 from sqlalchemy import Engine
 
-from loadtest.cores import MACHINE, busy_seconds, cpu_seconds
-from loadtest.fairline import Fairline
+from loadtest.figures import MACHINE, busy_seconds, cpu_seconds
+from loadtest.fleet import Fairline
 from loadtest.generator import Generator, Order
-from loadtest.lab.experiment import Desk
-from loadtest.lab.gauges import COUNTS, OLDEST, Speed
-from loadtest.lab.sampling import Row
-from loadtest.lab.swarm.analysis import GENERATOR, Look
-from loadtest.shapes import Stretch, highest, total_seconds
-from loadtest.users.record import Requests
+from loadtest.lab.experiment import Desk, LineGauges, Row
+from loadtest.lab.swarm.analysis import GENERATOR, Counts, Look, Second, Summary, server_cores
+from loadtest.shapes import Stretch, highest, level_at, total_seconds
+from loadtest.users.wire import Requests
 
 POOL = "medium"
 
@@ -58,6 +56,52 @@ class Stage:
     def begin(self) -> float:
         """When the first client asked, in seconds since the epoch."""
         return min(self.requests.at, default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A stage and what its figures say."""
+
+    name: str
+    stage: Stage
+    seconds: list[Second]
+    counts: Counts
+    #: The seconds that are judged.
+    summary: Summary
+    #: Cores by part in these seconds.
+    split: dict[str, float]
+
+    @property
+    def server_cores(self) -> float:
+        """What Fairline and its services took."""
+        return server_cores(self.split)
+
+    @property
+    def errors(self) -> str:
+        """By kind, in words."""
+        return in_words(self) or "none"
+
+    def clients(self) -> list[float]:
+        """Those that there should be, second by second, and at the end."""
+        levels = [level_at(self.stage.stretches, n) for n in range(len(self.seconds))]
+        return [*levels, self.stage.clients]
+
+    def counted(self) -> list[tuple[float, float]]:
+        """When connections were counted, and how many there were."""
+        begin, rows = self.stage.begin, self.stage.rows
+        looks = [(float(row["at"]) - begin, float(row["connections"])) for row in rows]
+        return [(at, held) for at, held in looks if 0 <= at <= len(self.seconds)] or [(0.0, 0.0)]
+
+
+def in_words(*stages: Found) -> str:
+    """Errors by kind: ``12 × 503, 3 × no answer``."""
+    kinds: dict[int, int] = {}
+    for each in stages:
+        for status, number in each.counts.errors.items():
+            kinds[status] = kinds.get(status, 0) + number
+    return ", ".join(
+        f"{number:,} × {status or 'no answer'}" for status, number in sorted(kinds.items())
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +151,8 @@ class Watch:
     """The gauges of a stage."""
 
     def __init__(
-        self,
-        serving: Serving,
-        engine: Engine,
-        generator: Sequence[int],
-        look_seconds: float,
+        self, serving: Serving, engine: Engine, generator: Sequence[int], look_seconds: float
     ) -> None:
-        self._engine = engine
         self._parts: Mapping[str, Sequence[int]] = {
             **serving.fairline.fleet.pids(),
             GENERATOR: generator,
@@ -121,7 +160,7 @@ class Watch:
         self._look_seconds = look_seconds
         self._idle_files = serving.idle_files
         self._port = serving.fairline.port
-        self._accepted, self._done = Speed(), Speed()
+        self._line = LineGauges(engine, POOL)
         self._before = CpuClock.read(self._parts)
         self.looks: list[Look] = []
         #: Held by the API, the most at any look.
@@ -133,19 +172,7 @@ class Watch:
         self.connections = max(self.connections, held)
         if time.time() - self._before.at >= self._look_seconds:
             self.look()
-        with self._engine.connect() as connection:
-            queued, dispatched, running, ended, everything = connection.execute(
-                COUNTS, {"pool": POOL}
-            ).one()
-            oldest = connection.execute(OLDEST, {"pool": POOL}).scalar_one()
-        return {
-            "connections": held,
-            "waiting": int(queued + dispatched),
-            "running": int(running),
-            "oldest_s": round(oldest, 2),
-            "accepted_s": self._accepted(float(everything)),
-            "done_s": self._done(float(ended)),
-        }
+        return {"connections": held, **self._line()}
 
     def held(self) -> int:
         """Connections of clients. The kernel also counts those that nobody has accepted yet, the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import BrowserContext, expect
 
-from app.console.rooms import NAVIGATION
+from app.console.pages import NAVIGATION
 from tests.acceptance.browser.conftest import Tab
 from tests.acceptance.client import Client, new_role
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import pytest
 from playwright.sync_api import expect
 
-from app.admission.admit import admit_group
-from app.admission.submission import Entry, Submission
-from app.jobs.cancel import cancel
 from app.tenants.changes import create_tenant, issue_key
 from app.tenants.terms import Change
-from models.ids import new_id
+from models.jobs.admit import admit_group
+from models.jobs.cancel import cancel
+from models.jobs.ids import new_id
+from models.jobs.submission import Submission, SubmissionGroup
 from tests.acceptance.browser.conftest import Tab
 from tests.acceptance.client import Client
 
@@ -36,7 +36,7 @@ class Company:
 
 def submit(client: Client, tenant_id: int, job_type: str, pool: str, payload: object) -> str:
     entry = Submission(new_id(), tenant_id, job_type, pool, json.dumps(payload))
-    admit_group(client.engine, [Entry((entry,))], express=False)
+    admit_group(client.engine, [SubmissionGroup((entry,))], express=False)
     return entry.id
 
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
-from app.console.words import short_id
+from app.console.formatting import short_id
 from tests.acceptance.browser.conftest import Tab
 from tests.acceptance.client import Client
 

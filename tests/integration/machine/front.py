@@ -6,14 +6,13 @@ from datetime import datetime, timedelta
 
 from hypothesis import strategies as st
 
-from app.admission.admit import admit_group
-from app.admission.submission import Admitted, Entry, Key, Submission
-from app.errors import IdempotencyKeyReused
-from app.jobs.cancel import cancel
-from app.jobs.replay import replay_ids, replay_matching
-from models.ids import new_id
-from models.states import FailureClass, JobStatus
-from tasks.runtime.claim import JobRef
+from models.jobs.admit import admit_group
+from models.jobs.cancel import cancel
+from models.jobs.claim import JobRef
+from models.jobs.ids import new_id
+from models.jobs.replay import replay_ids, replay_matching
+from models.jobs.states import FailureClass, JobStatus
+from models.jobs.submission import Admitted, IdempotencyKey, KeyReused, Submission, SubmissionGroup
 from tests.integration.machine.stage import TENANTS, Stage
 from tests.integration.machine.twin import KINDS, Twin
 
@@ -60,8 +59,10 @@ class FrontDoor(Stage):
             self.admit(group, express)
         self.admit(group, express)
 
-    def entry(self, tenant_id: int, key: str | None, digest: bytes, items: list[Item]) -> Entry:
-        return Entry(
+    def entry(
+        self, tenant_id: int, key: str | None, digest: bytes, items: list[Item]
+    ) -> SubmissionGroup:
+        return SubmissionGroup(
             tuple(
                 Submission(
                     id=new_id(),
@@ -78,10 +79,10 @@ class FrontDoor(Stage):
                 )
                 for name, priority, starts, ends in items
             ),
-            None if key is None else Key(key, digest),
+            None if key is None else IdempotencyKey(key, digest),
         )
 
-    def admit(self, group: list[Entry], express: bool) -> None:
+    def admit(self, group: list[SubmissionGroup], express: bool) -> None:
         """What the group becomes, by the model and by the product."""
         new = []
         expected: list[tuple[tuple[str, ...], datetime | None] | None] = []
@@ -102,7 +103,7 @@ class FrontDoor(Stage):
         found = admit_group(self.engine, group, express)
         for entry, was, should in zip(group, found, expected, strict=True):
             if should is None:
-                assert isinstance(was, IdempotencyKeyReused)
+                assert isinstance(was, KeyReused)
                 continue
             assert isinstance(was, Admitted) and (was.ids, was.first_at) == should
             assert was.express == tuple(item for item in entry.submissions if item.id in born)

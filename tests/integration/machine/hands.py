@@ -7,13 +7,15 @@ from random import Random
 import orjson
 from hypothesis import strategies as st
 
-from models.ids import new_id
-from models.states import FailureClass, JobStatus
-from tasks.retry import History, Standing
-from tasks.runtime.checkpoint import Saved, Saving, save_group
-from tasks.runtime.claim import Claim, JobRef, claim_group
-from tasks.runtime.heartbeat import beat, read_cancelled, report
-from tasks.runtime.outcome import (
+from models.jobs.checkpoint import Saved, Saving, save_group
+from models.jobs.claim import Claim, JobRef, claim_group
+from models.jobs.heartbeat import beat, read_cancelled, report
+from models.jobs.ids import new_id
+from models.jobs.settle import Settlement, settle_group, settle_statement
+from models.jobs.states import FailureClass, JobStatus
+from tasks.registry import projections_of
+from tasks.retry import History, RetryStanding
+from tasks.worker.outcome import (
     Failed,
     HandedBack,
     Outcome,
@@ -23,7 +25,6 @@ from tasks.runtime.outcome import (
     Withdrawn,
     ending_of,
 )
-from tasks.runtime.settle import Settlement, settle_group, settle_statement
 from tests.integration.machine.stage import Stage
 from tests.integration.machine.twin import Twin, fate
 
@@ -42,7 +43,12 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.sampled_from([Snoozed(0.0), Snoozed(20.0), Released(), HandedBack(), Withdrawn()]),
 )
 standings = st.sampled_from(
-    [Standing(), Standing(), Standing(quarantined=True), Standing(budget_left=False)]
+    [
+        RetryStanding(),
+        RetryStanding(),
+        RetryStanding(quarantined=True),
+        RetryStanding(budget_left=False),
+    ]
 )
 #: Exact in binary, so that sums are.
 run_seconds = st.sampled_from([0.0, 0.25, 2.0])
@@ -183,9 +189,9 @@ class Workers(Stage):
         """Everything in hand at once, so that the dead letters fill."""
         failure = data.draw(failures, label="failure")
         held = [claim for hands in self.workers.values() for claim in hands.held.values()]
-        self.write([(claim, failure, Standing(), 0.5) for claim in held])
+        self.write([(claim, failure, RetryStanding(), 0.5) for claim in held])
 
-    def write(self, group: list[tuple[Claim, Outcome, Standing, float]]) -> None:
+    def write(self, group: list[tuple[Claim, Outcome, RetryStanding, float]]) -> None:
         """End runs, also such as lost their lease; with the tokens and progress of each."""
         settlements, expected = [], []
         for number, (claim, outcome, standing, seconds) in enumerate(group):
@@ -201,13 +207,15 @@ class Workers(Stage):
                 self.end_run(twin, outcome, standing, seconds)
                 if twin.status is not JobStatus.QUEUED:
                     self.charge(twin, seconds, (number, 2))
-        statement = settle_statement(self.house.types.values())
+        statement = settle_statement(projections_of(self.house.types.values()))
         assert settle_group(self.engine, statement, settlements) == expected
         for claim, *_ in group:
             for hands in self.workers.values():
                 hands.held.pop(claim.ref, None)
 
-    def end_run(self, twin: Twin, outcome: Outcome, standing: Standing, seconds: float) -> None:
+    def end_run(
+        self, twin: Twin, outcome: Outcome, standing: RetryStanding, seconds: float
+    ) -> None:
         match outcome:
             case Succeeded(result):
                 twin.succeed(orjson.loads(result), seconds, self.now)

@@ -8,15 +8,16 @@ from datetime import timedelta
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
-from app.dispatch.mark import Dispatch, release
-from app.scheduler.expirer import Expirer
-from app.scheduler.promoter import Promoter
-from app.scheduler.reaper import Reaper
-from app.scheduler.retirer import Kept, Retirer
+from app.scheduler.dispatching.promoter import Promoter
+from app.scheduler.maintenance.expirer import Expirer
+from app.scheduler.maintenance.reaper import Reaper
+from app.scheduler.maintenance.retirer import Kept, Retirer
+from models.jobs.claim import JobRef
+from models.jobs.dispatch import Dispatch
+from models.jobs.release import release
+from models.jobs.states import JobStatus
 from models.pools import POOLS
 from models.presence import Presence, announce
-from models.states import JobStatus
-from tasks.runtime.claim import JobRef
 from tests.integration.machine.stage import TENANTS, Stage
 from tests.integration.machine.twin import IN_FLIGHT, WAITING, Twin
 

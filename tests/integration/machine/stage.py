@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from models.blobs import BlobStore
-from models.states import LEGAL_MOVES, JobStatus
-from tasks.runtime.claim import Claim, JobRef
+from models.jobs.claim import Claim, JobRef
+from models.jobs.states import LEGAL_MOVES, JobStatus
 from tests.integration.emptied import TABLES
 from tests.integration.house import House
 from tests.integration.machine.clock import Clock

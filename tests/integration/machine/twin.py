@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from models.states import FailureClass, JobStatus
+from models.jobs.states import FailureClass, JobStatus
 
 WAITING = (JobStatus.SCHEDULED, JobStatus.QUEUED)
 IN_FLIGHT = (JobStatus.DISPATCHED, JobStatus.RUNNING)

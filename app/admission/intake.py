@@ -1,0 +1,243 @@
+"""Intake: validated bodies become submissions, submissions become rows.
+
+A large payload goes to the blob store before the commit, so that no row ever names a blob
+that is not there. A blob whose row was not inserted is removed at once where that is certain,
+and collected later where it is not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from random import Random
+from typing import Any, Protocol
+
+from gevent import Timeout
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from app.admission.admission import Admission
+from app.admission.gate import Gate
+from app.admission.placement import PoolsOfTypes
+from app.errors import (
+    BlobStoreUnavailable,
+    FieldError,
+    IdempotencyKeyReused,
+    QueueDepthExceeded,
+    ValidationFailed,
+)
+from app.field_errors import field_error, field_errors
+from app.policy.fairshare import Tier
+from app.policy.jitter import jittered_time
+from app.tenants.tenant import TenantProfile
+from models.blobs import INLINE_BYTES, BlobError, BlobStore, payload_key
+from models.jobs.ids import new_id
+from models.jobs.submission import Admitted, IdempotencyKey, Submission
+from tasks.jobs.score_application import ApplicationPayload
+from tasks.registry import JobType
+
+logger = logging.getLogger(__name__)
+
+#: How long all blobs of a request may take together.
+BLOB_SECONDS = 5.0
+#: Job types named to a caller who does not know them.
+MOST_NAMED = 50
+#: Most bytes of UTF-8 that a character has.
+CHARACTER_BYTES = 4
+
+_chance = Random()
+
+
+class IntakeServices(Protocol):
+    """What taking a request in needs of its process."""
+
+    @property
+    def gate(self) -> Gate: ...
+    @property
+    def admission(self) -> Admission: ...
+    @property
+    def blobs(self) -> BlobStore: ...
+    @property
+    def pools_of_types(self) -> PoolsOfTypes: ...
+
+
+def job_submission(
+    types: Mapping[str, JobType],
+    tenant_id: int,
+    type_name: str,
+    payload: Any,
+    *,
+    priority: int = 0,
+    execute_at: datetime | None = None,
+    not_after: datetime | None = None,
+    jitter: bool = True,
+) -> Submission:
+    """A job that somebody asked for as a submission; refuses what its type does not take."""
+    job_type = types.get(type_name)
+    if job_type is None:
+        known = ", ".join(sorted(types)[:MOST_NAMED])
+        raise ValidationFailed(errors=(FieldError("type", f"is not registered; known: {known}"),))
+    fitted = check_payload(job_type, payload)
+    candidate, role = None, None
+    if isinstance(fitted, ApplicationPayload):
+        # The same as POST /applications, leaderboard included.
+        payload, candidate, role = fitted.model_dump(), fitted.candidate, fitted.role
+    return Submission(
+        id=new_id(),
+        tenant_id=tenant_id,
+        type=job_type.name,
+        pool=job_type.pool,
+        payload=to_json(payload).decode(),
+        candidate=candidate,
+        role=role,
+        priority=priority,
+        execute_at=start_of(execute_at, not_after, jitter),
+        not_after=not_after,
+        dependency=job_type.dependency or "",
+    )
+
+
+def check_payload(job_type: JobType, payload: object) -> object:
+    """The payload as the type reads it; refuse what it does not take."""
+    try:
+        return job_type.read(payload)
+    except ValidationError as error:
+        raise ValidationFailed(errors=field_errors(error, "payload")) from None
+    except Exception as error:  # a validator of the author's that trips over what it was given
+        logger.warning("the schema of %s raised %r", job_type.name, error)
+        message = f"cannot be read as {job_type.name} takes it"
+        raise ValidationFailed(errors=(field_error("payload", message),)) from error
+
+
+def start_of(
+    execute_at: datetime | None, not_after: datetime | None, jitter: bool
+) -> datetime | None:
+    """When the job may run; a window that ends before it opens is refused."""
+    if execute_at is None:
+        return None
+    if not_after is not None and not_after < execute_at:
+        raise ValidationFailed(errors=(FieldError("not_after", "is before execute_at"),))
+    return jittered_time(execute_at, datetime.now(UTC), _chance, jitter, not_after)
+
+
+def directed(
+    services: IntakeServices, tenant: TenantProfile, submissions: Sequence[Submission]
+) -> Sequence[Submission]:
+    """The submissions with the pool they belong to and the way they may take."""
+    submissions = services.pools_of_types.place(submissions)
+    if tenant.tier == Tier.FREE:
+        return [item._replace(express=False) for item in submissions]
+    return submissions
+
+
+def take_in(
+    services: IntakeServices,
+    tenant: TenantProfile,
+    submissions: Sequence[Submission],
+    key: IdempotencyKey | None,
+) -> Admitted:
+    """Make the submissions of one request durable, all of them or none."""
+    submissions = directed(services, tenant, submissions)
+    entered = services.gate.enter(tenant, submissions)
+    joined = entered.full is None
+    try:
+        if entered.full is not None and not services.gate.repeats(tenant, key):
+            refused = services.gate.too_deep(tenant, entered.full)
+            services.gate.count(tenant, refused, len(submissions))
+            raise refused
+        admitted = make_durable(services, submissions, key)
+        joined = not admitted.repeated
+        return admitted
+    finally:
+        services.gate.settle(tenant, entered, joined=joined)
+
+
+def take_what_fits(
+    services: IntakeServices, tenant: TenantProfile, submissions: Sequence[Submission]
+) -> tuple[Admitted, dict[str, QueueDepthExceeded]]:
+    """Make those durable, together, that their lines take; the others by id, with the reason."""
+    submissions = directed(services, tenant, submissions)
+    entered = services.gate.enter(tenant, submissions)
+    try:
+        left, fitting = dict(entered.jobs), []
+        refused: dict[str, QueueDepthExceeded] = {}
+        for item in submissions:
+            left[item.pool] -= 1
+            if left[item.pool] >= 0:
+                fitting.append(item)
+            else:
+                refused[item.id] = services.gate.too_deep(tenant, item.pool)
+        if refused:
+            last = refused[next(reversed(refused))]
+            services.gate.count(tenant, last, len(refused))
+            if not fitting:
+                raise last
+        return make_durable(services, fitting, None), refused
+    finally:
+        services.gate.settle(tenant, entered)
+
+
+def make_durable(
+    services: IntakeServices, submissions: Sequence[Submission], key: IdempotencyKey | None
+) -> Admitted:
+    """Write the submissions of one request, together."""
+    large = [item.id for item in submissions if is_large(item.payload)]
+    if large:
+        submissions = put_payloads(services.blobs, submissions, set(large))
+    try:
+        admitted = services.admission.admit(submissions, key)
+    except IdempotencyKeyReused:
+        discard_payloads(services.blobs, large)
+        raise
+    if admitted.repeated:
+        discard_payloads(services.blobs, large)
+    return admitted
+
+
+def status_of(submission: Submission, admitted: Admitted) -> str:
+    """What a reply calls the status: the same for a repetition as for the first request."""
+    if submission.execute_at is None:
+        return "queued"
+    at = admitted.first_at or datetime.now(UTC)
+    return "scheduled" if submission.execute_at > at else "queued"
+
+
+def is_large(payload: str) -> bool:
+    """Whether a payload belongs into the blob store."""
+    return len(payload) * CHARACTER_BYTES > INLINE_BYTES and len(payload.encode()) > INLINE_BYTES
+
+
+def put_payloads(
+    blobs: BlobStore, submissions: Sequence[Submission], large: set[str]
+) -> list[Submission]:
+    """The submissions, with the payloads of the large ones in the store."""
+    # No exception of ours is given to raise: the store's client would take it for its own
+    # and try again. A bare timeout goes through.
+    with Timeout(BLOB_SECONDS) as patience:
+        try:
+            return [stored(blobs, item) if item.id in large else item for item in submissions]
+        except BlobError as error:
+            logger.warning("503: %s", error)
+            raise BlobStoreUnavailable from error
+        except Timeout as expired:
+            if expired is not patience:
+                raise
+            logger.warning("503: the blob store took longer than %g s", BLOB_SECONDS)
+            raise BlobStoreUnavailable from expired
+
+
+def stored(blobs: BlobStore, item: Submission) -> Submission:
+    """The submission with its payload in the store."""
+    key = payload_key(item.id)
+    blobs.put(key, item.payload.encode())
+    return item._replace(payload="null", payload_blob=key)
+
+
+def discard_payloads(blobs: BlobStore, ids: Sequence[str]) -> None:
+    """Remove blobs that no row will name. Who fails leaves them to the collector."""
+    for job_id in ids:
+        try:
+            blobs.delete(payload_key(job_id))
+        except BlobError as error:
+            logger.debug("left to the collector: %s", error)

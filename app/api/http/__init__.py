@@ -1,0 +1,1 @@
+"""Requests and responses: bodies, queries, replies and problem documents."""

@@ -1,0 +1,170 @@
+"""Request bodies: read in bounded size and time, parsed strictly, validated by a schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import orjson
+from gevent import Timeout
+from pydantic import BaseModel, ValidationError
+from werkzeug.sansio.utils import get_content_length
+
+from app.errors import (
+    MalformedBody,
+    PayloadTooLarge,
+    RequestTimeout,
+    UnsupportedMediaType,
+    ValidationFailed,
+)
+from app.field_errors import MOST_ERRORS, field_error, field_errors
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+JSON = "application/json"
+CHUNK_BYTES = 65_536
+#: What is still read of a body that is too large, so that its sender hears the answer.
+DRAIN_BYTES = 16 * 1_048_576
+
+
+class Arrived(BytesIO):
+    """A body that has arrived as a whole: reading it never waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """What a sender may ask of this process."""
+
+    #: Largest body taken.
+    most_bytes: int
+    #: A body must have arrived in this time.
+    seconds: float
+
+
+class JsonDocument(NamedTuple):
+    """A body that is JSON."""
+
+    raw: bytes
+    #: As orjson reads it: good to look at, but integers beyond 64 bits have become floats.
+    plain: Any
+
+
+def parse_body(environ: WSGIEnvironment, schema: type[Schema], limits: BodyLimits) -> Schema:
+    """The validated body of a request."""
+    return fit_body(read_document(environ, limits), schema)
+
+
+def read_document(environ: WSGIEnvironment, limits: BodyLimits) -> JsonDocument:
+    """The body of a request, if it is JSON."""
+    content_type = environ.get("CONTENT_TYPE", "")
+    if content_type != JSON and content_type.partition(";")[0].strip().lower() != JSON:
+        raise UnsupportedMediaType
+    if environ.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
+        raise UnsupportedMediaType("Send the body without a Content-Encoding.")
+    body = read_body(environ, limits)
+    try:
+        # Stricter than the schema's own parser: no NaN, no Infinity, no lone surrogates.
+        return JsonDocument(body, orjson.loads(body))
+    except orjson.JSONDecodeError as error:
+        raise MalformedBody(f"The body is not valid JSON: {error}") from None
+
+
+def fit_body(document: JsonDocument, schema: type[Schema]) -> Schema:
+    """The document as the schema has it."""
+    if may_hold_nul(document):
+        refuse_nul(document.plain)
+    return fit_outline(document, schema)
+
+
+def fit_outline(document: JsonDocument, schema: type[Schema]) -> Schema:
+    """The same for a schema that leaves parts open; whoever closes them looks for NULs."""
+    refuse_many_fields(document.plain, schema)
+    try:
+        return schema.model_validate_json(document.raw)
+    except ValidationError as error:
+        raise ValidationFailed(errors=field_errors(error)) from None
+
+
+def may_hold_nul(document: JsonDocument) -> bool:
+    """Whether it is worth looking for NUL characters."""
+    return b"\\u0000" in document.raw
+
+
+def refuse_nul(plain: Any) -> None:
+    """NUL characters cannot be stored."""
+    if (path := find_nul(plain)) is not None:
+        raise ValidationFailed(errors=(field_error(path, "must not contain NUL characters"),))
+
+
+def refuse_many_fields(plain: Any, schema: type[BaseModel]) -> None:
+    """More fields than there are: some must be unknown.
+
+    The schema would say so too, but with one error object for each of 100,000 names.
+    """
+    # ``model_fields`` is the same behind a property that takes longer than the whole check.
+    fields = schema.__pydantic_fields__
+    if isinstance(plain, dict) and len(plain) > len(fields):
+        unknown = [name for name in plain if name not in fields]
+        raise ValidationFailed(
+            errors=tuple(field_error(name, "is not a field") for name in unknown[:MOST_ERRORS])
+        )
+
+
+def read_body(environ: WSGIEnvironment, limits: BodyLimits) -> bytes:
+    """The body, if it is within the limits; memory stays bounded either way."""
+    stream = environ["wsgi.input"]
+    most = limits.most_bytes
+    if isinstance(stream, Arrived):
+        # All that was announced has arrived: there is nothing to wait for.
+        whole = stream.read(most + 1)
+        if len(whole) <= most:
+            return whole
+        stream.seek(0)
+    chunks: list[bytes] = []
+    size = 0
+    length = get_content_length(
+        environ.get("CONTENT_LENGTH"), environ.get("HTTP_TRANSFER_ENCODING")
+    )
+    too_large = length is not None and length > most
+    left = DRAIN_BYTES if length is None else min(length, DRAIN_BYTES)
+    try:
+        with Timeout(limits.seconds, RequestTimeout):
+            while left > 0 and (chunk := stream.read(min(CHUNK_BYTES, left))):
+                size += len(chunk)
+                left -= len(chunk)
+                if size > most:
+                    too_large = True
+                    chunks.clear()
+                if not too_large:
+                    chunks.append(chunk)
+    except RequestTimeout:
+        raise
+    except Exception as error:  # gunicorn's parse errors have no base but this
+        raise MalformedBody("The body was cut short or is not framed correctly.") from error
+    if too_large:
+        raise PayloadTooLarge(f"The body may have at most {most:,} bytes.")
+    if length is not None and size < length:
+        raise MalformedBody("The body is shorter than its Content-Length.")
+    return b"".join(chunks)
+
+
+def find_nul(value: Any, path: str = "(body)") -> str | None:
+    """Where a NUL character hides, or None. PostgreSQL's text cannot hold one."""
+    pending: list[tuple[str, Any]] = [(path, value)]
+    while pending:
+        where, current = pending.pop()
+        match current:
+            case str() if "\x00" in current:
+                return where
+            case dict():
+                for key, inner in current.items():
+                    if "\x00" in key:
+                        return where
+                    pending.append((f"{where}.{key}" if where != "(body)" else key, inner))
+            case list():
+                pending.extend((f"{where}.{n}", inner) for n, inner in enumerate(current))
+    return None

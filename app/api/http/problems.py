@@ -1,0 +1,160 @@
+"""Every error as RFC 9457 ``application/problem+json``: the one place that knows both sides."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from flask import Flask, Response
+from werkzeug.exceptions import HTTPException
+
+import app.errors as errors
+from app.api.http.reply import Reply, limit_headers, whole_seconds
+from models.store.errors import StateStoreError
+
+logger = logging.getLogger(__name__)
+
+STATUS: dict[type[errors.FairlineError], HTTPStatus] = {
+    errors.MalformedBody: HTTPStatus.BAD_REQUEST,
+    errors.ValidationFailed: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.UnsupportedMediaType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    errors.PayloadTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    errors.RequestTimeout: HTTPStatus.REQUEST_TIMEOUT,
+    errors.Unauthenticated: HTTPStatus.UNAUTHORIZED,
+    errors.Forbidden: HTTPStatus.FORBIDDEN,
+    errors.RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.QueueDepthExceeded: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.NotFound: HTTPStatus.NOT_FOUND,
+    errors.Conflict: HTTPStatus.CONFLICT,
+    errors.IdempotencyKeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.BlobStoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.BrokerUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.TooManyStreams: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+#: Where the code is not what Python calls the status; Python's names change with its version.
+CODES = {413: "PAYLOAD_TOO_LARGE", 414: "URI_TOO_LONG"}
+
+#: In place of Werkzeug's prose.
+DETAILS = {
+    404: "There is nothing at this path.",
+    405: "This path does not take that method; Allow names those that it does.",
+}
+
+#: Codes of what has no class of ours: the state store is away, a mistake of ours.
+AWAY_CODE = "STATE_STORE_UNAVAILABLE"
+INTERNAL_CODE = errors.FairlineError.code
+
+#: Seconds a caller should wait when a store is away.
+RETRY_AFTER_SECONDS = 2
+
+
+def code_of(status: HTTPStatus) -> str:
+    """The code of an error that has no class of its own."""
+    return CODES.get(status, status.name)
+
+
+def document(
+    status: HTTPStatus, code: str, detail: str, fields: tuple[errors.FieldError, ...] = ()
+) -> bytes:
+    """A problem document."""
+    return orjson.dumps(members(status, code, detail, fields))
+
+
+def members(
+    status: HTTPStatus, code: str, detail: str, fields: tuple[errors.FieldError, ...] = ()
+) -> dict[str, Any]:
+    """What a problem document says."""
+    body: dict[str, Any] = {
+        "type": f"urn:fairline:problem:{code.lower().replace('_', '-')}",
+        "title": status.phrase,
+        "status": status.value,
+        "code": code,
+        "detail": detail,
+    }
+    if fields:
+        body["errors"] = [{"field": error.field, "message": error.message} for error in fields]
+    return body
+
+
+def problem_fields(
+    error: errors.FairlineError, fields: tuple[errors.FieldError, ...]
+) -> dict[str, Any]:
+    """An error as a part of a larger document."""
+    return members(status_of(error), error.code, error.detail, fields)
+
+
+def status_of(error: errors.FairlineError) -> HTTPStatus:
+    """The status that goes with an error."""
+    return STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def problem(
+    status: HTTPStatus,
+    code: str,
+    detail: str,
+    fields: tuple[errors.FieldError, ...] = (),
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """A problem document as a response."""
+    body = document(status, code, detail, fields)
+    return Reply(body, status.value, headers or {}, "application/problem+json")
+
+
+def register_problems(app: Flask) -> None:
+    """Turn every exception that reaches Flask into a problem document."""
+    app.register_error_handler(Exception, problem_of)
+
+
+def problem_of(error: Exception) -> Any:
+    """What the caller is told."""
+    match error:
+        case errors.FairlineError():
+            return _ours(error)
+        case StateStoreError():
+            return _away(error)
+        case HTTPException():
+            return _http(error)
+        case _:
+            logger.error("unexpected", exc_info=error)
+            return problem(
+                HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL_CODE, "Something unexpected happened."
+            )
+
+
+def _ours(error: errors.FairlineError) -> Response:
+    status = status_of(error)
+    headers = {}
+    if status is HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    if isinstance(error, errors.Refused):
+        headers["Retry-After"] = str(whole_seconds(error.retry_seconds))
+        headers |= limit_headers(error.allowance)
+    return problem(status, error.code, error.detail, error.errors, headers)
+
+
+def _away(error: StateStoreError) -> Response:
+    logger.warning("503: %s", error)
+    return problem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        AWAY_CODE,
+        # A group may still be committed after its callers gave up, so no more is promised.
+        "The state store did not answer in time; what was asked may not have been done."
+        " Please try again.",
+        headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
+    )
+
+
+def _http(error: HTTPException) -> Any:
+    status = HTTPStatus(error.code or 500)
+    if status < HTTPStatus.BAD_REQUEST:
+        return error.get_response()  # a redirect, with the Location it is worth nothing without
+    headers = {}
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(getattr(error, "valid_methods", None) or ())
+    detail = DETAILS.get(status) or error.description or status.phrase
+    return problem(status, code_of(status), detail, headers=headers)

@@ -1,0 +1,102 @@
+"""``/healthz``: this process answers. ``/readyz``: a submitted job would be accepted and run."""
+
+from __future__ import annotations
+
+import logging
+
+import orjson
+from flask import Blueprint, Response
+
+from app.api.auth.access import Access, open_to
+from app.api.http.state import read_state
+from app.api.openapi.declared import DeclaredResponse, described
+from app.api.schemas import operator_answers
+from app.api.services import current_services
+from models.leadership import LEASE_SECONDS, SILENT
+from models.presence import ALIVE
+from models.store.errors import StateStoreError
+
+logger = logging.getLogger(__name__)
+
+health = Blueprint("health", __name__)
+
+#: The scheduler reaches the broker at least every two seconds.
+BROKER_SECONDS = 8
+
+READ_READINESS = f"""
+    SELECT (SELECT extract(epoch FROM now() - expires_at) + {LEASE_SECONDS} FROM leaders
+            WHERE role = 'scheduler') AS leader_age,
+           (SELECT extract(epoch FROM now() - broker_seen_at) FROM leaders
+            WHERE role = 'scheduler') AS broker_age,
+           (SELECT extract(epoch FROM now() - broker_seen_at) FROM leaders
+            WHERE role = 'relief' AND expires_at > now()
+              AND EXISTS (SELECT 1 FROM leaders AS leader WHERE {SILENT})) AS relief_age,
+           (SELECT json_object_agg(pool, slots) FROM (
+                SELECT unnest(pools) AS pool, sum(slots) AS slots FROM processes
+                WHERE kind = 'worker' AND NOT draining
+                  AND {ALIVE}
+                GROUP BY 1) AS alive) AS slots
+"""
+
+
+@health.get("/healthz")
+@open_to(Access.PUBLIC)
+@described(
+    "This process answers", DeclaredResponse(200, "It does.", operator_answers.Health), query=None
+)
+def get_health() -> Response:
+    return Response(b'{"status":"ok"}', content_type="application/json")
+
+
+@health.get("/readyz")
+@open_to(Access.PUBLIC)
+@described(
+    "A job would be accepted and run",
+    DeclaredResponse(200, "It would.", operator_answers.Readiness),
+    DeclaredResponse(503, "It would not.", operator_answers.Readiness),
+    query=None,
+)
+def get_readiness() -> Response:
+    """Every check with what it found; 200 only if all of them pass.
+
+    Without a scheduler jobs are still run once a relief dispatches them: ready, but degraded.
+    """
+    checks = read_checks()
+    ready = all(check["ok"] for check in checks.values())
+    degraded = checks.get("scheduler", {}).get("degraded", False)
+    status = ("degraded" if degraded else "ready") if ready else "not ready"
+    document = {"status": status, "checks": checks}
+    return Response(orjson.dumps(document), 200 if ready else 503, content_type="application/json")
+
+
+def read_checks() -> dict[str, dict[str, object]]:
+    """What a job needs to be accepted and run."""
+    try:
+        with read_state() as connection:
+            row = connection.exec_driver_sql(READ_READINESS).one()
+    except StateStoreError as error:
+        logger.warning("not ready: %s", error)
+        return {"database": {"ok": False, "detail": "does not answer"}}
+    leads = row.leader_age is not None and row.leader_age < LEASE_SECONDS
+    scheduler: dict[str, object] = {"ok": leads, "age_seconds": seconds(row.leader_age)}
+    broker_age, slots = row.broker_age, row.slots or {}
+    if row.relief_age is not None:
+        scheduler |= {"ok": True, "degraded": True}
+        broker_age = row.relief_age
+    checks: dict[str, dict[str, object]] = {
+        "database": {"ok": True},
+        "scheduler": scheduler,
+        "broker": {
+            "ok": broker_age is not None and broker_age < BROKER_SECONDS,
+            "age_seconds": seconds(broker_age),
+        },
+    }
+    for pool in current_services().served_pools:
+        alive = int(slots.get(pool, 0))
+        checks[f"workers.{pool}"] = {"ok": alive > 0, "slots": alive}
+    return checks
+
+
+def seconds(value: object) -> float | None:
+    """An age in seconds, rounded for people."""
+    return None if value is None else round(float(value), 1)  # type: ignore[arg-type]  # Decimal

@@ -1,0 +1,63 @@
+"""``GET /jobs/{id}/wait``: why a job has not started, what is ahead of it, when it may start."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import orjson
+from flask import Blueprint, Response, request
+
+from app.api.auth.access import Access, open_to
+from app.api.http.reply import Reply
+from app.api.http.state import read_state
+from app.api.openapi.declared import DeclaredResponse, described
+from app.api.schemas import answers
+from app.api.services import current_services
+from app.errors import NotFound
+from app.policy.wait_reasons import explain
+from app.reads.times import rfc3339
+from app.reads.waits import WaitingJob, read_facts
+from app.tenants.ownership import own
+from models.jobs.ids import parse_id
+
+waits = Blueprint("waits", __name__)
+
+#: Beyond this nobody can say: a prediction for next year is none.
+MOST_SECONDS = 366 * 86_400.0
+
+
+@waits.get("/jobs/<job_id>/wait")
+@open_to(Access.TENANT)
+@described(
+    "Why a job has not started, and when it probably does",
+    DeclaredResponse(200, "What binds it.", answers.Wait),
+)
+def get_wait(job_id: str) -> Response:
+    tenant_id = current_services().tenants.current(request.environ).id
+    known = parse_id(job_id)
+    if known is None:
+        raise NotFound
+    with read_state() as connection:
+        found = own(read_facts(connection, known), tenant_id)
+    document = {"id": known, **wait_document(found)}
+    return Reply(orjson.dumps(document), 200, {"Cache-Control": "no-cache"})
+
+
+def wait_document(found: WaitingJob) -> dict[str, object]:
+    """The answer, without the job's id."""
+    facts, wait = found.facts, explain(found.facts)
+    seconds = wait.seconds
+    if seconds is not None and seconds > MOST_SECONDS:
+        seconds = None
+    start = None if seconds is None else found.now + timedelta(seconds=seconds)
+    return {
+        "status": facts.status,
+        "pool": facts.pool,
+        "reason": wait.reason.value,
+        "detail": wait.detail,
+        "also": [reason.value for reason in wait.also],
+        "position": facts.ahead if facts.status == "queued" else None,
+        "at_least": facts.at_least,
+        "predicted_start": rfc3339(start),
+        "predicted_wait_seconds": None if seconds is None else round(seconds, 3),
+    }

@@ -1,0 +1,1 @@
+"""Schemas of requests and answers; the OpenAPI document is generated from them."""

@@ -1,0 +1,1 @@
+"""The broker: publishing job references, queue names, and the transports."""

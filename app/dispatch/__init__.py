@@ -1,1 +1,0 @@
-"""Dispatch: mark rows, publish references with confirms, route them to their pool."""

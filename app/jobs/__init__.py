@@ -1,1 +1,0 @@
-"""What clients and operators do to jobs that exist: cancel, replay, list."""

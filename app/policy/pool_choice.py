@@ -1,0 +1,158 @@
+"""The rule of pools: where a job type belongs, by what was declared and what was measured. Pure.
+
+A type runs where its author declared it. It moves up the chain short, medium, long when two
+things come together within an hour: its runs broke the bound of its pool 100 times, or more
+than one in a hundred of at least 50 did; and its p95 does not fit the pool. So a few slow runs
+among many fast ones move nothing. It comes back, never below what was declared, when its p95
+is half of what the lower pool allows: the author may have had other reasons than time.
+
+After a change there is no other one for an hour, and the rule looks at the last hour only: so
+what it sees then happened after the change.
+
+Pools outside of the chain are neither source nor target. A move never makes a run fail that
+would not have failed before: not into a pool that allows less time than the type, that would
+miss reports of progress the type never promised, that is green if the declared one is not,
+or where nobody works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+#: The pools that differ by duration, shortest first.
+CHAIN = ("short", "medium", "long")
+#: What the rule looks at, and how long a change lasts at least.
+WINDOW_SECONDS = 3600.0
+#: So many violations are enough …
+VIOLATIONS = 100
+#: … or this share of the runs, of at least so many.
+SHARE = 0.01
+MIN_RUNS = 50
+#: A type comes back when its p95 is this part of the lower pool's bound.
+BACK = 0.5
+
+
+class MoveReason(StrEnum):
+    """Why a type was moved."""
+
+    VIOLATIONS = "violations"
+    SHARE = "share_of_violations"
+    FASTER = "faster"
+    UNSERVED = "pool_not_served"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolBounds:
+    """A pool, as far as the rule is concerned."""
+
+    #: A run that takes longer does not belong here; None: all do.
+    bound_seconds: float | None
+    #: Longest time limit of its types.
+    most_seconds: float
+    #: A run without a sign of progress is stopped after so long.
+    progress_seconds: float | None = None
+    #: Runs share a process.
+    green: bool = True
+    #: Somebody works here now.
+    alive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A job type, and what it did within the window."""
+
+    declared: str
+    #: Where its new jobs go.
+    pool: str
+    timeout_seconds: float
+    #: Of all its runs, recent ones first.
+    p95_seconds: float | None = None
+    runs: int = 0
+    #: In the pool it is in.
+    runs_here: int = 0
+    violations: int = 0
+    #: Since the last change; None if it was never moved.
+    moved_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolMove:
+    """Where new jobs of a type go from now on."""
+
+    pool: str
+    reason: MoveReason
+
+
+def next_pool(measured: Measured, served: Mapping[str, PoolBounds]) -> PoolMove | None:
+    """Where the type goes, or None if it stays. ``served`` are the pools of the deployment."""
+    if measured.pool not in CHAIN or measured.declared not in CHAIN:
+        return None
+    if measured.pool not in served:
+        home = measured.declared
+        return PoolMove(home, MoveReason.UNSERVED) if measured.pool != home else None
+    if measured.moved_seconds is not None and measured.moved_seconds < WINDOW_SECONDS:
+        return None
+    if measured.p95_seconds is None:
+        return None
+    # A run that was stopped says how long it may take, not how long it would have taken.
+    p95 = min(measured.p95_seconds, measured.timeout_seconds)
+    if not fits(served[measured.pool], p95):
+        reason = broken(measured)
+        target = pool_above(measured, served, p95) if reason else None
+        return PoolMove(target, reason) if target and reason else None
+    target = pool_below(measured, served, p95)
+    return PoolMove(target, MoveReason.FASTER) if target else None
+
+
+def broken(measured: Measured) -> MoveReason | None:
+    """Why its pool's bound does not hold, if it does not."""
+    if measured.violations >= VIOLATIONS:
+        return MoveReason.VIOLATIONS
+    enough = measured.runs_here >= MIN_RUNS
+    return MoveReason.SHARE if enough and measured.violations > SHARE * measured.runs_here else None
+
+
+def pool_above(measured: Measured, served: Mapping[str, PoolBounds], p95: float) -> str | None:
+    """The first roomier pool that fits, else the roomiest."""
+    here = served[measured.pool].bound_seconds
+    above = CHAIN[CHAIN.index(measured.pool) + 1 :]
+    roomier = [
+        name
+        for name in above
+        if (place := served.get(name)) is not None
+        and takes(place, measured, served)
+        and (place.bound_seconds is None or (here is not None and place.bound_seconds > here))
+    ]
+    fitting = [name for name in roomier if fits(served[name], p95)]
+    return next(iter(fitting), roomier[-1] if roomier else None)
+
+
+def pool_below(measured: Measured, served: Mapping[str, PoolBounds], p95: float) -> str | None:
+    """The first pool between the declared and the current one that fits well."""
+    if measured.runs < MIN_RUNS:
+        return None
+    below = CHAIN[CHAIN.index(measured.declared) : CHAIN.index(measured.pool)]
+    for name in below:
+        place = served.get(name)
+        if place is not None and takes(place, measured, served) and fits(place, p95, BACK):
+            return name
+    return None
+
+
+def fits(place: PoolBounds, p95_seconds: float, share: float = 1.0) -> bool:
+    """Whether nearly all runs stay within this share of the pool's bound."""
+    return place.bound_seconds is None or p95_seconds <= share * place.bound_seconds
+
+
+def takes(place: PoolBounds, measured: Measured, served: Mapping[str, PoolBounds]) -> bool:
+    """Whether runs of the type can do in this pool what they may do now."""
+    timeout = measured.timeout_seconds
+    origin = served.get(measured.declared, served[measured.pool])
+    return (
+        place.alive
+        and timeout <= place.most_seconds
+        and (place.progress_seconds is None or timeout <= place.progress_seconds)
+        and (origin.green or not place.green)
+    )

@@ -1,0 +1,1 @@
+"""Queries behind routes and pages. Nothing here changes a job."""

@@ -1,0 +1,57 @@
+"""Estimates: how long a job of a type will hold its slot, as far as one can know before.
+
+The mean that the Classifier wrote, as of a few seconds ago; the default of the pool for a
+type that never ran. While the state store is away the last figures stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from sqlalchemy import Engine
+
+from app.policy.fairshare.estimates import default_seconds
+from models.store.errors import StateStoreError
+from models.store.session import connect
+
+logger = logging.getLogger(__name__)
+
+#: The table is read at most this often.
+READ_SECONDS = 5.0
+#: A job that does nothing still takes its slot for a moment.
+LEAST_SECONDS = 0.001
+
+READ_MEANS = "SELECT type, mean_seconds FROM job_types WHERE mean_seconds IS NOT NULL"
+
+
+class Estimates:
+    """Mean run times by job type. Not for concurrent use."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._means: dict[str, float] = {}
+        self._due = -math.inf
+
+    def seconds(self, type: str, pool: str, now: float) -> float:
+        """What a job of ``type`` in ``pool`` is expected to take."""
+        if now >= self._due:
+            self._read(now)
+        mean = self._means.get(type)
+        return default_seconds(pool) if mean is None else max(LEAST_SECONDS, mean)
+
+    def known(self, now: float) -> dict[str, float]:
+        """Every type that was measured, with its mean."""
+        if now >= self._due:
+            self._read(now)
+        return {name: max(LEAST_SECONDS, mean) for name, mean in self._means.items()}
+
+    def _read(self, now: float) -> None:
+        self._due = now + READ_SECONDS
+        try:
+            with connect(self._engine) as connection:
+                rows = connection.exec_driver_sql(READ_MEANS).all()
+        except StateStoreError as error:
+            logger.debug("estimates stay as they are: %s", error)
+            return
+        self._means = {row.type: float(row.mean_seconds) for row in rows}

@@ -1,0 +1,177 @@
+"""The tenant's feed: ends of its jobs and rows of ``events``, in one order, without a gap.
+
+Order is by transaction number, and only transactions below the oldest one still open are
+told. Numbers are given at the first write and rows appear at the commit, so that a larger
+number may appear first: whoever read up to it would never see the smaller one. Below the
+oldest open transaction nothing can appear any more. The price: a transaction that stays open
+holds up every feed; it is late then, never wrong.
+
+A dead job that is replayed leaves the feed until it ends again: a reader who was away
+meanwhile hears of the second end alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import Engine, RowMapping
+
+from app.reads.events.message import message
+from app.reads.events.position import ALL_EVENTS, NO_JOB, START, Position
+from app.reads.times import rfc3339
+from models.jobs.states import JobStatus
+from models.store.session import connect
+
+#: Entries a reader gets at a time.
+PAGE = 100
+
+#: What the end of a job is called.
+END_NAMES = {
+    JobStatus.SUCCEEDED: "job_succeeded",
+    JobStatus.DEAD: "job_dead",
+    JobStatus.CANCELLED: "job_cancelled",
+    JobStatus.EXPIRED: "late_execution",
+}
+
+CLOSED = "pg_snapshot_xmin(pg_current_snapshot())"
+READ_ENTRIES = f"""
+    SELECT place.number, entry.*
+    FROM unnest(%(tenants)s::bigint[], %(xids)s::xid8[], %(event_ids)s::bigint[],
+                %(job_ids)s::uuid[])
+        WITH ORDINALITY AS place (tenant_id, xid, event_id, job_id, number),
+    LATERAL (
+        (SELECT ended_xid AS xid, {ALL_EVENTS} AS event_id, id AS job_id, status::text AS name,
+                type, attempt, crashes, error_class, error_message, finished_at AS at,
+                NULL AS subject, NULL AS detail
+         FROM jobs
+         WHERE tenant_id = place.tenant_id AND ended_xid IS NOT NULL
+           AND (ended_xid, id) > (place.xid, place.job_id) AND ended_xid < {CLOSED}
+         ORDER BY ended_xid, id LIMIT {PAGE})
+        UNION ALL
+        (SELECT xid, id, '{NO_JOB}', kind, NULL, NULL, NULL, NULL, NULL, at, job_id::text,
+                detail::text
+         FROM events
+         WHERE tenant_id = place.tenant_id
+           AND (xid, id) > (place.xid, place.event_id) AND xid < {CLOSED}
+         ORDER BY xid, id LIMIT {PAGE})
+        UNION ALL
+        (SELECT xid, id, '{NO_JOB}', kind, NULL, NULL, NULL, NULL, NULL, at, job_id::text,
+                detail::text
+         FROM events
+         WHERE tenant_id = 0
+           AND (xid, id) > (place.xid, place.event_id) AND xid < {CLOSED}
+         ORDER BY xid, id LIMIT {PAGE})
+        ORDER BY xid, event_id, job_id LIMIT {PAGE}
+    ) AS entry
+    ORDER BY place.number, entry.xid, entry.event_id, entry.job_id
+"""
+#: The last entry of each feed; that of an empty one is before everything.
+READ_ENDS = f"""
+    SELECT place.tenant_id, {CLOSED}::text AS open_xid, last.xid::text, last.event_id,
+           last.job_id::text
+    FROM unnest(%(tenants)s::bigint[]) AS place (tenant_id)
+    LEFT JOIN LATERAL (
+        (SELECT ended_xid AS xid, {ALL_EVENTS} AS event_id, id AS job_id FROM jobs
+         WHERE tenant_id = place.tenant_id AND ended_xid IS NOT NULL AND ended_xid < {CLOSED}
+         ORDER BY ended_xid DESC, id DESC LIMIT 1)
+        UNION ALL
+        (SELECT xid, id, '{NO_JOB}' FROM events
+         WHERE tenant_id = place.tenant_id AND xid < {CLOSED}
+         ORDER BY xid DESC, id DESC LIMIT 1)
+        UNION ALL
+        (SELECT xid, id, '{NO_JOB}' FROM events WHERE tenant_id = 0 AND xid < {CLOSED}
+         ORDER BY xid DESC, id DESC LIMIT 1)
+        ORDER BY xid DESC, event_id DESC, job_id DESC LIMIT 1
+    ) AS last ON true
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEntry:
+    """One entry of a feed."""
+
+    position: Position
+    #: Type of the job that ended; None for what is not the end of a job.
+    job_type: str | None
+    #: As it goes over the wire.
+    event: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEnd:
+    """How far a feed goes now."""
+
+    position: Position
+    #: The oldest open transaction; nobody was ever given a position as high.
+    open_xid: int
+
+
+#: A reader's place: whose feed, and the last entry read.
+Place = tuple[int, Position]
+
+
+def read_entries(engine: Engine, places: Sequence[Place]) -> list[list[FeedEntry]]:
+    """For each place the next entries, a page at most."""
+    asked = {
+        "tenants": [tenant_id for tenant_id, _ in places],
+        "xids": [str(position.xid) for _, position in places],
+        "event_ids": [position.event_id for _, position in places],
+        "job_ids": [position.job_id for _, position in places],
+    }
+    with connect(engine) as connection:
+        rows = connection.exec_driver_sql(READ_ENTRIES, asked).mappings().all()
+    pages: list[list[FeedEntry]] = [[] for _ in places]
+    for row in rows:
+        pages[row["number"] - 1].append(entry(row))
+    return pages
+
+
+def read_ends(engine: Engine, tenant_ids: Sequence[int]) -> dict[int, FeedEnd]:
+    """Where the feed of each tenant ends now."""
+    with connect(engine) as connection:
+        rows = (
+            connection.exec_driver_sql(READ_ENDS, {"tenants": list(set(tenant_ids))})
+            .mappings()
+            .all()
+        )
+    return {row["tenant_id"]: feed_end(row) for row in rows}
+
+
+def feed_end(row: RowMapping) -> FeedEnd:
+    """A row of READ_ENDS."""
+    if row["xid"] is None:
+        return FeedEnd(START, int(row["open_xid"]))
+    position = Position(int(row["xid"]), row["event_id"], row["job_id"])
+    return FeedEnd(position, int(row["open_xid"]))
+
+
+def entry(row: RowMapping) -> FeedEntry:
+    """A row of READ_ENTRIES."""
+    position = Position(int(row["xid"]), row["event_id"], str(row["job_id"]))
+    name, job_type = row["name"], row["type"]
+    failure, text = row["error_class"], row["error_message"]
+    document: dict[str, Any]
+    if job_type is None:
+        document = {
+            "event": name,
+            "job_id": row["subject"],
+            "detail": orjson.Fragment(row["detail"]),
+            "at": rfc3339(row["at"]),
+        }
+    else:
+        status = JobStatus(name)
+        name = END_NAMES[status]
+        document = {
+            "event": name,
+            "id": position.job_id,
+            "type": job_type,
+            "status": status.value,
+            "attempt": row["attempt"],
+            "crashes": row["crashes"],
+            "error": None if failure is None else {"class": failure, "message": text},
+            "at": rfc3339(row["at"]),
+        }
+    return FeedEntry(position, job_type, message(name, orjson.dumps(document), str(position)))

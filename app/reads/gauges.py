@@ -1,0 +1,226 @@
+"""What the metrics are read from: counters and the ends of indexes, never a whole table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection
+
+from app.reads.demand import LINE_HEADS
+from models.leadership import SILENT
+from models.pools import POOLS
+from models.presence import ALIVE
+from tasks.retry import budget
+
+#: More dead letters than this are not counted: the number is bad enough.
+DEAD_LETTERS_COUNTED = 10_000
+STATES = (
+    "scheduled",
+    "queued",
+    "dispatched",
+    "running",
+    "succeeded",
+    "dead",
+    "cancelled",
+    "expired",
+)
+
+READ_COUNTS = f"""
+    SELECT pool, {", ".join(f"sum({state}) AS {state}" for state in STATES)}
+    FROM job_counts WHERE tenant_id = 0 GROUP BY pool ORDER BY pool
+"""
+#: Heads of lines that one look goes over. The heads of all pools come in turns: with more, the
+#: age of some line is that of the oldest so far.
+MOST_HEADS = 2_000
+READ_AGES = f"""{LINE_HEADS}
+    SELECT pool, extract(epoch FROM now() - min(since)) AS age_seconds,
+           sum(count(*)) OVER () >= {MOST_HEADS} AS cut
+    FROM (SELECT * FROM head LIMIT {MOST_HEADS}) AS seen GROUP BY pool
+"""
+READ_DUE_AGES = """
+    SELECT pool.name, extract(epoch FROM now() - due.execute_at) AS age_seconds
+    FROM unnest(%(pools)s::text[]) AS pool (name), LATERAL (
+        SELECT execute_at FROM jobs WHERE status = 'scheduled' AND pool = pool.name
+        ORDER BY execute_at LIMIT 1) AS due
+    WHERE due.execute_at < now()
+"""
+READ_DEAD_LETTERS = f"""
+    SELECT type, count(*) AS letters FROM (
+        SELECT type FROM jobs WHERE status = 'dead'
+        ORDER BY tenant_id, id LIMIT {DEAD_LETTERS_COUNTED}) AS dead
+    GROUP BY type ORDER BY type
+"""
+#: What the warden holds against whom, and what it looks at.
+READ_TROUBLE = f"""
+    SELECT 'circuit' AS kind, dependency AS name,
+           CASE state WHEN 'open' THEN 1 WHEN 'half_open' THEN 0.5 ELSE 0 END AS value
+    FROM circuits
+    UNION ALL
+    SELECT 'quarantine', name, 1 FROM verdicts WHERE kind = 'quarantine'
+    UNION ALL
+    SELECT 'throttle', split_part(name, ':', 2), count(*) FROM verdicts
+    WHERE kind = 'throttle' GROUP BY 2
+    UNION ALL
+    SELECT 'violation', name, sum(bad) FROM tallies
+    WHERE kind = 'violation' AND bucket > now() - interval '1 hour' GROUP BY name
+    UNION ALL
+    SELECT 'retry', '', coalesce(sum(bad), 0) FROM tallies
+    WHERE kind = 'retry' AND bucket > now() - interval '{budget.WINDOW_SECONDS:g} seconds'
+    UNION ALL
+    SELECT 'runs', '', coalesce(sum(total), 0) FROM tallies
+    WHERE kind = 'hour' AND bucket > now() - interval '{budget.WINDOW_SECONDS:g} seconds'
+    UNION ALL
+    SELECT 'forecast', name, sum(total) FROM tallies
+    WHERE kind = 'forecast' AND bucket > now() - interval '1 hour' GROUP BY name
+    UNION ALL
+    SELECT 'forecast_error', name, round(sum(bad) / 1000.0 / sum(total), 4) FROM tallies
+    WHERE kind = 'forecast' AND bucket > now() - interval '1 hour' GROUP BY name
+    UNION ALL
+    SELECT 'degraded', '', count(*) FROM leaders AS leader
+    WHERE {SILENT}
+      AND EXISTS (SELECT 1 FROM leaders WHERE role = 'relief' AND expires_at > now())
+    ORDER BY 1, 2
+"""
+#: Measured durations, and where new jobs go.
+READ_TYPES = """
+    SELECT type, p95_seconds, declared_pool, pool FROM job_types
+    WHERE p95_seconds IS NOT NULL ORDER BY type
+"""
+READ_REFUSED = "SELECT code, refused FROM refusals WHERE tenant_id = 0 ORDER BY code"
+#: Limits in force, by dependency and kind; those that were learned count for an hour.
+READ_QUOTAS = """
+    SELECT dependency, kind, least(declared, learned) AS most, remaining FROM (
+        SELECT dependency, kind, declared,
+               (CASE WHEN fresh THEN reading -> kind ->> 0 END)::float8 AS learned,
+               (CASE WHEN fresh THEN reading -> kind ->> 1 END)::float8 AS remaining
+        FROM (SELECT *, read_at > now() - interval '1 hour' AS fresh FROM quotas) AS quota,
+             LATERAL (VALUES ('requests', requests_per_minute), ('tokens', NULL),
+                             ('tokens_in', tokens_in_per_minute),
+                             ('tokens_out', tokens_out_per_minute)) AS limits (kind, declared)
+    ) AS known
+    WHERE num_nonnulls(declared, learned) > 0 ORDER BY 1, 2
+"""
+READ_TAPS = "SELECT dependency, refused, closed_until > now() AS closed FROM quotas ORDER BY 1"
+READ_PROCESSES = f"""
+    SELECT name, kind, pools, slots, busy, db_size, db_in_use, db_waiters
+    FROM processes
+    WHERE {ALIVE} ORDER BY name
+"""
+#: What the autoscaler wants, and the longest wait for a slot that it has seen, if that was lately.
+READ_DESIRED = """
+    SELECT pool, workers,
+           CASE WHEN updated_at > now() - interval '10 seconds' THEN oldest_seconds ELSE 0 END
+               AS oldest_seconds,
+           living
+    FROM desired_workers
+"""
+
+#: More schedules than this are not counted.
+SCHEDULES_COUNTED = 100_000
+READ_SCHEDULES = f"""
+    SELECT CASE WHEN paused THEN 'paused' WHEN next_at IS NULL THEN 'ended' ELSE 'active' END
+               AS state,
+           count(*) AS schedules
+    FROM (SELECT paused, next_at FROM schedules LIMIT {SCHEDULES_COUNTED}) AS counted GROUP BY 1
+"""
+#: How late the oldest tick is that nobody has made yet.
+READ_TICK_AGE = """
+    SELECT greatest(extract(epoch FROM now() - next_at), 0) FROM schedules
+    WHERE NOT paused ORDER BY next_at LIMIT 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeReadings:
+    """The system at one moment."""
+
+    #: Jobs by pool and state.
+    counts: dict[str, dict[str, int]]
+    #: Age of the oldest in the line and of the oldest due outside of it, by pool.
+    line_seconds: dict[str, float]
+    due_seconds: dict[str, float]
+    dead_letters: dict[str, int]
+    #: Rows of READ_PROCESSES.
+    processes: Sequence[Any]
+    #: By kind and name: see READ_TROUBLE.
+    trouble: dict[str, dict[str, float]] = field(default_factory=dict)
+    #: Submissions that were refused, by code.
+    refused: dict[str, int] = field(default_factory=dict)
+    #: Workers that the autoscaler wants, by pool.
+    desired: dict[str, int] = field(default_factory=dict)
+    #: Workers that a pool has, as the autoscaler counts them.
+    living: dict[str, int] = field(default_factory=dict)
+    #: Rows of READ_TYPES.
+    types: Sequence[Any] = ()
+    #: Rows of READ_QUOTAS and READ_TAPS.
+    quotas: Sequence[Any] = ()
+    taps: Sequence[Any] = ()
+    #: Schedules by state, and how late their oldest tick is.
+    schedules: dict[str, int] = field(default_factory=dict)
+    tick_seconds: float = 0.0
+
+    def admitted(self) -> dict[str, int]:
+        """Jobs that were submitted or replayed, by pool.
+
+        Each is counted where it is. Counts of ends never fall, when rows are retired or replayed.
+        """
+        return {pool: sum(by_state.values()) for pool, by_state in self.counts.items()}
+
+
+def slots_of(readings: GaugeReadings, pools: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Slots of living workers and how many of them are busy, by pool."""
+    slots = dict.fromkeys(pools, (0, 0))
+    for process in readings.processes:
+        for pool in process.pools if process.kind == "worker" else ():
+            if pool in slots:
+                size, busy = slots[pool]
+                slots[pool] = (size + process.slots, busy + process.busy)
+    return slots
+
+
+def read_gauges(connection: Connection) -> GaugeReadings:
+    """Everything that the metrics tell."""
+    pools = {"pools": list(POOLS)}
+    desired = connection.exec_driver_sql(READ_DESIRED).all()
+    trouble: dict[str, dict[str, float]] = {}
+    for row in connection.exec_driver_sql(READ_TROUBLE):
+        trouble.setdefault(row.kind, {})[row.name] = float(row.value)
+    return GaugeReadings(
+        counts={
+            row.pool: {state: int(getattr(row, state)) for state in STATES}
+            for row in connection.exec_driver_sql(READ_COUNTS)
+        },
+        line_seconds=read_ages(connection, {row.pool: row.oldest_seconds for row in desired}),
+        due_seconds={
+            row.name: float(row.age_seconds)
+            for row in connection.exec_driver_sql(READ_DUE_AGES, pools)
+        },
+        dead_letters={
+            row.type: row.letters for row in connection.exec_driver_sql(READ_DEAD_LETTERS)
+        },
+        processes=connection.exec_driver_sql(READ_PROCESSES).all(),
+        trouble=trouble,
+        refused={row.code: row.refused for row in connection.exec_driver_sql(READ_REFUSED)},
+        desired={row.pool: row.workers for row in desired},
+        living={row.pool: row.living for row in desired},
+        types=connection.exec_driver_sql(READ_TYPES).all(),
+        quotas=connection.exec_driver_sql(READ_QUOTAS).all(),
+        taps=connection.exec_driver_sql(READ_TAPS).all(),
+        schedules={row.state: row.schedules for row in connection.exec_driver_sql(READ_SCHEDULES)},
+        tick_seconds=float(connection.exec_driver_sql(READ_TICK_AGE).scalar() or 0.0),
+    )
+
+
+def read_ages(connection: Connection, watched: Mapping[str, float]) -> dict[str, float]:
+    """Age of the oldest in each line.
+
+    With more heads than are looked at it may be more; then it is at least what the autoscaler
+    has seen, which looks along the whole line in turns.
+    """
+    asked = {"pools": list(POOLS), "after": [0] * len(POOLS)}
+    return {
+        row.pool: max(float(row.age_seconds), watched.get(row.pool, 0.0) if row.cut else 0.0)
+        for row in connection.exec_driver_sql(READ_AGES, asked)
+    }

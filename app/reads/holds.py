@@ -1,0 +1,86 @@
+"""Holds: what the dispatcher must leave in the line for now.
+
+Lanes of dependencies whose circuit is not closed or whose quota is spent, and tenants whose
+jobs keep killing the workers of a pool. The first and the last are rows that the Warden
+writes; here they are only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sqlalchemy import Engine
+
+from models.presence import NEWS_SECONDS
+from models.store.session import connect
+from tasks.retry.circuit import PROBES
+
+#: Circuits and verdicts change by the second, not by the turn.
+READ_SECONDS = 0.25
+
+#: A run that began before the circuit changed is no probe: an hour of work that is under way
+#: must not keep the dependency from being asked.
+READ_HOLDS = f"""
+    SELECT 'lane' AS kind, dependency AS name, 0 AS tenant_id, CASE
+        WHEN state = 'open' OR changed_at > now() - interval '{NEWS_SECONDS:g} seconds' THEN 0
+        ELSE {PROBES} - (
+            SELECT count(*) FROM jobs
+            WHERE status IN ('dispatched', 'running') AND jobs.dependency = circuits.dependency
+              AND dispatched_at >= circuits.changed_at) END AS room
+    FROM circuits WHERE state <> 'closed'
+    UNION ALL
+    SELECT 'tenant', split_part(name, ':', 2), split_part(name, ':', 1)::bigint, 0
+    FROM verdicts WHERE kind = 'throttle'
+"""
+
+
+class Rooms(Protocol):
+    """Jobs that dependencies with a quota take now."""
+
+    def rooms(self, now: float) -> Mapping[str, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """What is held back now."""
+
+    #: Jobs that each held lane may still give; 0 for an open circuit.
+    lanes: dict[str, int] = field(default_factory=dict)
+    #: Throttled tenants by pool.
+    tenants: dict[str, set[int]] = field(default_factory=dict)
+
+
+class HoldReader:
+    """Reads the holds, not more often than they change."""
+
+    def __init__(self, engine: Engine, quotas: Rooms | None = None) -> None:
+        self._engine = engine
+        self._quotas = quotas
+        self._due = 0.0
+        self._holds = Holds()
+
+    def read(self, now: float) -> Holds:
+        """The holds in force; probes and quotas are counted afresh each time."""
+        if now >= self._due or self._holds.lanes:
+            self._holds = self._look()
+            self._due = now + READ_SECONDS
+        rooms = self._quotas.rooms(now) if self._quotas else {}
+        if not rooms:
+            return self._holds
+        lanes = dict(self._holds.lanes)
+        for dependency, room in rooms.items():
+            lanes[dependency] = min(room, lanes.get(dependency, room))
+        return Holds(lanes, self._holds.tenants)
+
+    def _look(self) -> Holds:
+        holds = Holds()
+        with connect(self._engine) as connection:
+            rows = connection.exec_driver_sql(READ_HOLDS).all()
+        for row in rows:
+            if row.kind == "lane":
+                holds.lanes[row.name] = max(0, int(row.room))
+            else:
+                holds.tenants.setdefault(row.name, set()).add(row.tenant_id)
+        return holds

@@ -1,0 +1,161 @@
+"""A job as its tenant sees it: the columns, the document, the tag that changes with both."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, RowMapping
+
+from app.reads.times import rfc3339, sql_rfc3339
+from models.jobs.states import TERMINAL, JobStatus
+from models.store.arrays import plain_array
+from models.store.prepared import PreparedStatement
+
+#: The newest attempts are shown, at most so many: a dependency that is away for a week adds
+#: one every five minutes.
+MOST_ATTEMPTS = 100
+
+#: What ``job_document`` reads beside ``id`` and ``tenant``, the name.
+JOB_COLUMNS = """
+    job.type, job.pool, job.priority, job.status, job.attempt, job.crashes, job.created_at,
+    job.execute_at, job.not_after, job.dispatched_at, job.started_at, job.finished_at,
+    job.progress::text, job.error_class, job.error_message, job.cancel_requested_at"""
+#: What a job says beyond what an application does.
+MORE_COLUMNS = "job.replays, job.slot_seconds, tried.attempts"
+
+
+def attempts_join(most: int) -> str:
+    """Joins ``tried.attempts``, JSON text: the newest unsuccessful runs, oldest first.
+
+    A job without any is not looked up: most have none. A run that succeeded counts as a try.
+    """
+    return f"""
+    LEFT JOIN LATERAL (
+        SELECT json_agg(json_build_object(
+                   'lease', run.lease, 'worker', run.worker,
+                   'started_at', {sql_rfc3339("run.started_at")},
+                   'ended_at', {sql_rfc3339("run.ended_at")},
+                   'status', run.status,
+                   'error', CASE WHEN run.error_class IS NOT NULL THEN json_build_object(
+                       'class', run.error_class, 'message', run.error_message) END
+               ) ORDER BY run.lease)::text AS attempts
+        FROM (
+            SELECT * FROM attempts
+            WHERE attempts.job_id = job.id
+              AND (job.attempt > (job.status = 'succeeded')::int OR job.deferrals > 0
+                   OR job.crashes > 0 OR job.replays > 0
+                   OR job.status IN ('dead', 'cancelled', 'expired'))
+            ORDER BY attempts.lease DESC LIMIT {most}
+        ) AS run
+    ) AS tried ON true"""
+
+
+READ_JOBS = f"""
+    SELECT job.id::text, job.tenant_id,
+           (SELECT name FROM tenants WHERE tenants.id = job.tenant_id) AS tenant,
+           {JOB_COLUMNS}, {MORE_COLUMNS}, job.result::text
+    FROM unnest(%(ids)s::uuid[]) AS asked (id)
+    JOIN jobs AS job ON job.id = asked.id
+    {attempts_join(MOST_ATTEMPTS)}
+"""
+PREPARED = PreparedStatement("read_jobs", READ_JOBS)
+
+#: The columns that the tag of a job changes with, replays and attempts among them.
+MARKED: itemgetter[tuple[Any, ...]] = itemgetter(
+    "id",
+    "priority",
+    "status",
+    "attempt",
+    "crashes",
+    "created_at",
+    "execute_at",
+    "not_after",
+    "dispatched_at",
+    "started_at",
+    "finished_at",
+    "progress",
+    "error_class",
+    "error_message",
+    "cancel_requested_at",
+    "replays",
+    "slot_seconds",
+    "attempts",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A job or an application as its tenant sees it."""
+
+    tenant_id: int
+    #: That of the job, or of the application.
+    status: str
+    #: Nothing about it changes any more, but for a replay.
+    ended: bool
+    etag: str
+    document: dict[str, Any]
+    #: Characters of its result.
+    weight: int = 0
+
+
+def read_jobs(connection: Connection, ids: Iterable[str]) -> dict[str, View]:
+    """The jobs that there are, by id."""
+    # Mappings: by its attributes a row is read ten times as slowly.
+    rows = PREPARED.execute(connection, {"ids": plain_array(ids)}).mappings()
+    return {row["id"]: job_view(row) for row in rows}
+
+
+def job_view(row: RowMapping) -> View:
+    """A row of READ_JOBS as a view."""
+    document = job_document(row) | more_of(row)
+    status, result = row["status"], row["result"]
+    # As it stands in the row: nothing is gained by parsing it.
+    document["result"] = None if result is None else orjson.Fragment(result)
+    etag = etag_of("|".join(map(str, MARKED(row))))
+    weight = len(result or "")
+    return View(row["tenant_id"], status, JobStatus(status) in TERMINAL, etag, document, weight)
+
+
+def job_document(row: RowMapping) -> dict[str, Any]:
+    """Id, name of the tenant and JOB_COLUMNS as every job shows them."""
+    progress, failure = row["progress"], row["error_class"]
+    return {
+        "id": row["id"],
+        "type": row["type"],
+        "tenant": row["tenant"],
+        "pool": row["pool"],
+        "priority": row["priority"],
+        "status": row["status"],
+        "attempt": row["attempt"],
+        "crashes": row["crashes"],
+        "created_at": rfc3339(row["created_at"]),
+        "execute_at": rfc3339(row["execute_at"]),
+        "not_after": rfc3339(row["not_after"]),
+        "dispatched_at": rfc3339(row["dispatched_at"]),
+        "started_at": rfc3339(row["started_at"]),
+        "finished_at": rfc3339(row["finished_at"]),
+        "progress": None if progress is None else orjson.Fragment(progress),
+        "error": None if failure is None else {"class": failure, "message": row["error_message"]},
+        "cancel_requested_at": rfc3339(row["cancel_requested_at"]),
+    }
+
+
+def more_of(row: RowMapping) -> dict[str, Any]:
+    """MORE_COLUMNS as jobs show them."""
+    attempts = row["attempts"]
+    return {
+        "replays": row["replays"],
+        "slot_seconds": round(row["slot_seconds"], 6),
+        # Parsed, and so written as the rest of the document is: most jobs have none.
+        "attempts": [] if attempts is None else orjson.loads(attempts),
+    }
+
+
+def etag_of(mark: str) -> str:
+    """A tag that is another if ``mark`` is."""
+    return f'"{hashlib.blake2b(mark.encode(), digest_size=9).hexdigest()}"'

@@ -1,0 +1,146 @@
+"""Reads for pollers: concurrent requests share one SELECT, ended ones are kept for a second.
+
+Reads bypass the write model. A kept answer may show a rank up to a second old; nothing
+else about it changes. What may be replayed is not kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import Any, Literal
+
+import orjson
+from sqlalchemy import Connection, Engine, RowMapping
+
+from app.reads.job_views import JOB_COLUMNS, View, etag_of, job_document, read_jobs
+from app.reads.ranks import ScoreRank, read_ranks
+from app.reads.records import NOTHING, told
+from app.reads.times import rfc3339
+from models.jobs.states import APPLICATION_STATUS, TERMINAL, JobStatus
+from models.store.arrays import plain_array
+from models.store.group_commit import GroupCommit
+from models.store.prepared import PreparedStatement
+from models.store.session import connect
+
+#: How long an answer that will not change is kept, and how many.
+KEEP_SECONDS = 1.0
+KEEP_MOST = 2_000
+#: A larger result is read again: thousands of them would fill the memory.
+KEEP_CHARACTERS = 16_384
+#: Statuses after which nothing comes.
+LASTING = frozenset({"succeeded", "cancelled", "expired", "scored", "withdrawn"})
+
+#: A scored application outlives its job, which is retired after a while; its result stays.
+READ_APPLICATIONS = f"""
+    SELECT asked.id::text, application.tenant_id, tenant.name AS tenant, {JOB_COLUMNS},
+           coalesce(job.result, application.record)::text AS result, application.candidate,
+           application.role, application.score, application.rationale, application.scored_at
+    FROM unnest(%(ids)s::uuid[]) AS asked (id)
+    JOIN applications AS application ON application.id = asked.id
+    JOIN tenants AS tenant ON tenant.id = application.tenant_id
+    LEFT JOIN jobs AS job ON job.id = asked.id
+    WHERE job.id IS NOT NULL OR application.score IS NOT NULL
+"""
+
+PREPARED = PreparedStatement("read_applications", READ_APPLICATIONS)
+
+#: The columns of the job that the tag of an application changes with.
+CHANGING: itemgetter[tuple[Any, ...]] = itemgetter(
+    "attempt",
+    "crashes",
+    "created_at",
+    "execute_at",
+    "not_after",
+    "dispatched_at",
+    "started_at",
+    "finished_at",
+    "progress",
+    "error_class",
+    "error_message",
+    "cancel_requested_at",
+)
+
+#: What is asked for: a kind and an id.
+Asked = tuple[Literal["application", "job"], str]
+
+
+class Views:
+    """Answers pollers."""
+
+    def __init__(self, engine: Engine, timeout_seconds: float) -> None:
+        self._engine = engine
+        self._timeout_seconds = timeout_seconds
+        self._kept: dict[Asked, tuple[float, View]] = {}
+        self._reads: GroupCommit[Asked, View | None] = GroupCommit(
+            self._read, name="read", max_group=1_000, gathers=True
+        )
+
+    def application(self, application_id: str) -> View | None:
+        """The application, or None if there is none."""
+        return self._find(("application", application_id))
+
+    def job(self, job_id: str) -> View | None:
+        """The job, or None if there is none."""
+        return self._find(("job", job_id))
+
+    def _find(self, asked: Asked) -> View | None:
+        kept = self._kept.get(asked)
+        if kept is not None and time.monotonic() - kept[0] < KEEP_SECONDS:
+            return kept[1]
+        view = self._reads.submit(asked, self._timeout_seconds)
+        if view is not None and view.status in LASTING and view.weight <= KEEP_CHARACTERS:
+            if len(self._kept) >= KEEP_MOST:
+                self._kept.clear()
+            self._kept[asked] = (time.monotonic(), view)
+        return view
+
+    def _read(self, group: Sequence[Asked]) -> list[View | None]:
+        applications = {id_ for kind, id_ in group if kind == "application"}
+        jobs = {id_ for kind, id_ in group if kind == "job"}
+        with connect(self._engine) as connection:
+            found = {
+                "application": read_applications(connection, applications) if applications else {},
+                "job": read_jobs(connection, jobs) if jobs else {},
+            }
+        return [found[kind].get(id_) for kind, id_ in group]
+
+
+def read_applications(connection: Connection, ids: Iterable[str]) -> dict[str, View]:
+    """The applications that there are, by id."""
+    rows = PREPARED.execute(connection, {"ids": plain_array(ids)}).mappings().all()
+    scored = {standing(row) for row in rows if row["score"] is not None}
+    ranks = read_ranks(connection, scored) if scored else {}
+    return {row["id"]: application_view(row, ranks.get(standing(row))) for row in rows}
+
+
+def standing(row: RowMapping) -> ScoreRank:
+    """What the rank of a row of READ_APPLICATIONS depends on."""
+    return ScoreRank(row["tenant_id"], row["role"], row["score"])
+
+
+def application_view(row: RowMapping, rank: int | None) -> View:
+    """A row of READ_APPLICATIONS as a view."""
+    # A job that is gone was retired, and an application that stayed was scored.
+    job_status = JobStatus.SUCCEEDED if row["status"] is None else JobStatus(row["status"])
+    status = APPLICATION_STATUS[job_status].value
+    score, result = row["score"], row["result"]
+    document = job_document(row) | {
+        "type": "score_application",
+        "pool": "medium",
+        "status": status,
+        "candidate": row["candidate"],
+        "role": row["role"],
+        "score": None if score is None else float(score),
+        "rank": rank,
+        "rationale": row["rationale"],
+        # Parsed once it is scored: whoever polls before pays nothing for it.
+        **(NOTHING if score is None else told(result)),
+        # As it stands in the row: nothing is gained by parsing it.
+        "result": None if result is None else orjson.Fragment(result),
+    }
+    if row["status"] is None:
+        document["finished_at"] = rfc3339(row["scored_at"])
+    mark = f"{row['id']}|{status}|{rank}|{'|'.join(map(str, CHANGING(row)))}"
+    return View(row["tenant_id"], status, job_status in TERMINAL, etag_of(mark), document)

@@ -1,0 +1,270 @@
+"""What the tables know of a job's wait. A few statements, each a few steps along indexes.
+
+The workers of a job are those that everybody shares, and before them those of its tenant's
+slice. Free accounts have their slice alone while it has workers, else a small part of the
+shared slots for all of them together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from app.policy.fairshare import Tier, default_seconds, entitlement_of, free_slots
+from app.policy.forecast import STEADY_STARTS, QueueFlow
+from app.policy.quota import KINDS, MARGIN, UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT, Left, QuotaBucket
+from app.policy.wait_reasons import Facts
+from app.reads.rivals import read_rivals
+from models.presence import ALIVE
+from tasks.retry import throttle
+from tasks.retry.circuit import OPEN_SECONDS
+
+#: Jobs ahead are counted no further than this.
+MOST_AHEAD = 10_000
+#: A rate of starts that is older says nothing; the leader writes it down every second.
+FRESH_SECONDS = 10
+
+READ_FACTS = f"""
+    SELECT job.tenant_id, job.status::text, job.pool, job.dependency, job.priority,
+           now() AS now,
+           extract(epoch FROM job.execute_at - now())::float8 AS due_seconds,
+           coalesce(circuit.state, 'closed') AS circuit,
+           coalesce(extract(epoch FROM now() - circuit.changed_at), 0)::float8
+               AS circuit_seconds,
+           quota.dependency IS NOT NULL AS quota,
+           coalesce(extract(epoch FROM quota.closed_until - now()), 0)::float8 AS closed_seconds,
+           quota.requests_per_minute, quota.tokens_in_per_minute, quota.tokens_out_per_minute,
+           quota.reading, extract(epoch FROM now() - quota.read_at)::float8 AS read_seconds,
+           quota.calls, quota.tokens_in, quota.tokens_out,
+           EXISTS (SELECT 1 FROM verdicts WHERE kind = 'throttle'
+                     AND name = job.tenant_id || ':' || job.pool) AS throttled,
+           limits.in_flight AS cap,
+           coalesce(own.dispatched, 0)::int AS under_way,
+           coalesce(own.dispatched + own.running, 0)::int AS in_flight,
+           coalesce((SELECT sum(dispatched + running) FROM job_counts
+                     WHERE tenant_id = 0 AND pool = job.pool), 0)::int
+               - (SELECT count(*) FROM jobs AS other
+                  WHERE other.status IN ('dispatched', 'running') AND other.slice <> ''
+                    AND other.pool = job.pool)::int AS shared_in_flight,
+           (SELECT count(*) FROM jobs AS other
+            WHERE other.status IN ('dispatched', 'running') AND other.slice <> ''
+              AND other.pool = job.pool AND other.slice = slice.name)::int AS slice_in_flight,
+           alive.shared, alive.sliced,
+           (SELECT mean_seconds FROM job_types WHERE type = job.type) AS mean_seconds,
+           coalesce(tenant.tier, 'standard') AS tier, tenant.weight AS own_weight,
+           share.started_per_second, started.jobs AS starts, started.seconds AS starts_seconds,
+           pool_share.weight AS total_weight
+    FROM jobs AS job
+    LEFT JOIN tenants AS tenant ON tenant.id = job.tenant_id
+    LEFT JOIN tenant_limits AS limits
+        ON limits.tenant_id = job.tenant_id AND limits.pool = job.pool
+    LEFT JOIN circuits AS circuit ON circuit.dependency = job.dependency
+    LEFT JOIN quotas AS quota ON quota.dependency = job.dependency
+    LEFT JOIN shares AS share ON share.tenant_id = job.tenant_id AND share.pool = job.pool
+        AND share.updated_at > now() - interval '{FRESH_SECONDS} seconds'
+    LEFT JOIN shares AS pool_share ON pool_share.tenant_id = 0 AND pool_share.pool = job.pool
+        AND pool_share.updated_at > now() - interval '{FRESH_SECONDS} seconds'
+    CROSS JOIN LATERAL (
+        SELECT count(*)::int AS jobs,
+               coalesce(extract(epoch FROM now() - min(started_at)), 0)::float8 AS seconds
+        FROM (SELECT ended.pool, ended.started_at FROM jobs AS ended
+              WHERE ended.tenant_id = job.tenant_id AND ended.ended_xid IS NOT NULL
+              ORDER BY ended.ended_xid DESC, ended.id DESC LIMIT {STEADY_STARTS}) AS ended
+        WHERE pool = job.pool AND started_at > now() - interval '1 minute') AS started
+    CROSS JOIN LATERAL (
+        SELECT sum(dispatched) AS dispatched, sum(running) AS running FROM job_counts
+        WHERE tenant_id = job.tenant_id AND pool = job.pool) AS own
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN tenant.tier = 'free' THEN 'free'
+                    ELSE 'reserved.' || coalesce(tenant.name, '') END AS name) AS slice
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(slots) FILTER (WHERE job.pool = ANY (pools)), 0)::int AS shared,
+               coalesce(sum(slots) FILTER (
+                   WHERE job.pool || '.' || slice.name = ANY (pools)), 0)::int AS sliced
+        FROM processes
+        WHERE kind = 'worker' AND NOT draining
+          AND {ALIVE}) AS alive
+    WHERE job.id = %(id)s
+"""
+#: What the tenant has in flight takes in the mean, and has taken.
+READ_OWN = """
+    SELECT avg(greatest(taking.seconds, ran.seconds)) AS mean_seconds,
+           avg(ran.seconds) AS elapsed_seconds
+    FROM jobs AS job LEFT JOIN job_types AS type ON type.type = job.type
+    CROSS JOIN LATERAL (
+        SELECT coalesce(type.mean_seconds, %(default)s)::float8 AS seconds) AS taking
+    CROSS JOIN LATERAL (
+        SELECT coalesce(extract(epoch FROM now() - job.started_at), 0)::float8 AS seconds) AS ran
+    WHERE job.status IN ('dispatched', 'running') AND job.pool = %(pool)s
+      AND job.tenant_id = %(tenant_id)s
+"""
+#: What free accounts have with the shared workers, and how many of them.
+COUNT_FREE = """
+    SELECT count(*), count(DISTINCT job.tenant_id)
+    FROM jobs AS job JOIN tenants AS tenant ON tenant.id = job.tenant_id
+    WHERE job.status IN ('dispatched', 'running') AND job.pool = %(pool)s AND job.slice = %(slice)s
+      AND tenant.tier = 'free'
+"""
+#: Across the tenant's lanes, as they are dispatched; lanes that give nothing are not ahead.
+#: Each lane is two stretches of the index: higher priorities, and the same with lower ids.
+COUNT_AHEAD = f"""
+    WITH RECURSIVE lane AS (
+        (SELECT dependency FROM jobs
+         WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = %(tenant_id)s
+         ORDER BY dependency LIMIT 1)
+        UNION ALL
+        SELECT (SELECT dependency FROM jobs
+                WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = %(tenant_id)s
+                  AND dependency > lane.dependency
+                ORDER BY dependency LIMIT 1)
+        FROM lane WHERE lane.dependency IS NOT NULL
+    )
+    SELECT count(*) FROM (
+        SELECT FROM lane, LATERAL (
+            (SELECT FROM jobs
+             WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = %(tenant_id)s
+               AND dependency = lane.dependency AND priority > %(priority)s
+             ORDER BY priority DESC, id LIMIT {MOST_AHEAD + 1})
+            UNION ALL
+            (SELECT FROM jobs
+             WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = %(tenant_id)s
+               AND dependency = lane.dependency AND priority = %(priority)s
+               AND id < %(id)s
+             ORDER BY priority DESC, id LIMIT {MOST_AHEAD + 1})
+        ) AS ahead
+        WHERE lane.dependency = %(dependency)s
+           OR (NOT EXISTS (SELECT 1 FROM circuits
+                           WHERE dependency = lane.dependency AND state <> 'closed')
+               AND NOT EXISTS (SELECT 1 FROM quotas
+                               WHERE dependency = lane.dependency AND closed_until > now()))
+        LIMIT {MOST_AHEAD + 1}
+    ) AS counted
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingJob:
+    """A job's facts, whose they are and when they were so."""
+
+    tenant_id: int
+    now: datetime
+    facts: Facts
+
+
+def read_facts(connection: Connection, job_id: str) -> WaitingJob | None:
+    """What is known of the job; None if there is none."""
+    row = connection.exec_driver_sql(READ_FACTS, {"id": job_id}).first()
+    if row is None:
+        return None
+    ahead = count_ahead(connection, job_id, row) if row.status == "queued" else 0
+    cap = row.cap
+    if row.throttled:
+        cap = min(throttle.IN_FLIGHT, cap or throttle.IN_FLIGHT)
+    reach = reach_of(connection, row)
+    mean_seconds, elapsed = row.mean_seconds or default_seconds(row.pool), 0.0
+    if cap is not None and row.in_flight:
+        asked = {"pool": row.pool, "tenant_id": row.tenant_id, "default": default_seconds(row.pool)}
+        found = connection.exec_driver_sql(READ_OWN, asked).one()
+        if found.mean_seconds is not None:  # else it has ended since
+            mean_seconds, elapsed = found.mean_seconds, found.elapsed_seconds
+    flow = QueueFlow(
+        slots=reach.slots,
+        in_flight=reach.slots - reach.idle,
+        mean_seconds=mean_seconds,
+        share=reach.share,
+        under_way=row.under_way,
+        started_per_second=row.started_per_second,
+        starts=row.starts,
+        starts_seconds=row.starts_seconds,
+        cap=cap,
+        own=row.in_flight,
+        elapsed_seconds=elapsed,
+    )
+    facts = Facts(
+        status=row.status,
+        pool=row.pool,
+        ahead=min(ahead, MOST_AHEAD),
+        at_least=ahead > MOST_AHEAD,
+        flow=flow,
+        due_seconds=row.due_seconds,
+        dependency=row.dependency,
+        circuit=row.circuit,
+        circuit_seconds=row.circuit_seconds,
+        open_seconds=OPEN_SECONDS,
+        quota=row.quota,
+        closed_seconds=row.closed_seconds,
+        calls_per_second=pace_of(row),
+        throttled=row.throttled,
+        free_full=reach.full,
+    )
+    return WaitingJob(row.tenant_id, row.now, facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The slots that a tenant's jobs in a pool can get."""
+
+    slots: int
+    #: Of those, how many stand idle.
+    idle: int
+    #: The tenant's part of them.
+    share: float
+    #: Whether it is a free account, and those have all that they may.
+    full: bool = False
+
+
+def reach_of(connection: Connection, row: Row[Any]) -> Reach:
+    """What a row of READ_FACTS says of the slots."""
+    idle = max(0, row.shared - row.shared_in_flight)
+    sliced_idle = max(0, row.sliced - row.slice_in_flight)
+    rivals = read_rivals(connection, row.pool, row.tenant_id)
+    if row.tier != Tier.FREE:
+        own = entitlement_of(Tier(row.tier), row.own_weight)
+        share = rivals.share_of(own, row.total_weight)
+        slots = row.shared + row.sliced
+        if row.sliced:
+            share = (row.shared * share + row.sliced) / slots
+        return Reach(slots, idle + sliced_idle, share)
+    asked = {"pool": row.pool, "slice": "free" if row.sliced else ""}
+    in_flight, accounts = connection.exec_driver_sql(COUNT_FREE, asked).one()
+    slots = row.sliced or free_slots(row.shared)
+    left = max(0, slots - in_flight)
+    # They take turns: who has something in flight or waits, and this one.
+    turns = max(accounts + (0 if row.in_flight else 1), rivals.free + 1)
+    full = slots > 0 and left == 0
+    return Reach(slots, left if row.sliced else min(left, idle), 1.0 / turns, full)
+
+
+def count_ahead(connection: Connection, job_id: str, row: Row[Any]) -> int:
+    """Jobs of the tenant that come before it in the pool, up to one more than are counted."""
+    asked = {
+        "id": job_id,
+        "pool": row.pool,
+        "tenant_id": row.tenant_id,
+        "dependency": row.dependency,
+        "priority": row.priority,
+    }
+    return int(connection.exec_driver_sql(COUNT_AHEAD, asked).scalar_one())
+
+
+def pace_of(row: Row[Any]) -> float | None:
+    """Calls a second that the quota of the job's dependency allows; None if there is no limit."""
+    declared = (row.requests_per_minute, row.tokens_in_per_minute, row.tokens_out_per_minute)
+    quota = QuotaBucket(
+        declared={kind: limit for kind, limit in zip(KINDS, declared, strict=False) if limit},
+        reading={kind: Left(*said) for kind, said in (row.reading or {}).items()},
+        age_seconds=max(0.0, row.read_seconds or 0.0),
+    )
+    tokens_in, tokens_out = UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT
+    if row.calls:
+        tokens_in, tokens_out = row.tokens_in / row.calls, row.tokens_out / row.calls
+    costs = {"tokens_in": tokens_in, "tokens_out": tokens_out, "tokens": tokens_in + tokens_out}
+    paces = [
+        MARGIN * limit / 60.0 / cost
+        for kind, limit in quota.limits().items()
+        if (cost := costs.get(kind, 1.0)) > 0
+    ]
+    return min(paces, default=None)

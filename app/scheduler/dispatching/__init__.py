@@ -1,0 +1,1 @@
+"""From scheduled to dispatched: promotion, queues by tenant, fair share, the window."""

@@ -1,0 +1,236 @@
+"""Shares: what tenants were charged in advance becomes what they used.
+
+Once a second the leader compares its lines with the tables: what is in flight and for how long,
+and what was settled since. The estimate of a job is replaced by its time as soon as that is
+longer, and by its usage when it has ended. The passes are then written down, with the usage
+that is in them: whoever leads next goes on from there and counts what was settled meanwhile.
+
+Not exact at midnight: what a transaction of the old day settles after the new one was read is
+not charged.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import date
+from typing import NamedTuple
+
+from sqlalchemy import Engine
+
+from app.policy.fairshare import default_seconds
+from app.reads.estimates import Estimates
+from app.scheduler.dispatching.lines import Lines, PoolLine
+from models.leadership import STILL_LEADER, Leader
+from models.pools import POOLS
+from models.store.arrays import plain_array, text_array
+from models.store.session import connect
+
+RECONCILE_SECONDS = 1.0
+#: With very many tenants in flight it rests this many times as long as it took.
+LEAST_PAUSE = 20.0
+#: A tenant's rate of starts follows within a few seconds.
+RATE_SMOOTHING = 0.2
+
+#: One snapshot for both: a job is either in flight or in the usage. What runs in a slice is
+#: nobody else's loss: it counts for the cap and for nothing else.
+READ_CHARGES = """
+    WITH estimate AS (
+        SELECT * FROM unnest(%(types)s::text[], %(seconds)s::float8[]) AS known (type, seconds)
+    ), flight AS (
+        SELECT job.pool, job.tenant_id, count(*)::int AS jobs,
+               count(*) FILTER (WHERE job.slice = '')::int AS shared, sum(greatest(
+                   coalesce(estimate.seconds, unmeasured.seconds),
+                   CASE job.status WHEN 'running'
+                       THEN extract(epoch FROM now() - job.started_at)::float8 END))
+                   FILTER (WHERE job.slice = '') AS pending
+        FROM jobs AS job
+        JOIN unnest(%(pools)s::text[], %(defaults)s::float8[]) AS unmeasured (pool, seconds)
+            ON unmeasured.pool = job.pool
+        LEFT JOIN estimate ON estimate.type = job.type
+        WHERE job.status IN ('dispatched', 'running')
+        GROUP BY job.pool, job.tenant_id
+    )
+    SELECT pool, tenant_id, jobs, shared, coalesce(pending, 0) AS seconds, NULL::date AS day,
+           current_date AS today
+    FROM flight
+    UNION ALL
+    SELECT used.pool, used.tenant_id, 0, 0, sum(used.slot_seconds - used.slice_seconds), used.day,
+           current_date
+    FROM unnest(%(flying_pools)s::text[], %(flying)s::bigint[]) AS watched (pool, tenant_id)
+    JOIN usage AS used USING (pool, tenant_id)
+    WHERE used.day >= current_date - 1
+    GROUP BY used.pool, used.tenant_id, used.day
+"""
+SAVE = f"""
+    INSERT INTO shares AS share (tenant_id, pool, pass, counted_day, counted_seconds, weight,
+                                 in_flight, started_per_second)
+    SELECT * FROM unnest(%(tenant_id)s::bigint[], %(pool)s::text[], %(served)s::float8[],
+                         %(day)s::date[], %(seconds)s::float8[], %(weight)s::float8[],
+                         %(in_flight)s::int[], %(started_per_second)s::float8[])
+    WHERE {STILL_LEADER}
+    ORDER BY 1, 2
+    ON CONFLICT (tenant_id, pool) DO UPDATE
+    SET pass = excluded.pass, counted_day = excluded.counted_day,
+        counted_seconds = excluded.counted_seconds, weight = excluded.weight,
+        in_flight = excluded.in_flight, started_per_second = excluded.started_per_second,
+        updated_at = now()
+"""
+
+
+class ShareRow(NamedTuple):
+    """A row of the table."""
+
+    tenant_id: int
+    pool: str
+    served: float
+    day: date
+    seconds: float
+    weight: float
+    in_flight: int = 0
+    started_per_second: float = 0.0
+
+
+@dataclass(slots=True)
+class Charges:
+    """One tenant in one pool, as the tables have it."""
+
+    #: Jobs in flight, and those of them that everybody's workers run.
+    in_flight: int = 0
+    shared: int = 0
+    #: Slot-seconds of the latter: estimated, or more if it already took longer.
+    pending: float = 0.0
+    #: Slot-seconds settled, by day.
+    used: dict[date, float] = field(default_factory=dict)
+
+
+class Shares:
+    """Reconciles the lines with the tables and writes the passes down."""
+
+    def __init__(self, engine: Engine, leader: Leader, lines: Lines, estimates: Estimates) -> None:
+        self._engine = engine
+        self._leader = leader
+        self._lines = lines
+        self._estimates = estimates
+        self._at: float | None = None
+        self._due = 0.0
+        self._rates: dict[tuple[str, int], float] = {}
+
+    def run_once(self, now: float) -> int:
+        """Reconcile every pool; 0, for no job is touched."""
+        if not self._lines.current or now < self._due:
+            return 0
+        begin = time.monotonic()
+        seconds, self._at = max(now - (self._at or now), 0.001), now
+        charges, today = self._read(now)
+        for pool, line in self._lines.items():
+            self._reconcile(pool, line, charges, today, seconds)
+        self._save(today)
+        for pool, line in self._lines.items():
+            line.flying = {
+                tenant_id
+                for tenant_id in line.flying
+                if (pool, tenant_id) in charges and charges[pool, tenant_id].in_flight
+            }
+            line.started.clear()
+            line.contended = False
+        self._rates = {key: rate for key, rate in self._rates.items() if key in charges}
+        self._due = now + LEAST_PAUSE * (time.monotonic() - begin)
+        return 0
+
+    def _read(self, now: float) -> tuple[dict[tuple[str, int], Charges], date]:
+        known = self._estimates.known(now)
+        flying = [
+            (pool, tenant_id) for pool, line in self._lines.items() for tenant_id in line.flying
+        ]
+        with connect(self._engine) as connection:
+            rows = connection.exec_driver_sql(
+                READ_CHARGES,
+                {
+                    "types": text_array(known),
+                    "seconds": plain_array(map(str, known.values())),
+                    "pools": text_array(POOLS),
+                    "defaults": plain_array([str(default_seconds(pool)) for pool in POOLS]),
+                    "flying_pools": text_array([pool for pool, _ in flying]),
+                    "flying": plain_array([tenant_id for _, tenant_id in flying]),
+                },
+            ).all()
+            today: date = (
+                rows[0].today
+                if rows
+                else connection.exec_driver_sql("SELECT current_date").scalar_one()
+            )
+        charges: dict[tuple[str, int], Charges] = {}
+        for row in rows:
+            charge = charges.setdefault((row.pool, row.tenant_id), Charges())
+            if row.day is None:
+                charge.in_flight, charge.shared = row.jobs, row.shared
+                charge.pending = float(row.seconds)
+            else:
+                charge.used[row.day] = float(row.seconds)
+        return charges, today
+
+    def _reconcile(
+        self,
+        pool: str,
+        line: PoolLine,
+        charges: dict[tuple[str, int], Charges],
+        today: date,
+        seconds: float,
+    ) -> None:
+        # Whoever has come by the express lane is seen here first.
+        line.flying.update(
+            tenant_id for each, tenant_id in charges if each == pool and line.fair.knows(tenant_id)
+        )
+        for tenant_id in line.flying:
+            charge = charges.get((pool, tenant_id), Charges())
+            used, line.counted[tenant_id] = used_since(
+                line.counted.get(tenant_id, (today, 0.0)), charge.used, today
+            )
+            if not (line.contended or line.fair.waits(tenant_id)):
+                used = 0.0  # slots that nobody else wanted, by the express lane
+            line.fair.reconcile(
+                tenant_id, used=used, pending=charge.pending, in_flight=charge.shared
+            )
+            line.fair.set_in_flight(tenant_id, charge.in_flight)
+            started = line.started.get(tenant_id, 0) / seconds
+            before = self._rates.get((pool, tenant_id), started)
+            self._rates[pool, tenant_id] = before + (started - before) * RATE_SMOOTHING
+
+    def _save(self, today: date) -> None:
+        rows: list[ShareRow] = []
+        for pool, line in self._lines.items():
+            fair = line.fair
+            rows.append(ShareRow(0, pool, fair.virtual_time, today, 0.0, fair.waiting_weight))
+            for tenant_id in line.flying:
+                account = fair.account(tenant_id)
+                rows.append(
+                    ShareRow(
+                        tenant_id,
+                        pool,
+                        account.served,
+                        *line.counted[tenant_id],
+                        account.weight,
+                        account.in_flight,
+                        self._rates.get((pool, tenant_id), 0.0),
+                    )
+                )
+        columns = [list(map(str, column)) for column in zip(*rows, strict=True)]
+        arrays: dict[str, object] = dict(
+            zip(ShareRow._fields, map(plain_array, columns), strict=True)
+        )
+        with connect(self._engine) as connection:
+            connection.exec_driver_sql(SAVE, {**arrays, "epoch": self._leader.epoch or 0})
+
+
+def used_since(
+    counted: tuple[date, float], used: dict[date, float], today: date
+) -> tuple[float, tuple[date, float]]:
+    """Slot-seconds beyond those that were counted, and what is counted now."""
+    day, seconds = counted
+    since = max(0.0, used.get(day, 0.0) - seconds) if day in used else 0.0
+    since += sum(more for later, more in used.items() if later > day)
+    newest = max(used, default=day)
+    if newest < day or newest not in used:
+        return since, counted
+    return since, (newest, used[newest])

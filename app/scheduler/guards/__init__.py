@@ -1,0 +1,1 @@
+"""What protects tenants from failures: circuits, quarantine, throttles, pool changes."""

@@ -1,0 +1,1 @@
+"""Regular work of the leader: reaping, expiry, retention, schedules, forecasts, samples."""

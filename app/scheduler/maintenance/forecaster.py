@@ -1,0 +1,120 @@
+"""Forecaster: says of a few waiting jobs when they will start, and remembers how far off it was.
+
+What it says is what ``GET /jobs/{id}/wait`` says. Once the job has started the error goes into
+the tallies, from which ``/metrics`` tells the mean of the last hour. A sample, not a ledger:
+what was cancelled or put off is dropped, as is what has not started within the hour, so waits
+of more than half an hour are not sampled.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from sqlalchemy import Connection, Engine
+
+from app.policy.forecast import error_ratio
+from app.policy.wait_reasons import explain
+from app.reads.waits import read_facts
+from models.leadership import STILL_LEADER, Leader
+from models.pools import POOLS
+from models.store.session import connect
+from models.tallies import add_tallies
+
+#: How often a few are sampled.
+FORECAST_SECONDS = 5.0
+#: Predictions of a pool that are open at a time.
+MOST_OPEN = 16
+#: Longer waits are not sampled.
+MOST_SECONDS = 1800.0
+#: Tallies are whole numbers.
+PER_RATIO = 1000
+
+#: Deleted by whoever counts it, so each is counted once.
+JUDGE = f"""
+    DELETE FROM predictions AS made
+    USING (
+        SELECT prediction.job_id, job.status::text AS status, job.started_at
+        FROM predictions AS prediction LEFT JOIN jobs AS job ON job.id = prediction.job_id
+    ) AS found
+    WHERE made.job_id = found.job_id AND {STILL_LEADER}
+      AND (found.started_at >= made.made_at
+           OR coalesce(found.status, '') NOT IN ('queued', 'dispatched')
+           OR made.made_at < now() - interval '1 hour')
+    RETURNING made.pool, made.wait_seconds,
+              extract(epoch FROM found.started_at - made.made_at)::float8 AS waited_seconds
+"""
+COUNT_OPEN = "SELECT pool, count(*)::int AS predictions FROM predictions GROUP BY pool"
+#: First and last of one tenant's line, each one step along the index; tenants by chance.
+FIND_SAMPLE = """
+    WITH edge AS (
+        SELECT (SELECT tenant_id FROM jobs WHERE status = 'queued' AND pool = %(pool)s
+                ORDER BY tenant_id LIMIT 1) AS low,
+               (SELECT tenant_id FROM jobs WHERE status = 'queued' AND pool = %(pool)s
+                ORDER BY tenant_id DESC LIMIT 1) AS high
+    ), tenant AS MATERIALIZED (
+        SELECT (SELECT tenant_id FROM jobs WHERE status = 'queued' AND pool = %(pool)s
+                  AND tenant_id >= edge.low + floor(%(chance)s * (edge.high - edge.low))::bigint
+                ORDER BY tenant_id LIMIT 1) AS id
+        FROM edge
+    )
+    (SELECT id::text FROM jobs
+     WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = (SELECT id FROM tenant)
+     ORDER BY dependency, priority DESC, id LIMIT 1)
+    UNION
+    (SELECT id::text FROM jobs
+     WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = (SELECT id FROM tenant)
+     ORDER BY dependency DESC, priority, id DESC LIMIT 1)
+"""
+REMEMBER = f"""
+    INSERT INTO predictions (job_id, pool, wait_seconds)
+    SELECT %(id)s, %(pool)s, %(seconds)s WHERE {STILL_LEADER}
+    ON CONFLICT (job_id) DO NOTHING
+"""
+
+
+class Forecaster:
+    """Measures how good the predictions are."""
+
+    def __init__(self, engine: Engine, leader: Leader, chance: Random | None = None) -> None:
+        self._engine = engine
+        self._leader = leader
+        self._chance = chance or Random()
+
+    def run_once(self, now: float) -> int:
+        """Judge what has started, sample what waits; 0, for no job is touched."""
+        epoch = {"epoch": self._leader.epoch or 0}
+        with connect(self._engine) as connection:
+            judged = connection.exec_driver_sql(JUDGE, epoch).all()
+            opened = {row.pool: row.predictions for row in connection.exec_driver_sql(COUNT_OPEN)}
+            for pool in POOLS:
+                if opened.get(pool, 0) + 2 <= MOST_OPEN:
+                    self._sample(connection, pool)
+        counts: dict[tuple[str, str], tuple[int, int]] = {}
+        for row in judged:
+            if row.waited_seconds is None or row.waited_seconds < 0:
+                continue  # never started, or did before: nothing to compare
+            total, bad = counts.get(("forecast", row.pool), (0, 0))
+            error = round(PER_RATIO * error_ratio(row.wait_seconds, row.waited_seconds))
+            counts["forecast", row.pool] = (total + 1, bad + error)
+        add_tallies(self._engine, counts.items())
+        return 0
+
+    def _sample(self, connection: Connection, pool: str) -> None:
+        rows = connection.exec_driver_sql(
+            FIND_SAMPLE, {"pool": pool, "chance": self._chance.random()}
+        )
+        for job_id in rows.scalars().all():
+            found = read_facts(connection, job_id)
+            if found is None or found.facts.status != "queued":
+                continue  # gone meanwhile
+            seconds = explain(found.facts).seconds
+            if seconds is not None and seconds <= MOST_SECONDS:
+                connection.exec_driver_sql(
+                    REMEMBER,
+                    {
+                        "id": job_id,
+                        "pool": pool,
+                        "seconds": seconds,
+                        "epoch": self._leader.epoch or 0,
+                    },
+                )

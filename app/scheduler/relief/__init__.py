@@ -1,0 +1,1 @@
+"""Dispatching by an API process while no scheduler leads."""

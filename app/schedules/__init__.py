@@ -1,1 +1,0 @@
-"""Recurring schedules: when a tick comes, what an outage makes of it, and where they are kept."""

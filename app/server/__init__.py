@@ -1,0 +1,1 @@
+"""The web server: gunicorn's worker with a fast path for plain requests, and the application."""

@@ -1,0 +1,134 @@
+"""A plain request as a WSGI environment, read with as little work as it allows.
+
+Plain is what well-behaved clients send: HTTP/1.1, an origin path, every header once, a length or
+no body. Nothing is refused here: what is not plain, or not there as a whole, is None, and
+gunicorn's to read, judge and refuse. So there is one opinion on what a request says; a test
+holds the two readings against each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gunicorn import util  # type: ignore[import-untyped]  # no stubs
+from gunicorn.http.message import TOKEN_RE  # type: ignore[import-untyped]  # no stubs
+
+#: A method, a path from the root and perhaps a query, without a fragment.
+PLAIN_REQUEST_LINE = re.compile(r"([A-Z]{3,20}) (/[!\"$-~]*) HTTP/1\.1")
+#: What changes how a request is framed or answered.
+NOT_PLAIN = frozenset({"TRANSFER-ENCODING", "EXPECT", "UPGRADE", "TE", "TRAILER"})
+#: Digits of a length that is still worth reading as one.
+MOST_DIGITS = 15
+#: Names of headers that are remembered, and their length; clients may make up more.
+MOST_NAMES = 1_000
+MOST_NAME = 40
+
+#: Where a header goes, by its name as it was spelled; empty: not in a plain request.
+_places: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLimits:
+    """How much a head may say."""
+
+    line_bytes: int
+    fields: int
+    field_bytes: int
+
+
+class PlainRequest(NamedTuple):
+    """A head that was read."""
+
+    environ: dict[str, Any]
+    #: Where the body begins, and how long it is.
+    body_at: int
+    length: int
+    #: The client wants no more answers on this connection than this one.
+    last: bool
+
+
+def read_plain(
+    data: bytes, surroundings: Mapping[str, Any], limits: HeadLimits, schemes: Mapping[str, str]
+) -> PlainRequest | None:
+    """The request that ``data`` begins with, if it is a plain one and its head is complete.
+
+    ``surroundings`` are what every request of the connection has in common; ``schemes`` the
+    headers by which a trusted proxy says ``https``, with the value that says so.
+    """
+    end = data.find(b"\r\n\r\n")
+    # If the whole head fits the limit for one header, no single header can exceed it.
+    if not 0 <= end <= limits.field_bytes:
+        return None
+    lines = str(data[:end], "latin-1").split("\r\n")
+    first = PLAIN_REQUEST_LINE.fullmatch(lines[0])
+    if first is None or len(lines[0]) > limits.line_bytes or len(lines) > limits.fields + 1:
+        return None
+    # Control characters (tabs and bare line breaks too) are gunicorn's to judge. So are headers
+    # in UTF-8, some of whose bytes look like controls.
+    if not "".join(lines).isprintable():
+        return None
+    environ = dict(surroundings)
+    for line in lines[1:]:
+        name, colon, value = line.partition(":")
+        if not colon:
+            return None
+        place = _places.get(name)
+        if place is None:
+            place = place_of(name)
+        if not place or place in environ:
+            return None
+        environ[place] = value.strip(" ")
+    length = 0
+    announced = environ.get("CONTENT_LENGTH")
+    if announced is not None:
+        if not (announced.isascii() and announced.isdigit() and len(announced) <= MOST_DIGITS):
+            return None
+        length = int(announced)
+    last = False
+    connection = environ.get("HTTP_CONNECTION")
+    if connection is not None:
+        connection = connection.lower()
+        last = connection == "close"
+        if not last and connection != "keep-alive":
+            return None
+    if not set_scheme(environ, schemes):
+        return None
+    method, uri = first.groups()
+    if method == "CONNECT":
+        return None
+    path, _, query = uri.partition("?")
+    environ["REQUEST_METHOD"] = method
+    environ["RAW_URI"] = uri
+    environ["PATH_INFO"] = util.unquote_to_wsgi_str(path) if "%" in path else path
+    environ["QUERY_STRING"] = query
+    return PlainRequest(environ, end + 4, length, last)
+
+
+def place_of(name: str) -> str:
+    """The key of a header in the environment; empty if a plain request does not have it."""
+    upper = name.upper()
+    # The name of a folded line begins with a space. An underscore would be mistaken for a hyphen.
+    if not TOKEN_RE.fullmatch(name) or "_" in upper or upper in NOT_PLAIN:
+        place = ""
+    elif upper in ("CONTENT-TYPE", "CONTENT-LENGTH"):
+        place = upper.replace("-", "_")
+    else:
+        place = "HTTP_" + upper.replace("-", "_")
+    if place and len(name) <= MOST_NAME and len(_places) < MOST_NAMES:
+        _places[name] = place
+    return place
+
+
+def set_scheme(environ: dict[str, Any], schemes: Mapping[str, str]) -> bool:
+    """Note what a proxy said about the scheme; False if it is said twice."""
+    said = False
+    for key, secure in schemes.items():
+        if key in environ:
+            if said:
+                return False
+            said = True
+            environ["wsgi.url_scheme"] = "https" if environ[key] == secure else "http"
+    return True

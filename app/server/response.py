@@ -1,0 +1,157 @@
+"""An answer on the wire: head and body in one piece where the body is there.
+
+The rules are gunicorn's: what may stand in a header, which answers have no body, chunks where
+there is no length. The clock is read once a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from gunicorn import SERVER, util  # type: ignore[import-untyped]  # no stubs
+from gunicorn.http.errors import (  # type: ignore[import-untyped]  # no stubs
+    InvalidResponseHeader,
+    InvalidResponseHeaderName,
+)
+from gunicorn.http.message import TOKEN_RE  # type: ignore[import-untyped]  # no stubs
+from gunicorn.http.wsgi import (  # type: ignore[import-untyped]  # no stubs
+    HEADER_VALUE_RE,
+    STATUS_RE,
+)
+
+if TYPE_CHECKING:
+    from gevent.socket import socket
+
+logger = logging.getLogger(__name__)
+
+#: What a header of the application's means to the server.
+PLAIN, LENGTH, HOP = range(3)
+#: Names of headers that are remembered: the application has a few dozen.
+MOST_NAMES = 1_000
+
+_meanings: dict[str, int] = {}
+#: The second that the beginnings of heads were made in, and those: to be kept open, to be closed.
+_second = 0
+_beginnings = ("", "")
+
+
+class HttpResponse:
+    """One answer; its methods are what WSGI calls ``start_response`` and ``write``."""
+
+    __slots__ = ("_client", "_headers", "_last", "_method", "_status", "_written", "begun")
+
+    def __init__(self, client: socket, method: str, last: bool) -> None:
+        self._client = client
+        self._method = method
+        #: The connection is closed after it.
+        self._last = last
+        self._status = ""
+        self._headers: list[tuple[str, str]] = []
+        self._written: list[bytes] = []
+        #: Some of it is on its way: nothing else can be answered.
+        self.begun = False
+
+    def start(
+        self, status: str, headers: list[tuple[str, str]], exc_info: Any = None
+    ) -> Callable[[bytes], object]:
+        """``start_response``."""
+        if self._status and exc_info is None:
+            raise AssertionError("Response headers already set!")
+        self._status = status
+        self._headers = headers
+        return self._written.append
+
+    def send(self, pieces: Iterable[bytes]) -> bool:
+        """Send all of it; False if the connection cannot be used for another one."""
+        if isinstance(pieces, list | tuple) and not self._written:
+            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            rest: Iterable[bytes] = ()
+        else:
+            rest = iter(pieces)
+            body = b"".join(self._written) or next((piece for piece in rest if piece), b"")
+        status = self._status
+        if not STATUS_RE.fullmatch(status):
+            raise ValueError(f"Invalid status {status!r}")
+        code = int(status[:3])
+        lines, length = header_lines(self._headers, with_length=code != 204)
+        bare = code in (204, 304) or self._method == "HEAD"
+        chunked = length is None and not bare
+        if chunked:
+            lines += "Transfer-Encoding: chunked\r\n"
+        head = f"HTTP/1.1 {status}\r\n{beginning(self._last)}{lines}\r\n".encode("latin-1")
+        if bare:
+            self._write(head)
+        elif chunked:
+            self._write(head + chunk(body) if body else head)
+            for piece in rest:
+                if piece:
+                    self._write(chunk(piece))
+            self._write(b"0\r\n\r\n")
+        else:
+            assert length is not None
+            # Never more than was announced. Of less, only gunicorn's silence is known.
+            self._write(head + body[:length])
+            length -= len(body)
+            for piece in rest:
+                if length > 0:
+                    self._write(piece[:length])
+                length -= len(piece)
+        return not self._last
+
+    def _write(self, data: bytes) -> None:
+        self.begun = True
+        sent = self._client.send(data)
+        if sent < len(data):
+            self._client.sendall(data[sent:])
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk."""
+    return b"%X\r\n%b\r\n" % (len(data), data)
+
+
+def beginning(last: bool) -> str:
+    """What follows the status line of every answer."""
+    global _second, _beginnings
+    now = int(time.time())
+    if now != _second:
+        common = f"Server: {SERVER}\r\nDate: {util.http_date(now)}\r\nConnection: "
+        _second, _beginnings = now, (f"{common}keep-alive\r\n", f"{common}close\r\n")
+    return _beginnings[last]
+
+
+def header_lines(
+    headers: Iterable[tuple[str, str]], *, with_length: bool
+) -> tuple[str, int | None]:
+    """The application's headers as lines, and the length that they announce."""
+    lines: list[str] = []
+    length = None
+    for name, value in headers:
+        meaning = _meanings.get(name)
+        if meaning is None:
+            meaning = meaning_of(name)
+        if meaning is LENGTH:
+            if not with_length:
+                continue
+            length = int(value)
+        elif meaning is HOP:
+            continue
+        # Also refuses what is no text.
+        if not HEADER_VALUE_RE.fullmatch(value):
+            raise InvalidResponseHeader(repr(name))
+        lines.append(f"{name}: {value}\r\n")
+    return "".join(lines), length
+
+
+def meaning_of(name: str) -> int:
+    """What a header means to the server; a name that is none is an error."""
+    if not TOKEN_RE.fullmatch(name):
+        raise InvalidResponseHeaderName(repr(name))
+    lower = name.lower()
+    meaning = LENGTH if lower == "content-length" else HOP if util.is_hoppish(name) else PLAIN
+    if len(_meanings) < MOST_NAMES:
+        _meanings[name] = meaning
+    return meaning

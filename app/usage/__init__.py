@@ -1,1 +1,0 @@
-"""What a tenant used and what it costs."""

@@ -1,0 +1,170 @@
+"""One client: calls over a connection that is opened again when it breaks, and an event stream."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+from loadtest.fleet import until
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the server said; status 0 means nothing."""
+
+    status: int
+    document: Any = None
+    headers: dict[str, str] | None = None
+
+    @property
+    def next_page(self) -> str | None:
+        """Where the answer goes on, if it does."""
+        link = (self.headers or {}).get("link", "")
+        return link[link.index("<") + 1 : link.index(">")] if 'rel="next"' in link else None
+
+
+class Api:
+    """One client. Not for concurrent use."""
+
+    def __init__(self, port: int, seconds: float = 10.0) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def call(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """One request; a connection that cannot be made or breaks is an answer of status 0."""
+        data = None if body is None else json.dumps(body).encode()
+        sent = {"Content-Type": "application/json"} if data else {}
+        try:
+            self._connection.request(method, path, data, {**sent, **(headers or {})})
+            response = self._connection.getresponse()
+            read = response.read()
+        except (OSError, http.client.HTTPException):
+            self._connection.close()
+            return Answer(0)
+        found = {name.lower(): value for name, value in response.getheaders()}
+        is_json = "json" in found.get("content-type", "")
+        return Answer(response.status, json.loads(read) if read and is_json else None, found)
+
+    def status(self, method: str, path: str) -> int:
+        """The status alone."""
+        return self.call(method, path).status
+
+    def leaderboard(self, role: str) -> Iterator[dict[str, Any]]:
+        """Every entry of a role, page by page."""
+        page: str | None = f"/leaderboard?role={role}&limit=500"
+        while page:
+            answer = self.call("GET", page)
+            if answer.status != 200:
+                raise ConnectionError(f"{page} answers {answer.status}: {answer.document}")
+            yield from answer.document["entries"]
+            page = answer.next_page
+
+
+#: The server says something every 15 s; who is silent for longer has gone.
+SILENCE_SECONDS = 20.0
+RETRY_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The end of a job, as it was told."""
+
+    id: str
+    status: str
+    at: float
+
+
+class Listener:
+    """Listens in a thread of its own."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._position: str | None = None
+        self._stop = threading.Event()
+        self._socket: socket.socket | None = None
+        #: Set when the server has told where the stream begins.
+        self.placed = threading.Event()
+        self.heard: list[Heard] = []
+        #: How often the stream was opened.
+        self.connections = 0
+        #: Answers that were no stream.
+        self.refusals: dict[int, int] = {}
+
+    @contextmanager
+    def listening(self) -> Iterator[Listener]:
+        """Listen while the block runs."""
+        thread = threading.Thread(target=self._run, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            if self._socket is not None:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+            thread.join(SILENCE_SECONDS)
+
+    def last_words(self) -> dict[str, str]:
+        """The end that was heard last, by job."""
+        return {one.id: one.status for one in self.heard}
+
+    def wait_for(self, ends: dict[str, str], seconds: float) -> bool:
+        """Wait until all of these ends have been heard."""
+        return until(lambda: ends.items() <= self.last_words().items(), seconds)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            with suppress(OSError, http.client.HTTPException):
+                self._listen()
+            self._stop.wait(RETRY_SECONDS)
+
+    def _listen(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=SILENCE_SECONDS)
+        connection.connect()
+        self._socket = connection.sock
+        try:
+            headers = {"Last-Event-ID": self._position} if self._position else {}
+            connection.request("GET", "/events", headers=headers)
+            response = connection.getresponse()
+            if response.status != 200:
+                self.refusals[response.status] = self.refusals.get(response.status, 0) + 1
+                return
+            self.connections += 1
+            self._read(response)
+        finally:
+            connection.close()
+
+    def _read(self, response: http.client.HTTPResponse) -> None:
+        position, data = None, None
+        while line := response.readline():
+            match line.decode().rstrip("\n").partition(": "):
+                case ("id", _, text):
+                    position = text
+                case ("data", _, text):
+                    data = json.loads(text)
+                case ("", _, _):
+                    # Only a whole event moves the client on.
+                    if data is not None:
+                        self._hear(data)
+                    if position is not None:
+                        self._position = position
+                        self.placed.set()
+                    position, data = None, None
+
+    def _hear(self, data: dict[str, Any]) -> None:
+        if "status" in data:
+            self.heard.append(Heard(data["id"], data["status"], time.time()))

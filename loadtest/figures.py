@@ -1,0 +1,165 @@
+"""Figures: percentiles, steady rates, cores in use, and medians of several rounds."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from statistics import median
+
+import psutil
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """The value below which ``share`` of the values lie; 0 if there are none."""
+    return percentiles(values, share)[0]
+
+
+def percentiles(values: Iterable[float], *shares: float) -> list[float]:
+    """Several of them."""
+    ordered = sorted(values) or [0.0]
+    return [ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in shares]
+
+
+def steady_rate(moments: Sequence[float], begin: float, end: float) -> float:
+    """Events a second between two moments: the slope of their running count.
+
+    Slots that started together end together. Counting such bursts in a window is wrong by up
+    to one burst; a line fitted through all of them is not.
+    """
+    inside = sorted(moment for moment in moments if begin <= moment <= end)
+    count = len(inside)
+    if count < 2 or inside[-1] == inside[0]:
+        return 0.0
+    mean_time = sum(inside) / count
+    mean_number = (count - 1) / 2
+    covariance = sum(
+        (moment - mean_time) * (number - mean_number) for number, moment in enumerate(inside)
+    )
+    return covariance / sum((moment - mean_time) ** 2 for moment in inside)
+
+
+def rolling_rate(
+    moments: Sequence[float], begin: float, end: float, window_seconds: int
+) -> list[tuple[float, float]]:
+    """Events a second over the window before each full second: (seconds since begin, rate).
+
+    The window is to be a multiple of the time that a job takes, or slots that began together
+    draw teeth.
+    """
+    counts = [0] * (int(end - begin) + 1)
+    for moment in moments:
+        second = int(moment - begin)
+        if begin <= moment < end and second < len(counts):
+            counts[second] += 1
+    return [
+        (float(second), sum(counts[max(0, second - window_seconds) : second]) / window_seconds)
+        for second in range(len(counts))
+    ]
+
+
+#: The part that stands for everything that ran.
+MACHINE = "machine"
+
+
+def family(pids: Sequence[int]) -> Iterator[psutil.Process]:
+    """These processes and all that they started; whoever ends meanwhile ends the look at it."""
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            leader = psutil.Process(pid)
+            yield from (leader, *leader.children(recursive=True))
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """CPU time of these processes and all that they started, the ended ones included."""
+    total = 0.0
+    for process in family(pids):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+class CoreMeter:
+    """Cores in use by part, between its creation and `read`."""
+
+    def __init__(self, parts: Mapping[str, Sequence[int]]) -> None:
+        self._parts = parts
+        self._before = {name: cpu_seconds(pids) for name, pids in parts.items()}
+        self._machine = sum(busy_seconds())
+        self._at = time.monotonic()
+
+    def read(self) -> dict[str, float]:
+        """Cores by part; `MACHINE` is everything that ran, strangers included."""
+        seconds = time.monotonic() - self._at
+        used = {
+            name: (cpu_seconds(pids) - self._before[name]) / seconds
+            for name, pids in self._parts.items()
+        }
+        used[MACHINE] = (sum(busy_seconds()) - self._machine) / seconds
+        return {name: round(value, 2) for name, value in used.items()}
+
+
+def busy_seconds() -> tuple[float, float]:
+    """Time all cores spent on user and on system work."""
+    times = psutil.cpu_times()
+    return times.user + times.nice, times.system + times.irq + times.softirq
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measurement of one thing."""
+
+    name: str
+    #: Requests or jobs a second.
+    rate: float
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    #: Answers that were not the expected one.
+    unexpected: int = 0
+    #: Cores in use by part of the system.
+    cores: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def own_cores(self) -> float:
+        """Cores that everything under measurement took, the generator included."""
+        return sum(used for part, used in self.cores.items() if part != MACHINE)
+
+    @property
+    def strangers(self) -> float:
+        """Cores that something else took meanwhile."""
+        return max(0.0, self.cores.get(MACHINE, 0.0) - self.own_cores)
+
+    @property
+    def per_core_second(self) -> float:
+        """Requests or jobs for each second of CPU: the same on a busy machine."""
+        return self.rate / self.own_cores if self.own_cores else 0.0
+
+
+def medians(samples: Iterable[Sample]) -> dict[str, Sample]:
+    """The median of each value over the rounds, by name, in order of first appearance."""
+    rounds: dict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        rounds[sample.name].append(sample)
+    return {name: median_of(group) for name, group in rounds.items()}
+
+
+def median_of(group: list[Sample]) -> Sample:
+    """One sample in the middle of many."""
+    parts = {part for sample in group for part in sample.cores}
+    return Sample(
+        group[0].name,
+        median(sample.rate for sample in group),
+        middle(sample.p50_ms for sample in group),
+        middle(sample.p99_ms for sample in group),
+        max(sample.unexpected for sample in group),
+        {part: median(s.cores.get(part, 0.0) for s in group) for part in sorted(parts)},
+    )
+
+
+def middle(values: Iterable[float | None]) -> float | None:
+    """The median of the values that are there."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

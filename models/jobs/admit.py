@@ -1,0 +1,237 @@
+"""Admit: a group of entries becomes rows, durable when the statement returns.
+
+Ids are made by the caller, so writing a group again after a lost answer changes nothing.
+An idempotency key is a row of its own: of concurrent requests under one key exactly one
+inserts it, and only that one's jobs are inserted. The others then read what it stands for.
+
+Locks are taken in one order by everybody: keys, lanes, counts, each sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import chain
+
+from sqlalchemy import Connection, Engine
+
+from models.jobs.submission import Admitted, KeyReused, Submission, SubmissionGroup
+from models.pools import lease_interval_sql
+from models.store.arrays import moment_array, plain_array, text_array
+from models.store.prepared import PreparedStatement
+from models.store.session import connect
+
+#: A permission of the scheduler older than this is none.
+PERMISSION_SECONDS = 60
+
+#: Neither put off, nor behind a circuit that is not closed or a quota that somebody has to
+#: count, nor of a tenant that is throttled, has a cap or pays nothing: those go by the line.
+READY = """
+    (execute_at IS NULL OR execute_at <= now()) AND express
+    AND dependency NOT IN (SELECT dependency FROM circuits WHERE state <> 'closed')
+    AND dependency NOT IN (SELECT dependency FROM quotas)
+    AND NOT EXISTS (SELECT FROM tenant_limits AS capped
+                    WHERE capped.tenant_id = item.tenant_id AND capped.pool = item.pool
+                      AND capped.in_flight IS NOT NULL)
+    AND (tenant_id || ':' || pool) NOT IN (SELECT name FROM verdicts WHERE kind = 'throttle')"""
+
+#: Without keys the group is what it is.
+NO_KEYS = f"wanted AS (SELECT item.*, {READY} AS ready FROM item)"
+#: Of the entries with a key, those whose key is new. A key twice in one group: the first.
+NEW_KEYS = f"""
+    kept AS (
+        INSERT INTO idempotency_keys (tenant_id, key, digest, job_ids)
+        SELECT key.tenant_id, key.text, key.digest, array_agg(item.id ORDER BY item.place)
+        FROM unnest(%(entries)s::int[], %(key_tenants)s::bigint[], %(keys)s::text[],
+                    %(digests)s::bytea[]) AS key (entry, tenant_id, text, digest)
+        JOIN item ON item.entry = key.entry
+        GROUP BY key.entry, key.tenant_id, key.text, key.digest
+        ORDER BY key.tenant_id, key.text, key.entry
+        ON CONFLICT DO NOTHING
+        RETURNING job_ids[1] AS first_id
+    ), wanted AS (
+        SELECT item.*, {READY} AS ready FROM item
+        WHERE entry <> ALL (%(entries)s::int[])
+           OR entry IN (SELECT first.entry FROM kept JOIN item AS first ON first.id = first_id)
+    )"""
+
+
+def admit_statement(keys: str, told: str) -> str:
+    """The statement, with or without idempotency keys; ``told`` chooses the rows it returns."""
+    return f"""
+    WITH item AS (
+        SELECT * FROM unnest(
+            %(ids)s::uuid[], %(tenants)s::bigint[], %(types)s::text[], %(pools)s::text[],
+            %(payloads)s::text[], %(priorities)s::int[], %(execute_at)s::timestamptz[],
+            %(not_after)s::timestamptz[], %(traceparents)s::text[], %(candidates)s::text[],
+            %(roles)s::text[], %(dependencies)s::text[], %(blobs)s::text[],
+            %(express_tenants)s::bool[], %(places)s::int[]
+        ) WITH ORDINALITY AS item (id, tenant_id, type, pool, payload, priority, execute_at,
+                   not_after, traceparent, candidate, role, dependency, payload_blob, express,
+                   entry, place)
+    ), {keys}, lane AS (
+        UPDATE express_lanes AS lane SET credit = lane.credit - asked.jobs
+        FROM (
+            -- A closed lane is not locked: while there is a line, processes would wait for
+            -- each other's commits. Open ones are, in order.
+            SELECT open.pool, asked.jobs
+            FROM (SELECT pool, count(*)::int AS jobs FROM wanted WHERE ready GROUP BY pool) AS asked
+            JOIN express_lanes AS open ON open.pool = asked.pool
+            WHERE %(express)s::bool AND open.credit >= asked.jobs
+              AND open.granted_at > now() - interval '{PERMISSION_SECONDS} seconds'
+            ORDER BY open.pool
+            FOR UPDATE OF open
+        ) AS asked
+        WHERE lane.pool = asked.pool AND lane.credit >= asked.jobs
+        RETURNING lane.pool
+    ), born AS (
+        SELECT wanted.*,
+               CASE WHEN execute_at > now() THEN 'scheduled'::job_status
+                    WHEN ready AND pool IN (SELECT pool FROM lane) THEN 'dispatched'::job_status
+                    ELSE 'queued'::job_status END AS status
+        FROM wanted
+    ), job AS (
+        INSERT INTO jobs (id, tenant_id, type, pool, payload, priority, execute_at, not_after,
+                          traceparent, dependency, payload_blob, status, lease, dispatched_at,
+                          lease_expires_at)
+        SELECT id, tenant_id, type, pool, payload::json, priority, execute_at, not_after,
+               traceparent, dependency, payload_blob, status, (status = 'dispatched')::int,
+               CASE status WHEN 'dispatched' THEN now() END,
+               CASE status WHEN 'dispatched' THEN now() + {lease_interval_sql("pool")} END
+        FROM born
+        ON CONFLICT (id) DO NOTHING
+        RETURNING id, status
+    ), application AS (
+        INSERT INTO applications (id, tenant_id, candidate, role)
+        SELECT id, tenant_id, candidate, role FROM wanted WHERE candidate IS NOT NULL
+        ON CONFLICT (id) DO NOTHING
+    )
+    SELECT id::text AS id, status = 'dispatched' AS dispatched FROM job WHERE {told}
+"""
+
+
+ADMIT = admit_statement(NO_KEYS, "status = 'dispatched'")
+ADMIT_KEYED = admit_statement(NEW_KEYS, "true")
+PREPARED = PreparedStatement("admit", ADMIT)
+PREPARED_KEYED = PreparedStatement("admit_keyed", ADMIT_KEYED)
+
+#: What earlier requests under these keys were, and became.
+READ_KEYS = """
+    SELECT asked.place, key.digest, key.job_ids::text[] AS job_ids, key.created_at
+    FROM unnest(%(places)s::int[], %(key_tenants)s::bigint[], %(keys)s::text[])
+        AS asked (place, tenant_id, text)
+    JOIN idempotency_keys AS key ON key.tenant_id = asked.tenant_id AND key.key = asked.text
+"""
+
+#: What an entry became.
+Outcome = Admitted | KeyReused
+
+
+def admit_group(engine: Engine, group: Sequence[SubmissionGroup], express: bool) -> list[Outcome]:
+    """Insert the group; for each entry what became of it."""
+    parameters = parameters_of(group, express)
+    keyed = [place for place, entry in enumerate(group) if entry.key is not None]
+    with connect(engine) as connection:
+        if keyed:
+            parameters["entries"] = plain_array(keyed)
+            parameters |= key_parameters(group, keyed)
+        rows = (PREPARED_KEYED if keyed else PREPARED).execute(connection, parameters).all()
+        dispatched = {row.id for row in rows if row.dispatched}
+        outcomes: list[Outcome] = [admitted(entry, dispatched) for entry in group]
+        if not keyed:
+            return outcomes
+        inserted = {row.id for row in rows}
+        known = [place for place in keyed if group[place].submissions[0].id not in inserted]
+        earlier = read_keys(connection, group, known) if known else {}
+    for place, outcome in earlier.items():
+        outcomes[place] = outcome
+    if missing := [place for place in known if place not in earlier]:
+        # Their keys were there, and were old enough to be retired before they could be read.
+        again = admit_group(engine, [group[place] for place in missing], express)
+        for place, outcome in zip(missing, again, strict=True):
+            outcomes[place] = outcome
+    return outcomes
+
+
+def insert_jobs(connection: Connection, jobs: Sequence[Submission]) -> None:
+    """Insert jobs as part of a transaction of the caller's; none of them by the express lane."""
+    connection.exec_driver_sql(ADMIT, parameters_of([SubmissionGroup(tuple(jobs))], False))
+
+
+def parameters_of(group: Sequence[SubmissionGroup], express: bool) -> dict[str, object]:
+    """The columns of a group, for ADMIT."""
+    items = list(chain.from_iterable(entry.submissions for entry in group))
+    columns = dict(zip(Submission._fields, zip(*items, strict=True), strict=True))
+    return {
+        "ids": plain_array(columns["id"]),
+        "tenants": plain_array(columns["tenant_id"]),
+        "types": often_equal(columns["type"]),
+        "pools": often_equal(columns["pool"]),
+        "payloads": text_array(columns["payload"]),
+        "priorities": plain_array(columns["priority"]),
+        "execute_at": rare_moments(columns["execute_at"]),
+        "not_after": rare_moments(columns["not_after"]),
+        "traceparents": often_equal(columns["traceparent"]),
+        "candidates": text_array(columns["candidate"]),
+        "roles": often_equal(columns["role"]),
+        "dependencies": often_equal(columns["dependency"]),
+        "blobs": often_equal(columns["payload_blob"]),
+        "express_tenants": plain_array(columns["express"]),
+        "places": plain_array(
+            [place for place, entry in enumerate(group) for _ in entry.submissions]
+        ),
+        "express": express,
+    }
+
+
+def often_equal(values: Sequence[str | None]) -> str:
+    """An array of texts of which most groups have one only."""
+    if values.count(values[0]) < len(values):
+        return text_array(values)
+    one = text_array(values[:1])[1:-1]
+    return "{" + ",".join([one] * len(values)) + "}"
+
+
+def rare_moments(values: Sequence[datetime | None]) -> str:
+    """An array of times of which most groups have none."""
+    return moment_array(values) if any(values) else "{" + ",".join(["NULL"] * len(values)) + "}"
+
+
+def admitted(entry: SubmissionGroup, dispatched: set[str]) -> Admitted:
+    """An entry whose rows are there, some of them born dispatched."""
+    if not dispatched:
+        return Admitted(tuple([item.id for item in entry.submissions]))
+    return Admitted(
+        tuple(item.id for item in entry.submissions),
+        express=tuple(item for item in entry.submissions if item.id in dispatched),
+    )
+
+
+def key_parameters(group: Sequence[SubmissionGroup], places: Sequence[int]) -> dict[str, str]:
+    """Tenants, keys and digests of the entries at ``places``, which have a key."""
+    entries = [group[place] for place in places]
+    keys = [entry.key for entry in entries if entry.key is not None]
+    return {
+        "key_tenants": plain_array([entry.submissions[0].tenant_id for entry in entries]),
+        "keys": text_array([key.text for key in keys]),
+        "digests": text_array([f"\\x{key.digest.hex()}" for key in keys]),
+    }
+
+
+def read_keys(
+    connection: Connection, group: Sequence[SubmissionGroup], known: list[int]
+) -> dict[int, Outcome]:
+    """What entries stand for whose key was there already, by their place in the group."""
+    asked = key_parameters(group, known)
+    rows = connection.exec_driver_sql(READ_KEYS, {"places": plain_array(known), **asked}).all()
+    found: dict[int, Outcome] = {}
+    for row in rows:
+        entry, job_ids = group[row.place], tuple(row.job_ids)
+        if entry.key is None or bytes(row.digest) != entry.key.digest:
+            found[row.place] = KeyReused()
+        elif job_ids[0] == entry.submissions[0].id:
+            # Our own: the group was written before, and its answer was lost.
+            found[row.place] = Admitted(job_ids)
+        else:
+            found[row.place] = Admitted(job_ids, first_at=row.created_at)
+    return found

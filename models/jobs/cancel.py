@@ -1,0 +1,126 @@
+"""Cancel: scheduled, queued or dispatched → cancelled; a running job is asked to stop.
+
+Called by ``DELETE /jobs/{id}`` and, for many jobs at once, by the console. One conditional
+statement: dying before its commit changes nothing, and after it the request is in the row.
+Whatever else wants the row (promotion, dispatch, claim) waits for it and then finds a state that
+it does not match, or was first and left a running job: then the request stands in the row until
+the run ends. A cancelled job never starts.
+
+Of many at once, rows that somebody else is changing are not waited for while others are held, so
+that nobody waits in a circle; what is left is then cancelled one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Engine
+
+from models.jobs.states import JobStatus
+from models.store.arrays import plain_array
+from models.store.session import connect
+
+#: Jobs of one call that cancels or replays many.
+MOST_SEVERAL = 500
+
+CANCEL = """
+    UPDATE jobs AS job
+    SET status = CASE job.status WHEN 'running' THEN 'running'::job_status
+                                 ELSE 'cancelled'::job_status END,
+        finished_at = CASE job.status WHEN 'running' THEN NULL ELSE now() END,
+        lease_expires_at = CASE job.status WHEN 'running' THEN job.lease_expires_at END,
+        cancel_requested_at = coalesce(job.cancel_requested_at, now())
+    WHERE job.id = %(id)s::uuid AND job.tenant_id = %(tenant)s
+      AND job.status IN ('scheduled', 'queued', 'dispatched', 'running')
+    RETURNING job.status::text AS status, job.cancel_requested_at
+"""
+READ_STATUS = """
+    SELECT status::text AS status, cancel_requested_at FROM jobs
+    WHERE id = %(id)s::uuid AND tenant_id = %(tenant)s
+"""
+
+
+CANCEL_SEVERAL = """
+    WITH chosen AS (
+        SELECT id FROM jobs
+        WHERE id = ANY (%(ids)s::uuid[])
+          AND status::text IN ('scheduled', 'queued', 'dispatched', 'running')
+        ORDER BY id
+        FOR UPDATE SKIP LOCKED
+    )
+    UPDATE jobs AS job
+    SET status = CASE job.status WHEN 'running' THEN 'running'::job_status
+                                 ELSE 'cancelled'::job_status END,
+        finished_at = CASE job.status WHEN 'running' THEN NULL ELSE now() END,
+        lease_expires_at = CASE job.status WHEN 'running' THEN job.lease_expires_at END,
+        cancel_requested_at = coalesce(job.cancel_requested_at, now())
+    FROM chosen
+    WHERE job.id = chosen.id
+      AND job.status::text IN ('scheduled', 'queued', 'dispatched', 'running')
+    RETURNING job.id::text AS id, job.status::text AS status
+"""
+#: Those that have not ended; the status as text, so that only the primary key fits.
+READ_LEFT = """
+    SELECT id::text AS id, tenant_id FROM jobs
+    WHERE id = ANY (%(ids)s::uuid[])
+      AND status::text IN ('scheduled', 'queued', 'dispatched', 'running')
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """Where the job is now."""
+
+    status: JobStatus
+    requested_at: datetime | None
+
+
+def cancel(engine: Engine, tenant_id: int, job_id: str) -> Cancellation | None:
+    """Cancel the tenant's job; None if there is none. An ended job is left as it is."""
+    parameters = {"id": job_id, "tenant": tenant_id}
+    with connect(engine) as connection:
+        while True:
+            row = connection.exec_driver_sql(CANCEL, parameters).first()
+            if row is not None:
+                return Cancellation(JobStatus(row.status), row.cancel_requested_at)
+            row = connection.exec_driver_sql(READ_STATUS, parameters).first()
+            if row is None:
+                return None
+            if JobStatus(row.status).terminal:
+                return Cancellation(JobStatus(row.status), row.cancel_requested_at)
+            # It was dead, and was replayed between the two statements: cancel that.
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of some jobs."""
+
+    #: Cancelled, or replayed.
+    changed: int = 0
+    #: Running ones that were asked to stop.
+    asked: int = 0
+    #: Gone, ended, or brought back by somebody else.
+    skipped: int = 0
+
+
+def cancel_several(engine: Engine, ids: Sequence[str]) -> Done:
+    """Cancel those that have not ended."""
+    wanted = set(ids)
+    parameters = {"ids": plain_array(sorted(wanted))}
+    with connect(engine) as connection:
+        rows = connection.exec_driver_sql(CANCEL_SEVERAL, parameters)
+        became = {row.id: row.status for row in rows}
+        missed = sorted(wanted - became.keys())
+        left = []
+        if missed:
+            rows = connection.exec_driver_sql(READ_LEFT, {"ids": plain_array(missed)})
+            left = [(row.id, row.tenant_id) for row in rows]
+    for job_id, tenant_id in left:
+        cancelled = cancel(engine, tenant_id, job_id)
+        # Who ended on its own meanwhile is left as it is.
+        if cancelled is not None and cancelled.status in (JobStatus.CANCELLED, JobStatus.RUNNING):
+            became[job_id] = cancelled.status.value
+    changed = sum(status == JobStatus.CANCELLED for status in became.values())
+    return Done(changed, len(became) - changed, len(wanted) - len(became))

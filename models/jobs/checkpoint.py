@@ -1,0 +1,111 @@
+"""Checkpoints: a job's state, kept if the lease still holds.
+
+A run that lost its lease can neither write a checkpoint nor overwrite one: the row is
+locked and its number compared in the statement that writes. Large states lie in the blob
+store; the one before is removed after the row names the new one, so a crash in between
+leaves a blob that nobody names, never a name without a blob.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+
+from models.jobs.claim import JobRef
+from models.store.session import connect
+
+SAVE = """
+    WITH saving AS (
+        SELECT saving.* FROM unnest(
+            %(ids)s::uuid[], %(leases)s::int[], %(states)s::text[], %(blobs)s::text[]
+        ) AS saving (id, lease, state, blob)
+        JOIN jobs AS job ON job.id = saving.id AND job.lease = saving.lease
+            AND job.status::text = 'running'
+        FOR SHARE OF job
+    ), earlier AS (
+        SELECT checkpoint.job_id, checkpoint.blob
+        FROM checkpoints AS checkpoint JOIN saving ON saving.id = checkpoint.job_id
+    ), saved AS (
+        INSERT INTO checkpoints AS checkpoint (job_id, lease, state, blob)
+        SELECT id, lease, state::json, blob FROM saving
+        ON CONFLICT (job_id) DO UPDATE
+        SET lease = excluded.lease, state = excluded.state, blob = excluded.blob,
+            saved_at = now()
+        RETURNING job_id, lease
+    )
+    SELECT saved.job_id::text AS job_id, saved.lease, earlier.blob
+    FROM saved LEFT JOIN earlier USING (job_id)
+"""
+LOAD = """
+    SELECT job_id::text AS job_id, state::text AS state, blob
+    FROM checkpoints WHERE job_id = ANY (%(ids)s::uuid[])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A checkpoint on its way to the table."""
+
+    ref: JobRef
+    #: JSON text, or None if ``blob`` names it.
+    state: str | None
+    blob: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What became of it."""
+
+    #: False: the lease was lost.
+    ours: bool
+    #: Blob of the checkpoint before, which nobody names any more.
+    obsolete: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """A question for a job's checkpoint."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A checkpoint: JSON text, or the blob that holds it. Neither: there is none."""
+
+    state: str | None = None
+    blob: str | None = None
+
+
+def save_group(engine: Engine, group: Sequence[Saving]) -> list[Saved]:
+    """Write the checkpoints; for each, whether it was still ours to write."""
+    with connect(engine) as connection:
+        rows = connection.exec_driver_sql(
+            SAVE,
+            {
+                "ids": [saving.ref.id for saving in group],
+                "leases": [saving.ref.lease for saving in group],
+                "states": [saving.state for saving in group],
+                "blobs": [saving.blob for saving in group],
+            },
+        ).all()
+    # By lease too: a run that lost the job and its successor may meet in one group.
+    earlier = {JobRef(row.job_id, row.lease): row.blob for row in rows}
+    return [
+        Saved(True, earlier[saving.ref] if earlier[saving.ref] != saving.blob else None)
+        if saving.ref in earlier
+        else Saved(False)
+        for saving in group
+    ]
+
+
+def load_group(engine: Engine, group: Sequence[Loading]) -> list[Loaded]:
+    """The checkpoints of the jobs."""
+    with connect(engine) as connection:
+        rows = connection.exec_driver_sql(
+            LOAD, {"ids": [loading.job_id for loading in group]}
+        ).all()
+    found = {row.job_id: Loaded(row.state, row.blob) for row in rows}
+    return [found.get(loading.job_id, Loaded()) for loading in group]

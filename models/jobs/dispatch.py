@@ -1,0 +1,162 @@
+"""Dispatch: queued → dispatched under a new lease number; what is too late expires instead.
+
+Called by the scheduler's Dispatcher and by the relief. One statement marks the rows, the messages
+follow: dying before its commit changes nothing; dying after it, before the messages are sent,
+leaves dispatched rows that the reaper puts back when their lease has run out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from sqlalchemy import Engine
+
+from models.leadership import STILL_LEADER
+from models.pools import lease_interval_sql
+from models.store.arrays import plain_array, text_array
+from models.store.session import connect
+
+#: Each tenant has a line in each pool, with a lane for each dependency: one short walk along
+#: the index for a lane, however long it is and however many there are. Inside a tenant higher
+#: priority first, then first in, first out, across its lanes; what is too late expires.
+#: Two limits: rows are read and locked as far as the outer one asks for them, but a limit that
+#: differs from lane to lane tells the planner nothing, and it would sort a long lane whole.
+#: Status as text in the update: see CLAIM.
+MARK_LANES = f"""
+    WITH candidate AS (
+        SELECT lane.tenant_id, lane.jobs, job.id, job.priority
+        FROM (
+            SELECT * FROM unnest(%(tenants)s::bigint[], %(lanes)s::text[], %(rooms)s::int[],
+                                 %(jobs)s::int[]) AS lane (tenant_id, dependency, room, jobs)
+            WHERE {{condition}}
+        ) AS lane, LATERAL (
+            SELECT * FROM (
+                SELECT id, priority FROM jobs
+                WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = lane.tenant_id
+                  AND dependency = lane.dependency
+                ORDER BY priority DESC, id
+                LIMIT %(most)s
+                FOR UPDATE SKIP LOCKED
+            ) AS head LIMIT lane.room
+        ) AS job
+    ), picked AS (
+        SELECT id FROM (
+            SELECT id, jobs,
+                   row_number() OVER (PARTITION BY tenant_id ORDER BY priority DESC, id) AS place
+            FROM candidate) AS placed
+        WHERE place <= jobs
+    )
+    UPDATE jobs AS job
+    SET status = CASE WHEN job.not_after < now() THEN 'expired'::job_status
+                      ELSE 'dispatched'::job_status END,
+        finished_at = CASE WHEN job.not_after < now() THEN now() END,
+        lease = job.lease + 1,
+        slice = %(slice)s,
+        dispatched_at = CASE WHEN job.not_after < now() THEN job.dispatched_at ELSE now() END,
+        lease_expires_at = CASE WHEN job.not_after < now() THEN NULL
+                                ELSE now() + {lease_interval_sql("job.pool")} END
+    FROM picked
+    WHERE job.id = picked.id AND job.status::text = 'queued'
+    RETURNING job.id::text AS id, job.lease, job.type, job.pool, job.tenant_id, job.dependency,
+              job.slice, job.priority, job.status = 'dispatched' AS dispatched
+"""
+MARK = MARK_LANES.format(condition=STILL_LEADER)
+
+
+class LaneGrant(Protocol):
+    """What one tenant may be given: so many jobs in all, and so many of each lane."""
+
+    @property
+    def tenant_id(self) -> int: ...
+    @property
+    def jobs(self) -> int: ...
+    @property
+    def lanes(self) -> Mapping[str, int]: ...
+
+
+class Dispatch(NamedTuple):
+    """A marked job on its way to the broker."""
+
+    id: str
+    lease: int
+    type: str
+    pool: str
+    tenant_id: int = 0
+    #: Its lane.
+    dependency: str = ""
+    #: Queue beside the pool's own; empty if it goes to everybody's workers.
+    slice: str = ""
+
+    @property
+    def queue(self) -> str:
+        """Where the message goes."""
+        return f"{self.pool}.{self.slice}" if self.slice else self.pool
+
+
+class Marked(NamedTuple):
+    """What a mark gave."""
+
+    #: In the order they should be sent: the tenants' jobs in turn, as their numbers are.
+    dispatches: list[Dispatch]
+    #: Lanes that gave fewer than they were asked for.
+    emptied: list[tuple[int, str]]
+
+
+def mark(
+    engine: Engine,
+    pool: str,
+    grants: Sequence[LaneGrant],
+    epoch: int,
+    slice_name: str = "",
+    statement: str = MARK,
+) -> Marked:
+    """Mark what each tenant was granted, as far as it is there."""
+    asked = [(grant, lane, room) for grant in grants for lane, room in grant.lanes.items()]
+    with connect(engine) as connection:
+        found = connection.exec_driver_sql(
+            statement,
+            {
+                "pool": pool,
+                "slice": slice_name,
+                "epoch": epoch,
+                "tenants": plain_array([grant.tenant_id for grant, _, _ in asked]),
+                "lanes": text_array([lane for _, lane, _ in asked]),
+                "rooms": plain_array([room for _, _, room in asked]),
+                "most": max((room for _, _, room in asked), default=0),
+                "jobs": plain_array([grant.jobs for grant, _, _ in asked]),
+            },
+        )
+        # Ordered by name once for the whole group: see claim_group.
+        rows = found.columns("dispatched", "priority", *Dispatch._fields).all()
+    marked = [(dispatched, priority, Dispatch(*values)) for dispatched, priority, *values in rows]
+    given = Counter(job.tenant_id for _, _, job in marked)
+    by_lane = Counter((job.tenant_id, job.dependency) for _, _, job in marked)
+    # A tenant that got all it was granted may have more in any of its lanes.
+    emptied = [
+        (grant.tenant_id, lane)
+        for grant, lane, room in asked
+        if given[grant.tenant_id] < grant.jobs and by_lane[grant.tenant_id, lane] < room
+    ]
+    ordered = sorted((-priority, job) for dispatched, priority, job in marked if dispatched)
+    return Marked(in_turn([job for _, job in ordered]), emptied)
+
+
+def in_turn(dispatches: Iterable[Dispatch]) -> list[Dispatch]:
+    """The tenants' jobs interleaved: who has twice as many comes twice as often.
+
+    The order of each tenant's own jobs is kept.
+    """
+    listed = list(dispatches)
+    totals = Counter(dispatch.tenant_id for dispatch in listed)
+    if len(totals) <= 1:
+        return listed
+    places: Counter[int] = Counter()
+    keyed = []
+    for dispatch in listed:
+        tenant_id = dispatch.tenant_id
+        keyed.append(((places[tenant_id] + 0.5) / totals[tenant_id], tenant_id, dispatch))
+        places[tenant_id] += 1
+    keyed.sort(key=lambda entry: entry[:2])
+    return [entry[2] for entry in keyed]

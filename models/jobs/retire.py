@@ -1,0 +1,81 @@
+"""Retire: an ended job is removed with its attempts, checkpoint and unscored application.
+
+Called by the scheduler's Retirer. One statement: dying before its commit changes nothing; dying
+after it leaves blobs that no row names, which the Collector finds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sqlalchemy import Engine
+
+from models.leadership import STILL_LEADER
+from models.store.session import connect
+
+#: Jobs looked at in one statement.
+BATCH = 500
+#: Lower than every id: where a walk begins.
+FIRST_ID = "00000000-0000-0000-0000-000000000000"
+
+#: An id made at the given time, as far as its time goes: see models.jobs.ids.
+OLDEST_KEPT = """(rpad(lpad(to_hex((extract(epoch FROM
+            now() - make_interval(secs => least(%(finished)s, %(dead)s))) * 1000)::bigint),
+            12, '0'), 32, '0'))::uuid"""
+
+#: A job that is replayed at this moment is no longer dead when its row is locked, and stays.
+#: Status as text: see CLAIM.
+RETIRE_JOBS = f"""
+    WITH page AS (
+        SELECT id FROM jobs
+        WHERE id > %(cursor)s::uuid AND id < {OLDEST_KEPT} AND {STILL_LEADER}
+        ORDER BY id LIMIT {BATCH}
+    ), retired AS (
+        DELETE FROM jobs AS job USING page
+        WHERE job.id = page.id
+          AND job.status::text IN ('succeeded', 'cancelled', 'expired', 'dead')
+          AND job.finished_at < now() - make_interval(
+                secs => CASE job.status WHEN 'dead' THEN %(dead)s ELSE %(finished)s END)
+        RETURNING job.id, job.payload_blob
+    ), attempted AS (
+        DELETE FROM attempts USING retired WHERE job_id = retired.id
+    ), checkpointed AS (
+        DELETE FROM checkpoints USING retired WHERE job_id = retired.id RETURNING blob
+    ), applied AS (
+        DELETE FROM applications AS application USING retired
+        WHERE application.id = retired.id AND application.score IS NULL
+    )
+    SELECT (SELECT count(*) FROM page) AS looked,
+           (SELECT id::text FROM page ORDER BY id DESC LIMIT 1) AS last_id,
+           (SELECT count(*) FROM retired) AS retired,
+           array(SELECT payload_blob FROM retired WHERE payload_blob IS NOT NULL
+                 UNION ALL SELECT blob FROM checkpointed WHERE blob IS NOT NULL) AS blobs
+"""
+
+
+class Retired(NamedTuple):
+    """One step of a walk over the oldest jobs."""
+
+    looked: int
+    #: The last one looked at; None if there was none.
+    last_id: str | None
+    retired: int
+    #: Blobs of the removed jobs, which no row names any more.
+    blobs: list[str]
+
+
+def retire_jobs(
+    engine: Engine, after_id: str, finished_seconds: float, dead_seconds: float, epoch: int | None
+) -> Retired:
+    """Look at the next batch after ``after_id`` and remove what ended that long ago."""
+    with connect(engine) as connection:
+        row = connection.exec_driver_sql(
+            RETIRE_JOBS,
+            {
+                "cursor": after_id,
+                "finished": finished_seconds,
+                "dead": dead_seconds,
+                "epoch": epoch,
+            },
+        ).one()
+    return Retired(row.looked, row.last_id, row.retired, row.blobs)

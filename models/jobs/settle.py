@@ -1,0 +1,159 @@
+"""Settle: the end of a run is written, if the lease still holds.
+
+One statement for a group of endings, with the record of failed runs, the tenant's usage and
+the projections of the job types, so that a job is never succeeded without its score on the
+leaderboard and its price on the bill, nor the other way round.
+A row that does not match is left alone: its lease was lost, and somebody else's result
+stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import Engine
+
+from models.jobs.claim import JobRef
+from models.jobs.states import FailureClass, JobStatus
+from models.store.arrays import plain_array, text_array
+from models.store.prepared import PreparedStatement
+from models.store.session import connect
+
+#: A job that somebody cancelled ends so, unless it was faster.
+FINAL = """CASE WHEN job.cancel_requested_at IS NOT NULL AND ending.status <> 'succeeded'
+            THEN 'cancelled'::job_status ELSE ending.status END"""
+
+#: Status as text: see CLAIM.
+SETTLE = f"""
+    UPDATE jobs AS job
+    SET status = {FINAL},
+        attempt = job.attempt + ending.tries_spent,
+        deferrals = job.deferrals + ending.deferrals,
+        execute_at = CASE ending.status WHEN 'scheduled'
+            THEN now() + make_interval(secs => ending.delay_seconds) ELSE job.execute_at END,
+        started_at = now() - make_interval(secs => ending.run_seconds),
+        finished_at = CASE WHEN {FINAL} IN ('scheduled', 'queued') THEN NULL ELSE now() END,
+        lease_expires_at = NULL,
+        slot_seconds = job.slot_seconds
+            + CASE {FINAL} WHEN 'queued' THEN 0 ELSE ending.run_seconds END,
+        progress = coalesce(ending.progress::json, job.progress),
+        result = ending.result::json,
+        error_class = CASE ending.status WHEN 'queued' THEN job.error_class
+                                         ELSE ending.error_class END,
+        error_message = CASE ending.status WHEN 'queued' THEN job.error_message
+                                           ELSE ending.error_message END
+    FROM unnest(
+        %(ids)s::uuid[], %(leases)s::int[], %(statuses)s::job_status[], %(tries_spent)s::int[],
+        %(deferrals)s::int[], %(delays)s::float8[], %(runs)s::float8[], %(results)s::text[],
+        %(error_classes)s::text[], %(error_messages)s::text[], %(progress)s::text[],
+        %(tokens_in)s::bigint[], %(tokens_out)s::bigint[]
+    ) AS ending (id, lease, status, tries_spent, deferrals, delay_seconds, run_seconds,
+                 result, error_class, error_message, progress, tokens_in, tokens_out)
+    WHERE job.id = ending.id AND job.lease = ending.lease AND job.status::text = 'running'
+    RETURNING job.id, job.lease, job.type, job.status, job.result, job.tenant_id, job.pool,
+              job.worker, job.started_at, ending.error_class, ending.error_message,
+              ending.run_seconds, ending.tokens_in, ending.tokens_out, job.slice
+"""
+#: Runs that gave no result stay on record; a claim that was handed back was none.
+ATTEMPTED = """
+    INSERT INTO attempts (job_id, lease, worker, started_at, status, error_class, error_message)
+    SELECT id, lease, worker, started_at, status, error_class, error_message FROM settled
+    WHERE status NOT IN ('succeeded', 'queued')
+    ON CONFLICT DO NOTHING
+"""
+#: The tenant pays in the same statement; shards and order as in job_counts.
+CHARGED = """
+    INSERT INTO usage AS used
+        (tenant_id, pool, day, shard, jobs, runs, slot_seconds, slice_seconds, tokens_in,
+         tokens_out)
+    SELECT tenant_id, pool, current_date, pg_backend_pid() %% 16,
+           count(*) FILTER (WHERE status <> 'scheduled'), count(*), sum(run_seconds),
+           coalesce(sum(run_seconds) FILTER (WHERE slice <> ''), 0), sum(tokens_in),
+           sum(tokens_out)
+    FROM settled WHERE status <> 'queued'
+    GROUP BY tenant_id, pool ORDER BY tenant_id, pool
+    ON CONFLICT (tenant_id, day, pool, shard) DO UPDATE
+    SET jobs = used.jobs + excluded.jobs, runs = used.runs + excluded.runs,
+        slot_seconds = used.slot_seconds + excluded.slot_seconds,
+        slice_seconds = used.slice_seconds + excluded.slice_seconds,
+        tokens_in = used.tokens_in + excluded.tokens_in,
+        tokens_out = used.tokens_out + excluded.tokens_out
+"""
+
+
+class Ending(NamedTuple):
+    """What the row becomes."""
+
+    status: JobStatus
+    #: Tries to add to the count.
+    tries_spent: int = 0
+    #: Put-offs to add to the count.
+    deferrals: int = 0
+    #: Seconds until a scheduled job is due again.
+    delay_seconds: float = 0.0
+    #: JSON text.
+    result: str | None = None
+    error_class: FailureClass | None = None
+    error_message: str | None = None
+
+
+class Settlement(NamedTuple):
+    """An ending on its way to the row."""
+
+    ref: JobRef
+    ending: Ending
+    run_seconds: float
+    #: Progress as the job said it last, JSON text.
+    progress: str | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+
+def settle_statement(projections: Iterable[str]) -> str:
+    """The settling statement with the projections of job types built in, SQL that reads
+    ``settled``."""
+    parts = [f"settled AS ({SETTLE})", f"attempted AS ({ATTEMPTED})", f"charged AS ({CHARGED})"]
+    parts += [f"projected_{number} AS ({sql})" for number, sql in enumerate(projections)]
+    return f"WITH {', '.join(parts)} SELECT id::text AS id, lease FROM settled"
+
+
+@cache
+def prepared(statement: str) -> PreparedStatement:
+    """A settling statement, to be planned once a connection."""
+    return PreparedStatement("settle", statement)
+
+
+def settle_group(engine: Engine, statement: str, group: Sequence[Settlement]) -> list[bool]:
+    """Write the endings; for each, whether it was still ours to write."""
+    with connect(engine) as connection:
+        rows = prepared(statement).execute(connection, settled(group)).all()
+    # By lease too: a run that lost the job and its successor may meet in one group.
+    written = {JobRef(row.id, row.lease) for row in rows}
+    return [settlement.ref in written for settlement in group]
+
+
+def settled(group: Sequence[Settlement]) -> dict[str, Any]:
+    """The parameters of the settling statement.
+
+    In one order: whoever ends what hangs in a worker may meet the worker itself, and rows
+    locked the other way round would make each wait for the other.
+    """
+    group = sorted(group, key=lambda settlement: settlement.ref)
+    endings = [settlement.ending for settlement in group]
+    return {
+        "ids": plain_array([settlement.ref.id for settlement in group]),
+        "leases": plain_array([settlement.ref.lease for settlement in group]),
+        "statuses": plain_array([ending.status.value for ending in endings]),
+        "tries_spent": plain_array([ending.tries_spent for ending in endings]),
+        "deferrals": plain_array([ending.deferrals for ending in endings]),
+        "delays": plain_array([ending.delay_seconds for ending in endings]),
+        "runs": plain_array([settlement.run_seconds for settlement in group]),
+        "results": text_array([ending.result for ending in endings]),
+        "error_classes": text_array([ending.error_class for ending in endings]),
+        "error_messages": text_array([ending.error_message for ending in endings]),
+        "progress": text_array([settlement.progress for settlement in group]),
+        "tokens_in": plain_array([settlement.tokens_in for settlement in group]),
+        "tokens_out": plain_array([settlement.tokens_out for settlement in group]),
+    }

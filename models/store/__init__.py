@@ -1,0 +1,1 @@
+"""Access to PostgreSQL: sessions, group commit, prepared statements, array parameters, errors."""

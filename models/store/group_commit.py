@@ -1,0 +1,295 @@
+"""Group commit: many callers, one statement, one commit.
+
+Callers hand in items; one writer thread takes everything that has gathered while the
+group before was being written, writes it as one statement, and each caller gets its own
+result. An idle process writes a group of one at once; a busy one writes large groups,
+because that is what gathers during a commit and the millisecond's rest after it. A gathering
+group rests longer, while the callers of the last one come back.
+
+The primitive uses ``threading`` only, so it is green under gevent and real in prefork.
+It never holds a connection itself: ``write`` takes one for the moment of its statement.
+
+Guarantees: an item is written at most once per successful ``write``; a caller whose group
+failed gets the error; one bad item cannot fail its neighbours; a persistent group that is too
+much for one statement is written in smaller ones. Not guaranteed: that a caller who gave up
+waiting was not written. It may have been; ids make a repeat harmless.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from models.store.errors import StateStoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+#: Rest after a group of more than one, so that callers gather instead of halving the groups.
+LINGER_SECONDS = 0.001
+#: A gathering group that nobody joined for so many rests has gathered.
+QUIET_RESTS = 2
+#: A store that was slow once is not waited for as long again.
+MOST_LINGER_SECONDS = 0.02
+#: Nobody waits longer than this, however well the line moves.
+MOST_PATIENCE_SECONDS = 10.0
+#: Pauses between attempts while the state store is away.
+RETRY_SECONDS = (0.0, 0.1, 0.2, 0.5, 1.0)
+
+
+class Ticket(Generic[Item, Result]):
+    """A caller's place in a group.
+
+    A plain lock is the bell: it costs less than an event, and there is one waiter.
+    """
+
+    __slots__ = ("_bell", "_error", "_result", "abandoned", "item", "weight")
+
+    def __init__(self, item: Item, weight: int) -> None:
+        self.item = item
+        self.weight = weight
+        #: The caller no longer waits; skip the item if it has not been written yet.
+        self.abandoned = False
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the bell; whether it rang."""
+        if not self._bell.acquire(timeout=-1 if timeout is None else timeout):
+            return False
+        self._bell.release()
+        return True
+
+    def result(self, timeout: float | None = None) -> Result:
+        """The item's own result, once its group is committed."""
+        if not self.wait(timeout):
+            self.abandoned = True
+            raise StateStoreUnavailable
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]  # set whenever no error is
+
+    @property
+    def done(self) -> bool:
+        """Whether the item was written or refused."""
+        return not self._bell.locked()
+
+    def succeed(self, result: Result) -> None:
+        self._result = result
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+
+    def ring(self) -> None:
+        """Let the caller go on."""
+        self._bell.release()
+
+
+class GroupCommit(Generic[Item, Result]):
+    """Collects items of concurrent callers and writes them in groups, in order."""
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[Item]], Sequence[Result]],
+        *,
+        name: str,
+        max_group: int = 500,
+        max_weight: int = 4 * 1_048_576,
+        persistent: bool = False,
+        on_refused: Callable[[Item, Exception], None] | None = None,
+        gathers: bool = False,
+    ) -> None:
+        """``persistent``: keep trying while the state store is away, instead of failing.
+
+        ``on_refused`` hears of items that cannot be written at all, for posts that nobody
+        waits for. A group ends at ``max_group`` items or at ``max_weight`` bytes, whichever
+        comes first: a statement is held in memory several times over while it is sent.
+        ``gathers``: callers come back as soon as they are answered, so wait for them.
+        """
+        self._write = write
+        self._name = name
+        self._max_group = max_group
+        #: Items a statement: halved as long as the store does not get through with more.
+        self._most = max_group
+        self._max_weight = max_weight
+        self._persistent = persistent
+        self._gathers = gathers
+        self._on_refused = on_refused
+        self._gathering = threading.Lock()
+        self._waiting: deque[Ticket[Item, Result]] = deque()
+        self._closing = False
+        #: Whether the writer sleeps; it is then woken through ``_wake``.
+        self._asleep = False
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self._writer: threading.Thread | None = None
+        #: When a group was last written.
+        self._written = 0.0
+
+    def submit(self, item: Item, timeout: float | None = None, weight: int = 0) -> Result:
+        """Write ``item`` with its group and wait for the commit.
+
+        After ``timeout`` without a group that was written, the store counts as away. Who stands
+        in a line that moves is patient.
+        """
+        ticket = self.post(item, weight)
+        left, longest = timeout, time.monotonic() + MOST_PATIENCE_SECONDS
+        while not ticket.wait(left):
+            assert timeout is not None  # without one the wait ends with the bell
+            now = time.monotonic()
+            left = max(0.0, min(self._written + timeout, longest) - now)
+            if not left:
+                break
+        return ticket.result(0)
+
+    def post(self, item: Item, weight: int = 0) -> Ticket[Item, Result]:
+        """Write ``item``, which has ``weight`` bytes, with its group, without waiting."""
+        ticket: Ticket[Item, Result] = Ticket(item, weight)
+        with self._gathering:
+            if self._closing:
+                raise StateStoreUnavailable(f"{self._name} is closed.")
+            self._waiting.append(ticket)
+            if self._writer is None:
+                # Started late, so that a process forks before it has threads.
+                self._writer = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._writer.start()
+            self._rouse()
+        return ticket
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Take nothing more and write what is waiting; True if all of it was written."""
+        with self._gathering:
+            self._closing = True
+            self._rouse()
+            writer = self._writer
+        if writer is not None:
+            writer.join(timeout)
+            return not writer.is_alive() and not self._waiting
+        return True
+
+    def _rouse(self) -> None:
+        """In this order: a caller may be stopped in between, and the next one has to wake.
+
+        A writer that is woken once too often finds nothing and sleeps again.
+        """
+        if self._asleep:
+            if self._wake.locked():
+                self._wake.release()
+            self._asleep = False
+
+    def _run(self) -> None:
+        while (tickets := self._take_group()) is not None:
+            if not tickets:
+                self._wake.acquire()
+                continue
+            size, began = len(tickets), time.monotonic()
+            try:
+                self._settle(tickets)
+            finally:
+                for ticket in tickets:
+                    ticket.ring()
+            if size > 1:
+                self._linger(size, time.monotonic() - began)
+
+    def _linger(self, answered: int, write_seconds: float) -> None:
+        """Let the callers go on and come back before the next group.
+
+        Two halves of the callers would take turns otherwise, each waiting for the other's write.
+        A gathering group waits for all of them as long as they keep coming, and not longer than
+        the write took: nobody waits longer than for the others' turn.
+        """
+        wanted = min(answered + len(self._waiting), self._max_group)
+        until = time.monotonic() + min(write_seconds, MOST_LINGER_SECONDS)
+        there, quiet = len(self._waiting), 0
+        while there < wanted and not self._closing:
+            time.sleep(LINGER_SECONDS)
+            if not self._gathers or time.monotonic() >= until:
+                return
+            # In the first rest the callers go on; in the second they come back.
+            quiet = quiet + 1 if there == len(self._waiting) else 0
+            if quiet == QUIET_RESTS:
+                return
+            there = len(self._waiting)
+
+    def _take_group(self) -> list[Ticket[Item, Result]] | None:
+        """What has gathered, up to the limits of a group; empty: sleep; None: closed."""
+        with self._gathering:
+            if not self._waiting:
+                if self._closing:
+                    return None
+                self._asleep = True
+                return []
+            tickets = [self._waiting.popleft()]
+            weight = tickets[0].weight
+            while self._waiting and len(tickets) < self._max_group:
+                weight += self._waiting[0].weight
+                if weight > self._max_weight:
+                    break
+                tickets.append(self._waiting.popleft())
+            return tickets
+
+    def _settle(self, left: list[Ticket[Item, Result]]) -> None:
+        """Write ``left`` in order; who is answered is taken out of it.
+
+        A bad item halves the next piece until it stands alone; a piece that was written
+        doubles it again.
+        """
+        size, failures = len(left), 0
+        while left:
+            piece = left[: min(size, self._most)]
+            tickets = [ticket for ticket in piece if not ticket.abandoned]
+            try:
+                results = self._write([ticket.item for ticket in tickets]) if tickets else ()
+            except StateStoreUnavailable as error:
+                failures += 1
+                if failures > 1 and (not self._persistent or self._closing):
+                    for ticket in left:
+                        ticket.fail(error)
+                    return
+                self._be_patient(failures, len(piece), error)
+                continue
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is some item's fault
+                if len(tickets) > 1:
+                    size = len(piece) // 2
+                    continue
+                self._refuse(tickets[0], error)
+            else:
+                for ticket, result in zip(tickets, results, strict=True):
+                    ticket.succeed(result)
+            failures = 0
+            if tickets:  # a piece that everybody has given up says nothing about the store
+                self._written = time.monotonic()
+            size = min(2 * size, self._max_group)
+            self._most = min(2 * self._most, self._max_group)
+            del left[: len(piece)]
+            for ticket in piece:
+                ticket.ring()
+
+    def _be_patient(self, failures: int, size: int, error: StateStoreUnavailable) -> None:
+        """Try again at once (a restarted server kills pooled connections), then with pauses.
+
+        A store that cannot take this much before the statement's time is over looks as if it
+        were away. So a persistent group tries less and less.
+        """
+        if self._persistent and (failures > 1 or self._most < self._max_group):
+            self._most = max(1, size // 2)
+        if failures == 2:
+            logger.warning("%s: not written, retrying: %s", self._name, error)
+        time.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS)) - 1])
+
+    def _refuse(self, ticket: Ticket[Item, Result], error: Exception) -> None:
+        logger.error("%s: an item was refused", self._name, exc_info=error)
+        ticket.fail(error)
+        if self._on_refused is not None:
+            try:
+                self._on_refused(ticket.item, error)
+            except Exception:  # the writer must outlive whatever a listener does
+                logger.exception("%s: nobody could be told", self._name)

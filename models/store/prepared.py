@@ -1,0 +1,92 @@
+"""Prepared statements: what is sent by the hundred a second is planned once a connection.
+
+Planning takes the server longer than running most of the hot statements for a small group. A
+plan that was made for an almost empty table is bad for a full one, and the server keeps it until
+the table is analyzed again. So a statement is prepared anew every few seconds.
+
+Guarantees: the same rows as the statement itself. Not for use within a transaction of several
+statements: where a pooler hands every statement to another session, the first failure is
+answered by sending the statement itself, from then on always, and a failure would have ended
+the transaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, CursorResult
+from sqlalchemy.exc import DBAPIError
+
+#: PostgreSQL's codes for a name that it does not know, and for one that it knows already.
+NOT_OURS = ("26000", "42P05")
+#: … for a statement whose rows look different since a migration. It was not run.
+CHANGED = "0A000"
+#: A plan is kept this long.
+KEEP_SECONDS = 5.0
+#: A parameter and its type; without one it must have had one before.
+PARAMETER = re.compile(r"%\((\w+)\)s(?:::(\w+(?:\[\])?))?")
+#: Where a connection notes what it has prepared.
+NOTED = "fairline.prepared"
+
+
+class PreparedStatement:
+    """A statement that names its parameters as ``%(name)s::type``."""
+
+    def __init__(self, name: str, sql: str) -> None:
+        self._sql = sql
+        types: dict[str, str] = {}
+        for parameter, kind in PARAMETER.findall(sql):
+            types[parameter] = kind or types[parameter]
+        places = {parameter: place for place, parameter in enumerate(types, 1)}
+        body = PARAMETER.sub(lambda found: f"${places[found[1]]}", sql)
+        # A session may know an older statement by the same name.
+        self._name = f"{name}_{hashlib.blake2b(sql.encode(), digest_size=6).hexdigest()}"
+        self._forget = f"DEALLOCATE {self._name}"
+        self._prepare = f"PREPARE {self._name} ({', '.join(types.values())}) AS {body}"
+        given = ", ".join(f"%({parameter})s" for parameter in types)
+        self._execute = f"EXECUTE {self._name} ({given})"
+        #: Cleared where statements do not stay in their session.
+        self._stays = True
+
+    def execute(
+        self, connection: Connection, parameters: Mapping[str, Any]
+    ) -> CursorResult[*tuple[Any, ...]]:
+        """Run it on a connection that commits each statement."""
+        given = dict(parameters)
+        if self._stays:
+            try:
+                self._make_ready(connection)
+                try:
+                    return connection.exec_driver_sql(self._execute, given)
+                except DBAPIError as error:
+                    if code_of(error) != CHANGED:
+                        raise
+                self._make_ready(connection, anew=True)
+                return connection.exec_driver_sql(self._execute, given)
+            except DBAPIError as error:
+                if code_of(error) not in NOT_OURS:
+                    raise
+                self._stays = False
+        return connection.exec_driver_sql(self._sql, given)
+
+    def _make_ready(self, connection: Connection, *, anew: bool = False) -> None:
+        """Prepare it on this connection, unless it is prepared and the plan is fresh."""
+        noted: dict[str, float] = connection.info.setdefault(NOTED, {})
+        since, now = noted.get(self._name), time.monotonic()
+        if since is not None:
+            if not anew and now - since < KEEP_SECONDS:
+                return
+            del noted[self._name]
+            connection.exec_driver_sql(self._forget)
+        connection.exec_driver_sql(self._prepare)
+        noted[self._name] = now
+
+
+def code_of(error: DBAPIError) -> str | None:
+    """PostgreSQL's code for what went wrong."""
+    code: str | None = getattr(error.orig, "pgcode", None)
+    return code

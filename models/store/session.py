@@ -1,0 +1,191 @@
+"""The connection to PostgreSQL: one small, measured pool a process.
+
+Statements never block a whole process: psycopg2 waits through a callback, which is green
+under gevent and bounded in time everywhere, so that a frozen server is an error after
+``db_statement_seconds`` instead of a hang.
+
+Telemetry: :class:`PoolStats` (size, in use, waiters) is read by heartbeats and metrics.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2
+import psycopg2.extensions
+from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool.base import ConnectionPoolEntry
+
+from models.config import DatabaseSettings
+from models.store.errors import StatementTooSlow, StateStoreUnavailable
+
+#: PostgreSQL's code for a statement that took longer than its timeout.
+QUERY_CANCELED = "57014"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStats:
+    """The connection pool of one process at one moment."""
+
+    #: Connections the pool may open.
+    size: int
+    #: Connections taken now.
+    in_use: int
+    #: Most callers that waited for a connection at one time since the reader's last look.
+    waiters: int
+    #: Connections that are open and not taken.
+    idle: int
+
+
+class MeasuredPool(QueuePool):
+    """A queue pool that counts who waits.
+
+    The ``checkout`` event fires after the wait, so the acquisition itself is counted.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._waiting = 0
+        #: By reader, so that two of them do not take each other's peaks.
+        self._peaks: dict[str, int] = {}
+        self._counting = threading.Lock()
+
+    def _do_get(self) -> ConnectionPoolEntry:
+        if self._overflow < self._max_overflow or self._pool.qsize():
+            return super()._do_get()
+        with self._counting:
+            self._waiting += 1
+            for reader, peak in self._peaks.items():
+                self._peaks[reader] = max(peak, self._waiting)
+        try:
+            return super()._do_get()
+        finally:
+            with self._counting:
+                self._waiting -= 1
+
+    def read_stats(self, reader: str) -> PoolStats:
+        """The state of the pool; resets this reader's peak of waiters."""
+        with self._counting:
+            peak = self._peaks.get(reader, 0)
+            self._peaks[reader] = self._waiting
+        most = self.size() + self._max_overflow
+        return PoolStats(most, self.checkedout(), peak, self.checkedin())
+
+
+def _wait_callback(connect_seconds: float, statement_seconds: float) -> Any:
+    """How psycopg2 waits for the server: bounded, and green under gevent."""
+    try:
+        from gevent.monkey import is_module_patched
+        from gevent.socket import timeout as green_timeout
+        from gevent.socket import wait_read, wait_write
+
+        green = is_module_patched("socket")
+    except ImportError:
+        green = False
+
+    def wait_green(fd: int, event: int, seconds: float) -> bool:
+        waiter = wait_read if event == select.POLLIN else wait_write
+        try:
+            waiter(fd, timeout=seconds)
+        except green_timeout:
+            return False
+        return True
+
+    def wait_plain(fd: int, event: int, seconds: float) -> bool:
+        poller = select.poll()
+        poller.register(fd, event)
+        return bool(poller.poll(seconds * 1000))
+
+    wait = wait_green if green else wait_plain
+
+    def callback(connection: Any) -> None:
+        connecting = connection.status == psycopg2.extensions.STATUS_SETUP
+        deadline = time.monotonic() + (connect_seconds if connecting else statement_seconds)
+        while True:
+            state = connection.poll()
+            if state == psycopg2.extensions.POLL_OK:
+                return
+            event = select.POLLIN if state == psycopg2.extensions.POLL_READ else select.POLLOUT
+            if not wait(connection.fileno(), event, max(0.0, deadline - time.monotonic())):
+                # psycopg2 closes a connection whose callback raised: it is never reused.
+                raise psycopg2.OperationalError("the server did not answer in time")
+
+    return callback
+
+
+def open_engine(settings: DatabaseSettings, *, process: str = "fairline") -> Engine:
+    """The engine of this process: autocommit, because each group is one statement.
+
+    A statement that changes several tables does so in one ``WITH``; a plain
+    ``engine.begin()`` would cost two more round trips a group.
+    """
+    psycopg2.extensions.set_wait_callback(
+        _wait_callback(settings.db_connect_seconds, settings.db_statement_seconds)
+    )
+    return create_engine(
+        settings.database_url,
+        poolclass=MeasuredPool,
+        pool_size=settings.db_pool_size,
+        max_overflow=0,
+        pool_timeout=settings.db_connect_seconds,
+        isolation_level="AUTOCOMMIT",
+        # Parameters hold applications; they do not belong in logs.
+        hide_parameters=True,
+        connect_args={
+            "application_name": process[:63],
+            # The hot tables are in memory: at its default of 4 the planner would rather read
+            # a whole table than look up a group of 500 by key.
+            # The server gives up when the client does: an abandoned statement would hold a
+            # connection, and be committed after its caller was told otherwise.
+            "options": "-c timezone=UTC -c jit=off -c random_page_cost=1.1"
+            # A moment sooner, so that it is the server who says that a statement was too slow.
+            f" -c statement_timeout={int(settings.db_statement_seconds * 950)}"
+            # A process that is frozen within a transaction holds its locks for so long.
+            f" -c idle_in_transaction_session_timeout={int(settings.db_statement_seconds * 1000)}",
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+        },
+    )
+
+
+def pool_stats(engine: Engine, reader: str) -> PoolStats:
+    """How the engine's pool is doing, for one of its readers."""
+    pool = engine.pool
+    assert isinstance(pool, MeasuredPool)
+    return pool.read_stats(reader)
+
+
+@contextmanager
+def connect(engine: Engine) -> Iterator[Connection]:
+    """A connection for one statement; every way the server can be away is one error."""
+    try:
+        with engine.connect() as connection:
+            yield connection
+    except (DataError, IntegrityError, ProgrammingError):
+        raise  # the statement's own fault
+    except (DBAPIError, PoolTimeout, psycopg2.OperationalError) as error:
+        origin = getattr(error, "orig", error)
+        if getattr(origin, "pgcode", None) == QUERY_CANCELED:
+            raise StatementTooSlow(str(origin).strip()) from error
+        # Also a server that only reads, say a standby: it may be another one in a moment.
+        # SQLAlchemy lets psycopg2's own error pass where it sets the isolation level.
+        raise StateStoreUnavailable(str(getattr(error, "orig", error)).strip()) from error
+
+
+@contextmanager
+def transaction(engine: Engine) -> Iterator[Connection]:
+    """A transaction of several statements, for the cold paths."""
+    with connect(engine) as connection:
+        scoped = connection.execution_options(isolation_level="READ COMMITTED")
+        with scoped.begin():
+            yield scoped

@@ -1,0 +1,149 @@
+"""What kind of process this is, and its own clockwork beneath gevent's.
+
+Under gevent a thread is a greenlet: it stands still while another one does not yield. What
+watches over greenlets needs the real ones.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+_PAGE_BYTES = resource.getpagesize()
+
+
+@cache
+def is_green() -> bool:
+    """Whether this process runs its jobs in greenlets."""
+    try:
+        from gevent.monkey import is_module_patched
+    except ImportError:
+        return False
+    return bool(is_module_patched("socket"))
+
+
+def make_sleep_green() -> None:
+    """Let Celery's and kombu's pauses be those of one greenlet, not of the process.
+
+    While gevent patches, it looks at every object there is. That makes Celery's proxies load
+    kombu and the configuration before ``time.sleep`` is green, and whoever imported it by name
+    keeps the old one: waiting for a lost broker then stopped the whole process, heartbeats
+    included, until its leases ran out.
+    """
+    from gevent.monkey import get_original, is_module_patched
+
+    if not is_module_patched("time"):
+        return
+    blocking = get_original("time", "sleep")
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("celery.", "kombu.")) and vars(module).get("sleep") is blocking:
+            vars(module)["sleep"] = time.sleep
+
+
+def bounded_semaphore(value: int) -> AbstractContextManager[Any]:
+    """A semaphore for the slots.
+
+    gevent's own costs half a microsecond a turn, the standard library's made green seven.
+    """
+    if is_green():
+        from gevent.lock import BoundedSemaphore
+
+        return BoundedSemaphore(value)
+    return threading.BoundedSemaphore(value)
+
+
+def start_native(act: Callable[..., None], *args: Any) -> None:
+    """Call ``act`` in a thread of the operating system."""
+    _original("_thread", "start_new_thread")(act, args)
+
+
+def native_ident() -> int:
+    """The operating system's thread we are in, by Python's number for it."""
+    ident: int = _original("_thread", "get_ident")()
+    return ident
+
+
+def system_thread() -> int:
+    """The thread we are in, by the system's number for it."""
+    number: int = _original("_thread", "get_native_id")()
+    return number
+
+
+def native_sleep(seconds: float) -> None:
+    """Let this thread sleep, and no other."""
+    _original("time", "sleep")(seconds)
+
+
+@cache
+def _original(module: str, name: str) -> Callable[..., Any]:
+    if not is_green():
+        return getattr(__import__(module), name)  # type: ignore[no-any-return]
+    from gevent.monkey import get_original
+
+    return get_original(module, name)  # type: ignore[no-any-return]
+
+
+def starved_seconds(thread: int) -> float:
+    """How long a thread, by the system's number, was ready to run and had no processor.
+
+    0 where the system does not tell.
+    """
+    try:
+        with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+class FairClock:
+    """Time that counts against a thread: not what it spent waiting for a processor.
+
+    Nor a pause of whoever looks at the clock: more than ``most`` never counts at once.
+    """
+
+    def __init__(self, most: float, now: float, starved: float) -> None:
+        self._most = most
+        self._looked = now
+        self._starved = starved
+        #: The system counts a wait when it ends; what was too much before is paid back.
+        self._owed = 0.0
+
+    def elapsed(self, now: float, starved: float) -> float:
+        """Seconds since the last look that count."""
+        passed = (now - self._looked) - (starved - self._starved) - self._owed
+        self._looked, self._starved = now, starved
+        self._owed = max(0.0, -passed)
+        return min(max(0.0, passed), self._most)
+
+
+def told_to_exit() -> bool:
+    """Whether the parent of a prefork child has asked it to end at once."""
+    from billiard.common import terminate_handler_fired  # type: ignore[import-untyped]  # no types
+
+    return bool(terminate_handler_fired())
+
+
+def memory_bytes() -> int:
+    """What of this process is in memory."""
+    return _statm(1)
+
+
+def data_bytes() -> int:
+    """What counts towards RLIMIT_DATA."""
+    return _statm(5)
+
+
+def cpu_seconds() -> float:
+    """Processor time of the process."""
+    return time.process_time()
+
+
+def _statm(field: int) -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[field]) * _PAGE_BYTES

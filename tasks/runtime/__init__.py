@@ -1,1 +1,0 @@
-"""Running jobs: claim → run → classify → settle, all of it fenced by the lease."""

@@ -1,0 +1,1 @@
+"""Ending runs that do not end by themselves."""

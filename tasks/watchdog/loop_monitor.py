@@ -1,0 +1,89 @@
+"""Find the job that blocks the event loop of a gevent worker, from a thread beside it.
+
+Nothing here waits for the hub. The watchdog asks, and an answer that does not come is one.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from types import FrameType
+
+from tasks.errors import Stop
+from tasks.process import native_ident
+from tasks.worker.held import Held
+
+
+class LoopMonitor:
+    """Watches the event loop (gevent's hub) of the thread that makes this object: the main one."""
+
+    def __init__(self, claims: Callable[[], Iterable[Held]]) -> None:
+        from gevent import get_hub
+
+        #: The claims of this process, those that run among them.
+        self._claims = claims
+        self._loop = get_hub().loop
+        self._thread = native_ident()
+        self._asked = False
+        self._asked_at = 0.0
+        #: When it was asked what it has not answered, on the process's own clock.
+        self.silent_since: float | None = None
+        #: Seconds that the hub has not answered, as far as somebody looked.
+        self.silent_seconds = 0.0
+        #: The run on the main thread's stack for all of the time it has blocked the others.
+        self.blocker: Held | None = None
+        self.blocking_seconds = 0.0
+        signal.signal(signal.SIGALRM, self._ring)
+
+    def look(self, now: float, elapsed: float) -> None:
+        """Ask, or note that there is still no answer. ``elapsed``: what counts since the last."""
+        if not self._asked:
+            self.silent_since = None
+            self._asked_at = now
+            self.silent_seconds = self.blocking_seconds = 0.0
+            self.blocker = None
+            self._asked = True
+            self._loop.run_callback_threadsafe(self._answer)
+            return
+        self.silent_since = self._asked_at
+        self.silent_seconds += elapsed
+        blocker = run_on(sys._current_frames().get(self._thread), self._claims())
+        self.blocking_seconds = elapsed + (
+            self.blocking_seconds if blocker is self.blocker else 0.0
+        )
+        self.blocker = blocker
+
+    def strike(self, held: Held, stop: Stop) -> None:
+        """Raise ``stop`` on top of a run that does not yield, at its next bytecode.
+
+        If it has yielded by then, the hub throws it in.
+        """
+        held.strike = stop
+        signal.pthread_kill(self._thread, signal.SIGALRM)
+        self._loop.run_callback_threadsafe(self._throw, held, stop)
+
+    def _throw(self, held: Held, stop: Stop) -> None:
+        if held.strike is stop and held.interrupt is not None:
+            held.strike = None
+            held.interrupt(stop)
+
+    def _answer(self) -> None:
+        self._asked = False
+
+    def _ring(self, _: int, frame: FrameType | None) -> None:
+        """On top of whatever the main thread does: only the run that is meant is hit."""
+        held = run_on(frame, self._claims())
+        if held is not None and held.strike is not None and held.interrupt is not None:
+            stop, held.strike = held.strike, None
+            raise stop
+
+
+def run_on(frame: FrameType | None, claims: Iterable[Held]) -> Held | None:
+    """The run that a stack belongs to, if it does to one: each has named its own frame."""
+    runs = {held.frame: held for held in claims if held.frame is not None}
+    while frame is not None:
+        if (held := runs.get(frame)) is not None:
+            return held
+        frame = frame.f_back
+    return None

@@ -1,0 +1,1 @@
+"""Running jobs: claim → run → decide → settle, all of it fenced by the lease."""

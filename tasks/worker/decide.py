@@ -1,0 +1,60 @@
+"""Decide what becomes of a job after a run: done, retried, dead or handed back.
+
+By the outcome, the type's limits and the rules in force.
+
+No I/O and no lock, so that the watchdog's thread may ask too.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from models.jobs.claim import Claim
+from models.jobs.settle import Ending, Settlement
+from models.jobs.states import FailureClass
+from models.pools import POOLS
+from tasks.registry import JobType
+from tasks.retry import History, RetryLimits, RetryStanding, budget_left
+from tasks.worker.held import Held
+from tasks.worker.outcome import Failed, Outcome, ending_of
+from tasks.worker.rules import Rules
+
+
+def close_run(
+    claim: Claim,
+    outcome: Outcome,
+    job_type: JobType | None,
+    standing: RetryStanding,
+    chance: Random,
+) -> tuple[Outcome, Ending]:
+    """The outcome, or what it has to count as, and the end of the run."""
+    limits = job_type.limits if job_type else RetryLimits(POOLS[claim.pool].tries)
+    history = History(claim.attempt, claim.deferrals, claim.crashes)
+    try:
+        return outcome, ending_of(outcome, history, limits, standing, chance)
+    except Exception as error:  # noqa: BLE001 - a job may raise with values that make no sense
+        outcome = Failed(FailureClass.APP_ERROR, f"{outcome!r} makes no sense: {error}"[:500])
+        return outcome, ending_of(outcome, history, limits, standing, chance)
+
+
+def standing_of(claim: Claim, rules: Rules, unwritten: tuple[int, int] = (0, 0)) -> RetryStanding:
+    """What the platform thinks of the job's type and tenant.
+
+    ``unwritten`` are first runs and retries that the rules cannot know of yet.
+    """
+    firsts, retries = rules.retries.get(claim.tenant_id, (0, 0))
+    return RetryStanding(
+        quarantined=claim.type in rules.quarantined,
+        budget_left=budget_left(firsts + unwritten[0], retries + unwritten[1]),
+    )
+
+
+def settlement_of(
+    claim: Claim, ending: Ending, run_seconds: float, held: Held | None
+) -> Settlement:
+    """The ending with what the run has said and used."""
+    if held is None:
+        return Settlement(claim.ref, ending, run_seconds)
+    return Settlement(
+        claim.ref, ending, run_seconds, held.progress, held.tokens_in, held.tokens_out
+    )

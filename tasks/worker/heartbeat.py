@@ -1,0 +1,146 @@
+"""The heartbeat of a worker process: it renews leases, shows life and hears the news.
+
+Every two seconds it stands in line at the ledger like any other entry, so that it needs no
+connection of its own; a ledger whose statements are slow asks for one in between.
+
+Guarantees: a claim is renewed until its ending is written or its lease is lost.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Engine
+
+from models.jobs.heartbeat import beat, read_cancelled, report
+from models.presence import PRESENCE_SECONDS, Presence, announce, leave
+from models.store.errors import StateStoreUnavailable
+from models.tallies import Tallies
+from tasks.worker.quotas import QuotaTracker
+from tasks.worker.rules import Rules, read_rules
+from tasks.worker.slots import Host, Slots
+
+if TYPE_CHECKING:
+    from tasks.worker.ledger import Ledger
+
+
+class Heartbeat:
+    """Keeps the leases and the presence of one process, and its rules up to date."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        slots: Slots,
+        tallies: Tallies,
+        quotas: QuotaTracker,
+        *,
+        pools: Sequence[str],
+        host: Host,
+    ) -> None:
+        #: As of the last exchange.
+        self.rules = Rules()
+        self._engine = engine
+        self._slots = slots
+        self._tallies = tallies
+        self._quotas = quotas
+        self._pools = tuple(pools)
+        self._host = host
+        self._stop = threading.Event()
+        self._beaten = time.monotonic()
+        self._introduced = False
+        self._pulse: threading.Thread | None = None
+
+    def start(self, ledger: Ledger) -> None:
+        """Begin to send heartbeats through ``ledger``."""
+        self._pulse = threading.Thread(
+            target=self._keep_alive, args=(ledger,), name="heartbeat", daemon=True
+        )
+        self._pulse.start()
+
+    def stop(self) -> None:
+        """Send no more of them."""
+        self._stop.set()
+
+    def _keep_alive(self, ledger: Ledger) -> None:
+        try:
+            sent = ledger.post_beat()
+            while not self._stop.wait(PRESENCE_SECONDS):
+                if self._slots.drains():
+                    self._slots.drain()
+                    self._release_waiting(ledger)
+                if sent.done:  # while the store is away, one heartbeat in line is enough
+                    sent = ledger.post_beat()
+        except StateStoreUnavailable:
+            pass  # the ledger was closed: the worker stops
+
+    def _release_waiting(self, ledger: Ledger) -> None:
+        """Hand back what waits for a slot: it may not come before the process has to go."""
+        for held in self._slots.held():
+            if held.started is None and not held.lost:
+                held.lost = True
+                ledger.release(held.claim)
+
+    def beat_if_late(self) -> None:
+        """A heartbeat may stand in line behind statements that are slow, or fail for ever."""
+        late = time.monotonic() - self._beaten >= PRESENCE_SECONDS
+        if late and self._pulse is not None and not self._stop.is_set():
+            self.beat()
+
+    def beat(self) -> None:
+        """Renew the leases, say that the process lives, and hear what is new."""
+        self._renew_leases()
+        if not self._introduced:
+            # Who had this name before is gone, and what was asked of it was not asked of us.
+            leave(self._engine, self._slots.name)
+            self._introduced = True
+        if announce(self._engine, self._presence()) and not self._slots.drains():
+            (self._host.retire or self._slots.drain)()
+        self._exchange()
+        self._beaten = time.monotonic()
+
+    def _renew_leases(self) -> None:
+        now = time.monotonic()
+        due = [held for held in self._slots.held() if held.due(now)]
+        kept = beat(self._engine, [held.claim.ref for held in due])
+        for held in due:
+            if held.claim.ref in kept:
+                held.beaten = now
+            elif self._slots.find(held.claim.ref) is not None:
+                held.lost = True
+
+    def _presence(self) -> Presence:
+        return Presence(
+            name=self._slots.name,
+            kind="worker",
+            pools=self._pools,
+            slots=self._slots.count,
+            busy=self._slots.busy,
+            draining=self._slots.draining,
+            parent=self._host.parent,
+            node=self._host.node,
+        )
+
+    def _exchange(self) -> None:
+        """Hand in counts and progress; hear of rules and cancellations."""
+        self._tallies.write(self._engine)
+        self.rules = read_rules(self._engine)
+        self._quotas.hear(self.rules.quotas, time.monotonic())
+        self._report()
+        for ref in read_cancelled(self._engine, self._slots.name):
+            known = self._slots.find(ref)
+            if known is not None and known.cancelled is None:
+                known.cancelled = time.monotonic()
+
+    def _report(self) -> None:
+        behind = [held for held in self._slots.held() if not held.progress_written]
+        for held in behind:
+            held.progress_written = True  # first: what the run says from here on is news again
+        try:
+            report(self._engine, [(held.claim.ref, held.progress or "null") for held in behind])
+        except BaseException:
+            for held in behind:
+                held.progress_written = False
+            raise

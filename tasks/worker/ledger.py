@@ -1,0 +1,170 @@
+"""What a worker process writes of its jobs: endings, checkpoints and heartbeats, in groups.
+
+All of it goes through one group commit: one connection whatever the concurrency, and none
+while a job runs. An ending is written behind its job; a checkpoint is waited for.
+
+Guarantees: a lost lease writes nothing; a refusal of a dependency is written before the ending
+of the run that met it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from sqlalchemy import Engine
+
+from models.jobs.checkpoint import Loaded, Loading, Saved, Saving, load_group, save_group
+from models.jobs.claim import Claim
+from models.jobs.settle import Ending, Settlement, settle_group, settle_statement
+from models.jobs.states import FailureClass, JobStatus
+from models.store.errors import StateStoreUnavailable
+from models.store.group_commit import GroupCommit, Ticket
+from models.tallies import Tallies
+from tasks.registry import JobType, projections_of
+from tasks.retry.decision import GOOD_STANDING
+from tasks.worker.counts import count_run
+from tasks.worker.decide import close_run, settlement_of
+from tasks.worker.heartbeat import Heartbeat
+from tasks.worker.outcome import Outcome, Released, plain_text
+from tasks.worker.quotas import QuotaTracker
+from tasks.worker.slots import Slots
+from tasks.worker.tracing import note_settled
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A heartbeat's place in the line."""
+
+
+#: What goes through the ledger: endings, checkpoints both ways, and the pulse of the process.
+Entry = Settlement | Saving | Loading | Beat
+Answer = Saved | Loaded | None
+
+
+class Ledger:
+    """Writes for all runs of one process."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        types: Mapping[str, JobType],
+        slots: Slots,
+        heartbeat: Heartbeat,
+        tallies: Tallies,
+        quotas: QuotaTracker,
+    ) -> None:
+        self.settle_sql = settle_statement(projections_of(types.values()))
+        self._engine = engine
+        self._types = types
+        self._slots = slots
+        self._heartbeat = heartbeat
+        self._tallies = tallies
+        self._quotas = quotas
+        self._group: GroupCommit[Entry, Answer] = GroupCommit(
+            self._write_group, name="settle", persistent=True, on_refused=self._refuse
+        )
+
+    def settle(self, claim: Claim, outcome: Outcome, ending: Ending, run_seconds: float) -> None:
+        """Write the end of the run behind; the caller goes on at once."""
+        job_type = self._types.get(claim.type)
+        count_run(self._tallies, claim, job_type, outcome, ending, run_seconds)
+        held = self._slots.find(claim.ref)
+        # Before the ending is posted: the statement that writes it writes a refusal first.
+        self._quotas.count_run(claim, outcome, held, time.monotonic())
+        settlement = settlement_of(claim, ending, run_seconds, held)
+        self._group.post(settlement, len(ending.result or "") + len(settlement.progress or ""))
+
+    def release(self, claim: Claim) -> None:
+        """Hand back a claim that was not used; the caller goes on at once."""
+        job_type = self._types.get(claim.type)
+        outcome, ending = close_run(claim, Released(), job_type, GOOD_STANDING, Random())
+        self.settle(claim, outcome, ending, 0.0)
+
+    def save(self, saving: Saving) -> Saved:
+        """Write a checkpoint and wait for the commit, also while the state store is away."""
+        saved = self._group.submit(saving, weight=len(saving.state or ""))
+        assert isinstance(saved, Saved)
+        return saved
+
+    def load(self, job_id: str) -> Loaded:
+        """Read a job's checkpoint; waits while the state store is away.
+
+        Through the ledger: a connection of the run's own would be one too many.
+        """
+        loaded = self._group.submit(Loading(job_id))
+        assert isinstance(loaded, Loaded)
+        return loaded
+
+    def post_beat(self) -> Ticket[Entry, Answer]:
+        """Let a heartbeat stand in line; what was posted before is written when it is done."""
+        return self._group.post(Beat())
+
+    def close(self, timeout: float) -> bool:
+        """Take nothing more and write what is waiting; whether all of it was written."""
+        return self._group.close(timeout)
+
+    def _write_group(self, group: Sequence[Entry]) -> list[Answer]:
+        try:
+            return self._write(group)
+        except MemoryError as error:
+            # A run took it all; there will be some when it has ended. Nothing here is at fault.
+            raise StateStoreUnavailable("out of memory") from error
+
+    def _write(self, group: Sequence[Entry]) -> list[Answer]:
+        """Heartbeats first: they may be repeated if what follows has to be tried again."""
+        if any(isinstance(item, Beat) for item in group):
+            self._heartbeat.beat()
+        if self._quotas.due(time.monotonic()):
+            self._quotas.write(self._engine, time.monotonic())
+        answers: dict[Entry, Answer] = {}
+        if savings := [item for item in group if isinstance(item, Saving)]:
+            self._heartbeat.beat_if_late()
+            answers.update(zip(savings, save_group(self._engine, savings), strict=True))
+        if loadings := [item for item in group if isinstance(item, Loading)]:
+            self._heartbeat.beat_if_late()
+            answers.update(zip(loadings, load_group(self._engine, loadings), strict=True))
+        if settlements := [item for item in group if isinstance(item, Settlement)]:
+            self._heartbeat.beat_if_late()
+            self._write_settlements(settlements)
+        return [answers.get(item) for item in group] if answers else [None] * len(group)
+
+    def _write_settlements(self, settlements: Sequence[Settlement]) -> None:
+        written = settle_group(self._engine, self.settle_sql, settlements)
+        for settlement, ours in zip(settlements, written, strict=True):
+            held = self._slots.forget(settlement.ref)
+            if ours and held is not None:
+                note_settled(held.claim, settlement)
+            if not ours:
+                logger.warning(
+                    "lease %d of job %s was lost; its %s is refused",
+                    settlement.ref.lease,
+                    settlement.ref.id,
+                    settlement.ending.status,
+                )
+
+    def _refuse(self, item: Entry, error: Exception) -> None:
+        """The database will not take this ending (say, a result with a NUL): the job is dead."""
+        if not isinstance(item, Settlement):
+            return
+        if item.ending.status is JobStatus.DEAD:
+            self._slots.forget(item.ref)  # let its lease run out; nothing more can be said
+            return
+        # Not the whole text: SQLAlchemy's holds the statement.
+        reason = plain_text(getattr(error, "orig", error), 400).partition("\n")[0]
+        message = f"The result could not be stored: {reason}"
+        ending = Ending(
+            JobStatus.DEAD,
+            tries_spent=1,
+            error_class=FailureClass.APP_ERROR,
+            error_message=message,
+        )
+        try:
+            self._group.post(Settlement(item.ref, ending, item.run_seconds))
+        except StateStoreUnavailable:
+            self._slots.forget(item.ref)  # the worker stops; the lease will run out

@@ -1,0 +1,54 @@
+"""Open circuits, quarantined job types, retry counts and closed quotas, as a worker reads them.
+
+Read every two seconds by each worker. The scheduler's dispatcher obeys the same rows; a
+worker only has to deal with what was dispatched before they changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlalchemy import Engine
+
+from models.store.session import connect
+from tasks.retry.budget import WINDOW_SECONDS
+
+READ_RULES = f"""
+    SELECT 'circuit' AS kind, dependency AS name, 0 AS runs, 0 AS retries, 0 AS closed_ms
+    FROM circuits WHERE state = 'open'
+    UNION ALL
+    SELECT kind, name, 0, 0, 0 FROM verdicts WHERE kind = 'quarantine'
+    UNION ALL
+    SELECT 'retry', name, sum(total)::bigint, sum(bad)::bigint, 0 FROM tallies
+    WHERE kind = 'retry' AND bucket > now() - interval '{WINDOW_SECONDS} seconds'
+    GROUP BY name HAVING sum(bad) > 0
+    UNION ALL
+    SELECT 'quota', dependency, 0, 0,
+           coalesce(extract(epoch FROM closed_until - now()) * 1000, 0)::bigint FROM quotas
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """As of the last look."""
+
+    #: Dependencies whose circuit is open.
+    open_circuits: frozenset[str] = frozenset()
+    #: Job types in quarantine.
+    quarantined: frozenset[str] = frozenset()
+    #: First runs and retries of the window, by tenant.
+    retries: dict[int, tuple[int, int]] = field(default_factory=dict)
+    #: Seconds for which each dependency with a quota is closed; not more than 0 if it is open.
+    quotas: dict[str, float] = field(default_factory=dict)
+
+
+def read_rules(engine: Engine) -> Rules:
+    """The rules as they are now."""
+    with connect(engine) as connection:
+        rows = connection.exec_driver_sql(READ_RULES).all()
+    return Rules(
+        frozenset(row.name for row in rows if row.kind == "circuit"),
+        frozenset(row.name for row in rows if row.kind == "quarantine"),
+        {int(row.name): (row.runs, row.retries) for row in rows if row.kind == "retry"},
+        {row.name: row.closed_ms / 1000.0 for row in rows if row.kind == "quota"},
+    )

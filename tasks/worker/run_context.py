@@ -1,0 +1,118 @@
+"""What a running job asks of its worker: payload, checkpoints, progress, cancellation."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from models.blobs import INLINE_BYTES, BlobError, BlobMissing, checkpoint_key
+from models.jobs.checkpoint import Saving
+from tasks.errors import DependencyFailure, Drained, LeaseLost, Permanent
+from tasks.quota import QuotaReading
+from tasks.worker.held import Held
+
+if TYPE_CHECKING:
+    from tasks.worker.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+
+class RunContext:
+    """Behind the context of a run in a worker."""
+
+    def __init__(self, worker: Worker, held: Held) -> None:
+        self._worker = worker
+        self._held = held
+
+    def payload(self) -> Any:
+        """The job's payload, wherever it is."""
+        claim = self._held.claim
+        if claim.payload_blob is None:
+            return claim.payload
+        return self._read(claim.payload_blob, "payload")
+
+    def save(self, state: Any) -> None:
+        """Keep ``state``. The run of a worker that stops ends here, to go on elsewhere.
+
+        Unless the worker retires: then there is time for the run to end.
+        """
+        try:
+            data = orjson.dumps(state)
+        except orjson.JSONEncodeError as error:
+            raise Permanent(f"A checkpoint must be JSON: {error}") from None
+        held = self._held
+        held.checkpoints += 1
+        held.saving = True
+        try:
+            self._save(held, data)
+        finally:
+            held.saving = False
+            held.moved = time.monotonic()
+        if self._worker.slots.cuts_runs_short():
+            raise Drained
+
+    def _save(self, held: Held, data: bytes) -> None:
+        ref, key = held.claim.ref, None
+        if len(data) > INLINE_BYTES:
+            key = checkpoint_key(ref.id, ref.lease, held.checkpoints)
+            try:
+                self._worker.blobs.put(key, data)
+            except BlobError as error:
+                raise DependencyFailure("blobs", str(error)) from error
+        saved = self._worker.ledger.save(Saving(ref, None if key else data.decode(), key))
+        if not saved.ours:
+            held.lost = True
+            self._forget(key)
+            raise LeaseLost
+        self._forget(saved.obsolete)
+
+    def load(self) -> Any:
+        loaded = self._worker.ledger.load(self._held.claim.ref.id)
+        if loaded.blob is None:
+            return None if loaded.state is None else orjson.loads(loaded.state)
+        return self._read(loaded.blob, "checkpoint")
+
+    def report(self, done: float, total: float | None) -> None:
+        held = self._held
+        text = orjson.dumps({"done": done, "total": total}).decode()
+        if text != held.progress:  # saying the same again is no progress
+            held.progress = text
+            held.progress_written = False
+            held.moved = time.monotonic()
+
+    def cancelled(self) -> bool:
+        held = self._held
+        if held.cancelled is not None:
+            held.cancel_seen = True
+        return held.cancelled is not None or held.lost
+
+    def charge(self, tokens_in: int, tokens_out: int) -> None:
+        self._held.tokens_in += max(0, tokens_in)
+        self._held.tokens_out += max(0, tokens_out)
+
+    def report_quota(self, reading: QuotaReading) -> None:
+        held = self._held
+        if reading.used_in or reading.used_out:
+            before = held.quota_tokens or (0, 0)
+            held.quota_tokens = (before[0] + reading.used_in, before[1] + reading.used_out)
+        if allowances := reading.allowances():
+            self._worker.quotas.note(held.claim.dependency, allowances, time.monotonic())
+
+    def _read(self, blob: str, what: str) -> Any:
+        try:
+            return orjson.loads(self._worker.blobs.get(blob))
+        except BlobMissing as error:
+            raise Permanent(f"The {what} is gone: {error}") from error
+        except BlobError as error:
+            raise DependencyFailure("blobs", str(error)) from error
+
+    def _forget(self, blob: str | None) -> None:
+        if blob is None:
+            return
+        try:
+            self._worker.blobs.delete(blob)
+        except BlobError as error:  # the collector will find it
+            logger.debug("could not delete %s: %s", blob, error)
