@@ -252,7 +252,7 @@ def test_places_stay_as_known_while_the_state_store_is_away(
     def away(_: object) -> None:
         raise StateStoreUnavailable
 
-    monkeypatch.setattr(placement, "connection", away)
+    monkeypatch.setattr(placement, "connect", away)
     monkeypatch.setattr(known, "_due", 0.0)
     assert known.place([job])[0].pool == "medium"
     assert not known._looking.locked(), "and the next look comes"
