@@ -20,6 +20,8 @@ from tests.promises import ClientLog, Submitter
 MOST_CONNECTIONS = 2
 #: A statement of a group commit takes a moment; a connection held by a job, as long as the job.
 LONGEST_STATEMENT_SECONDS = 0.5
+#: The first connection of a process asks for the server's version in a transaction of a moment.
+LONGEST_START_SECONDS = 0.1
 
 READ_CONNECTIONS = """
     SELECT application_name, state, extract(epoch FROM clock_timestamp() - state_change)::float8
@@ -43,9 +45,10 @@ class Samples:
         self.most = max([self.most, *Counter(row[0] for row in rows).values()])
         self.idle += all(row[1] == "idle" for row in rows)
         for name, state, seconds in rows:
-            if state.startswith("idle in transaction") or (
-                # Who is just being let in has begun no statement.
-                state != "idle" and (seconds or 0.0) > LONGEST_STATEMENT_SECONDS
+            # Who is just being let in has begun no statement.
+            lasts, waits = seconds or 0.0, state.startswith("idle in transaction")
+            if (waits and lasts > LONGEST_START_SECONDS) or (
+                state != "idle" and lasts > LONGEST_STATEMENT_SECONDS
             ):
                 self.held.append(f"{name} {state} for {seconds:.2f} s")
 
