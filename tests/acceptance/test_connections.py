@@ -20,7 +20,7 @@ from tests.promises import ClientLog, Submitter
 MOST_CONNECTIONS = 2
 #: A statement of a group commit takes a moment; a connection held by a job, as long as the job.
 LONGEST_STATEMENT_SECONDS = 0.5
-#: The first connection of a process asks for the server's version in a transaction of a moment.
+#: SQLAlchemy looks up a type in a transaction of a moment on every new connection.
 LONGEST_START_SECONDS = 0.1
 
 READ_CONNECTIONS = """
