@@ -1,4 +1,9 @@
-"""Admit: a group of entries becomes rows, durable when the statement returns.
+"""Admit: new → queued, scheduled or, by the express lane, dispatched.
+
+Called by the API's group commit and, for ticks of schedules, by the scheduler. A group of requests
+becomes rows that are durable when the statement returns: dying before its commit accepts nothing,
+and no 202 was sent; dying after it leaves the rows, and the reaper finds express references that
+were not published.
 
 Ids are made by the caller, so writing a group again after a lost answer changes nothing.
 An idempotency key is a row of its own: of concurrent requests under one key exactly one

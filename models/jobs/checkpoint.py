@@ -1,4 +1,7 @@
-"""Checkpoints: a job's state, kept if the lease still holds.
+"""Checkpoint: a running job's state is saved, if the lease still holds; its status stays.
+
+Called by a worker for ``ctx.checkpoint``. Dying before the commit repeats the step; dying after it
+lets the next run resume behind it.
 
 A run that lost its lease can neither write a checkpoint nor overwrite one: the row is
 locked and its number compared in the statement that writes. Large states lie in the blob

@@ -1,4 +1,8 @@
-"""Claim: a dispatched job becomes running under the lease number of its message.
+"""Claim: dispatched → running (or expired) under the lease number of its message.
+
+Called by a worker for the messages it received. Dying before the commit leaves the message, which
+comes back, or the row, which is reaped; dying after it leaves a running row without a worker, which
+is reaped when its lease runs out and counts a crash.
 
 A message whose number or state does not match finds no row and runs nothing: it was
 redelivered, reaped, cancelled or forged. A job past its ``not_after`` expires here.

@@ -1,4 +1,9 @@
-"""Heartbeats: a few statements keep all leases of a process and tell what became of them."""
+"""Heartbeat: running → running, with a later end of the lease, or with progress.
+
+Called by a worker every few seconds for all runs it holds, and by its watchdog while the worker
+itself is blocked. Dying before the commit lets the leases run out; dying after it changes nothing
+else. A lease that is not among the answers was lost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Settle: the end of a run is written, if the lease still holds.
+"""Settle: running → succeeded, dead, cancelled, scheduled (retry) or queued, under the lease.
+
+Called by a worker, its watchdog, or the parent of a killed prefork child. Dying before the commit
+loses the result, and the job is reaped and run again; dying after it brings the message back, which
+then finds an ended row.
 
 One statement for a group of endings, with the record of failed runs, the tenant's usage and
 the projections of the job types, so that a job is never succeeded without its score on the
