@@ -56,6 +56,14 @@ SETTINGS: Mapping[str, str] = {
     "log_min_duration_statement": "500ms",
 }
 
+
+class AdminConnection(psycopg2.extensions.connection):
+    """A connection that creates and drops databases: both wait for a checkpoint, however slow."""
+
+    #: Read by the wait callback of ``models.store.session``, where a process has one.
+    statement_seconds = 120.0
+
+
 #: SIGINT is PostgreSQL's fast shutdown, SIGQUIT the immediate one.
 STOP = (StopStep(signal.SIGINT, 20.0), StopStep(signal.SIGQUIT, 5.0))
 
@@ -191,5 +199,10 @@ class EmbeddedPostgres:
 
     def _connect(self, database: str) -> psycopg2.extensions.connection:
         return psycopg2.connect(
-            dbname=database, user=SUPERUSER, host=str(self.sockets), port=PORT, connect_timeout=2
+            connection_factory=AdminConnection,
+            dbname=database,
+            user=SUPERUSER,
+            host=str(self.sockets),
+            port=PORT,
+            connect_timeout=2,
         )

@@ -109,7 +109,9 @@ def _wait_callback(connect_seconds: float, statement_seconds: float) -> Any:
 
     def callback(connection: Any) -> None:
         connecting = connection.status == psycopg2.extensions.STATUS_SETUP
-        deadline = time.monotonic() + (connect_seconds if connecting else statement_seconds)
+        # The callback is the whole process's; a connection may bring a limit of its own.
+        limit = getattr(connection, "statement_seconds", statement_seconds)
+        deadline = time.monotonic() + (connect_seconds if connecting else limit)
         while True:
             state = connection.poll()
             if state == psycopg2.extensions.POLL_OK:

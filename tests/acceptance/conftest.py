@@ -13,7 +13,7 @@ from loadtest.chaos.facts import COUNT_LIVE
 from loadtest.chaos.stack import MEDIUM_ONLY, Stack, embedded_stack
 from tests.acceptance.client import Client, client_of, scale
 from tests.acceptance.guide import write_modules
-from tests.fake_s3 import ENVIRONMENT, FakeS3
+from tests.support.fake_s3 import ENVIRONMENT, FakeS3
 
 
 def need_rabbitmq() -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
+
 GUIDE = (ROOT / "docs/writing-jobs.md").read_text()
 
 

@@ -21,8 +21,8 @@ from app.stack.rabbitmq import CONFIGURATION, NOT_INSTALLED, EmbeddedRabbitMQ, f
 from app.stack.services import running
 from app.stack.spec import PROJECT_ROOT
 from models.pools import POOLS
-from tests.compose import NotSet, argv_of, last_stage, read_compose, seconds_of, start_order
-from tests.compose_stack import Stack, call, eventually
+from tests.support.compose import NotSet, argv_of, last_stage, read_compose, seconds_of, start_order
+from tests.support.compose_stack import Stack, call, eventually
 
 AUTH = "admin:a-password"
 COMPOSE = read_compose({"FLOWER_BASIC_AUTH": AUTH})
@@ -141,8 +141,8 @@ def test_every_setting_can_be_set_and_nothing_else() -> None:
 
 def test_callers_without_a_key_are_refused_unless_a_tenant_is_named() -> None:
     assert not SERVICES["api"]["environment"]["FAIRLINE_ANONYMOUS_TENANT"]
-    open_house = read_compose({"FLOWER_BASIC_AUTH": AUTH, "FAIRLINE_ANONYMOUS_TENANT": "demo"})
-    api = open_house["services"]["api"]["environment"]
+    open_database = read_compose({"FLOWER_BASIC_AUTH": AUTH, "FAIRLINE_ANONYMOUS_TENANT": "demo"})
+    api = open_database["services"]["api"]["environment"]
     assert api["FAIRLINE_ANONYMOUS_TENANT"] == "demo"
 
 

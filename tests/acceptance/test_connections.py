@@ -15,7 +15,7 @@ from app.stack.programs import command
 from app.stack.services import tail
 from app.stack.spec import PROJECT_ROOT
 from tests.acceptance.client import Client, new_role, scale
-from tests.promises import ClientLog, Submitter
+from tests.support.promises import ClientLog, Submitter
 
 MOST_CONNECTIONS = 2
 #: A statement of a group commit takes a moment; a connection held by a job, as long as the job.

@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.chaos.facts import wait_until_settled
 from tests.acceptance.client import Client, new_role, scale
-from tests.promises import ClientLog, Submitter, check
+from tests.support.promises import ClientLog, Submitter, check
 
 #: Rolling restarts, two workers at a time, round and round.
 RESTARTS, WORKERS = 20, 6

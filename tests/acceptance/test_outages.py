@@ -14,7 +14,7 @@ import pytest
 
 from loadtest.chaos.facts import wait_until_settled
 from tests.acceptance.client import Client, new_role, scale
-from tests.promises import ClientLog, Promise, Submitter, check
+from tests.support.promises import ClientLog, Promise, Submitter, check
 
 #: Longer than the leader's lease: a scheduler that waited for the broker would lose it.
 BROKER_FROZEN_SECONDS = 8.0

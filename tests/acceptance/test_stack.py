@@ -16,7 +16,7 @@ from loadtest.chaos.facts import wait_until_settled
 from loadtest.chaos.stack import Stack, embedded_stack
 from tests.acceptance.client import Client, client_of, new_role
 from tests.acceptance.conftest import need_rabbitmq
-from tests.promises import ClientLog, Submitter, check
+from tests.support.promises import ClientLog, Submitter, check
 
 #: A process that dies is replaced within this time.
 REPLACED_SECONDS = 5.0

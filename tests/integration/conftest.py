@@ -19,12 +19,11 @@ from app.stack.services import Running, running
 from models.config import DatabaseSettings
 from models.jobs.ids import new_id
 from models.store.session import open_engine
-from tests.integration.api_server import ApiServer, serving
-from tests.integration.browsing import Browser, console_of
-from tests.integration.emptied import emptied
-from tests.integration.house import House
-
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
+from tests.support.api_server import ApiServer, serving
+from tests.support.browsing import Browser, console_of
+from tests.support.database_fixture import DatabaseFixture
+from tests.support.emptied import emptied
 
 
 @pytest.fixture(scope="session")
@@ -83,39 +82,43 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def api_house(postgres: Running[EmbeddedPostgres]) -> Iterator[House]:
+def api_database(postgres: Running[EmbeddedPostgres]) -> Iterator[DatabaseFixture]:
     """The database behind ``api``."""
     with fresh_database(postgres) as url:
         opened = open_engine(DatabaseSettings(database_url=url, db_pool_size=5))
         with opened.connect() as connection:
             connection.exec_driver_sql("INSERT INTO tenants (name) VALUES ('demo'), ('other')")
-        yield House(opened)
+        yield DatabaseFixture(opened)
         opened.dispose()
 
 
 @pytest.fixture(scope="module")
-def api(api_house: House, services_home: Path) -> Iterator[ApiServer]:
+def api(api_database: DatabaseFixture, services_home: Path) -> Iterator[ApiServer]:
     """The front door as the product runs it, shared by the tests of a module."""
-    url = api_house.engine.url.render_as_string(hide_password=False)
+    url = api_database.engine.url.render_as_string(hide_password=False)
     with serving(url, services_home / "logs", body_seconds=1.5) as server:
         yield server
 
 
 @pytest.fixture
-def house(api_house: House) -> House:
+def database(api_database: DatabaseFixture) -> DatabaseFixture:
     """The shared database with nothing in it but tenants."""
-    return emptied(api_house)
+    return emptied(api_database)
 
 
 @pytest.fixture(scope="module")
-def console(api_house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def console(
+    api_database: DatabaseFixture, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Browser]:
     """Somebody who sits at the machine, where the console is open."""
-    with console_of(api_house, tmp_path_factory.mktemp("blobs"), needs_key=False) as browser:
+    with console_of(api_database, tmp_path_factory.mktemp("blobs"), needs_key=False) as browser:
         yield browser
 
 
 @pytest.fixture(scope="module")
-def operator(api_house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def operator(
+    api_database: DatabaseFixture, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Browser]:
     """Somebody who has signed in with an operator's key, without which nobody is let in."""
-    with console_of(api_house, tmp_path_factory.mktemp("blobs"), needs_key=True) as browser:
+    with console_of(api_database, tmp_path_factory.mktemp("blobs"), needs_key=True) as browser:
         yield browser

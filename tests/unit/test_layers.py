@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
+
 #: Each may import those before it.
 LAYERS = ("models", "tasks", "app")
 #: The same inside ``app``.

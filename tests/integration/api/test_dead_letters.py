@@ -1,0 +1,188 @@
+"""``/dead-letters``: what was given up on, why, and the way back."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from app.cli.commands import replay_dead_letters
+from app.config import Settings
+from models.jobs.claim import JobRef
+from models.jobs.ids import new_id
+from models.jobs.settle import Ending
+from models.jobs.states import FailureClass, JobStatus
+from tests.integration.api.test_contract import JOB_FIELDS, bring
+from tests.integration.api.test_job_list import walk
+from tests.integration.api.test_jobs import MORE_FIELDS, start
+from tests.support.api_server import Answer, ApiServer
+from tests.support.database_fixture import DatabaseFixture
+
+
+def bury(database: DatabaseFixture, failure: str = "APP_ERROR", **fields: Any) -> str:
+    """A job that was run once and is dead; its id."""
+    claim = start(database, **fields)
+    message = f"{failure} it is"
+    ending = Ending(
+        JobStatus.DEAD,
+        tries_spent=1,
+        error_class=FailureClass(failure),
+        error_message=message,
+    )
+    assert database.settle(claim.ref, ending)
+    return claim.ref.id
+
+
+def replay(api: ApiServer, **body: Any) -> Answer:
+    return api.post(body, path="/dead-letters/replay")
+
+
+def listed(api: ApiServer, query: str) -> list[str]:
+    pages = walk(api, f"/dead-letters?{query}", "dead_letters")
+    return [letter["id"] for page in pages for letter in page]
+
+
+def test_dead_letter_says_why_and_what_was_tried(
+    api: ApiServer, api_database: DatabaseFixture
+) -> None:
+    job_id = bury(api_database, "TIMEOUT", type="reasons")
+    (letter,) = api.get("/dead-letters?type=reasons").json()["dead_letters"]
+    assert set(letter) == (JOB_FIELDS - {"result"}) | MORE_FIELDS
+    assert (letter["id"], letter["status"], letter["attempt"]) == (job_id, "dead", 1)
+    assert letter["error"] == {"class": "TIMEOUT", "message": "TIMEOUT it is"}
+    assert letter["finished_at"]
+    (attempt,) = letter["attempts"]
+    assert (attempt["status"], attempt["error"]) == ("dead", letter["error"])
+
+
+def test_dead_letters_are_listed_by_type_and_class_newest_first(
+    api: ApiServer, api_database: DatabaseFixture
+) -> None:
+    made = [
+        bury(api_database, failure, type="both") for failure in ("TIMEOUT", "POISON", "TIMEOUT")
+    ]
+    bury(api_database, "TIMEOUT", type="other")
+    foreign = api_database.submit(type="both", tenant_id=2)
+    bring(api_database, foreign, "dead")
+    api_database.submit(type="both")
+    for limit in (1, 2, 200):
+        assert listed(api, f"type=both&limit={limit}") == made[::-1]
+        assert listed(api, f"type=both&error_class=TIMEOUT&limit={limit}") == [made[2], made[0]]
+    assert listed(api, "type=nobody") == []
+
+
+def test_replayed_job_waits_in_line_with_a_fresh_count(
+    api: ApiServer, api_database: DatabaseFixture
+) -> None:
+    job_id = bury(api_database, type="fresh", not_after=datetime(2100, 1, 1, tzinfo=UTC))
+    before = api_database.job(job_id)
+    assert before.attempt == 1
+    assert api.get(f"/jobs/{job_id}").json()["status"] == "dead"
+    answer = replay(api, ids=[job_id])
+    assert (answer.status, answer.json()) == (
+        200,
+        {"replayed": 1, "skipped": 0, "ids": [job_id]},
+    )
+    body = api.get(f"/jobs/{job_id}").json()
+    assert (body["status"], body["attempt"], body["crashes"], body["replays"]) == (
+        "queued",
+        0,
+        0,
+        1,
+    )
+    assert body["error"] is body["finished_at"] is body["not_after"] is None
+    assert len(body["attempts"]) == 1  # what happened stays on record
+    row = api_database.job(job_id)
+    assert (row.lease, row.ended_xid) == (before.lease, None)
+    assert listed(api, "type=fresh") == []
+    assert not api_database.settle(JobRef(job_id, 1), Ending(JobStatus.SUCCEEDED))
+    assert not api_database.miscounted()
+
+
+def test_what_is_not_dead_or_not_ours_is_skipped(
+    api: ApiServer, api_database: DatabaseFixture
+) -> None:
+    dead = bury(api_database)
+    foreign = api_database.submit(tenant_id=2)
+    bring(api_database, foreign, "dead")
+    waiting = api_database.submit()
+    asked = [dead, foreign, waiting, new_id(), dead.upper()]
+    assert replay(api, ids=asked).json() == {"replayed": 1, "skipped": 3, "ids": [dead]}
+    assert replay(api, ids=asked).json() == {"replayed": 0, "skipped": 4, "ids": []}
+    assert api_database.job(foreign).status == "dead"
+
+
+def test_dead_letters_are_replayed_by_what_they_have_in_common(
+    api: ApiServer, api_database: DatabaseFixture
+) -> None:
+    timeouts = [bury(api_database, "TIMEOUT", type="common") for _ in range(3)]
+    poison = bury(api_database, "POISON", type="common")
+    (row,) = api_database.query("SELECT finished_at FROM jobs WHERE id = %s", timeouts[0])
+    asked = {"type": "common", "error_class": "TIMEOUT"}
+    early = {**asked, "before": row[0].isoformat()}
+    assert replay(api, filter=early).json()["ids"] == [timeouts[0]]
+    assert replay(api, filter=asked, limit=1).json()["ids"] == [timeouts[1]]
+    assert replay(api, filter=asked).json() == {
+        "replayed": 1,
+        "skipped": 0,
+        "ids": [timeouts[2]],
+    }
+    assert listed(api, "type=common") == [poison]
+
+
+@pytest.mark.parametrize("by", ["ids", "filter"])
+def test_job_is_replayed_once_however_many_ask(
+    api: ApiServer, api_database: DatabaseFixture, by: str
+) -> None:
+    jobs = 200 if by == "ids" else 1200  # the filter goes by the thousand
+    rows = api_database.query(
+        """
+        INSERT INTO jobs (id, tenant_id, type, pool, payload, status, lease, finished_at)
+        SELECT gen_random_uuid(), 1, %s, 'long', '{}', 'dead', 1, now()
+        FROM generate_series(1, %s) RETURNING id::text
+        """,
+        f"once-{by}",
+        jobs,
+    )
+    made = [row[0] for row in rows]
+    body = {"ids": made} if by == "ids" else {"filter": {"type": f"once-{by}"}}
+    with ThreadPoolExecutor(8) as callers:
+        answers = [a.json() for a in callers.map(lambda _: replay(api, **body), range(8))]
+    replayed = [job_id for answer in answers for job_id in answer["ids"]]
+    assert sorted(replayed) == sorted(made)
+    rows = api_database.query(
+        "SELECT DISTINCT status::text, replays FROM jobs WHERE type = %s", f"once-{by}"
+    )
+    assert [tuple(row) for row in rows] == [("queued", 1)]
+    assert not api_database.miscounted()
+
+
+def test_unknown_letters_are_no_error(api: ApiServer) -> None:
+    assert replay(api, filter={"type": "nobody"}).json() == {
+        "replayed": 0,
+        "skipped": 0,
+        "ids": [],
+    }
+
+
+def test_operator_replays_by_the_command_after_a_look_at_the_count(
+    api_database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = bury(api_database, type="cli"), bury(api_database, type="cli-other")
+    foreign = api_database.submit(type="cli", tenant_id=2)
+    bring(api_database, foreign, "dead")
+    api_database.execute("UPDATE jobs SET finished_at = now() WHERE id = %s", foreign)
+    url = api_database.engine.url.render_as_string(hide_password=False)
+    monkeypatch.setattr("app.config.settings", lambda: Settings(database_url=url))
+    run = CliRunner().invoke
+    asked = run(replay_dead_letters, ["--type", "cli"], input="n\n")
+    assert asked.exit_code == 1 and "demo: 1 dead letters" in asked.output
+    assert "Replay 2?" in asked.output and api_database.job(mine).status == "dead"
+    done = run(replay_dead_letters, ["--type", "cli", "--tenant", "demo", "--yes"])
+    assert done.exit_code == 0 and "1 of 1 replayed" in done.output
+    assert api_database.job(mine).status == "queued"
+    assert api_database.job(foreign).status == api_database.job(other).status == "dead"
+    assert "There are none" in run(replay_dead_letters, ["--type", "nobodys"]).output

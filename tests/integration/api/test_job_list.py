@@ -1,0 +1,158 @@
+"""``GET /jobs``: order, filters, pages, and what a page costs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.api.routes.dead_letters import LIST_DEAD_LETTERS
+from app.api.routes.job_list import LIST_DEAD_JOBS, LIST_JOBS
+from app.reads.job_pages import ABOVE_ALL, SCAN_ROWS
+from tests.integration.api.test_contract import JOB_FIELDS, WAYS, bring
+from tests.support.api_server import ApiServer
+from tests.support.database_fixture import DatabaseFixture
+
+NEXT = re.compile(r'<(/[a-z-]+\?[^>]+)>; rel="next"')
+
+
+def walk(api: ApiServer, path: str, entries: str = "jobs") -> Iterator[list[dict[str, Any]]]:
+    """The pages, as a client follows the links."""
+    while True:
+        answer = api.get(path)
+        assert answer.status == 200, answer
+        yield answer.json()[entries]
+        if "link" not in answer.headers:
+            return
+        found = NEXT.fullmatch(answer.headers["link"])
+        assert found is not None
+        path = found[1]
+
+
+def ids(api: ApiServer, path: str) -> list[str]:
+    return [entry["id"] for page in walk(api, path) for entry in page]
+
+
+def test_jobs_are_listed_newest_first_on_any_page_size(
+    api: ApiServer, api_database: DatabaseFixture
+) -> None:
+    made = [api_database.submit(type="listed") for _ in range(7)]
+    api_database.submit(type="listed", tenant_id=2)
+    for limit in (1, 3, 7, 500):
+        assert ids(api, f"/jobs?type=listed&limit={limit}") == made[::-1]
+    (newest,) = api.get("/jobs?limit=1").json()["jobs"]
+    assert newest["id"] == made[-1]
+    assert set(newest) == JOB_FIELDS - {"result"}
+
+
+def test_jobs_are_filtered_by_status_type_and_pool(
+    api: ApiServer, api_database: DatabaseFixture
+) -> None:
+    made = {status: api_database.submit(type="filtered", pool="long") for status in WAYS}
+    for status, job_id in made.items():
+        bring(api_database, job_id, status)
+    for status, job_id in made.items():
+        assert ids(api, f"/jobs?type=filtered&status={status}") == [job_id]
+    assert ids(api, "/jobs?type=filtered&pool=long") == list(made.values())[::-1]
+    assert ids(api, "/jobs?type=filtered&pool=gone") == []
+
+
+def test_empty_list_is_a_list(api: ApiServer) -> None:
+    answer = api.get("/jobs?type=nobodys")
+    assert (answer.status, answer.json()) == (200, {"jobs": []})
+
+
+def test_pages_cover_all_that_was_there_once_while_others_are_submitted(
+    api: ApiServer, api_database: DatabaseFixture
+) -> None:
+    made = [api_database.submit(type="busy") for _ in range(20)]
+    seen: list[str] = []
+    for page in walk(api, "/jobs?type=busy&limit=3"):
+        seen += [entry["id"] for entry in page]
+        api_database.submit(type="busy")
+    assert seen == made[::-1]
+
+
+#: Many jobs of one tenant, in the order of their ids: a long way to the few that are dead.
+MANY = 60_000
+PUT_MANY = f"""
+    INSERT INTO jobs (id, tenant_id, type, pool, payload, status, error_class)
+    SELECT ('0190a0b0-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 2, 'common', 'short',
+           '{{}}', CASE WHEN n %% 100 = 0 THEN 'dead'::job_status ELSE 'succeeded' END,
+           CASE WHEN n %% 200 = 0 THEN 'TIMEOUT' ELSE 'APP_ERROR' END
+    FROM generate_series(1, {MANY}) AS n
+"""
+
+
+@pytest.fixture(scope="module")
+def crowd(api_database: DatabaseFixture) -> DatabaseFixture:
+    """60,000 jobs of the other tenant, one in a hundred dead, and 5,000 of a third."""
+    api_database.execute(PUT_MANY)
+    api_database.execute(
+        """
+        INSERT INTO jobs (id, tenant_id, type, pool, payload, status)
+        SELECT gen_random_uuid(), 3, 'common', 'short', '{}', 'queued'
+        FROM generate_series(1, 5000)
+        """
+    )
+    api_database.execute("ANALYZE jobs")
+    return api_database
+
+
+def explain(database: DatabaseFixture, sql: str, **parameters: Any) -> tuple[str, int]:
+    """The plan and the buffers it touched."""
+    given = {"status": None, "type": None, "pool": None, "error_class": None, **parameters}
+    with database.engine.connect() as connection:
+        rows = connection.exec_driver_sql(
+            f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, SUMMARY OFF) {sql}", given
+        )
+        plan = "\n".join(row[0] for row in rows).split("Planning:")[0]
+    found = re.search(r"Buffers: shared((?: \w+=\d+)+)", plan)
+    assert found is not None
+    assert not re.search(r"Seq Scan on (jobs|attempts)", plan), plan
+    return plan, sum(int(n) for n in re.findall(r"(?:hit|read)=(\d+)", found[1]))
+
+
+@pytest.mark.parametrize(
+    ("sql", "index", "filters"),
+    [
+        (LIST_JOBS, "jobs_of_tenant", {}),
+        (LIST_JOBS, "jobs_of_tenant", {"type": "rare"}),
+        (LIST_JOBS, "jobs_of_tenant", {"status": "running", "pool": "short"}),
+        (LIST_DEAD_JOBS, "jobs_dead", {"status": "dead"}),
+        (LIST_DEAD_LETTERS, "jobs_dead", {}),
+        (LIST_DEAD_LETTERS, "jobs_dead", {"error_class": "TIMEOUT"}),
+    ],
+)
+def test_deep_page_costs_what_the_first_does(
+    crowd: DatabaseFixture, sql: str, index: str, filters: dict[str, str]
+) -> None:
+    scan = SCAN_ROWS if filters else 51
+    asked = {"tenant": 2, "scan": scan, "limit": 51, **filters}
+    plan, first = explain(crowd, sql, before=ABOVE_ALL, **asked)
+    deep = f"0190a0b0-0000-7000-8000-{MANY // 2:012x}"
+    later_plan, later = explain(crowd, sql, before=deep, **asked)
+    for text in (plan, later_plan):
+        assert f"Index Scan Backward using {index}" in text or (
+            f"Index Only Scan Backward using {index}" in text
+        ), text
+    assert later <= first * 1.5 + 50, later_plan
+
+
+def test_few_that_match_are_found_through_short_pages(
+    api: ApiServer, crowd: DatabaseFixture
+) -> None:
+    """The walk to the dead of the demo tenant is not that of its many others."""
+    rare = crowd.submit(type="rare")
+    crowd.execute(
+        "UPDATE jobs SET tenant_id = 1 WHERE tenant_id = 2 AND id < %s",
+        f"0190a0b0-0000-7000-8000-{12_000:012x}",
+    )
+    oldest = crowd.submit(type="rare", id="0190a0b0-0000-7000-8000-000000000000")
+    pages = list(walk(api, "/jobs?type=rare&limit=5"))
+    assert [entry["id"] for page in pages for entry in page] == [rare, oldest]
+    assert 3 <= len(pages) <= 5 and [] in pages
+    dead = list(walk(api, "/jobs?type=common&status=dead&limit=500"))
+    assert [len(page) for page in dead] == [119]

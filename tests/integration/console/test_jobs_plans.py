@@ -1,0 +1,109 @@
+"""Lists of jobs walk an index, however long the table is."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from app.console.jobs.dead_letters import READ_GROUPS
+from app.console.jobs.job import READ_ATTEMPTS, READ_JOB, READ_REPLAYS
+from app.console.jobs.page import COUNT_DEAD, READ_ROWS
+from app.reads.search import ABOVE_ALL, BELOW_ALL, SOURCES, Wanted, few_statement, walk_statement
+from models.jobs.cancel import CANCEL_SEVERAL, READ_LEFT
+from models.jobs.ids import new_id
+from models.jobs.replay import REPLAY_SEVERAL
+from tests.support.database_fixture import DatabaseFixture
+from tests.support.plans import assert_walks, plan_of
+
+#: One in a hundred is dead, few are live; half of all jobs are one tenant's.
+FILL = (
+    """
+    INSERT INTO jobs (id, tenant_id, type, pool, payload, status, lease, execute_at)
+    SELECT gen_random_uuid(), CASE WHEN n %% 2 = 0 THEN 1 ELSE 2 + n %% 50 END, 'echo',
+           'short', '{}',
+           CASE n %% 100 WHEN 1 THEN 'dead'::job_status WHEN 2 THEN 'queued'
+                WHEN 3 THEN 'scheduled' WHEN 4 THEN 'running' ELSE 'succeeded' END, 1, now()
+    FROM generate_series(1, 20000) AS n""",
+    "INSERT INTO attempts (job_id, lease, status) SELECT id, 1, 'dead' FROM jobs LIMIT 5000",
+    """
+    INSERT INTO applications (id, tenant_id, candidate, role)
+    SELECT id, 1, '', '' FROM jobs LIMIT 5000""",
+    "INSERT INTO checkpoints (job_id, lease) SELECT id, 1 FROM jobs LIMIT 5000",
+    """
+    INSERT INTO events (tenant_id, kind, job_id)
+    SELECT n %% 50, 'job_replayed', gen_random_uuid() FROM generate_series(1, 8000) AS n""",
+    "ANALYZE",
+)
+ANY: dict[str, Any] = {
+    "bottom": BELOW_ALL,
+    "top": ABOVE_ALL,
+    "statuses": None,
+    "type": None,
+    "pool": None,
+    "error_class": None,
+    "text": None,
+    "tenant": None,
+    "step": 1_000,
+    "limit": 51,
+}
+NARROW = {**ANY, "type": "echo", "text": "boom", "statuses": "{dead,queued}"}
+
+
+@pytest.fixture(scope="module")
+def filled(api_database: DatabaseFixture) -> DatabaseFixture:
+    for sql in FILL:
+        api_database.execute(sql)
+    return api_database
+
+
+@pytest.mark.parametrize("newer", [False, True])
+@pytest.mark.parametrize(
+    ("wanted", "index"),
+    [
+        (Wanted(), "jobs_pkey"),
+        (Wanted(since=datetime.now(UTC)), "jobs_pkey"),
+        (Wanted(tenant_id=1), "jobs_of_tenant"),
+        (Wanted(tenant_id=7), "jobs_of_tenant"),
+        (Wanted(tenant_id=7, statuses=("dead",)), "jobs_dead"),
+    ],
+)
+def test_a_walk_is_along_the_ids(
+    filled: DatabaseFixture, wanted: Wanted, index: str, newer: bool
+) -> None:
+    for asked in (ANY, NARROW):
+        given = {**asked, "tenant": wanted.tenant_id}
+        plan = plan_of(filled, walk_statement(wanted, newer), **given)
+        assert_walks(plan, index)
+        assert not re.search(r"Sort.*\n.*Index Scan", plan), plan
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_state_of_few_is_read_from_its_own_index(filled: DatabaseFixture, source: str) -> None:
+    index = {"queued": "jobs_line", "scheduled": "jobs_due", "in_flight": "jobs_in_flight"}
+    plan = plan_of(filled, few_statement([source]), **NARROW)
+    assert_walks(plan, index.get(source, "jobs_dead"))
+
+
+@pytest.mark.parametrize("statement", [READ_ROWS, CANCEL_SEVERAL, READ_LEFT, REPLAY_SEVERAL])
+def test_jobs_that_are_named_are_found_by_key(filled: DatabaseFixture, statement: str) -> None:
+    plan = plan_of(filled, statement, ids="{" + ",".join(new_id() for _ in range(500)) + "}")
+    assert_walks(plan, "jobs_pkey")
+
+
+def test_dead_letters_are_counted_along_their_index(filled: DatabaseFixture) -> None:
+    asked = {"tenant": 0, "pool": None, "most": 10_001}
+    assert_walks(plan_of(filled, COUNT_DEAD, **asked), "jobs_dead")
+    for tenant in (None, 7):
+        plan = plan_of(filled, READ_GROUPS, tenant=tenant, most=100_001)
+        assert_walks(plan, "jobs_dead", "jobs_pkey")
+
+
+def test_a_jobs_page_is_a_few_steps_along_keys(filled: DatabaseFixture) -> None:
+    job_id = new_id()
+    plan = plan_of(filled, READ_JOB, id=job_id)
+    assert not re.search(r"Seq Scan on (jobs|applications|checkpoints)", plan), plan
+    assert_walks(plan_of(filled, READ_ATTEMPTS, id=job_id), "attempts_pkey")
+    assert_walks(plan_of(filled, READ_REPLAYS, id=job_id, tenant=7), "events_feed")

@@ -1,0 +1,100 @@
+"""The page of circuits and quotas: what holds jobs back, in words."""
+
+from __future__ import annotations
+
+from tests.support.browsing import Browser
+from tests.support.database_fixture import DatabaseFixture
+
+PAGE = "/console/limits"
+
+
+def test_without_trouble_the_page_says_so(operator: Browser, database: DatabaseFixture) -> None:
+    text = operator.text(PAGE)
+    assert "claude closed never 0 It is asked." in text
+    assert "No quota is declared, and no answer has told of one." in text
+    assert "Nothing is held against anybody." in text
+    assert "No job has run yet." in text
+    assert "medium closed: jobs join the line none –" in text
+    assert "is the relief" not in text
+
+
+def test_an_open_circuit_is_told_with_what_waits_behind_it(
+    operator: Browser, database: DatabaseFixture
+) -> None:
+    database.execute("INSERT INTO circuits (dependency, state) VALUES ('claude', 'open')")
+    database.submit(dependency="claude")
+    database.submit()
+    page = operator.get(PAGE).text
+    assert "badge open" in page
+    assert "1 It is not asked; jobs that need it wait." in operator.text(PAGE)
+
+
+def test_a_quota_is_told_as_declared_learned_and_left(
+    operator: Browser, database: DatabaseFixture
+) -> None:
+    database.execute("""
+        INSERT INTO quotas (dependency, requests_per_minute, reading, read_at, closed_until,
+                            refused, calls, tokens_in, tokens_out)
+        VALUES ('claude', 60, '{"requests": [50, 12, 30], "tokens_in": [80000, 4000, 9]}', now(),
+                now() + interval '1 hour', 7, 340, 1000, 20)""")
+    text = operator.text(PAGE)
+    assert "claude calls 60 50 12 refused; closed, opens" in text
+    assert "tokens in – 80 000 4 000" in text
+    assert "7 340 calls, 1 000 tokens in, 20 out" in text
+    database.execute("UPDATE quotas SET closed_until = now() - interval '1 second'")
+    assert "lets jobs through" in operator.text(PAGE)
+
+
+def test_verdicts_name_whom_they_are_on_and_what_they_mean(
+    operator: Browser, database: DatabaseFixture
+) -> None:
+    database.execute("""
+        INSERT INTO verdicts (kind, name, detail) VALUES
+            ('quarantine', '<u>odd</u>', '{"runs": 80, "failed": 70}'),
+            ('throttle', '2:medium', '{"pool": "medium", "crashes": 6}'),
+            ('spike', '1', '{"runs": 4000, "usual": 12}'),
+            ('throttle', '999:long', '"no object"'), ('spike', 'no number', '[]')""")
+    text, page = operator.text(PAGE), operator.get(PAGE).text
+    assert "the type <u>odd</u>" in text and "<u>" not in page
+    assert "70 of 80 runs failed within an hour: its jobs have 2 tries" in text
+    assert "the tenant other" in text and "6 workers of medium were lost with its jobs" in text
+    assert "the tenant demo" in text and "4000 runs in this hour, 12 are usual." in text
+    assert "999:long" in text and "? workers of ? were lost" in text
+
+
+def test_types_lanes_and_predictions(operator: Browser, database: DatabaseFixture) -> None:
+    database.execute("""
+        INSERT INTO job_types (type, declared_pool, pool, moved_at, mean_seconds, p95_seconds, runs)
+        VALUES ('echo', 'short', 'short', NULL, 0.002, 0.004, 12000),
+               ('report', 'short', 'medium', now(), 2.4, 7.1, 812)""")
+    database.execute("""
+        INSERT INTO express_lanes (pool, credit, granted_at)
+        VALUES ('short', 10, now()), ('medium', 0, now()), ('long', 5, now() - interval '2 min')""")
+    database.execute("""
+        INSERT INTO tallies (kind, name, bucket, total, bad)
+        VALUES ('forecast', 'medium', now() - interval '1 minute', 20, 3400),
+               ('forecast', 'long', now() - interval '2 hours', 20, 3400)""")
+    database.execute("""
+        INSERT INTO leaders (role, holder, epoch, expires_at)
+        VALUES ('relief', 'api@<here>', 1, now() + interval '1 minute')""")
+    text = operator.text(PAGE)
+    assert "report short medium 2.4 s 7.1 s 812" in text
+    assert text.index("report short") < text.index("echo short"), "what was moved comes first"
+    assert "short open: jobs start at once none –" in text
+    assert "medium closed: jobs join the line 20 17 %" in text
+    assert "long closed: jobs join the line none –" in text
+    assert "api@<here> is the relief" in text
+
+
+def test_the_parts_live_and_stay_the_same_while_nothing_changes(
+    operator: Browser, database: DatabaseFixture
+) -> None:
+    database.execute("INSERT INTO express_lanes (pool, credit) VALUES ('short', 10)")
+    before = operator.parts(PAGE)
+    database.execute("UPDATE express_lanes SET credit = 9, granted_at = now()")
+    assert operator.parts(PAGE) == before
+    assert before.keys() == {"circuits", "quotas", "verdicts", "types", "lanes"}
+
+
+def test_only_operators_come_here(operator: Browser) -> None:
+    assert Browser(operator.app).get(PAGE).headers["Location"].startswith("/console/sign-in")

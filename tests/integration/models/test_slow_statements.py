@@ -1,0 +1,87 @@
+"""A lock that somebody holds is the trouble of who waits for it, and of nobody else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from celery import Celery
+from sqlalchemy import Engine
+
+from app.config import Settings
+from app.scheduler.service import SchedulerService
+from models.config import DatabaseSettings
+from models.store.errors import StatementTooSlow
+from models.store.session import connect, open_engine, transaction
+from tests.support.database_fixture import DatabaseFixture
+
+#: What a statement gets; enough for the quick ones on a busy machine.
+SECONDS = 1.0
+
+
+@pytest.fixture
+def database(engine: Engine) -> Iterator[DatabaseFixture]:
+    yield DatabaseFixture(engine)
+    open_engine(DatabaseSettings()).dispose()  # how long psycopg2 waits is the process's, not ours
+
+
+def impatient(url: str) -> DatabaseSettings:
+    return DatabaseSettings(database_url=url, db_statement_seconds=SECONDS)
+
+
+def test_statement_that_waits_too_long_is_told_from_a_store_that_is_away(
+    database_url: str, database: DatabaseFixture
+) -> None:
+    job_id = database.submit()
+    engine = open_engine(impatient(database_url))
+    with transaction(database.engine) as holder:
+        holder.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (job_id,))
+        with pytest.raises(StatementTooSlow), connect(engine) as connection:
+            connection.exec_driver_sql("UPDATE jobs SET priority = 1 WHERE id = %s", (job_id,))
+    engine.dispose()
+
+
+def test_frozen_transaction_loses_its_locks(database_url: str, database: DatabaseFixture) -> None:
+    job_id = database.submit()
+    engine = open_engine(impatient(database_url))
+    frozen = engine.connect().execution_options(isolation_level="READ COMMITTED")
+    frozen.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (job_id,))
+    open_engine(DatabaseSettings()).dispose()  # this process waits as long as usual again
+    # Waits for the lock, and gets it when the server gives up on the holder.
+    database.execute("UPDATE jobs SET priority = 1 WHERE id = %s", job_id)
+    assert database.job(job_id).priority == 1
+    frozen.invalidate()
+    engine.dispose()
+
+
+def test_reaper_works_while_another_role_waits_for_a_lock(
+    database_url: str, database: DatabaseFixture
+) -> None:
+    claim = database.start()
+    database.leader.resign()
+    settings = Settings(
+        database_url=database_url,
+        broker_url="amqp://127.0.0.1:1//",
+        db_statement_seconds=SECONDS,
+        db_pool_size=3,
+    )
+    service = SchedulerService(open_engine(settings), Celery(), settings)
+    stop = threading.Event()
+    with transaction(database.engine) as holder:
+        holder.exec_driver_sql("LOCK TABLE circuits IN ACCESS EXCLUSIVE MODE")
+        running = threading.Thread(target=service.run, args=(stop,))
+        running.start()
+        try:
+            while database.query("SELECT holder FROM leaders")[0].holder == "leader":
+                stop.wait(0.05)
+            stop.wait(2 * SECONDS)  # it has met the lock by now
+            database.expire_leases()
+            for _ in range(80):
+                if database.job(claim.ref.id).crashes:
+                    break
+                stop.wait(0.1)
+        finally:
+            stop.set()
+            running.join(15)
+    assert database.job(claim.ref.id).crashes == 1

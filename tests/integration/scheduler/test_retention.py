@@ -1,0 +1,376 @@
+"""What is old goes, in bounded batches, and takes its blobs along; what is named stays."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.scheduler.maintenance import collector as collecting
+from app.scheduler.maintenance import retirer as retiring
+from app.scheduler.maintenance.collector import Collector
+from app.scheduler.maintenance.housekeeping import Housekeeping
+from app.scheduler.maintenance.retirer import Kept, Retirer
+from app.scheduler.role import TimedRole
+from models.blobs import BlobError, BlobMissing, BlobStore, checkpoint_key, open_blobs, payload_key
+from models.jobs import retire
+from models.jobs.claim import Claim, JobRef
+from models.jobs.ids import new_id
+from models.jobs.settle import Ending
+from models.jobs.states import FailureClass, JobStatus
+from models.tallies import add_tallies
+from tests.support.database_fixture import DatabaseFixture
+from tests.support.emptied import emptied
+
+DAY = 86_400.0
+KEPT = Kept(finished=7 * DAY, dead=30 * DAY, events=7 * DAY, keys=DAY)
+
+SUCCEEDED = Ending(JobStatus.SUCCEEDED, tries_spent=1, result='{"score": 50, "rationale": "x"}')
+DEAD = Ending(JobStatus.DEAD, tries_spent=1, error_class=FailureClass.PERMANENT)
+
+
+@pytest.fixture
+def database(api_database: DatabaseFixture) -> DatabaseFixture:
+    return emptied(api_database)
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> BlobStore:
+    return open_blobs(f"file://{tmp_path}")
+
+
+@pytest.fixture
+def retirer(database: DatabaseFixture, blobs: BlobStore) -> Retirer:
+    return Retirer(database.engine, database.leader, blobs, KEPT)
+
+
+def id_of_age(days: float) -> str:
+    """An id as it was made so long ago."""
+    fresh = new_id()
+    made = int(fresh.replace("-", "")[:12], 16) - int(days * DAY * 1000)
+    return f"{made:012x}"[:8] + "-" + f"{made:012x}"[8:] + fresh[13:]
+
+
+def end(database: DatabaseFixture, claim: Claim, ending: Ending, days: float) -> str:
+    """End the run, so long ago."""
+    assert database.settle(claim.ref, ending)
+    database.execute(
+        "UPDATE jobs SET finished_at = now() - make_interval(secs => %s) WHERE id = %s",
+        days * DAY,
+        claim.ref.id,
+    )
+    return claim.ref.id
+
+
+def claim_all(database: DatabaseFixture) -> tuple[Claim, ...]:
+    """Whatever is in line, running."""
+    return database.claim(*[JobRef(sent.id, sent.lease) for sent in database.dispatch()])
+
+
+def ids(database: DatabaseFixture, table: str, column: str = "id") -> set[str]:
+    return {row[0] for row in database.query(f"SELECT {column}::text FROM {table}")}
+
+
+def test_ended_jobs_go_by_age_and_dead_letters_have_an_age_of_their_own(
+    database: DatabaseFixture, retirer: Retirer
+) -> None:
+    def job(ending: Ending, days: float) -> str:
+        return end(database, database.start(id=id_of_age(days)), ending, days)
+
+    kept = {
+        job(SUCCEEDED, 6.9),
+        job(DEAD, 29.9),
+        database.submit(id=id_of_age(40)),
+        database.start(id=id_of_age(40)).ref.id,
+        end(database, database.start(id=id_of_age(40)), SUCCEEDED, 1),
+    }
+    job(SUCCEEDED, 7.1)
+    job(DEAD, 30.1)
+    before = database.query("SELECT sum(succeeded), sum(dead) FROM job_counts")
+    retirer.run_once(0.0)
+    assert ids(database, "jobs") == kept
+    assert ids(database, "attempts", "job_id") == ids(database, "attempts", "job_id") & kept
+    assert database.query("SELECT sum(succeeded), sum(dead) FROM job_counts") == before
+
+
+def test_a_scored_application_outlives_its_job_and_an_unscored_one_does_not(
+    database: DatabaseFixture, retirer: Retirer
+) -> None:
+    def application(ending: Ending) -> str:
+        database.submit_application(id=id_of_age(40))
+        (claim,) = claim_all(database)
+        return end(database, claim, ending, 40)
+
+    scored, _ = application(SUCCEEDED), application(DEAD)
+    retirer.run_once(0.0)
+    assert ids(database, "jobs") == set()
+    assert ids(database, "applications") == {scored}
+
+
+def test_a_job_takes_its_checkpoint_and_its_blobs_along(
+    database: DatabaseFixture, retirer: Retirer, blobs: BlobStore
+) -> None:
+    old = id_of_age(8)
+    keys = [payload_key(old), checkpoint_key(old, 1, 3)]
+    claim = database.start(id=old, payload="null", payload_blob=keys[0])
+    database.execute(
+        "INSERT INTO checkpoints (job_id, lease, blob) VALUES (%s, 1, %s)", old, keys[1]
+    )
+    for key in keys:
+        blobs.put(key, b"large")
+    end(database, claim, SUCCEEDED, 8)
+    retirer.run_once(0.0)
+    assert ids(database, "checkpoints", "job_id") == set()
+    for key in keys:
+        with pytest.raises(BlobMissing):
+            blobs.get(key)
+
+
+def test_a_store_that_is_away_keeps_no_row(database: DatabaseFixture) -> None:
+    old = id_of_age(8)
+    end(database, database.start(id=old, payload_blob=payload_key(old)), SUCCEEDED, 8)
+    Retirer(database.engine, database.leader, open_blobs("file:///nowhere/at/all"), KEPT).run_once(
+        0.0
+    )
+    assert ids(database, "jobs") == set()
+
+
+def test_the_walk_is_bounded_goes_on_where_it_was_and_begins_again(
+    database: DatabaseFixture, retirer: Retirer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = retire.RETIRE_JOBS.replace(f"LIMIT {retire.BATCH}", "LIMIT 2")
+    monkeypatch.setattr(retire, "RETIRE_JOBS", small)
+    monkeypatch.setattr(retiring, "BATCH", 2)
+    ages = [40, 39, 38, 37, 36]
+    jobs = [database.submit(id=id_of_age(days)) for days in ages]
+    for claim in claim_all(database):
+        if claim.ref.id not in jobs[:2]:
+            end(database, claim, SUCCEEDED, 30)
+    left = []
+    for turn in range(4):
+        retirer.run_once(turn)
+        left.append(len(ids(database, "jobs")))
+    assert left == [5, 3, 2, 2]
+    database.execute(
+        "UPDATE jobs SET status = 'succeeded', finished_at = now() - interval '8 days'"
+    )
+    retirer.run_once(4.0)
+    assert len(ids(database, "jobs")) == 2, "a rest between two walks"
+    retirer.run_once(4.0 + retiring.WALK_SECONDS)
+    assert ids(database, "jobs") == set()
+
+
+def test_a_dead_letter_that_is_replayed_at_that_moment_stays(
+    database: DatabaseFixture, retirer: Retirer
+) -> None:
+    job_id = end(database, database.start(id=id_of_age(40)), DEAD, 40)
+    with database.engine.connect() as other:
+        scoped = other.execution_options(isolation_level="READ COMMITTED")
+        with scoped.begin():
+            replay = "UPDATE jobs SET status = 'queued', ended_xid = NULL WHERE id = %s"
+            scoped.exec_driver_sql(replay, (job_id,))
+            waiting = threading.Thread(target=retirer.run_once, args=(0.0,))
+            waiting.start()
+            await_lock(database)
+    waiting.join(10)
+    assert database.job(job_id).status == "queued"
+
+
+def await_lock(database: DatabaseFixture) -> None:
+    """Until somebody waits for a row."""
+    deadline = time.monotonic() + 10
+    while not database.query(
+        "SELECT FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    ):
+        assert time.monotonic() < deadline
+
+
+def test_refusals_go_by_age_and_their_sums_stay(
+    database: DatabaseFixture, retirer: Retirer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = retiring.RETIRE_REFUSALS.replace(f"LIMIT {retiring.BATCH}", "LIMIT 2")
+    monkeypatch.setattr(retiring, "RETIRE_REFUSALS", few)
+    monkeypatch.setattr(retiring, "BATCH", 2)
+    database.execute("INSERT INTO refusals VALUES (0, '1970-01-01', 'X', 9)")
+    database.execute(
+        "INSERT INTO refusals SELECT tenant_id, current_date - days, 'X', 1"
+        " FROM generate_series(1, 3) AS tenant_id, unnest('{1, 399, 401, 500}'::int[]) AS days"
+    )
+    for turn in range(8):
+        retirer.run_once(float(turn))
+    rows = database.query("SELECT tenant_id, current_date - day FROM refusals ORDER BY 1, 2")
+    assert [tuple(row) for row in rows if row[0]] == [
+        (tenant_id, days) for tenant_id in (1, 2, 3) for days in (1, 399)
+    ]
+    assert len(rows) == 7
+
+
+def test_events_keys_and_tallies_go_by_age(database: DatabaseFixture, retirer: Retirer) -> None:
+    for days in (8, 6):
+        database.execute(
+            "INSERT INTO events (tenant_id, kind, at)"
+            " VALUES (0, 'x', now() - make_interval(days => %s))",
+            days,
+        )
+    for key, hours in (("old", 25), ("fresh", 23)):
+        database.execute(
+            "INSERT INTO idempotency_keys (tenant_id, key, digest, job_ids, created_at)"
+            " VALUES (1, %s, '', '{}', now() - make_interval(hours => %s))",
+            key,
+            hours,
+        )
+    for hours in (1, 3, 24):
+        add_tallies(database.engine, [(("type", "echo"), (1, 0)), (("hour", "1"), (1, 0))])
+        database.execute(
+            "UPDATE tallies SET bucket = bucket - make_interval(hours => %s)"
+            " WHERE bucket > now() - interval '1 hour'",
+            hours,
+        )
+    database.execute("INSERT INTO usage VALUES (1, 'medium', '2001-01-01', 0)")
+    retirer.run_once(0.0)
+    assert len(ids(database, "events")) == 1
+    assert ids(database, "idempotency_keys", "key") == {"fresh"}
+    assert sorted(row[0] for row in database.query("SELECT kind FROM tallies")) == [
+        *["hour"] * 3,
+        "type",
+    ]
+    assert len(ids(database, "usage", "tenant_id")) == 1, "bills stay for ever"
+
+
+def test_a_retirer_that_was_overtaken_removes_nothing(
+    database: DatabaseFixture, retirer: Retirer
+) -> None:
+    end(database, database.start(id=id_of_age(8)), SUCCEEDED, 8)
+    database.execute("INSERT INTO events (tenant_id, kind, at) VALUES (0, 'x', '2001-01-01')")
+    database.execute("UPDATE leaders SET epoch = epoch + 1")
+    assert retirer.run_once(0.0) == 0
+    assert len(ids(database, "jobs")) == len(ids(database, "events")) == 1
+
+
+def aged(folder: Path, key: str, hours: float) -> None:
+    """As if the blob had been written so long ago."""
+    file = folder / key
+    then = file.stat().st_mtime - hours * 3600
+    os.utime(file, (then, then))
+
+
+def test_blobs_that_no_row_names_are_collected_when_they_are_old(
+    database: DatabaseFixture, blobs: BlobStore, tmp_path: Path
+) -> None:
+    named, gone, ended = database.start(), new_id(), database.start()
+    running = database.start()
+    database.execute(
+        "UPDATE jobs SET payload_blob = %s WHERE id = %s", payload_key(named.ref.id), named.ref.id
+    )
+    database.execute(
+        "INSERT INTO checkpoints (job_id, lease, blob) VALUES (%s, 1, %s)",
+        ended.ref.id,
+        checkpoint_key(ended.ref.id, 1, 2),
+    )
+    for claim in (named, ended):
+        assert database.settle(claim.ref, SUCCEEDED)
+    kept = {
+        payload_key(named.ref.id),
+        checkpoint_key(ended.ref.id, 1, 2),
+        checkpoint_key(running.ref.id, 1, 1),
+        "somebody/elses",
+    }
+    orphans = {
+        payload_key(gone),
+        checkpoint_key(gone, 1, 1),
+        payload_key(ended.ref.id),
+        checkpoint_key(ended.ref.id, 1, 1),
+    }
+    for key in kept | orphans:
+        blobs.put(key, b"large")
+        aged(tmp_path, key, 1.1)
+    young = payload_key(new_id())
+    blobs.put(young, b"large")
+    role = Collector(database.engine, database.leader, blobs)
+    assert role.run_once(0.0) == len(kept | orphans)
+    assert set(blobs.list(0.0)) == kept | {young}
+    assert role.run_once(1.0) == 0, "a rest between two passes"
+
+
+def test_collecting_is_bounded_and_goes_on_where_it_was(
+    database: DatabaseFixture, blobs: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collecting, "BATCH", 4)
+    for _ in range(10):
+        key = payload_key(new_id())
+        blobs.put(key, b"large")
+    role = Collector(database.engine, database.leader, blobs, old_seconds=0.0)
+    assert [role.run_once(turn) for turn in range(4)] == [4, 4, 2, 0]
+    assert not list(blobs.list(0.0))
+
+
+class AwayBlobs:
+    """A store that answers nothing."""
+
+    def __init__(self) -> None:
+        self.listed = 0
+
+    def list(self, older_than_seconds: float) -> Iterator[str]:
+        self.listed += 1
+        raise BlobError
+        yield
+
+    def put(self, key: str, data: bytes) -> None:
+        raise BlobError
+
+    def get(self, key: str) -> bytes:
+        raise BlobError
+
+    def delete(self, key: str) -> None:
+        raise BlobError
+
+
+def test_a_store_that_is_away_is_complained_of_once(
+    database: DatabaseFixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = AwayBlobs()
+    role = Collector(database.engine, database.leader, away)
+    for turn in range(3):
+        assert role.run_once(turn * collecting.PASS_SECONDS) == 0
+    assert away.listed == 3
+    assert len(caplog.records) == 1
+
+
+class Trouble:
+    """A role that fails."""
+
+    def run_once(self, now: float) -> int:
+        raise ValueError("no")
+
+
+class Calls:
+    """A role that says when it was called."""
+
+    def __init__(self) -> None:
+        self.called = threading.Event()
+
+    def run_once(self, now: float) -> int:
+        self.called.set()
+        return 0
+
+
+def test_a_housekeeper_that_fails_does_not_keep_the_others_from_their_work(
+    database: DatabaseFixture,
+) -> None:
+    calls = Calls()
+    housekeeping = Housekeeping(database.leader, [TimedRole(Trouble(), 0.0), TimedRole(calls, 0.0)])
+    housekeeping.start()
+    assert calls.called.wait(5)
+    housekeeping.stop(5)
+
+
+def test_a_standby_does_no_housekeeping(database: DatabaseFixture) -> None:
+    calls = Calls()
+    database.leader.epoch = None
+    Housekeeping(database.leader, [TimedRole(calls, 0.0)]).run_once(0.0)
+    assert not calls.called.is_set()

@@ -1,0 +1,162 @@
+"""The embedded services, alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg2
+import pytest
+import sqlalchemy
+
+from app.stack.home import drop_socket_folder
+from app.stack.identity import processes_in
+from app.stack.postgres import EmbeddedPostgres
+from app.stack.rabbitmq import EmbeddedRabbitMQ, find_server
+from app.stack.services import Running, ServiceFailed, running
+from models.store.session import _wait_callback
+
+
+@pytest.fixture
+def postgres(tmp_path: Path) -> Iterator[Running[EmbeddedPostgres]]:
+    service = EmbeddedPostgres(tmp_path, {"shared_buffers": "16MB"})
+    with running(service, tmp_path / "logs") as server:
+        service.create_database()
+        yield server
+
+
+@pytest.fixture
+def rabbitmq(tmp_path: Path) -> Iterator[Running[EmbeddedRabbitMQ]]:
+    if find_server() is None:
+        if os.environ.get("CI"):
+            pytest.fail("rabbitmq-server is not installed")
+        pytest.skip("rabbitmq-server is not installed")
+    with running(EmbeddedRabbitMQ(tmp_path), tmp_path / "logs") as server:
+        yield server
+
+
+def query(service: EmbeddedPostgres, statement: str) -> object:
+    engine = sqlalchemy.create_engine(service.url())
+    try:
+        with engine.begin() as connection:
+            result = connection.exec_driver_sql(statement)
+            return result.scalar() if result.returns_rows else None
+    finally:
+        engine.dispose()
+
+
+def test_postgres_keeps_its_promise_of_durability(postgres: Running[EmbeddedPostgres]) -> None:
+    for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+        assert query(postgres.service, f"SHOW {setting}") == "on"
+
+
+def test_committed_row_survives_a_kill_under_load(postgres: Running[EmbeddedPostgres]) -> None:
+    service = postgres.service
+    query(service, "CREATE TABLE kept (id int)")
+    query(service, "INSERT INTO kept VALUES (1)")
+
+    def compute() -> None:
+        connection = psycopg2.connect(host=str(service.sockets), user="postgres", dbname="fairline")
+        with pytest.raises(psycopg2.OperationalError):
+            connection.cursor().execute("SELECT count(*) FROM generate_series(1, 2000000000)")
+
+    busy = threading.Thread(target=compute)
+    busy.start()
+    while query(service, "SELECT count(*) FROM pg_stat_activity WHERE state = 'active'") != 2:
+        time.sleep(0.02)
+    postgres.kill()
+    started = time.monotonic()
+    postgres.start()
+    assert time.monotonic() - started < 5
+    busy.join()
+    assert query(service, "SELECT id FROM kept") == 1
+
+
+def test_stopped_postgres_leaves_no_process(tmp_path: Path) -> None:
+    service = EmbeddedPostgres(tmp_path, {"shared_buffers": "16MB"})
+    with running(service, tmp_path / "logs"):
+        assert processes_in(service.data)
+    assert processes_in(service.data) == []
+
+
+def test_interrupted_initdb_is_made_up_for(tmp_path: Path) -> None:
+    service = EmbeddedPostgres(tmp_path)
+    (service.folder / "data.new" / "half").mkdir(parents=True)
+    service.prepare()
+    assert (service.data / "PG_VERSION").exists()
+
+
+def test_failed_start_tells_the_end_of_the_log(tmp_path: Path) -> None:
+    service = EmbeddedPostgres(tmp_path, {"shared_buffers": "nonsense"})
+    with pytest.raises(ServiceFailed, match="shared_buffers"), running(service, tmp_path / "logs"):
+        pass
+
+
+def test_deep_home_does_not_matter(tmp_path: Path) -> None:
+    service = EmbeddedPostgres(tmp_path / ("deep" * 30), {"shared_buffers": "16MB"})
+    with running(service, tmp_path / "logs"):
+        assert service.is_ready()
+    drop_socket_folder(service.sockets)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to give up its rights")
+def test_closed_folder_above_lets_the_server_pass_and_nobody_else(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    service = EmbeddedPostgres(closed / "home", {"shared_buffers": "16MB"})
+    with running(service, tmp_path / "logs"):
+        assert closed in service.opened
+    assert closed.stat().st_mode & 0o007 == 0
+
+
+def test_message_survives_a_kill_of_rabbitmq(rabbitmq: Running[EmbeddedRabbitMQ]) -> None:
+    import kombu
+
+    queue = kombu.Queue("kept", kombu.Exchange("kept"), durable=True)
+    with kombu.Connection(
+        rabbitmq.service.url(), transport_options={"confirm_publish": True}
+    ) as connection:
+        producer = connection.Producer()
+        producer.publish({}, exchange=queue.exchange, declare=[queue], delivery_mode=2)
+    rabbitmq.kill()
+    assert not rabbitmq.service.is_ready()
+    rabbitmq.start()
+    with kombu.Connection(rabbitmq.service.url()) as connection:
+        assert queue(connection).queue_declare(passive=True).message_count == 1
+
+
+def test_stopped_rabbitmq_leaves_no_process(rabbitmq: Running[EmbeddedRabbitMQ]) -> None:
+    assert processes_in(rabbitmq.service.folder)
+    rabbitmq.stop()
+    deadline = time.monotonic() + 5
+    while processes_in(rabbitmq.service.folder) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert processes_in(rabbitmq.service.folder) == []
+
+
+def test_dropping_a_database_waits_for_a_slow_checkpoint(
+    postgres: Running[EmbeddedPostgres],
+) -> None:
+    # The limit of statements is the whole process's; a loaded disk makes a checkpoint slower.
+    service = postgres.service
+    service.create_database("spare")
+    checkpointer = query(
+        service, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'"
+    )
+    assert isinstance(checkpointer, int)
+    before = psycopg2.extensions.get_wait_callback()
+    psycopg2.extensions.set_wait_callback(_wait_callback(1.5, 0.2))
+    try:
+        os.kill(checkpointer, signal.SIGSTOP)
+        threading.Timer(0.6, os.kill, (checkpointer, signal.SIGCONT)).start()
+        begun = time.monotonic()
+        service.drop_database("spare")
+        assert time.monotonic() - begun > 0.3
+    finally:
+        psycopg2.extensions.set_wait_callback(before)
+        os.kill(checkpointer, signal.SIGCONT)
+    assert query(service, "SELECT count(*) FROM pg_database WHERE datname = 'spare'") == 0

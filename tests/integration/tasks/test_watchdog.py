@@ -1,0 +1,133 @@
+"""The watchdog beside a hub that does not turn, without a worker process around it."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from models.jobs.claim import JobRef
+from models.store.session import transaction
+from tasks.errors import TimeLimit
+from tasks.watchdog import watchdog as watchdog_module
+from tasks.watchdog.emergency_write import write_now
+from tasks.watchdog.loop_monitor import LoopMonitor
+from tasks.watchdog.watchdog import Watchdog
+from tasks.worker.held import Held
+from tests.support.database_fixture import DatabaseFixture
+from tests.support.one_worker import OneWorker, one_worker
+
+LEFT = "SELECT extract(epoch FROM lease_expires_at - now())::float8 FROM jobs ORDER BY id"
+
+
+class Starved(LoopMonitor):
+    """A hub whose thread gets no processor: it is silent, and nothing of that counts."""
+
+    def __init__(self, silent_since: float, blocker: Held) -> None:
+        self.silent_since = silent_since
+        self.silent_seconds = self.blocking_seconds = 0.0
+        self.blocker = blocker
+
+    def look(self, now: float, elapsed: float) -> None:
+        pass
+
+
+def test_the_leases_of_a_starved_process_are_kept_and_nobody_is_judged(engine: Engine) -> None:
+    database = DatabaseFixture(engine)
+    with one_worker(database) as shop:
+        claims = shop.worker.slots.claim(shop.refs(2))
+        held = [shop.worker.slots.begin(claim) for claim in claims]
+        database.execute("UPDATE jobs SET lease_expires_at = now() + interval '4 seconds'")
+        watchdog, now = Watchdog(shop.worker, ["short"], 5.0), time.monotonic()
+        watchdog._monitor = Starved(now - 1.0, held[0])
+        watchdog.look(now, 0.0)
+        assert all(left < 5 for (left,) in database.query(LEFT)), "too early to help"
+        watchdog.look(now + 5.0, 0.0)
+        assert all(left > 5 for (left,) in database.query(LEFT))
+        assert watchdog._told == {}
+
+
+class Ending:
+    """A process that its watchdog ends, up to the kill; its other threads go on until then."""
+
+    def __init__(self, shop: OneWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shop = shop
+        self.aside = ThreadPoolExecutor(2)
+        #: What happens between the emergency write and the kill.
+        self.before_the_kill: Any = lambda: None
+        self._watchdog = Watchdog(shop.worker, ["short"], 5.0)
+
+        def write_and_wait(*given: Any) -> Any:
+            answers = write_now(*given)
+            self.before_the_kill()
+            return answers
+
+        monkeypatch.setattr(watchdog_module, "write_now", write_and_wait)
+        monkeypatch.setattr(watchdog_module, "kill_process", lambda *_: None)
+        monkeypatch.setattr(watchdog_module, "make_room", lambda: None)
+
+    def end(self, guilty: Held) -> None:
+        self._watchdog._kill_process_after_writing([(guilty, TimeLimit("on purpose"))])
+
+    def claim(self, refs: tuple[JobRef, ...]) -> None:
+        """Take a message, as any thread of the process may; the answer may never come."""
+        wait([self.aside.submit(self.shop.worker.slots.claim, refs)], timeout=0.5)
+
+
+@pytest.fixture
+def ending(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Any:
+    with one_worker(DatabaseFixture(engine)) as shop:
+        ending = Ending(shop, monkeypatch)
+        yield ending
+    ending.aside.shutdown()
+
+
+def test_process_that_is_ended_does_not_claim_again_what_it_handed_back(ending: Ending) -> None:
+    shop = ending.shop
+    guilty, innocent = (
+        shop.worker.slots.begin(one) for one in shop.worker.slots.claim(shop.refs(2))
+    )
+    # The scheduler and the broker are quick, and the process still takes messages.
+    ending.before_the_kill = lambda: ending.claim(shop.dispatched(1))
+    ending.end(guilty)
+    row = shop.database.job(innocent.claim.ref.id)
+    assert (row.status, row.lease, row.deferrals) == ("dispatched", 2, 1)
+    assert shop.database.job(guilty.claim.ref.id).status != "running"
+
+
+def test_claim_on_its_way_while_its_process_is_ended_is_handed_back(
+    ending: Ending, engine: Engine
+) -> None:
+    shop = ending.shop
+    (guilty,) = (shop.worker.slots.begin(one) for one in shop.worker.slots.claim(shop.refs(1)))
+    (late,) = shop.refs(1)
+    with ThreadPoolExecutor(1) as watchdog:
+        with transaction(engine) as locking:
+            locking.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (late.id,))
+            ending.claim((late,))
+            assert late in shop.worker.slots.unanswered()
+            ended = watchdog.submit(ending.end, guilty)
+            shop.database.wait_until_waiting(2)
+        ended.result(5)
+    row = shop.database.job(late.id)
+    assert row.status == "queued", "else it waits for its lease to run out, and counts as lost"
+
+
+def test_one_locked_row_does_not_keep_the_others_from_being_handed_back(
+    ending: Ending, engine: Engine
+) -> None:
+    shop = ending.shop
+    guilty, *innocent = (
+        shop.worker.slots.begin(one) for one in shop.worker.slots.claim(shop.refs(4))
+    )
+    (late,) = shop.refs(1)
+    with ThreadPoolExecutor(1) as watchdog, transaction(engine) as locking:
+        locking.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (late.id,))
+        ending.claim((late,))
+        watchdog.submit(ending.end, guilty)
+        shop.database.wait_until_waiting(2)  # the claim, and the last statement behind it
+        rows = [shop.database.job(held.claim.ref.id) for held in innocent]
+    assert [(row.status, row.deferrals) for row in rows] == [("queued", 1)] * 3

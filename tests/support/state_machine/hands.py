@@ -1,0 +1,245 @@
+"""What workers do, dead and undead ones too: claim, renew, report, save, settle, crash."""
+
+from __future__ import annotations
+
+from random import Random
+
+import orjson
+from hypothesis import strategies as st
+
+from models.jobs.checkpoint import Saved, Saving, save_group
+from models.jobs.claim import Claim, JobRef, claim_group
+from models.jobs.heartbeat import beat, read_cancelled, report
+from models.jobs.ids import new_id
+from models.jobs.settle import Settlement, settle_group, settle_statement
+from models.jobs.states import FailureClass, JobStatus
+from tasks.registry import projections_of
+from tasks.retry import History, RetryStanding
+from tasks.worker.outcome import (
+    Failed,
+    HandedBack,
+    Outcome,
+    Released,
+    Snoozed,
+    Succeeded,
+    Withdrawn,
+    ending_of,
+)
+from tests.support.state_machine.stage import Stage
+from tests.support.state_machine.twin import Twin, fate
+
+names = st.sampled_from(["w1", "w2", "w3"])
+#: A worker is never the one that says WORKER_CRASH.
+failures = st.builds(
+    Failed,
+    st.sampled_from([failure for failure in FailureClass if failure != "WORKER_CRASH"]),
+    st.just("told to"),
+    st.sampled_from([None, None, 0.0, 20.0]),
+)
+outcomes: st.SearchStrategy[Outcome] = st.one_of(
+    st.just(Succeeded('{"score": 5}')),
+    failures,
+    failures,
+    st.sampled_from([Snoozed(0.0), Snoozed(20.0), Released(), HandedBack(), Withdrawn()]),
+)
+standings = st.sampled_from(
+    [
+        RetryStanding(),
+        RetryStanding(),
+        RetryStanding(quarantined=True),
+        RetryStanding(budget_left=False),
+    ]
+)
+#: Exact in binary, so that sums are.
+run_seconds = st.sampled_from([0.0, 0.25, 2.0])
+
+
+class Workers(Stage):
+    """The workers."""
+
+    def current(self) -> list[JobRef]:
+        """Messages that should find their job."""
+        return [JobRef(twin.id, twin.lease) for twin in self.twins_in(JobStatus.DISPATCHED)]
+
+    def worker_acts(self) -> list[str]:
+        """What they may do now, as often as it is likely."""
+        acts = ["deliver"] * 6 if self.twins_in(JobStatus.DISPATCHED) else []
+        acts += ["ask_again"] * 2 if any(h.unanswered for h in self.workers.values()) else []
+        acts += ["redeliver"] if self.sent else []
+        acts += ["heartbeat", "say_how_far", "checkpoint", "checkpoint"] if self.claims else []
+        if any(hands.held for hands in self.workers.values()):
+            acts += ["hear_of_cancellations", "crash", "crash", "fail_everything"]
+            acts += ["settle"] * 5
+        return acts
+
+    def deliver(self, data: st.DataObject) -> None:
+        """Claim what was sent; now and then the question or the answer is lost on its way."""
+        name = data.draw(names, label="worker")
+        lost = data.draw(st.sampled_from([None] * 4 + ["question", "answer"]), label="lost")
+        refs = data.draw(st.just(self.current()) | st.lists(st.sampled_from(self.current())))
+        if lost == "question":
+            self.workers[name].unanswered |= set(refs)
+        else:
+            self.claim(name, refs, answered=lost is None)
+
+    def redeliver(self, data: st.DataObject) -> None:
+        """Any message that was ever sent, with one that nobody sent; by chance it is right."""
+        name, lease = data.draw(names), data.draw(st.integers(0, 5))
+        refs = data.draw(st.lists(st.sampled_from(self.sent), min_size=1, max_size=3))
+        forged = JobRef(data.draw(st.sampled_from([*self.twins, new_id()])), lease)
+        self.claim(name, [*refs, forged])
+
+    def ask_again(self, data: st.DataObject) -> None:
+        for name, hands in self.workers.items():
+            if hands.unanswered:
+                self.claim(name, sorted(hands.unanswered), again=True)
+
+    def claim(
+        self, name: str, refs: list[JobRef], *, answered: bool = True, again: bool = False
+    ) -> None:
+        hands = self.workers[name]
+        expected = []
+        for ref in dict.fromkeys(refs):
+            twin = self.twins.get(ref.id)
+            if twin is None or twin.lease != ref.lease:
+                continue
+            ours = again and twin.status is JobStatus.RUNNING and twin.worker == name
+            if (twin.status is JobStatus.DISPATCHED or ours) and twin.claim(name, self.now):
+                expected.append(ref)
+        unanswered = frozenset(hands.unanswered) if again else frozenset()
+        found = claim_group(self.engine, name, [(ref,) for ref in refs], unanswered)
+        claims = [claim for message in found for claim in message]
+        assert [claim.ref for claim in claims] == expected
+        hands.unanswered -= set(refs)
+        if not answered:
+            hands.unanswered |= set(refs)
+            return
+        for claim in claims:
+            self.check(claim)
+            hands.held[claim.ref] = claim
+            self.claims[claim.ref] = claim
+
+    def check(self, claim: Claim) -> None:
+        twin = self.twins[claim.ref.id]
+        history = (claim.attempt, claim.deferrals, claim.crashes, claim.replays)
+        assert history == (twin.attempt, twin.deferrals, twin.crashes, twin.replays)
+        assert (claim.tenant_id, claim.type, claim.pool) == (
+            twin.tenant_id,
+            twin.type,
+            twin.kind.pool,
+        )
+
+    def heartbeat(self, data: st.DataObject) -> None:
+        """Also of workers that slept through the loss of their lease."""
+        refs = [claim.ref for claim in self.some_claims(data)]
+        expected = {ref for ref in refs if self.holds(ref, JobStatus.RUNNING)}
+        for ref in expected:
+            self.twins[ref.id].renew(self.now)
+        assert beat(self.engine, refs) == expected
+
+    def say_how_far(self, data: st.DataObject) -> None:
+        done = data.draw(st.integers(0, 9), label="done")
+        refs = [claim.ref for claim in self.some_claims(data)]
+        said = {"done": done, "total": None}
+        for ref in refs:
+            if self.holds(ref, JobStatus.RUNNING):
+                self.twins[ref.id].progress = said
+        report(self.engine, [(ref, orjson.dumps(said).decode()) for ref in refs])
+
+    def hear_of_cancellations(self, data: st.DataObject) -> None:
+        name = data.draw(names, label="worker")
+        expected = {
+            JobRef(twin.id, twin.lease)
+            for twin in self.twins_in(JobStatus.RUNNING)
+            if twin.worker == name and twin.cancel_requested
+        }
+        assert read_cancelled(self.engine, name) == expected
+
+    def checkpoint(self, data: st.DataObject) -> None:
+        """The current lease writes; one that was lost does not, not even in the same group."""
+        savings, expected = [], []
+        for claim in self.some_claims(data):
+            step = data.draw(st.integers(0, 9), label="step")
+            blob = data.draw(st.sampled_from([None, f"blob {step}"]), label="blob")
+            savings.append(Saving(claim.ref, str(step) if blob is None else None, blob))
+            expected.append(Saved(self.holds(claim.ref, JobStatus.RUNNING)))
+            if expected[-1].ours:
+                twin = self.twins[claim.ref.id]
+                before = twin.checkpoint[2] if twin.checkpoint else None
+                expected[-1] = Saved(True, before if before != blob else None)
+                twin.checkpoint = (twin.lease, step if blob is None else None, blob)
+        assert save_group(self.engine, savings) == expected
+
+    def some_claims(self, data: st.DataObject) -> list[Claim]:
+        """Claims of any age, as they meet in one group; each at most once."""
+        held = [ref for hands in self.workers.values() for ref in hands.held]
+        refs = st.sampled_from(held or list(self.claims)) | st.sampled_from(list(self.claims))
+        chosen = data.draw(st.lists(refs, min_size=1, max_size=5, unique=True), label="claims")
+        return [self.claims[ref] for ref in chosen]
+
+    def settle(self, data: st.DataObject) -> None:
+        self.write(
+            [
+                (claim, data.draw(outcomes), data.draw(standings), data.draw(run_seconds))
+                for claim in self.some_claims(data)
+            ]
+        )
+
+    def fail_everything(self, data: st.DataObject) -> None:
+        """Everything in hand at once, so that the dead letters fill."""
+        failure = data.draw(failures, label="failure")
+        held = [claim for hands in self.workers.values() for claim in hands.held.values()]
+        self.write([(claim, failure, RetryStanding(), 0.5) for claim in held])
+
+    def write(self, group: list[tuple[Claim, Outcome, RetryStanding, float]]) -> None:
+        """End runs, also such as lost their lease; with the tokens and progress of each."""
+        settlements, expected = [], []
+        for number, (claim, outcome, standing, seconds) in enumerate(group):
+            limits = self.database.types[claim.type].limits
+            history = History(claim.attempt, claim.deferrals, claim.crashes)
+            ending = ending_of(outcome, history, limits, standing, Random(len(self.sent)))
+            progress = None if number else '{"done": 7}'
+            settlements.append(Settlement(claim.ref, ending, seconds, progress, number, 2))
+            expected.append(self.holds(claim.ref, JobStatus.RUNNING))
+            if expected[-1]:
+                twin = self.twins[claim.ref.id]
+                twin.progress = orjson.loads(progress) if progress else twin.progress
+                self.end_run(twin, outcome, standing, seconds)
+                if twin.status is not JobStatus.QUEUED:
+                    self.charge(twin, seconds, (number, 2))
+        statement = settle_statement(projections_of(self.database.types.values()))
+        assert settle_group(self.engine, statement, settlements) == expected
+        for claim, *_ in group:
+            for hands in self.workers.values():
+                hands.held.pop(claim.ref, None)
+
+    def end_run(
+        self, twin: Twin, outcome: Outcome, standing: RetryStanding, seconds: float
+    ) -> None:
+        match outcome:
+            case Succeeded(result):
+                twin.succeed(orjson.loads(result), seconds, self.now)
+            case Snoozed(wait):
+                twin.snooze(wait, seconds, self.now)
+            case Withdrawn():
+                twin.withdraw(seconds, self.now)
+            case Released() | HandedBack():
+                twin.hand_back(isinstance(outcome, HandedBack), seconds, self.now)
+            case Failed(failure, _, retry_after):
+                to = fate(
+                    failure,
+                    twin.kind,
+                    twin.attempt,
+                    twin.deferrals,
+                    twin.crashes,
+                    retry_after=retry_after,
+                    quarantined=standing.quarantined,
+                    budget_left=standing.budget_left,
+                )
+                twin.fail(failure, to, seconds, self.now)
+
+    def crash(self, data: st.DataObject) -> None:
+        """The process forgets everything; nobody is told."""
+        name = data.draw(st.sampled_from([n for n, hands in self.workers.items() if hands.held]))
+        self.workers[name].held.clear()
+        self.workers[name].unanswered.clear()

@@ -1,0 +1,48 @@
+"""What dashboards and alerts of others rely on: no metric changes its name, labels or type."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.api.routes.metrics import tell
+from models.pools import POOLS
+from tests.unit.telemetry.test_dashboards import everything
+
+#: The page of that reading as it was when it was still written by hand.
+KEPT = (Path(__file__).parent / "metrics.txt").read_text()
+OBJECTIVES = {"short": 5.0, "medium": 5.0, "long": 60.0}
+
+TOLD = tell(everything(), POOLS, OBJECTIVES)
+
+
+def families(text: str) -> dict[str, Metric]:
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def test_prometheus_reads_the_same_names_labels_types_texts_and_values() -> None:
+    assert families(TOLD) == families(KEPT)
+
+
+def test_metrics_are_declared_in_the_same_words_and_order() -> None:
+    declared = re.compile(r"^# .*", re.M)
+    assert declared.findall(TOLD) == declared.findall(KEPT)
+
+
+def test_nothing_is_told_of_the_process_nor_of_when_a_counter_began() -> None:
+    names = set(re.findall(r"^\w+", TOLD, re.M))
+    assert all(name.startswith("fairline_") for name in names)
+    assert not any(name.endswith(("_created", "_total_total")) for name in names)
+
+
+def test_a_label_may_hold_anything() -> None:
+    name = 'so "called" \\ new\nline'
+    readings = everything()
+    readings.dead_letters[name] = 2
+    [sample] = (
+        s for s in families(tell(readings, POOLS))["fairline_dead_letters"].samples if s.value == 2
+    )
+    assert sample.labels == {"type": name}
