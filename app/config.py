@@ -10,8 +10,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator, model_validator
 
 from app.policy.scaling import SETTABLE, policy_of
-from models.plain_settings import read_settings
 from models.pools import POOLS
+from models.settings import read_settings
 from tasks.config import TaskSettings
 from tasks.retry.throttle import CRASHES
 

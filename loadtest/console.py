@@ -27,7 +27,7 @@ from loadtest.console_rows import Load, fill, time_loads
 from loadtest.figures import cpu_seconds, percentile
 from loadtest.fleet import Fairline, fleet, rows
 from loadtest.report import NO_FAIL, Bar, Report, Screen, options, table
-from models.config import DatabaseSettings
+from models.settings import DatabaseSettings
 from models.store.session import open_engine
 
 ENDED, WAITING = 1_000_000, 100_000

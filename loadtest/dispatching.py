@@ -36,10 +36,10 @@ from app.scheduler.role import TimedRole
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import running
 from loadtest.report import Bar, Report, Screen, options, table
-from models.config import DatabaseSettings
 from models.jobs.dispatch import Dispatch
 from models.leadership import RENEW_SECONDS, Leader
 from models.presence import Presence, announce
+from models.settings import DatabaseSettings
 from models.store.session import open_engine
 from tasks.registry import load_types
 

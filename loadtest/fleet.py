@@ -30,10 +30,10 @@ from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running, running, tail
 from app.stack.spawn import Child, spawn
 from app.stack.spec import PROJECT_ROOT, ProcessSpec
-from models.config import DatabaseSettings
 from models.jobs.admit import admit_group
 from models.jobs.submission import Submission, SubmissionGroup
 from models.pools import POOLS
+from models.settings import DatabaseSettings
 from models.store.session import open_engine
 
 TENANT = "demo"

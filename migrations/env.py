@@ -5,8 +5,8 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import create_engine, pool, text
 
-from models.config import DatabaseSettings
 from models.schema import Base
+from models.settings import DatabaseSettings
 
 #: Held while migrating, so that two starting stacks take turns.
 MIGRATION_LOCK = 0x_FA1E_11E

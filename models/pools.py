@@ -2,15 +2,18 @@
 
 ``FAIRLINE_POOLS`` changes or adds entries without touching code, as JSON:
 ``{"gpu": {"lease_seconds": 90, "slots": 1, "tries": 2}, "medium": {"lease_seconds": 20}}``.
+
+A slice is a queue of a pool with dedicated workers: ``<pool>.free`` serves all free accounts
+together, ``<pool>.reserved.<tenant>`` one tenant alone. A job of a slice stays a job of its
+pool: leases, limits and attempts are the pool's.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from models.config import DatabaseSettings, Pool
-from models.plain_settings import plainly, read_settings
-from models.slices import parse_queue
+from models.settings import DatabaseSettings, Pool, plainly, read_settings
 
 BUILT_IN = (
     Pool(
@@ -53,6 +56,26 @@ def read_pools(changes: Mapping[str, Mapping[str, object]]) -> dict[str, Pool]:
 #: Every pool of this deployment, by name.
 with plainly("pools"):
     POOLS = read_pools(read_settings(DatabaseSettings).pools)
+
+
+#: Pools have no dots in their names, nor have tenants.
+_SLICED = re.compile(r"([a-z][a-z0-9_-]*)\.(free|reserved\.[a-z0-9][a-z0-9_-]{0,62})")
+
+
+def reserved(tenant: str) -> str:
+    """The slice of one tenant."""
+    return f"reserved.{tenant}"
+
+
+def slice_queue(pool: str, slice_: str = "") -> str:
+    """The queue of a slice; without one, the queue that everybody in the pool shares."""
+    return f"{pool}.{slice_}" if slice_ else pool
+
+
+def parse_queue(name: str) -> tuple[str, str]:
+    """Pool and slice of a queue; whatever is no slice is taken for a pool with none."""
+    found = _SLICED.fullmatch(name)
+    return (found[1], found[2]) if found else (name, "")
 
 
 def is_job_queue(name: str) -> bool:

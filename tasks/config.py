@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from models.config import DatabaseSettings
+from models.settings import DatabaseSettings
 
 
 class TaskSettings(DatabaseSettings):

@@ -33,10 +33,9 @@ from sqlalchemy import Engine
 from models.blobs import open_blobs
 from models.jobs.claim import JobRef
 from models.jobs.ids import parse_id
-from models.pools import POOLS, is_job_queue
+from models.pools import POOLS, is_job_queue, parse_queue
 from models.presence import process_name
 from models.signals import RETIRE
-from models.slices import parse_queue
 from models.store.errors import StateStoreUnavailable
 from models.store.session import open_engine
 from tasks.config import TaskSettings, task_settings

@@ -45,7 +45,7 @@ from app.stack.sequence import CannotStart, bring_up, choose_services, clear_gro
 from app.stack.services import ServiceFailed
 from app.stack.signals import Signals
 from app.stack.supervisor import StopRequested, Supervisor
-from models.plain_settings import read_settings
+from models.settings import read_settings
 
 #: The longest that an orderly stop may take before ``down`` kills the supervisor.
 DOWN_SECONDS = 120.0

@@ -18,10 +18,9 @@ from sqlalchemy import Engine
 from app.stack.control import NotRunning, ask
 from app.stack.home import Home
 from app.stack.options import MOST_SLOTS, read_options
-from models.config import DatabaseSettings
-from models.pools import POOLS
+from models.pools import POOLS, reserved, slice_queue
 from models.presence import process_name
-from models.slices import reserved, slice_queue
+from models.settings import DatabaseSettings
 from models.store.errors import StateStoreError
 from models.store.session import connect, open_engine
 

@@ -12,8 +12,7 @@ from typing import Literal, get_args
 from dotenv import dotenv_values
 
 from app.stack.spec import PROJECT_ROOT
-from models.pools import POOLS
-from models.slices import parse_queue
+from models.pools import POOLS, parse_queue
 
 #: Slots that one worker of a slice may have.
 MOST_SLOTS = 1000

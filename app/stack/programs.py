@@ -16,10 +16,9 @@ from app.stack.options import StackOptions
 from app.stack.services import Service
 from app.stack.spec import ProcessSpec, StopStep
 from app.stack.supervisor import Program
-from models.config import Pool
-from models.pools import POOLS
+from models.pools import POOLS, parse_queue
+from models.settings import Pool
 from models.signals import RETIRE
-from models.slices import parse_queue
 
 #: Where the commands of this environment are; not resolved, so a virtual one stays itself.
 COMMANDS = Path(sys.executable).parent

@@ -28,7 +28,7 @@ from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import tail
 from app.stack.spec import PROJECT_ROOT
 from loadtest.chaos.client import Api
-from models.config import DatabaseSettings
+from models.settings import DatabaseSettings
 from models.store.session import open_engine
 
 #: One pool, and a lease short enough that lost work comes back while somebody watches.

@@ -25,7 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 from sqlalchemy.pool.base import ConnectionPoolEntry
 
-from models.config import DatabaseSettings
+from models.settings import DatabaseSettings
 from models.store.errors import StatementTooSlow, StateStoreUnavailable
 
 #: PostgreSQL's code for a statement that took longer than its timeout.

@@ -16,8 +16,8 @@ from sqlalchemy import Engine
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.rabbitmq import EmbeddedRabbitMQ, find_server
 from app.stack.services import Running, running
-from models.config import DatabaseSettings
 from models.jobs.ids import new_id
+from models.settings import DatabaseSettings
 from models.store.session import open_engine
 from tests import ROOT
 from tests.support.api_server import ApiServer, serving

@@ -16,8 +16,8 @@ import psycopg2
 
 from app.stack.ports import keep_ports
 from app.tenants.changes import issue_key
-from models.config import DatabaseSettings
 from models.jobs.ids import new_id
+from models.settings import DatabaseSettings
 from models.store.session import open_engine
 from tests.support.compose import LocalService, copy_image, start_order
 

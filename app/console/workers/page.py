@@ -14,9 +14,8 @@ from typing import Any
 
 from app.api.http.state import read_state
 from app.console.page import LivePage, PageRequest
-from models.pools import POOLS
+from models.pools import POOLS, parse_queue
 from models.presence import ALIVE
-from models.slices import parse_queue
 
 #: Jobs shown of one worker and of all, and jobs in flight that are looked at for it.
 SHOWN_EACH = 20

@@ -23,7 +23,7 @@ from app.admission.refusals import MOST_KEPT, Refusals, read_refusals
 from app.errors import QueueDepthExceeded, RateLimited
 from app.policy.rate_limit import lease, limit_of
 from app.tenants.tenant import PoolLimits, TenantProfile
-from models.config import DatabaseSettings
+from models.settings import DatabaseSettings
 from models.store.errors import StateStoreUnavailable
 from models.store.session import open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from models.config import DatabaseSettings
 from models.jobs.admit import admit_group
 from models.jobs.ids import new_id
 from models.jobs.submission import Admitted, IdempotencyKey, KeyReused, Submission, SubmissionGroup
+from models.settings import DatabaseSettings
 from models.store.session import open_engine
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied

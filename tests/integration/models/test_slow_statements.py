@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from app.config import Settings
 from app.scheduler.service import SchedulerService
-from models.config import DatabaseSettings
+from models.settings import DatabaseSettings
 from models.store.errors import StatementTooSlow
 from models.store.session import connect, open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture

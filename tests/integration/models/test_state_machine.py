@@ -23,8 +23,8 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
 from models.blobs import open_blobs
-from models.config import DatabaseSettings
 from models.jobs.states import LEGAL_MOVES, JobStatus
+from models.settings import DatabaseSettings
 from models.store.session import open_engine
 from tests.integration.conftest import fresh_database
 from tests.support.database_fixture import DatabaseFixture

@@ -29,13 +29,13 @@ from app.telemetry.connections import observe_connections
 from app.telemetry.dispatching import Dispatching
 from app.telemetry.requests import ROUTE, Requests
 from app.telemetry.sdk import Sdk
-from models.config import DatabaseSettings
 from models.jobs.admit import insert_jobs
 from models.jobs.ids import new_id
 from models.jobs.replay import replay_ids
 from models.jobs.submission import IdempotencyKey
 from models.leadership import Leader
 from models.pools import POOLS
+from models.settings import DatabaseSettings
 from models.store.session import open_engine
 from tasks.errors import Permanent, Snooze
 from tests.support.database_fixture import DatabaseFixture, FakePublisher

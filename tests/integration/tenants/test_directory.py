@@ -16,7 +16,7 @@ from app.tenants.directory import Caller, Directory
 from app.tenants.keys import new_key
 from app.tenants.tenant import PoolLimits
 from app.tenants.terms import Change
-from models.config import DatabaseSettings
+from models.settings import DatabaseSettings
 from models.store.errors import StateStoreUnavailable
 from models.store.session import open_engine
 from tests.support.database_fixture import DatabaseFixture

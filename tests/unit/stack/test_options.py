@@ -9,8 +9,8 @@ from app.stack.__main__ import check_settings
 from app.stack.handout import MADE_UP, hand_out, take_back
 from app.stack.options import BadOption, read_options
 from app.stack.spec import PROJECT_ROOT
-from models.plain_settings import plainly, read_settings
 from models.pools import read_pools
+from models.settings import plainly, read_settings
 
 
 def test_defaults_are_those_of_the_contract() -> None:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from app.stack.home import Home
 from app.stack.options import BadOption, read_options
 from app.stack.programs import environment, table
-from models.pools import is_job_queue
-from models.slices import parse_queue, reserved, slice_queue
+from models.pools import is_job_queue, parse_queue, reserved, slice_queue
 
 POOL_NAMES = st.from_regex(r"[a-z][a-z0-9_-]{0,30}", fullmatch=True)
 TENANTS = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,62}", fullmatch=True)
