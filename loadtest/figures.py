@@ -18,13 +18,12 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 def percentiles(values: Iterable[float], *shares: float) -> list[float]:
-    """Several of them."""
     ordered = sorted(values) or [0.0]
     return [ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in shares]
 
 
 def steady_rate(moments: Sequence[float], begin: float, end: float) -> float:
-    """Events a second between two moments: the slope of their running count.
+    """Events per second between two moments: the slope of their running count.
 
     Slots that started together end together. Counting such bursts in a window is wrong by up
     to one burst; a line fitted through all of them is not.
@@ -44,7 +43,7 @@ def steady_rate(moments: Sequence[float], begin: float, end: float) -> float:
 def rolling_rate(
     moments: Sequence[float], begin: float, end: float, window_seconds: int
 ) -> list[tuple[float, float]]:
-    """Events a second over the window before each full second: (seconds since begin, rate).
+    """Events per second over the window before each full second: (seconds since begin, rate).
 
     The window is to be a multiple of the time that a job takes, or slots that began together
     draw teeth.
@@ -65,7 +64,7 @@ MACHINE = "machine"
 
 
 def family(pids: Sequence[int]) -> Iterator[psutil.Process]:
-    """These processes and all that they started; whoever ends meanwhile ends the look at it."""
+    """These processes and all that they started; one that ends meanwhile is left out."""
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
             leader = psutil.Process(pid)
@@ -83,29 +82,36 @@ def cpu_seconds(pids: Sequence[int]) -> float:
 
 
 class CoreMeter:
-    """Cores in use by part, between its creation and `read`."""
+    """Cores in use by part, from one reading to the next; its creation is the first.
+
+    One reading ends an interval and begins the next. On a busy machine a reading takes a tenth
+    of a second; with two of them in between, parts would have more time than there was.
+    """
 
     def __init__(self, parts: Mapping[str, Sequence[int]]) -> None:
         self._parts = parts
-        self._before = {name: cpu_seconds(pids) for name, pids in parts.items()}
-        self._machine = sum(busy_seconds())
-        self._at = time.monotonic()
+        #: When it was read last, in seconds since the epoch.
+        self.at = time.time()
+        self._used = self._cpu_seconds()
 
     def read(self) -> dict[str, float]:
-        """Cores by part; `MACHINE` is everything that ran, strangers included."""
-        seconds = time.monotonic() - self._at
-        used = {
-            name: (cpu_seconds(pids) - self._before[name]) / seconds
-            for name, pids in self._parts.items()
+        """Cores by part; `MACHINE` is everything that ran, other programs included."""
+        before, since = self._used, self.at
+        self.at, self._used = time.time(), self._cpu_seconds()
+        return {
+            name: round(max(0.0, used - before[name]) / (self.at - since), 3)
+            for name, used in self._used.items()
         }
-        used[MACHINE] = (sum(busy_seconds()) - self._machine) / seconds
-        return {name: round(value, 2) for name, value in used.items()}
+
+    def _cpu_seconds(self) -> dict[str, float]:
+        used = {name: cpu_seconds(pids) for name, pids in self._parts.items()}
+        return {**used, MACHINE: busy_seconds()}
 
 
-def busy_seconds() -> tuple[float, float]:
+def busy_seconds() -> float:
     """Time all cores spent on user and on system work."""
     times = psutil.cpu_times()
-    return times.user + times.nice, times.system + times.irq + times.softirq
+    return times.user + times.nice + times.system + times.irq + times.softirq
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,23 +119,23 @@ class Sample:
     """One measurement of one thing."""
 
     name: str
-    #: Requests or jobs a second.
+    #: Requests or jobs per second.
     rate: float
     p50_ms: float | None = None
     p99_ms: float | None = None
-    #: Answers that were not the expected one.
+    #: Responses other than the expected one.
     unexpected: int = 0
     #: Cores in use by part of the system.
     cores: dict[str, float] = field(default_factory=dict)
 
     @property
     def own_cores(self) -> float:
-        """Cores that everything under measurement took, the generator included."""
+        """Cores used by everything under measurement, the generator included."""
         return sum(used for part, used in self.cores.items() if part != MACHINE)
 
     @property
     def strangers(self) -> float:
-        """Cores that something else took meanwhile."""
+        """Cores that other programs used meanwhile."""
         return max(0.0, self.cores.get(MACHINE, 0.0) - self.own_cores)
 
     @property
@@ -147,7 +153,6 @@ def medians(samples: Iterable[Sample]) -> dict[str, Sample]:
 
 
 def median_of(group: list[Sample]) -> Sample:
-    """One sample in the middle of many."""
     parts = {part for sample in group for part in sample.cores}
     return Sample(
         group[0].name,
@@ -160,6 +165,6 @@ def median_of(group: list[Sample]) -> Sample:
 
 
 def middle(values: Iterable[float | None]) -> float | None:
-    """The median of the values that are there."""
+    """The median of the values that are not None."""
     known = [value for value in values if value is not None]
     return median(known) if known else None

@@ -1,7 +1,8 @@
 """What is lost when a worker is killed -9 in the middle of its work, and another is started.
 
-All contenders go through it at the same time: nothing here is a rate. A job counts as done when its
-task has run to the end at least once, by the witness; what the contender believes does not count.
+All contenders are killed at the same time: nothing here is a rate. A job counts as done when its
+task has run to the end at least once, by the witness file; the contender's own state of the job
+does not count.
 """
 
 from __future__ import annotations
@@ -14,19 +15,15 @@ from dataclasses import dataclass
 from loadtest.baselines.witness import Line, read_lines
 from loadtest.closed_loop import Client
 from loadtest.fleet import until
-from loadtest.lab.experiment import Size
 from loadtest.lab.peers.contender import Contender, ends_in
-from loadtest.lab.peers.turns import await_start, post
+from loadtest.lab.peers.turns import Plan, await_start, post
 
 JOB_MS = 20
 #: The worker is killed when this share of the jobs has ended.
 SHARE = 0.25
 LOOK_SECONDS = 0.002
-#: Nothing more happens after so long without a line from anybody.
-QUIET_SECONDS = {Size.FULL: 3.0, Size.QUICK: 3.0, Size.MINI: 0.5}
 #: How long lost work may take to come back; longer than every lease and heartbeat here.
 PATIENCE_SECONDS = 40.0
-JOBS = {Size.FULL: 500, Size.QUICK: 500, Size.MINI: 60}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,7 @@ class Survival:
 
 
 def survival(promised: Iterable[int], lines: Sequence[Line], killed_at: float) -> Survival:
-    """Count the witness's lines against the promises."""
+    """Count the witness's lines against the promised jobs."""
     numbers = set(promised)
     mine = [line for line in lines if line.number in numbers]
     ends = Counter(line.number for line in mine if line.what == "end")
@@ -66,7 +63,7 @@ def survival(promised: Iterable[int], lines: Sequence[Line], killed_at: float) -
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """One contender and what it made of the kill."""
+    """One contender after the kill."""
 
     name: str
     survival: Survival
@@ -76,7 +73,7 @@ class Killed:
 
 @dataclass(slots=True)
 class Victim:
-    """A contender on its way through."""
+    """A contender while its workers are killed."""
 
     who: Contender
     #: Whether what the dead worker held comes back by itself.
@@ -84,20 +81,21 @@ class Victim:
     numbers: range
     killed_at: float = 0.0
 
-    def lines_end(self) -> int:
-        """How long the witness's file is."""
-        return self.who.witness.stat().st_size if self.who.witness.exists() else 0
-
-    def found(self) -> Survival:
-        """What the witness says so far."""
+    def survival(self) -> Survival:
+        """By the witness file so far."""
         return survival(self.numbers, list(read_lines(self.who.witness)), self.killed_at)
 
+    def result(self) -> Killed:
+        lines = read_lines(self.who.witness)
+        last = max((line.at for line in lines if line.number in self.numbers), default=0.0)
+        return Killed(self.who.name, self.survival(), max(0.0, last - self.killed_at))
 
-def kill_workers(contenders: Sequence[tuple[Contender, bool]], size: Size) -> list[Killed]:
+
+def kill_workers(contenders: Sequence[tuple[Contender, bool]], plan: Plan) -> list[Killed]:
     """Open them all, kill each one's workers at work, start new ones, count; they stay open."""
-    jobs = JOBS[size]
     base = int(time.time()) * 1000
-    victims = [Victim(who, recovers, range(base, base + jobs)) for who, recovers in contenders]
+    numbers = range(base, base + plan.kill_jobs)
+    victims = [Victim(who, recovers, numbers) for who, recovers in contenders]
     for victim in victims:
         if not victim.who.is_open:
             victim.who.open()
@@ -105,8 +103,8 @@ def kill_workers(contenders: Sequence[tuple[Contender, bool]], size: Size) -> li
         strike(victim)
     for victim in victims:
         await_turn(victim.who, base - 1)
-    await_quiet(victims, QUIET_SECONDS[size])
-    return [told(victim) for victim in victims]
+    await_quiet(victims, plan.quiet_seconds)
+    return [victim.result() for victim in victims]
 
 
 def strike(victim: Victim) -> None:
@@ -118,7 +116,7 @@ def strike(victim: Victim) -> None:
         who.batch("peer.mark", first, size, JOB_MS)
         for first in range(victim.numbers.start, victim.numbers.stop, size)
     ]
-    # All of them wait before the first one runs: every slot is busy when the blow falls.
+    # All of them wait before the first one runs: every slot is busy at the time of the kill.
     post(who, requests)
     who.work()
     what = f"{who.name} to run something"
@@ -136,25 +134,16 @@ def await_turn(who: Contender, number: int) -> None:
 
 
 def await_quiet(victims: Sequence[Victim], quiet_seconds: float) -> None:
-    """Wait until everybody has done all, or is not going to."""
+    """Wait until all have ended their jobs, or are not going to."""
     seen: list[int] = []
     since = 0.0
 
     def over() -> bool:
         nonlocal seen, since
-        now, lengths = time.monotonic(), [victim.lines_end() for victim in victims]
+        now, lengths = time.monotonic(), [victim.who.witness_bytes() for victim in victims]
         if lengths != seen:
             seen, since = lengths, now
         quiet = now - since >= quiet_seconds
-        return quiet and not any(each.recovers and each.found().lost for each in victims)
+        return quiet and not any(each.recovers and each.survival().lost for each in victims)
 
     until(over, PATIENCE_SECONDS)
-
-
-def told(victim: Victim) -> Killed:
-    """The end of it."""
-    last = max(
-        (line.at for line in read_lines(victim.who.witness) if line.number in victim.numbers),
-        default=victim.killed_at,
-    )
-    return Killed(victim.who.name, victim.found(), max(0.0, last - victim.killed_at))

@@ -1,7 +1,7 @@
-"""The libraries that Fairline is held against, each as its own documentation recommends.
+"""The libraries that Fairline is compared with, each as its own documentation recommends.
 
 Numbers of processes and slots were chosen among the few named below, in short trials in turns on a
-busy machine: clear differences decided, the others are a matter of taste.
+busy machine; only clear differences decided.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ SUCCEEDED = """
 
 
 def as_jobs(count: int = 500) -> list[Request]:
-    """The applications of the other front doors as payloads of jobs."""
+    """The applications of the other contenders as payloads of jobs."""
     bodies = (json.loads(each.body) for each in applications(count))
     jobs = ({"type": "peer.noop", "payload": body} for body in bodies)
     return [Request("POST", "/jobs", body=json.dumps(job)) for job in jobs]
 
 
 class Celery(Contender):
-    """Flask, SQLAlchemy and Celery: a row, a commit and a confirmed message a job."""
+    """Flask, SQLAlchemy and Celery: a row, a commit and a confirmed message per job."""
 
     name = "plain Celery"
     key = "celery"
     application = f"{CELERY}:create_app()"
     tuning = (
-        "one gevent worker with 50 slots, acks_late, prefetch of 4 a slot, broker_heartbeat 0, "
-        "publisher confirms, 20 database connections a process"
+        "one gevent worker with 50 slots, acks_late, prefetch of 4 per slot, broker_heartbeat 0, "
+        "publisher confirms, 20 database connections per process"
     )
 
     # Tried with no-op tasks: gevent with 10 and 50 slots and prefork with 2 are alike. With 10-ms
@@ -79,7 +79,7 @@ class Celery(Contender):
 
 
 class Dramatiq(Contender):
-    """Flask and Dramatiq: a persistent message a job, no row."""
+    """Flask and Dramatiq: a persistent message per job, no row."""
 
     name = "Dramatiq"
     key = "dramatiq"
@@ -97,10 +97,10 @@ class Dramatiq(Contender):
         if confirm:
             self.name = "Dramatiq, confirmed"
             self.key = "dramatiq-confirmed"
-            self.tuning = "as before, with confirm_delivery: the broker answers for each message"
+            self.tuning = "as before, with confirm_delivery: the broker confirms each message"
         super().__init__(fleet)
         self.env |= {
-            # pika takes what follows the port for the name of a virtual host.
+            # pika treats what follows the port as the name of a virtual host.
             "PEER_BROKER_URL": fleet.rabbitmq.service.url().rstrip("/"),
             "PEER_QUEUE": self.key,
             "PEER_CONFIRM": "1" if confirm else "0",
@@ -130,7 +130,7 @@ class Dramatiq(Contender):
 
 
 class Procrastinate(Contender):
-    """Flask and Procrastinate: a row a job, taken one by one."""
+    """Flask and Procrastinate: a row per job, fetched one by one."""
 
     name = "Procrastinate"
     key = "procrastinate"

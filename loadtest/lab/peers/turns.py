@@ -1,4 +1,4 @@
-"""What is measured of a contender in its turn: accept rate, jobs a second, latency, memory."""
+"""What is measured of a contender in its turn: accept rate, jobs per second, latency."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadtest.accept import known_polls, measure
 from loadtest.baselines.witness import read_lines
@@ -23,13 +23,13 @@ LOOK_SECONDS = 0.05
 STALL_SECONDS = 60.0
 #: Until the first application is scored.
 SCORED_SECONDS = 20.0
-#: Between two jobs of the latency test, so that each finds the stack idle.
+#: Between two jobs of the latency test, so that the stack is idle for each.
 PAUSE_SECONDS = (0.01, 0.05)
 
 
 @dataclass(frozen=True, slots=True)
-class Amounts:
-    """How much of everything."""
+class Plan:
+    """How much of everything is measured, by size."""
 
     rounds: int
     #: Few and many, of an accept rate.
@@ -37,38 +37,63 @@ class Amounts:
     #: Of one accept rate, and before it counts.
     seconds: float
     warm_seconds: float
+    #: Jobs of one batch.
     batch: int
     #: Batches of no-op jobs by contender's key, so that each takes a few seconds.
     batches: dict[str, int]
     nap_batches: dict[str, int]
     #: Jobs one at a time.
     singles: int
+    #: For how long the API's latency is measured, with this many jobs queued, each of which
+    #: keeps a slot for so long, after the scheduler has had time to see them.
+    pulse_seconds: float
+    queued: int
+    wait_ms: int
+    settle_seconds: float
+    score_seconds: float
+    #: Jobs promised before the kill, and silence after which nothing more is expected to happen.
+    kill_jobs: int
+    quiet_seconds: float
 
 
-AMOUNTS = {
-    Size.FULL: Amounts(
-        3,
-        (64, 256),
-        *(5.0, 1.0, 1000),
-        {"fairline": 20, "celery": 5, "dramatiq": 16, "dramatiq-confirmed": 8, "procrastinate": 3},
-        {"fairline": 10, "celery": 4, "dramatiq": 8, "procrastinate": 3},
-        100,
+FULL = Plan(
+    *(3, (64, 256), 5.0, 1.0, 1000),
+    {"fairline": 20, "celery": 5, "dramatiq": 16, "dramatiq-confirmed": 8, "procrastinate": 3},
+    {"fairline": 10, "celery": 4, "dramatiq": 8, "procrastinate": 3},
+    singles=100,
+    pulse_seconds=20.0,
+    queued=10_000,
+    wait_ms=1000,
+    settle_seconds=3.0,
+    score_seconds=1.5,
+    kill_jobs=500,
+    quiet_seconds=3.0,
+)
+PLANS = {
+    Size.FULL: FULL,
+    Size.QUICK: replace(
+        FULL,
+        rounds=1,
+        seconds=1.5,
+        warm_seconds=0.4,
+        batches={"fairline": 8, "celery": 2, "dramatiq": 6, "procrastinate": 1},
+        nap_batches={"fairline": 4, "celery": 1, "dramatiq": 2, "procrastinate": 1},
+        singles=40,
+        pulse_seconds=4.0,
+        settle_seconds=1.0,
     ),
-    Size.QUICK: Amounts(
-        1,
-        (64, 256),
-        *(1.5, 0.4, 1000),
-        {"fairline": 8, "celery": 2, "dramatiq": 6, "procrastinate": 1},
-        {"fairline": 4, "celery": 1, "dramatiq": 2, "procrastinate": 1},
-        40,
-    ),
-    Size.MINI: Amounts(
-        1,
-        (4, 8),
-        *(0.3, 0.1, 10),
-        {"fairline": 3, "celery": 3, "dramatiq": 3, "procrastinate": 3},
-        {"fairline": 1, "celery": 1, "dramatiq": 1, "procrastinate": 1},
-        5,
+    Size.MINI: Plan(
+        *(1, (4, 8), 0.3, 0.1, 10),
+        dict.fromkeys(("fairline", "celery", "dramatiq", "procrastinate"), 3),
+        dict.fromkeys(("fairline", "celery", "dramatiq", "procrastinate"), 1),
+        singles=5,
+        pulse_seconds=0.4,
+        queued=40,
+        wait_ms=50,
+        settle_seconds=0.0,
+        score_seconds=0.2,
+        kill_jobs=60,
+        quiet_seconds=0.5,
     ),
 }
 
@@ -78,14 +103,14 @@ Curve = list[tuple[float, int]]
 
 
 def whole_rate(curve: Sequence[tuple[float, int]]) -> float:
-    """Jobs a second from the beginning to the last one done."""
+    """Jobs per second from the beginning to the last one done."""
     jobs = curve[-1][1]
     seconds = next(at for at, done in curve if done == jobs)
     return jobs / seconds if seconds > 0 else 0.0
 
 
 def middle_rate(curve: Sequence[tuple[float, int]], edge: float = 0.1) -> float:
-    """Jobs a second between a tenth and nine tenths of them: neither start nor thin end count."""
+    """Jobs per second between a tenth and nine tenths of them: start and end do not count."""
     low, high = moment_of(curve, edge), moment_of(curve, 1 - edge)
     if high <= low:
         return whole_rate(curve)
@@ -93,7 +118,7 @@ def middle_rate(curve: Sequence[tuple[float, int]], edge: float = 0.1) -> float:
 
 
 def moment_of(curve: Sequence[tuple[float, int]], share: float) -> float:
-    """When this share was done, on a straight line between two looks."""
+    """When this share was done, interpolated between two readings."""
     wanted = share * curve[-1][1]
     before = curve[0]
     for at, done in curve:
@@ -104,27 +129,27 @@ def moment_of(curve: Sequence[tuple[float, int]], share: float) -> float:
     return curve[-1][0]
 
 
-def accept(who: Contender, amounts: Amounts, *, many: bool = False) -> Sample:
-    """Submissions a second through HTTP, one job each."""
-    return drive(f"accept: {who.name}", who, who.singles, 202, amounts, many=many)
+def accept(who: Contender, plan: Plan, *, many: bool = False) -> Sample:
+    """Submissions per second through HTTP, one job each."""
+    return drive(f"accept: {who.name}", who, who.singles, 202, plan, many=many)
 
 
-def answer_nothing(who: Contender, amounts: Amounts, *, many: bool = False) -> Sample:
-    """The empty Flask route: the most that a peer's server can answer."""
-    nothing = [Request("GET", "/empty")]
-    return drive("empty Flask route", who, nothing, 200, amounts, many=many)
+def empty_route(who: Contender, plan: Plan, *, many: bool = False) -> Sample:
+    """The empty Flask route: the most requests that a peer's server can handle."""
+    empty = [Request("GET", "/empty")]
+    return drive("empty Flask route", who, empty, 200, plan, many=many)
 
 
-def poll(ours: Ours, amounts: Amounts) -> list[Sample]:
-    """Questions after applications that wait, that are scored, and that are known already."""
+def poll(ours: Ours, plan: Plan) -> list[Sample]:
+    """Polls of applications that wait, that are scored, and that the client has already."""
     what = "an application to be scored"
     scored = until(lambda: ours.applications("succeeded"), SCORED_SECONDS, what, LOOK_SECONDS)
     pending = ours.applications("queued") or scored
     known = known_polls(ours.port)
     return [
-        drive("poll: pending", ours, pending, 200, amounts),
-        drive("poll: terminal", ours, scored, 200, amounts),
-        drive("poll: 304", ours, known, 304, amounts),
+        drive("poll: pending", ours, pending, 200, plan),
+        drive("poll: terminal", ours, scored, 200, plan),
+        drive("poll: 304", ours, known, 304, plan),
     ]
 
 
@@ -133,13 +158,13 @@ def drive(
     who: Contender,
     requests: Sequence[Request],
     status: int,
-    amounts: Amounts,
+    plan: Plan,
     *,
     many: bool = False,
 ) -> Sample:
     """One closed loop at few or many connections."""
     load = Load(
-        *(who.port, amounts.connections[many], amounts.warm_seconds, amounts.seconds),
+        *(who.port, plan.connections[many], plan.warm_seconds, plan.seconds),
         *(requests, status),
     )
     return measure(who.fleet, f"{name} @{'many' if many else 'few'}", load)
@@ -168,61 +193,57 @@ def post(who: Contender, requests: Sequence[Request]) -> None:
 
 
 def batches(who: Contender, kind: str, count: int, size: int, ms: int = 0) -> list[Request]:
-    """So many requests of so many jobs each."""
     return [who.batch(kind, number * size, size, ms) for number in range(count)]
 
 
 def follow(counter: Counter, jobs: int, began: float) -> Curve:
-    """Look until all are done: seconds since ``began`` and how many were done by then."""
+    """Count until all are done: seconds since ``began`` and how many were done by then."""
     curve: Curve = [(0.0, 0)]
+    changed = 0.0
     while curve[-1][1] < jobs:
         time.sleep(LOOK_SECONDS)
         done = counter()
         now = time.monotonic() - began
-        if done == curve[-1][1] and now - last_step(curve) > STALL_SECONDS:
+        if done > curve[-1][1]:
+            changed = now
+        elif now - changed > STALL_SECONDS:
             raise NotReady(f"{jobs - done} of {jobs} jobs have not ended")
         curve.append((now, done))
     return curve
 
 
-def last_step(curve: Curve) -> float:
-    """When the number last changed."""
-    last = curve[-1][1]
-    return next(at for at, done in curve if done == last)
-
-
-def drain(who: Contender, amounts: Amounts) -> Sample:
+def drain(who: Contender, plan: Plan) -> Sample:
     """No-op jobs that waited before any worker ran; the rate of the middle four fifths."""
-    requests = batches(who, "peer.noop", amounts.batches[who.key], amounts.batch)
+    requests = batches(who, "peer.noop", plan.batches[who.key], plan.batch)
     counter = who.count_from_now()
     post(who, requests)
     if not who.is_working:
         who.work()
-    curve = follow(counter, len(requests) * amounts.batch, time.monotonic())
+    curve = follow(counter, len(requests) * plan.batch, time.monotonic())
     return Sample(f"drain: {who.name}", middle_rate(curve))
 
 
-def flow(who: Contender, amounts: Amounts, kind: str = "peer.noop") -> Sample:
+def flow(who: Contender, plan: Plan, kind: str = "peer.noop") -> Sample:
     """Jobs from the first byte of the first batch to the last one done, with workers at work."""
     naps = kind == "peer.nap"
-    count = (amounts.nap_batches if naps else amounts.batches)[who.key]
-    requests = batches(who, kind, count, amounts.batch, NAP_MS if naps else 0)
+    count = (plan.nap_batches if naps else plan.batches)[who.key]
+    requests = batches(who, kind, count, plan.batch, NAP_MS if naps else 0)
     counter = who.count_from_now()
     began = time.monotonic()
     poster = threading.Thread(target=post, args=(who, requests), daemon=True)
     poster.start()
-    curve = follow(counter, count * amounts.batch, began)
+    curve = follow(counter, count * plan.batch, began)
     poster.join()
     return Sample(f"{'10-ms' if naps else 'no-op'} end to end: {who.name}", whole_rate(curve))
 
 
-def latencies(who: Contender, amounts: Amounts) -> list[float]:
+def latencies(who: Contender, plan: Plan) -> list[float]:
     """Milliseconds from before the request is sent to the first line of the task, one at a time."""
     found = []
     base = int(time.time() * 1000)
     with Client(who.port) as caller:
-        for number in range(base, base + amounts.singles + 1):
-            offset = who.witness.stat().st_size if who.witness.exists() else 0
+        for number in range(base, base + plan.singles + 1):
+            offset = who.witness_bytes()
             sent = time.time()
             caller.ask(who.single("peer.mark", number))
             found.append(1000 * (await_start(who, number, offset) - sent))
@@ -242,7 +263,7 @@ def await_start(who: Contender, number: int, offset: int) -> float:
 
 
 def pulse(port: int, requests: Sequence[Request], per_second: float) -> list[float]:
-    """Milliseconds to each answer, counted from when the clock said that it was to be sent."""
+    """Milliseconds from when each request was due to its response."""
     found = []
     with Client(port) as caller:
         began = time.perf_counter() + 0.05
