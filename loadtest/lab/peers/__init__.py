@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
@@ -54,14 +54,14 @@ class Run:
         celery, dramatiq = self._enter(Celery(fleet)), self._enter(Dramatiq(fleet))
         procrastinate = self._enter(Procrastinate(fleet))
         self._measure_queue(ours)
-        victims: list[tuple[Contender, bool]] = [(ours, True), (dramatiq, True)]
+        victims: dict[Contender, bool] = {ours: True, dramatiq: True}
         if not self._mini:
-            victims += [
-                (self._enter(Procrastinate(fleet, retry_stalled=True)), True),
-                (procrastinate, False),
-                (celery, True),
-                (self._enter(Celery(fleet, acks_late=False)), False),
-            ]
+            victims |= {
+                self._enter(Procrastinate(fleet, retry_stalled=True)): True,
+                procrastinate: False,
+                celery: True,
+                self._enter(Celery(fleet, acks_late=False)): False,
+            }
         self._kill(victims)
         ours.fairline.env.pop("FAIRLINE_POOLS")
         in_turn: list[Contender] = [ours, celery, dramatiq, procrastinate]
@@ -100,14 +100,14 @@ class Run:
                 self._found.lined_ms = turns.pulse(ours.port, requests, PULSE)
         self._found.waiting = ours.waiting()
 
-    def _kill(self, victims: list[tuple[Contender, bool]]) -> None:
+    def _kill(self, victims: Mapping[Contender, bool]) -> None:
         """Workers are killed; the flag says whether their jobs are to come back automatically."""
         self._context.step("workers are killed -9")
-        for victim, _ in victims:
+        for victim in victims:
             victim.kill_workers()
         self._found.killed = kill_workers(victims, self._plan)
         if not self._mini:
-            for victim, _ in victims:
+            for victim in victims:
                 victim.close()
                 victim.forget()
 
@@ -118,13 +118,7 @@ class Run:
             who.open()
         who.admit()
         with self._watched(who, f"{step}: accept"):
-            found.samples.append(turns.accept(who, plan))
-            if isinstance(who, Ours):
-                found.samples.append(turns.accept(who, plan, many=True))
-                found.samples += turns.poll(who, plan)
-            elif isinstance(who, Celery):
-                found.samples.append(turns.empty_route(who, plan))
-                found.samples.append(turns.empty_route(who, plan, many=True))
+            found.samples += turns.http_rates(who, plan)
         if not self._mini:
             # Not in a miniature: a worker takes longer to start than all that it has to do there.
             who.kill_workers()

@@ -9,10 +9,12 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import psutil
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine
 
 from app.stack.programs import command
 from app.stack.spec import PROJECT_ROOT
@@ -40,6 +42,10 @@ class Contender(ABC):
     application = ""
     #: How it is configured, for the report.
     tuning: str
+    #: Statements on its own database: counts the jobs that are done, and deletes all jobs.
+    count_done = ""
+    delete_jobs = ""
+    database_url = ""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -64,13 +70,30 @@ class Contender(ABC):
     def work(self) -> None:
         """Start the workers; they may still be starting."""
 
-    @abstractmethod
+    @cached_property
+    def engine(self) -> Engine:
+        """One connection to its own database."""
+        options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "pool_size": 1}
+        return create_engine(self.database_url, max_overflow=0, **options)
+
+    def read(self, sql: str) -> int:
+        """One number from its own database."""
+        return int(rows(self.engine, sql)[0][0])
+
+    def execute(self, sql: str) -> None:
+        """Run statements without a result in its own database."""
+        with self.engine.connect() as connection:
+            # The driver's cursor does not interpret percent signs and colons.
+            connection.connection.cursor().execute(sql)
+
     def count_from_now(self) -> Counter:
         """Begin to count what is done."""
+        before = self.read(self.count_done)
+        return lambda: self.read(self.count_done) - before
 
-    @abstractmethod
     def forget(self) -> None:
         """Delete all jobs. None of its processes may run."""
+        self.execute(self.delete_jobs)
 
     def clear_accepted(self) -> None:
         """Delete the jobs queued by the accept rate, while the API runs."""
@@ -134,31 +157,6 @@ class Contender(ABC):
         return Request("POST", "/jobs", body=json.dumps(job))
 
 
-class Rows:
-    """The contender's own tables, through one connection."""
-
-    def __init__(self, url: str) -> None:
-        self._engine = create_engine(url, isolation_level="AUTOCOMMIT", pool_size=1, max_overflow=0)
-
-    def count_from_now(self, sql: str) -> Counter:
-        """How much the statement's number has grown since now."""
-        before = self.read(sql)
-        return lambda: self.read(sql) - before
-
-    def read(self, sql: str) -> int:
-        with self._engine.connect() as connection:
-            return int(connection.exec_driver_sql(sql).scalar_one())
-
-    def run(self, sql: str) -> None:
-        """Statements without a result."""
-        with self._engine.connect() as connection:
-            # The driver's cursor does not interpret percent signs and colons.
-            connection.connection.cursor().execute(sql)
-
-    def close(self) -> None:
-        self._engine.dispose()
-
-
 def weigh(fleet: Fleet, names: Sequence[str]) -> float:
     """Megabytes of these processes and all that they started; shared pages count once."""
     total = 0.0
@@ -212,6 +210,8 @@ class Ours(Contender):
         f"one gevent worker of the short pool with its {POOLS['short'].slots} slots and one "
         "scheduler, as `make up` starts them"
     )
+    count_done = ENDED
+    delete_jobs = EMPTY
 
     def __init__(self, fleet: Fleet, *, name: str = "peers_fairline", **settings: str) -> None:
         super().__init__(fleet)
@@ -222,7 +222,7 @@ class Ours(Contender):
         )
         self.port = self.fairline.port
         self.fairline.env |= self.env
-        self._rows = Rows(self.fairline.env["FAIRLINE_DATABASE_URL"])
+        self.database_url = self.fairline.env["FAIRLINE_DATABASE_URL"]
 
     @property
     def workers(self) -> list[str]:
@@ -249,9 +249,6 @@ class Ours(Contender):
     def work(self) -> None:
         self.fairline.start_worker("short")
 
-    def count_from_now(self) -> Counter:
-        return self._rows.count_from_now(ENDED)
-
     def applications(self, status: str) -> list[Request]:
         """Polls of applications in this state."""
         with self.fairline.engine() as engine:
@@ -260,14 +257,11 @@ class Ours(Contender):
 
     def waiting(self) -> int:
         """Jobs of the medium pool that are queued or at the broker."""
-        return self._rows.read(WAITING)
+        return self.read(WAITING)
 
     def clear_accepted(self) -> None:
         """Nothing: those are queued in the medium pool, whose worker no longer runs."""
 
-    def forget(self) -> None:
-        self._rows.run(EMPTY)
-
     def remove(self) -> None:
-        self._rows.close()
+        self.engine.dispose()
         self.fleet.postgres.service.drop_database(self._name)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.lab.experiment import Size
-from loadtest.lab.peers.tables import CELERY, FAIRLINE, Measured, Quantiles, tables
+from loadtest.lab.peers.tables import CELERY, FAIRLINE, JOB_KINDS, Measured, Quantiles, tables
 from loadtest.lab.pictures import COLOURS, IDEAL, picture
 from loadtest.report import Bar, Picture, Report, at_least, at_most
 
@@ -238,14 +238,9 @@ def draw_overview(found: Measured, file: Path) -> None:
 
 def draw_jobs(found: Measured, file: Path) -> None:
     """Three ways to count jobs."""
-    kinds = (
-        ("no-op end to end", "No-op, from HTTP batches to done"),
-        ("drain", "No-op, from a full queue"),
-        ("10-ms end to end", "10-ms jobs, from HTTP batches to done"),
-    )
     with picture(file, rows=3, inches_high=7.6) as axes:
-        for each, (kind, title) in zip(axes, kinds, strict=True):
-            draw_bars(each, found.rates(kind), title, MORE)
+        for each, (kind, title) in zip(axes, JOB_KINDS.items(), strict=True):
+            draw_bars(each, found.rates(kind), title.capitalize(), MORE)
 
 
 def draw_starts(found: Measured, file: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loadtest.baselines.witness import Line, read_lines
@@ -71,79 +71,64 @@ class Killed:
     seconds: float
 
 
-@dataclass(slots=True)
-class Victim:
-    """A contender while its workers are killed."""
+def kill_workers(contenders: Mapping[Contender, bool], plan: Plan) -> list[Killed]:
+    """Open them all, kill each one's workers at work, start new ones, count; they stay open.
 
-    who: Contender
-    #: Whether what the dead worker held comes back by itself.
-    recovers: bool
-    numbers: range
-    killed_at: float = 0.0
-
-    def survival(self) -> Survival:
-        """By the witness file so far."""
-        return survival(self.numbers, list(read_lines(self.who.witness)), self.killed_at)
-
-    def result(self) -> Killed:
-        lines = read_lines(self.who.witness)
-        last = max((line.at for line in lines if line.number in self.numbers), default=0.0)
-        return Killed(self.who.name, self.survival(), max(0.0, last - self.killed_at))
-
-
-def kill_workers(contenders: Sequence[tuple[Contender, bool]], plan: Plan) -> list[Killed]:
-    """Open them all, kill each one's workers at work, start new ones, count; they stay open."""
+    The flag says whether a contender's interrupted jobs are to come back automatically.
+    """
     base = int(time.time()) * 1000
     numbers = range(base, base + plan.kill_jobs)
-    victims = [Victim(who, recovers, numbers) for who, recovers in contenders]
-    for victim in victims:
-        if not victim.who.is_open:
-            victim.who.open()
-    for victim in victims:
-        strike(victim)
-    for victim in victims:
-        await_turn(victim.who, base - 1)
-    await_quiet(victims, plan.quiet_seconds)
-    return [victim.result() for victim in victims]
+    for who in contenders:
+        if not who.is_open:
+            who.open()
+    killed_at = {who: strike(who, numbers) for who in contenders}
+    for who in contenders:
+        # One more job, behind all others: when it starts, the new workers have seen them all.
+        with Client(who.port) as client:
+            client.ask(who.single("peer.mark", base - 1))
+        await_start(who, base - 1, 0)
+
+    def result(who: Contender) -> Killed:
+        lines = [line for line in read_lines(who.witness) if line.number in numbers]
+        last = max((line.at for line in lines), default=0.0)
+        survived = survival(numbers, lines, killed_at[who])
+        return Killed(who.name, survived, max(0.0, last - killed_at[who]))
+
+    def all_back() -> bool:
+        return not any(comes and result(who).survival.lost for who, comes in contenders.items())
+
+    await_quiet(list(contenders), plan.quiet_seconds, all_back)
+    return [result(who) for who in contenders]
 
 
-def strike(victim: Victim) -> None:
-    """Promise the jobs, start workers, kill them when some jobs have ended, start new ones."""
-    who, jobs = victim.who, len(victim.numbers)
-    size = max(1, jobs // 10)
+def strike(who: Contender, numbers: range) -> float:
+    """Promise jobs, start workers, kill them when some jobs have ended, start new ones; when."""
+    size = max(1, len(numbers) // 10)
     ended = ends_in(who.witness)
-    requests = [
-        who.batch("peer.mark", first, size, JOB_MS)
-        for first in range(victim.numbers.start, victim.numbers.stop, size)
-    ]
+    firsts = range(numbers.start, numbers.stop, size)
     # All of them wait before the first one runs: every slot is busy at the time of the kill.
-    post(who, requests)
+    post(who, [who.batch("peer.mark", first, size, JOB_MS) for first in firsts])
     who.work()
     what = f"{who.name} to run something"
-    until(lambda: ended() >= SHARE * jobs, PATIENCE_SECONDS, what, LOOK_SECONDS)
+    until(lambda: ended() >= SHARE * len(numbers), PATIENCE_SECONDS, what, LOOK_SECONDS)
     who.kill_workers()
-    victim.killed_at = time.time()
+    killed_at = time.time()
     who.work()
+    return killed_at
 
 
-def await_turn(who: Contender, number: int) -> None:
-    """One more job, behind all others: when it starts, the new workers have seen them all."""
-    with Client(who.port) as caller:
-        caller.ask(who.single("peer.mark", number))
-    await_start(who, number, 0)
-
-
-def await_quiet(victims: Sequence[Victim], quiet_seconds: float) -> None:
-    """Wait until all have ended their jobs, or are not going to."""
+def await_quiet(
+    contenders: Sequence[Contender], seconds: float, all_back: Callable[[], bool]
+) -> None:
+    """Wait until no witness file has grown for so long, and what is to come back has."""
     seen: list[int] = []
     since = 0.0
 
     def over() -> bool:
         nonlocal seen, since
-        now, lengths = time.monotonic(), [victim.who.witness_bytes() for victim in victims]
+        now, lengths = time.monotonic(), [who.witness_bytes() for who in contenders]
         if lengths != seen:
             seen, since = lengths, now
-        quiet = now - since >= quiet_seconds
-        return quiet and not any(each.recovers and each.survival().lost for each in victims)
+        return now - since >= seconds and all_back()
 
     until(over, PATIENCE_SECONDS)

@@ -14,17 +14,11 @@ from procrastinate.schema import SchemaManager
 
 from loadtest.closed_loop import Request, applications
 from loadtest.fleet import Fleet
-from loadtest.lab.peers.contender import Contender, Counter, Rows, ends_in
+from loadtest.lab.peers.contender import Contender, Counter, ends_in
 from loadtest.plain import PlainCelery
 
 CELERY = "loadtest.baselines.plain_celery.batch"
 WEB = "loadtest.baselines.web"
-
-SETTLED = "SELECT count(*) FROM applications WHERE finished_at IS NOT NULL"
-SUCCEEDED = """
-    SELECT count(*) FROM procrastinate_jobs
-    WHERE status = 'succeeded' AND left(task_name, 5) = 'peer.'
-"""
 
 
 def as_jobs(count: int = 500) -> list[Request]:
@@ -45,6 +39,9 @@ class Celery(Contender):
         "publisher confirms, 20 database connections per process"
     )
 
+    count_done = "SELECT count(*) FROM applications WHERE finished_at IS NOT NULL"
+    delete_jobs = "TRUNCATE applications"
+
     # Tried with no-op tasks: gevent with 10 and 50 slots and prefork with 2 are alike. With 10-ms
     # tasks prefork does half of what gevent does. A second process was no faster end to end.
     processes, pool, slots = 1, "gevent", 50
@@ -55,7 +52,7 @@ class Celery(Contender):
         super().__init__(fleet)
         self._plain = PlainCelery(fleet, name=f"peers_{self.key}")
         self.env |= self._plain.env | ({} if acks_late else {"PEER_ACKS": "early"})
-        self._rows = Rows(self.env["PLAIN_DATABASE_URL"])
+        self.database_url = self.env["PLAIN_DATABASE_URL"]
 
     def work(self) -> None:
         for number in range(1, self.processes + 1):
@@ -66,15 +63,12 @@ class Celery(Contender):
                 number=number,
             )
 
-    def count_from_now(self) -> Counter:
-        return self._rows.count_from_now(SETTLED)
-
     def forget(self) -> None:
         self._plain.empty_queue()
-        self._rows.run("TRUNCATE applications")
+        super().forget()
 
     def remove(self) -> None:
-        self._rows.close()
+        self.engine.dispose()
         self._plain.remove()
 
 
@@ -140,6 +134,12 @@ class Procrastinate(Contender):
         "NOTIFY; psycopg with its C speed-ups"
     )
 
+    count_done = """
+        SELECT count(*) FROM procrastinate_jobs
+        WHERE status = 'succeeded' AND left(task_name, 5) = 'peer.'
+    """
+    delete_jobs = "TRUNCATE procrastinate_jobs CASCADE"
+
     # One process with 10 coroutines is slower; 30 coroutines, in one process or two, are no
     # clear gain.
     processes, slots = 2, 10
@@ -150,14 +150,13 @@ class Procrastinate(Contender):
         super().__init__(fleet)
         self._database = f"peers_{self.key}"
         fleet.postgres.service.create_database(self._database)
-        url = fleet.postgres.service.url(self._database)
+        self.database_url = fleet.postgres.service.url(self._database)
         self.env |= {
-            "PEER_DATABASE_URL": url.replace("+psycopg2", ""),
+            "PEER_DATABASE_URL": self.database_url.replace("+psycopg2", ""),
             "PEER_RETRY_STALLED": "1" if retry_stalled else "0",
             "PROCRASTINATE_APP": "loadtest.baselines.procrastinate_tasks.app",
         }
-        self._rows = Rows(url)
-        self._rows.run(SchemaManager.get_schema())
+        self.execute(SchemaManager.get_schema())
 
     @property
     def singles(self) -> Sequence[Request]:
@@ -171,12 +170,6 @@ class Procrastinate(Contender):
                 number=number,
             )
 
-    def count_from_now(self) -> Counter:
-        return self._rows.count_from_now(SUCCEEDED)
-
-    def forget(self) -> None:
-        self._rows.run("TRUNCATE procrastinate_jobs CASCADE")
-
     def remove(self) -> None:
-        self._rows.close()
+        self.engine.dispose()
         self.fleet.postgres.service.drop_database(self._database)

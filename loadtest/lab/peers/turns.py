@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from loadtest.accept import known_polls, measure
@@ -15,6 +15,7 @@ from loadtest.figures import Sample
 from loadtest.fleet import NotReady, until
 from loadtest.lab.experiment import Size
 from loadtest.lab.peers.contender import Contender, Counter, Ours
+from loadtest.lab.peers.rivals import Celery
 
 #: Clients that post batches at the same time.
 CLIENTS = 4
@@ -129,67 +130,42 @@ def moment_of(curve: Sequence[tuple[float, int]], share: float) -> float:
     return curve[-1][0]
 
 
-def accept(who: Contender, plan: Plan, *, many: bool = False) -> Sample:
-    """Submissions per second through HTTP, one job each."""
-    return drive(f"accept: {who.name}", who, who.singles, 202, plan, many=many)
+def http_rates(who: Contender, plan: Plan) -> list[Sample]:
+    """Submissions per second, one job each; Fairline's polls; the empty route as the ceiling."""
+    few, many = plan.connections
 
+    def rate(name: str, requests: Sequence[Request], status: int, connections: int) -> Sample:
+        load = Load(who.port, connections, plan.warm_seconds, plan.seconds, requests, status)
+        return measure(who.fleet, f"{name} @{'few' if connections == few else 'many'}", load)
 
-def empty_route(who: Contender, plan: Plan, *, many: bool = False) -> Sample:
-    """The empty Flask route: the most requests that a peer's server can handle."""
-    empty = [Request("GET", "/empty")]
-    return drive("empty Flask route", who, empty, 200, plan, many=many)
-
-
-def poll(ours: Ours, plan: Plan) -> list[Sample]:
-    """Polls of applications that wait, that are scored, and that the client has already."""
-    what = "an application to be scored"
-    scored = until(lambda: ours.applications("succeeded"), SCORED_SECONDS, what, LOOK_SECONDS)
-    pending = ours.applications("queued") or scored
-    known = known_polls(ours.port)
-    return [
-        drive("poll: pending", ours, pending, 200, plan),
-        drive("poll: terminal", ours, scored, 200, plan),
-        drive("poll: 304", ours, known, 304, plan),
-    ]
-
-
-def drive(
-    name: str,
-    who: Contender,
-    requests: Sequence[Request],
-    status: int,
-    plan: Plan,
-    *,
-    many: bool = False,
-) -> Sample:
-    """One closed loop at few or many connections."""
-    load = Load(
-        *(who.port, plan.connections[many], plan.warm_seconds, plan.seconds),
-        *(requests, status),
-    )
-    return measure(who.fleet, f"{name} @{'many' if many else 'few'}", load)
+    samples = [rate(f"accept: {who.name}", who.singles, 202, few)]
+    if isinstance(who, Ours):
+        samples.append(rate(f"accept: {who.name}", who.singles, 202, many))
+        what = "an application to be scored"
+        scored = until(lambda: who.applications("succeeded"), SCORED_SECONDS, what, LOOK_SECONDS)
+        pending = who.applications("queued") or scored
+        samples += [
+            rate("poll: pending", pending, 200, few),
+            rate("poll: terminal", scored, 200, few),
+            rate("poll: 304", known_polls(who.port), 304, few),
+        ]
+    elif isinstance(who, Celery):
+        empty = [Request("GET", "/empty")]
+        samples += [rate("empty Flask route", empty, 200, at) for at in (few, many)]
+    return samples
 
 
 def post(who: Contender, requests: Sequence[Request]) -> None:
     """All of them, by a few clients at the same time."""
-    left = list(requests)
-    failures: list[Exception] = []
 
-    def send() -> None:
-        try:
-            with Client(who.port) as caller:
-                while left:
-                    caller.ask(left.pop())
-        except (OSError, RuntimeError, IndexError) as error:
-            failures.append(error)
+    def send(part: Sequence[Request]) -> None:
+        with Client(who.port) as client:
+            for request in part:
+                client.ask(request)
 
-    threads = [threading.Thread(target=send, daemon=True) for _ in range(CLIENTS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        # Raises what a client raised.
+        list(threads.map(send, [requests[first::CLIENTS] for first in range(CLIENTS)]))
 
 
 def batches(who: Contender, kind: str, count: int, size: int, ms: int = 0) -> list[Request]:
@@ -230,10 +206,10 @@ def flow(who: Contender, plan: Plan, kind: str = "peer.noop") -> Sample:
     requests = batches(who, kind, count, plan.batch, NAP_MS if naps else 0)
     counter = who.count_from_now()
     began = time.monotonic()
-    poster = threading.Thread(target=post, args=(who, requests), daemon=True)
-    poster.start()
-    curve = follow(counter, count * plan.batch, began)
-    poster.join()
+    with ThreadPoolExecutor(1) as poster:
+        posted = poster.submit(post, who, requests)
+        curve = follow(counter, count * plan.batch, began)
+        posted.result()
     return Sample(f"{'10-ms' if naps else 'no-op'} end to end: {who.name}", whole_rate(curve))
 
 
