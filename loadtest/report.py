@@ -35,7 +35,6 @@ class Bar:
         return self.measured <= self.required
 
     def cells(self) -> tuple[str, str, str, str]:
-        """The bar as a row of a table."""
         return (
             self.claim,
             f"{self.measured:.2f}{self.unit}",
@@ -221,7 +220,6 @@ def coloured(cell: str) -> str:
 
 
 def markdown(table: Table) -> list[str]:
-    """A table in markdown."""
     rule = ["---", *("---:" for _ in table.headings[1:])]
     return [f"| {' | '.join(row)} |" for row in (table.headings, rule, *table.rows)]
 
@@ -236,7 +234,6 @@ def machine() -> Mapping[str, Any]:
 
 
 def describe(facts: Mapping[str, Any]) -> str:
-    """The machine in one line."""
     return (
         f"{facts['cores']} cores, {facts['architecture']}, Python {facts['python']}, "
         f"load {facts['load_average'][0]}; generator, services and servers on the same cores"

@@ -101,7 +101,6 @@ class Count:
 
     @property
     def percent(self) -> float:
-        """Of the ideal."""
         return 100 * self.per_second / self.ideal
 
 
@@ -127,7 +126,6 @@ TABLE = "Scored per second; cores in use, of them by workers; fewest queued"
 
 
 def judge(counts: Sequence[Count], plan: Plan, refused: int) -> Report:
-    """The counts against the ideal."""
     by_workers = {count.workers: count for count in counts}
     each = per_worker([(count.workers, count.per_second) for count in counts])
     last = counts[-1]

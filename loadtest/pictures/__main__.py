@@ -86,7 +86,6 @@ class Traffic:
         ]
 
     def start(self) -> None:
-        """Begin."""
         for name, cron in SCHEDULES:
             body = {"name": name, "cron": cron, "type": "echo", "timezone": "Europe/Berlin"}
             self.call("northwind", "/schedules", body)
@@ -105,7 +104,6 @@ class Traffic:
         return str(self.call("birchwood", "/jobs", body)["id"])
 
     def stop(self) -> None:
-        """Submit no more."""
         self._stop.set()
         for thread in self._threads:
             thread.join(5)

@@ -190,7 +190,6 @@ TABLE = "Steps: jobs per second, queued at the end, from submission to score, AP
 
 
 def judge(found: Staircase, plan: Plan) -> Report:
-    """The staircase in sentences, a table and bars."""
     first, last = found.steps[0], found.steps[-1]
     times = last.front_door_p95_ms / first.front_door_p95_ms if first.front_door_p95_ms else 0.0
     slots = f"{SLOTS} slots ÷ {plan.score_seconds:g} s = {plan.capacity:.2f}/s"

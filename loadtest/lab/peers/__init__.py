@@ -45,7 +45,6 @@ class Run:
         self._found = Measured(connections=self._plan.connections)
 
     def measure(self) -> Measured:
-        """Everything, in order."""
         fleet = self._context.fleet
         self._context.step("schemas and databases")
         seconds = str(self._plan.score_seconds)
@@ -138,7 +137,6 @@ class Run:
 
     @contextmanager
     def _watched(self, who: Contender, step: str) -> Iterator[None]:
-        """Jobs done, once per second."""
         counter, speed = who.count_from_now(), Speed()
 
         def read() -> dict[str, float]:

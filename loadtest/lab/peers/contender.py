@@ -115,7 +115,6 @@ class Contender(ABC):
 
     @property
     def is_open(self) -> bool:
-        """Whether the API runs."""
         return all(name in self.fleet.children for name in self.parts["API"])
 
     @property
@@ -128,7 +127,6 @@ class Contender(ABC):
         return
 
     def witness_bytes(self) -> int:
-        """How long the witness file is."""
         return self.witness.stat().st_size if self.witness.exists() else 0
 
     def kill_workers(self) -> None:
@@ -233,7 +231,6 @@ class Ours(Contender):
         return {"API": ["api"], "scheduler": ["scheduler"], "workers": self.workers}
 
     def open(self) -> None:
-        """API and scheduler."""
         self.fairline.start_api()
         self.fairline.start_scheduler()
 

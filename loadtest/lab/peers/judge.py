@@ -55,7 +55,6 @@ NOTES = (
 
 
 def judge(found: Measured, size: Size) -> Report:
-    """What was measured, in sentences, tables and bars."""
     return Report(
         "peers",
         TITLE,
@@ -68,7 +67,6 @@ def judge(found: Measured, size: Size) -> Report:
 
 
 def bars(found: Measured, required: Required) -> list[Bar]:
-    """What must be shown."""
     accept, jobs = found.rates("accept"), found.rates("no-op end to end")
     best = max(rate for name, rate in jobs.items() if name != FAIRLINE)
     starts = found.start_p50()
@@ -138,7 +136,6 @@ def findings(found: Measured) -> list[str]:
 
 
 def versus(rates: Mapping[str, float]) -> str:
-    """The others' figures as text."""
     return "compared with " + ", ".join(
         f"{rate:,.0f} of {name}" for name, rate in rates.items() if name != FAIRLINE
     )
@@ -224,7 +221,6 @@ def finish(axes: Any, names: Sequence[str], title: str, unit: str, most: float) 
 
 
 def draw_overview(found: Measured, file: Path) -> None:
-    """Four figures on one page."""
     accept = found.rates("accept")
     accept["empty route"] = found.sample("empty Flask route @few").rate
     jobs = found.rates("no-op end to end")
@@ -237,14 +233,12 @@ def draw_overview(found: Measured, file: Path) -> None:
 
 
 def draw_jobs(found: Measured, file: Path) -> None:
-    """Three ways to count jobs."""
     with picture(file, rows=3, inches_high=7.6) as axes:
         for each, (kind, title) in zip(axes, JOB_KINDS.items(), strict=True):
             draw_bars(each, found.rates(kind), title.capitalize(), MORE)
 
 
 def draw_starts(found: Measured, file: Path) -> None:
-    """p50 and p99 of each."""
     quantiles = found.start_quantiles()
     names = list(quantiles)
     most = max((each.p99 for each in quantiles.values()), default=1.0)
@@ -260,7 +254,6 @@ def draw_starts(found: Measured, file: Path) -> None:
 
 
 def draw_memory(found: Measured, file: Path) -> None:
-    """Stacked by part."""
     names = list(found.memory)
     most = max(found.megabytes().values(), default=1.0)
     with picture(file, inches_high=1.6 + 0.6 * len(names)) as axes:

@@ -32,7 +32,6 @@ class Quantiles:
 
     @classmethod
     def of(cls, values: list[float]) -> Quantiles:
-        """Of these values, in any order."""
         return cls(*percentiles(values, 0.5, 0.95, 0.99))
 
 
@@ -113,14 +112,12 @@ def times(rate: float, base: Sample) -> str:
 
 
 def figures(name: str, sample: Sample) -> tuple[str, ...]:
-    """A rate and its latencies."""
     latencies = (sample.p50_ms, sample.p99_ms)
     texts = ("" if value is None else f"{value:.1f}" for value in latencies)
     return (name, f"{sample.rate:,.0f}", *texts)
 
 
 def tables(found: Measured) -> list[Table]:
-    """All tables of the report."""
     return [
         *(make(found) for make in (accept_table, poll_table, jobs_table, start_table)),
         *(kill_table(found), memory_table(found), GUARANTEES),
@@ -150,7 +147,6 @@ def accept_table(found: Measured) -> Table:
 
 
 def poll_table(found: Measured) -> Table:
-    """What a poll costs."""
     empty = found.sample("empty Flask route @few")
     polls = {kind: found.sample(f"poll: {kind} @few") for kind in ("pending", "304", "terminal")}
     return Table(
@@ -161,7 +157,6 @@ def poll_table(found: Measured) -> Table:
 
 
 def jobs_table(found: Measured) -> Table:
-    """Jobs per second in three ways."""
     columns = [found.rates(kind) for kind in JOB_KINDS]
     rows = [
         (name, *(f"{column[name]:,.0f}" if name in column else "" for column in columns))

@@ -184,7 +184,6 @@ Side = PlainSide | FairlineSide
 
 
 def run(context: RunContext) -> Report:
-    """One side after the other."""
     plan = PLANS[context.size]
     with plain_celery(context.fleet, plan) as plain:
         small = run_side(context, PlainSide(plain, plan, SMALL), plan)

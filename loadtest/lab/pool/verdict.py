@@ -103,7 +103,6 @@ CAPTION = (
 
 
 def judge(title: str, small: Course, large: Course, fairline: Course, size: Size) -> Report:
-    """The three sides beside each other."""
     courses = (small, large, fairline)
     return Report(
         "pool",
@@ -206,7 +205,6 @@ def draw(file: Path, courses: Sequence[Course]) -> None:
 
 
 def draw_side(axes: Sequence[Any], course: Course, colour: str) -> None:
-    """One column."""
     rate, queue, waiters = axes
     submissions, offered = course.submissions, course.offered_per_second
     rate.set_title(course.title.replace(", ", "\n", 1), color=colour, fontweight="bold")

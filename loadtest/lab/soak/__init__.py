@@ -137,7 +137,6 @@ PLANS = {
 
 
 def run(context: RunContext) -> Report:
-    """Start, load, drain, judge."""
     plan = PLANS[context.size]
     with started(context, plan) as fairline:
         soak, sizes = measure(context, plan, fairline)

@@ -168,7 +168,6 @@ COLUMNS: dict[str, str | Callable[[Any], str]] = {
 
 
 def tails(soak: Soak) -> Table:
-    """Latency by the third of the time."""
     rows = []
     for name, points, share, form in (
         ("submit to scored p50, s", soak.scored, 0.5, "{:.3f}"),

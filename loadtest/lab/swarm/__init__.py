@@ -94,7 +94,6 @@ def at_half(context: RunContext, served: Serving, plan: Plan, peak: Stage) -> St
 
 
 def judge(size: Size, plan: Plan, peak: Stage, half: Stage) -> Report:
-    """Both stages in sentences, tables and bars."""
     notes = [
         "Each client has one connection, submits three applications, polls each once per second "
         "with the ETag that it has, and starts over when all three have ended. A client that "

@@ -105,7 +105,6 @@ class Counts:
 
     @property
     def all_errors(self) -> int:
-        """All kinds together."""
         return sum(self.errors.values())
 
 

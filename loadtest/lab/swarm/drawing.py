@@ -71,7 +71,6 @@ def draw_stage(axes: Any, stage: Stage, offset: float, *, named: bool) -> None:
 
 
 def finish(axes: Any, seconds: float) -> None:
-    """Titles, units, scales."""
     clients, responses, latency = axes
     for axis, title, unit in (
         (clients, "Clients, and the connections that the API held", "connections"),

@@ -94,7 +94,6 @@ class Stage:
 
     @property
     def errors(self) -> str:
-        """By status, as text."""
         return errors_by_status(self) or "none"
 
     def clients_by_second(self) -> list[float]:
