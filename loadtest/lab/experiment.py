@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -167,18 +168,16 @@ def experiment(name: str) -> Experiment:
     return found
 
 
-COUNTS = """
-    SELECT coalesce(sum(queued), 0), coalesce(sum(dispatched), 0), coalesce(sum(running), 0),
-           coalesce(sum(succeeded + dead), 0),
+#: The oldest by the index of the queue: ids are in order of admission.
+QUEUE = """
+    SELECT coalesce(sum(queued + dispatched), 0) AS waiting, coalesce(sum(running), 0) AS running,
+           (SELECT min(created_at)
+            FROM (SELECT created_at FROM jobs WHERE status = 'queued' AND pool = :pool
+                  ORDER BY tenant_id, dependency, priority DESC, id LIMIT 1) AS first) AS oldest,
            coalesce(sum(scheduled + queued + dispatched + running + succeeded + dead
-                        + cancelled + expired), 0)
+                        + cancelled + expired), 0) AS accepted,
+           coalesce(sum(succeeded + dead), 0) AS done
     FROM job_counts WHERE tenant_id = 0 AND pool = :pool
-"""
-#: By the index of the queue: ids are in order of admission.
-OLDEST = """
-    SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float8
-    FROM (SELECT created_at FROM jobs WHERE status = 'queued' AND pool = :pool
-          ORDER BY tenant_id, dependency, priority DESC, id LIMIT 1) AS first
 """
 POOL_SAMPLE = re.compile(r'^fairline_db_pool\{process="([^"]+)",state="(\w+)"\} ([0-9.]+)', re.M)
 
@@ -200,19 +199,19 @@ class Speed:
 class QueueGauges:
     """``waiting`` (queue and broker), ``running``, ``oldest_s``, ``accepted_s`` and ``done_s``."""
 
-    def __init__(self, engine: Engine, pool: str = "medium") -> None:
-        self._engine, self._pool = engine, pool
+    def __init__(self, engine: Engine, sql: str = QUEUE) -> None:
+        self._engine, self._sql = engine, sql
         self._accepted, self._done = Speed(), Speed()
 
-    def __call__(self) -> dict[str, float]:
-        [counts] = rows(self._engine, COUNTS, pool=self._pool)
-        queued, dispatched, running, ended, everything = counts
+    def __call__(self, **values: str | int) -> dict[str, float]:
+        [found] = rows(self._engine, self._sql, **values)
+        age = datetime.now(UTC) - found.oldest if found.oldest else timedelta()
         return {
-            "waiting": int(queued + dispatched),
-            "running": int(running),
-            "oldest_s": round(rows(self._engine, OLDEST, pool=self._pool)[0][0], 2),
-            "accepted_s": self._accepted(float(everything)),
-            "done_s": self._done(float(ended)),
+            "waiting": int(found.waiting),
+            "running": int(found.running),
+            "oldest_s": round(age.total_seconds(), 2),
+            "accepted_s": self._accepted(float(found.accepted)),
+            "done_s": self._done(float(found.done)),
         }
 
 
@@ -232,8 +231,8 @@ def fairline_gauges(
 ) -> Iterator[Gauges]:
     """The queue, and ``waiters`` for a database connection, the most of any process by default."""
     with fairline.engine() as engine:
-        queue = QueueGauges(engine, pool)
+        queue = QueueGauges(engine)
         yield lambda: {
-            **queue(),
+            **queue(pool=pool),
             "waiters": of_all([0, *read_pools(fairline.url)["waiting"].values()]),
         }

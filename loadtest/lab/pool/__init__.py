@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
@@ -23,9 +23,9 @@ from loadtest.generator import Order
 from loadtest.lab.experiment import (
     Experiment,
     Gauges,
+    QueueGauges,
     RunContext,
     Size,
-    Speed,
     fairline_gauges,
     read_pools,
 )
@@ -36,11 +36,12 @@ from loadtest.report import Report
 from loadtest.shapes import Stretch
 
 #: Jobs that hold a connection are running; the others wait, wherever that is.
-PLAIN_COUNTS = "SELECT count(*), count(finished_at) FROM applications"
-PLAIN_OLDEST = """
-    SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float8
-    FROM (SELECT created_at FROM applications WHERE finished_at IS NULL
-          ORDER BY created_at OFFSET :running LIMIT 1) AS first
+PLAIN_QUEUE = """
+    SELECT greatest(0, count(*) - count(finished_at) - :running) AS waiting, :running AS running,
+           (SELECT created_at FROM applications WHERE finished_at IS NULL
+            ORDER BY created_at OFFSET :running LIMIT 1) AS oldest,
+           count(*) AS accepted, count(finished_at) AS done
+    FROM applications
 """
 PLAIN_SCORED = """
     SELECT id::text, extract(epoch FROM finished_at)::float8 FROM applications
@@ -102,22 +103,11 @@ class PlainSide:
 
     @contextmanager
     def gauges(self) -> Iterator[Gauges]:
-        accepted, done = Speed(), Speed()
-
-        def read() -> Mapping[str, float]:
-            running = sum(self._pool_states("in_use"))
-            submitted, ended = rows(self._engine, PLAIN_COUNTS)[0]
-            oldest = rows(self._engine, PLAIN_OLDEST, running=running)[0][0]
-            return {
-                "waiting": max(0, submitted - ended - running),
-                "running": running,
-                "oldest_s": round(oldest, 2),
-                "accepted_s": accepted(submitted),
-                "done_s": done(ended),
-                "waiters": sum(self._pool_states("waiting")),
-            }
-
-        yield read
+        queue = QueueGauges(self._engine, PLAIN_QUEUE)
+        yield lambda: {
+            **queue(running=sum(self._pool_states("in_use"))),
+            "waiters": sum(self._pool_states("waiting")),
+        }
 
     def scored(self) -> dict[str, float]:
         """When each application was scored, by id."""

@@ -11,30 +11,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from loadtest.fleet import Fairline
 from loadtest.generator import Order
-from loadtest.lab.experiment import Experiment, RunContext, Size, fairline_gauges, write_csv
+from loadtest.lab.experiment import Experiment, RunContext, fairline_gauges, write_csv
 from loadtest.lab.pictures import COLOURS, FAIRLINE, IDEAL, picture
-from loadtest.lab.soak.verdict import (
-    COLUMNS,
-    Soak,
-    bars,
-    figures,
-    findings,
-    growths,
-    tail_by_bucket,
-    tails,
-)
+from loadtest.lab.soak.verdict import PLANS, TITLE, Plan, Soak, judge, tail_by_bucket
 from loadtest.lab.soak.weights import Scales, curve, curves
 from loadtest.lab.submissions import Point, collect, read_scored
-from loadtest.report import Picture, Report, table
+from loadtest.report import Report
 from loadtest.shapes import soak as soak_shape
-from models.pools import POOLS
 
 #: From here on a soak is drawn in minutes, and its second half is judged.
 LONG_SECONDS = 300.0
@@ -49,11 +38,11 @@ def draw(file: Path, soak: Soak) -> None:
     submissions = soak.submissions
 
     def bucketed(points: Sequence[Point], share: float) -> list[Point]:
-        return tail_by_bucket(points, soak.bucket_seconds, share)
+        return tail_by_bucket(points, soak.plan.bucket_seconds, share)
 
     running, waiting = (submissions.gauge(name) for name in ("running", "waiting"))
     jobs = {"running, median": bucketed(running, 0.5), "queued, most": bucketed(waiting, 1.0)}
-    tail = f"of each {soak.bucket_seconds:g} s"
+    tail = f"of each {soak.plan.bucket_seconds:g} s"
     panels: list[tuple[str, Mapping[str, Sequence[Point]]]] = [
         ("Memory, MB", largest_first(soak.memory)),
         ("Tables and blobs, MB", largest_first({**soak.tables, "blobs": soak.blobs})),
@@ -66,9 +55,9 @@ def draw(file: Path, soak: Soak) -> None:
     ]
     with picture(file, 3, 2, inches_high=8.4, sharex=True) as axes:
         for axis, (title, lines) in zip(axes.flat, panels, strict=True):
-            draw_lines(axis, title, lines, soak.seconds)
+            draw_lines(axis, title, lines, soak.plan.seconds)
         for axis in axes[-1]:
-            axis.set_xlabel("minutes" if soak.seconds >= LONG_SECONDS else "seconds")
+            axis.set_xlabel("minutes" if soak.plan.seconds >= LONG_SECONDS else "seconds")
 
 
 def largest_first(sizes: Mapping[str, Sequence[Point]]) -> dict[str, Sequence[Point]]:
@@ -101,8 +90,6 @@ def draw_lines(axis: Any, title: str, lines: Mapping[str, Sequence[Point]], seco
         axis.legend(loc="upper left", ncols=3, **style)
 
 
-SHARE = 0.7
-TITLE = "A soak at 70 % of capacity"
 #: Some are larger than what a row may hold, 64 KiB.
 LETTER_BYTES = "100-200000"
 DAY_SECONDS = 86_400.0
@@ -114,57 +101,13 @@ BLOBS = "soak-blobs"
 PARTS = {"worker-medium-1": "worker"}
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How long the soak lasts, and how soon ended jobs are deleted."""
-
-    seconds: float
-    score_seconds: float
-    keep_seconds: float
-    bucket_seconds: float
-    weigh_seconds: float
-
-    @property
-    def per_second(self) -> float:
-        return SHARE * POOLS["medium"].slots / self.score_seconds
-
-
-PLANS = {
-    Size.FULL: Plan(1800.0, 1.5, keep_seconds=180.0, bucket_seconds=60.0, weigh_seconds=5.0),
-    Size.QUICK: Plan(30.0, 1.5, keep_seconds=5.0, bucket_seconds=5.0, weigh_seconds=1.0),
-    Size.MINI: Plan(2.0, 0.5, keep_seconds=5.0, bucket_seconds=1.0, weigh_seconds=1.0),
-}
-
-
 def run(context: RunContext) -> Report:
     plan = PLANS[context.size]
     with started(context, plan) as fairline:
         soak, sizes = measure(context, plan, fairline)
     write_csv(context.folder / "weights.csv", sizes)
     draw(context.folder / "soak.png", soak)
-    caption = "Memory, table sizes, the queue, dead rows and latency over the whole run"
-    return Report(
-        "soak",
-        TITLE,
-        findings=findings(soak),
-        pictures=[Picture("soak.png", caption)],
-        tables=[table("Second half", COLUMNS, growths(soak).items()), tails(soak)],
-        bars=bars(soak, context.size),
-        notes=notes(context.size, plan),
-        data=figures(soak),
-    )
-
-
-def notes(size: Size, plan: Plan) -> list[str]:
-    method = (
-        f"Ended jobs and events are kept for {plan.keep_seconds:g} s here, by default for 7 days; "
-        "retention starts once per minute. The second half (shaded) is judged, by the median of "
-        "all slopes between two measurements. Memory is the resident size, with what processes of "
-        "one part share counted once. Scored applications are kept forever, for the leaderboard: "
-        "their table grows on purpose."
-    )
-    short = "Too short to judge flatness: only refusals and losses are."
-    return [method] if size is Size.FULL else [method, short]
+    return judge(soak, context.size)
 
 
 @contextmanager
@@ -208,7 +151,7 @@ def measure(
             submissions = collect(context, generator, watched.rows, read, DRAIN_SECONDS)
     sizes = scales.since(submissions.begin)
     soak = Soak(
-        *(plan.seconds, plan.per_second, plan.bucket_seconds, submissions),
+        *(plan, submissions),
         memory=curves(sizes, "memory_"),
         tables=curves(sizes, "table_"),
         blobs=curve(sizes, "blobs_mb"),

@@ -12,11 +12,37 @@ from typing import Any
 from loadtest.figures import percentile
 from loadtest.lab.experiment import Size
 from loadtest.lab.submissions import Point, Submissions
-from loadtest.report import Bar, Table, at_most
+from loadtest.report import Bar, Picture, Report, Table, at_most, table
+from models.pools import POOLS
 
+SHARE = 0.7
+TITLE = "A soak at 70 % of capacity"
 HOUR_SECONDS = 3600.0
 #: More points say no more about the slope and cost their square.
 MOST_POINTS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long the soak lasts, and how soon ended jobs are deleted."""
+
+    seconds: float
+    score_seconds: float
+    keep_seconds: float
+    #: Of latencies and other percentiles over time.
+    bucket_seconds: float
+    weigh_seconds: float
+
+    @property
+    def per_second(self) -> float:
+        return SHARE * POOLS["medium"].slots / self.score_seconds
+
+
+PLANS = {
+    Size.FULL: Plan(1800.0, 1.5, keep_seconds=180.0, bucket_seconds=60.0, weigh_seconds=5.0),
+    Size.QUICK: Plan(30.0, 1.5, keep_seconds=5.0, bucket_seconds=5.0, weigh_seconds=1.0),
+    Size.MINI: Plan(2.0, 0.5, keep_seconds=5.0, bucket_seconds=1.0, weigh_seconds=1.0),
+}
 
 
 def slope(points: Sequence[Point]) -> float:
@@ -106,10 +132,7 @@ JUDGED = ("api", "scheduler", "worker", "postgres")
 class Soak:
     """Everything that was measured; curves by the seconds since the first arrival."""
 
-    seconds: float
-    per_second: float
-    #: Of latencies and other percentiles over time.
-    bucket_seconds: float
+    plan: Plan
     submissions: Submissions
     #: Megabytes over time by part of the system.
     memory: dict[str, list[Point]]
@@ -133,6 +156,14 @@ class Soak:
             (each.intended_at - begin, 1000 * each.latency_seconds)
             for each in self.submissions.accepted
         ]
+
+    @property
+    def p99_by_third(self) -> list[float]:
+        return by_third(self.scored, self.plan.seconds, 0.99)
+
+    @property
+    def api_p95_by_third(self) -> list[float]:
+        return by_third(self.api_ms, self.plan.seconds, 0.95)
 
     @property
     def emptied(self) -> list[Point]:
@@ -168,13 +199,12 @@ COLUMNS: dict[str, str | Callable[[Any], str]] = {
 
 
 def tails(soak: Soak) -> Table:
-    rows = []
-    for name, points, share, form in (
-        ("submit to scored p50, s", soak.scored, 0.5, "{:.3f}"),
-        ("submit to scored p99, s", soak.scored, 0.99, "{:.3f}"),
-        ("API p95, ms", soak.api_ms, 0.95, "{:.1f}"),
-    ):
-        rows.append((name, *map(form.format, by_third(points, soak.seconds, share))))
+    p50 = by_third(soak.scored, soak.plan.seconds, 0.5)
+    rows = [
+        ("submit to scored p50, s", *map("{:.3f}".format, p50)),
+        ("submit to scored p99, s", *map("{:.3f}".format, soak.p99_by_third)),
+        ("API p95, ms", *map("{:.1f}".format, soak.api_p95_by_third)),
+    ]
     return Table("Latency by third", ("", "first", "second", "third"), rows)
 
 
@@ -186,9 +216,9 @@ def bars(soak: Soak, size: Size) -> list[Bar]:
     ]
     if size is not Size.FULL:
         return losses
-    first, _, last = by_third(soak.scored, soak.seconds, 0.99)
+    first, _, last = soak.p99_by_third
     ratio = last / first if first else float(bool(last))
-    api_first, _, api_last = by_third(soak.api_ms, soak.seconds, 0.95)
+    api_first, _, api_last = soak.api_p95_by_third
     return [
         *(grown_bar(f"{name}: memory", soak.memory[name], *MEMORY) for name in JUDGED),
         grown_bar("tables that retention empties:", soak.emptied, *TABLES),
@@ -214,11 +244,12 @@ def findings(soak: Soak) -> list[str]:
     judged = {name: all_of_them[f"memory: {name}"] for name in JUDGED if name in soak.memory}
     most = max(judged, key=lambda name: judged[name].grown)
     emptied = all_of_them["tables that retention empties"]
-    first, _, last = by_third(soak.scored, soak.seconds, 0.99)
+    first, _, last = soak.p99_by_third
     submissions = soak.submissions
-    lasted = f"{soak.seconds / 60:g} minutes" if soak.seconds >= 120 else f"{soak.seconds:g} s"
+    seconds = soak.plan.seconds
+    lasted = f"{seconds / 60:g} minutes" if seconds >= 120 else f"{seconds:g} s"
     return [
-        f"{lasted} at {soak.per_second:.2f}/s, 70 % of what one worker can score: "
+        f"{lasted} at {soak.plan.per_second:.2f}/s, 70 % of what one worker can score: "
         f"{len(soak.scored):,} applications were scored, {submissions.refused} refused, "
         f"{submissions.unscored} lost.",
         f"In the second half the part whose memory grew most, {most}, changed by "
@@ -231,10 +262,9 @@ def findings(soak: Soak) -> list[str]:
 
 def figures(soak: Soak) -> dict[str, Any]:
     """For ``report.json``."""
-    api_seconds = [(at, value / 1000) for at, value in soak.api_ms]
     return {
-        "seconds": soak.seconds,
-        "per_second": round(soak.per_second, 3),
+        "seconds": soak.plan.seconds,
+        "per_second": round(soak.plan.per_second, 3),
         "scored": len(soak.scored),
         "refused": soak.submissions.refused,
         "lost": soak.submissions.unscored,
@@ -242,8 +272,30 @@ def figures(soak: Soak) -> dict[str, Any]:
             name: {"level": round(each.level, 2), "grown": round(each.grown, 3)}
             for name, each in growths(soak).items()
         },
-        "p99_seconds_by_third": [round(n, 3) for n in by_third(soak.scored, soak.seconds, 0.99)],
-        "door_p95_seconds_by_third": [
-            round(n, 4) for n in by_third(api_seconds, soak.seconds, 0.95)
-        ],
+        "p99_seconds_by_third": [round(n, 3) for n in soak.p99_by_third],
+        "door_p95_seconds_by_third": [round(n / 1000, 4) for n in soak.api_p95_by_third],
     }
+
+
+CAPTION = "Memory, table sizes, the queue, dead rows and latency over the whole run"
+
+
+def judge(soak: Soak, size: Size) -> Report:
+    method = (
+        f"Ended jobs and events are kept for {soak.plan.keep_seconds:g} s here, by default for 7 "
+        "days; retention starts once per minute. The second half (shaded) is judged, by the "
+        "median of all slopes between two measurements. Memory is the resident size, with what "
+        "processes of one part share counted once. Scored applications are kept forever, for the "
+        "leaderboard: their table grows on purpose."
+    )
+    short = "Too short to judge flatness: only refusals and losses are."
+    return Report(
+        "soak",
+        TITLE,
+        findings=findings(soak),
+        pictures=[Picture("soak.png", CAPTION)],
+        tables=[table("Second half", COLUMNS, growths(soak).items()), tails(soak)],
+        bars=bars(soak, size),
+        notes=[method] if size is Size.FULL else [method, short],
+        data=figures(soak),
+    )

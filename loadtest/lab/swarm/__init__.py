@@ -16,11 +16,13 @@ from loadtest.lab.swarm.analysis import (
     PARTS,
     PLANS,
     Plan,
+    Stage,
+    errors_by_status,
     peak_of,
     per_server_second,
 )
 from loadtest.lab.swarm.drawing import PART_NAMES, draw_cores, draw_seconds
-from loadtest.lab.swarm.stage import POOL, Serving, Stage, errors_by_status, hold
+from loadtest.lab.swarm.stage import POOL, Serving, hold
 from loadtest.report import Bar, Picture, Report, Table, at_least, at_most
 from loadtest.shapes import total_seconds
 
@@ -51,13 +53,11 @@ LINES = {
 def run(context: RunContext) -> Report:
     """First the ramp, as half of its peak is the second stage."""
     plan = PLANS[context.size]
-    half = None
     with serving(context, plan, "swarm") as served:
         step = f"ramp to {plan.clients:,} clients"
         peak = hold(context, served, "at the peak", step, plan.ramp(), plan.look_seconds)
         peak = replace(peak, judged=peak_of(peak.seconds, plan.window_seconds))
-        if not plan.afresh:
-            half = at_half(context, served, plan, peak)
+        half = None if plan.afresh else at_half(context, served, plan, peak)
     if half is None:
         with serving(context, plan, "swarm_half") as served:
             half = at_half(context, served, plan, peak)

@@ -1,14 +1,16 @@
-"""The swarm's plan, and figures of its requests: per second, at the peak, by core. Pure."""
+"""The swarm's plan, and a stage of it: requests per second, at the peak, by core. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from loadtest.figures import MACHINE, percentiles
-from loadtest.lab.experiment import Size
-from loadtest.shapes import Stretch
+from loadtest.lab.experiment import Row, Size
+from loadtest.shapes import Stretch, highest, level_at, total_seconds
 from loadtest.users.wire import POLL, ROUND, SUBMIT, Requests
 
 #: A client has three applications and polls each once per second.
@@ -132,7 +134,6 @@ class Look:
 
 
 def count(requests: Requests) -> Counts:
-    """By kind and by status."""
     kinds = Counter(requests.kind)
     sent = zip(requests.status, requests.kind, strict=True)
     statuses = Counter(status for status, kind in sent if kind != ROUND)
@@ -195,16 +196,14 @@ def peak_of(seconds: Sequence[Second], window: int) -> tuple[int, int]:
 
 def mean_cores(looks: Sequence[Look], begin: float, end: float) -> dict[str, float]:
     """Cores by part between two moments: each interval counts by how much of it lies there."""
-    used: dict[str, float] = {}
+    used: dict[str, float] = defaultdict(float)
     whole = 0.0
     for look in looks:
-        overlap = min(end, look.end) - max(begin, look.begin)
-        if overlap <= 0:
-            continue
+        overlap = max(0.0, min(end, look.end) - max(begin, look.begin))
         whole += overlap
         for part, cores in look.cores.items():
-            used[part] = used.get(part, 0.0) + overlap * cores
-    return {part: total / whole for part, total in used.items()}
+            used[part] += overlap * cores
+    return {part: total / whole for part, total in used.items() if whole}
 
 
 def cpu_split(cores: Mapping[str, float]) -> dict[str, float]:
@@ -227,3 +226,74 @@ def per_server_second(rate: float, split: Mapping[str, float]) -> float:
     """Responses per second of the server's CPU time: the same on a busy machine."""
     used = server_cores(split)
     return rate / used if used else 0.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A load and what was measured of it."""
+
+    name: str
+    stretches: Sequence[Stretch]
+    requests: Requests
+    #: Cores in use, interval by interval, in seconds since the epoch.
+    looks: Sequence[Look]
+    #: The gauges of each second.
+    rows: Sequence[Row]
+    #: Connections that the API held, the most at any reading.
+    connections: int
+    #: The part that is judged, in seconds since the first request.
+    judged: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def clients(self) -> int:
+        """How many there were in the end."""
+        return round(highest(self.stretches))
+
+    @property
+    def begin(self) -> float:
+        """When the first client sent its first request, in seconds since the epoch."""
+        return min(self.requests.at, default=0.0)
+
+    @cached_property
+    def seconds(self) -> list[Second]:
+        """Every second of the load."""
+        return by_second(self.requests, self.begin, math.floor(total_seconds(self.stretches)))
+
+    @cached_property
+    def counts(self) -> Counts:
+        return count(self.requests)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Of the part that is judged."""
+        return summarise(self.requests, self.begin, *self.judged)
+
+    @cached_property
+    def split(self) -> dict[str, float]:
+        """Cores by part, in the part that is judged."""
+        begin, end = (self.begin + at for at in self.judged)
+        return cpu_split(mean_cores(self.looks, begin, end))
+
+    @property
+    def server_cores(self) -> float:
+        return server_cores(self.split)
+
+    @property
+    def errors(self) -> str:
+        return errors_by_status(self) or "none"
+
+    def clients_by_second(self) -> list[float]:
+        """How many there should be, second by second, and at the end."""
+        levels = [level_at(self.stretches, n) for n in range(len(self.seconds))]
+        return [*levels, self.clients]
+
+    def connections_by_second(self) -> list[tuple[float, float]]:
+        """When connections were counted, and how many there were."""
+        read = [(float(row["at"]) - self.begin, float(row["connections"])) for row in self.rows]
+        return [(at, held) for at, held in read if 0 <= at <= len(self.seconds)] or [(0.0, 0.0)]
+
+
+def errors_by_status(*stages: Stage) -> str:
+    """Errors by kind: ``12 × 503, 3 × no answer``."""
+    kinds = sum((Counter(each.counts.errors) for each in stages), Counter())
+    return ", ".join(f"{n:,} × {status or 'no answer'}" for status, n in sorted(kinds.items()))

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.lab.pictures import COLOURS, FAIRLINE, IDEAL, beside, bound, picture
-from loadtest.lab.swarm.analysis import GENERATOR, OTHERS, PARTS
-from loadtest.lab.swarm.stage import Stage
+from loadtest.lab.swarm.analysis import GENERATOR, OTHERS, PARTS, Stage
 
 #: The server in one family of colours, what is not the server in greys.
 PART_COLOURS = {

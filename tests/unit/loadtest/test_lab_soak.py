@@ -12,6 +12,7 @@ from loadtest.lab.experiment import Size
 from loadtest.lab.soak.verdict import (
     JUDGED,
     MOST_POINTS,
+    PLANS,
     Soak,
     allowance,
     bars,
@@ -161,9 +162,7 @@ def soak(
     arrivals += [Arrival(1800.0, 0.005, 503, "")] * refused
     arrivals += [Arrival(1800.0, 0.005, 202, "lost")] * lost
     return Soak(
-        seconds=1800.0,
-        per_second=4.67,
-        bucket_seconds=60.0,
+        PLANS[Size.FULL],
         submissions=Submissions(arrivals, scored_at),
         memory={name: curve(memory) for name in (*JUDGED, "rabbitmq")},
         # The leaderboard grows for ever and must not count.
