@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.text import Text
 
 from loadtest.fleet import fleet
-from loadtest.lab.experiment import NAMES, Experiment, RunContext, Size, experiment, write_csv
+from loadtest.lab.experiment import NAMES, RunContext, Size, experiment, write_csv
 from loadtest.report import RESULTS, Bar, Report, bar_table, describe, markdown
 
 #: The progress bar waits here for an experiment that takes longer than announced.
@@ -118,14 +118,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = options(arguments)
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     size = Size.QUICK if given.quick else Size.FULL
-    chosen = [experiment(name) for name in given.names or NAMES]
+    names = given.names or NAMES
     if given.list:
-        for each in chosen:
-            line = f"{each.name:<9}{each.seconds(size) / 60:>5.1f} min  {each.question}"
+        for name in names:
+            chosen = experiment(name)
+            line = f"{name:<9}{chosen.seconds(size) / 60:>5.1f} min  {chosen.QUESTION}"
             console.print(line, highlight=False, soft_wrap=True)
         return 0
     try:
-        reports = [run(each, size, console) for each in chosen]
+        reports = [run(name, size, console) for name in names]
     except KeyboardInterrupt:
         console.print("Stopped. All processes it started have ended; no report was written.")
         return INTERRUPTED
@@ -133,16 +134,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if given.no_fail or all(report.passed for report in reports) else 1
 
 
-def run(chosen: Experiment, size: Size, console: Console) -> Report:
+def run(name: str, size: Size, console: Console) -> Report:
     """One experiment with its own PostgreSQL and RabbitMQ, shown while it runs."""
-    folder = RESULTS / chosen.name
+    chosen, folder = experiment(name), RESULTS / name
     began = time.monotonic()
-    with RunProgress(console, chosen.title, chosen.seconds(size)) as progress:
+    with RunProgress(console, chosen.TITLE, chosen.seconds(size)) as progress:
         progress.step("starting a private PostgreSQL and RabbitMQ")
-        with fleet(f"lab-{chosen.name}") as started:
+        with fleet(f"lab-{name}") as started:
             context = RunContext(started, folder, size, progress.step, progress.figures)
             report = chosen.run(context)
-    report.data["question"] = chosen.question
+    report.data["question"] = chosen.QUESTION
     report.data["size"] = size.value
     report.data["took_seconds"] = round(time.monotonic() - began)
     if size is not Size.FULL:

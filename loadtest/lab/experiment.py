@@ -14,13 +14,14 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self, cast
 
 from sqlalchemy import Engine
 
 from loadtest.fleet import Fairline, Fleet, rows
 from loadtest.generator import Generator, Order
 from loadtest.report import Report
+from models.pools import POOLS
 
 #: Reads all gauges now. If it raises, that second is left out.
 Gauges = Callable[[], Mapping[str, float]]
@@ -138,36 +139,44 @@ class RunContext:
         self.on_step(step)
         return Sampler(step, gauges, self.on_figures, self.seconds)
 
+    def fairline(self, name: str, score_seconds: float, **settings: str) -> Fairline:
+        """A Fairline on the run's services, with its own database; nothing of it runs yet."""
+        more = {"score_seconds": str(score_seconds), **settings}
+        return Fairline(self.fleet, served_pools=POOL, name=name, **more)
+
     def generate(self, order: Order) -> Generator:
         """Start locust on this order."""
         return Generator(order, self.fleet.home / "locust")
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """One question, with the means to answer it."""
+class Experiment(Protocol):
+    """What each module or package of an experiment defines."""
 
-    #: Folder and make target.
-    name: str
-    title: str
+    TITLE: str
     #: What it shows, in one sentence, for the top report.
-    question: str
-    #: How long it takes, about.
-    seconds: Callable[[Size], float]
-    #: Measure, draw into the folder, and report.
-    run: Callable[[RunContext], Report]
+    QUESTION: str
+
+    @staticmethod
+    def seconds(size: Size) -> float:
+        """How long it takes, about."""
+
+    @staticmethod
+    def run(context: RunContext) -> Report:
+        """Measure, draw into the folder, and report."""
 
 
-#: Each is a module or package of this one, with its ``EXPERIMENT``.
+#: Modules of this package; also their folders in the results and their make targets.
 NAMES = ("knee", "scaling", "pool", "swarm", "peers", "soak")
 
 
 def experiment(name: str) -> Experiment:
     """The experiment of this name; what it needs is imported with it."""
-    found: Experiment = import_module(f"loadtest.lab.{name}").EXPERIMENT
-    return found
+    return cast(Experiment, import_module(f"loadtest.lab.{name}"))
 
 
+#: The pool that all experiments measure.
+POOL = "medium"
+SLOTS = POOLS[POOL].slots
 #: The oldest by the index of the queue: ids are in order of admission.
 QUEUE = """
     SELECT coalesce(sum(queued + dispatched), 0) AS waiting, coalesce(sum(running), 0) AS running,
@@ -227,12 +236,12 @@ def read_pools(url: str) -> dict[str, dict[str, int]]:
 
 @contextmanager
 def fairline_gauges(
-    fairline: Fairline, pool: str = "medium", of_all: Callable[[Iterable[int]], int] = max
+    fairline: Fairline, of_all: Callable[[Iterable[int]], int] = max
 ) -> Iterator[Gauges]:
     """The queue, and ``waiters`` for a database connection, the most of any process by default."""
     with fairline.engine() as engine:
         queue = QueueGauges(engine)
         yield lambda: {
-            **queue(pool=pool),
+            **queue(pool=POOL),
             "waiters": of_all([0, *read_pools(fairline.url)["waiting"].values()]),
         }

@@ -20,16 +20,14 @@ from pathlib import Path
 from loadtest.figures import MACHINE, CoreMeter, steady_rate
 from loadtest.fleet import Fairline
 from loadtest.generator import Order
-from loadtest.lab.experiment import Experiment, RunContext, Size, fairline_gauges
+from loadtest.lab.experiment import POOL, SLOTS, RunContext, Size, fairline_gauges
 from loadtest.lab.pictures import FAIRLINE, IDEAL, beside, bound, picture
 from loadtest.lab.submissions import ACCEPTED, read_scored
 from loadtest.report import Picture, Report, at_least, at_most, table
 from loadtest.shapes import Stretch
-from models.pools import POOLS
 
 TITLE = "Scaling: more workers, more scored"
-POOL = "medium"
-SLOTS = POOLS[POOL].slots
+QUESTION = "Do workers add up, one after the other, while the queue is never empty?"
 #: What a worker takes to be alive.
 WORKER_SECONDS = 2.5
 
@@ -205,11 +203,16 @@ FILL_PER_SECOND = 400.0
 START_SECONDS = 16.0
 
 
+def seconds(size: Size) -> float:
+    """Starts, the queue, and all counts."""
+    plan = PLANS[size]
+    return START_SECONDS + plan.jobs / FILL_PER_SECOND + plan.run_seconds
+
+
 def run(context: RunContext) -> Report:
     """A full queue, and one number of workers after the other."""
     plan = PLANS[context.size]
-    settings = {"score_seconds": str(plan.score_seconds), "db_pool_size": "2"}
-    fairline = Fairline(context.fleet, served_pools=POOL, name="scaling", **settings)
+    fairline = context.fairline("scaling", plan.score_seconds, db_pool_size="2")
     started = ["api", "scheduler"]
     try:
         context.step("starting API and scheduler")
@@ -238,7 +241,7 @@ def measure(context: RunContext, fairline: Fairline, plan: Plan, workers: int) -
     context.step(f"{name}: settling")
     time.sleep(plan.settle_seconds)
     pids = fairline.fleet.pids()
-    with fairline_gauges(fairline, POOL) as gauges, context.watch(name, gauges) as watched:
+    with fairline_gauges(fairline) as gauges, context.watch(name, gauges) as watched:
         meter, begin = CoreMeter(pids), time.time()
         time.sleep(plan.seconds)
         cores, end = meter.read(), time.time()
@@ -253,12 +256,3 @@ def measure(context: RunContext, fairline: Fairline, plan: Plan, workers: int) -
         cores=sum(used for part, used in cores.items() if part != MACHINE),
         worker_cores=sum(used for part, used in cores.items() if part.startswith("worker-")),
     )
-
-
-EXPERIMENT = Experiment(
-    "scaling",
-    TITLE,
-    "Do workers add up, one after the other, while the queue is never empty?",
-    lambda size: START_SECONDS + PLANS[size].jobs / FILL_PER_SECOND + PLANS[size].run_seconds,
-    run,
-)

@@ -111,7 +111,7 @@ def test_a_miniature_of_the_experiment_counts_right_and_leaves_its_files(
     report = chosen.run(context)
 
     assert lab_fleet.children == {}, "whatever it started was ended"
-    assert (report.name, report.title) == (name, chosen.title)
+    assert (report.name, report.title) == (name, chosen.TITLE)
     none_allowed = [
         bar
         for bar in report.bars

@@ -22,12 +22,14 @@ from typing import Any
 
 from loadtest.fleet import Fairline, NotReady, rows, until
 from loadtest.generator import Order
-from loadtest.lab.experiment import Experiment, RunContext, Size, fairline_gauges, write_csv
-from loadtest.lab.knee.verdict import PLANS, POOL, SLOTS, TITLE, Plan, Staircase, analyse, judge
+from loadtest.lab.experiment import POOL, SLOTS, RunContext, Size, fairline_gauges, write_csv
+from loadtest.lab.knee.verdict import PLANS, Plan, Staircase, analyse, judge
+from loadtest.lab.knee.verdict import TITLE as TITLE
 from loadtest.lab.pictures import COLOURS, FAIRLINE, IDEAL, beside, bound, filled, picture
 from loadtest.lab.submissions import Submissions, collect, read_scored
 from loadtest.report import Report
 
+QUESTION = "What do the queue, the waits and the API do when more arrives than can be scored?"
 AMBER = COLOURS[1]
 
 
@@ -149,9 +151,8 @@ STARTED = "SELECT EXISTS (SELECT FROM applications)"
 def run(context: RunContext) -> Report:
     """One worker, from less than it can score to twice as much."""
     plan = PLANS[context.size]
-    settings = {"score_seconds": str(plan.score_seconds), "db_pool_size": "2"}
     context.step("API, scheduler, one worker")
-    fairline = Fairline(context.fleet, served_pools=POOL, name="knee", **settings)
+    fairline = context.fairline("knee", plan.score_seconds, db_pool_size="2")
     with fairline.running(POOL):
         submissions = climb_stairs(context, fairline, plan)
     found = analyse(submissions, plan)
@@ -170,7 +171,7 @@ def climb_stairs(context: RunContext, fairline: Fairline, plan: Plan) -> Submiss
     """Offer the whole staircase, then let the queue drain."""
     with (
         fairline.engine() as engine,
-        fairline_gauges(fairline, POOL) as gauges,
+        fairline_gauges(fairline) as gauges,
         context.generate(Order(fairline.url, "Submitter", plan.stretches)) as generator,
     ):
         context.step("warming up")
@@ -196,12 +197,3 @@ def climb_stairs(context: RunContext, fairline: Fairline, plan: Plan) -> Submiss
 
 def sleep_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.time()))
-
-
-EXPERIMENT = Experiment(
-    "knee",
-    TITLE,
-    "What do the queue, the waits and the API do when more arrives than can be scored?",
-    seconds,
-    run,
-)

@@ -6,14 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from loadtest.figures import percentile, percentiles
-from loadtest.lab.experiment import Size
+from loadtest.lab.experiment import SLOTS, Size
 from loadtest.lab.submissions import Submissions
 from loadtest.report import Picture, Report, at_least, at_most, table
 from loadtest.shapes import Stretch, arrival_times, steps
-from models.pools import POOLS
-
-POOL = "medium"
-SLOTS = POOLS[POOL].slots
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
-from loadtest.lab.experiment import Experiment, RunContext, Size, Speed, fairline_gauges
+from loadtest.lab.experiment import RunContext, Size, Speed, fairline_gauges
 from loadtest.lab.peers import turns
 from loadtest.lab.peers.contender import Contender, Ours, weigh
-from loadtest.lab.peers.judge import TITLE, draw, judge
+from loadtest.lab.peers.judge import TITLE as TITLE
+from loadtest.lab.peers.judge import draw, judge
 from loadtest.lab.peers.killing import kill_workers
 from loadtest.lab.peers.rivals import Celery, Dramatiq, Procrastinate
 from loadtest.lab.peers.tables import Measured
 from loadtest.report import Report
 
+QUESTION = (
+    "How does Fairline compare with other libraries, each set up as its own documentation "
+    "recommends: accept rate, jobs per second, latency, losses, memory?"
+)
+seconds = {Size.FULL: 720.0, Size.QUICK: 115.0, Size.MINI: 15.0}.__getitem__
 #: Submissions per second while the API's latency is measured.
 PULSE = 50.0
 #: While a worker is killed: short enough to wait for what comes back.
@@ -145,13 +151,3 @@ class Run:
 
         with self._context.watch(step, read):
             yield
-
-
-EXPERIMENT = Experiment(
-    "peers",
-    TITLE,
-    "How does Fairline compare with other libraries, each set up as its own documentation "
-    "recommends: accept rate, jobs per second, latency, losses, memory?",
-    {Size.FULL: 720.0, Size.QUICK: 115.0, Size.MINI: 15.0}.__getitem__,
-    run,
-)

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from sqlalchemy import text
 
 from loadtest.closed_loop import applications
-from loadtest.fleet import Fairline, Fleet, rows
+from loadtest.fleet import Fleet, rows
 from loadtest.generator import Order
 from loadtest.lab.experiment import (
-    Experiment,
+    POOL,
     Gauges,
     QueueGauges,
     RunContext,
@@ -52,6 +52,12 @@ PLAIN_SCORED = """
 SMALL, LARGE, FAIRLINE = 5, 10, 2
 PER_SECOND = 20.0
 TITLE = "The database-pool trap"
+QUESTION = (
+    "Four workers, 20 jobs per second: what does it cost to hold a database connection while a "
+    "job runs, and how many connections does Fairline need?"
+)
+#: Load on three sides, one long drain, and the starts.
+seconds = {Size.FULL: 250.0, Size.QUICK: 95.0, Size.MINI: 12.0}.__getitem__
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +145,14 @@ class PlainSide:
 class FairlineSide:
     """Fairline, which holds no connection while a job runs."""
 
-    def __init__(self, fleet: Fleet, plan: Plan) -> None:
+    def __init__(self, context: RunContext, plan: Plan) -> None:
         self.title = f"Fairline, {FAIRLINE} connections per worker"
         self._workers = plan.workers
-        settings = {"score_seconds": str(plan.score_seconds), "db_pool_size": str(FAIRLINE)}
-        self._fairline = Fairline(fleet, served_pools="medium", name="pool", **settings)
+        self._fairline = context.fairline("pool", plan.score_seconds, db_pool_size=str(FAIRLINE))
         self.url = self._fairline.url
 
     def start(self) -> None:
-        self._fairline.start("medium", self._workers)
+        self._fairline.start(POOL, self._workers)
 
     def gauges(self) -> AbstractContextManager[Gauges]:
         # Of all processes together, as with the other side.
@@ -165,7 +170,7 @@ class FairlineSide:
         return 0  # a job has no connection to wait for
 
     def stop(self) -> None:
-        workers = [f"worker-medium-{n}" for n in range(1, self._workers + 1)]
+        workers = [f"worker-{POOL}-{n}" for n in range(1, self._workers + 1)]
         self._fairline.fleet.kill("api", "scheduler", *workers)
         self._fairline.fleet.postgres.service.drop_database("pool")
 
@@ -178,7 +183,7 @@ def run(context: RunContext) -> Report:
     with plain_celery(context.fleet, plan) as plain:
         small = run_side(context, PlainSide(plain, plan, SMALL), plan)
         large = run_side(context, PlainSide(plain, plan, LARGE), plan)
-    fairline = run_side(context, FairlineSide(context.fleet, plan), plan)
+    fairline = run_side(context, FairlineSide(context, plan), plan)
     draw(context.folder / "pool.png", (small, large, fairline))
     report = judge(TITLE, small, large, fairline, context.size)
     report.notes.append(
@@ -231,15 +236,3 @@ def warm(side: Side, plan: Plan) -> None:
         with urllib.request.urlopen(request, timeout=plan.drain_seconds) as response:
             ids.append(json.load(response)["id"])
     await_scores(ids, side.scored, plan.drain_seconds, side.timeouts)
-
-
-#: Load on three sides, one long drain, and the starts.
-SECONDS = {Size.FULL: 250.0, Size.QUICK: 95.0, Size.MINI: 12.0}
-EXPERIMENT = Experiment(
-    "pool",
-    TITLE,
-    "Four workers, 20 jobs per second: what does it cost to hold a database connection while a "
-    "job runs, and how many connections does Fairline need?",
-    SECONDS.__getitem__,
-    run,
-)

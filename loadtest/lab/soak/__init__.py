@@ -17,14 +17,19 @@ from typing import Any
 
 from loadtest.fleet import Fairline
 from loadtest.generator import Order
-from loadtest.lab.experiment import Experiment, RunContext, fairline_gauges, write_csv
+from loadtest.lab.experiment import POOL, RunContext, Size, fairline_gauges, write_csv
 from loadtest.lab.pictures import COLOURS, FAIRLINE, IDEAL, picture
-from loadtest.lab.soak.verdict import PLANS, TITLE, Plan, Soak, judge, tail_by_bucket
+from loadtest.lab.soak.verdict import PLANS, Plan, Soak, judge, tail_by_bucket
+from loadtest.lab.soak.verdict import TITLE as TITLE
 from loadtest.lab.soak.weights import Scales, curve, curves
 from loadtest.lab.submissions import Point, collect, read_scored
 from loadtest.report import Report
 from loadtest.shapes import soak as soak_shape
 
+QUESTION = (
+    "One worker at 70 % of its capacity with payloads of any size: do memory, tables and latency "
+    "stay flat?"
+)
 #: From here on a soak is drawn in minutes, and its second half is judged.
 LONG_SECONDS = 300.0
 #: What never reaches this is not drawn.
@@ -98,7 +103,11 @@ HOUR_SECONDS = 3600.0
 DRAIN_SECONDS = 30.0
 #: Folder in the fleet's home.
 BLOBS = "soak-blobs"
-PARTS = {"worker-medium-1": "worker"}
+PARTS = {f"worker-{POOL}-1": "worker"}
+
+
+def seconds(size: Size) -> float:
+    return PLANS[size].seconds + 14.0
 
 
 def run(context: RunContext) -> Report:
@@ -117,11 +126,9 @@ def started(context: RunContext, plan: Plan) -> Iterator[Fairline]:
     keep_days = f"{plan.keep_seconds / DAY_SECONDS:.8f}"
     blobs = context.fleet.home / BLOBS
     blobs.mkdir(parents=True)
-    fairline = Fairline(
-        context.fleet,
-        served_pools="medium",
-        name="soak",
-        score_seconds=str(plan.score_seconds),
+    fairline = context.fairline(
+        "soak",
+        plan.score_seconds,
         blob_url=str(blobs),
         keep_finished_days=keep_days,
         keep_dead_days=keep_days,
@@ -129,7 +136,7 @@ def started(context: RunContext, plan: Plan) -> Iterator[Fairline]:
         keep_keys_hours=f"{plan.keep_seconds / HOUR_SECONDS:.8f}",
     )
     try:
-        with fairline.running("medium"):
+        with fairline.running(POOL):
             yield fairline
     finally:
         context.fleet.postgres.service.drop_database("soak")
@@ -158,13 +165,3 @@ def measure(
         dead_rows=curve(sizes, "dead_rows"),
     )
     return soak, sizes
-
-
-EXPERIMENT = Experiment(
-    "soak",
-    TITLE,
-    "One worker at 70 % of its capacity with payloads of any size: do memory, tables and "
-    "latency stay flat?",
-    lambda size: PLANS[size].seconds + 14.0,
-    run,
-)

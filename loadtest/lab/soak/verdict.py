@@ -10,10 +10,9 @@ from statistics import median
 from typing import Any
 
 from loadtest.figures import percentile
-from loadtest.lab.experiment import Size
+from loadtest.lab.experiment import SLOTS, Size
 from loadtest.lab.submissions import Point, Submissions
 from loadtest.report import Bar, Picture, Report, Table, at_most, table
-from models.pools import POOLS
 
 SHARE = 0.7
 TITLE = "A soak at 70 % of capacity"
@@ -35,7 +34,7 @@ class Plan:
 
     @property
     def per_second(self) -> float:
-        return SHARE * POOLS["medium"].slots / self.score_seconds
+        return SHARE * SLOTS / self.score_seconds
 
 
 PLANS = {

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
-from loadtest.fleet import Fairline
-from loadtest.lab.experiment import Experiment, RunContext, Size, write_csv
+from loadtest.lab.experiment import POOL, RunContext, Size, write_csv
 from loadtest.lab.swarm.analysis import (
     GENERATOR,
     OTHERS,
@@ -22,11 +21,12 @@ from loadtest.lab.swarm.analysis import (
     per_server_second,
 )
 from loadtest.lab.swarm.drawing import PART_NAMES, draw_cores, draw_seconds
-from loadtest.lab.swarm.stage import POOL, Serving, hold
+from loadtest.lab.swarm.stage import Serving, hold
 from loadtest.report import Bar, Picture, Report, Table, at_least, at_most
 from loadtest.shapes import total_seconds
 
 TITLE = "A swarm of clients that submit and poll"
+QUESTION = "How many clients can submit and poll every second, and which process uses how much CPU?"
 API_PROCESSES = 2
 CORES = os.cpu_count() or 1
 #: The measuring itself uses some; more than this is another program.
@@ -79,8 +79,7 @@ def seconds(size: Size) -> float:
 def serving(context: RunContext, plan: Plan, name: str) -> Iterator[Serving]:
     """A Fairline with its API processes, a scheduler and a worker that ends jobs steadily."""
     context.step("starting a Fairline")
-    settings = {"score_seconds": str(plan.score_seconds), "api_workers": str(API_PROCESSES)}
-    fairline = Fairline(context.fleet, served_pools=POOL, name=name, **settings)
+    fairline = context.fairline(name, plan.score_seconds, api_workers=str(API_PROCESSES))
     with fairline.running(POOL):
         yield Serving(fairline)
 
@@ -192,12 +191,3 @@ def figures(*stages: Stage) -> dict[str, Any]:
             for each in stages
         },
     }
-
-
-EXPERIMENT = Experiment(
-    "swarm",
-    TITLE,
-    "How many clients can submit and poll every second, and which process uses how much CPU?",
-    seconds,
-    run,
-)

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from loadtest.figures import MACHINE, percentiles
-from loadtest.lab.experiment import Row, Size
+from loadtest.lab.experiment import SLOTS, Row, Size
 from loadtest.shapes import Stretch, highest, level_at, total_seconds
 from loadtest.users.wire import POLL, ROUND, SUBMIT, Requests
 
 #: A client has three applications and polls each once per second.
 POLLS_A_SECOND = 3.0
-SLOTS = 10
 
 
 @dataclass(frozen=True, slots=True)

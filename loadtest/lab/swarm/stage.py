@@ -17,11 +17,9 @@ from sqlalchemy import Engine
 from loadtest.figures import CoreMeter
 from loadtest.fleet import Fairline
 from loadtest.generator import Order
-from loadtest.lab.experiment import QueueGauges, RunContext
+from loadtest.lab.experiment import POOL, QueueGauges, RunContext
 from loadtest.lab.swarm.analysis import GENERATOR, Look, Stage
 from loadtest.shapes import Stretch, highest
-
-POOL = "medium"
 
 
 class Serving:

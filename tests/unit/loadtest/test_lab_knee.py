@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.lab.experiment import Size
+from loadtest.lab.experiment import SLOTS, Size
 from loadtest.lab.knee.verdict import (
     PLANS,
-    SLOTS,
     STAIRS,
     Plan,
     analyse,
