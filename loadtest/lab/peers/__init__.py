@@ -53,9 +53,8 @@ class Run:
     def measure(self) -> Measured:
         fleet = self._context.fleet
         self._context.step("schemas and databases")
-        seconds = str(self._plan.score_seconds)
-        settings = {"throttle_crashes": "1000000", "score_seconds": seconds}
-        ours = self._enter(Ours(fleet, pools=SHORT_LEASE, **settings))
+        settings = {"throttle_crashes": "1000000", "pools": SHORT_LEASE}
+        ours = self._enter(Ours(self._context, self._plan.score_seconds, **settings))
         celery, dramatiq = self._enter(Celery(fleet)), self._enter(Dramatiq(fleet))
         procrastinate = self._enter(Procrastinate(fleet))
         self._measure_queue(ours)

@@ -21,7 +21,8 @@ from app.stack.spec import PROJECT_ROOT
 from loadtest.accept import APPLICATIONS, POLLED
 from loadtest.closed_loop import Request, applications
 from loadtest.figures import family
-from loadtest.fleet import Fairline, Fleet, free_port, rows
+from loadtest.fleet import Fleet, free_port, rows
+from loadtest.lab.experiment import POOL, RunContext
 from models.pools import POOLS
 
 #: The same server for every peer: gunicorn's own gevent worker. Fairline brings its own file.
@@ -42,6 +43,8 @@ class Contender(ABC):
     application = ""
     #: How it is configured, for the report.
     tuning: str
+    #: Whether its API takes applications, or only jobs with an application as their payload.
+    takes_applications = False
     #: Statements on its own database: counts the jobs that are done, and deletes all jobs.
     count_done = ""
     delete_jobs = ""
@@ -57,7 +60,11 @@ class Contender(ABC):
     @property
     def singles(self) -> Sequence[Request]:
         """Submissions of one job each, of the same few hundred bytes for every contender."""
-        return applications(500)
+        found = applications(500)
+        if self.takes_applications:
+            return found
+        jobs = [{"type": "peer.noop", "payload": json.loads(each.body)} for each in found]
+        return [Request("POST", "/jobs", body=json.dumps(job)) for job in jobs]
 
     def open(self) -> None:
         """Start the API, two gunicorn workers, and wait until it responds."""
@@ -137,9 +144,9 @@ class Contender(ABC):
         """Kill all its processes: its turn is over."""
         self.fleet.kill(*(name for names in self.parts.values() for name in names))
 
-    def start_worker(self, *argv: str, number: int = 1, **env: str) -> None:
+    def start_worker(self, *argv: str, number: int = 1) -> None:
         """One worker process. Not every command looks for modules in the folder it runs in."""
-        env = {"PYTHONPATH": str(PROJECT_ROOT), **self.env, **env}
+        env = {"PYTHONPATH": str(PROJECT_ROOT), **self.env}
         self.fleet.start(f"{self.key}-worker-{number}", command(*argv), env)
 
     def batch(self, kind: str, first: int, count: int, ms: int = 0) -> Request:
@@ -183,6 +190,8 @@ def ends_in(path: Path) -> Counter:
     return read
 
 
+#: Fairline's.
+DATABASE = "peers_fairline"
 #: Every job that ended, in whatever way; kept by the same statements that end jobs.
 ENDED = """
     SELECT coalesce(sum(succeeded + dead + cancelled + expired), 0) FROM job_counts
@@ -208,16 +217,14 @@ class Ours(Contender):
         f"one gevent worker of the short pool with its {POOLS['short'].slots} slots and one "
         "scheduler, as `make up` starts them"
     )
+    takes_applications = True
     count_done = ENDED
     delete_jobs = EMPTY
 
-    def __init__(self, fleet: Fleet, *, name: str = "peers_fairline", **settings: str) -> None:
-        super().__init__(fleet)
-        self._name = name
-        jobs = "loadtest.baselines.peer_jobs"
-        self.fairline = Fairline(
-            fleet, served_pools="medium", name=name, job_modules=jobs, **settings
-        )
+    def __init__(self, context: RunContext, score_seconds: float, **settings: str) -> None:
+        super().__init__(context.fleet)
+        jobs = {"job_modules": "loadtest.baselines.peer_jobs"}
+        self.fairline = context.fairline(DATABASE, score_seconds, **jobs, **settings)
         self.port = self.fairline.port
         self.fairline.env |= self.env
         self.database_url = self.fairline.env["FAIRLINE_DATABASE_URL"]
@@ -240,7 +247,7 @@ class Ours(Contender):
 
     def admit(self) -> None:
         """A worker of the applications' pool, as in production."""
-        self.fairline.start_worker("medium")
+        self.fairline.start_worker(POOL)
         self.fairline.await_ready()
 
     def work(self) -> None:
@@ -261,4 +268,4 @@ class Ours(Contender):
 
     def remove(self) -> None:
         self.engine.dispose()
-        self.fleet.postgres.service.drop_database(self._name)
+        self.fleet.postgres.service.drop_database(DATABASE)

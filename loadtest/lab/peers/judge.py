@@ -235,7 +235,7 @@ def draw_overview(found: Measured, file: Path) -> None:
 def draw_jobs(found: Measured, file: Path) -> None:
     with picture(file, rows=3, inches_high=7.6) as axes:
         for each, (kind, title) in zip(axes, JOB_KINDS.items(), strict=True):
-            draw_bars(each, found.rates(kind), title.capitalize(), MORE)
+            draw_bars(each, found.rates(kind), title, MORE)
 
 
 def draw_starts(found: Measured, file: Path) -> None:

@@ -6,26 +6,15 @@ busy machine; only clear differences decided.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-
 from kombu import Connection
 from procrastinate.schema import SchemaManager
 
-from loadtest.closed_loop import Request, applications
 from loadtest.fleet import Fleet
 from loadtest.lab.peers.contender import Contender, Counter, ends_in
 from loadtest.plain import PlainCelery
 
 CELERY = "loadtest.baselines.plain_celery.batch"
 WEB = "loadtest.baselines.web"
-
-
-def as_jobs(count: int = 500) -> list[Request]:
-    """The applications of the other contenders as payloads of jobs."""
-    bodies = (json.loads(each.body) for each in applications(count))
-    jobs = ({"type": "peer.noop", "payload": body} for body in bodies)
-    return [Request("POST", "/jobs", body=json.dumps(job)) for job in jobs]
 
 
 class Celery(Contender):
@@ -38,13 +27,13 @@ class Celery(Contender):
         "one gevent worker with 50 slots, acks_late, prefetch of 4 per slot, broker_heartbeat 0, "
         "publisher confirms, 20 database connections per process"
     )
-
+    takes_applications = True
     count_done = "SELECT count(*) FROM applications WHERE finished_at IS NOT NULL"
     delete_jobs = "TRUNCATE applications"
 
     # Tried with no-op tasks: gevent with 10 and 50 slots and prefork with 2 are alike. With 10-ms
     # tasks prefork does half of what gevent does. A second process was no faster end to end.
-    processes, pool, slots = 1, "gevent", 50
+    pool, slots = "gevent", 50
 
     def __init__(self, fleet: Fleet, *, acks_late: bool = True) -> None:
         if not acks_late:
@@ -55,13 +44,11 @@ class Celery(Contender):
         self.database_url = self.env["PLAIN_DATABASE_URL"]
 
     def work(self) -> None:
-        for number in range(1, self.processes + 1):
-            self.start_worker(
-                *("celery", "-A", CELERY, "worker", "-P", self.pool, "-c", str(self.slots)),
-                *("-n", f"{self.key}{number}@%h", "--without-gossip", "--without-mingle"),
-                "--loglevel=warning",
-                number=number,
-            )
+        self.start_worker(
+            *("celery", "-A", CELERY, "worker", "-P", self.pool, "-c", str(self.slots)),
+            *("-n", f"{self.key}1@%h", "--without-gossip", "--without-mingle"),
+            "--loglevel=warning",
+        )
 
     def forget(self) -> None:
         self._plain.empty_queue()
@@ -99,10 +86,6 @@ class Dramatiq(Contender):
             "PEER_QUEUE": self.key,
             "PEER_CONFIRM": "1" if confirm else "0",
         }
-
-    @property
-    def singles(self) -> Sequence[Request]:
-        return as_jobs()
 
     def work(self) -> None:
         self.start_worker(
@@ -157,10 +140,6 @@ class Procrastinate(Contender):
             "PROCRASTINATE_APP": "loadtest.baselines.procrastinate_tasks.app",
         }
         self.execute(SchemaManager.get_schema())
-
-    @property
-    def singles(self) -> Sequence[Request]:
-        return as_jobs()
 
     def work(self) -> None:
         for number in range(1, self.processes + 1):

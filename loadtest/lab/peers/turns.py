@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loadtest.accept import known_polls, measure
 from loadtest.baselines.witness import read_lines
@@ -30,70 +30,63 @@ PAUSE_SECONDS = (0.01, 0.05)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of everything is measured, by size."""
+    """How much of everything is measured; the defaults are those of a full run."""
 
-    rounds: int
-    #: Few and many, of an accept rate.
-    connections: tuple[int, int]
-    #: Of one accept rate, and before it counts.
-    seconds: float
-    warm_seconds: float
-    #: Jobs of one batch.
-    batch: int
     #: Batches of no-op jobs by contender's key, so that each takes a few seconds.
     batches: dict[str, int]
+    #: The same of 10-ms jobs.
     nap_batches: dict[str, int]
+    rounds: int = 1
+    #: Few and many, of an accept rate.
+    connections: tuple[int, int] = (64, 256)
+    #: Of one accept rate, and before it counts.
+    seconds: float = 5.0
+    warm_seconds: float = 1.0
+    #: Jobs of one batch.
+    batch: int = 1000
     #: Jobs one at a time.
-    singles: int
+    singles: int = 100
     #: For how long the API's latency is measured, with this many jobs queued, each of which
     #: keeps a slot for so long, after the scheduler has had time to see them.
-    pulse_seconds: float
-    queued: int
-    wait_ms: int
-    settle_seconds: float
-    score_seconds: float
+    pulse_seconds: float = 20.0
+    queued: int = 10_000
+    wait_ms: int = 1000
+    settle_seconds: float = 3.0
+    score_seconds: float = 1.5
     #: Jobs promised before the kill, and silence after which nothing more is expected to happen.
-    kill_jobs: int
-    quiet_seconds: float
+    kill_jobs: int = 500
+    quiet_seconds: float = 3.0
 
 
-FULL = Plan(
-    *(3, (64, 256), 5.0, 1.0, 1000),
-    {"fairline": 20, "celery": 5, "dramatiq": 16, "dramatiq-confirmed": 8, "procrastinate": 3},
-    {"fairline": 10, "celery": 4, "dramatiq": 8, "procrastinate": 3},
-    singles=100,
-    pulse_seconds=20.0,
-    queued=10_000,
-    wait_ms=1000,
-    settle_seconds=3.0,
-    score_seconds=1.5,
-    kill_jobs=500,
-    quiet_seconds=3.0,
-)
 PLANS = {
-    Size.FULL: FULL,
-    Size.QUICK: replace(
-        FULL,
-        rounds=1,
+    Size.FULL: Plan(
+        {"fairline": 20, "celery": 5, "dramatiq": 16, "dramatiq-confirmed": 8, "procrastinate": 3},
+        {"fairline": 10, "celery": 4, "dramatiq": 8, "procrastinate": 3},
+        rounds=3,
+    ),
+    Size.QUICK: Plan(
+        {"fairline": 8, "celery": 2, "dramatiq": 6, "procrastinate": 1},
+        {"fairline": 4, "celery": 1, "dramatiq": 2, "procrastinate": 1},
         seconds=1.5,
         warm_seconds=0.4,
-        batches={"fairline": 8, "celery": 2, "dramatiq": 6, "procrastinate": 1},
-        nap_batches={"fairline": 4, "celery": 1, "dramatiq": 2, "procrastinate": 1},
-        singles=40,
         pulse_seconds=4.0,
         settle_seconds=1.0,
+        singles=40,
     ),
     Size.MINI: Plan(
-        *(1, (4, 8), 0.3, 0.1, 10),
         dict.fromkeys(("fairline", "celery", "dramatiq", "procrastinate"), 3),
         dict.fromkeys(("fairline", "celery", "dramatiq", "procrastinate"), 1),
-        singles=5,
+        connections=(4, 8),
+        seconds=0.3,
+        warm_seconds=0.1,
         pulse_seconds=0.4,
+        settle_seconds=0.0,
+        batch=10,
+        singles=5,
         queued=40,
         wait_ms=50,
-        settle_seconds=0.0,
-        score_seconds=0.2,
         kill_jobs=60,
+        score_seconds=0.2,
         quiet_seconds=0.5,
     ),
 }
