@@ -99,13 +99,9 @@ class CoreMeter:
 
     def _cpu_seconds(self) -> dict[str, float]:
         used = {name: cpu_seconds(pids) for name, pids in self._parts.items()}
-        return {**used, MACHINE: busy_seconds()}
-
-
-def busy_seconds() -> float:
-    """Time all cores spent on user and on system work."""
-    times = psutil.cpu_times()
-    return times.user + times.nice + times.system + times.irq + times.softirq
+        times = psutil.cpu_times()
+        busy = times.user + times.nice + times.system + times.irq + times.softirq
+        return {**used, MACHINE: busy}
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,8 @@ def at_most(claim: str, measured: float, required: float = 0, unit: str = "") ->
 
 
 RESULTS = Path(__file__).parent / "results"
+#: Cells that stand out in a terminal.
+COLOURED = {"pass": "[green]pass[/]", "FAIL": "[bold red]FAIL[/]"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class Report:
             for number, heading in enumerate(table.headings):
                 drawn.add_column(heading, justify="right" if number else "left")
             for row in table.rows:
-                drawn.add_row(*(coloured(cell) for cell in row))
+                drawn.add_row(*(COLOURED.get(cell, cell) for cell in row))
             console.print(drawn)
         for note in self.notes:
             console.print(note, style="yellow", highlight=False)
@@ -213,10 +215,6 @@ class Screen:
             advance(passed)
             time.sleep(min(0.25, seconds - passed))
         advance(seconds)
-
-
-def coloured(cell: str) -> str:
-    return {"pass": "[green]pass[/]", "FAIL": "[bold red]FAIL[/]"}.get(cell, cell)
 
 
 def markdown(table: Table) -> list[str]:

@@ -55,12 +55,6 @@ class Plan:
         return 2 * self.score_seconds
 
     @property
-    def run_seconds(self) -> float:
-        """Of all counts, their starts included."""
-        each = self.seconds + self.settle_seconds
-        return len(self.workers) * each + max(self.workers) * WORKER_SECONDS
-
-    @property
     def jobs(self) -> int:
         """More than can be scored."""
         added = [after - before for before, after in pairwise((0, *self.workers))]
@@ -206,7 +200,9 @@ START_SECONDS = 16.0
 def seconds(size: Size) -> float:
     """Starts, the queue, and all counts."""
     plan = PLANS[size]
-    return START_SECONDS + plan.jobs / FILL_PER_SECOND + plan.run_seconds
+    starts = START_SECONDS + max(plan.workers) * WORKER_SECONDS
+    counts = len(plan.workers) * (plan.seconds + plan.settle_seconds)
+    return starts + plan.jobs / FILL_PER_SECOND + counts
 
 
 def run(context: RunContext) -> Report:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
-from loadtest.lab.experiment import POOL, RunContext, Size, write_csv
+from loadtest.lab.experiment import POOL, SLOTS, RunContext, Size, write_csv
 from loadtest.lab.swarm.analysis import (
     GENERATOR,
     OTHERS,
@@ -98,8 +98,8 @@ def judge(size: Size, plan: Plan, peak: Stage, half: Stage) -> Report:
         "with the ETag that it has, and starts over when all three have ended. A client that "
         "waits longer than a second for a response polls again immediately.",
         f"{API_PROCESSES} API processes, a scheduler, and one worker that scores "
-        f"{plan.jobs_a_second:.0f} applications per second ({plan.score_seconds:g} s each), so "
-        "that rounds end while most of the load is polling.",
+        f"{SLOTS / plan.score_seconds:.0f} applications per second ({plan.score_seconds:g} s "
+        "each), so that rounds end while most of the load is polling.",
     ]
     others = max(each.split[OTHERS] for each in (peak, half))
     if others > BUSY_CORES:

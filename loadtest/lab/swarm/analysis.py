@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from loadtest.figures import MACHINE, percentiles
-from loadtest.lab.experiment import SLOTS, Row, Size
+from loadtest.lab.experiment import Row, Size
 from loadtest.shapes import Stretch, highest, level_at, total_seconds
 from loadtest.users.wire import POLL, ROUND, SUBMIT, Requests
 
@@ -38,11 +38,6 @@ class Plan:
     afresh: bool
     peak_bar: float
     p95_bar_ms: float
-
-    @property
-    def jobs_a_second(self) -> float:
-        """Applications that the worker can score."""
-        return SLOTS / self.score_seconds
 
     def ramp(self) -> Sequence[Stretch]:
         """Up to all clients, and then all of them."""

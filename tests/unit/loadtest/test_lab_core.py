@@ -1,4 +1,4 @@
-"""The load lab's desk: a look a second, rows as CSV, the top report, what may be asked for."""
+"""The load lab's common parts: gauges each second, rows as CSV, the top report, the options."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ PERIOD = 0.05
 
 
 class Gauge:
-    """Tells what it is told to, and when enough was asked."""
+    """A gauge that counts down; ``enough`` is set after so many readings."""
 
-    def __init__(self, looks: int, failing: int = -1, slow: int = -1) -> None:
+    def __init__(self, reads: int, failing: int = -1, slow: int = -1) -> None:
         self.enough = threading.Event()
-        self._looks = looks
+        self._wanted = reads
         self._failing = failing
         self._slow = slow
-        self._asked = 0
+        self._reads = 0
 
     def __call__(self) -> dict[str, float]:
-        number = self._asked
-        self._asked += 1
-        if self._asked > self._looks:
+        number = self._reads
+        self._reads += 1
+        if self._reads > self._wanted:
             self.enough.set()
         if number == self._failing:
             raise OSError("the server is being restarted")
@@ -48,32 +48,32 @@ def _short_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def watch(gauge: Gauge) -> tuple[Sampler, list[Row], list[str]]:
     rows: list[Row] = [{"step": "earlier"}]
-    told: list[str] = []
-    with Sampler("6/s", gauge, told.append, rows) as sampler:
+    shown: list[str] = []
+    with Sampler("6/s", gauge, shown.append, rows) as sampler:
         assert gauge.enough.wait(10)
-    return sampler, rows, told
+    return sampler, rows, shown
 
 
 def test_a_step_is_looked_at_by_the_clock_and_its_rows_join_the_others() -> None:
     began = time.time()
-    sampler, rows, told = watch(Gauge(looks=5))
+    sampler, rows, shown = watch(Gauge(reads=5))
     assert rows == [{"step": "earlier"}, *sampler.rows]
     assert [row["step"] for row in sampler.rows] == ["6/s"] * len(sampler.rows)
     for row in sampler.rows:
         assert float(row["at"]) >= began + float(row["second"]) * PERIOD - 0.001
-    assert told[0] == "waiting 10"
+    assert shown[0] == "waiting 10"
     assert sampler.most("waiting") == 10.0
     assert sampler.most("unknown") == 0.0
 
 
 def test_a_second_that_cannot_be_read_is_left_out() -> None:
-    sampler, _, _ = watch(Gauge(looks=4, failing=1))
+    sampler, _, _ = watch(Gauge(reads=4, failing=1))
     assert sampler.missed == 1
     assert [row["waiting"] for row in sampler.rows][:2] == [10.0, 8.0]
 
 
 def test_a_look_that_takes_long_leaves_seconds_out_and_does_not_make_later_ones_late() -> None:
-    sampler, _, _ = watch(Gauge(looks=4, slow=1))
+    sampler, _, _ = watch(Gauge(reads=4, slow=1))
     seconds = [int(row["second"]) for row in sampler.rows]
     assert seconds == sorted(set(seconds))
     assert seconds[2] >= seconds[1] + 3, "the seconds of the long look are missing"
