@@ -18,6 +18,7 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 def percentiles(values: Iterable[float], *shares: float) -> list[float]:
+    """Several of them."""
     ordered = sorted(values) or [0.0]
     return [ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in shares]
 
@@ -25,8 +26,8 @@ def percentiles(values: Iterable[float], *shares: float) -> list[float]:
 def steady_rate(moments: Sequence[float], begin: float, end: float) -> float:
     """Events per second between two moments: the slope of their running count.
 
-    Slots that started together end together. Counting such bursts in a window is wrong by up
-    to one burst; a line fitted through all of them is not.
+    Slots that started together end together. Counting such bursts in a window is wrong by up to
+    one burst; a line fitted through all of them is not.
     """
     inside = sorted(moment for moment in moments if begin <= moment <= end)
     if len(inside) < 2 or inside[-1] == inside[0]:
@@ -39,8 +40,7 @@ def rolling_rate(
 ) -> list[tuple[float, float]]:
     """Events per second over the window before each full second: (seconds since begin, rate).
 
-    The window is to be a multiple of the time that a job takes, or slots that began together
-    draw teeth.
+    The window should be a multiple of a job's duration, or bursts of slots show as a sawtooth.
     """
     counts = [0] * (int(end - begin) + 1)
     for moment in moments:
@@ -53,12 +53,12 @@ def rolling_rate(
     ]
 
 
-#: The part that stands for everything that ran.
+#: The part for everything that ran.
 MACHINE = "machine"
 
 
 def family(pids: Sequence[int]) -> Iterator[psutil.Process]:
-    """These processes and all that they started; one that ends meanwhile is left out."""
+    """These processes and all that they started, as far as they are alive."""
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
             leader = psutil.Process(pid)
@@ -89,7 +89,7 @@ class CoreMeter:
         self._used = self._cpu_seconds()
 
     def read(self) -> dict[str, float]:
-        """Cores by part; `MACHINE` is everything that ran, other programs included."""
+        """Cores by part; `MACHINE` is everything that ran, other processes included."""
         before, since = self._used, self.at
         self.at, self._used = time.time(), self._cpu_seconds()
         return {
@@ -113,24 +113,24 @@ class Sample:
     rate: float
     p50_ms: float | None = None
     p99_ms: float | None = None
-    #: Responses other than the expected one.
+    #: Answers that were not the expected one.
     unexpected: int = 0
     #: Cores in use by part of the system.
     cores: dict[str, float] = field(default_factory=dict)
 
     @property
     def own_cores(self) -> float:
-        """Cores used by everything under measurement, the generator included."""
+        """Cores that everything under measurement used, the generator included."""
         return sum(used for part, used in self.cores.items() if part != MACHINE)
 
     @property
     def strangers(self) -> float:
-        """Cores that other programs used meanwhile."""
+        """Cores that other processes used meanwhile."""
         return max(0.0, self.cores.get(MACHINE, 0.0) - self.own_cores)
 
     @property
     def per_core_second(self) -> float:
-        """Requests or jobs for each second of CPU: the same on a busy machine."""
+        """Requests or jobs per second of CPU time: the same on a busy machine."""
         return self.rate / self.own_cores if self.own_cores else 0.0
 
 
@@ -143,18 +143,19 @@ def medians(samples: Iterable[Sample]) -> dict[str, Sample]:
 
 
 def median_of(group: list[Sample]) -> Sample:
-    parts = {part for sample in group for part in sample.cores}
+    """The median of each value of a group."""
+    parts = sorted({part for sample in group for part in sample.cores})
     return Sample(
         group[0].name,
         median(sample.rate for sample in group),
-        middle(sample.p50_ms for sample in group),
-        middle(sample.p99_ms for sample in group),
+        median_known(sample.p50_ms for sample in group),
+        median_known(sample.p99_ms for sample in group),
         max(sample.unexpected for sample in group),
-        {part: median(s.cores.get(part, 0.0) for s in group) for part in sorted(parts)},
+        {part: median(s.cores.get(part, 0.0) for s in group) for part in parts},
     )
 
 
-def middle(values: Iterable[float | None]) -> float | None:
-    """The median of the values that are not None."""
+def median_known(values: Iterable[float | None]) -> float | None:
+    """The median without missing values."""
     known = [value for value in values if value is not None]
     return median(known) if known else None

@@ -31,14 +31,15 @@ class RunProgress(Progress):
     step."""
 
     def __init__(self, console: Console, title: str, seconds: float) -> None:
+        # Before the base class, which renders once.
+        self._seconds = max(1.0, seconds)
+        self._began = time.monotonic()
+        self._figures = ""
         columns = (BarColumn(24), TaskProgressColumn(), TimeElapsedColumn())
         step = TextColumn("{task.fields[step]}")
         terminal = console.is_terminal
         super().__init__(*columns, step, console=console, transient=True, disable=not terminal)
-        self._seconds = max(1.0, seconds)
-        self._began = time.monotonic()
         self._task = self.add_task(title, total=self._seconds, step="")
-        self._figures = ""
         about = f"about {self._seconds / 60:.1f} min"
         console.print(f"[bold]{title}[/], {about}", highlight=False)
 
@@ -55,7 +56,8 @@ class RunProgress(Progress):
     def get_renderables(self) -> Iterable[RenderableType]:
         """Called by rich for every refresh."""
         elapsed = time.monotonic() - self._began
-        self.update(self._task, completed=min(elapsed, ALMOST * self._seconds))
+        for task in self.task_ids:
+            self.update(task, completed=min(elapsed, ALMOST * self._seconds))
         yield self.make_tasks_table(self.tasks)
         yield Text(f"  {self._figures}", style="dim", no_wrap=True, overflow="ellipsis")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from loadtest.lab import __main__ as lab
 from loadtest.lab import experiment as lab_experiment
@@ -142,6 +144,19 @@ def test_every_experiment_asks_something_and_all_take_ten_minutes_if_quick() -> 
     assert sum(each.seconds(Size.QUICK) for each in chosen) <= 600
     for each in chosen:
         assert each.seconds(Size.MINI) < each.seconds(Size.QUICK) < each.seconds(Size.FULL)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_run_shows_its_step_and_in_a_terminal_the_figures_of_the_second(terminal: bool) -> None:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
+    with lab.RunProgress(console, "The knee", 90.0) as progress:
+        progress.step("6/s")
+        progress.figures("waiting 3")
+        progress.refresh()
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert "about 1.5 min" in shown and "6/s" in shown
+    assert ("waiting 3" in shown) == terminal
 
 
 def test_an_experiment_that_does_not_exist_is_named_with_those_that_do(
