@@ -84,16 +84,16 @@ class CoreMeter:
 
     def __init__(self, parts: Mapping[str, Sequence[int]]) -> None:
         self._parts = parts
-        #: When it was read last, in seconds since the epoch.
-        self.at = time.time()
+        self._at = time.monotonic()
         self._used = self._cpu_seconds()
 
     def read(self) -> dict[str, float]:
         """Cores by part; `MACHINE` is everything that ran, other processes included."""
-        before, since = self._used, self.at
-        self.at, self._used = time.time(), self._cpu_seconds()
+        seconds = time.monotonic() - self._at
+        self._at += seconds
+        before, self._used = self._used, self._cpu_seconds()
         return {
-            name: round(max(0.0, used - before[name]) / (self.at - since), 3)
+            name: round(max(0.0, used - before[name]) / seconds, 3)
             for name, used in self._used.items()
         }
 

@@ -49,20 +49,22 @@ class StageGauges:
         self._look_seconds = look_seconds
         self._queue = QueueGauges(engine)
         self._meter = CoreMeter({**serving.fairline.fleet.pids(), GENERATOR: generator})
+        self._looked_at = time.time()
         self.looks: list[Look] = []
 
     def __call__(self) -> Mapping[str, float]:
         held = self._serving.connections()
-        if time.time() - self._meter.at >= self._look_seconds:
+        if time.time() - self._looked_at >= self._look_seconds:
             self._look()
         return {"connections": held, **self._queue(pool=POOL)}
 
     def _look(self) -> None:
         """Cores in use since the last time."""
-        begin, cores = self._meter.at, self._meter.read()
+        begin, self._looked_at = self._looked_at, time.time()
+        cores = self._meter.read()
         # A process that has ended can no longer be read, as if it had used no time.
         if all(map(psutil.pid_exists, self._generator)):
-            self.looks.append(Look(begin, self._meter.at, cores))
+            self.looks.append(Look(begin, self._looked_at, cores))
 
 
 def hold(
