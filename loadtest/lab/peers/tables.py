@@ -60,6 +60,10 @@ class Measured:
         """The median of one measurement by its whole name."""
         return medians(self.samples)[name]
 
+    def rate(self, name: str) -> float:
+        """The same, without its latency."""
+        return self.sample(name).rate
+
     def by_contender(self, what: str) -> dict[str, Sample]:
         """The medians of one kind of measurement, at few connections if there is a choice."""
         middle = medians(self.samples)
