@@ -98,7 +98,6 @@ def draw_lines(axis: Any, title: str, lines: Mapping[str, Sequence[Point]], seco
 #: Some are larger than what a row may hold, 64 KiB.
 LETTER_BYTES = "100-200000"
 DAY_SECONDS = 86_400.0
-HOUR_SECONDS = 3600.0
 #: How long jobs may take after the last submission.
 DRAIN_SECONDS = 30.0
 #: Folder in the fleet's home.
@@ -123,17 +122,15 @@ def run(context: RunContext) -> Report:
 def started(context: RunContext, plan: Plan) -> Iterator[Fairline]:
     """A Fairline with a short retention."""
     context.step("starting")
-    keep_days = f"{plan.keep_seconds / DAY_SECONDS:.8f}"
+    keep_days = plan.keep_seconds / DAY_SECONDS
     blobs = context.fleet.home / BLOBS
     blobs.mkdir(parents=True)
     fairline = context.fairline(
         "soak",
         plan.score_seconds,
         blob_url=str(blobs),
-        keep_finished_days=keep_days,
-        keep_dead_days=keep_days,
-        keep_events_days=keep_days,
-        keep_keys_hours=f"{plan.keep_seconds / HOUR_SECONDS:.8f}",
+        keep_keys_hours=f"{24 * keep_days:.8f}",
+        **{f"keep_{what}_days": f"{keep_days:.8f}" for what in ("finished", "dead", "events")},
     )
     try:
         with fairline.running(POOL):
