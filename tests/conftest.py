@@ -12,7 +12,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("fairline", deadline=None)
+settings.load_profile("fairline")
 
 #: Files of tests/acceptance that use the same stack: one process runs them all.
 TOGETHER = {

@@ -280,7 +280,7 @@ def test_closing_writes_what_waits_and_takes_nothing_more(writer: Writer) -> Non
         group.post(9)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     callers=st.integers(1, 12),
     each=st.integers(1, 20),

@@ -39,7 +39,7 @@ def line_with(weights: Mapping[int, float], lane: str = "") -> FairLine:
     return line
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.dictionaries(st.integers(1, 99), st.integers(1, 20), min_size=1, max_size=6))
 def test_nobody_starves_and_jobs_come_by_weight(weights: dict[int, int]) -> None:
     got = serve(line_with(weights), 3 * sum(weights.values()))
@@ -194,7 +194,7 @@ def test_a_tenant_that_becomes_free_takes_its_jobs_in_flight_along() -> None:
     assert {g.tenant_id for g in line.allocate(5, slots=20, most_free=1)} == {1, 2}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 200), st.lists(st.sampled_from([1, 2, 3, 10, 11, 12]), max_size=4))
 def test_a_restored_line_goes_on_as_if_nothing_had_been(turns: int, late: list[int]) -> None:
     line = line_with({1: 10, 2: 20, 3: 30})

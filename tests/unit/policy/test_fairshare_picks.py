@@ -113,7 +113,7 @@ def expected_grants(
     return {number: jobs for number, jobs in got.items() if jobs}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(crowds, rooms, limits, slices)
 def test_an_allocation_is_one_pick_of_the_lowest_pass_after_the_other(
     crowd: list[Waiting], room: int, held: dict[str, int], most_free: int | None
@@ -122,7 +122,7 @@ def test_an_allocation_is_one_pick_of_the_lowest_pass_after_the_other(
     assert {g.tenant_id: g.jobs for g in grants} == expected_grants(crowd, room, held, most_free)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(crowds, rooms, limits, slices)
 def test_room_is_left_only_if_nobody_may_be_picked_and_no_limit_is_passed(
     crowd: list[Waiting], room: int, held: dict[str, int], most_free: int | None
@@ -154,7 +154,7 @@ def test_room_is_left_only_if_nobody_may_be_picked_and_no_limit_is_passed(
             assert capped or closed or sliced
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(crowds, rooms, limits, slices, st.randoms(use_true_random=False))
 def test_the_order_of_arrival_says_nothing(
     crowd: list[Waiting],
@@ -168,7 +168,7 @@ def test_the_order_of_arrival_says_nothing(
     assert allocate(crowd, room, held, most_free) == allocate(shuffled, room, held, most_free)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(crowds, rooms, limits, slices)
 def test_nothing_is_charged_before_it_is_dispatched(
     crowd: list[Waiting], room: int, held: dict[str, int], most_free: int | None

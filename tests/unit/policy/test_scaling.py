@@ -243,7 +243,7 @@ def simulate(
     return wanted
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     headroom=st.sampled_from([0.0, 0.2]),
     each=st.sampled_from([2, 10, 50]),
