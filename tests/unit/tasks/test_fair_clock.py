@@ -57,5 +57,5 @@ def test_a_thread_that_shares_its_processor_is_starved_while_it_does_not_run() -
         [sys.executable, "-c", RIVALS], capture_output=True, text=True, check=True, timeout=30
     )
     starved, not_run = map(float, done.stdout.split())
-    assert starved >= 0.2
-    assert starved == pytest.approx(not_run, rel=0.3)
+    # A virtual machine may stand still besides, which no thread of it notices.
+    assert 0.2 <= starved <= 1.1 * not_run
