@@ -1,4 +1,4 @@
-"""How long a job in the line will wait, by how fast its tenant's jobs start. Pure.
+"""How long a job in the queue will wait, by how fast its tenant's jobs start. Pure.
 
 A straight line: what is ahead, divided by the rate. The rate is the tenant's part of the slots
 over what a job takes, until it has been measured for a while; and never more than all the slots
@@ -35,7 +35,7 @@ class QueueFlow:
     mean_seconds: float
     #: The tenant's part of the slots, between 0 and 1.
     share: float
-    #: Its jobs at the broker, which come before those in the line.
+    #: Its jobs at the broker, which come before those in the queue.
     under_way: int = 0
     #: As measured lately; None if nothing was.
     started_per_second: float | None = None
@@ -68,7 +68,7 @@ def most_slots(flow: QueueFlow) -> int:
 
 
 def predict_wait(ahead: int, flow: QueueFlow, not_before: float = 0.0) -> float | None:
-    """Seconds until the job starts that has ``ahead`` of its tenant's before it in the line.
+    """Seconds until the job starts that has ``ahead`` of its tenant's before it in the queue.
 
     ``not_before``: nothing of its lane starts sooner. None if nothing starts at all.
     """

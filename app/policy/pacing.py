@@ -1,9 +1,9 @@
-"""How many due jobs may join a pool's line. Pure.
+"""How many due jobs may join a pool's queue. Pure.
 
-A hundred thousand jobs may be due at one instant. In the line they would stand in front of
-whatever is submitted after them; outside of it they cost nothing. So the line is filled only
+A hundred thousand jobs may be due at one instant. In the queue they would stand in front of
+whatever is submitted after them; outside of it they cost nothing. So the queue is filled only
 as far as the pool needs it to stay busy. If others already fill it, due jobs still join at
-half of the pool's speed: slowed down, never starved, and never a line of their own.
+half of the pool's speed: slowed down, never starved, and never a queue of their own.
 
 Says nothing about which jobs join: the oldest due first is the caller's order.
 """
@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-#: Endings that the line holds in advance, beyond those until the next turn. Twice as many were
+#: Endings that the queue holds in advance, beyond those until the next turn. Twice as many were
 #: measured to double the wait of others during a stampede, and to end it no sooner.
-BRIDGE_SECONDS = 0.05
-#: Share of what a pool ends that due jobs get when others fill the line …
+RESERVE_SECONDS = 0.05
+#: Share of what a pool ends that due jobs get when others fill the queue …
 FLOOR_SHARE = 0.5
 #: … and the least of it: a job a slot and minute. A fixed number of jobs a second was
 #: rejected: what a fast pool does not notice is a stampede to a slow one.
@@ -29,7 +29,7 @@ def allowance(
 ) -> float:
     """Due jobs that may join now, ``seconds`` after the last turn, never above ``per_second``.
 
-    ``queued`` counts what waits for a slot, in the line or beyond it. Jobs parked behind an
+    ``queued`` counts what waits for a slot, in the queue or beyond it. Jobs parked behind an
     open circuit do not: they keep no pool busy. ``ended_per_second`` is a mean over some
     seconds; a peak lets too many join.
 
@@ -38,18 +38,18 @@ def allowance(
     """
     slots = max(slots, 1)  # a pool without workers shows the autoscaler one job
     seconds = min(max(seconds, 0.0), MOST_SECONDS)
-    # The length of the turn belongs to the line: else a slow turn lets the pool run dry, it
-    # ends fewer jobs, and the next line is shorter still.
-    line = max(slots, ended_per_second * (BRIDGE_SECONDS + seconds))
+    # The length of the turn belongs to the queue: else a slow turn lets the pool run dry, it
+    # ends fewer jobs, and the next queue is shorter still.
+    queue = max(slots, ended_per_second * (RESERVE_SECONDS + seconds))
     floor = max(ended_per_second * FLOOR_SHARE, slots * FLOOR_PER_SLOT_SECOND) * seconds
-    return min(max(line - queued, floor), per_second * seconds)
+    return min(max(queue - queued, floor), per_second * seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """One pool's promotion from turn to turn."""
 
-    #: Jobs a second that may join the line at the very most.
+    #: Jobs a second that may join the queue at the very most.
     per_second: float
     #: Fraction of a job that earlier turns left over.
     carried: float = 0.0

@@ -107,7 +107,7 @@ class Bucket:
         self.level = max(debt, min(self.level + amount, self.capacity))
 
 
-class Tap:
+class QuotaPacer:
     """The flow towards one dependency."""
 
     def __init__(self) -> None:

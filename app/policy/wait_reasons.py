@@ -45,7 +45,7 @@ class Facts:
 
     status: str
     pool: str
-    #: Its tenant's jobs ahead of it in the line, and whether there may be more.
+    #: Its tenant's jobs ahead of it in the queue, and whether there may be more.
     ahead: int
     at_least: bool
     flow: QueueFlow
@@ -154,7 +154,7 @@ def in_words(reason: WaitReason, facts: Facts) -> str:
             due = facts.due_seconds or 0.0
             if due > 0:
                 return f"It is not due for another {spoken(due)}."
-            return "It is due and about to join the line."
+            return "It is due and about to join the queue."
         case WaitReason.CIRCUIT if facts.circuit == "open":
             return (
                 f"{facts.dependency} keeps failing and is not called;"

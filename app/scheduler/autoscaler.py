@@ -112,7 +112,7 @@ class Autoscaler:
         }
 
     def _free_accounts(self, pool: str) -> Collection[int]:
-        return self._pools.lines[pool].free if pool in self._pools.lines else ()
+        return self._pools.queues[pool].free if pool in self._pools.queues else ()
 
     def _decide(self, pool: str, reading: PoolReading, now: float) -> ScalingDecision:
         policy = self._policies[pool]
@@ -169,11 +169,11 @@ def is_free_full(state: PoolState, flights: Mapping[str, Flight], slices: Iterab
 def reading_of(
     state: PoolState, flight: Flight, depths: Mapping[str, int], wait: float | None
 ) -> PoolReading:
-    """A pool as the policy wants it; without a wait in the line nothing in it is demand."""
+    """A pool as the policy wants it; without a wait in the queue nothing in it is demand."""
     beyond = max(0, state.in_flight - state.slots)
-    line = max(1, depths.get(state.name, 0)) if wait is not None else 0
+    queue = max(1, depths.get(state.name, 0)) if wait is not None else 0
     return PoolReading(
-        depth=line + beyond,
+        depth=queue + beyond,
         oldest_seconds=max(wait or 0.0, flight.oldest_seconds if beyond else 0.0),
         # Draining workers run jobs too, in slots that no longer count.
         running=min(flight.running, state.slots),

@@ -15,21 +15,21 @@ from app.policy.scaling import ScalingPolicy, policy_of
 from app.reads.estimates import Estimates
 from app.scheduler.autoscaler import EVERY_SECONDS, Autoscaler
 from app.scheduler.dispatching.dispatcher import Dispatcher
-from app.scheduler.dispatching.lines import Lines
+from app.scheduler.dispatching.pool_queues import PoolQueues
 from app.scheduler.dispatching.pools import Pools
 from app.scheduler.dispatching.promoter import Promoter
-from app.scheduler.dispatching.quotas import Taps
-from app.scheduler.dispatching.shares import RECONCILE_SECONDS, Shares
-from app.scheduler.guards.classifier import CLASSIFY_SECONDS, Classifier
-from app.scheduler.guards.roles import guard_roles
+from app.scheduler.dispatching.quotas import QuotaPacers
+from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
 from app.scheduler.maintenance.collector import Collector
 from app.scheduler.maintenance.expirer import Expirer
 from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
 from app.scheduler.maintenance.housekeeping import Housekeeping
-from app.scheduler.maintenance.metronome import TICK_SECONDS, Metronome
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.maintenance.recorder import Recorder
+from app.scheduler.maintenance.recurring_jobs import TICK_SECONDS, RecurringJobs
 from app.scheduler.maintenance.retirer import Kept, Retirer
+from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
+from app.scheduler.protection.roles import guard_roles
 from app.scheduler.role import TimedRole
 from app.telemetry import system_meters
 from models.blobs import open_blobs
@@ -94,9 +94,9 @@ class SchedulerService:
         self._leader = Leader(engine, self._name)
         self._publisher = Publisher(celery, settings.publish_seconds)
         types = load_types(settings.job_modules)
-        lines = Lines(engine, self._leader)
-        taps = Taps(engine, self._leader, types, settings.quotas)
-        pools = Pools(engine, lines, taps)
+        queues = PoolQueues(engine, self._leader)
+        pacers = QuotaPacers(engine, self._leader, types, settings.quotas)
+        pools = Pools(engine, queues, pacers)
         estimates = Estimates(engine)
         self._reaping = TimedRole(Reaper(engine, self._leader, types), 1.0)
         self._roles = [
@@ -106,14 +106,14 @@ class SchedulerService:
             TimedRole(Expirer(engine, self._leader), 1.0),
             *guard_roles(engine, self._leader, types, settings.throttle_crashes),
             TimedRole(
-                Metronome(engine, self._leader, types, settings.served_pool_names), TICK_SECONDS
+                RecurringJobs(engine, self._leader, types, settings.served_pool_names), TICK_SECONDS
             ),
             TimedRole(Promoter(engine, self._leader, pools, settings.promote_per_second), 0.05),
             TimedRole(
-                Dispatcher(engine, self._leader, self._publisher, pools, lines, estimates, taps),
+                Dispatcher(engine, self._leader, self._publisher, pools, queues, estimates, pacers),
                 0.0,
             ),
-            TimedRole(Shares(engine, self._leader, lines, estimates), RECONCILE_SECONDS),
+            TimedRole(ShareReconciler(engine, self._leader, queues, estimates), RECONCILE_SECONDS),
             TimedRole(Autoscaler(engine, self._leader, pools, policies(settings)), EVERY_SECONDS),
             TimedRole(Recorder(engine, self._leader), 0.0),
         ]

@@ -1,4 +1,4 @@
-"""The words of the line: what a tenant may claim, what it was granted, where it stands."""
+"""Values of the fair queue: a tenant's claim, a grant of jobs, and a tenant's account."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TenantClaim:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Jobs that a tenant may have dispatched now."""
+    """Jobs of a tenant that may be dispatched now."""
 
     tenant_id: int
     jobs: int
@@ -30,14 +30,14 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Where a tenant stands, on the scale of the pool's virtual time."""
+    """A tenant's position on the scale of the pool's virtual time."""
 
-    #: Slot-seconds used ÷ weight, in the pool's virtual time. This is what a restart needs.
+    #: Slot-seconds used ÷ weight, in the pool's virtual time. Needed after a restart.
     served: float
     #: Slot-seconds that the jobs in flight are expected to take.
     pending: float
     #: served + pending ÷ weight: the lowest is next.
     pass_: float
     in_flight: int
-    #: Effective weight; of a free account, that of the whole group.
+    #: Effective weight; for a free account, that of the whole group.
     weight: float

@@ -1,13 +1,11 @@
-"""Tenants that wait in the same lanes, lowest pass first.
+"""Heaps of tenants that wait in the same lanes, lowest pass first.
 
-A heap that is held as a whole costs nothing, however many wait in it. When it opens again
-and virtual time has gone on without it, all its passes are moved on together, until the
-lowest is there too. So nobody gains credit behind a held lane, and inside of it everybody
-keeps the distance to the others. Lifting each one to the virtual time was rejected: a lane
-that a quota opens for a few jobs at a time would forget the weights.
+While a heap's lanes are held, it costs nothing, however many wait in it. When it opens and virtual
+time has advanced without it, all its passes move on together until the lowest has caught up: nobody
+gains credit behind a held lane, and distances inside are kept. Lifting each tenant to the virtual
+time was rejected: a lane that a quota opens for a few jobs at a time would forget the weights.
 
-An entry is only true while its version is its entity's: an outdated one is dropped when it
-comes up.
+An entry is valid while its version is its entity's; outdated ones are dropped when they come up.
 """
 
 from __future__ import annotations
@@ -17,14 +15,14 @@ from heapq import heapify, heappop, heappush
 
 from app.policy.fairshare.tiers import Entitlement
 
-#: Outdated entries that a heap keeps beside as many true ones.
+#: Outdated entries that a heap keeps besides as many valid ones.
 SLACK = 64
 #: An estimate counts as much as so many measured jobs.
 TRUST = 2.0
 
 
-class Kind:
-    """All entities of one entitlement: their effective weight is the same."""
+class WeightClass:
+    """All entities with one entitlement: their effective weight is the same."""
 
     __slots__ = ("bounded", "changed", "entitlement", "weight")
 
@@ -38,29 +36,31 @@ class Kind:
 
 
 class Entity:
-    """One that is served by its own pass: a tenant, or the group of all free accounts."""
+    """What is scheduled by its own pass: a tenant, or the group of all free accounts."""
 
     __slots__ = (
-        "cap", "dirty", "ended", "ended_seconds", "estimated", "flown", "granted", "heap", "id",
-        "in_flight", "kind", "lanes", "pending", "seen", "served", "version",
+        "cap", "dirty", "dispatched", "ended", "ended_seconds", "estimated", "granted", "heap",
+        "id", "in_flight", "lanes", "pending", "seen", "served", "version", "weight_class",
     )  # fmt: skip
 
-    def __init__(self, number: int, kind: Kind, served: float, estimated: float) -> None:
+    def __init__(
+        self, number: int, weight_class: WeightClass, served: float, estimated: float
+    ) -> None:
         self.id = number
-        self.kind = kind
+        self.weight_class = weight_class
         self.cap: int | None = None
-        #: In virtual time; inside a heap without the heap's shift.
+        #: In virtual time; inside a heap without the heap's offset.
         self.served = served
         self.pending = 0.0
         self.in_flight = 0
         #: Seconds that its jobs were estimated to take when they were dispatched …
         self.estimated = estimated
         self.seen = False
-        #: … and how many of late ended after how many seconds together.
+        #: … and how many ended recently, after how many seconds together.
         self.ended = 0.0
         self.ended_seconds = 0.0
         #: Jobs in flight at the last reconciliation, and dispatched since.
-        self.flown = 0
+        self.dispatched = 0
         #: Picks of the allocation that is being made.
         self.granted = 0
         self.lanes: frozenset[str] = frozenset()
@@ -75,10 +75,11 @@ class Entity:
 
     @property
     def pass_(self) -> float:
-        """Served and expected; inside a heap without the heap's shift."""
-        return self.served + self.pending / self.kind.weight
+        """Served and expected; inside a heap without the heap's offset."""
+        return self.served + self.pending / self.weight_class.weight
 
 
+#: Pass, id, version, entity.
 Entry = tuple[float, int, int, Entity]
 
 
@@ -88,36 +89,36 @@ class LaneHeap:
 
     lanes: frozenset[str]
     entries: list[Entry]
-    #: How many of each kind wait here.
-    kinds: dict[Kind, int]
+    #: How many of each class wait here.
+    classes: dict[WeightClass, int]
     members: int = 0
     #: How far its passes were moved on.
     offset: float = 0.0
     closed: bool = False
-    #: Number of the change of weights that its entries know.
+    #: Number of the change of weights up to which its entries are current.
     built: int = 0
 
-    def shift(self, now: float) -> float:
-        """What has to be added to its passes at virtual time ``now``."""
+    def offset_at(self, virtual_time: float) -> float:
+        """What has to be added to its passes at this virtual time."""
         if not self.closed or not self._drop_outdated():
             return self.offset
-        return max(self.offset, now - self.entries[0][0])
+        return max(self.offset, virtual_time - self.entries[0][0])
 
-    def open(self, now: float) -> None:
-        self.offset = self.shift(now)
+    def open(self, virtual_time: float) -> None:
+        self.offset = self.offset_at(virtual_time)
         self.closed = False
 
     def join(self, entity: Entity) -> None:
         entity.heap = self
         self.members += 1
-        self.kinds[entity.kind] = self.kinds.get(entity.kind, 0) + 1
+        self.classes[entity.weight_class] = self.classes.get(entity.weight_class, 0) + 1
 
     def leave(self, entity: Entity) -> None:
         entity.heap = None
         self.members -= 1
-        self.kinds[entity.kind] -= 1
-        if not self.kinds[entity.kind]:
-            del self.kinds[entity.kind]
+        self.classes[entity.weight_class] -= 1
+        if not self.classes[entity.weight_class]:
+            del self.classes[entity.weight_class]
 
     def push(self, entity: Entity) -> None:
         heappush(self.entries, (entity.pass_, entity.id, entity.version, entity))
@@ -125,11 +126,11 @@ class LaneHeap:
             self.rebuild()
 
     def pop(self) -> Entity | None:
-        """Take out the one with the lowest pass."""
+        """Remove the one with the lowest pass."""
         return heappop(self.entries)[3] if self._drop_outdated() else None
 
     def _drop_outdated(self) -> bool:
-        """Whether a true entry is left; if so, it is on top."""
+        """Whether a valid entry is left; if so, it is on top."""
         entries = self.entries
         while entries:
             _, _, version, entity = entries[0]
@@ -139,7 +140,7 @@ class LaneHeap:
         return False
 
     def rebuild(self) -> None:
-        """Only true entries, with the weights of now."""
+        """Keep only valid entries, with the current weights."""
         self.entries = [
             (entity.pass_, entity.id, version, entity)
             for _, _, version, entity in self.entries

@@ -1,12 +1,12 @@
-"""Dispatcher: the lines of each pool flow to the broker by fair share, bounded by the window.
+"""Dispatcher: the queues of each pool flow to the broker by fair share, bounded by the window.
 
-Each turn the pure :class:`app.policy.fairshare.FairLine` says how many jobs of whom, one statement
-marks them, and what they will probably cost is charged (:mod:`~app.scheduler.dispatching.shares`
+Each turn the pure :class:`app.policy.fairshare.FairQueue` grants jobs to tenants, one statement
+marks them, and what they will probably cost is charged (:mod:`~app.scheduler.dispatching.reconciler`
 puts that right once it is known).
 
-It also keeps the express lane: while a pool has no line, the API may dispatch in the
+It also keeps the express lane: while a pool has no queue, the API may dispatch in the
 request, up to a credit of free slots. What is held back (see :mod:`app.reads.holds`)
-makes no line: it stands aside and closes no lane.
+makes no queue: it stands aside and closes no lane.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from app.errors import BrokerUnavailable
 from app.policy.fairshare import free_slots
 from app.policy.window import window
 from app.reads.estimates import Estimates
-from app.scheduler.dispatching.lines import Lines, PoolLine
+from app.scheduler.dispatching.pool_queues import PoolQueue, PoolQueues
 from app.scheduler.dispatching.pools import Pools, PoolState, Slice
-from app.scheduler.dispatching.quotas import Taps
+from app.scheduler.dispatching.quotas import QuotaPacers
 from models.jobs.dispatch import Dispatch, mark
 from models.jobs.release import release
 from models.leadership import STILL_LEADER, Leader
@@ -57,7 +57,7 @@ GRANT = f"""
 
 
 class Dispatcher:
-    """Keeps every pool supplied from its line."""
+    """Keeps every pool supplied from its queue."""
 
     def __init__(
         self,
@@ -65,17 +65,17 @@ class Dispatcher:
         leader: Leader,
         publisher: Publisher,
         pools: Pools,
-        lines: Lines,
+        queues: PoolQueues,
         estimates: Estimates,
-        taps: Taps,
+        pacers: QuotaPacers,
     ) -> None:
         self._engine = engine
         self._leader = leader
         self._publisher = publisher
         self._pools = pools
-        self._lines = lines
+        self._queues = queues
         self._estimates = estimates
-        self._taps = taps
+        self._pacers = pacers
         self._granted: dict[str, float] = {}
         self._broker_due = 0.0
         self._broker_away = False
@@ -83,8 +83,8 @@ class Dispatcher:
 
     def run_once(self, now: float) -> int:
         """Dispatch what the windows have room for; how many."""
-        # Also while the broker is away: bells would pile up.
-        self._lines.listen(now, self._pools.holds(now).tenants)
+        # Also while the broker is away: arrivals would pile up.
+        self._queues.refresh(now, self._pools.holds(now).tenants)
         if not self._reach_broker(now):
             return 0
         dispatched = 0
@@ -92,14 +92,14 @@ class Dispatcher:
             if pool.queued > 0:
                 dispatched += self._serve(pool, now)
             else:
-                # Counted after the bells were taken: who comes later rings again.
-                self._lines[pool.name].fair.clear()
+                # Counted after the arrivals were taken: who comes later rings again.
+                self._queues[pool.name].fair.clear()
             self._grant(pool, now)
         return dispatched
 
     def _serve(self, pool: PoolState, now: float) -> int:
         """Slices first: who has workers of its own needs less of everybody's."""
-        self._lines.refresh_caps(pool.name)
+        self._queues.refresh_caps(pool.name)
         served = 0
         slices = self._pools.slices(pool.name, now)
         if slices:
@@ -111,10 +111,10 @@ class Dispatcher:
         free_elsewhere = any(piece.name == "free" for piece in slices)
         # Endings are counted together; slices have their part of them.
         everybodys = pool.slots / max(1, pool.slots + sum(piece.slots for piece in slices))
-        most = window(pool.slots, pool.ended_per_second * everybodys, pool.bridge)
+        most = window(pool.slots, pool.ended_per_second * everybodys, pool.reserve)
         room = min(BATCH, most - pool.in_flight)
         if room <= 0:
-            self._lines[pool.name].contended = True
+            self._queues[pool.name].contended = True
         for _ in range(PASSES):
             if room <= 0 or self._broker_away:
                 break
@@ -133,25 +133,25 @@ class Dispatcher:
         piece: Slice | None = None,
         free_elsewhere: bool = False,
     ) -> tuple[int, bool]:
-        """Allocate, mark, publish; how many, and whether lines turned out to be shorter.
+        """Allocate, mark, publish; how many, and whether queues turned out to be shorter.
 
         Dying in between loses messages, which the reaper finds.
         """
-        line = self._lines[pool.name]
+        queue = self._queues[pool.name]
         # Read for each pool: probes and quotas count over all of them.
         held = self._pools.holds(now).lanes
         if piece is not None:
-            grants = line.fair.allocate_slice(room, piece.tenant_id, held)
+            grants = queue.fair.allocate_slice(room, piece.tenant_id, held)
         else:
             most_free = 0 if free_elsewhere else free_slots(pool.slots)
-            grants = line.fair.allocate(
+            grants = queue.fair.allocate(
                 room,
                 slots=pool.slots,
                 held=held,
                 most_free=most_free,
                 quantum=QUANTUM_SECONDS,
             )
-            self._look_around(pool, line, sum(grant.jobs for grant in grants) < room, held, now)
+            self._look_around(pool, queue, sum(grant.jobs for grant in grants) < room, held, now)
         if not grants:
             return 0, False
         name = piece.name if piece else ""
@@ -159,13 +159,13 @@ class Dispatcher:
             marked = mark(self._engine, pool.name, grants, self._leader.epoch or 0, name)
         except StateStoreError:
             # It may have been written all the same; caps are to hold.
-            line.doubtful.update(grant.tenant_id for grant in grants)
+            queue.unconfirmed.update(grant.tenant_id for grant in grants)
             raise
         for tenant_id, lane in marked.emptied:
-            line.fair.empty(tenant_id, lane)
+            queue.fair.remove_lane(tenant_id, lane)
         if not marked.dispatches:
             return 0, bool(marked.emptied)
-        charged = self._charge(line, marked.dispatches, now, in_slice=piece is not None)
+        charged = self._charge(queue, marked.dispatches, now, in_slice=piece is not None)
         try:
             self._publisher.publish(
                 marked.dispatches,
@@ -173,27 +173,27 @@ class Dispatcher:
                 self._estimates.known(now),
             )
         except BrokerUnavailable as error:
-            self._take_back(line, marked.dispatches, charged, in_slice=piece is not None)
+            self._take_back(queue, marked.dispatches, charged, in_slice=piece is not None)
             self._lose_broker(now, error)
             return 0, False
         self._leader.broker_seen = True
         return len(marked.dispatches), bool(marked.emptied)
 
     def _look_around(
-        self, pool: PoolState, line: PoolLine, idle: bool, held: Mapping[str, int], now: float
+        self, pool: PoolState, queue: PoolQueue, idle: bool, held: Mapping[str, int], now: float
     ) -> None:
-        """Without contention nobody owes anybody; and a line that nobody rang for is found."""
+        """Without contention nobody owes anybody; and a queue that nobody rang for is found."""
         # Who waits for a quota competes for it: forgiven debts would give it to anybody.
-        waits = line.fair.waiting(held.keys() - self._taps.limited)
+        waits = queue.fair.any_waiting(held.keys() - self._pacers.limited)
         if idle and not waits:
-            line.fair.rest(held)
-        line.contended = line.contended or not idle or line.fair.waiting(held)
-        if not line.fair.lanes and now >= self._sweep_due:
+            queue.fair.forgive_debts(held)
+        queue.contended = queue.contended or not idle or queue.fair.any_waiting(held)
+        if not queue.fair.lanes and now >= self._sweep_due:
             self._sweep_due = now + SWEEP_PAUSE_SECONDS
-            self._lines.sweep_now()
+            self._queues.sweep_now()
 
     def _charge(
-        self, line: PoolLine, dispatches: Sequence[Dispatch], now: float, *, in_slice: bool
+        self, queue: PoolQueue, dispatches: Sequence[Dispatch], now: float, *, in_slice: bool
     ) -> dict[int, list[float]]:
         """Charge the estimates to the tenants and the jobs to the quotas.
 
@@ -206,21 +206,21 @@ class Dispatcher:
         for tenant_id, seconds_each in charged.items():
             jobs = len(seconds_each)
             if in_slice:
-                in_flight = line.fair.account(tenant_id).in_flight
-                line.fair.set_in_flight(tenant_id, in_flight + jobs)
+                in_flight = queue.fair.account(tenant_id).in_flight
+                queue.fair.set_in_flight(tenant_id, in_flight + jobs)
             else:
-                line.fair.dispatched(tenant_id, seconds_each)
-            line.started[tenant_id] = line.started.get(tenant_id, 0) + jobs
-            line.flying.add(tenant_id)
-            if tenant_id in line.free:
-                line.free_flying.add(tenant_id)
+                queue.fair.dispatched(tenant_id, seconds_each)
+            queue.started[tenant_id] = queue.started.get(tenant_id, 0) + jobs
+            queue.active.add(tenant_id)
+            if tenant_id in queue.free:
+                queue.active_free.add(tenant_id)
         for lane, count in Counter(each.dependency for each in dispatches).items():
-            self._taps.spend(lane, count)
+            self._pacers.spend(lane, count)
         return charged
 
     def _take_back(
         self,
-        line: PoolLine,
+        queue: PoolQueue,
         dispatches: Sequence[Dispatch],
         charged: Mapping[int, list[float]],
         *,
@@ -228,15 +228,15 @@ class Dispatcher:
     ) -> None:
         for tenant_id, seconds_each in charged.items():
             if not in_slice:
-                line.fair.returned(tenant_id, seconds_each)
-            line.started[tenant_id] -= len(seconds_each)
-            line.doubtful.add(tenant_id)
+                queue.fair.take_back(tenant_id, seconds_each)
+            queue.started[tenant_id] -= len(seconds_each)
+            queue.unconfirmed.add(tenant_id)
         for lane, jobs in Counter(each.dependency for each in dispatches).items():
-            self._taps.give_back(lane, jobs)
+            self._pacers.give_back(lane, jobs)
         release(self._engine, dispatches)
 
     def _grant(self, pool: PoolState, now: float) -> None:
-        """Open the express lane for the free slots, or close it while there is a line."""
+        """Open the express lane for the free slots, or close it while there is a queue."""
         free = pool.slots - pool.in_flight
         credit = max(0, free) if pool.ready <= 0 and not self._broker_away else 0
         fresh = now - self._granted.get(pool.name, -GRANT_SECONDS) < GRANT_SECONDS
@@ -269,7 +269,7 @@ class Dispatcher:
 
     def _lose_broker(self, now: float, error: BrokerUnavailable) -> None:
         if not self._broker_away:
-            logger.warning("the broker is away, jobs wait in the line: %s", error)
+            logger.warning("the broker is away, jobs wait in the queue: %s", error)
             with connect(self._engine) as connection:
                 for pool in POOLS:
                     self._write_grant(connection, pool, 0)

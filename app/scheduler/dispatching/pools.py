@@ -1,4 +1,4 @@
-"""The pools as the scheduler sees them: line, flight, workers and the rate of endings."""
+"""The pools as the scheduler sees them: queue, flight, workers and the rate of endings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Engine
 
-from app.policy.window import BRIDGE_SECONDS, next_bridge, smoothed_rate
+from app.policy.window import RESERVE_SECONDS, next_reserve, smoothed_rate
 from app.reads.holds import HoldReader, Holds, Rooms
-from app.scheduler.dispatching.lines import Lines
+from app.scheduler.dispatching.pool_queues import PoolQueues
 from models.pools import POOLS
 from models.presence import ALIVE, PRESENCE_SECONDS
 from models.store.session import connect
@@ -98,7 +98,7 @@ class PoolState:
     #: How many come to an end in a second.
     ended_per_second: float = 0.0
     #: Seconds of work that should wait at the broker.
-    bridge: float = BRIDGE_SECONDS
+    reserve: float = RESERVE_SECONDS
     #: Of the queued, those that nothing holds back; exact if nothing is held.
     ready: int = 0
 
@@ -109,7 +109,7 @@ class PoolState:
 
     @property
     def waiting(self) -> int:
-        """Jobs that wait for a slot, in the line, at the broker, or claimed ahead by a worker."""
+        """Jobs that wait for a slot, in the queue, at the broker, or claimed ahead by a worker."""
         return self.ready + max(0, self.in_flight - self.slots)
 
 
@@ -128,11 +128,11 @@ class Slice:
 class Pools:
     """Reads the pools and keeps their rates."""
 
-    def __init__(self, engine: Engine, lines: Lines, quotas: Rooms | None = None) -> None:
+    def __init__(self, engine: Engine, queues: PoolQueues, quotas: Rooms | None = None) -> None:
         self._engine = engine
-        self.lines = lines
+        self.queues = queues
         self._rates: dict[str, tuple[float, int, float]] = {}
-        self._bridges: dict[str, tuple[float, float]] = {}
+        self._reserves: dict[str, tuple[float, float]] = {}
         self._holds = HoldReader(engine, quotas)
         self._slices: dict[str, list[Slice]] = {}
         self._slices_due = 0.0
@@ -156,7 +156,7 @@ class Pools:
                 in_slices=row.in_slices,
                 busy=row.busy,
                 ended_per_second=self._rate(row.name, row.ended, now),
-                bridge=self._bridge(row.name, row.busy, row.slots, now, line=row.queued > 0),
+                reserve=self._reserve(row.name, row.busy, row.slots, now, queue=row.queued > 0),
                 ready=row.queued,
             )
             for row in rows
@@ -170,8 +170,8 @@ class Pools:
         return self._holds.read(now)
 
     def capped(self, pool: str) -> list[int]:
-        """Tenants that have jobs in the line and as many in flight as they may."""
-        return self.lines[pool].fair.at_cap() if pool in self.lines else []
+        """Tenants that have jobs in the queue and as many in flight as they may."""
+        return self.queues[pool].fair.at_cap() if pool in self.queues else []
 
     def slices(self, pool: str, now: float) -> list[Slice]:
         """Slices of the pool that have workers, in the order of their names."""
@@ -222,26 +222,26 @@ class Pools:
         return kept
 
     def _count_ready(self, pool: PoolState, holds: Holds, kept: int) -> PoolState:
-        if not self.lines.current or not pool.queued:
+        if not self.queues.current or not pool.queued:
             return pool
-        if not self.lines[pool.name].fair.waiting(holds.lanes):
+        if not self.queues[pool.name].fair.any_waiting(holds.lanes):
             # Held, at their caps, or free accounts whose slice is full.
             return replace(pool, ready=0)
         return replace(pool, ready=max(1, pool.queued - kept))
 
     def free_full(self, pool: str) -> bool:
         """Whether free accounts may have no more in flight."""
-        return pool in self.lines and self.lines[pool].fair.free_full
+        return pool in self.queues and self.queues[pool].fair.free_full
 
-    def _bridge(self, pool: str, busy: int, slots: int, now: float, *, line: bool) -> float:
+    def _reserve(self, pool: str, busy: int, slots: int, now: float, *, queue: bool) -> float:
         """Looked at as often as workers say how many slots are busy, and only under load."""
-        bridge, due = self._bridges.get(pool, (BRIDGE_SECONDS, now + PRESENCE_SECONDS))
-        if not line:
+        reserve, due = self._reserves.get(pool, (RESERVE_SECONDS, now + PRESENCE_SECONDS))
+        if not queue:
             due = now + PRESENCE_SECONDS
         elif now >= due:
-            bridge, due = next_bridge(bridge, busy, slots), now + PRESENCE_SECONDS
-        self._bridges[pool] = (bridge, due)
-        return bridge
+            reserve, due = next_reserve(reserve, busy, slots), now + PRESENCE_SECONDS
+        self._reserves[pool] = (reserve, due)
+        return reserve
 
     def _rate(self, pool: str, ended: int, now: float) -> float:
         rate, before, at = self._rates.get(pool, (0.0, ended, now))

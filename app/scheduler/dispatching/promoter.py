@@ -1,11 +1,11 @@
-"""Promoter: scheduled jobs that are due join the line, oldest first, at a bounded pace.
+"""Promoter: scheduled jobs that are due join the queue, oldest first, at a bounded pace.
 
 Whatever falls due at one instant, or fell due during an outage, waits where it is and joins
-the line as the pool works it off. Retries come the same way.
+the queue as the pool works it off. Retries come the same way.
 
-The line is ordered by the age of the job, so a promoted job passes those that were submitted
+The queue is ordered by the age of the job, so a promoted job passes those that were submitted
 meanwhile. That is harmless only because the pace counts all that waits, at the broker and in
-the workers too: the dispatcher's window then always has room for the whole line, and a
+the workers too: the dispatcher's window then always has room for the whole queue, and a
 newcomer leaves it at the next turn, however many are due.
 """
 
@@ -21,7 +21,7 @@ from models.pools import POOLS
 
 
 class Promoter:
-    """Moves due jobs into the line."""
+    """Moves due jobs into the queue."""
 
     def __init__(self, engine: Engine, leader: Leader, pools: Pools, per_second: float) -> None:
         """``per_second`` bounds each pool's promotions, however fast the pool is."""

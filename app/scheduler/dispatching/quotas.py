@@ -1,4 +1,4 @@
-"""Taps: how many jobs the quotas of dependencies let through now.
+"""QuotaPacers: how many jobs the quotas of dependencies let through now.
 
 The policy is :mod:`app.policy.quota`. Here it is fed with the rows of ``quotas``: what operators
 declared, what workers read from the answers, and until when a dependency that refused is closed.
@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from app.policy.quota import KINDS, READING_SECONDS, Left, QuotaBucket, Tap
+from app.policy.quota import KINDS, READING_SECONDS, Left, QuotaBucket, QuotaPacer
 from models.leadership import STILL_LEADER, Leader
 from models.store.session import connect
 from tasks.registry import JobType
@@ -65,16 +65,16 @@ FORGET = f"""
 
 @dataclass(slots=True)
 class Known:
-    """A dependency's tap, and the calls that it has heard of."""
+    """A dependency's pacer, and the calls that it has heard of."""
 
-    tap: Tap
+    pacer: QuotaPacer
     calls: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
 
 
-class Taps:
-    """The taps of all dependencies that job types declare."""
+class QuotaPacers:
+    """The pacers of all dependencies that job types declare."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Taps:
         if not 0.0 < self._forget_due - now <= FORGET_SECONDS:
             self._forget()
             self._forget_due = now + FORGET_SECONDS
-        rooms = {name: known.tap.room(now) for name, known in self._known.items()}
+        rooms = {name: known.pacer.room(now) for name, known in self._known.items()}
         told = {name: room for name, room in rooms.items() if room is not None}
         self.limited = frozenset(told)
         return told
@@ -117,7 +117,7 @@ class Taps:
     def spend(self, dependency: str, jobs: int) -> None:
         """So many jobs of the dependency were dispatched."""
         if known := self._known.get(dependency):
-            known.tap.spend(jobs, self._now)
+            known.pacer.spend(jobs, self._now)
 
     def give_back(self, dependency: str, jobs: int) -> None:
         """So many of them could not be sent."""
@@ -144,21 +144,21 @@ class Taps:
             del self._known[name]
         for row in rows:
             known = self._known.get(row.dependency) or self._meet(row)
-            known.tap.used(
+            known.pacer.used(
                 row.calls - known.calls,
                 row.tokens_in - known.tokens_in,
                 row.tokens_out - known.tokens_out,
             )
             known.calls = row.calls
             known.tokens_in, known.tokens_out = row.tokens_in, row.tokens_out
-            was_closed = known.tap.closed(now)
-            known.tap.look(quota_of(row), now)
-            if known.tap.closed(now) and not was_closed:
+            was_closed = known.pacer.closed(now)
+            known.pacer.look(quota_of(row), now)
+            if known.pacer.closed(now) and not was_closed:
                 logger.warning("%s refuses: closed for %.1f s", row.dependency, row.closed_seconds)
 
     def _meet(self, row: Any) -> Known:
-        known = Known(Tap(), row.calls, row.tokens_in, row.tokens_out)
-        known.tap.learn_means(row.calls, row.tokens_in, row.tokens_out)
+        known = Known(QuotaPacer(), row.calls, row.tokens_in, row.tokens_out)
+        known.pacer.learn_means(row.calls, row.tokens_in, row.tokens_out)
         self._known[row.dependency] = known
         return known
 

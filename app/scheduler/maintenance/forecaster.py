@@ -44,7 +44,7 @@ JUDGE = f"""
               extract(epoch FROM found.started_at - made.made_at)::float8 AS waited_seconds
 """
 COUNT_OPEN = "SELECT pool, count(*)::int AS predictions FROM predictions GROUP BY pool"
-#: First and last of one tenant's line, each one step along the index; tenants by chance.
+#: First and last of one tenant's queue, each one step along the index; tenants by chance.
 FIND_SAMPLE = """
     WITH edge AS (
         SELECT (SELECT tenant_id FROM jobs WHERE status = 'queued' AND pool = %(pool)s

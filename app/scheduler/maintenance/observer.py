@@ -63,8 +63,8 @@ def create_instruments(meters: MeterProvider, tell: Callable[[Telling], Observin
     meter = meters.get_meter("fairline")
     gauge, counter = meter.create_observable_gauge, meter.create_observable_counter
     for make, name, unit, told, text in (
-        (gauge, "fairline.queue.depth", "{job}", depth, "Jobs waiting in the line."),
-        (gauge, "fairline.queue.oldest_age", "s", oldest, "Age of the oldest in the line."),
+        (gauge, "fairline.queue.depth", "{job}", depth, "Jobs waiting in the queue."),
+        (gauge, "fairline.queue.oldest_age", "s", oldest, "Age of the oldest in the queue."),
         (gauge, "fairline.jobs.in_flight", "{job}", in_flight, "Put off, dispatched, running."),
         (counter, "fairline.jobs.admitted", "{job}", admitted, "Jobs submitted or replayed."),
         (counter, "fairline.jobs.ended", "{job}", ended, "Jobs ended, by outcome."),

@@ -1,4 +1,4 @@
-"""Reaper: runs whose lease ran out are judged, lost messages go back to the line.
+"""Reaper: runs whose lease ran out are judged, lost messages go back to the queue.
 
 A dispatched job nobody claimed lost its message. A running job without heartbeats lost its
 worker: that costs no try, but a job that has lost five is dead, for it probably kills them.
@@ -32,7 +32,7 @@ SUSPECT_CRASHES = 3
 
 
 def judge(lost: Lost, job_type: JobType | None, chance: Random) -> Reaping:
-    """A lost message goes back to the line; a lost run is a crash or a time limit."""
+    """A lost message goes back to the queue; a lost run is a crash or a time limit."""
     if lost.status is JobStatus.DISPATCHED:
         return Reaping(JobStatus.QUEUED)
     pool = POOLS.get(lost.pool)  # none if the pool was taken out of the configuration

@@ -7,7 +7,7 @@ again, writes nothing. What is old is removed by a statement of its own, so many
 leader that dies between the two leaves rows that the next one removes.
 
 Not guaranteed: a sample of every step. While nobody leads there are none, and readers see a gap.
-The age of the oldest is that of the heads of lines that one look goes over; with more of them it
+The age of the oldest is that of the heads of queues that one look goes over; with more of them it
 is at least what the Autoscaler has seen.
 """
 
@@ -28,10 +28,10 @@ COARSE_KEPT_SECONDS = 25 * 3600
 #: What is old is looked for this often, and so many rows are removed at once.
 REMOVE_SECONDS = 60.0
 REMOVED_AT_ONCE = 1_000
-#: Heads of lines that one look goes over; the dispatcher waits meanwhile.
+#: Heads of queues that one look goes over; the dispatcher waits meanwhile.
 MOST_HEADS = 300
 
-#: A sample of every step, of which most are there already. Those in the line are looked at by
+#: A sample of every step, of which most are there already. Those in the queue are looked at by
 #: their heads, those due outside of it by the end of an index.
 RECORD = f"""{LINE_HEADS}, oldest AS (
         SELECT seen.pool, extract(epoch FROM now() - min(seen.since))::float8 AS seconds,

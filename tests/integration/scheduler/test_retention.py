@@ -67,7 +67,7 @@ def end(database: DatabaseFixture, claim: Claim, ending: Ending, days: float) ->
 
 
 def claim_all(database: DatabaseFixture) -> tuple[Claim, ...]:
-    """Whatever is in line, running."""
+    """Whatever is in queue, running."""
     return database.claim(*[JobRef(sent.id, sent.lease) for sent in database.dispatch()])
 
 

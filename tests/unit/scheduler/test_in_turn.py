@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.scheduler.dispatching.shares import used_since
+from app.scheduler.dispatching.reconciler import used_since
 from models.jobs.dispatch import Dispatch, in_turn
 
 TODAY = date(2026, 11, 15)

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.policy.ration import Lane, ration
+from app.policy.round_robin import Lane, ration
 
 lanes_given = st.lists(
     st.builds(

@@ -1,4 +1,4 @@
-"""Metronome: each tick of a schedule becomes one job.
+"""RecurringJobs: each tick of a schedule becomes one job.
 
 A turn is one transaction: it locks a bounded number of due schedules, decides for each by
 :mod:`app.tenants.ticks`, moves them to their next tick and admits the jobs. Dying before its
@@ -7,7 +7,7 @@ schedules moved: every tick is made once, however many lead.
 
 The jobs are what ``POST /jobs`` would have made of the same type and payload, queued at once,
 with ``execute_at`` the time of the tick. Limits of rate and depth are for submissions and do not
-hold them back; turns do: 10,000 ticks at midnight join the line over some seconds.
+hold them back; turns do: 10,000 ticks at midnight join the queue over some seconds.
 
 What cannot become a job (a type that is gone, a payload that no longer fits) is skipped. A
 schedule that fails in any other way is paused, whatever the error: the others go on. Events:
@@ -144,7 +144,7 @@ def is_nobodys_fault(error: Exception) -> bool:
     return isinstance(error, (NotLeading, StateStoreError))
 
 
-class Metronome:
+class RecurringJobs:
     """Makes the jobs of schedules."""
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Shares: what tenants were charged in advance becomes what they used.
+"""ShareReconciler: what tenants were charged in advance becomes what they used.
 
-Once a second the leader compares its lines with the tables: what is in flight and for how long,
+Once a second the leader compares its queues with the tables: what is in flight and for how long,
 and what was settled since. The estimate of a job is replaced by its time as soon as that is
 longer, and by its usage when it has ended. The passes are then written down, with the usage
 that is in them: whoever leads next goes on from there and counts what was settled meanwhile.
@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 
 from app.policy.fairshare import default_seconds
 from app.reads.estimates import Estimates
-from app.scheduler.dispatching.lines import Lines, PoolLine
+from app.scheduler.dispatching.pool_queues import PoolQueue, PoolQueues
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.arrays import plain_array, text_array
@@ -57,7 +57,7 @@ READ_CHARGES = """
     UNION ALL
     SELECT used.pool, used.tenant_id, 0, 0, sum(used.slot_seconds - used.slice_seconds), used.day,
            current_date
-    FROM unnest(%(flying_pools)s::text[], %(flying)s::bigint[]) AS watched (pool, tenant_id)
+    FROM unnest(%(active_pools)s::text[], %(active)s::bigint[]) AS watched (pool, tenant_id)
     JOIN usage AS used USING (pool, tenant_id)
     WHERE used.day >= current_date - 1
     GROUP BY used.pool, used.tenant_id, used.day
@@ -104,13 +104,15 @@ class Charges:
     used: dict[date, float] = field(default_factory=dict)
 
 
-class Shares:
-    """Reconciles the lines with the tables and writes the passes down."""
+class ShareReconciler:
+    """Reconciles the queues with the tables and writes the passes down."""
 
-    def __init__(self, engine: Engine, leader: Leader, lines: Lines, estimates: Estimates) -> None:
+    def __init__(
+        self, engine: Engine, leader: Leader, queues: PoolQueues, estimates: Estimates
+    ) -> None:
         self._engine = engine
         self._leader = leader
-        self._lines = lines
+        self._queues = queues
         self._estimates = estimates
         self._at: float | None = None
         self._due = 0.0
@@ -118,30 +120,30 @@ class Shares:
 
     def run_once(self, now: float) -> int:
         """Reconcile every pool; 0, for no job is touched."""
-        if not self._lines.current or now < self._due:
+        if not self._queues.current or now < self._due:
             return 0
         begin = time.monotonic()
         seconds, self._at = max(now - (self._at or now), 0.001), now
         charges, today = self._read(now)
-        for pool, line in self._lines.items():
-            self._reconcile(pool, line, charges, today, seconds)
+        for pool, queue in self._queues.items():
+            self._reconcile(pool, queue, charges, today, seconds)
         self._save(today)
-        for pool, line in self._lines.items():
-            line.flying = {
+        for pool, queue in self._queues.items():
+            queue.active = {
                 tenant_id
-                for tenant_id in line.flying
+                for tenant_id in queue.active
                 if (pool, tenant_id) in charges and charges[pool, tenant_id].in_flight
             }
-            line.started.clear()
-            line.contended = False
+            queue.started.clear()
+            queue.contended = False
         self._rates = {key: rate for key, rate in self._rates.items() if key in charges}
         self._due = now + LEAST_PAUSE * (time.monotonic() - begin)
         return 0
 
     def _read(self, now: float) -> tuple[dict[tuple[str, int], Charges], date]:
         known = self._estimates.known(now)
-        flying = [
-            (pool, tenant_id) for pool, line in self._lines.items() for tenant_id in line.flying
+        active = [
+            (pool, tenant_id) for pool, queue in self._queues.items() for tenant_id in queue.active
         ]
         with connect(self._engine) as connection:
             rows = connection.exec_driver_sql(
@@ -151,8 +153,8 @@ class Shares:
                     "seconds": plain_array(map(str, known.values())),
                     "pools": text_array(POOLS),
                     "defaults": plain_array([str(default_seconds(pool)) for pool in POOLS]),
-                    "flying_pools": text_array([pool for pool, _ in flying]),
-                    "flying": plain_array([tenant_id for _, tenant_id in flying]),
+                    "active_pools": text_array([pool for pool, _ in active]),
+                    "active": plain_array([tenant_id for _, tenant_id in active]),
                 },
             ).all()
             today: date = (
@@ -173,43 +175,45 @@ class Shares:
     def _reconcile(
         self,
         pool: str,
-        line: PoolLine,
+        queue: PoolQueue,
         charges: dict[tuple[str, int], Charges],
         today: date,
         seconds: float,
     ) -> None:
         # Whoever has come by the express lane is seen here first.
-        line.flying.update(
-            tenant_id for each, tenant_id in charges if each == pool and line.fair.knows(tenant_id)
+        queue.active.update(
+            tenant_id
+            for each, tenant_id in charges
+            if each == pool and queue.fair.has_tenant(tenant_id)
         )
-        for tenant_id in line.flying:
+        for tenant_id in queue.active:
             charge = charges.get((pool, tenant_id), Charges())
-            used, line.counted[tenant_id] = used_since(
-                line.counted.get(tenant_id, (today, 0.0)), charge.used, today
+            used, queue.counted[tenant_id] = used_since(
+                queue.counted.get(tenant_id, (today, 0.0)), charge.used, today
             )
-            if not (line.contended or line.fair.waits(tenant_id)):
+            if not (queue.contended or queue.fair.is_waiting(tenant_id)):
                 used = 0.0  # slots that nobody else wanted, by the express lane
-            line.fair.reconcile(
+            queue.fair.reconcile(
                 tenant_id, used=used, pending=charge.pending, in_flight=charge.shared
             )
-            line.fair.set_in_flight(tenant_id, charge.in_flight)
-            started = line.started.get(tenant_id, 0) / seconds
+            queue.fair.set_in_flight(tenant_id, charge.in_flight)
+            started = queue.started.get(tenant_id, 0) / seconds
             before = self._rates.get((pool, tenant_id), started)
             self._rates[pool, tenant_id] = before + (started - before) * RATE_SMOOTHING
 
     def _save(self, today: date) -> None:
         rows: list[ShareRow] = []
-        for pool, line in self._lines.items():
-            fair = line.fair
+        for pool, queue in self._queues.items():
+            fair = queue.fair
             rows.append(ShareRow(0, pool, fair.virtual_time, today, 0.0, fair.waiting_weight))
-            for tenant_id in line.flying:
+            for tenant_id in queue.active:
                 account = fair.account(tenant_id)
                 rows.append(
                     ShareRow(
                         tenant_id,
                         pool,
                         account.served,
-                        *line.counted[tenant_id],
+                        *queue.counted[tenant_id],
                         account.weight,
                         account.in_flight,
                         self._rates.get((pool, tenant_id), 0.0),

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from app.scheduler.dispatching.promoter import Promoter
-from app.scheduler.guards.circuits import Circuits
-from app.scheduler.guards.quarantine import Quarantine
-from app.scheduler.guards.roles import guard_roles
-from app.scheduler.guards.spikes import Spikes
-from app.scheduler.guards.throttles import Throttles
+from app.scheduler.protection.circuits import Circuits
+from app.scheduler.protection.quarantine import Quarantine
+from app.scheduler.protection.roles import guard_roles
+from app.scheduler.protection.spikes import Spikes
+from app.scheduler.protection.throttles import Throttles
 from models.jobs.claim import JobRef
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus

@@ -1,9 +1,9 @@
-"""Lines: whose jobs wait in which pool, as the leader knows it.
+"""PoolQueues: whose jobs wait in which pool, as the leader knows it.
 
 The tables know it too, but asking them costs a step for each tenant. So the leader keeps the
-lines in memory: a bell (table ``arrivals``) rings in the transaction of whatever joins a line,
+queues in memory: a bell (table ``arrivals``) rings in the transaction of whatever joins a queue,
 and a lane that gave fewer jobs than it was asked for is empty until its bell rings. Bells are
-taken before the lines are picked from: a job whose bell is not heard yet is heard next time.
+taken before the queues are picked from: a job whose bell is not heard yet is heard next time.
 
 Everything is read anew by a leader that takes over, and the lanes once in a while by each.
 """
@@ -17,7 +17,7 @@ from datetime import date, datetime
 
 from sqlalchemy import Connection, Engine
 
-from app.policy.fairshare import FairLine, TenantClaim, Tier, default_seconds, entitlement_of
+from app.policy.fairshare import FairQueue, TenantClaim, Tier, default_seconds, entitlement_of
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.session import connect
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 #: Everything is looked at again this often: what no bell told of is found by then.
 SWEEP_SECONDS = 30.0
 #: Bells taken in one turn. More of them are a pile.
-MOST_BELLS = 20_000
+MOST_ARRIVALS = 20_000
 #: Who was not heard of for so long is forgotten; the table knows its share.
 FORGET_SECONDS = 600.0
 #: Changes of tenants are looked for this often.
@@ -39,14 +39,14 @@ GAP_SECONDS = 120.0
 LATE_SECONDS = 10.0
 
 #: As many as a turn can bear: while nobody leads they pile up.
-TAKE_BELLS = f"""
+TAKE_ARRIVALS = f"""
     DELETE FROM arrivals
-    WHERE ctid = ANY (ARRAY(SELECT ctid FROM arrivals WHERE {STILL_LEADER} LIMIT {MOST_BELLS}))
+    WHERE ctid = ANY (ARRAY(SELECT ctid FROM arrivals WHERE {STILL_LEADER} LIMIT {MOST_ARRIVALS}))
     RETURNING pool, tenant_id, dependency
 """
 #: A pile is thrown away at once, and all lanes are looked at instead. Whoever is about to ring
 #: is waited for, but not for long: the front door waits behind us.
-DROP_BELLS = f"""
+DISCARD_ARRIVALS = f"""
     DO $$ BEGIN
         IF {STILL_LEADER} THEN
             SET LOCAL lock_timeout = '200ms';
@@ -109,16 +109,16 @@ READ_TYPICAL = """
 
 
 @dataclass(slots=True)
-class PoolLine:
-    """One pool's line."""
+class PoolQueue:
+    """One pool's queue."""
 
-    fair: FairLine
+    fair: FairQueue
     #: Usage of each known tenant that its pass contains: up to this much of this day.
     counted: dict[int, tuple[date, float]] = field(default_factory=dict)
     #: Tenants with something in flight, or since the last reconciliation.
-    flying: set[int] = field(default_factory=set)
+    active: set[int] = field(default_factory=set)
     #: Free accounts with something in flight.
-    free_flying: set[int] = field(default_factory=set)
+    active_free: set[int] = field(default_factory=set)
     #: Jobs dispatched since the last reconciliation, by tenant.
     started: dict[int, int] = field(default_factory=dict)
     throttled: frozenset[int] = frozenset()
@@ -127,19 +127,19 @@ class PoolLine:
     #: Tenants that were heard of lately.
     recent: set[int] = field(default_factory=set)
     #: Tenants of which it is not sure what they have in flight.
-    doubtful: set[int] = field(default_factory=set)
+    unconfirmed: set[int] = field(default_factory=set)
     #: Whether anybody had to wait for a slot since the last reconciliation.
     contended: bool = False
 
 
-class Lines:
-    """The lines of all pools."""
+class PoolQueues:
+    """The queues of all pools."""
 
     def __init__(self, engine: Engine, leader: Leader) -> None:
         self._engine = engine
         self._leader = leader
         self._epoch: int | None = None
-        self._lines: dict[str, PoolLine] = {}
+        self._queues: dict[str, PoolQueue] = {}
         self._sweep_due = 0.0
         self._changes_due = 0.0
         self._forget_due = 0.0
@@ -151,76 +151,76 @@ class Lines:
         """Whether they are of this term; those of an earlier one say nothing any more."""
         return self._epoch is not None and self._epoch == self._leader.epoch
 
-    def __getitem__(self, pool: str) -> PoolLine:
-        return self._lines[pool]
+    def __getitem__(self, pool: str) -> PoolQueue:
+        return self._queues[pool]
 
     def __contains__(self, pool: str) -> bool:
-        return pool in self._lines
+        return pool in self._queues
 
-    def items(self) -> list[tuple[str, PoolLine]]:
-        """Every pool with its line."""
-        return list(self._lines.items())
+    def items(self) -> list[tuple[str, PoolQueue]]:
+        """Every pool with its queue."""
+        return list(self._queues.items())
 
-    def listen(self, now: float, throttled: Mapping[str, Collection[int]]) -> None:
-        """Take the bells and what changed about the tenants."""
+    def refresh(self, now: float, throttled: Mapping[str, Collection[int]]) -> None:
+        """Take the arrivals and what changed about the tenants."""
         try:
             with connect(self._engine) as connection:
-                self._listen(connection, now, throttled)
+                self._refresh(connection, now, throttled)
         except BaseException:
-            # The bells that were taken are lost with it.
+            # The arrivals that were taken are lost with it.
             self._sweep_due = 0.0
             raise
         if now >= self._forget_due:
             self._forget_due = now + FORGET_SECONDS
             self._forget()
 
-    def _listen(
+    def _refresh(
         self, connection: Connection, now: float, throttled: Mapping[str, Collection[int]]
     ) -> None:
         if not self.current:
             self._begin(connection)
             self._sweep_due = 0.0
-        rung = self._take_bells(connection)
+        arrived = self._take_arrivals(connection)
         if now >= self._sweep_due:
             for pool in POOLS:
-                rung[pool].update(self._sweep(connection, pool))
+                arrived[pool].update(self._sweep(connection, pool))
             self._sweep_due = now + SWEEP_SECONDS
         changed = self._read_changes(connection, now)
-        for pool, lanes in rung.items():
+        for pool, lanes in arrived.items():
             self._throttle(connection, pool, frozenset(throttled.get(pool, ())))
             self._arrive(connection, pool, lanes, changed)
 
-    def _take_bells(self, connection: Connection) -> dict[str, set[tuple[int, str]]]:
-        rung: dict[str, set[tuple[int, str]]] = {pool: set() for pool in POOLS}
+    def _take_arrivals(self, connection: Connection) -> dict[str, set[tuple[int, str]]]:
+        arrived: dict[str, set[tuple[int, str]]] = {pool: set() for pool in POOLS}
         epoch = {"epoch": self._leader.epoch or 0}
-        bells = connection.exec_driver_sql(TAKE_BELLS, epoch)
-        rows = bells.columns("pool", "tenant_id", "dependency").all()
+        arrivals = connection.exec_driver_sql(TAKE_ARRIVALS, epoch)
+        rows = arrivals.columns("pool", "tenant_id", "dependency").all()
         for pool, tenant_id, lane in rows:
-            if pool in rung:  # one that was taken out of the configuration has no line
-                rung[pool].add((tenant_id, lane))
-        if len(rows) >= MOST_BELLS:
-            connection.exec_driver_sql(DROP_BELLS, epoch)
+            if pool in arrived:  # one that was taken out of the configuration has no queue
+                arrived[pool].add((tenant_id, lane))
+        if len(rows) >= MOST_ARRIVALS:
+            connection.exec_driver_sql(DISCARD_ARRIVALS, epoch)
             self._sweep_due = 0.0
-        return rung
+        return arrived
 
     def refresh_caps(self, pool: str) -> None:
         """Count what waiting tenants at their cap, and free accounts, have in flight now."""
-        line = self._lines[pool]
-        asked = {*line.fair.at_cap(), *line.free_flying, *line.doubtful}
+        queue = self._queues[pool]
+        asked = {*queue.fair.at_cap(), *queue.active_free, *queue.unconfirmed}
         if not asked:
             return
         with connect(self._engine) as connection:
             rows = connection.exec_driver_sql(
                 READ_IN_FLIGHT, {"pool": pool, "ids": list(asked)}
             ).all()
-        line.doubtful.clear()
+        queue.unconfirmed.clear()
         for row in rows:
-            if line.fair.knows(row.tenant_id):
-                line.fair.set_in_flight(row.tenant_id, row.in_flight)
-            if row.in_flight and row.tenant_id in line.free:
-                line.free_flying.add(row.tenant_id)
+            if queue.fair.has_tenant(row.tenant_id):
+                queue.fair.set_in_flight(row.tenant_id, row.in_flight)
+            if row.in_flight and row.tenant_id in queue.free:
+                queue.active_free.add(row.tenant_id)
             elif not row.in_flight:
-                line.free_flying.discard(row.tenant_id)
+                queue.active_free.discard(row.tenant_id)
 
     def sweep_now(self) -> None:
         """Look at everything at the next turn: there are jobs that nobody rang for."""
@@ -232,9 +232,9 @@ class Lines:
             row.pool: row.virtual_time for row in connection.exec_driver_sql(READ_VIRTUAL_TIME)
         }
         typical = {row.pool: row.seconds for row in connection.exec_driver_sql(READ_TYPICAL)}
-        self._lines = {
-            pool: PoolLine(
-                FairLine(typical.get(pool) or default_seconds(pool), times.get(pool, 0.0))
+        self._queues = {
+            pool: PoolQueue(
+                FairQueue(typical.get(pool) or default_seconds(pool), times.get(pool, 0.0))
             )
             for pool in POOLS
         }
@@ -255,56 +255,56 @@ class Lines:
         return set(row.tenant_ids)
 
     def _throttle(self, connection: Connection, pool: str, throttled: frozenset[int]) -> None:
-        line = self._lines[pool]
-        if throttled == line.throttled:
+        queue = self._queues[pool]
+        if throttled == queue.throttled:
             return
-        changed = throttled ^ line.throttled
-        line.throttled = throttled
-        self._meet(connection, pool, {each for each in changed if line.fair.knows(each)})
+        changed = throttled ^ queue.throttled
+        queue.throttled = throttled
+        self._meet(connection, pool, {each for each in changed if queue.fair.has_tenant(each)})
 
     def _arrive(
         self, connection: Connection, pool: str, lanes: set[tuple[int, str]], changed: set[int]
     ) -> None:
-        line = self._lines[pool]
-        known = {each for each in changed if line.fair.knows(each)}
-        strangers = {tenant_id for tenant_id, _ in lanes if not line.fair.knows(tenant_id)}
+        queue = self._queues[pool]
+        known = {each for each in changed if queue.fair.has_tenant(each)}
+        strangers = {tenant_id for tenant_id, _ in lanes if not queue.fair.has_tenant(tenant_id)}
         self._meet(connection, pool, known | strangers)
         for tenant_id, lane in lanes:
-            line.fair.arrive(tenant_id, lane)
-            line.recent.add(tenant_id)
+            queue.fair.add_lane(tenant_id, lane)
+            queue.recent.add(tenant_id)
 
     def _forget(self) -> None:
         """Let go of tenants that have nothing here; else all that ever came would be kept."""
-        for line in self._lines.values():
-            for tenant_id in line.counted.keys() - line.recent - line.flying:
-                if line.fair.forget(tenant_id):
-                    del line.counted[tenant_id]
-                    for kept in (line.free, line.free_flying, line.doubtful):
+        for queue in self._queues.values():
+            for tenant_id in queue.counted.keys() - queue.recent - queue.active:
+                if queue.fair.remove_tenant(tenant_id):
+                    del queue.counted[tenant_id]
+                    for kept in (queue.free, queue.active_free, queue.unconfirmed):
                         kept.discard(tenant_id)
-            line.recent = set(line.flying)
+            queue.recent = set(queue.active)
 
     def _meet(self, connection: Connection, pool: str, tenant_ids: set[int]) -> None:
         """Learn who they are; what a tenant has been served is learned once."""
         if not tenant_ids:
             return
-        line = self._lines[pool]
+        queue = self._queues[pool]
         rows = connection.exec_driver_sql(
             READ_STANDINGS, {"pool": pool, "ids": sorted(tenant_ids)}
         ).all()
         for row in rows:
             tenant_id, cap, free = row.tenant_id, row.cap, row.tier == Tier.FREE
-            if tenant_id in line.throttled:
+            if tenant_id in queue.throttled:
                 cap = min(throttle.IN_FLIGHT, cap or throttle.IN_FLIGHT)
             standing = TenantClaim(entitlement_of(Tier(row.tier), row.weight), free=free, cap=cap)
-            if line.fair.knows(tenant_id):
-                line.fair.know(tenant_id, standing)
+            if queue.fair.has_tenant(tenant_id):
+                queue.fair.set_tenant(tenant_id, standing)
             else:
-                line.fair.know(tenant_id, standing, served=row.served)
-                line.counted[tenant_id] = (row.counted_day, float(row.counted_seconds))
-                line.recent.add(tenant_id)
+                queue.fair.set_tenant(tenant_id, standing, served=row.served)
+                queue.counted[tenant_id] = (row.counted_day, float(row.counted_seconds))
+                queue.recent.add(tenant_id)
                 # What it used since an earlier leader counted is looked up next.
-                line.flying.add(tenant_id)
-            line.fair.set_in_flight(tenant_id, row.in_flight)
-            (line.free.add if free else line.free.discard)(tenant_id)
+                queue.active.add(tenant_id)
+            queue.fair.set_in_flight(tenant_id, row.in_flight)
+            (queue.free.add if free else queue.free.discard)(tenant_id)
             if free and row.in_flight:
-                line.free_flying.add(tenant_id)
+                queue.active_free.add(tenant_id)

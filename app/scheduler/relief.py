@@ -1,4 +1,4 @@
-"""Relief: while no scheduler has been heard of for a minute, the API keeps the line moving.
+"""Relief: while no scheduler has been heard of for a minute, the API keeps the queue moving.
 
 One API process at a time (see :mod:`models.leadership`) marks and publishes what the
 windows have room for: a few jobs from each lane, in turn. Caps, throttles, circuits, quotas
@@ -26,9 +26,9 @@ from sqlalchemy import Connection, Engine
 from app.broker.publish import Publisher
 from app.errors import BrokerUnavailable
 from app.policy.fairshare import Grant, free_slots
-from app.policy.ration import Lane, ration
+from app.policy.round_robin import Lane, ration
 from app.policy.window import smoothed_rate, window
-from app.scheduler.dispatching.quotas import Taps
+from app.scheduler.dispatching.quotas import QuotaPacers
 from models.jobs.dispatch import MARK_LANES, mark
 from models.jobs.release import release
 from models.leadership import SILENT, Leader, ReliefLease
@@ -149,7 +149,7 @@ class Relief:
         #: Of each pool: rate of endings, how many there were, when that was.
         self._rates: dict[str, tuple[float, int, float]] = {}
         #: Jobs that quotas let through. Written by a leader who never leads: not at all.
-        self._taps = Taps(engine, Leader(engine, name), types)
+        self._pacers = QuotaPacers(engine, Leader(engine, name), types)
         #: Of each pool: the lane that came last.
         self._last: dict[str, tuple[int, str]] = {}
 
@@ -206,7 +206,7 @@ class Relief:
     def _lose_broker(self, error: BrokerUnavailable) -> None:
         """Another process may reach it."""
         if self.at_work:
-            logger.warning("the broker is away, jobs wait in the line: %s", error)
+            logger.warning("the broker is away, jobs wait in the queue: %s", error)
         self._place.leave()
 
     def _read_needs(self, now: float) -> list[Need]:
@@ -226,7 +226,7 @@ class Relief:
         """Jobs that each held dependency may give in this turn."""
         with connect(self._engine) as connection:
             not_closed = connection.exec_driver_sql(READ_CIRCUITS).scalars().all()
-        return {**self._taps.rooms(now), **dict.fromkeys(not_closed, 0)}
+        return {**self._pacers.rooms(now), **dict.fromkeys(not_closed, 0)}
 
     def _dispatch(self, need: Need, held: dict[str, int]) -> int:
         grants = self._choose(need, held)
@@ -237,7 +237,7 @@ class Relief:
         if not dispatches:
             return 0
         for dependency, jobs in Counter(each.dependency for each in dispatches).items():
-            self._taps.spend(dependency, jobs)
+            self._pacers.spend(dependency, jobs)
             if dependency in held:
                 held[dependency] -= jobs
         try:
@@ -245,7 +245,7 @@ class Relief:
         except BrokerUnavailable as error:
             release(self._engine, dispatches)
             for each in dispatches:
-                self._taps.give_back(each.dependency, 1)
+                self._pacers.give_back(each.dependency, 1)
             self._lose_broker(error)
             return 0
         return len(dispatches)
@@ -253,13 +253,13 @@ class Relief:
     def _choose(self, need: Need, held: dict[str, int]) -> list[Grant]:
         """What each lane is to give."""
         with connect(self._engine) as connection:
-            flying = connection.exec_driver_sql(READ_IN_FLIGHT, {"pool": need.pool}).all()
-            room = min(BATCH, need.room - sum(row.shared for row in flying))
+            active = connection.exec_driver_sql(READ_IN_FLIGHT, {"pool": need.pool}).all()
+            room = min(BATCH, need.room - sum(row.shared for row in active))
             if room <= 0:
                 return []
             lanes = self._next_lanes(connection, need.pool)
-        free_room = free_slots(need.slots) - sum(row.shared for row in flying if row.free)
-        in_flight = {row.tenant_id: row.jobs for row in flying}
+        free_room = free_slots(need.slots) - sum(row.shared for row in active if row.free)
+        in_flight = {row.tenant_id: row.jobs for row in active}
         rations = ration(room, lanes, in_flight, free_room, held)
         spent = sum(each.jobs for each in rations) >= room
         if spent:

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 from sqlalchemy import Engine
 
-from app.scheduler.guards.circuits import Circuits
-from app.scheduler.guards.quarantine import Quarantine
-from app.scheduler.guards.spikes import Spikes
-from app.scheduler.guards.throttles import Throttles
+from app.scheduler.protection.circuits import Circuits
+from app.scheduler.protection.quarantine import Quarantine
+from app.scheduler.protection.spikes import Spikes
+from app.scheduler.protection.throttles import Throttles
 from app.scheduler.role import TimedRole
 from models.leadership import Leader
 from tasks.registry import JobType
