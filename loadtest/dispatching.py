@@ -198,7 +198,7 @@ def measure(engine: Engine, waiting: int, tenants: int, most: int) -> Scene:
     queues = PoolQueues(engine, leader)
     pacers = QuotaPacers(engine, leader, load_types())
     estimates, pools, broker = Estimates(engine), Pools(engine, queues, pacers), Nowhere()
-    dispatcher = Dispatcher(engine, leader, broker, pools, queues, estimates, pacers)
+    dispatcher = Dispatcher(engine, leader, broker, pools, estimates, pacers)
     shares = ShareReconciler(engine, leader, queues, estimates)
     turning = ((leader, RENEW_SECONDS), (dispatcher, 0.0), (shares, RECONCILE_SECONDS))
     roles = [TimedRole(role, seconds) for role, seconds in turning]

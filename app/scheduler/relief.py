@@ -245,7 +245,7 @@ class Relief:
         except BrokerUnavailable as error:
             release(self._engine, dispatches)
             for each in dispatches:
-                self._pacers.give_back(each.dependency, 1)
+                self._pacers.spend(each.dependency, -1)
             self._lose_broker(error)
             return 0
         return len(dispatches)

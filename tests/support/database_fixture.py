@@ -87,17 +87,15 @@ class DatabaseFixture:
         return mark(self.engine, pool, grants, self.leader.epoch or 0).dispatches
 
     def pools(self) -> Pools:
-        """The scheduler's view, with queues that nobody has listened to yet."""
+        """The scheduler's view, with queues that were not refreshed yet."""
         return Pools(self.engine, PoolQueues(self.engine, self.leader))
 
     def dispatcher(self, broker: Publisher, pools: Pools | None = None) -> Dispatcher:
         """A dispatcher, and if given, on the queues of ``pools``."""
         pools = pools or self.pools()
-        estimates, pacers = (
-            Estimates(self.engine),
-            QuotaPacers(self.engine, self.leader, self.types),
-        )
-        return Dispatcher(self.engine, self.leader, broker, pools, pools.queues, estimates, pacers)
+        pacers = QuotaPacers(self.engine, self.leader, self.types)
+        estimates = Estimates(self.engine)
+        return Dispatcher(self.engine, self.leader, broker, pools, estimates, pacers)
 
     def claim(self, *refs: JobRef, worker: str = "w1") -> tuple[Claim, ...]:
         """Claim as one message."""

@@ -1,51 +1,48 @@
-"""PoolQueues: whose jobs wait in which pool, as the leader knows it.
+"""Pool queues: which tenants have jobs queued in which pool, in the leader's memory.
 
-The tables know it too, but asking them costs a step for each tenant. So the leader keeps the
-queues in memory: a bell (table ``arrivals``) rings in the transaction of whatever joins a queue,
-and a lane that gave fewer jobs than it was asked for is empty until its bell rings. Bells are
-taken before the queues are picked from: a job whose bell is not heard yet is heard next time.
-
-Everything is read anew by a leader that takes over, and the lanes once in a while by each.
+Reading that from the tables costs a step per tenant. Instead, a trigger writes an arrival (table
+``arrivals``) in the transaction that queues a job, and a lane that gave fewer jobs than requested
+is empty until its next arrival. Arrivals are taken before an allocation: a job whose arrival is not
+committed yet is seen in the next turn. A new leader reads everything anew, and every leader sweeps
+all lanes once in a while.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, ItemsView, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 
 from sqlalchemy import Connection, Engine
 
 from app.policy.fairshare import FairQueue, TenantClaim, Tier, default_seconds, entitlement_of
+from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.session import connect
 from tasks.retry import throttle
 
-logger = logging.getLogger(__name__)
-
-#: Everything is looked at again this often: what no bell told of is found by then.
+#: All lanes are read this often, in case an arrival was missed.
 SWEEP_SECONDS = 30.0
-#: Bells taken in one turn. More of them are a pile.
+#: Arrivals taken in one turn; if there are more, all are discarded and the lanes are swept.
 MOST_ARRIVALS = 20_000
-#: Who was not heard of for so long is forgotten; the table knows its share.
+#: Tenants without jobs for so long are dropped from memory; their pass is in the table.
 FORGET_SECONDS = 600.0
-#: Changes of tenants are looked for this often.
+#: Changes of tenants are read this often.
 CHANGES_SECONDS = 1.0
-#: From one leader to the next at most; usage of a longer gap is nobody's debt.
+#: Longest gap between two leaders; usage during a longer one is not charged.
 GAP_SECONDS = 120.0
-#: A change may have been made this long before it can be seen.
+#: A change may become visible so long after its timestamp.
 LATE_SECONDS = 10.0
 
-#: As many as a turn can bear: while nobody leads they pile up.
+#: Bounded: while no scheduler leads they pile up.
 TAKE_ARRIVALS = f"""
     DELETE FROM arrivals
     WHERE ctid = ANY (ARRAY(SELECT ctid FROM arrivals WHERE {STILL_LEADER} LIMIT {MOST_ARRIVALS}))
     RETURNING pool, tenant_id, dependency
 """
-#: A pile is thrown away at once, and all lanes are looked at instead. Whoever is about to ring
-#: is waited for, but not for long: the front door waits behind us.
+#: TRUNCATE waits for transactions that are about to add arrivals, but not for long: submissions
+#: wait behind it.
 DISCARD_ARRIVALS = f"""
     DO $$ BEGIN
         IF {STILL_LEADER} THEN
@@ -69,9 +66,9 @@ SWEEP = """
     )
     SELECT tenant_id, dependency FROM lane
 """
-#: What a share was counted up to, if it was a moment ago: by a leader that is gone. Otherwise
-#: counting begins now: whatever was used meanwhile, nobody else wanted.
-READ_STANDINGS = f"""
+#: Up to where the previous leader counted usage, if it did recently. Otherwise counting begins now:
+#: whatever was used meanwhile, no other tenant wanted.
+READ_TENANTS = f"""
     SELECT asked.id AS tenant_id, coalesce(tenant.tier, 'standard') AS tier, tenant.weight,
            limits.in_flight AS cap, share.pass AS served,
            CASE WHEN fresh.share THEN share.counted_day ELSE current_date END AS counted_day,
@@ -101,7 +98,7 @@ READ_IN_FLIGHT = """
     FROM unnest(%(ids)s::bigint[]) AS asked (id)
 """
 READ_VIRTUAL_TIME = "SELECT pool, pass AS virtual_time FROM shares WHERE tenant_id = 0"
-#: What a job of a pool takes in the mean, as far as its types were measured.
+#: Mean duration of a pool's jobs, as far as their types were measured.
 READ_TYPICAL = """
     SELECT pool, sum(mean_seconds * runs) / sum(runs) AS seconds FROM job_types
     WHERE mean_seconds IS NOT NULL AND runs > 0 GROUP BY pool
@@ -110,10 +107,10 @@ READ_TYPICAL = """
 
 @dataclass(slots=True)
 class PoolQueue:
-    """One pool's queue."""
+    """The queue of one pool."""
 
     fair: FairQueue
-    #: Usage of each known tenant that its pass contains: up to this much of this day.
+    #: Usage that each tenant's pass includes: up to so many slot-seconds of this day.
     counted: dict[int, tuple[date, float]] = field(default_factory=dict)
     #: Tenants with something in flight, or since the last reconciliation.
     active: set[int] = field(default_factory=set)
@@ -122,33 +119,32 @@ class PoolQueue:
     #: Jobs dispatched since the last reconciliation, by tenant.
     started: dict[int, int] = field(default_factory=dict)
     throttled: frozenset[int] = frozenset()
-    #: Of the known tenants, the free accounts.
+    #: Tenants that are free accounts.
     free: set[int] = field(default_factory=set)
-    #: Tenants that were heard of lately.
+    #: Tenants with recent arrivals.
     recent: set[int] = field(default_factory=set)
-    #: Tenants of which it is not sure what they have in flight.
+    #: Tenants whose jobs in flight have to be counted again.
     unconfirmed: set[int] = field(default_factory=set)
-    #: Whether anybody had to wait for a slot since the last reconciliation.
+    #: Whether any tenant had to wait for a slot since the last reconciliation.
     contended: bool = False
 
 
-class PoolQueues:
+class PoolQueues(LeaderQueries):
     """The queues of all pools."""
 
     def __init__(self, engine: Engine, leader: Leader) -> None:
-        self._engine = engine
-        self._leader = leader
+        super().__init__(engine, leader)
         self._epoch: int | None = None
         self._queues: dict[str, PoolQueue] = {}
         self._sweep_due = 0.0
         self._changes_due = 0.0
         self._forget_due = 0.0
-        #: When changes were looked for last, by the database's clock.
+        #: When changes were read last, by the database's clock.
         self._changed_at: datetime | None = None
 
     @property
     def current(self) -> bool:
-        """Whether they are of this term; those of an earlier one say nothing any more."""
+        """Whether they were read in this term of leadership."""
         return self._epoch is not None and self._epoch == self._leader.epoch
 
     def __getitem__(self, pool: str) -> PoolQueue:
@@ -157,38 +153,36 @@ class PoolQueues:
     def __contains__(self, pool: str) -> bool:
         return pool in self._queues
 
-    def items(self) -> list[tuple[str, PoolQueue]]:
-        """Every pool with its queue."""
-        return list(self._queues.items())
+    def items(self) -> ItemsView[str, PoolQueue]:
+        return self._queues.items()
 
     def refresh(self, now: float, throttled: Mapping[str, Collection[int]]) -> None:
-        """Take the arrivals and what changed about the tenants."""
+        """Take the arrivals and read what changed about the tenants."""
         try:
             with connect(self._engine) as connection:
                 self._refresh(connection, now, throttled)
         except BaseException:
-            # The arrivals that were taken are lost with it.
-            self._sweep_due = 0.0
+            self.sweep_soon()  # the arrivals that were taken are lost
             raise
         if now >= self._forget_due:
             self._forget_due = now + FORGET_SECONDS
-            self._forget()
+            self._drop_idle_tenants()
 
     def _refresh(
         self, connection: Connection, now: float, throttled: Mapping[str, Collection[int]]
     ) -> None:
         if not self.current:
             self._begin(connection)
-            self._sweep_due = 0.0
+            self.sweep_soon()
         arrived = self._take_arrivals(connection)
         if now >= self._sweep_due:
             for pool in POOLS:
-                arrived[pool].update(self._sweep(connection, pool))
+                rows = connection.exec_driver_sql(SWEEP, {"pool": pool})
+                arrived[pool].update((row.tenant_id, row.dependency) for row in rows)
             self._sweep_due = now + SWEEP_SECONDS
         changed = self._read_changes(connection, now)
         for pool, lanes in arrived.items():
-            self._throttle(connection, pool, frozenset(throttled.get(pool, ())))
-            self._arrive(connection, pool, lanes, changed)
+            self._update(connection, pool, lanes, changed, frozenset(throttled.get(pool, ())))
 
     def _take_arrivals(self, connection: Connection) -> dict[str, set[tuple[int, str]]]:
         arrived: dict[str, set[tuple[int, str]]] = {pool: set() for pool in POOLS}
@@ -196,11 +190,11 @@ class PoolQueues:
         arrivals = connection.exec_driver_sql(TAKE_ARRIVALS, epoch)
         rows = arrivals.columns("pool", "tenant_id", "dependency").all()
         for pool, tenant_id, lane in rows:
-            if pool in arrived:  # one that was taken out of the configuration has no queue
+            if pool in arrived:  # not one that was removed from the configuration
                 arrived[pool].add((tenant_id, lane))
         if len(rows) >= MOST_ARRIVALS:
             connection.exec_driver_sql(DISCARD_ARRIVALS, epoch)
-            self._sweep_due = 0.0
+            self.sweep_soon()
         return arrived
 
     def refresh_caps(self, pool: str) -> None:
@@ -209,10 +203,7 @@ class PoolQueues:
         asked = {*queue.fair.at_cap(), *queue.active_free, *queue.unconfirmed}
         if not asked:
             return
-        with connect(self._engine) as connection:
-            rows = connection.exec_driver_sql(
-                READ_IN_FLIGHT, {"pool": pool, "ids": list(asked)}
-            ).all()
+        rows = self._read(READ_IN_FLIGHT, pool=pool, ids=list(asked))
         queue.unconfirmed.clear()
         for row in rows:
             if queue.fair.has_tenant(row.tenant_id):
@@ -222,12 +213,12 @@ class PoolQueues:
             elif not row.in_flight:
                 queue.active_free.discard(row.tenant_id)
 
-    def sweep_now(self) -> None:
-        """Look at everything at the next turn: there are jobs that nobody rang for."""
+    def sweep_soon(self) -> None:
+        """Read all lanes in the next turn: arrivals were missed."""
         self._sweep_due = 0.0
 
     def _begin(self, connection: Connection) -> None:
-        """Forget what an earlier term knew and begin with what the tables say."""
+        """Replace what is left of an earlier term by what the tables say."""
         times = {
             row.pool: row.virtual_time for row in connection.exec_driver_sql(READ_VIRTUAL_TIME)
         }
@@ -241,40 +232,35 @@ class PoolQueues:
         self._changed_at = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
         self._epoch = self._leader.epoch
 
-    def _sweep(self, connection: Connection, pool: str) -> set[tuple[int, str]]:
-        rows = connection.exec_driver_sql(SWEEP, {"pool": pool})
-        return {(row.tenant_id, row.dependency) for row in rows}
-
     def _read_changes(self, connection: Connection, now: float) -> set[int]:
         if now < self._changes_due:
             return set()
         row = connection.exec_driver_sql(READ_CHANGED, {"since": self._changed_at}).one()
-        # Since the last look, however long ago it was.
+        # Since the last read, however long ago it was.
         self._changed_at = row.looked_at
         self._changes_due = now + CHANGES_SECONDS
         return set(row.tenant_ids)
 
-    def _throttle(self, connection: Connection, pool: str, throttled: frozenset[int]) -> None:
-        queue = self._queues[pool]
-        if throttled == queue.throttled:
-            return
-        changed = throttled ^ queue.throttled
-        queue.throttled = throttled
-        self._meet(connection, pool, {each for each in changed if queue.fair.has_tenant(each)})
-
-    def _arrive(
-        self, connection: Connection, pool: str, lanes: set[tuple[int, str]], changed: set[int]
+    def _update(
+        self,
+        connection: Connection,
+        pool: str,
+        lanes: set[tuple[int, str]],
+        changed: set[int],
+        throttled: frozenset[int],
     ) -> None:
         queue = self._queues[pool]
+        changed = changed | (throttled ^ queue.throttled)
+        queue.throttled = throttled
         known = {each for each in changed if queue.fair.has_tenant(each)}
-        strangers = {tenant_id for tenant_id, _ in lanes if not queue.fair.has_tenant(tenant_id)}
-        self._meet(connection, pool, known | strangers)
+        new = {tenant_id for tenant_id, _ in lanes if not queue.fair.has_tenant(tenant_id)}
+        self._load_tenants(connection, pool, known | new)
         for tenant_id, lane in lanes:
             queue.fair.add_lane(tenant_id, lane)
             queue.recent.add(tenant_id)
 
-    def _forget(self) -> None:
-        """Let go of tenants that have nothing here; else all that ever came would be kept."""
+    def _drop_idle_tenants(self) -> None:
+        """Otherwise every tenant that ever had a job would be kept in memory."""
         for queue in self._queues.values():
             for tenant_id in queue.counted.keys() - queue.recent - queue.active:
                 if queue.fair.remove_tenant(tenant_id):
@@ -283,26 +269,26 @@ class PoolQueues:
                         kept.discard(tenant_id)
             queue.recent = set(queue.active)
 
-    def _meet(self, connection: Connection, pool: str, tenant_ids: set[int]) -> None:
-        """Learn who they are; what a tenant has been served is learned once."""
+    def _load_tenants(self, connection: Connection, pool: str, tenant_ids: set[int]) -> None:
+        """Read their claims; what a tenant has been served is read only once."""
         if not tenant_ids:
             return
         queue = self._queues[pool]
         rows = connection.exec_driver_sql(
-            READ_STANDINGS, {"pool": pool, "ids": sorted(tenant_ids)}
+            READ_TENANTS, {"pool": pool, "ids": sorted(tenant_ids)}
         ).all()
         for row in rows:
             tenant_id, cap, free = row.tenant_id, row.cap, row.tier == Tier.FREE
             if tenant_id in queue.throttled:
                 cap = min(throttle.IN_FLIGHT, cap or throttle.IN_FLIGHT)
-            standing = TenantClaim(entitlement_of(Tier(row.tier), row.weight), free=free, cap=cap)
+            claim = TenantClaim(entitlement_of(Tier(row.tier), row.weight), free=free, cap=cap)
             if queue.fair.has_tenant(tenant_id):
-                queue.fair.set_tenant(tenant_id, standing)
+                queue.fair.set_tenant(tenant_id, claim)
             else:
-                queue.fair.set_tenant(tenant_id, standing, served=row.served)
+                queue.fair.set_tenant(tenant_id, claim, served=row.served)
                 queue.counted[tenant_id] = (row.counted_day, float(row.counted_seconds))
                 queue.recent.add(tenant_id)
-                # What it used since an earlier leader counted is looked up next.
+                # What it used since an earlier leader counted is read next.
                 queue.active.add(tenant_id)
             queue.fair.set_in_flight(tenant_id, row.in_flight)
             (queue.free.add if free else queue.free.discard)(tenant_id)

@@ -1,12 +1,11 @@
-"""ShareReconciler: what tenants were charged in advance becomes what they used.
+"""Share reconciler: replaces what tenants were charged in advance by what they used.
 
-Once a second the leader compares its queues with the tables: what is in flight and for how long,
-and what was settled since. The estimate of a job is replaced by its time as soon as that is
-longer, and by its usage when it has ended. The passes are then written down, with the usage
-that is in them: whoever leads next goes on from there and counts what was settled meanwhile.
+Once a second the leader compares its queues with the tables. The estimate of a job is replaced by
+its run time as soon as that is longer, and by its usage when it has ended. The passes are saved
+with the usage they include, for the next leader to continue from.
 
-Not exact at midnight: what a transaction of the old day settles after the new one was read is
-not charged.
+Not exact at midnight: what a transaction of the old day settles after the new day was read is not
+charged.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from sqlalchemy import Engine
 from app.policy.fairshare import default_seconds
 from app.reads.estimates import Estimates
 from app.scheduler.dispatching.pool_queues import PoolQueue, PoolQueues
+from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.arrays import plain_array, text_array
-from models.store.session import connect
 
 RECONCILE_SECONDS = 1.0
-#: With very many tenants in flight it rests this many times as long as it took.
+#: With very many active tenants it pauses this many times as long as it took.
 LEAST_PAUSE = 20.0
-#: A tenant's rate of starts follows within a few seconds.
+#: Smooths a tenant's rate of starts over a few seconds.
 RATE_SMOOTHING = 0.2
 
-#: One snapshot for both: a job is either in flight or in the usage. What runs in a slice is
-#: nobody else's loss: it counts for the cap and for nothing else.
+#: One snapshot for both: a job is either in flight or in the usage. What runs in a slice takes
+#: nothing from others: it counts for the cap only.
 READ_CHARGES = """
     WITH estimate AS (
         SELECT * FROM unnest(%(types)s::text[], %(seconds)s::float8[]) AS known (type, seconds)
@@ -79,7 +78,7 @@ SAVE = f"""
 
 
 class ShareRow(NamedTuple):
-    """A row of the table."""
+    """A row of ``shares``."""
 
     tenant_id: int
     pool: str
@@ -93,25 +92,24 @@ class ShareRow(NamedTuple):
 
 @dataclass(slots=True)
 class Charges:
-    """One tenant in one pool, as the tables have it."""
+    """What the tables say about one tenant in one pool."""
 
-    #: Jobs in flight, and those of them that everybody's workers run.
+    #: Jobs in flight, and those of them on shared workers.
     in_flight: int = 0
     shared: int = 0
-    #: Slot-seconds of the latter: estimated, or more if it already took longer.
+    #: Slot-seconds of the latter: estimated, or more if they already took longer.
     pending: float = 0.0
     #: Slot-seconds settled, by day.
     used: dict[date, float] = field(default_factory=dict)
 
 
-class ShareReconciler:
-    """Reconciles the queues with the tables and writes the passes down."""
+class ShareReconciler(LeaderQueries):
+    """Reconciles the queues with the tables and saves the passes."""
 
     def __init__(
         self, engine: Engine, leader: Leader, queues: PoolQueues, estimates: Estimates
     ) -> None:
-        self._engine = engine
-        self._leader = leader
+        super().__init__(engine, leader)
         self._queues = queues
         self._estimates = estimates
         self._at: float | None = None
@@ -124,7 +122,7 @@ class ShareReconciler:
             return 0
         begin = time.monotonic()
         seconds, self._at = max(now - (self._at or now), 0.001), now
-        charges, today = self._read(now)
+        charges, today = self._read_charges(now)
         for pool, queue in self._queues.items():
             self._reconcile(pool, queue, charges, today, seconds)
         self._save(today)
@@ -140,28 +138,21 @@ class ShareReconciler:
         self._due = now + LEAST_PAUSE * (time.monotonic() - begin)
         return 0
 
-    def _read(self, now: float) -> tuple[dict[tuple[str, int], Charges], date]:
+    def _read_charges(self, now: float) -> tuple[dict[tuple[str, int], Charges], date]:
         known = self._estimates.known(now)
         active = [
             (pool, tenant_id) for pool, queue in self._queues.items() for tenant_id in queue.active
         ]
-        with connect(self._engine) as connection:
-            rows = connection.exec_driver_sql(
-                READ_CHARGES,
-                {
-                    "types": text_array(known),
-                    "seconds": plain_array(map(str, known.values())),
-                    "pools": text_array(POOLS),
-                    "defaults": plain_array([str(default_seconds(pool)) for pool in POOLS]),
-                    "active_pools": text_array([pool for pool, _ in active]),
-                    "active": plain_array([tenant_id for _, tenant_id in active]),
-                },
-            ).all()
-            today: date = (
-                rows[0].today
-                if rows
-                else connection.exec_driver_sql("SELECT current_date").scalar_one()
-            )
+        rows = self._read(
+            READ_CHARGES,
+            types=text_array(known),
+            seconds=plain_array(map(str, known.values())),
+            pools=text_array(POOLS),
+            defaults=plain_array([str(default_seconds(pool)) for pool in POOLS]),
+            active_pools=text_array([pool for pool, _ in active]),
+            active=plain_array([tenant_id for _, tenant_id in active]),
+        )
+        today: date = (rows or self._read("SELECT current_date AS today"))[0].today
         charges: dict[tuple[str, int], Charges] = {}
         for row in rows:
             charge = charges.setdefault((row.pool, row.tenant_id), Charges())
@@ -180,7 +171,7 @@ class ShareReconciler:
         today: date,
         seconds: float,
     ) -> None:
-        # Whoever has come by the express lane is seen here first.
+        # Tenants whose jobs came by the express lane are seen here first.
         queue.active.update(
             tenant_id
             for each, tenant_id in charges
@@ -192,7 +183,7 @@ class ShareReconciler:
                 queue.counted.get(tenant_id, (today, 0.0)), charge.used, today
             )
             if not (queue.contended or queue.fair.is_waiting(tenant_id)):
-                used = 0.0  # slots that nobody else wanted, by the express lane
+                used = 0.0  # slots that no other tenant wanted, by the express lane
             queue.fair.reconcile(
                 tenant_id, used=used, pending=charge.pending, in_flight=charge.shared
             )
@@ -220,11 +211,8 @@ class ShareReconciler:
                     )
                 )
         columns = [list(map(str, column)) for column in zip(*rows, strict=True)]
-        arrays: dict[str, object] = dict(
-            zip(ShareRow._fields, map(plain_array, columns), strict=True)
-        )
-        with connect(self._engine) as connection:
-            connection.exec_driver_sql(SAVE, {**arrays, "epoch": self._leader.epoch or 0})
+        arrays = dict(zip(ShareRow._fields, map(plain_array, columns), strict=True))
+        self._write(SAVE, **arrays)
 
 
 def used_since(

@@ -10,7 +10,7 @@ import logging
 
 from sqlalchemy import Engine
 
-from app.scheduler.protection.restriction import read_verdicts, read_windows
+from app.scheduler.protection.counts import read_verdicts, read_windows
 from models.leadership import STILL_LEADER, Leader
 from models.store.session import connect
 from tasks.retry import Window, throttled

@@ -33,7 +33,7 @@ from app.scheduler.maintenance.retirer import (
     RETIRE_TALLIES,
 )
 from app.scheduler.protection.circuits import READ_CIRCUITS
-from app.scheduler.protection.restriction import READ_WINDOWS
+from app.scheduler.protection.counts import READ_WINDOWS
 from app.scheduler.protection.spikes import READ_HOURS
 from app.scheduler.relief import FIND_LANES, RELIEVE
 from app.scheduler.relief import READ_IN_FLIGHT as READ_FLYING

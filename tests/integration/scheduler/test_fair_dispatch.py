@@ -278,7 +278,7 @@ def test_a_job_that_nobody_rang_for_is_found(
     assert dispatcher.run_once(2.0) == 1
 
 
-def test_a_bell_is_taken_by_the_leader_only(
+def test_an_arrival_is_taken_by_the_leader_only(
     database: DatabaseFixture, dispatcher: Dispatcher, broker: FakePublisher
 ) -> None:
     database.submit()
@@ -372,7 +372,7 @@ def test_arrivals_that_piled_up_are_discarded_and_every_lane_is_found(
     assert {row[0] for row in database.query(QUEUED_TENANTS)} == {1}
 
 
-def test_a_turn_that_fails_loses_no_bell(
+def test_a_turn_that_fails_loses_no_arrival(
     database: DatabaseFixture,
     dispatcher: Dispatcher,
     broker: FakePublisher,
@@ -384,7 +384,7 @@ def test_a_turn_that_fails_loses_no_bell(
     dispatcher.run_once(0.5)
     database.submit(tenant_id=9)
     with monkeypatch.context() as broken:
-        broken.setattr(pools.queues, "_arrive", fail)
+        broken.setattr(pools.queues, "_update", fail)
         with pytest.raises(ValueError, match="no"):
             dispatcher.run_once(1.0)
     end(database, broker.sent)

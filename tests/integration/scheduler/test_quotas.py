@@ -84,7 +84,7 @@ def test_what_an_answer_said_reaches_the_dispatcher(worker: OneWorker) -> None:
     assert pacers.rooms(101.0) == {MODEL: 3}
     pacers.spend(MODEL, 2)
     assert pacers.rooms(101.0) == {MODEL: 1}
-    pacers.give_back(MODEL, 1)
+    pacers.spend(MODEL, -1)
     assert pacers.rooms(101.0) == {MODEL: 2}
 
 

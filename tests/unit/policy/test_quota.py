@@ -30,7 +30,7 @@ def flow(pacer: QuotaPacer, seconds: float, start: float = 0.0, step: float = 0.
     moments: list[float] = []
     for turn in range(round(seconds / step) + 1):
         now = start + turn * step
-        jobs = min(1000, 1000 if (room := pacer.room(now)) is None else room)
+        jobs = min(1000, 1000 if (room := pacer.allowance(now)) is None else room)
         pacer.spend(jobs, now)
         moments += [now] * jobs
     return moments
@@ -38,7 +38,7 @@ def flow(pacer: QuotaPacer, seconds: float, start: float = 0.0, step: float = 0.
 
 def new_pacer(now: float = 0.0, **fields: object) -> QuotaPacer:
     pacer = QuotaPacer()
-    pacer.look(QuotaBucket(**fields), now)  # type: ignore[arg-type]  # whatever a test names
+    pacer.update(QuotaBucket(**fields), now)  # type: ignore[arg-type]  # whatever a test names
     return pacer
 
 
@@ -49,7 +49,7 @@ def test_no_window_sees_more_than_the_limit_and_a_burst(
     pacer, now, sent = new_pacer(declared={"requests": limit}), 0.0, []
     for wait, wanted in turns:
         now += wait
-        jobs = min(wanted, pacer.room(now) or 0)
+        jobs = min(wanted, pacer.allowance(now) or 0)
         pacer.spend(jobs, now)
         sent.append((now, jobs))
     rate = MARGIN * limit / 60
@@ -77,15 +77,15 @@ def test_a_full_line_uses_nearly_all_of_the_quota() -> None:
     assert 112 <= len(sent) <= 116
 
 
-def test_a_new_tap_sends_no_burst() -> None:
+def test_a_new_pacer_sends_no_burst() -> None:
     pacer = new_pacer(declared={"requests": 6000})
-    assert pacer.room(0.0) == 0
-    assert pacer.room(0.1) == 9
+    assert pacer.allowance(0.0) == 0
+    assert pacer.allowance(0.1) == 9
 
 
-def test_a_tap_without_limits_bounds_nothing() -> None:
-    assert QuotaPacer().room(1.0) is None
-    assert new_pacer().room(1.0) is None
+def test_a_pacer_without_limits_bounds_nothing() -> None:
+    assert QuotaPacer().allowance(1.0) is None
+    assert new_pacer().allowance(1.0) is None
 
 
 def test_of_a_declared_and_a_learned_limit_the_lower_counts() -> None:
@@ -98,50 +98,54 @@ def test_of_a_declared_and_a_learned_limit_the_lower_counts() -> None:
 
 
 @given(closed=st.floats(0.1, 600), step=st.floats(0.01, 5.0))
-def test_a_closed_tap_gives_nothing_and_then_opens(closed: float, step: float) -> None:
+def test_a_closed_pacer_gives_nothing_and_then_opens(closed: float, step: float) -> None:
     pacer = new_pacer(declared={"requests": 600}, closed_seconds=closed)
     now = 0.0
     while now < closed + OPENING_SECONDS:
-        assert pacer.room(now) == 0
+        assert pacer.allowance(now) == 0
         now += max(step, closed / 50)
-    assert (pacer.room(now + 1.0) or 0) >= 1
+    assert (pacer.allowance(now + 1.0) or 0) >= 1
 
 
-def test_a_tap_that_opens_sends_no_burst() -> None:
+def test_a_pacer_that_opens_sends_no_burst() -> None:
     pacer = new_pacer(declared={"requests": 600})
-    assert pacer.room(1.0) == 9
-    pacer.look(QuotaBucket({"requests": 600}, closed_seconds=5.0), 1.0)
+    assert pacer.allowance(1.0) == 9
+    pacer.update(QuotaBucket({"requests": 600}, closed_seconds=5.0), 1.0)
     opens = 6.0 + OPENING_SECONDS
-    assert [pacer.room(opens - 0.01), pacer.room(opens + 0.01), pacer.room(opens + 0.5)] == [
+    assert [
+        pacer.allowance(opens - 0.01),
+        pacer.allowance(opens + 0.01),
+        pacer.allowance(opens + 0.5),
+    ] == [
         0,
         0,
         4,
     ]
 
 
-def test_a_tap_without_limits_opens_slowly() -> None:
+def test_a_pacer_without_limits_opens_slowly() -> None:
     pacer = new_pacer(closed_seconds=2.0)
-    assert pacer.room(2.0) == 0
+    assert pacer.allowance(2.0) == 0
     sent = flow(pacer, 4.0, start=2.0 + OPENING_SECONDS)
     assert 10 <= len(sent) <= 30
     assert sum(1 for moment in sent if moment < 3.3) <= 2
-    assert pacer.room(2.0 + OPENING_SECONDS + RAMP_SECONDS) is None
+    assert pacer.allowance(2.0 + OPENING_SECONDS + RAMP_SECONDS) is None
 
 
 def test_what_is_left_counts_until_the_reset() -> None:
     reading = {"requests": Left(600, 3, 30.0)}
     pacer = new_pacer(reading=reading)
-    pacer.look(QuotaBucket(reading=reading, age_seconds=0.0), 10.0)
-    assert pacer.room(10.0) == 3
+    pacer.update(QuotaBucket(reading=reading, age_seconds=0.0), 10.0)
+    assert pacer.allowance(10.0) == 3
     pacer.spend(2, 10.0)
-    assert pacer.room(10.0) == 1
+    assert pacer.allowance(10.0) == 1
 
 
 def test_jobs_that_have_not_called_yet_are_taken_off_what_is_left() -> None:
     reading = {"requests": Left(600, 8, 30.0)}
     pacer = new_pacer(reading=reading)
-    pacer.look(QuotaBucket(reading=reading, dispatched=5), 10.0)
-    assert pacer.room(10.0) == 3
+    pacer.update(QuotaBucket(reading=reading, dispatched=5), 10.0)
+    assert pacer.allowance(10.0) == 3
 
 
 @given(limit=st.floats(1, 6000), reset=st.floats(0.5, 120), dispatched=st.integers(0, 50))
@@ -150,15 +154,15 @@ def test_nothing_left_is_no_deadlock_once_the_reset_has_passed(
 ) -> None:
     quota = QuotaBucket(reading={"requests": Left(limit, 0, reset)}, dispatched=dispatched)
     pacer = new_pacer()
-    pacer.look(quota, 0.0)
-    assert pacer.room(0.0) == 0
-    assert (pacer.room(reset + 61.0 / MARGIN * max(1.0, 1.0 / limit)) or 0) >= 1
+    pacer.update(quota, 0.0)
+    assert pacer.allowance(0.0) == 0
+    assert (pacer.allowance(reset + 61.0 / MARGIN * max(1.0, 1.0 / limit)) or 0) >= 1
 
 
 def test_what_is_used_up_comes_back_evenly() -> None:
     quota = QuotaBucket(reading={"requests": Left(60, 0, 60.0)})
     pacer = new_pacer()
-    pacer.look(quota, 0.0)
+    pacer.update(quota, 0.0)
     assert 53 <= len(flow(pacer, 60.0)) <= 58
 
 
@@ -169,34 +173,34 @@ def test_what_is_used_up_comes_back_evenly() -> None:
 def test_a_clock_that_jumps_neither_blocks_nor_floods(limit: float, moments: list[float]) -> None:
     pacer = new_pacer(now=moments[0], declared={"requests": limit})
     for now in moments:
-        room = pacer.room(now) or 0
+        room = pacer.allowance(now) or 0
         assert 0 <= room <= max(1.0, limit / 60)
         pacer.spend(room, now)
-    assert (pacer.room(moments[-1] + 60.0 / MARGIN * max(1.0, 1.0 / limit)) or 0) >= 1
+    assert (pacer.allowance(moments[-1] + 60.0 / MARGIN * max(1.0, 1.0 / limit)) or 0) >= 1
 
 
 def test_a_clock_that_is_turned_back_fills_nothing() -> None:
     pacer = new_pacer(now=100.0, declared={"requests": 600})
-    assert [pacer.room(100.0), pacer.room(99.0), pacer.room(98.0)] == [0, 0, 0]
-    assert pacer.room(98.5) == 4
+    assert [pacer.allowance(100.0), pacer.allowance(99.0), pacer.allowance(98.0)] == [0, 0, 0]
+    assert pacer.allowance(98.5) == 4
 
 
 def test_a_call_that_cost_more_than_expected_is_paid_for_by_those_after_it() -> None:
     quota = QuotaBucket(declared={"tokens_in": 60_000})
     pacer = new_pacer(declared=quota.declared)
-    pacer.learn_means(1, 1_000, 0)
-    pacer.look(quota, 0.0)
-    assert pacer.room(2.0) == 1
+    pacer.report_usage(1, 1_000, 0)
+    pacer.update(quota, 0.0)
+    assert pacer.allowance(2.0) == 1
     pacer.spend(1, 2.0)
-    pacer.used(1, 5_000, 0)  # 4,000 too much: more than four seconds
-    pacer.look(quota, 2.0)
-    assert [pacer.room(4.0), pacer.room(6.0), pacer.room(8.0)] == [0, 0, 1]
+    pacer.report_usage(2, 6_000, 0)  # 4,000 too much: more than four seconds
+    pacer.update(quota, 2.0)
+    assert [pacer.allowance(4.0), pacer.allowance(6.0), pacer.allowance(8.0)] == [0, 0, 1]
 
 
 def test_tokens_bound_calls_by_what_calls_cost() -> None:
     pacer = new_pacer(declared={"tokens_in": 60_000})
-    pacer.learn_means(10, 20_000, 500)
-    pacer.look(QuotaBucket(declared={"tokens_in": 60_000}), 0.0)
+    pacer.report_usage(10, 20_000, 500)
+    pacer.update(QuotaBucket(declared={"tokens_in": 60_000}), 0.0)
     assert 27 <= len(flow(pacer, 60.0)) <= 30  # 2,000 a call
 
 
@@ -215,28 +219,29 @@ def test_tokens_that_were_used_stay_within_the_limit_whatever_calls_cost(
     """Calls cost something else than expected; the difference is paid by those after them."""
     quota = QuotaBucket(declared={"tokens_in": limit})
     pacer, used, now = new_pacer(declared=quota.declared), 0, 0.0
-    dearest = max(*costs, UNSEEN_TOKENS_IN)
+    calls, most_expensive = 0, max(*costs, UNSEEN_TOKENS_IN)
+    pacer.report_usage(0, 0, 0)
     for turn in range(600):
         now = turn * 0.2
-        jobs = min(pacer.room(now) or 0, 50)
+        jobs = min(pacer.allowance(now) or 0, 50)
         pacer.spend(jobs, now)
         spent = sum(costs[(turn + job) % len(costs)] for job in range(jobs))
-        pacer.used(jobs, spent, 0)
-        pacer.look(quota, now)
-        used += spent
+        calls, used = calls + jobs, used + spent
+        pacer.report_usage(calls, used, 0)
+        pacer.update(quota, now)
     in_a_burst = max(1.0, limit / 60 / min(costs))  # calls before their price is known
-    assert used <= MARGIN * limit / 60 * now + min(50.0, in_a_burst) * dearest + limit
+    assert used <= MARGIN * limit / 60 * now + min(50.0, in_a_burst) * most_expensive + limit
 
 
 def test_a_job_that_did_not_leave_gives_its_place_back() -> None:
     pacer = new_pacer(declared={"requests": 60})
-    assert pacer.room(2.0) == 1
+    assert pacer.allowance(2.0) == 1
     pacer.spend(1, 2.0)
-    assert pacer.room(2.0) == 0
+    assert pacer.allowance(2.0) == 0
     pacer.spend(-1, 2.0)
-    assert pacer.room(2.0) == 1
+    assert pacer.allowance(2.0) == 1
 
 
 @pytest.mark.parametrize("kind", ["requests", "tokens_in", "tokens_out", "tokens"])
 def test_every_kind_of_limit_holds_back(kind: str) -> None:
-    assert new_pacer(declared={kind: 60}).room(0.5) == 0
+    assert new_pacer(declared={kind: 60}).allowance(0.5) == 0

@@ -50,7 +50,7 @@ def test_a_faster_pool_never_gets_a_smaller_window(n: int, a: float, b: float) -
 
 
 @given(st.lists(st.integers(0, 60), max_size=40))
-def test_a_bridge_follows_idle_slots_and_stays_within_its_bounds(looks: list[int]) -> None:
+def test_the_reserve_follows_idle_slots_and_stays_within_its_bounds(looks: list[int]) -> None:
     reserve = RESERVE_SECONDS
     for busy in looks:
         after = next_reserve(reserve, busy, 50)
