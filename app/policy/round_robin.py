@@ -1,7 +1,7 @@
-"""What each lane gives while nobody arbitrates: one after the other, one job at a time. Pure.
+"""Round robin over lanes, for dispatch without a scheduler: one job per lane at a time. Pure.
 
-No fair share: a tenant with jobs in two lanes gets twice as much, and what anybody was
-served before does not count. But nobody takes all, and caps hold.
+No fair share: a tenant with jobs in two lanes gets twice as much, and earlier usage does not count.
+But no tenant takes all, and caps hold.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Jobs of one tenant behind one dependency."""
+    """Queued jobs of one tenant that need one dependency."""
 
     tenant_id: int
     dependency: str
@@ -22,59 +22,34 @@ class Lane:
     cap: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ration:
-    """At most so many jobs of a lane."""
-
-    tenant_id: int
-    dependency: str
-    jobs: int
-
-
-def ration(
-    room: int,
+def round_robin(
+    most: int,
     lanes: Sequence[Lane],
     in_flight: Mapping[int, int],
-    free_room: int,
+    most_free: int,
     held: Mapping[str, int],
-) -> list[Ration]:
-    """Share ``room`` out among the lanes, in their order, as long as any may give more.
+) -> dict[Lane, int]:
+    """Distribute up to ``most`` jobs over the lanes, in their order; those that get any.
 
-    ``in_flight`` by tenant counts against caps; ``free_room`` is what all free accounts may
-    add together; ``held`` limits dependencies, 0 for those that may give nothing.
+    ``in_flight`` by tenant counts against caps; ``most_free`` is for all free accounts together;
+    ``held`` limits dependencies, 0 for those that may give nothing.
     """
-    left = {
-        lane.tenant_id: lane.cap - in_flight.get(lane.tenant_id, 0)
-        for lane in lanes
-        if lane.cap is not None
-    }
-    behind = dict(held)
-    given = dict.fromkeys(range(len(lanes)), 0)
-    able = list(given)
-    while room > 0 and able:
+    left: dict[tuple[str, object], int] = {("pool", ""): most, ("free", True): most_free}
+    left |= {("dependency", name): jobs for name, jobs in held.items()}
+    for lane in lanes:
+        if lane.cap is not None:
+            left["tenant", lane.tenant_id] = lane.cap - in_flight.get(lane.tenant_id, 0)
+    given = dict.fromkeys(lanes, 0)
+    able = list(lanes)
+    while able:
         still = []
-        for place in able:
-            lane = lanes[place]
-            bounds = [
-                room,
-                left.get(lane.tenant_id, room),
-                behind.get(lane.dependency, room),
-                free_room if lane.free else room,
-            ]
-            if min(bounds) <= 0:
-                continue
-            given[place] += 1
-            room -= 1
-            if lane.tenant_id in left:
-                left[lane.tenant_id] -= 1
-            if lane.dependency in behind:
-                behind[lane.dependency] -= 1
-            if lane.free:
-                free_room -= 1
-            still.append(place)
+        for lane in able:
+            keys = [("pool", ""), ("free", lane.free), ("dependency", lane.dependency)]
+            limits = left.keys() & [*keys, ("tenant", lane.tenant_id)]
+            if min(left[limit] for limit in limits) > 0:
+                given[lane] += 1
+                for limit in limits:
+                    left[limit] -= 1
+                still.append(lane)
         able = still
-    return [
-        Ration(lanes[place].tenant_id, lanes[place].dependency, jobs)
-        for place, jobs in given.items()
-        if jobs > 0
-    ]
+    return {lane: jobs for lane, jobs in given.items() if jobs}

@@ -1,15 +1,13 @@
-"""Relief: while no scheduler has been heard of for a minute, the API keeps the queue moving.
+"""Relief: while there has been no scheduler for a minute, an API process dispatches.
 
-One API process at a time (see :mod:`models.leadership`) marks and publishes what the
-windows have room for: a few jobs from each lane, in turn. Caps, throttles, circuits, quotas
-and the share of free accounts hold. Fair share does not, nothing due is promoted, nothing lost
-is reaped, nothing failed is retried and nothing goes to a slice: all of that waits for a
-scheduler. ``/readyz`` and ``fairline_express_degraded`` say so, and so does the log.
+One API process at a time (see :mod:`models.leadership`) dispatches what fits into the windows: some
+jobs from each lane in turn. Caps, throttles, circuits, quotas and the share of free accounts hold.
+Fair share does not, and nothing is promoted, reaped, retried or sent to a slice: that waits for a
+scheduler. ``/readyz``, ``fairline_express_degraded`` and the log say so.
 
-A scheduler that comes back and a relief never act at the same time. The relief's statement
-locks the leader's row while it is silent: a takeover waits for the statement, or the
-statement sees the takeover and marks nothing. What the relief has marked by then is in flight
-like anything else; its lease numbers fence it from what the scheduler makes of it later.
+Scheduler and relief never act at the same time. The relief's statement locks the leader's row while
+it is silent: a takeover waits for the statement, or the statement sees the takeover and marks
+nothing. What the relief has dispatched is fenced by its lease numbers like anything else.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from sqlalchemy import Connection, Engine
 from app.broker.publish import Publisher
 from app.errors import BrokerUnavailable
 from app.policy.fairshare import Grant, free_slots
-from app.policy.round_robin import Lane, ration
+from app.policy.round_robin import Lane, round_robin
 from app.policy.window import smoothed_rate, window
 from app.scheduler.dispatching.quotas import QuotaPacers
 from models.jobs.dispatch import MARK_LANES, mark
@@ -41,18 +39,18 @@ from tasks.retry import throttle
 
 logger = logging.getLogger(__name__)
 
-#: Pause between two looks while a scheduler leads, and between two turns while none does.
-LOOK_SECONDS = 1.0
+#: Pause between two checks while a scheduler leads, and between two turns while none does.
+CHECK_SECONDS = 1.0
 TURN_SECONDS = 0.25
-#: The place is kept, and the broker looked for, this often.
-KEEP_SECONDS = 2.0
-#: A process that has just begun listens first: after a night off, all begin at once.
-LISTEN_SECONDS = 10.0
-#: Lanes of a pool that one turn looks at, and jobs that it marks.
+#: The relief's lease is renewed, and the broker pinged, this often.
+RENEW_SECONDS = 2.0
+#: A new process waits first: after a restart of everything, all processes begin at once.
+WAIT_SECONDS = 10.0
+#: Lanes of a pool that one turn reads, and jobs that it marks.
 MOST_LANES = 200
 BATCH = 500
 
-#: See MARK for the rest of it. The lock is what a takeover waits for.
+#: A takeover waits for the lock.
 RELIEVE = MARK_LANES.format(
     condition=f"""EXISTS (
                 SELECT 1 FROM leaders AS leader WHERE {SILENT} FOR SHARE)
@@ -77,7 +75,7 @@ READ_POOLS = f"""
         GROUP BY 1
     ) AS alive ON alive.pool = pool.name
 """
-#: No more rows than the windows are wide.
+#: At most as many rows as the windows allow.
 READ_IN_FLIGHT = """
     SELECT job.tenant_id, count(*)::int AS jobs,
            (count(*) FILTER (WHERE job.slice = ''))::int AS shared,
@@ -86,7 +84,7 @@ READ_IN_FLIGHT = """
     WHERE job.status IN ('dispatched', 'running') AND job.pool = %(pool)s
     GROUP BY job.tenant_id
 """
-#: The next lanes after the given one, each one step along the index; who they belong to.
+#: The next lanes after the given one, each one step along the index, and their tenants.
 FIND_LANES = f"""
     WITH RECURSIVE lane AS (
         (SELECT tenant_id, dependency, 1 AS place FROM jobs
@@ -120,16 +118,16 @@ START = (-1, "")
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A pool that could take more."""
+    """A pool with queued jobs and workers."""
 
     pool: str
-    room: int
+    window: int
     slots: int
     workers: int
 
 
 class Relief:
-    """What one API process does about a silent scheduler."""
+    """Dispatches in one API process while no scheduler leads."""
 
     def __init__(
         self,
@@ -137,65 +135,64 @@ class Relief:
         publisher: Publisher,
         name: str,
         types: Mapping[str, JobType],
-        listen_seconds: float = LISTEN_SECONDS,
+        wait_seconds: float = WAIT_SECONDS,
     ) -> None:
-        """The publisher is the relief's own: publishers are not for concurrent use."""
+        """The publisher must not be shared: publishers are not for concurrent use."""
         self._engine = engine
         self._publisher = publisher
-        self._place = ReliefLease(engine, name)
-        self._listen_seconds = listen_seconds
+        self._lease = ReliefLease(engine, name)
+        self._wait_seconds = wait_seconds
         self._began: float | None = None
-        self._keep_due = 0.0
-        #: Of each pool: rate of endings, how many there were, when that was.
+        self._renew_due = 0.0
+        #: By pool: the rate, the endings and when these were counted.
         self._rates: dict[str, tuple[float, int, float]] = {}
-        #: Jobs that quotas let through. Written by a leader who never leads: not at all.
+        # A leader that never leads: these pacers write nothing.
         self._pacers = QuotaPacers(engine, Leader(engine, name), types)
-        #: Of each pool: the lane that came last.
+        #: By pool: the lane that came last.
         self._last: dict[str, tuple[int, str]] = {}
 
     @property
-    def at_work(self) -> bool:
+    def active(self) -> bool:
         """Whether this process is the relief."""
-        return self._place.epoch is not None
+        return self._lease.epoch is not None
 
     def run_once(self, now: float) -> int:
-        """Dispatch what the windows have room for, if nobody else can; how many."""
-        if not self._stand_in(now):
+        """Dispatch what fits into the windows, if nobody else can; how many jobs."""
+        if not self._hold_lease(now):
             return 0
         dispatched = 0
         held = self._read_held(now)
         for need in self._read_needs(now):
-            if self.at_work:  # not if the broker was lost on the way
+            if self.active:  # not if the broker was lost meanwhile
                 dispatched += self._dispatch(need, held)
         return dispatched
 
     def end(self) -> None:
-        """Leave the place to whoever needs it."""
-        if self.at_work:
-            logger.warning("this process stands in for the scheduler no longer")
+        """Give up the lease."""
+        if self.active:
+            logger.warning("this process no longer dispatches in place of the scheduler")
             self._publisher.close()
-        self._place.leave()
+        self._lease.leave()
         self._rates.clear()
 
-    def _stand_in(self, now: float) -> bool:
-        """Take the relief's place or keep it; only who reaches the broker can use it."""
+    def _hold_lease(self, now: float) -> bool:
+        """Take the relief's lease or renew it; only a process that reaches the broker may."""
         if self._began is None:
             self._began = now
-        vacant = self._place.is_vacant()
-        if not vacant or now < self._began + self._listen_seconds:
+        if not self._lease.is_vacant() or now < self._began + self._wait_seconds:
             self.end()
             return False
-        if self.at_work and now < self._keep_due:
+        if self.active and now < self._renew_due:
             return True
-        was = self.at_work
+        was = self.active
         try:
             self._publisher.ping()
         except BrokerUnavailable as error:
             self._lose_broker(error)
             return False
-        if not self._place.take():
+        if not self._lease.take():
             return False
-        self._keep_due = now + KEEP_SECONDS
+        self._renew_due = now + RENEW_SECONDS
         if not was:
             logger.warning(
                 "no scheduler for a minute: this process dispatches, without fair share; nothing"
@@ -204,10 +201,10 @@ class Relief:
         return True
 
     def _lose_broker(self, error: BrokerUnavailable) -> None:
-        """Another process may reach it."""
-        if self.at_work:
-            logger.warning("the broker is away, jobs wait in the queue: %s", error)
-        self._place.leave()
+        """Give up the lease: another process may reach the broker."""
+        if self.active:
+            logger.warning("the broker is unavailable, jobs stay queued: %s", error)
+        self._lease.leave()
 
     def _read_needs(self, now: float) -> list[Need]:
         with connect(self._engine) as connection:
@@ -223,7 +220,7 @@ class Relief:
         return needs
 
     def _read_held(self, now: float) -> dict[str, int]:
-        """Jobs that each held dependency may give in this turn."""
+        """Jobs of each held dependency that may be dispatched in this turn."""
         with connect(self._engine) as connection:
             not_closed = connection.exec_driver_sql(READ_CIRCUITS).scalars().all()
         return {**self._pacers.rooms(now), **dict.fromkeys(not_closed, 0)}
@@ -232,7 +229,7 @@ class Relief:
         grants = self._choose(need, held)
         if not grants:
             return 0
-        epoch = self._place.epoch or 0
+        epoch = self._lease.epoch or 0
         dispatches = mark(self._engine, need.pool, grants, epoch, statement=RELIEVE).dispatches
         if not dispatches:
             return 0
@@ -251,24 +248,22 @@ class Relief:
         return len(dispatches)
 
     def _choose(self, need: Need, held: dict[str, int]) -> list[Grant]:
-        """What each lane is to give."""
+        """Jobs to dispatch from each lane."""
         with connect(self._engine) as connection:
             active = connection.exec_driver_sql(READ_IN_FLIGHT, {"pool": need.pool}).all()
-            room = min(BATCH, need.room - sum(row.shared for row in active))
-            if room <= 0:
+            most = min(BATCH, need.window - sum(row.shared for row in active))
+            if most <= 0:
                 return []
             lanes = self._next_lanes(connection, need.pool)
-        free_room = free_slots(need.slots) - sum(row.shared for row in active if row.free)
+        most_free = free_slots(need.slots) - sum(row.shared for row in active if row.free)
         in_flight = {row.tenant_id: row.jobs for row in active}
-        rations = ration(room, lanes, in_flight, free_room, held)
-        spent = sum(each.jobs for each in rations) >= room
-        if spent:
-            self._last[need.pool] = (rations[-1].tenant_id, rations[-1].dependency)
-        elif lanes:
-            self._last[need.pool] = (lanes[-1].tenant_id, lanes[-1].dependency)
+        given = round_robin(most, lanes, in_flight, most_free, held)
+        if lanes:
+            last = list(given)[-1] if sum(given.values()) >= most else lanes[-1]
+            self._last[need.pool] = (last.tenant_id, last.dependency)
         by_tenant: dict[int, dict[str, int]] = {}
-        for each in rations:
-            by_tenant.setdefault(each.tenant_id, {})[each.dependency] = each.jobs
+        for lane, jobs in given.items():
+            by_tenant.setdefault(lane.tenant_id, {})[lane.dependency] = jobs
         return [Grant(tenant_id, sum(of.values()), of) for tenant_id, of in by_tenant.items()]
 
     def _next_lanes(self, connection: Connection, pool: str) -> list[Lane]:
@@ -290,7 +285,7 @@ def find_lanes(connection: Connection, pool: str, after: tuple[int, str], most: 
 
 def keep_relief(relief: Relief, stop: threading.Event) -> None:
     """Look and act until ``stop`` is set."""
-    while not stop.wait(TURN_SECONDS if relief.at_work else LOOK_SECONDS):
+    while not stop.wait(TURN_SECONDS if relief.active else CHECK_SECONDS):
         try:
             relief.run_once(time.monotonic())
         except StateStoreError as error:

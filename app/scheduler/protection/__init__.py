@@ -1,1 +1,1 @@
-"""What protects tenants from failures: circuits, quarantine, throttles, pool changes."""
+"""Protection from failures: circuits, quarantine, throttles, spikes, pools of job types."""

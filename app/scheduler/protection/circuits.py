@@ -1,14 +1,12 @@
-"""Circuits: dependencies that mostly fail are not called for a while, then asked carefully.
+"""Circuits: dependencies that mostly fail are not called for a while, then probed.
 
-The policy is :func:`tasks.retry.next_circuit`; here it is fed with what the workers counted,
-and its answer is written, if nobody wrote another one meanwhile. A change forgets the counts
-that led to it in the same statement, so that both windows of the policy begin at the change.
+The policy is :func:`tasks.retry.next_circuit`, fed with what workers counted; its result is written
+unless another one was written meanwhile. A change deletes the counts that led to it in the same
+statement, so that both windows of the policy begin at the change. All tenants get an event when a
+circuit opens and when it has closed again, not for what happens in between.
 
-Everybody is told when a circuit opens and when it is closed again, not of what happens in
-between: a dependency that stays away is no news every minute.
-
-A dependency that no job type declares has no probes to recover by: its failures are counted
-and nothing else, and a circuit that is left from earlier is forgotten.
+A dependency that no job type declares has no probes to recover by: its failures are only counted,
+and a circuit left from earlier is deleted.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
+from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
-from models.store.session import connect
 from tasks.retry import Circuit, CircuitState, Window, next_circuit
 from tasks.retry.circuit import WINDOW_SECONDS
 
@@ -65,8 +63,8 @@ CHANGE = f"""
     SELECT dependency FROM changed
 """
 FORGET = f"DELETE FROM circuits WHERE dependency <> ALL (%(declared)s::text[]) AND {STILL_LEADER}"
-#: What everybody hears of, by the states before and after.
-TOLD = {
+#: Events to all tenants, by the states before and after.
+EVENTS = {
     (CircuitState.CLOSED, CircuitState.OPEN): "dependency_circuit_open",
     (CircuitState.HALF_OPEN, CircuitState.CLOSED): "dependency_circuit_closed",
 }
@@ -74,7 +72,7 @@ TOLD = {
 
 @dataclass(frozen=True, slots=True)
 class CircuitReading:
-    """A dependency as the tables have it."""
+    """What the tables say about a dependency."""
 
     dependency: str
     circuit: Circuit
@@ -85,31 +83,24 @@ class CircuitReading:
     now: float
 
 
-class Circuits:
+class Circuits(LeaderQueries):
     """Opens and closes the circuits of the dependencies that job types declare."""
 
     def __init__(self, engine: Engine, leader: Leader, dependencies: Collection[str]) -> None:
-        self._engine = engine
-        self._leader = leader
+        super().__init__(engine, leader)
         self._dependencies = sorted(dependencies)
 
     def run_once(self, now: float) -> int:
         """Change what has to change; how many circuits did."""
         changed = 0
-        for reading in self._read():
+        for reading in self._readings():
             after = next_circuit(reading.circuit, reading.window, reading.probes, reading.now)
             if after != reading.circuit:
                 changed += self._change(reading, after.state)
         return changed
 
-    def _read(self) -> list[CircuitReading]:
-        with connect(self._engine) as connection:
-            connection.exec_driver_sql(
-                FORGET, {"declared": self._dependencies, "epoch": self._leader.epoch}
-            )
-            rows = connection.exec_driver_sql(
-                READ_CIRCUITS, {"dependencies": self._dependencies}
-            ).all()
+    def _readings(self) -> list[CircuitReading]:
+        self._write(FORGET, declared=self._dependencies)
         return [
             CircuitReading(
                 row.dependency,
@@ -118,27 +109,22 @@ class Circuits:
                 probes=Window(int(row.probes), int(row.failed_probes)),
                 now=row.clock,
             )
-            for row in rows
+            for row in self._read(READ_CIRCUITS, dependencies=self._dependencies)
         ]
 
     def _change(self, reading: CircuitReading, state: CircuitState) -> int:
         before = reading.circuit.state
         counted = reading.probes if before is CircuitState.HALF_OPEN else reading.window
-        event = TOLD.get((before, state))
-        with connect(self._engine) as connection:
-            row = connection.exec_driver_sql(
-                CHANGE,
-                {
-                    "dependency": reading.dependency,
-                    "state": state.value,
-                    "before": before.value,
-                    "calls": counted.total,
-                    "failed": counted.bad,
-                    "events": [event] if event else [],
-                    "epoch": self._leader.epoch,
-                },
-            ).first()
-        if row is None:
-            return 0
-        logger.warning("circuit of %s: %s, was %s", reading.dependency, state, before)
-        return 1
+        event = EVENTS.get((before, state))
+        changed = self._read(
+            CHANGE,
+            dependency=reading.dependency,
+            state=state.value,
+            before=before.value,
+            calls=counted.total,
+            failed=counted.bad,
+            events=[event] if event else [],
+        )
+        if changed:
+            logger.warning("circuit of %s: %s, was %s", reading.dependency, state, before)
+        return len(changed)

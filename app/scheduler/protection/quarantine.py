@@ -1,18 +1,16 @@
-"""Quarantine: job types that mostly fail get fewer tries, until they recover.
+"""Quarantine: job types that mostly fail get fewer attempts, until they recover.
 
-The policy is :func:`tasks.retry.quarantined`; workers read the verdict and decide retries by
-it. Everybody is told (tenant 0): job types belong to the house, and any tenant may be about
-to submit one.
+The policy is :func:`tasks.retry.quarantined`; workers read the restriction when they decide about
+retries. All tenants get the event (tenant 0): any of them may be about to submit such a job.
 """
 
 from __future__ import annotations
 
 import logging
 
-from sqlalchemy import Engine
-
 from app.scheduler.protection.counts import read_verdicts, read_windows
-from models.leadership import STILL_LEADER, Leader
+from app.scheduler.role import LeaderQueries
+from models.leadership import STILL_LEADER
 from models.store.session import connect
 from tasks.retry import Window, quarantined
 from tasks.retry.quarantine import WINDOW_SECONDS
@@ -43,36 +41,23 @@ LEAVE = f"""
 """
 
 
-class Quarantine:
+class Quarantine(LeaderQueries):
     """Puts job types into quarantine and lets them out."""
 
-    def __init__(self, engine: Engine, leader: Leader) -> None:
-        self._engine = engine
-        self._leader = leader
-
     def run_once(self, now: float) -> int:
-        """Judge every type that ran lately or is quarantined; how many verdicts changed."""
+        """Check every type that ran recently or is quarantined; how many changed."""
         with connect(self._engine) as connection:
             windows = read_windows(connection, "type", WINDOW_SECONDS)
             held = read_verdicts(connection, "quarantine")
-            changed = 0
-            for name in windows.keys() | held:
-                window = windows.get(name, Window(0, 0))
-                if quarantined(window, name in held) == (name in held):
-                    continue
-                written = connection.exec_driver_sql(
-                    LEAVE if name in held else ENTER,
-                    {
-                        "name": name,
-                        "runs": window.total,
-                        "failed": window.bad,
-                        "epoch": self._leader.epoch,
-                    },
-                ).rowcount
-                changed += written
-                if written:
-                    move = "leaves" if name in held else "enters"
-                    logger.warning(
-                        "%s %s quarantine: %d of %d failed", name, move, window.bad, window.total
-                    )
+        changed = 0
+        for name in windows.keys() | held:
+            window = windows.get(name, Window(0, 0))
+            if quarantined(window, name in held) == (name in held):
+                continue
+            statement, move = (LEAVE, "leaves") if name in held else (ENTER, "enters")
+            if self._write(statement, name=name, runs=window.total, failed=window.bad):
+                changed += 1
+                logger.warning(
+                    "%s %s quarantine: %d of %d failed", name, move, window.bad, window.total
+                )
         return changed

@@ -1,22 +1,20 @@
-"""Spikes: a tenant far above its own habit is told, once an hour at most. Nothing is stopped."""
+"""Spikes: tenants with far more runs than usual get an event, once an hour at most; no more."""
 
 from __future__ import annotations
 
 import logging
 
-from sqlalchemy import Engine
-
-from models.leadership import STILL_LEADER, Leader
-from models.store.session import connect
+from app.scheduler.role import LeaderQueries
+from models.leadership import STILL_LEADER
 from tasks.retry import spiking
 from tasks.retry.spike import BASELINE, TIMES
 
 logger = logging.getLogger(__name__)
 
-#: Earlier hours that make a habit.
+#: Earlier hours that are the usual.
 HOURS = 24
 
-#: Only tenants whose hour could be a spike at all, each with the earlier hours we know of.
+#: Only tenants whose hour could be a spike at all, each with its earlier hours.
 READ_HOURS = f"""
     SELECT this.name, this.total AS runs, array(
         SELECT earlier.total FROM tallies AS earlier
@@ -28,8 +26,8 @@ READ_HOURS = f"""
     WHERE this.kind = 'hour' AND this.bucket = date_bin('1 hour', now(), 'epoch')
       AND this.total >= {TIMES * BASELINE}
 """
-#: The verdict of an earlier hour gives way; one of this hour stands, and nothing is told twice.
-TELL = f"""
+#: The restriction of an earlier hour is replaced; one of this hour stays, without a second event.
+REPORT = f"""
     WITH spike AS (
         INSERT INTO verdicts AS verdict (kind, name, detail)
         SELECT 'spike', %(name)s, json_build_object('runs', %(runs)s, 'usual', %(usual)s)
@@ -47,30 +45,17 @@ FORGET = f"""
 """
 
 
-class Spikes:
-    """Notices tenants whose hour stands out."""
-
-    def __init__(self, engine: Engine, leader: Leader) -> None:
-        self._engine = engine
-        self._leader = leader
+class Spikes(LeaderQueries):
+    """Reports tenants whose current hour stands out."""
 
     def run_once(self, now: float) -> int:
-        """Tell whoever spikes and was not told in this hour; how many."""
-        told = 0
-        with connect(self._engine) as connection:
-            connection.exec_driver_sql(FORGET, {"epoch": self._leader.epoch})
-            for row in connection.exec_driver_sql(READ_HOURS).all():
-                if not spiking(row.earlier, row.runs):
-                    continue
-                told += connection.exec_driver_sql(
-                    TELL,
-                    {
-                        "name": row.name,
-                        "runs": row.runs,
-                        "usual": round(sum(row.earlier) / len(row.earlier)),
-                        "epoch": self._leader.epoch,
-                    },
-                ).rowcount
-        if told:
-            logger.warning("%d tenants are far above their habit", told)
-        return told
+        """Report spikes that were not reported in this hour; how many."""
+        self._write(FORGET)
+        reported = 0
+        for row in self._read(READ_HOURS):
+            if spiking(row.earlier, row.runs):
+                usual = round(sum(row.earlier) / len(row.earlier))
+                reported += self._write(REPORT, name=row.name, runs=row.runs, usual=usual)
+        if reported:
+            logger.warning("%d tenants have far more runs than usual", reported)
+        return reported

@@ -224,10 +224,10 @@ def test_a_scheduler_that_no_longer_leads_writes_nothing(database: DatabaseFixtu
     assert not database.query("SELECT * FROM desired_workers")
 
 
-def test_a_long_look_is_followed_by_a_long_rest(
+def test_a_long_turn_is_followed_by_a_long_pause(
     database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(autoscaler, "REST", 1_000_000)
+    monkeypatch.setattr(autoscaler, "PAUSE", 1_000_000)
     scaler = make(database)
     scaler.run_once(100.0)
     database.execute("DELETE FROM desired_workers")

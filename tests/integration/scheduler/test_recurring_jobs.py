@@ -313,7 +313,7 @@ def test_leader_of_an_earlier_epoch_makes_nothing(database: DatabaseFixture) -> 
     assert not jobs(database) and row(database, schedule_id).made == 0
 
 
-@pytest.mark.parametrize("where", ["_move", "_write", "insert_jobs"])
+@pytest.mark.parametrize("where", ["_move", "_write_moves", "insert_jobs"])
 def test_dying_anywhere_in_a_turn_changes_nothing(
     database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -415,7 +415,7 @@ def test_change_that_waits_for_a_tick_does_not_bring_it_back(database: DatabaseF
     race = Race(database)
     ticking = role(database)
     held: list[Any] = []
-    real = ticking._write
+    real = ticking._write_moves
 
     def write(connection: Any, moves: Any) -> None:
         real(connection, moves)
@@ -427,7 +427,7 @@ def test_change_that_waits_for_a_tick_does_not_bring_it_back(database: DatabaseF
         found = schedules.first_tick(rule, schedule, now)
         return RecurringSchedule(**{**asdict(schedule), "next_at": found})
 
-    ticking._write = write  # type: ignore[method-assign]
+    ticking._write_moves = write  # type: ignore[method-assign]
     try:
         assert ticking.run_once(0.0) == 1
         changed = held[0].result()

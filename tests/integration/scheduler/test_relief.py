@@ -57,7 +57,7 @@ def broker() -> Broker:
 
 @pytest.fixture
 def relief(database: DatabaseFixture, broker: Broker) -> Relief:
-    return Relief(database.engine, broker, "api-1", database.types, listen_seconds=0)
+    return Relief(database.engine, broker, "api-1", database.types, wait_seconds=0)
 
 
 def silence(database: DatabaseFixture, seconds: float) -> None:
@@ -87,7 +87,7 @@ def test_line_moves_after_a_minute_of_silence_and_not_before(
 ) -> None:
     job_id = queue(database, 1)[0]
     silence(database, 59)
-    assert relief.run_once(0.0) == 0 and not relief.at_work
+    assert relief.run_once(0.0) == 0 and not relief.active
     silence(database, 61)
     with caplog.at_level(logging.WARNING):
         assert relief.run_once(1.0) == 1
@@ -132,9 +132,7 @@ def test_silence_of_a_fresh_database_begins_with_the_first_look(
     assert relief.run_once(2.0) == 1
 
 
-def test_process_that_has_just_begun_listens_first(
-    database: DatabaseFixture, broker: Broker
-) -> None:
+def test_process_that_has_just_begun_waits_first(database: DatabaseFixture, broker: Broker) -> None:
     queue(database, 1)
     silence(database, 3600)
     beginner = Relief(database.engine, broker, "api-1", database.types)
@@ -148,9 +146,9 @@ def test_one_relief_at_a_time_and_the_next_one_fences_it(
 ) -> None:
     queue(database, 100)
     silence(database, 61)
-    second = Relief(database.engine, broker, "api-2", database.types, listen_seconds=0)
+    second = Relief(database.engine, broker, "api-2", database.types, wait_seconds=0)
     assert relief.run_once(0.0) == 20
-    assert second.run_once(0.0) == 0 and not second.at_work
+    assert second.run_once(0.0) == 0 and not second.active
     database.execute("UPDATE jobs SET status = 'queued' WHERE status = 'dispatched'")
     database.execute(
         "UPDATE leaders SET expires_at = now() - interval '1 ms' WHERE role = 'relief'"
@@ -159,7 +157,7 @@ def test_one_relief_at_a_time_and_the_next_one_fences_it(
     database.execute("UPDATE jobs SET status = 'queued' WHERE status = 'dispatched'")
     frozen = mark(database.engine, "medium", [Grant(1, 5, {"": 5})], 1, statement=RELIEVE)
     assert not frozen.dispatches, "it thawed in the middle of a turn"
-    assert relief.run_once(1.0) == 0 and not relief.at_work
+    assert relief.run_once(1.0) == 0 and not relief.active
 
 
 def test_window_holds(database: DatabaseFixture, relief: Relief, broker: Broker) -> None:
@@ -259,7 +257,7 @@ def test_message_that_could_not_be_sent_is_taken_back(
     assert relief.run_once(0.0) == 0
     row = database.job(job_id)
     assert (row.status, row.lease, row.lease_expires_at) == ("queued", 1, None)
-    assert not relief.at_work, "another process may reach the broker"
+    assert not relief.active, "another process may reach the broker"
     broker.refusing = False
     assert relief.run_once(1.0) == 1
     assert database.job(job_id).lease == 2
@@ -274,7 +272,7 @@ def test_who_does_not_reach_the_broker_does_not_take_the_place(
     assert relief.run_once(0.0) == 0
     assert not database.query("SELECT 1 FROM leaders WHERE role = 'relief'")
     assert (
-        Relief(database.engine, Broker(), "api-2", database.types, listen_seconds=0).run_once(0.0)
+        Relief(database.engine, Broker(), "api-2", database.types, wait_seconds=0).run_once(0.0)
         == 1
     )
 
@@ -291,7 +289,7 @@ def test_relief_ends_when_a_leader_is_back(
     database.execute("UPDATE jobs SET status = 'cancelled' WHERE status = 'dispatched'")
     with caplog.at_level(logging.WARNING):
         assert relief.run_once(0.25) == 0
-    assert "no longer" in caplog.text and not relief.at_work
+    assert "no longer" in caplog.text and not relief.active
     assert not database.query("SELECT 1 FROM leaders WHERE role = 'relief' AND expires_at > now()")
 
 
