@@ -117,7 +117,7 @@ class Autoscaler(LeaderQueries):
                 "%s should have %d workers, was %d: %s",
                 *(pool, decision.workers, before.workers, decision.reason),
             )
-        self._states[pool] = decision.standing
+        self._states[pool] = decision.state
         return decision
 
     def _restore(self, readings: Mapping[str, PoolReading], now: float) -> dict[str, ScalingState]:
