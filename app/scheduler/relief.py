@@ -17,7 +17,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine
 
@@ -25,13 +24,13 @@ from app.broker.publish import Publisher
 from app.errors import BrokerUnavailable
 from app.policy.fairshare import Grant, free_slots
 from app.policy.round_robin import Lane, round_robin
-from app.policy.window import smoothed_rate, window
+from app.policy.window import window
+from app.scheduler.dispatching.pool_queues import PoolQueues
+from app.scheduler.dispatching.pools import Pools, PoolState
 from app.scheduler.dispatching.quotas import QuotaPacers
 from models.jobs.dispatch import MARK_LANES, mark
 from models.jobs.release import release
 from models.leadership import SILENT, Leader, ReliefLease
-from models.pools import POOLS
-from models.presence import ALIVE
 from models.store.errors import StateStoreError
 from models.store.session import connect
 from tasks.registry import JobType
@@ -58,23 +57,6 @@ RELIEVE = MARK_LANES.format(
                 SELECT 1 FROM leaders
                 WHERE role = 'relief' AND epoch = %(epoch)s AND expires_at > now())"""
 )
-READ_POOLS = f"""
-    SELECT pool.name AS pool, coalesce(counts.queued, 0)::int AS queued,
-           coalesce(counts.ended, 0)::bigint AS ended, coalesce(alive.slots, 0)::int AS slots,
-           coalesce(alive.workers, 0)::int AS workers
-    FROM unnest(%(pools)s::text[]) AS pool (name)
-    LEFT JOIN (
-        SELECT pool, sum(queued) AS queued, sum(succeeded + dead) AS ended
-        FROM job_counts WHERE tenant_id = 0 GROUP BY pool
-    ) AS counts ON counts.pool = pool.name
-    LEFT JOIN (
-        SELECT unnest(pools) AS pool, sum(slots) AS slots, count(*) AS workers
-        FROM processes
-        WHERE kind = 'worker' AND NOT draining
-          AND {ALIVE}
-        GROUP BY 1
-    ) AS alive ON alive.pool = pool.name
-"""
 #: At most as many rows as the windows allow.
 READ_IN_FLIGHT = """
     SELECT job.tenant_id, count(*)::int AS jobs,
@@ -116,16 +98,6 @@ READ_CIRCUITS = "SELECT dependency FROM circuits WHERE state <> 'closed'"
 START = (-1, "")
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """A pool with queued jobs and workers."""
-
-    pool: str
-    window: int
-    slots: int
-    workers: int
-
-
 class Relief:
     """Dispatches in one API process while no scheduler leads."""
 
@@ -144,10 +116,10 @@ class Relief:
         self._wait_seconds = wait_seconds
         self._began: float | None = None
         self._renew_due = 0.0
-        #: By pool: the rate, the endings and when these were counted.
-        self._rates: dict[str, tuple[float, int, float]] = {}
-        # A leader that never leads: these pacers write nothing.
-        self._pacers = QuotaPacers(engine, Leader(engine, name), types)
+        # A leader that never leads: pacers and queues write nothing.
+        bystander = Leader(engine, name)
+        self._pacers = QuotaPacers(engine, bystander, types)
+        self._pools = Pools(engine, PoolQueues(engine, bystander))
         #: By pool: the lane that came last.
         self._last: dict[str, tuple[int, str]] = {}
 
@@ -162,9 +134,10 @@ class Relief:
             return 0
         dispatched = 0
         held = self._read_held(now)
-        for need in self._read_needs(now):
-            if self.active:  # not if the broker was lost meanwhile
-                dispatched += self._dispatch(need, held)
+        for pool in self._pools.read(now):
+            # Not if the broker was lost meanwhile.
+            if self.active and pool.queued > 0 and pool.slots > 0:
+                dispatched += self._dispatch(pool, held)
         return dispatched
 
     def end(self) -> None:
@@ -173,7 +146,6 @@ class Relief:
             logger.warning("this process no longer dispatches in place of the scheduler")
             self._publisher.close()
         self._lease.leave()
-        self._rates.clear()
 
     def _hold_lease(self, now: float) -> bool:
         """Take the relief's lease or renew it; only a process that reaches the broker may."""
@@ -206,31 +178,18 @@ class Relief:
             logger.warning("the broker is unavailable, jobs stay queued: %s", error)
         self._lease.leave()
 
-    def _read_needs(self, now: float) -> list[Need]:
-        with connect(self._engine) as connection:
-            rows = connection.exec_driver_sql(READ_POOLS, {"pools": list(POOLS)}).all()
-        needs = []
-        for row in rows:
-            rate, before, at = self._rates.get(row.pool, (0.0, row.ended, now))
-            if now - at >= 1.0 or row.pool not in self._rates:
-                rate = smoothed_rate(rate, row.ended - before, now - at)
-                self._rates[row.pool] = (rate, row.ended, now)
-            if row.queued > 0 and row.slots > 0:
-                needs.append(Need(row.pool, window(row.slots, rate), row.slots, row.workers))
-        return needs
-
     def _read_held(self, now: float) -> dict[str, int]:
         """Jobs of each held dependency that may be dispatched in this turn."""
         with connect(self._engine) as connection:
             not_closed = connection.exec_driver_sql(READ_CIRCUITS).scalars().all()
         return {**self._pacers.rooms(now), **dict.fromkeys(not_closed, 0)}
 
-    def _dispatch(self, need: Need, held: dict[str, int]) -> int:
-        grants = self._choose(need, held)
+    def _dispatch(self, pool: PoolState, held: dict[str, int]) -> int:
+        grants = self._choose(pool, held)
         if not grants:
             return 0
         epoch = self._lease.epoch or 0
-        dispatches = mark(self._engine, need.pool, grants, epoch, statement=RELIEVE).dispatches
+        dispatches = mark(self._engine, pool.name, grants, epoch, statement=RELIEVE).dispatches
         if not dispatches:
             return 0
         for dependency, jobs in Counter(each.dependency for each in dispatches).items():
@@ -238,7 +197,7 @@ class Relief:
             if dependency in held:
                 held[dependency] -= jobs
         try:
-            self._publisher.publish(dispatches, need.workers)
+            self._publisher.publish(dispatches, pool.workers)
         except BrokerUnavailable as error:
             release(self._engine, dispatches)
             for each in dispatches:
@@ -247,20 +206,21 @@ class Relief:
             return 0
         return len(dispatches)
 
-    def _choose(self, need: Need, held: dict[str, int]) -> list[Grant]:
+    def _choose(self, pool: PoolState, held: dict[str, int]) -> list[Grant]:
         """Jobs to dispatch from each lane."""
         with connect(self._engine) as connection:
-            active = connection.exec_driver_sql(READ_IN_FLIGHT, {"pool": need.pool}).all()
-            most = min(BATCH, need.window - sum(row.shared for row in active))
+            active = connection.exec_driver_sql(READ_IN_FLIGHT, {"pool": pool.name}).all()
+            most = window(pool.slots, pool.ended_per_second)
+            most = min(BATCH, most - sum(row.shared for row in active))
             if most <= 0:
                 return []
-            lanes = self._next_lanes(connection, need.pool)
-        most_free = free_slots(need.slots) - sum(row.shared for row in active if row.free)
+            lanes = self._next_lanes(connection, pool.name)
+        most_free = free_slots(pool.slots) - sum(row.shared for row in active if row.free)
         in_flight = {row.tenant_id: row.jobs for row in active}
         given = round_robin(most, lanes, in_flight, most_free, held)
         if lanes:
             last = list(given)[-1] if sum(given.values()) >= most else lanes[-1]
-            self._last[need.pool] = (last.tenant_id, last.dependency)
+            self._last[pool.name] = (last.tenant_id, last.dependency)
         by_tenant: dict[int, dict[str, int]] = {}
         for lane, jobs in given.items():
             by_tenant.setdefault(lane.tenant_id, {})[lane.dependency] = jobs

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
@@ -70,19 +69,6 @@ EVENTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CircuitReading:
-    """What the tables say about a dependency."""
-
-    dependency: str
-    circuit: Circuit
-    #: Calls of the policy's window, and all since the circuit changed.
-    window: Window
-    probes: Window
-    #: The database's clock.
-    now: float
-
-
 class Circuits(LeaderQueries):
     """Opens and closes the circuits of the dependencies that job types declare."""
 
@@ -92,39 +78,31 @@ class Circuits(LeaderQueries):
 
     def run_once(self, now: float) -> int:
         """Change what has to change; how many circuits did."""
+        self._write(FORGET, declared=self._dependencies)
         changed = 0
-        for reading in self._readings():
-            after = next_circuit(reading.circuit, reading.window, reading.probes, reading.now)
-            if after != reading.circuit:
-                changed += self._change(reading, after.state)
+        for row in self._read(READ_CIRCUITS, dependencies=self._dependencies):
+            before = Circuit(CircuitState(row.state), row.changed_at)
+            window = Window(int(row.calls), int(row.failed))
+            probes = Window(int(row.probes), int(row.failed_probes))
+            after = next_circuit(before, window, probes, row.clock)
+            if after != before:
+                counted = probes if before.state is CircuitState.HALF_OPEN else window
+                changed += self._change(row.dependency, before.state, after.state, counted)
         return changed
 
-    def _readings(self) -> list[CircuitReading]:
-        self._write(FORGET, declared=self._dependencies)
-        return [
-            CircuitReading(
-                row.dependency,
-                Circuit(CircuitState(row.state), row.changed_at),
-                window=Window(int(row.calls), int(row.failed)),
-                probes=Window(int(row.probes), int(row.failed_probes)),
-                now=row.clock,
-            )
-            for row in self._read(READ_CIRCUITS, dependencies=self._dependencies)
-        ]
-
-    def _change(self, reading: CircuitReading, state: CircuitState) -> int:
-        before = reading.circuit.state
-        counted = reading.probes if before is CircuitState.HALF_OPEN else reading.window
-        event = EVENTS.get((before, state))
+    def _change(
+        self, dependency: str, before: CircuitState, after: CircuitState, counted: Window
+    ) -> int:
+        event = EVENTS.get((before, after))
         changed = self._read(
             CHANGE,
-            dependency=reading.dependency,
-            state=state.value,
+            dependency=dependency,
+            state=after.value,
             before=before.value,
             calls=counted.total,
             failed=counted.bad,
             events=[event] if event else [],
         )
         if changed:
-            logger.warning("circuit of %s: %s, was %s", reading.dependency, state, before)
+            logger.warning("circuit of %s: %s, was %s", dependency, after, before)
         return len(changed)
