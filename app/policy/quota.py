@@ -104,8 +104,6 @@ class Bucket:
 
 
 class QuotaPacer:
-    """Paces the jobs of one dependency."""
-
     def __init__(self) -> None:
         self._quota = QuotaBucket()
         self._updated_at = 0.0

@@ -57,8 +57,6 @@ WRITE_DECISIONS = f"""
 
 
 class Autoscaler(LeaderQueries):
-    """Decides on the number of workers of every pool and writes it."""
-
     def __init__(
         self, engine: Engine, leader: Leader, pools: Pools, policies: Mapping[str, ScalingPolicy]
     ) -> None:

@@ -99,8 +99,6 @@ START = (-1, "")
 
 
 class Relief:
-    """Dispatches in one API process while no scheduler leads."""
-
     def __init__(
         self,
         engine: Engine,

@@ -1,8 +1,9 @@
-"""Roles: what the leading scheduler does again and again, and how often."""
+"""Roles: what the leading scheduler does again and again, how often, and what calls them."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,11 @@ logger = logging.getLogger(__name__)
 SLOW_SECONDS = 2.0
 #: Pause of a role that failed for a reason of its own.
 FAILED_SECONDS = 5.0
+#: Pauses of housekeeping: after a turn that found something to do, after one that did not, and
+#: while the state store is unavailable.
+BUSY_SECONDS = 0.1
+IDLE_SECONDS = 1.0
+AWAY_SECONDS = 10.0
 
 
 class Role(Protocol):
@@ -38,17 +44,15 @@ class LeaderQueries:
 
     def _read(self, statement: str, **parameters: object) -> Sequence[Row[Any]]:
         """The rows that the statement returns."""
+        parameters["epoch"] = self._leader.epoch
         with connect(self._engine) as connection:
-            return connection.exec_driver_sql(
-                statement, {**parameters, "epoch": self._leader.epoch}
-            ).all()
+            return connection.exec_driver_sql(statement, parameters).all()
 
     def _write(self, statement: str, **parameters: object) -> int:
         """How many rows the statement wrote."""
+        parameters["epoch"] = self._leader.epoch
         with connect(self._engine) as connection:
-            return connection.exec_driver_sql(
-                statement, {**parameters, "epoch": self._leader.epoch}
-            ).rowcount
+            return connection.exec_driver_sql(statement, parameters).rowcount
 
 
 @dataclass(slots=True)
@@ -83,3 +87,33 @@ def run_due(roles: Iterable[TimedRole], leader: Leader, now: float) -> int:
             logger.exception("%s failed", type(timed.role).__name__)
             timed.due = now + FAILED_SECONDS
     return touched
+
+
+class Housekeeping(threading.Thread):
+    """A thread for roles that may take their time.
+
+    A blob store in a distant bucket may take half a minute to fail, and dispatch must not wait for
+    it. Uses one connection at a time; what it writes is fenced by the epoch like everything else.
+    """
+
+    def __init__(self, leader: Leader, roles: Sequence[TimedRole]) -> None:
+        super().__init__(name="housekeeping", daemon=True)
+        self._leader = leader
+        self._roles = roles
+        self._stopped = threading.Event()
+
+    def stop(self, timeout: float = 1.0) -> None:
+        """End after the current turn; one that waits for a blob store is not waited for."""
+        self._stopped.set()
+        if self.is_alive():
+            self.join(timeout)
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                touched = run_due(self._roles, self._leader, time.monotonic())
+                pause = BUSY_SECONDS if touched else IDLE_SECONDS
+            except StateStoreError as error:
+                logger.debug("housekeeping waits for the state store: %s", error)
+                pause = AWAY_SECONDS
+            self._stopped.wait(pause)

@@ -24,7 +24,6 @@ from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
 from app.scheduler.maintenance.collector import Collector
 from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
-from app.scheduler.maintenance.housekeeping import Housekeeping
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.maintenance.recorder import Recorder
 from app.scheduler.maintenance.recurring_jobs import TICK_SECONDS, RecurringJobs
@@ -34,7 +33,7 @@ from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
 from app.scheduler.protection.quarantine import Quarantine
 from app.scheduler.protection.spikes import Spikes
 from app.scheduler.protection.throttles import Throttles
-from app.scheduler.role import LeaderQueries, TimedRole, run_due
+from app.scheduler.role import Housekeeping, LeaderQueries, TimedRole, run_due
 from app.telemetry import system_meters
 from models.blobs import open_blobs
 from models.jobs.expire import expire_late
@@ -107,8 +106,6 @@ def telemetry_roles(engine: Engine, leader: Leader) -> list[TimedRole]:
 
 
 class SchedulerService:
-    """One scheduler process."""
-
     def __init__(self, engine: Engine, celery: Celery, settings: Settings) -> None:
         self._engine = engine
         self._name = process_name("scheduler")

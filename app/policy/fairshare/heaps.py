@@ -10,8 +10,10 @@ An entry is valid while its version is its entity's; outdated ones are dropped w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from math import fsum
 
 from app.policy.fairshare.tiers import Entitlement
 
@@ -19,6 +21,10 @@ from app.policy.fairshare.tiers import Entitlement
 SLACK = 64
 #: An estimate counts as much as so many measured jobs.
 TRUST = 2.0
+#: Weight of one more job in the mean of the estimates.
+SMOOTHING = 0.2
+#: Jobs after which measurements begin to fade.
+MEMORY = 40.0
 
 
 class WeightClass:
@@ -36,7 +42,11 @@ class WeightClass:
 
 
 class Entity:
-    """What is scheduled by its own pass: a tenant, or the group of all free accounts."""
+    """What is scheduled by its own pass: a tenant, or the group of all free accounts.
+
+    The cost of its jobs is estimated by type and corrected by what its own jobs took: two tenants
+    may share a type and differ a thousandfold in what they do with it.
+    """
 
     __slots__ = (
         "cap", "dirty", "dispatched", "ended", "ended_seconds", "estimated", "granted", "heap",
@@ -67,6 +77,36 @@ class Entity:
         self.heap: LaneHeap | None = None
         self.version = 0
         self.dirty = False
+
+    def charge(self, seconds: Sequence[float]) -> float:
+        """Slot-seconds to charge for dispatched jobs that were estimated at ``seconds``."""
+        gain = 1.0 - (1.0 - SMOOTHING) ** len(seconds) if self.seen else 1.0
+        self.seen = True
+        self.estimated += (fsum(seconds) / len(seconds) - self.estimated) * gain
+        self.dispatched += len(seconds)
+        return fsum(seconds) * self.scale
+
+    def refund(self, seconds: Sequence[float]) -> float:
+        """Slot-seconds that were charged for jobs that could not be published."""
+        self.dispatched -= len(seconds)
+        return fsum(seconds) * self.scale
+
+    def correct(self, *, used: float, pending: float, in_flight: int) -> float:
+        """Slot-seconds that the jobs in flight will take, estimated at ``pending`` by type."""
+        ended = self.dispatched - in_flight
+        self.dispatched = in_flight
+        if ended > 0:
+            fade = min(1.0, MEMORY / (self.ended + ended))
+            self.ended = (self.ended + ended) * fade
+            self.ended_seconds = (self.ended_seconds + used) * fade
+        if not self.ended:
+            return pending
+        return max(in_flight * self.expected, pending * min(1.0, self.scale))
+
+    @property
+    def scale(self) -> float:
+        """How much longer its jobs take than estimated, as a factor."""
+        return self.expected / self.estimated if self.estimated > 0 else 1.0
 
     @property
     def expected(self) -> float:

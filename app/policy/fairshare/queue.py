@@ -16,7 +16,6 @@ from math import inf
 
 from app.policy.fairshare.accounts import Account, Grant, TenantClaim
 from app.policy.fairshare.allocation import Allocation
-from app.policy.fairshare.costs import charged, corrected, refunded
 from app.policy.fairshare.heaps import Entity, WeightClass
 from app.policy.fairshare.run_queue import RunQueue
 from app.policy.fairshare.tiers import Entitlement, Tier, entitlement_of
@@ -25,11 +24,17 @@ NOTHING_HELD: Mapping[str, int] = {}
 #: However short the jobs, an allocation is divided among so many tenants if they wait.
 LEAST_TURNS = 16
 EQUAL = Entitlement(1.0)
+#: Seconds of a job whose type never ran, by pool, and in a pool that a deployment adds.
+FIRST_SECONDS = {"short": 10.0, "medium": 60.0, "long": 600.0}
+OTHER_SECONDS = 60.0
+
+
+def default_seconds(pool: str) -> float:
+    """Seconds charged for a job of a type that was never measured."""
+    return FIRST_SECONDS.get(pool, OTHER_SECONDS)
 
 
 class FairQueue:
-    """All tenants that wait, or were served, in one pool."""
-
     def __init__(self, default_seconds: float, virtual_time: float = 0.0) -> None:
         self._default_seconds = default_seconds
         self._classes: dict[Entitlement, WeightClass] = {}
@@ -40,7 +45,8 @@ class FairQueue:
         free = WeightClass(entitlement_of(Tier.FREE))
         self._group = Entity(0, free, virtual_time, default_seconds)
         self._group_waits = False
-        self._lanes = 0
+        #: Lanes with queued jobs, held or not.
+        self.lanes = 0
         self._most_free: int | None = None
 
     @property
@@ -52,11 +58,6 @@ class FairQueue:
     def waiting_weight(self) -> float:
         """Effective weight of all that could be picked at the last allocation."""
         return self._paying.total
-
-    @property
-    def lanes(self) -> int:
-        """Lanes in which somebody waits, held or not."""
-        return self._lanes
 
     def set_tenant(self, tenant_id: int, claim: TenantClaim, served: float | None = None) -> None:
         """Add a tenant or change its claim; ``served`` is its account from before a restart."""
@@ -96,7 +97,7 @@ class FairQueue:
         """Jobs of the tenant wait in this lane."""
         entity, claim = self._known[tenant_id]
         if lane not in entity.lanes:
-            self._lanes += 1
+            self.lanes += 1
             entity.lanes |= {lane}
             self._run_queue(claim).mark_dirty(entity)
 
@@ -104,18 +105,18 @@ class FairQueue:
         """No jobs of the tenant wait in this lane any more."""
         entity, claim = self._known[tenant_id]
         if lane in entity.lanes:
-            self._lanes -= 1
+            self.lanes -= 1
             entity.lanes -= {lane}
             self._run_queue(claim).mark_dirty(entity)
 
     def clear(self) -> None:
         """Nothing waits in the whole pool: nobody owes anybody."""
-        if self._lanes:
+        if self.lanes:
             for entity, claim in self._known.values():
                 if entity.lanes:
                     entity.lanes = frozenset()
                     self._run_queue(claim).mark_dirty(entity)
-            self._lanes = 0
+            self.lanes = 0
         self.forgive_debts()
 
     def allocate(
@@ -200,7 +201,7 @@ class FairQueue:
         if not seconds:
             return
         entity, claim = self._known[tenant_id]
-        self._charge(entity, claim, charged(entity, seconds), len(seconds))
+        self._charge(entity, claim, entity.charge(seconds), len(seconds))
         # Time is what was served, not what was estimated: a newcomer would start with a debt
         # for jobs that may turn out to be a hundred times as short, and would keep it.
         run_queue = self._run_queue(claim)
@@ -211,13 +212,13 @@ class FairQueue:
     def take_back(self, tenant_id: int, seconds: Sequence[float]) -> None:
         """They could not be published: as if they had not been dispatched."""
         entity, claim = self._known[tenant_id]
-        charge = min(refunded(entity, seconds), entity.pending)
+        charge = min(entity.refund(seconds), entity.pending)
         self._charge(entity, claim, -charge, -len(seconds))
 
     def reconcile(self, tenant_id: int, *, used: float, pending: float, in_flight: int) -> None:
         """Replace estimates: slot-seconds used since the last call, and what is in flight now."""
         entity, claim = self._known[tenant_id]
-        pending = corrected(entity, used=used, pending=pending, in_flight=in_flight)
+        pending = entity.correct(used=used, pending=pending, in_flight=in_flight)
         entity.served += used / entity.weight_class.weight
         if claim.free:
             self._group.served += used / self._group.weight_class.weight

@@ -56,8 +56,6 @@ GRANT = f"""
 
 
 class Dispatcher(LeaderQueries):
-    """Keeps the workers of every pool supplied from its queue."""
-
     def __init__(
         self,
         engine: Engine,

@@ -130,8 +130,6 @@ class PoolQueue:
 
 
 class PoolQueues(LeaderQueries):
-    """The queues of all pools."""
-
     def __init__(self, engine: Engine, leader: Leader) -> None:
         super().__init__(engine, leader)
         self._epoch: int | None = None

@@ -125,8 +125,6 @@ class Slice:
 
 
 class Pools:
-    """Reads the state of the pools and measures their rates."""
-
     def __init__(self, engine: Engine, queues: PoolQueues, quotas: Rooms | None = None) -> None:
         self._engine = engine
         self.queues = queues
@@ -134,7 +132,8 @@ class Pools:
         self._rates: dict[str, tuple[float, int, float]] = {}
         #: By pool: the reserve in seconds, and when to adapt it.
         self._reserves: dict[str, tuple[float, float]] = {}
-        self._holds = HoldReader(engine, quotas)
+        #: What is held back at a time.
+        self.holds = HoldReader(engine, quotas).read
         self._slices: dict[str, list[Slice]] = {}
         self._slices_due = 0.0
         #: Queues of slices without a tenant that were logged.
@@ -155,10 +154,6 @@ class Pools:
             )
             for row in rows
         ]
-
-    def holds(self, now: float) -> Holds:
-        """What is held back now."""
-        return self._holds.read(now)
 
     def capped(self, pool: str) -> list[int]:
         """Tenants with queued jobs that have as many in flight as they may."""

@@ -19,8 +19,6 @@ from models.pools import POOLS
 
 
 class Promoter:
-    """Queues due jobs."""
-
     def __init__(self, engine: Engine, leader: Leader, pools: Pools, per_second: float) -> None:
         """``per_second`` bounds each pool's promotions, however fast the pool is."""
         self._engine = engine

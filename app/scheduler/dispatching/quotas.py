@@ -60,8 +60,6 @@ FORGET = f"""
 
 
 class QuotaPacers(LeaderQueries):
-    """The pacers of all dependencies that job types declare."""
-
     def __init__(
         self,
         engine: Engine,

@@ -78,8 +78,6 @@ SAVE = f"""
 
 
 class ShareRow(NamedTuple):
-    """A row of ``shares``."""
-
     tenant_id: int
     pool: str
     served: float
@@ -104,8 +102,6 @@ class Charges:
 
 
 class ShareReconciler(LeaderQueries):
-    """Reconciles the queues with the tables and saves the passes."""
-
     def __init__(
         self, engine: Engine, leader: Leader, queues: PoolQueues, estimates: Estimates
     ) -> None:
@@ -128,9 +124,7 @@ class ShareReconciler(LeaderQueries):
         self._save(today)
         for pool, queue in self._queues.items():
             queue.active = {
-                tenant_id
-                for tenant_id in queue.active
-                if (pool, tenant_id) in charges and charges[pool, tenant_id].in_flight
+                each for each in queue.active if charges.get((pool, each), Charges()).in_flight
             }
             queue.started.clear()
             queue.contended = False
@@ -184,9 +178,8 @@ class ShareReconciler(LeaderQueries):
             )
             if not (queue.contended or queue.fair.is_waiting(tenant_id)):
                 used = 0.0  # slots that no other tenant wanted, by the express lane
-            queue.fair.reconcile(
-                tenant_id, used=used, pending=charge.pending, in_flight=charge.shared
-            )
+            pending, shared = charge.pending, charge.shared
+            queue.fair.reconcile(tenant_id, used=used, pending=pending, in_flight=shared)
             queue.fair.set_in_flight(tenant_id, charge.in_flight)
             started = queue.started.get(tenant_id, 0) / seconds
             before = self._rates.get((pool, tenant_id), started)
@@ -199,17 +192,9 @@ class ShareReconciler(LeaderQueries):
             rows.append(ShareRow(0, pool, fair.virtual_time, today, 0.0, fair.waiting_weight))
             for tenant_id in queue.active:
                 account = fair.account(tenant_id)
-                rows.append(
-                    ShareRow(
-                        tenant_id,
-                        pool,
-                        account.served,
-                        *queue.counted[tenant_id],
-                        account.weight,
-                        account.in_flight,
-                        self._rates.get((pool, tenant_id), 0.0),
-                    )
-                )
+                row = (tenant_id, pool, account.served, *queue.counted[tenant_id], account.weight)
+                rate = self._rates.get((pool, tenant_id), 0.0)
+                rows.append(ShareRow(*row, account.in_flight, rate))
         columns = [list(map(str, column)) for column in zip(*rows, strict=True)]
         arrays = dict(zip(ShareRow._fields, map(plain_array, columns), strict=True))
         self._write(SAVE, **arrays)

@@ -40,8 +40,6 @@ FIND_ORPHANS = f"""
 
 
 class Collector(LeaderQueries):
-    """Deletes blobs that no row references."""
-
     def __init__(
         self, engine: Engine, leader: Leader, blobs: BlobStore, old_seconds: float = OLD_SECONDS
     ) -> None:

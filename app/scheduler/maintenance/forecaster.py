@@ -72,8 +72,6 @@ REMEMBER = f"""
 
 
 class Forecaster(LeaderQueries):
-    """Measures how accurate the predictions are."""
-
     def __init__(self, engine: Engine, leader: Leader, chance: Random | None = None) -> None:
         super().__init__(engine, leader)
         self._chance = chance or Random()

@@ -29,8 +29,6 @@ Instrument = Callable[[GaugeReadings], Observations]
 
 
 class Observer:
-    """A role: reads the tables for the gauges."""
-
     def __init__(self, meters: MeterProvider, engine: Engine, leader: Leader) -> None:
         self._engine = engine
         self._leader = leader

@@ -60,8 +60,6 @@ def judge(lost: Lost, job_type: JobType | None, chance: Random) -> Reaping:
 
 
 class Reaper(LeaderQueries):
-    """Finds lost runs and lost messages."""
-
     def __init__(self, engine: Engine, leader: Leader, types: Mapping[str, JobType]) -> None:
         super().__init__(engine, leader)
         self._types = types

@@ -94,8 +94,6 @@ REMOVE = f"""
 
 
 class Recorder(LeaderQueries):
-    """Takes a sample as each step begins."""
-
     def __init__(self, engine: Engine, leader: Leader) -> None:
         super().__init__(engine, leader)
         self._due = 0.0

@@ -59,14 +59,10 @@ ANY_DUE = """
     SELECT first.next_at <= now() FROM (
         SELECT next_at FROM schedules WHERE NOT paused ORDER BY next_at LIMIT 1) AS first
 """
-
-
-def find_due(order: str) -> str:
-    """The statement; ``order`` says whether the oldest or the youngest ticks come first.
-
-    The previous job is read by key: an EXISTS may be planned as a scan of the whole table.
-    """
-    return f"""
+#: The oldest ticks first, or the youngest. The previous job is read by key: an EXISTS may be
+#: planned as a scan of the whole table.
+FIND_OLDEST, FIND_YOUNGEST = (
+    f"""
     SELECT now() AS moment, schedule.overlap = 'skip' AND coalesce((
                SELECT job.status::text IN ('scheduled', 'queued', 'dispatched', 'running')
                FROM jobs AS job WHERE job.id = schedule.last_job_id), false) AS busy,
@@ -76,10 +72,8 @@ def find_due(order: str) -> str:
     ORDER BY schedule.next_at {order} LIMIT {BATCH}
     FOR UPDATE OF schedule SKIP LOCKED
 """
-
-
-FIND_OLDEST = find_due("ASC")
-FIND_YOUNGEST = find_due("DESC")
+    for order in ("ASC", "DESC")
+)
 #: As in COLUMNS.
 FIELDS = [each.name for each in fields(RecurringSchedule)]
 #: The rows are locked; the conditions repeat what the locks ensure.
@@ -138,11 +132,6 @@ def stopped(schedule: RecurringSchedule, reason: str) -> ScheduleMove:
     return move
 
 
-def failed(schedule: RecurringSchedule, error: Exception) -> ScheduleMove:
-    """Pause a schedule that raised an error."""
-    return stopped(schedule, f"it failed: {type(error).__name__}")
-
-
 def is_external(error: Exception) -> bool:
     """Another scheduler leads, or the state store is unavailable."""
     if isinstance(error, DBAPIError):
@@ -151,8 +140,6 @@ def is_external(error: Exception) -> bool:
 
 
 class RecurringJobs(LeaderQueries):
-    """Creates the jobs of schedules."""
-
     def __init__(
         self,
         engine: Engine,
@@ -194,7 +181,7 @@ class RecurringJobs(LeaderQueries):
                 moves.append(self._move(schedule, moment, busy, most))
             except Exception as error:  # the ticks of the others are due as well
                 logger.exception("schedule %s is paused", schedule.id)
-                moves.append(failed(schedule, error))
+                moves.append(stopped(schedule, f"it failed: {type(error).__name__}"))
             if time.monotonic() > enough:
                 break
         self._save(connection, moves)
@@ -215,7 +202,7 @@ class RecurringJobs(LeaderQueries):
                 raise
             if len(moves) == 1:
                 logger.exception("schedule %s is paused", moves[0].schedule.id)
-                moves = [failed(moves[0].schedule, error)]
+                moves = [stopped(moves[0].schedule, f"it failed: {type(error).__name__}")]
             for move in moves:
                 self._save(connection, [move])
 
@@ -251,9 +238,7 @@ class RecurringJobs(LeaderQueries):
         return move
 
     def _jobs(self, schedule: RecurringSchedule, decision: TickDecision) -> tuple[Submission, ...]:
-        if not decision.made:
-            return ()
-        payload = from_json(schedule.payload)
+        payload = from_json(schedule.payload) if decision.made else None
         return tuple(
             job_submission(
                 self._types,

@@ -81,8 +81,6 @@ class Kept:
 
 
 class Retirer(LeaderQueries):
-    """Deletes what is too old."""
-
     def __init__(self, engine: Engine, leader: Leader, blobs: BlobStore, kept: Kept) -> None:
         super().__init__(engine, leader)
         self._blobs = blobs

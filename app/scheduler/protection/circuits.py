@@ -70,8 +70,6 @@ EVENTS = {
 
 
 class Circuits(LeaderQueries):
-    """Opens and closes the circuits of the dependencies that job types declare."""
-
     def __init__(self, engine: Engine, leader: Leader, dependencies: Collection[str]) -> None:
         super().__init__(engine, leader)
         self._dependencies = sorted(dependencies)

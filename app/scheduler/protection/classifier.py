@@ -63,8 +63,6 @@ MOVE = f"""
 
 
 class Classifier(LeaderQueries):
-    """Measures job types and moves them."""
-
     def __init__(
         self,
         engine: Engine,

@@ -42,8 +42,6 @@ LEAVE = f"""
 
 
 class Quarantine(LeaderQueries):
-    """Puts job types into quarantine and lets them out."""
-
     def run_once(self, now: float) -> int:
         """Check every type that ran recently or is quarantined; how many changed."""
         with connect(self._engine) as connection:

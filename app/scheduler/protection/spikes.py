@@ -46,8 +46,6 @@ FORGET = f"""
 
 
 class Spikes(LeaderQueries):
-    """Reports tenants whose current hour stands out."""
-
     def run_once(self, now: float) -> int:
         """Report spikes that were not reported in this hour; how many."""
         self._write(FORGET)

@@ -13,9 +13,8 @@ import pytest
 from app.scheduler.maintenance import collector as collecting
 from app.scheduler.maintenance import retirer as retiring
 from app.scheduler.maintenance.collector import Collector
-from app.scheduler.maintenance.housekeeping import Housekeeping
 from app.scheduler.maintenance.retirer import Kept, Retirer
-from app.scheduler.role import TimedRole, run_due
+from app.scheduler.role import Housekeeping, TimedRole, run_due
 from models.blobs import BlobError, BlobMissing, BlobStore, checkpoint_key, open_blobs, payload_key
 from models.jobs import retire
 from models.jobs.claim import Claim, JobRef
