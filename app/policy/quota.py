@@ -173,11 +173,7 @@ class QuotaPacer:
         if before is None:
             self._tokens = (tokens_in / calls, tokens_out / calls)
             return
-        for kind, tokens in (
-            ("tokens_in", tokens_in),
-            ("tokens_out", tokens_out),
-            ("tokens", tokens_in + tokens_out),
-        ):
+        for kind, tokens in by_kind(tokens_in, tokens_out).items():
             if bucket := self._buckets.get(kind):
                 bucket.add(calls * self._cost(kind) - tokens)
         old = self._tokens or (tokens_in / calls, tokens_out / calls)
@@ -197,8 +193,7 @@ class QuotaPacer:
 
     def _cost(self, kind: str) -> float:
         tokens_in, tokens_out = self._tokens or (UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT)
-        costs = {"tokens_in": tokens_in, "tokens_out": tokens_out, "tokens": tokens_in + tokens_out}
-        return costs.get(kind, 1.0)
+        return by_kind(tokens_in, tokens_out).get(kind, 1.0)
 
     def _paced(self, kind: str, now: float) -> float:
         bucket = self._buckets[kind]
@@ -221,3 +216,7 @@ class QuotaPacer:
         while self._spent and not read_at <= self._spent[0][0] <= now:
             self._spent.popleft()
         return self._quota.dispatched + sum(jobs for _, jobs in self._spent)
+
+
+def by_kind(tokens_in: float, tokens_out: float) -> dict[str, float]:
+    return {"tokens_in": tokens_in, "tokens_out": tokens_out, "tokens": tokens_in + tokens_out}

@@ -147,7 +147,7 @@ class Autoscaler(LeaderQueries):
 
 def is_free_full(state: PoolState, flights: Mapping[str, Flight], slices: Iterable[Slice]) -> bool:
     """Whether free accounts have all in flight that they may, or dedicated workers."""
-    if any(piece.name == "free" for piece in slices):
+    if any(one.name == "free" for one in slices):
         return True
     flight = flights.get(state.name)
     return flight is not None and state.slots > 0 and flight.free >= free_slots(state.slots)

@@ -236,13 +236,12 @@ class Relief:
 
 def find_lanes(connection: Connection, pool: str, after: tuple[int, str], most: int) -> list[Lane]:
     """At most so many lanes of a pool, in the order of the index."""
-    asked = {"pool": pool, "tenant_id": after[0], "dependency": after[1], "most": most}
-    rows = connection.exec_driver_sql(FIND_LANES, asked)
-    return [Lane(row.tenant_id, row.dependency, free=row.free, cap=row.cap) for row in rows]
+    parameters = {"pool": pool, "tenant_id": after[0], "dependency": after[1], "most": most}
+    return [Lane(**row) for row in connection.exec_driver_sql(FIND_LANES, parameters).mappings()]
 
 
 def keep_relief(relief: Relief, stop: threading.Event) -> None:
-    """Look and act until ``stop`` is set."""
+    """Check and dispatch until ``stop`` is set."""
     while not stop.wait(TURN_SECONDS if relief.active else CHECK_SECONDS):
         try:
             relief.run_once(time.monotonic())

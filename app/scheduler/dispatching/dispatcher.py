@@ -99,13 +99,13 @@ class Dispatcher(LeaderQueries):
         slices = self._pools.slices(pool.name, now)
         if slices:
             in_flight = self._pools.in_slices(pool.name)
-            for piece in slices:
-                most = window(piece.slots, 0.0) - in_flight.get(piece.name, 0)
+            for target in slices:
+                most = window(target.slots, 0.0) - in_flight.get(target.name, 0)
                 if most > 0 and not self._broker_away:
-                    served += self._dispatch(pool, min(most, BATCH), now, piece)[0]
-        free_elsewhere = any(piece.name == "free" for piece in slices)
+                    served += self._dispatch(pool, min(most, BATCH), now, target)[0]
+        free_elsewhere = any(one.name == "free" for one in slices)
         # The rate of endings includes the slices'.
-        shared = pool.slots / max(1, pool.slots + sum(piece.slots for piece in slices))
+        shared = pool.slots / max(1, pool.slots + sum(one.slots for one in slices))
         most = window(pool.slots, pool.ended_per_second * shared, pool.reserve_seconds)
         most = min(BATCH, most - pool.in_flight)
         if most <= 0:
@@ -125,7 +125,7 @@ class Dispatcher(LeaderQueries):
         pool: PoolState,
         most: int,
         now: float,
-        piece: Slice | None = None,
+        target: Slice | None = None,
         free_elsewhere: bool = False,
     ) -> tuple[int, bool]:
         """Allocate, mark, publish; how many jobs, and whether queues turned out to be shorter.
@@ -135,8 +135,8 @@ class Dispatcher(LeaderQueries):
         queue = self._queues[pool.name]
         # Read for each pool: probes and quotas count over all of them.
         held = self._pools.holds(now).lanes
-        if piece is not None:
-            grants = queue.fair.allocate_slice(most, piece.tenant_id, held)
+        if target is not None:
+            grants = queue.fair.allocate_slice(most, target.tenant_id, held)
         else:
             most_free = 0 if free_elsewhere else free_slots(pool.slots)
             grants = queue.fair.allocate(
@@ -145,7 +145,7 @@ class Dispatcher(LeaderQueries):
             self._note_contention(queue, sum(grant.jobs for grant in grants) < most, held, now)
         if not grants:
             return 0, False
-        name = piece.name if piece else ""
+        name = target.name if target else ""
         try:
             marked = mark(self._engine, pool.name, grants, self._leader.epoch or 0, name)
         except StateStoreError:
@@ -156,12 +156,12 @@ class Dispatcher(LeaderQueries):
             queue.fair.remove_lane(tenant_id, lane)
         if not marked.dispatches:
             return 0, bool(marked.emptied)
-        charged = self._charge(queue, marked.dispatches, now, in_slice=piece is not None)
-        workers = piece.workers if piece else pool.workers
+        charged = self._charge(queue, marked.dispatches, now, in_slice=target is not None)
+        workers = target.workers if target else pool.workers
         try:
             self._publisher.publish(marked.dispatches, workers, self._estimates.known(now))
         except BrokerUnavailable as error:
-            self._take_back(queue, marked.dispatches, charged, in_slice=piece is not None)
+            self._take_back(queue, marked.dispatches, charged, in_slice=target is not None)
             self._lose_broker(now, error)
             return 0, False
         self._leader.broker_seen = True

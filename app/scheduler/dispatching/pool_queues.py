@@ -9,7 +9,7 @@ all lanes once in a while.
 
 from __future__ import annotations
 
-from collections.abc import Collection, ItemsView, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 
@@ -129,11 +129,12 @@ class PoolQueue:
     contended: bool = False
 
 
-class PoolQueues(LeaderQueries):
+class PoolQueues(LeaderQueries, dict[str, PoolQueue]):
+    """By the name of the pool."""
+
     def __init__(self, engine: Engine, leader: Leader) -> None:
         super().__init__(engine, leader)
         self._epoch: int | None = None
-        self._queues: dict[str, PoolQueue] = {}
         self._sweep_due = 0.0
         self._changes_due = 0.0
         self._forget_due = 0.0
@@ -144,15 +145,6 @@ class PoolQueues(LeaderQueries):
     def current(self) -> bool:
         """Whether they were read in this term of leadership."""
         return self._epoch is not None and self._epoch == self._leader.epoch
-
-    def __getitem__(self, pool: str) -> PoolQueue:
-        return self._queues[pool]
-
-    def __contains__(self, pool: str) -> bool:
-        return pool in self._queues
-
-    def items(self) -> ItemsView[str, PoolQueue]:
-        return self._queues.items()
 
     def refresh(self, now: float, throttled: Mapping[str, Collection[int]]) -> None:
         """Take the arrivals and read what changed about the tenants."""
@@ -197,7 +189,7 @@ class PoolQueues(LeaderQueries):
 
     def refresh_caps(self, pool: str) -> None:
         """Count what waiting tenants at their cap, and free accounts, have in flight now."""
-        queue = self._queues[pool]
+        queue = self[pool]
         asked = {*queue.fair.at_cap(), *queue.active_free, *queue.unconfirmed}
         if not asked:
             return
@@ -221,12 +213,9 @@ class PoolQueues(LeaderQueries):
             row.pool: row.virtual_time for row in connection.exec_driver_sql(READ_VIRTUAL_TIME)
         }
         typical = {row.pool: row.seconds for row in connection.exec_driver_sql(READ_TYPICAL)}
-        self._queues = {
-            pool: PoolQueue(
-                FairQueue(typical.get(pool) or default_seconds(pool), times.get(pool, 0.0))
-            )
-            for pool in POOLS
-        }
+        for pool in POOLS:
+            seconds = typical.get(pool) or default_seconds(pool)
+            self[pool] = PoolQueue(FairQueue(seconds, times.get(pool, 0.0)))
         self._changed_at = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
         self._epoch = self._leader.epoch
 
@@ -247,7 +236,7 @@ class PoolQueues(LeaderQueries):
         changed: set[int],
         throttled: frozenset[int],
     ) -> None:
-        queue = self._queues[pool]
+        queue = self[pool]
         changed = changed | (throttled ^ queue.throttled)
         queue.throttled = throttled
         known = {each for each in changed if queue.fair.has_tenant(each)}
@@ -259,7 +248,7 @@ class PoolQueues(LeaderQueries):
 
     def _drop_idle_tenants(self) -> None:
         """Otherwise every tenant that ever had a job would be kept in memory."""
-        for queue in self._queues.values():
+        for queue in self.values():
             for tenant_id in queue.counted.keys() - queue.recent - queue.active:
                 if queue.fair.remove_tenant(tenant_id):
                     del queue.counted[tenant_id]
@@ -271,7 +260,7 @@ class PoolQueues(LeaderQueries):
         """Read their claims; what a tenant has been served is read only once."""
         if not tenant_ids:
             return
-        queue = self._queues[pool]
+        queue = self[pool]
         rows = connection.exec_driver_sql(
             READ_TENANTS, {"pool": pool, "ids": sorted(tenant_ids)}
         ).all()

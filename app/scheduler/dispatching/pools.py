@@ -180,8 +180,8 @@ class Pools:
             pool, _, name = row.queue.partition(".")
             # A slice whose tenant is gone, or never was there, has no jobs.
             if name == "free" or row.tenant_id is not None:
-                piece = Slice(name, row.slots, row.workers, row.tenant_id)
-                slices.setdefault(pool, []).append(piece)
+                found = Slice(name, row.slots, row.workers, row.tenant_id)
+                slices.setdefault(pool, []).append(found)
             elif row.queue not in self._unowned:
                 self._unowned.add(row.queue)
                 logger.warning("workers serve %s, but there is no such tenant", row.queue)
