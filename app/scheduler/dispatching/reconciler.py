@@ -173,9 +173,8 @@ class ShareReconciler(LeaderQueries):
         )
         for tenant_id in queue.active:
             charge = charges.get((pool, tenant_id), Charges())
-            used, queue.counted[tenant_id] = used_since(
-                queue.counted.get(tenant_id, (today, 0.0)), charge.used, today
-            )
+            counted = queue.counted.get(tenant_id, (today, 0.0))
+            used, queue.counted[tenant_id] = used_since(counted, charge.used)
             if not (queue.contended or queue.fair.is_waiting(tenant_id)):
                 used = 0.0  # slots that no other tenant wanted, by the express lane
             pending, shared = charge.pending, charge.shared
@@ -201,13 +200,11 @@ class ShareReconciler(LeaderQueries):
 
 
 def used_since(
-    counted: tuple[date, float], used: dict[date, float], today: date
+    counted: tuple[date, float], used: dict[date, float]
 ) -> tuple[float, tuple[date, float]]:
     """Slot-seconds beyond those that were counted, and what is counted now."""
     day, seconds = counted
-    since = max(0.0, used.get(day, 0.0) - seconds) if day in used else 0.0
+    since = max(0.0, used.get(day, seconds) - seconds)
     since += sum(more for later, more in used.items() if later > day)
     newest = max(used, default=day)
-    if newest < day or newest not in used:
-        return since, counted
-    return since, (newest, used[newest])
+    return since, (newest, used[newest]) if newest in used and newest >= day else counted
