@@ -1,14 +1,13 @@
 """Pool choice: in which pool a job type belongs, by what was declared and measured. Pure.
 
-A type runs where it was declared. It moves up the chain short, medium, long if within an hour its
-runs broke the bound of its pool 100 times, or more than 1 % of at least 50 did, and its p95 does
-not fit the pool. So a few slow runs among many fast ones move nothing. It comes back, never below
-what was declared, when its p95 is half of what the lower pool allows. After a change there is no
-other one for an hour, so what the rule sees happened after the change.
+A type moves up the chain short, medium, long if within an hour its runs broke the bound of its pool
+100 times, or more than 1 % of at least 50 did, and its p95 does not fit the pool. It comes back,
+never below what was declared, when its p95 is half of what the lower pool allows. After a change
+there is no other one for an hour, so what the rule sees happened after the change.
 
-Pools outside of the chain are neither source nor target. A move never makes a run fail that would
-not have failed before: not into a pool that allows less time than the type, that requires reports
-of progress the type never promised, that is green if the declared one is not, or without workers.
+A move never makes a run fail that would not have failed before: not into a pool that allows less
+time than the type, that requires reports of progress the type never promised, that is green if the
+declared one is not, or without workers.
 """
 
 from __future__ import annotations

@@ -6,12 +6,10 @@ Three bounds, and the lowest counts:
   one call. It starts empty, so a scheduler that restarts sends no burst.
 * **Reading.** What the dependency's last response said is left, less the jobs that it cannot have
   counted yet. What is used up comes back evenly until the reset, as the Messages API describes.
-* **Refusal.** A closed pacer allows nothing until it reopens. If no limit is known, it reopens
-  slowly: one job in the first second, twice as many in each after it.
+* **Refusal.** A closed pacer allows nothing until it reopens, slowly if no limit is known.
 
-A learned limit replaces a declared one only if it is lower. Times come from the caller, in seconds
-of one clock; one that is turned back neither fills a bucket nor blocks it. A job is one call. Not
-guaranteed: that nothing is refused while others use the quota, or calls come long after dispatch.
+A job is one call. A clock that is turned back neither fills a bucket nor blocks it. Not guaranteed:
+that nothing is refused while others use the quota, or calls come long after dispatch.
 """
 
 from __future__ import annotations

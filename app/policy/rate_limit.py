@@ -2,10 +2,10 @@
 
 A token is an interval of time, ``1 / per_second`` long, and may be spent until ``burst`` of them
 have passed since it began. The bucket is one moment, ``spent_until``: what lies between it and now
-may be leased, oldest first. Since every token belongs to its own interval and expires by itself, no
-window of ``t`` seconds ever sees more than ``burst + per_second * t`` tokens spent, with any number
-of processes that keep theirs for any time. A counter of tokens would have to know what is leased to
-whom. A request for more than ``burst`` passes when the bucket is full, and leaves it in debt.
+may be leased, oldest first. Every token expires by itself, so no window of ``t`` seconds ever sees
+more than ``burst + per_second * t`` tokens spent, whatever processes keep. A counter of tokens
+would have to know what is leased to whom. A request for more than ``burst`` passes when the bucket
+is full, and leaves it in debt.
 """
 
 from __future__ import annotations

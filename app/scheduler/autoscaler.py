@@ -1,13 +1,11 @@
 """Autoscaler: decides how many workers each pool should have. It starts and stops none itself.
 
-The policy is :mod:`app.policy.scaling`; its decision is written with what led to it, by one fenced
-statement. Readers of the table act on it: the stack's process manager (:mod:`app.stack.autoscale`),
-or KEDA through ``GET /operator/scaling``.
+The policy is :mod:`app.policy.scaling`; its decision is written to ``desired_workers``. The stack's
+process manager (:mod:`app.stack.autoscale`) acts on it, or KEDA through ``GET /operator/scaling``.
 
-A new leader continues from the last decision; only the quiet period starts anew. A decision from
-before its process started counts if it is recent and jobs still wait: otherwise everything may have
-been stopped meanwhile, and it continues from the live workers. Telemetry: a log line for each
-change, ``fairline_desired_workers``.
+A new leader continues from the last decision. One from before its process started counts if it is
+recent and jobs still wait: otherwise everything may have been stopped meanwhile, and it continues
+from the live workers.
 """
 
 from __future__ import annotations

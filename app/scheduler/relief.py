@@ -1,13 +1,11 @@
 """Relief: while there has been no scheduler for a minute, an API process dispatches.
 
-One API process at a time (see :mod:`models.leadership`) dispatches what fits into the windows: some
-jobs from each lane in turn. Caps, throttles, circuits, quotas and the share of free accounts hold.
-Fair share does not, and nothing is promoted, reaped, retried or sent to a slice: that waits for a
-scheduler. ``/readyz``, ``fairline_express_degraded`` and the log say so.
+One process at a time (see :mod:`models.leadership`) dispatches some jobs from each lane in turn.
+Windows, caps, throttles, circuits, quotas and the share of free accounts hold. Fair share does not,
+and nothing is promoted, reaped, retried or sent to a slice: that waits for a scheduler.
 
-Scheduler and relief never act at the same time. The relief's statement locks the leader's row while
-it is silent: a takeover waits for the statement, or the statement sees the takeover and marks
-nothing. What the relief has dispatched is fenced by its lease numbers like anything else.
+The two never act at the same time: the relief's statement locks the silent leader's row, so a
+takeover waits for the statement, or the statement sees the takeover and marks nothing.
 """
 
 from __future__ import annotations

@@ -3,10 +3,8 @@
 Stride scheduling: each tenant has a *pass*, the slot-seconds it used and is expected to use for
 what is in flight, ÷ its effective weight. The waiting tenant with the lowest pass is next. All free
 accounts compete as one. Nobody saves up credit while idle, at its cap or behind a held lane; nobody
-owes anything after a moment without contention.
-
-Mutable, but pure: no clock, no I/O. It says whose jobs are next, not which, and preempts nothing.
-What an allocation grants is charged when it has been dispatched.
+owes anything after a moment without contention. It says whose jobs are next, not which, and
+preempts nothing; what an allocation grants is charged when it has been dispatched.
 """
 
 from __future__ import annotations

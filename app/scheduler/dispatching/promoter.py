@@ -1,10 +1,8 @@
 """Promoter: scheduled jobs that are due, also retries, are queued, oldest first and paced.
 
-What falls due at one instant, or fell due during an outage, is queued as fast as the pool works it
-off. The queue is ordered by the age of the job, so a promoted job overtakes those submitted
-meanwhile. That is harmless only because the pace counts all that waits, at the broker and in the
-workers too: the whole queue then fits into the dispatcher's window, and a new job leaves it at the
-next turn, however many are due.
+The queue is ordered by the age of the job, so a promoted job overtakes those submitted meanwhile.
+That is harmless only because the pace counts all that waits, at the broker and in the workers too:
+the whole queue then fits into the dispatcher's window, and a new job leaves it at the next turn.
 """
 
 from __future__ import annotations

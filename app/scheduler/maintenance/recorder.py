@@ -1,11 +1,9 @@
 """Recorder: samples the state of the pools for the charts of the console.
 
-One row per pool every five seconds, kept a little longer than a chart of 15 minutes, and one every
-five minutes, kept for more than a day. Each is one fenced statement; its step is taken from the
-database's clock, so a second sample of a step, by another leader or the same, writes nothing.
-
-Not guaranteed: a sample of every step; while no scheduler leads there is a gap. The oldest age is
-that of a bounded number of lane heads; beyond, at least what the Autoscaler has seen.
+One row per pool every five seconds, kept for some 15 minutes, and one every five minutes, kept for
+more than a day. The step is taken from the database's clock, so a second sample of a step, by
+another leader or the same, writes nothing; while no scheduler leads there is a gap. The oldest age
+is that of a bounded number of lane heads; beyond, at least what the Autoscaler has seen.
 """
 
 from __future__ import annotations

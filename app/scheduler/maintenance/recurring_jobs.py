@@ -2,16 +2,12 @@
 
 A turn is one transaction: it locks a bounded number of due schedules, decides for each by
 :mod:`app.tenants.ticks`, moves them to their next tick and admits the jobs. A crash before the
-commit changes nothing. A second leader skips what is locked and afterwards finds the schedules
-moved: every tick is made once, however many lead.
+commit changes nothing, and a second leader skips what is locked: every tick is made once.
 
-The jobs are those that ``POST /jobs`` would make of the same type and payload, queued at once, with
-``execute_at`` the time of the tick. Limits of rate and depth apply to submissions only; but 10,000
-ticks at midnight are queued over some seconds, turn by turn.
-
-A tick that cannot become a job (an unknown type, a payload that no longer fits) is skipped. A
-schedule that fails in any other way is paused; the others go on. Events: ``schedule_skipped``,
-``schedule_missed``, ``schedule_paused``.
+The jobs are those that ``POST /jobs`` would make, with ``execute_at`` the time of the tick; limits
+of rate and depth apply to submissions only. A tick that cannot become a job (an unknown type, a
+payload that no longer fits) is skipped. A schedule that fails otherwise is paused; the others go
+on. Events: ``schedule_skipped``, ``schedule_missed``, ``schedule_paused``.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Retirer: deletes what ended long ago, a bounded batch at a time.
 
 Jobs are deleted with their attempts and checkpoints, and with their application unless it has a
-score. Counts of ended jobs do not fall, usage is kept for ever.
-
-Ids rise with time, so jobs are walked along the primary key with a cursor in memory, as far as a
-job can be old enough, and again a minute later. An index by age would cost something at every end
-of a job. A job that was scheduled long ago and has not ended is passed on every walk.
-
-Blobs are deleted after the commit; the Collector finds those that a crash in between leaves.
+score. Counts of ended jobs do not fall, usage is kept for ever. Ids rise with time, so jobs are
+walked along the primary key with a cursor in memory; an index by age would cost something at every
+end of a job. Blobs are deleted after the commit; the Collector finds those a crash leaves.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Circuits: dependencies that mostly fail are not called for a while, then probed.
 
-The policy is :func:`tasks.retry.next_circuit`, fed with what workers counted; its result is written
-unless another one was written meanwhile. A change deletes the counts that led to it in the same
-statement, so that both windows of the policy begin at the change. All tenants get an event when a
-circuit opens and when it has closed again, not for what happens in between.
-
-A dependency that no job type declares has no probes to recover by: its failures are only counted,
-and a circuit left from earlier is deleted.
+The policy is :func:`tasks.retry.next_circuit`, fed with what workers counted. A change deletes the
+counts that led to it in the same statement, so that both windows of the policy begin at the change.
+All tenants get an event when a circuit opens and when it has closed again. A dependency that no job
+type declares has no probes to recover by: a circuit left from earlier is deleted.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Classifier: measures job types and moves them to the pool in which they belong.
 
-The rule is :func:`app.policy.pool_choice.next_pool`, fed with what workers counted. Figures are
-computed afresh from the counts of the last hour, recent ones weighted more, and never added to what
-was written before: a crash between reading and writing, or doing it twice, changes nothing. A type
-that does not run keeps its last figures. A move affects new jobs only; all tenants get an event.
-
-Not guaranteed: that every run is counted. Two seconds of counts are lost with a killed worker.
+The rule is :func:`app.policy.pool_choice.next_pool`. Figures are computed afresh from the counts of
+the last hour and never added to what was written before: a crash, or doing it twice, changes
+nothing. A type that does not run keeps its last figures. A move affects new jobs only; all tenants
+get an event. Not guaranteed: every count; two seconds of them are lost with a killed worker.
 """
 
 from __future__ import annotations
