@@ -26,9 +26,7 @@ def jittered_time(
     The delay is at most half of the time up to ``not_after``, or a job with a narrow window would
     expire before it is due.
     """
-    if not jitter or execute_at is None:
-        return execute_at
-    if (execute_at - now).total_seconds() <= NEAR_SECONDS:
+    if not jitter or execute_at is None or (execute_at - now).total_seconds() <= NEAR_SECONDS:
         return execute_at
     later = JITTER_SECONDS
     if not_after is not None:

@@ -93,25 +93,20 @@ class LeaseRequest:
     held: int
 
 
+@dataclass(slots=True, eq=False)
 class LeasedTokens:
     """Tokens of one bucket that one process holds, and what it knows of the rest."""
 
-    __slots__ = (
-        "_asked_at", "_good_until", "_left", "_left_at", "_quiet_until", "_tokens", "_want",
-        "limit",
-    )  # fmt: skip
-
-    def __init__(self, limit: Limit) -> None:
-        self.limit = limit
-        self._tokens = 0
-        #: When the oldest token expires.
-        self._good_until = 0.0
-        #: What was left in the bucket at the last lease. Only time adds to it.
-        self._left = math.inf
-        self._left_at = -math.inf
-        self._quiet_until = -math.inf
-        self._asked_at = -math.inf
-        self._want = 1
+    limit: Limit
+    _tokens: int = 0
+    #: When the oldest token expires.
+    _good_until: float = 0.0
+    #: What was left in the bucket at the last lease. Only time adds to it.
+    _left: float = math.inf
+    _left_at: float = -math.inf
+    _quiet_until: float = -math.inf
+    _asked_at: float = -math.inf
+    _want: int = 1
 
     def spend(self, now: float, tokens: int) -> bool:
         """Spend tokens that are held; False if these are too few."""

@@ -41,6 +41,7 @@ class WeightClass:
         self.changed = 0
 
 
+@dataclass(slots=True, eq=False)
 class Entity:
     """What is scheduled by its own pass: a tenant, or the group of all free accounts.
 
@@ -48,35 +49,27 @@ class Entity:
     may share a type and differ a thousandfold in what they do with it.
     """
 
-    __slots__ = (
-        "cap", "dirty", "dispatched", "ended", "ended_seconds", "estimated", "granted", "heap",
-        "id", "in_flight", "lanes", "pending", "seen", "served", "version", "weight_class",
-    )  # fmt: skip
-
-    def __init__(
-        self, number: int, weight_class: WeightClass, served: float, estimated: float
-    ) -> None:
-        self.id = number
-        self.weight_class = weight_class
-        self.cap: int | None = None
-        #: In virtual time; inside a heap without the heap's offset.
-        self.served = served
-        self.pending = 0.0
-        self.in_flight = 0
-        #: Seconds that its jobs were estimated to take when they were dispatched …
-        self.estimated = estimated
-        self.seen = False
-        #: … and how many ended recently, after how many seconds together.
-        self.ended = 0.0
-        self.ended_seconds = 0.0
-        #: Jobs in flight at the last reconciliation, and dispatched since.
-        self.dispatched = 0
-        #: Picks of the allocation that is being made.
-        self.granted = 0
-        self.lanes: frozenset[str] = frozenset()
-        self.heap: LaneHeap | None = None
-        self.version = 0
-        self.dirty = False
+    id: int
+    weight_class: WeightClass
+    #: In virtual time; inside a heap without the heap's offset.
+    served: float
+    #: Seconds that its jobs were estimated to take when they were dispatched …
+    estimated: float
+    seen: bool = False
+    #: … and how many ended recently, after how many seconds together.
+    ended: float = 0.0
+    ended_seconds: float = 0.0
+    cap: int | None = None
+    pending: float = 0.0
+    in_flight: int = 0
+    #: Jobs in flight at the last reconciliation, and dispatched since.
+    dispatched: int = 0
+    #: Picks of the allocation that is being made.
+    granted: int = 0
+    lanes: frozenset[str] = frozenset()
+    heap: LaneHeap | None = None
+    version: int = 0
+    dirty: bool = False
 
     def charge(self, seconds: Sequence[float]) -> float:
         """Slot-seconds to charge for dispatched jobs that were estimated at ``seconds``."""
