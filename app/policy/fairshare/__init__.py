@@ -1,7 +1,7 @@
 """Fair share: which tenant gets the next slots of a pool. Pure: no clock, no I/O."""
 
-from app.policy.fairshare.accounts import Account, Grant, TenantClaim
-from app.policy.fairshare.queue import FairQueue, default_seconds
+from app.policy.fairshare.allocation import Grant
+from app.policy.fairshare.queue import Account, FairQueue, TenantClaim, default_seconds
 from app.policy.fairshare.tiers import FREE_SLICE, Entitlement, Tier, entitlement_of, free_slots
 from app.policy.fairshare.weights import effective_weights
 

@@ -6,12 +6,22 @@ higher trial pass. So a pick costs the logarithm of the number of waiting tenant
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 
-from app.policy.fairshare.accounts import Grant
 from app.policy.fairshare.heaps import Entity, LaneHeap
 from app.policy.fairshare.run_queue import RunQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Jobs of a tenant that may be dispatched now."""
+
+    tenant_id: int
+    jobs: int
+    #: Lane → at most so many of them.
+    lanes: dict[str, int]
 
 
 class Allocation:

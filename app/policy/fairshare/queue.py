@@ -10,10 +10,10 @@ preempts nothing; what an allocation grants is charged when it has been dispatch
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 
-from app.policy.fairshare.accounts import Account, Grant, TenantClaim
-from app.policy.fairshare.allocation import Allocation
+from app.policy.fairshare.allocation import Allocation, Grant
 from app.policy.fairshare.heaps import Entity, WeightClass
 from app.policy.fairshare.run_queue import RunQueue
 from app.policy.fairshare.tiers import Entitlement, Tier, entitlement_of
@@ -30,6 +30,32 @@ OTHER_SECONDS = 60.0
 def default_seconds(pool: str) -> float:
     """Seconds charged for a job of a type that was never measured."""
     return FIRST_SECONDS.get(pool, OTHER_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantClaim:
+    """What a tenant may claim in a pool."""
+
+    entitlement: Entitlement
+    #: Free accounts share one claim.
+    free: bool = False
+    #: Jobs that it may have in flight; None: any number.
+    cap: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A tenant's position on the scale of the pool's virtual time."""
+
+    #: Slot-seconds used ÷ weight, in the pool's virtual time. Needed after a restart.
+    served: float
+    #: Slot-seconds that the jobs in flight are expected to take.
+    pending: float
+    #: served + pending ÷ weight: the lowest is next.
+    pass_: float
+    in_flight: int
+    #: Effective weight; for a free account, that of the whole group.
+    weight: float
 
 
 class FairQueue:
