@@ -13,28 +13,18 @@ from app.policy.forecast import QueueFlow, predict_paced, predict_start, predict
 
 
 class WaitReason(StrEnum):
-    """What holds a job back, in the order in which one binds."""
+    """What holds a job back, in the order in which one binds; see :func:`in_words`."""
 
-    #: It has ended.
     NONE = "none"
     RUNNING = "running"
-    #: Its message is on the way to a worker.
     STARTING = "starting"
-    #: It is scheduled for later.
     SCHEDULE = "schedule"
-    #: Its dependency fails and is not called.
     CIRCUIT = "circuit"
-    #: Its dependency accepts no more calls for now.
     QUOTA = "quota"
-    #: Its tenant's jobs killed workers and run one at a time.
     THROTTLE = "throttle"
-    #: Its tenant has as many in flight as it may.
     CAP = "cap"
-    #: Its tenant is a free account, and those together have as many in flight as they may.
     FREE_SLICE = "free_slice"
-    #: Its pool has no workers.
     NO_WORKERS = "no_workers"
-    #: Other jobs are ahead.
     SHARE = "share"
 
 

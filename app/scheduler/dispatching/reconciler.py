@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from datetime import date
-from typing import NamedTuple
 
 from sqlalchemy import Engine
 
@@ -61,6 +60,10 @@ READ_CHARGES = """
     WHERE used.day >= current_date - 1
     GROUP BY used.pool, used.tenant_id, used.day
 """
+#: Parameters of SAVE, in the order of its columns. Tenant 0 has the pool's virtual time.
+SAVED = (
+    "tenant_id", "pool", "served", "day", "seconds", "weight", "in_flight", "started_per_second",
+)  # fmt: skip
 SAVE = f"""
     INSERT INTO shares AS share (tenant_id, pool, pass, counted_day, counted_seconds, weight,
                                  in_flight, started_per_second)
@@ -75,17 +78,6 @@ SAVE = f"""
         in_flight = excluded.in_flight, started_per_second = excluded.started_per_second,
         updated_at = now()
 """
-
-
-class ShareRow(NamedTuple):
-    tenant_id: int
-    pool: str
-    served: float
-    day: date
-    seconds: float
-    weight: float
-    in_flight: int = 0
-    started_per_second: float = 0.0
 
 
 @dataclass(slots=True)
@@ -185,18 +177,17 @@ class ShareReconciler(LeaderQueries):
             self._rates[pool, tenant_id] = before + (started - before) * RATE_SMOOTHING
 
     def _save(self, today: date) -> None:
-        rows: list[ShareRow] = []
+        rows: list[tuple[object, ...]] = []
         for pool, queue in self._queues.items():
             fair = queue.fair
-            rows.append(ShareRow(0, pool, fair.virtual_time, today, 0.0, fair.waiting_weight))
+            rows.append((0, pool, fair.virtual_time, today, 0.0, fair.waiting_weight, 0, 0.0))
             for tenant_id in queue.active:
                 account = fair.account(tenant_id)
                 row = (tenant_id, pool, account.served, *queue.counted[tenant_id], account.weight)
                 rate = self._rates.get((pool, tenant_id), 0.0)
-                rows.append(ShareRow(*row, account.in_flight, rate))
-        columns = [list(map(str, column)) for column in zip(*rows, strict=True)]
-        arrays = dict(zip(ShareRow._fields, map(plain_array, columns), strict=True))
-        self._write(SAVE, **arrays)
+                rows.append((*row, account.in_flight, rate))
+        columns = [plain_array(map(str, column)) for column in zip(*rows, strict=True)]
+        self._write(SAVE, **dict(zip(SAVED, columns, strict=True)))
 
 
 def used_since(
