@@ -21,7 +21,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Engine
 
 from app.errors import RateLimited
-from app.policy.rate_limit import EXACT_SECONDS, Limit, Purse, RateAllowance, TokenGrant
+from app.policy.rate_limit import EXACT_SECONDS, LeasedTokens, Limit, RateAllowance, TokenGrant
 from models.store.arrays import plain_array
 from models.store.errors import StateStoreUnavailable
 from models.store.group_commit import GroupCommit
@@ -86,7 +86,7 @@ class Holder:
     __slots__ = ("asking", "failures", "guard", "purse", "used_at")
 
     def __init__(self, limit: Limit) -> None:
-        self.purse = Purse(limit)
+        self.purse = LeasedTokens(limit)
         #: Held for a moment, around each look into the purse.
         self.guard = threading.Lock()
         #: Held while the bucket is asked: the others wait, then look again.
@@ -227,7 +227,7 @@ def lease_existing(connection: Connection, group: Sequence[TokenRequest]) -> dic
     return {row.tenant_id: TokenGrant(row.tokens, row.good_seconds, row.remaining) for row in rows}
 
 
-def allowance(purse: Purse, now: float) -> RateAllowance:
+def allowance(purse: LeasedTokens, now: float) -> RateAllowance:
     """What a reply says of the purse; of one in debt, when something passes again."""
     remaining = purse.remaining(now)
     lacking = purse.limit.burst - remaining

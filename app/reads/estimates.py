@@ -11,7 +11,7 @@ import math
 
 from sqlalchemy import Engine
 
-from app.policy.fairshare.estimates import default_seconds
+from app.policy.fairshare import default_seconds
 from models.store.errors import StateStoreError
 from models.store.session import connect
 

@@ -50,7 +50,7 @@ from app.console.shell import register_console, register_console_errors
 from app.policy.pricing import PriceList
 from app.reads.events import Watch
 from app.reads.views import Views
-from app.scheduler.relief.relief import Relief, keep_relief
+from app.scheduler.relief import Relief, keep_relief
 from app.server.front_door import FrontDoor
 from app.telemetry import requests_of, start_telemetry
 from app.tenants.directory import Directory

@@ -21,7 +21,7 @@ from app.admission.keys import READ_KNOWN, KnownKeys
 from app.admission.rate import LEASE, Rate, TokenRequest, lease_existing
 from app.admission.refusals import MOST_KEPT, Refusals, read_refusals
 from app.errors import QueueDepthExceeded, RateLimited
-from app.policy.rate_limit import lease, limit_of
+from app.policy.rate_limit import limit_of
 from app.tenants.tenant import PoolLimits, TenantProfile
 from models.settings import DatabaseSettings
 from models.store.errors import StateStoreUnavailable
@@ -29,6 +29,7 @@ from models.store.session import open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
 from tests.support.plans import plan_of
+from tests.support.token_bucket import lease
 
 SECONDS = 1.5
 NOWHERE = "postgresql+psycopg2://nobody@127.0.0.1:1/nothing"
