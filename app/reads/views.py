@@ -14,7 +14,7 @@ from typing import Any, Literal
 import orjson
 from sqlalchemy import Connection, Engine, RowMapping
 
-from app.reads.job_views import JOB_COLUMNS, View, etag_of, job_document, read_jobs
+from app.reads.job_views import CHANGING, JOB_SQL, View, etag_of, job_document, read_jobs
 from app.reads.ranks import ScoreRank, read_ranks
 from app.reads.records import NOTHING, told
 from app.reads.times import rfc3339
@@ -34,7 +34,7 @@ LASTING = frozenset({"succeeded", "cancelled", "expired", "scored", "withdrawn"}
 
 #: A scored application outlives its job, which is retired after a while; its result stays.
 READ_APPLICATIONS = f"""
-    SELECT asked.id::text, application.tenant_id, tenant.name AS tenant, {JOB_COLUMNS},
+    SELECT asked.id::text, application.tenant_id, tenant.name AS tenant, {JOB_SQL},
            coalesce(job.result, application.record)::text AS result, application.candidate,
            application.role, application.score, application.rationale, application.scored_at
     FROM unnest(%(ids)s::uuid[]) AS asked (id)
@@ -47,20 +47,7 @@ READ_APPLICATIONS = f"""
 PREPARED = PreparedStatement("read_applications", READ_APPLICATIONS)
 
 #: The columns of the job that the tag of an application changes with.
-CHANGING: itemgetter[tuple[Any, ...]] = itemgetter(
-    "attempt",
-    "crashes",
-    "created_at",
-    "execute_at",
-    "not_after",
-    "dispatched_at",
-    "started_at",
-    "finished_at",
-    "progress",
-    "error_class",
-    "error_message",
-    "cancel_requested_at",
-)
+TAGGED: itemgetter[tuple[Any, ...]] = itemgetter(*CHANGING)
 
 #: What is asked for: a kind and an id.
 Asked = tuple[Literal["application", "job"], str]
@@ -142,5 +129,5 @@ def application_view(row: RowMapping, rank: int | None) -> View:
     }
     if row["status"] is None:
         document["finished_at"] = rfc3339(row["scored_at"])
-    mark = f"{row['id']}|{status}|{rank}|{'|'.join(map(str, CHANGING(row)))}"
+    mark = f"{row['id']}|{status}|{rank}|{'|'.join(map(str, TAGGED(row)))}"
     return View(row["tenant_id"], status, job_status in TERMINAL, etag_of(mark), document)

@@ -15,8 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from app.reads.job_pages import ABOVE_ALL
-from app.reads.search import id_before
+from app.reads.search import ABOVE_ALL, id_before
 
 #: Whole minutes that are drawn.
 MINUTES = 15
