@@ -1,17 +1,18 @@
 """Intake: validated bodies become submissions, submissions become rows.
 
-A large payload goes to the blob store before the commit, so that no row ever names a blob
-that is not there. A blob whose row was not inserted is removed at once where that is certain,
-and collected later where it is not.
+A large payload goes to the blob store before the commit, so that every blob a row names exists.
+A blob whose row was not inserted is removed at once where that is certain, and collected later
+where it is not.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from gevent import Timeout
 from pydantic import ValidationError
@@ -49,17 +50,17 @@ CHARACTER_BYTES = 4
 _chance = Random()
 
 
-class IntakeServices(Protocol):
-    """What taking a request in needs of its process."""
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """The parts of a process that take submissions in."""
 
-    @property
-    def gate(self) -> Gate: ...
-    @property
-    def admission(self) -> Admission: ...
-    @property
-    def blobs(self) -> BlobStore: ...
-    @property
-    def pools_of_types(self) -> PoolsOfTypes: ...
+    #: Rate and depth of what tenants submit.
+    gate: Gate
+    admission: Admission
+    #: Where large payloads go.
+    blobs: BlobStore
+    #: Where new jobs of a type go.
+    pools_of_types: PoolsOfTypes
 
 
 def job_submission(
@@ -73,7 +74,7 @@ def job_submission(
     not_after: datetime | None = None,
     jitter: bool = True,
 ) -> Submission:
-    """A job that somebody asked for as a submission; refuses what its type does not take."""
+    """A submission of a job; refuses what its type does not take."""
     job_type = types.get(type_name)
     if job_type is None:
         known = ", ".join(sorted(types)[:MOST_NAMED])
@@ -104,7 +105,7 @@ def check_payload(job_type: JobType, payload: object) -> object:
         return job_type.read(payload)
     except ValidationError as error:
         raise ValidationFailed(errors=field_errors(error, "payload")) from None
-    except Exception as error:  # a validator of the author's that trips over what it was given
+    except Exception as error:  # a validator of the author's that fails
         logger.warning("the schema of %s raised %r", job_type.name, error)
         message = f"cannot be read as {job_type.name} takes it"
         raise ValidationFailed(errors=(field_error("payload", message),)) from error
@@ -122,9 +123,9 @@ def start_of(
 
 
 def directed(
-    services: IntakeServices, tenant: TenantProfile, submissions: Sequence[Submission]
+    services: Intake, tenant: TenantProfile, submissions: Sequence[Submission]
 ) -> Sequence[Submission]:
-    """The submissions with the pool they belong to and the way they may take."""
+    """The submissions in the pools they belong to; free accounts have no express lane."""
     submissions = services.pools_of_types.place(submissions)
     if tenant.tier == Tier.FREE:
         return [item._replace(express=False) for item in submissions]
@@ -132,7 +133,7 @@ def directed(
 
 
 def take_in(
-    services: IntakeServices,
+    services: Intake,
     tenant: TenantProfile,
     submissions: Sequence[Submission],
     key: IdempotencyKey | None,
@@ -154,9 +155,9 @@ def take_in(
 
 
 def take_what_fits(
-    services: IntakeServices, tenant: TenantProfile, submissions: Sequence[Submission]
+    services: Intake, tenant: TenantProfile, submissions: Sequence[Submission]
 ) -> tuple[Admitted, dict[str, QueueDepthExceeded]]:
-    """Make those durable, together, that their lines take; the others by id, with the reason."""
+    """Make those durable, together, that their queues have room for; refuse the others by id."""
     submissions = directed(services, tenant, submissions)
     entered = services.gate.enter(tenant, submissions)
     try:
@@ -179,12 +180,12 @@ def take_what_fits(
 
 
 def make_durable(
-    services: IntakeServices, submissions: Sequence[Submission], key: IdempotencyKey | None
+    services: Intake, submissions: Sequence[Submission], key: IdempotencyKey | None
 ) -> Admitted:
     """Write the submissions of one request, together."""
     large = [item.id for item in submissions if is_large(item.payload)]
     if large:
-        submissions = put_payloads(services.blobs, submissions, set(large))
+        submissions = put_payloads(services.blobs, submissions, large)
     try:
         admitted = services.admission.admit(submissions, key)
     except IdempotencyKeyReused:
@@ -209,33 +210,30 @@ def is_large(payload: str) -> bool:
 
 
 def put_payloads(
-    blobs: BlobStore, submissions: Sequence[Submission], large: set[str]
+    blobs: BlobStore, submissions: Sequence[Submission], large: Sequence[str]
 ) -> list[Submission]:
     """The submissions, with the payloads of the large ones in the store."""
+    keys = {job_id: payload_key(job_id) for job_id in large}
     # No exception of ours is given to raise: the store's client would take it for its own
     # and try again. A bare timeout goes through.
     with Timeout(BLOB_SECONDS) as patience:
         try:
-            return [stored(blobs, item) if item.id in large else item for item in submissions]
-        except BlobError as error:
-            logger.warning("503: %s", error)
-            raise BlobStoreUnavailable from error
-        except Timeout as expired:
-            if expired is not patience:
+            for item in submissions:
+                if item.id in keys:
+                    blobs.put(keys[item.id], item.payload.encode())
+        except (BlobError, Timeout) as error:
+            if isinstance(error, Timeout) and error is not patience:
                 raise
-            logger.warning("503: the blob store took longer than %g s", BLOB_SECONDS)
-            raise BlobStoreUnavailable from expired
-
-
-def stored(blobs: BlobStore, item: Submission) -> Submission:
-    """The submission with its payload in the store."""
-    key = payload_key(item.id)
-    blobs.put(key, item.payload.encode())
-    return item._replace(payload="null", payload_blob=key)
+            logger.warning("503: the blob store, within %g s: %s", BLOB_SECONDS, error)
+            raise BlobStoreUnavailable from error
+    return [
+        item._replace(payload="null", payload_blob=keys[item.id]) if item.id in keys else item
+        for item in submissions
+    ]
 
 
 def discard_payloads(blobs: BlobStore, ids: Sequence[str]) -> None:
-    """Remove blobs that no row will name. Who fails leaves them to the collector."""
+    """Remove blobs that no row will name. Those that cannot be removed are collected later."""
     for job_id in ids:
         try:
             blobs.delete(payload_key(job_id))

@@ -24,8 +24,7 @@ from sqlalchemy import Engine
 from app.errors import Unauthenticated
 from app.repeated import repeat
 from app.tenants.keys import parse_authorization, same_digest
-from app.tenants.rows import TENANT_COLUMNS, tenant_of
-from app.tenants.tenant import TenantProfile
+from app.tenants.tenant import TENANT_COLUMNS, TenantProfile, tenant_of
 from models.store.group_commit import GroupCommit
 from models.store.session import connect
 
