@@ -1,4 +1,4 @@
-"""What a watcher of one job sees, read for many jobs at a time."""
+"""The state of a job as its event stream shows it, read for many jobs at a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ READ_CHANGED = f"""
     WHERE job.id IS NULL OR job.xmin <> watched.seen
 """
 
-#: What a client sees of a job's way, but for its progress.
+#: What a client sees of a job, but for its progress.
 COURSE: itemgetter[tuple[Any, ...]] = itemgetter(
     "replays", "lease", "status", "attempt", "crashes", "cancel_requested_at"
 )
@@ -53,14 +53,14 @@ class JobState:
 
     tenant_id: int
     status: JobStatus
-    #: The server's mark of the row; changes with every write, also those that nobody sees.
+    #: The server's mark of the row; changes with every write, also invisible ones.
     mark: str
-    #: What a client sees, named; changes only with it.
+    #: Changes only with what a client sees.
     version: str
     #: JSON.
     data: bytes
 
-    def told_after(self, known: str) -> bytes:
+    def event_after(self, known: str) -> bytes:
         """The event for a client that knows the version ``known``."""
         name = "progress" if same_course(self.version, known) else self.status.value
         retry_ms = LAST_RETRY_MS if self.status.terminal else None
