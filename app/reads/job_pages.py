@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ARRAY, Connection, RowMapping, Select, Text, any_, cast, select, text, true
 
 from app.reads.job_views import JOB_COLUMNS, attempts_of_job
-from app.reads.search import ABOVE_ALL, BELOW_ALL, Wanted, walk_statement
+from app.reads.search import Wanted, values_of, walk_statement
 from models.schema import Job, Tenant
 
 #: Rows that one page looks at.
@@ -59,15 +59,8 @@ def read_page(
     """A page of at most ``limit`` jobs of a tenant that are older than ``before``."""
     # Without a filter every row that is looked at is shown, but for one that says there is more.
     scan = SCAN_ROWS if wanted.filters else limit + 1
-    asked = {
-        "tenant": wanted.tenant_id,
-        "bottom": BELOW_ALL,
-        "top": before or ABOVE_ALL,
-        "step": scan,
-        "limit": limit + 1,
-        **wanted.filters,
-    }
-    statement = page_statement(walk_statement(wanted), attempts)
+    asked = {**values_of(wanted, before, None), "step": scan, "limit": limit + 1}
+    statement = page_statement(walk_statement(wanted.shape), attempts)
     rows = connection.execute(statement, asked).mappings().all()
     found = [row for row in rows if row["id"] is not None]
     if len(found) > limit:

@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from sqlalchemy import (
     CTE,
     ColumnElement,
     Connection,
+    Integer,
     Select,
     Text,
     and_,
@@ -56,6 +58,7 @@ NO_CLASS = "none"
 TENANT = bindparam("tenant", type_=JOBS.tenant_id.type)
 BOTTOM = bindparam("bottom", type_=JOBS.id.type)
 TOP = bindparam("top", type_=JOBS.id.type)
+STEP = bindparam("step", type_=Integer)
 ERROR = func.concat_ws(" ", JOBS.error_class, JOBS.error_message)
 #: By the field of ``Wanted`` that they take the value of.
 CONDITIONS: Mapping[str, ColumnElement[bool]] = {
@@ -65,13 +68,25 @@ CONDITIONS: Mapping[str, ColumnElement[bool]] = {
     "error_class": func.coalesce(JOBS.error_class, NO_CLASS) == bindparam("error_class"),
     "text": func.strpos(func.lower(ERROR), func.lower(bindparam("text"))) > 0,
 }
+States = tuple[str, ...]
+Sources = tuple[States, ...]
 #: The states that have their own index, and the order in which it is read.
-SOURCES: Mapping[tuple[str, ...], Sequence[ColumnElement[Any]]] = {
+SOURCES: Mapping[States, Sequence[ColumnElement[Any]]] = {
     ("queued",): (JOBS.pool, JOBS.tenant_id, JOBS.dependency, JOBS.priority.desc(), JOBS.id),
     ("scheduled",): (JOBS.pool, JOBS.execute_at),
     ("dispatched", "running"): (JOBS.pool,),
     ("dead",): (JOBS.tenant_id, JOBS.id),
 }
+
+
+class Shape(NamedTuple):
+    """The structure of a search, without its values."""
+
+    #: Names of CONDITIONS.
+    filters: tuple[str, ...]
+    of_tenant: bool
+    #: Whether only dead letters are walked.
+    dead: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +105,18 @@ class Wanted:
     until: datetime | None = None
 
     @property
-    def dead_of_tenant(self) -> bool:
-        """Whether the index of a tenant's dead letters has them in order."""
-        return self.tenant_id is not None and self.statuses == ("dead",)
-
-    @property
     def filters(self) -> dict[str, Any]:
         """Values of the conditions that some jobs of a walk may not meet."""
-        names = [name for name in CONDITIONS if name != "statuses" or not self.dead_of_tenant]
-        return {name: value for name in names if (value := getattr(self, name))}
+        found = {name: value for name in CONDITIONS if (value := getattr(self, name))}
+        if self.tenant_id is not None and self.statuses == ("dead",):
+            del found["statuses"]  # the index of a tenant's dead letters has them in order
+        return found
+
+    @property
+    def shape(self) -> Shape:
+        """What its statements depend on."""
+        filters, of_tenant = tuple(self.filters), self.tenant_id is not None
+        return Shape(filters, of_tenant, bool(self.statuses) and "statuses" not in filters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,51 +136,40 @@ class SearchPage:
 def id_before(moment: datetime) -> str:
     """An id that is lower than all made at or after the moment, higher than all before."""
     milliseconds = int(moment.astimezone(UTC).timestamp() * 1000)
-    value = max(0, min(milliseconds, 2**48 - 1) << 80)
-    digits = f"{value:032x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-
-
-def walk_statement(wanted: Wanted, newer: bool = False) -> Select[Any]:
-    """One step along the ids, or along those of the tenant."""
-    of_tenant = wanted.tenant_id is not None
-    return _walk_statement(tuple(wanted.filters), of_tenant, wanted.dead_of_tenant, newer)
+    return str(UUID(int=max(0, min(milliseconds, 2**48 - 1)) << 80))
 
 
 @cache
-def _walk_statement(
-    filters: tuple[str, ...], of_tenant: bool, dead: bool, newer: bool
-) -> Select[Any]:
-    passes = and_(true(), *[CONDITIONS[name] for name in filters]).label("passes")
+def walk_statement(shape: Shape, newer: bool = False) -> Select[Any]:
+    """One step along the ids, or along those of the tenant."""
+    passes = and_(true(), *[CONDITIONS[name] for name in shape.filters]).label("passes")
     # The tenant is a range of one: were it an equality, the order would be that of the ids alone,
     # and the planner might walk the primary key through millions of rows of other tenants.
-    key, tenant = ([JOBS.tenant_id, JOBS.id], [TENANT]) if of_tenant else ([JOBS.id], [])
+    key, tenant = ([JOBS.tenant_id, JOBS.id], [TENANT]) if shape.of_tenant else ([JOBS.id], [])
     rows = select(JOBS.id, passes).where(
         tuple_(*key) > tuple_(*tenant, BOTTOM), tuple_(*key) < tuple_(*tenant, TOP)
     )
-    if dead:
+    if shape.dead:
         rows = rows.where(JOBS.status == "dead")
     along = [column.asc() if newer else column.desc() for column in key]
-    return found_in(rows.order_by(*along).limit(bindparam("step")).cte("looked"), newer)
+    return found_in(rows.order_by(*along).limit(STEP).cte("looked"), newer)
 
 
 @cache
-def few_statement(
-    sources: tuple[tuple[str, ...], ...], filters: tuple[str, ...], of_tenant: bool, newer: bool
-) -> Select[Any]:
+def few_statement(sources: Sources, shape: Shape, newer: bool = False) -> Select[Any]:
     """All jobs of some states, and of them those that pass, in order."""
-    conditions = [CONDITIONS[name] for name in filters]
-    if of_tenant:
+    conditions = [CONDITIONS[name] for name in shape.filters]
+    if shape.of_tenant:
         conditions.append(JOBS.tenant_id == TENANT)
     passes = and_(JOBS.id > BOTTOM, JOBS.id < TOP, *conditions).label("passes")
-    states = [
+    looked = [
         select(JOBS.id, passes)
-        .where(JOBS.status.in_(source))
-        .order_by(*SOURCES[source])
-        .limit(bindparam("most"))
-        for source in sources
+        .where(JOBS.status.in_(states))
+        .order_by(*SOURCES[states])
+        .limit(STEP)
+        for states in sources
     ]
-    return found_in(union_all(*states).cte("looked"), newer)
+    return found_in(union_all(*looked).cte("looked"), newer)
 
 
 def found_in(looked: CTE, newer: bool) -> Select[Any]:
@@ -193,28 +200,58 @@ def search(
 
     ``after`` gives those next to it, and goes on towards the newest.
     """
+    deadline = clock() + seconds
+    newer = after is not None
+    asked = values_of(wanted, before, after)
+    statement, step = first_step(connection, wanted, limit, newer)
+    ids: list[str] = []
+    looked = 0
+    while True:
+        began = clock()
+        bounds = {"step": step, "limit": limit + 1 - len(ids)}
+        found = connection.execute(statement, asked | bounds).one()
+        ids += found.ids
+        looked += found.looked
+        full, ended = len(ids) > limit, found.looked < step
+        if full or ended or clock() >= deadline:
+            break
+        asked["bottom" if newer else "top"] = found.last
+        if clock() - began < STEP_SECONDS:
+            step = min(2 * step, LONGEST_STEP)
+    cursor = ids[limit - 1] if full else None if ended else found.last
+    shown = ids[:limit]
+    return SearchPage(shown[::-1] if newer else shown, cursor, not (full or ended), looked)
+
+
+def values_of(wanted: Wanted, before: str | None, after: str | None) -> dict[str, Any]:
+    """The parameters of a search."""
     bottom = BELOW_ALL if wanted.since is None else id_before(wanted.since)
     top = ABOVE_ALL if wanted.until is None else id_before(wanted.until)
-    asked: dict[str, Any] = {
+    return {
         "bottom": max(bottom, after or bottom),
         "top": min(top, before or top),
         "tenant": wanted.tenant_id,
         **wanted.filters,
     }
-    newer = after is not None
+
+
+def first_step(
+    connection: Connection, wanted: Wanted, limit: int, newer: bool
+) -> tuple[Select[Any], int]:
+    """The statement of a search, and how many rows it looks at first."""
     sources = few_sources(connection, wanted)
     if sources:
-        found = read_few(connection, sources, wanted, asked, limit, newer)
-    else:
-        found = walk(connection, wanted, asked, limit, newer, clock() + seconds, clock)
-    return SearchPage(found.ids[::-1], found.cursor, found.cut, found.looked) if newer else found
+        # More than there are: one step reads them all.
+        return few_statement(sources, wanted.shape, newer), 2 * FEW
+    # Without a filter all jobs of a step are shown, but for one that says there is more.
+    return walk_statement(wanted.shape, newer), FIRST_STEP if wanted.filters else limit + 1
 
 
-def few_sources(connection: Connection, wanted: Wanted) -> tuple[tuple[str, ...], ...]:
+def few_sources(connection: Connection, wanted: Wanted) -> Sources:
     """The indexes that hold all that is wanted and little else; empty if there are none."""
     states = set(wanted.statuses)
     sources = tuple(source for source in SOURCES if states.intersection(source))
-    if not sources or wanted.dead_of_tenant or not states.issubset(chain(*sources)):
+    if not sources or wanted.shape.dead or not states.issubset(chain(*sources)):
         return ()
     counts = count_states(connection)
     if "dead" in states and counts["dead"] > FEW:
@@ -223,52 +260,3 @@ def few_sources(connection: Connection, wanted: Wanted) -> tuple[tuple[str, ...]
     # A text is looked for in every message, however long: that takes the walk with its deadline.
     most = FEW if wanted.text is None else FEW_TEXTS
     return sources if sum(counts[state] for state in chain(*sources)) <= most else ()
-
-
-def read_few(
-    connection: Connection,
-    sources: tuple[tuple[str, ...], ...],
-    wanted: Wanted,
-    asked: dict[str, Any],
-    limit: int,
-    newer: bool,
-) -> SearchPage:
-    """A page out of indexes that are read whole."""
-    of_tenant = wanted.tenant_id is not None
-    statement = few_statement(sources, tuple(wanted.filters), of_tenant, newer)
-    bounds = {"limit": limit + 1, "most": 2 * FEW}
-    found = connection.execute(statement, asked | bounds).one()
-    cursor = found.ids[limit - 1] if len(found.ids) > limit else None
-    return SearchPage(found.ids[:limit], cursor, looked=found.looked)
-
-
-def walk(
-    connection: Connection,
-    wanted: Wanted,
-    asked: dict[str, Any],
-    limit: int,
-    newer: bool,
-    deadline: float,
-    clock: Callable[[], float],
-) -> SearchPage:
-    """A page by steps that grow, until the deadline."""
-    statement = walk_statement(wanted, newer)
-    # Without a filter every job that is looked at is shown, but for one that says there is more.
-    step = FIRST_STEP if wanted.filters else limit + 1
-    ids: list[str] = []
-    looked = 0
-    while True:
-        room = {"step": step, "limit": limit + 1 - len(ids)}
-        began = clock()
-        found = connection.execute(statement, asked | room).one()
-        ids += found.ids
-        looked += found.looked
-        if len(ids) > limit:
-            return SearchPage(ids[:limit], ids[limit - 1], looked=looked)
-        if found.looked < step:
-            return SearchPage(ids, None, looked=looked)
-        if clock() >= deadline:
-            return SearchPage(ids, found.last, cut=True, looked=looked)
-        asked["bottom" if newer else "top"] = found.last
-        if clock() - began < STEP_SECONDS:
-            step = min(2 * step, LONGEST_STEP)

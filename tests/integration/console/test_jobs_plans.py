@@ -45,7 +45,6 @@ ANY: dict[str, Any] = {
     "bottom": BELOW_ALL,
     "top": ABOVE_ALL,
     "step": 1_000,
-    "most": 40_000,
     "limit": 51,
 }
 NARROW: dict[str, Any] = {"type": "echo", "text": "boom", "statuses": ("dead", "queued")}
@@ -79,7 +78,7 @@ def test_a_walk_is_along_the_ids(
 ) -> None:
     narrowed = replace(wanted, **NARROW | ({"statuses": ("dead",)} if wanted.statuses else {}))
     for asked in (wanted, narrowed):
-        statement = walk_statement(asked, newer)
+        statement = walk_statement(asked.shape, newer)
         plan = plan_of_select(filled, statement, **asked.filters, tenant=wanted.tenant_id)
         assert_walks(plan, index)
         assert not re.search(r"Sort.*\n.*Index Scan", plan), plan
@@ -90,7 +89,7 @@ def test_a_state_of_few_is_read_from_its_own_index(
     filled: DatabaseFixture, source: tuple[str, ...]
 ) -> None:
     index = {"queued": "jobs_line", "scheduled": "jobs_due", "dispatched": "jobs_in_flight"}
-    statement = few_statement((source,), tuple(NARROW), of_tenant=False, newer=False)
+    statement = few_statement((source,), Wanted(**NARROW).shape)
     plan = plan_of_select(filled, statement, **NARROW)
     assert_walks(plan, index.get(source[0], "jobs_dead"))
 
