@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 #: How long all blobs of a request may take together.
 BLOB_SECONDS = 5.0
-#: Job types named to a caller who does not know them.
+#: Job types named in an error.
 MOST_NAMED = 50
 #: Most bytes of UTF-8 that a character has.
 CHARACTER_BYTES = 4
@@ -139,27 +139,27 @@ def take_in(
     key: IdempotencyKey | None,
 ) -> Admitted:
     """Make the submissions of one request durable, all of them or none."""
-    submissions = directed(services, tenant, submissions)
-    entered = services.gate.enter(tenant, submissions)
+    submissions, gate = directed(services, tenant, submissions), services.gate
+    entered = gate.enter(tenant, submissions)
     joined = entered.full is None
     try:
-        if entered.full is not None and not services.gate.repeats(tenant, key):
-            refused = services.gate.too_deep(tenant, entered.full)
-            services.gate.count(tenant, refused, len(submissions))
+        if entered.full is not None and not gate.repeats(tenant, key):
+            refused = gate.too_deep(tenant, entered.full)
+            gate.count(tenant, refused, len(submissions))
             raise refused
         admitted = make_durable(services, submissions, key)
         joined = not admitted.repeated
         return admitted
     finally:
-        services.gate.settle(tenant, entered, joined=joined)
+        gate.settle(tenant, entered, joined=joined)
 
 
 def take_what_fits(
     services: Intake, tenant: TenantProfile, submissions: Sequence[Submission]
 ) -> tuple[Admitted, dict[str, QueueDepthExceeded]]:
     """Make those durable, together, that their queues have room for; refuse the others by id."""
-    submissions = directed(services, tenant, submissions)
-    entered = services.gate.enter(tenant, submissions)
+    submissions, gate = directed(services, tenant, submissions), services.gate
+    entered = gate.enter(tenant, submissions)
     try:
         left, fitting = dict(entered.jobs), []
         refused: dict[str, QueueDepthExceeded] = {}
@@ -168,15 +168,14 @@ def take_what_fits(
             if left[item.pool] >= 0:
                 fitting.append(item)
             else:
-                refused[item.id] = services.gate.too_deep(tenant, item.pool)
+                refused[item.id] = last = gate.too_deep(tenant, item.pool)
         if refused:
-            last = refused[next(reversed(refused))]
-            services.gate.count(tenant, last, len(refused))
-            if not fitting:
-                raise last
+            gate.count(tenant, last, len(refused))
+        if not fitting:
+            raise last
         return make_durable(services, fitting, None), refused
     finally:
-        services.gate.settle(tenant, entered)
+        gate.settle(tenant, entered)
 
 
 def make_durable(
