@@ -80,18 +80,16 @@ def job_submission(
         known = ", ".join(sorted(types)[:MOST_NAMED])
         raise ValidationFailed(errors=(FieldError("type", f"is not registered; known: {known}"),))
     fitted = check_payload(job_type, payload)
-    candidate, role = None, None
-    if isinstance(fitted, ApplicationPayload):
-        # The same as POST /applications, leaderboard included.
-        payload, candidate, role = fitted.model_dump(), fitted.candidate, fitted.role
+    # An application is the same as one of POST /applications, leaderboard included.
+    application = fitted if isinstance(fitted, ApplicationPayload) else None
     return Submission(
         id=new_id(),
         tenant_id=tenant_id,
         type=job_type.name,
         pool=job_type.pool,
-        payload=to_json(payload).decode(),
-        candidate=candidate,
-        role=role,
+        payload=to_json(application.model_dump() if application else payload).decode(),
+        candidate=application.candidate if application else None,
+        role=application.role if application else None,
         priority=priority,
         execute_at=start_of(execute_at, not_after, jitter),
         not_after=not_after,
@@ -171,8 +169,8 @@ def take_what_fits(
                 refused[item.id] = last = gate.too_deep(tenant, item.pool)
         if refused:
             gate.count(tenant, last, len(refused))
-        if not fitting:
-            raise last
+            if not fitting:
+                raise last
         return make_durable(services, fitting, None), refused
     finally:
         gate.settle(tenant, entered)
