@@ -10,14 +10,14 @@ from models.schema import Job, JobCount
 STATES = tuple(status.value for status in JobStatus)
 JOBS = Job.__table__.c
 COUNTS = JobCount.__table__.c
-#: Tenant of the counters of everybody.
+#: Tenant of the counters over all tenants.
 ALL_TENANTS = 0
 
 
 def count_states(
     connection: Connection, tenant_id: int | None = None, pool: str | None = None
 ) -> dict[str, int]:
-    """Jobs by state, from the counters; they count those that ended for ever."""
+    """Jobs by state, from the counters; those that ended are never subtracted."""
     sums = [func.coalesce(func.sum(COUNTS[state]), 0).label(state) for state in STATES]
     wanted = select(*sums).where(COUNTS.tenant_id == (tenant_id or ALL_TENANTS))
     if pool is not None:

@@ -1,4 +1,4 @@
-"""A job as its tenant sees it: the columns, the document, the tag that changes with both."""
+"""A job as its tenant sees it: columns, document, and an ETag that changes with them."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ class View:
     """A job or an application as its tenant sees it."""
 
     tenant_id: int
-    #: That of the job, or of the application.
+    #: Of the job, or of the application.
     status: str
-    #: Nothing about it changes any more, but for a replay.
+    #: Nothing about it changes any more, except by a replay.
     ended: bool
     etag: str
     document: dict[str, Any]
@@ -96,7 +96,7 @@ class View:
 
 
 def read_jobs(connection: Connection, ids: Iterable[str]) -> dict[str, View]:
-    """The jobs that there are, by id."""
+    """Those of the jobs that exist, by id."""
     # Mappings: by its attributes a row is read ten times as slowly.
     rows = PREPARED.execute(connection, {"ids": plain_array(ids)}).mappings()
     return {row["id"]: job_view(row) for row in rows}
@@ -149,5 +149,5 @@ def more_of(row: RowMapping) -> dict[str, Any]:
 
 
 def etag_of(mark: str) -> str:
-    """A tag that is another if ``mark`` is."""
+    """An ETag that changes with ``mark``."""
     return f'"{hashlib.blake2b(mark.encode(), digest_size=9).hexdigest()}"'

@@ -94,7 +94,7 @@ class Views:
 
 
 def read_applications(connection: Connection, ids: Iterable[str]) -> dict[str, View]:
-    """The applications that there are, by id."""
+    """Those of the applications that exist, by id."""
     rows = PREPARED.execute(connection, {"ids": plain_array(ids)}).mappings().all()
     scores = {
         row["id"]: ScoreRank(row["tenant_id"], row["role"], row["score"])

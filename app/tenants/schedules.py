@@ -18,7 +18,7 @@ from app.errors import Conflict
 from app.tenants.cron import Rule, next_tick
 from models.store.session import connect, transaction
 
-#: Schedules of one tenant: the one limit of what ticks may ask for.
+#: Schedules of one tenant; nothing else limits the jobs of its ticks.
 MOST_SCHEDULES = 1_000
 
 
@@ -91,7 +91,7 @@ def read_clock(connection: Connection) -> datetime:
 
 
 def first_tick(rule: Rule, schedule: RecurringSchedule, now: datetime) -> datetime | None:
-    """The next tick from now on, and never one again that came: clocks may be set back."""
+    """The next tick from now on, and never an earlier one again: clocks may be set back."""
     return next_tick(rule, now if schedule.last_at is None else max(now, schedule.last_at))
 
 
