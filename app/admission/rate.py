@@ -15,7 +15,6 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
@@ -81,18 +80,20 @@ class TokenRequest(NamedTuple):
     want: int
 
 
-@dataclass(slots=True)
 class Holder:
-    """A purse and its locks."""
+    """A purse and who may touch it."""
 
-    purse: Purse
-    #: Held for a moment, around each access to the purse.
-    guard: threading.Lock = field(default_factory=threading.Lock)
-    #: Held while the bucket is asked: the others wait, then look again.
-    asking: threading.Lock = field(default_factory=threading.Lock)
-    #: Requests to the bucket that failed.
-    failures: int = 0
-    used_at: float = 0.0
+    __slots__ = ("asking", "failures", "guard", "purse", "used_at")
+
+    def __init__(self, limit: Limit) -> None:
+        self.purse = Purse(limit)
+        #: Held for a moment, around each look into the purse.
+        self.guard = threading.Lock()
+        #: Held while the bucket is asked: the others wait, then look again.
+        self.asking = threading.Lock()
+        #: Questions without an answer.
+        self.failures = 0
+        self.used_at = 0.0
 
 
 class Rate:
@@ -178,7 +179,7 @@ class Rate:
                             del self._holders[known]
                 holder = self._holders.get(tenant_id)
                 if holder is None or holder.purse.limit != limit:
-                    holder = self._holders[tenant_id] = Holder(Purse(limit))
+                    holder = self._holders[tenant_id] = Holder(limit)
         holder.used_at = now
         return holder
 

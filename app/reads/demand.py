@@ -16,9 +16,9 @@ from itertools import islice
 
 from sqlalchemy import Connection
 
-#: Heads of lanes that are read at once.
+#: Heads that one look goes over.
 MOST_HEADS = 1000
-#: Jobs of tenants at their cap that are counted in limited lanes, and those tenants.
+#: Jobs of tenants at their cap that are looked for in limited lanes, and those tenants.
 MOST_COUNTED = 10_000
 MOST_CAPPED = 1000
 
@@ -51,7 +51,7 @@ LINE_HEADS = """
              ORDER BY tenant_id, dependency, priority DESC, id LIMIT 1)
             LIMIT 1) AS next
     )"""
-#: The oldest job of a pool that only lacks a slot: not in a held lane, nor of a tenant at its
+#: In one pool the oldest that only a slot could help: not in a held lane, nor of a tenant at its
 #: cap, nor of a free account where those together have all that they may. The heads come in
 #: order, so the last tenant is the highest.
 READ_WAITS = f"""{LINE_HEADS}

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.reads.demand import LINE_HEADS
-from app.reads.job_counts import STATES
+from models.jobs.states import JobStatus
 from models.leadership import SILENT
 from models.pools import POOLS
 from models.presence import ALIVE
@@ -17,6 +17,7 @@ from tasks.retry import budget
 
 #: More dead letters than this are not counted: the number is bad enough.
 DEAD_LETTERS_COUNTED = 10_000
+STATES = tuple(status.value for status in JobStatus)
 
 READ_COUNTS = f"""
     SELECT pool, {", ".join(f"sum({state}) AS {state}" for state in STATES)}
@@ -43,7 +44,7 @@ READ_DEAD_LETTERS = f"""
         ORDER BY tenant_id, id LIMIT {DEAD_LETTERS_COUNTED}) AS dead
     GROUP BY type ORDER BY type
 """
-#: Circuits, restrictions, and the counts that the guards decide by.
+#: What the warden holds against whom, and what it looks at.
 READ_TROUBLE = f"""
     SELECT 'circuit' AS kind, dependency AS name,
            CASE state WHEN 'open' THEN 1 WHEN 'half_open' THEN 0.5 ELSE 0 END AS value

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, func, select
 
-from models.jobs.states import JobStatus
+from app.reads.gauges import STATES
 from models.schema import Job, JobCount
 
-STATES = tuple(status.value for status in JobStatus)
 JOBS = Job.__table__.c
 COUNTS = JobCount.__table__.c
 #: Tenant of the counters over all tenants.

@@ -38,6 +38,7 @@ from sqlalchemy import (
 )
 
 from app.reads.job_counts import JOBS, count_dead, count_states
+from models.jobs.ids import ABOVE_ALL, BELOW_ALL
 
 #: A state with more jobs is walked along the ids: then one does not have to walk far.
 FEW = 20_000
@@ -49,9 +50,6 @@ LONGEST_STEP = 16_000
 STEP_SECONDS = 0.02
 #: How long a walk goes on.
 WALK_SECONDS = 0.18
-#: No id is as low, and none as high.
-BELOW_ALL = "00000000-0000-0000-0000-000000000000"
-ABOVE_ALL = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 #: Error class of those that have none.
 NO_CLASS = "none"
 

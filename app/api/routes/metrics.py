@@ -23,8 +23,7 @@ from app.api.openapi.declared import DeclaredResponse, described
 from app.api.services import current_services
 from app.config import settings
 from app.policy.scaling import policy_of
-from app.reads.gauges import DEAD_LETTERS_COUNTED, GaugeReadings, read_gauges, slots_of
-from app.reads.job_counts import STATES
+from app.reads.gauges import DEAD_LETTERS_COUNTED, STATES, GaugeReadings, read_gauges, slots_of
 from app.reads.single_flight import SingleFlight
 from models.jobs.states import TERMINAL
 from models.pools import POOLS

@@ -15,7 +15,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from app.reads.search import ABOVE_ALL, id_before
+from app.reads.search import id_before
+from models.jobs.ids import ABOVE_ALL
 
 #: Whole minutes that are drawn.
 MINUTES = 15

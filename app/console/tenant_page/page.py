@@ -25,9 +25,10 @@ from app.console.tenant_page.flow import read_flow
 from app.console.tenants.one import DAYS, read_days, read_keys, read_pools
 from app.console.tenants.use import read_held
 from app.reads.job_pages import read_page
-from app.reads.search import ABOVE_ALL, Wanted
+from app.reads.search import Wanted
 from app.reads.waits import read_facts
 from app.tenants.tenant import TenantProfile
+from models.jobs.ids import ABOVE_ALL
 from models.pools import POOLS
 
 #: Latest jobs, and latest dead letters, that are listed.

@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from app.api.routes.metrics import objectives, tell
-from app.reads.gauges import GaugeReadings
-from app.reads.job_counts import STATES
+from app.reads.gauges import STATES, GaugeReadings
 from app.stack.spec import PROJECT_ROOT
 from models.pools import POOLS
 from tests.support.compose import read_compose
