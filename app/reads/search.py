@@ -20,22 +20,8 @@ from itertools import chain
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import (
-    CTE,
-    ColumnElement,
-    Connection,
-    Integer,
-    Select,
-    Text,
-    and_,
-    bindparam,
-    cast,
-    func,
-    select,
-    true,
-    tuple_,
-    union_all,
-)
+import sqlalchemy as sa
+from sqlalchemy import CTE, ColumnElement, Connection, Select, bindparam, func, select
 
 from app.reads.job_counts import JOBS, count_dead, count_states
 from models.jobs.ids import ABOVE_ALL, BELOW_ALL
@@ -56,7 +42,7 @@ NO_CLASS = "none"
 TENANT = bindparam("tenant", type_=JOBS.tenant_id.type)
 BOTTOM = bindparam("bottom", type_=JOBS.id.type)
 TOP = bindparam("top", type_=JOBS.id.type)
-STEP = bindparam("step", type_=Integer)
+STEP = bindparam("step", type_=sa.Integer)
 ERROR = func.concat_ws(" ", JOBS.error_class, JOBS.error_message)
 #: By the field of ``Wanted`` that they take the value of.
 CONDITIONS: Mapping[str, ColumnElement[bool]] = {
@@ -140,12 +126,12 @@ def id_before(moment: datetime) -> str:
 @cache
 def walk_statement(shape: Shape, newer: bool = False) -> Select[Any]:
     """One step along the ids, or along those of the tenant."""
-    passes = and_(true(), *[CONDITIONS[name] for name in shape.filters]).label("passes")
+    passes = sa.and_(sa.true(), *[CONDITIONS[name] for name in shape.filters]).label("passes")
     # The tenant is a range of one: were it an equality, the order would be that of the ids alone,
     # and the planner might walk the primary key through millions of rows of other tenants.
     key, tenant = ([JOBS.tenant_id, JOBS.id], [TENANT]) if shape.of_tenant else ([JOBS.id], [])
     rows = select(JOBS.id, passes).where(
-        tuple_(*key) > tuple_(*tenant, BOTTOM), tuple_(*key) < tuple_(*tenant, TOP)
+        sa.tuple_(*key) > sa.tuple_(*tenant, BOTTOM), sa.tuple_(*key) < sa.tuple_(*tenant, TOP)
     )
     if shape.dead:
         rows = rows.where(JOBS.status == "dead")
@@ -159,7 +145,7 @@ def few_statement(sources: Sources, shape: Shape, newer: bool = False) -> Select
     conditions = [CONDITIONS[name] for name in shape.filters]
     if shape.of_tenant:
         conditions.append(JOBS.tenant_id == TENANT)
-    passes = and_(JOBS.id > BOTTOM, JOBS.id < TOP, *conditions).label("passes")
+    passes = sa.and_(JOBS.id > BOTTOM, JOBS.id < TOP, *conditions).label("passes")
     looked = [
         select(JOBS.id, passes)
         .where(JOBS.status.in_(states))
@@ -167,16 +153,16 @@ def few_statement(sources: Sources, shape: Shape, newer: bool = False) -> Select
         .limit(STEP)
         for states in sources
     ]
-    return found_in(union_all(*looked).cte("looked"), newer)
+    return found_in(sa.union_all(*looked).cte("looked"), newer)
 
 
 def found_in(looked: CTE, newer: bool) -> Select[Any]:
     """How many were looked at, the last of them, and the first that pass."""
     looked = looked.prefix_with("MATERIALIZED")
     newest, oldest = looked.c.id.desc(), looked.c.id.asc()
-    ids = select(cast(looked.c.id, Text)).where(looked.c.passes)
+    ids = select(sa.cast(looked.c.id, sa.Text)).where(looked.c.passes)
     ids = ids.order_by(oldest if newer else newest).limit(bindparam("limit"))
-    last = select(cast(looked.c.id, Text)).order_by(newest if newer else oldest).limit(1)
+    last = select(sa.cast(looked.c.id, sa.Text)).order_by(newest if newer else oldest).limit(1)
     return select(
         func.count().label("looked"),
         last.scalar_subquery().label("last"),

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -99,7 +98,6 @@ class Directory:
         #: The database's time of the last read of changes.
         self._seen: datetime | None = None
         self._sweep_at = 0.0
-        self._starting = threading.Lock()
         self._key_reads: GroupCommit[str, Caller | None] = GroupCommit(
             self._look_up_keys, name="keys"
         )
@@ -208,8 +206,8 @@ class Directory:
 
     def _keep_fresh(self, now: datetime) -> None:
         """Refresh from now on: the first rows were read."""
-        with self._starting:
-            if self._seen is None:
-                self._sweep_at = self._clock() + SWEEP_SECONDS
-                self._seen = now
+        if self._seen is None:
+            # Of two threads that come here at once the later one wins; the overlap covers that.
+            self._sweep_at = self._clock() + SWEEP_SECONDS
+            self._seen = now
         self._refresher.start()

@@ -52,8 +52,8 @@ class Declared:
     @property
     def is_empty(self) -> bool:
         """Whether it says nothing: it was cleared, and is about to go."""
-        limits = (self.requests_per_minute, self.tokens_in_per_minute, self.tokens_out_per_minute)
-        return not (any(limits) or self.reading or self.closed_until)
+        declared = any(getattr(self, name) for name in FIELDS)
+        return not (declared or self.reading or self.closed_until)
 
 
 def read_quotas(connection: Connection) -> list[Declared]:

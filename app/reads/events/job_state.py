@@ -14,6 +14,7 @@ from app.reads.events.message import message
 from app.reads.events.position import same_course, version_of
 from app.reads.times import rfc3339
 from models.jobs.states import JobStatus
+from models.store.arrays import plain_array
 from models.store.session import connect
 
 #: A larger result is not repeated in an event; the job itself has it.
@@ -70,9 +71,8 @@ class JobState:
 def read_changed(engine: Engine, watched: Sequence[tuple[str, str]]) -> dict[str, JobState | None]:
     """Those of ``(id, mark)`` whose row was written since; None for a row that is gone."""
     asked = {
-        # As literals: adapting a list costs more than reading its rows.
-        "ids": f"{{{','.join(job_id for job_id, _ in watched)}}}",
-        "seen": f"{{{','.join(mark for _, mark in watched)}}}",
+        "ids": plain_array(job_id for job_id, _ in watched),
+        "seen": plain_array(mark for _, mark in watched),
     }
     with connect(engine) as connection:
         rows = connection.exec_driver_sql(READ_CHANGED, asked).mappings().all()
