@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from app.reads.events.feed import FeedEntry
 from app.reads.events.message import KEEP_ALIVE, OPENING, place
@@ -27,24 +28,20 @@ STALL_SECONDS = 30.0
 SEND_BUFFER_BYTES = 65_536
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Stream:
-    """A mailbox and the bytes that leave it.
+    """A mailbox and the bytes that leave it."""
 
-    A plain lock wakes the reader: there is one waiter, and thousands of these in a process.
-    """
-
-    __slots__ = ("_ended", "_read_at", "_waiting", "_wake", "key", "wire")
-
-    def __init__(self, wire: socket.socket | None = None, key: str = "") -> None:
-        #: The client's connection, if the server gives access to it.
-        self.wire = wire
-        #: Short part of the API key that opened it; empty: none did.
-        self.key = key
-        self._waiting: deque[bytes] = deque([OPENING])
-        self._ended = False
-        #: When the client last took something.
-        self._read_at = time.monotonic()
-        self._wake = threading.Lock()
+    #: The client's connection, if the server gives access to it.
+    wire: socket.socket | None = None
+    #: Short part of the API key that opened it; empty: none did.
+    key: str = ""
+    _waiting: deque[bytes] = field(init=False, default_factory=lambda: deque([OPENING]))
+    _ended: bool = field(init=False, default=False)
+    #: When the client last took something.
+    _read_at: float = field(init=False, default_factory=time.monotonic)
+    #: A plain lock wakes the reader: there is one waiter, and thousands of these in a process.
+    _wake: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def send(self, *messages: bytes) -> None:
         """Send them when the client is ready."""
@@ -98,43 +95,31 @@ class Stream:
             return True
 
 
+@dataclass(slots=True, eq=False)
 class JobStream(Stream):
     """Follows one job."""
 
-    __slots__ = ("job_id", "known")
-
-    def __init__(
-        self, job_id: str, known: str, wire: socket.socket | None = None, key: str = ""
-    ) -> None:
-        super().__init__(wire, key)
-        self.job_id = job_id
-        #: Version of the row that the client knows.
-        self.known = known
+    job_id: str
+    #: Version of the row that the client knows.
+    known: str
 
 
+@dataclass(slots=True, eq=False)
 class FeedStream(Stream):
     """Follows a tenant."""
 
-    __slots__ = ("_sent", "job_type", "position", "tenant_id")
+    tenant_id: int
+    #: Last entry that was read for it, sent or left out.
+    position: Position
+    #: Only ends of jobs of this type, if it is set.
+    job_type: str | None = None
+    #: The position that the client got last.
+    _sent: Position = field(init=False)
 
-    def __init__(
-        self,
-        tenant_id: int,
-        position: Position,
-        job_type: str | None = None,
-        wire: socket.socket | None = None,
-        key: str = "",
-    ) -> None:
-        super().__init__(wire, key)
-        self.tenant_id = tenant_id
-        #: Last entry that was read for it, sent or left out.
-        self.position = position
-        #: Only ends of jobs of this type, if it is set.
-        self.job_type = job_type
-        #: The position that the client got last.
-        self._sent = position
+    def __post_init__(self) -> None:
+        self._sent = self.position
         # From here on nothing is lost, even if the first event comes after a reconnect.
-        self.send(place(str(position)))
+        self.send(place(str(self.position)))
 
     def wants(self, entry: FeedEntry) -> bool:
         """Whether the entry passes its filter; one that is no job's end always does."""

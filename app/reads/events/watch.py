@@ -17,6 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
@@ -50,14 +51,12 @@ JOBS_AT_ONCE = 500
 PLACES_AT_ONCE = 50
 
 
+@dataclass(slots=True, eq=False)
 class WatchedJob:
     """A job with streams, and the mark of its row when it was last read."""
 
-    __slots__ = ("mark", "streams")
-
-    def __init__(self, mark: str) -> None:
-        self.mark = mark
-        self.streams: set[JobStream] = set()
+    mark: str
+    streams: set[JobStream] = field(default_factory=set)
 
 
 class Watch:
@@ -98,7 +97,7 @@ class Watch:
         if state.status.terminal:
             return None if state.version == known else iter([OPENING + state.event_after("")])
         self._check_room()
-        stream = JobStream(job_id, state.version, wire, key)
+        stream = JobStream(job_id, state.version, wire=wire, key=key)
         if state.version != known:
             stream.send(state.event_after(""))
         return self._serve_job(stream, state.mark)
@@ -119,9 +118,8 @@ class Watch:
                 errors=(FieldError("Last-Event-ID", "is not one this server gave out"),)
             )
         self._check_room()
-        return self._serve_feed(
-            FeedStream(tenant_id, position or end.position, job_type, wire, key)
-        )
+        position = position or end.position
+        return self._serve_feed(FeedStream(tenant_id, position, job_type, wire=wire, key=key))
 
     def end_of_keys(self, keys: Collection[str]) -> None:
         """End the streams that these keys opened: they were revoked."""

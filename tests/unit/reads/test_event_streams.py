@@ -102,7 +102,7 @@ def test_reader_that_stands_still_is_cut_off_in_the_middle_of_a_write(
 ) -> None:
     monkeypatch.setattr(module, "STALL_SECONDS", 0.1)
     near, far = socket.socketpair()
-    stream = Stream(near)
+    stream = Stream(wire=near)
     failed = threading.Event()
 
     def serve() -> None:
@@ -125,7 +125,7 @@ def test_reader_that_stands_still_is_cut_off_in_the_middle_of_a_write(
 def test_connection_that_failed_in_silence_ends_the_stream() -> None:
     near, far = socket.socketpair()
     with far:
-        messages = Stream(near).messages()
+        messages = Stream(wire=near).messages()
         assert next(messages) == OPENING
         near.close()
         assert list(messages) == []
