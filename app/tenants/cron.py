@@ -15,9 +15,11 @@ half an hour (Lord Howe).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from itertools import islice, takewhile
 from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
@@ -158,14 +160,10 @@ def ticks_ago(rule: Rule, moment: datetime, count: int, since: datetime) -> date
     """
     earliest = wall_of(since, rule.zone) - LARGEST_SHIFT
     back = CronSim(rule.cron, wall_of(moment, rule.zone), reverse=True)
-    try:
-        for number, shown in enumerate(back, start=1):
-            if shown < earliest:
-                return None
-            if number == count:
-                return moment_of(shown, rule.zone) - MINUTE
-    except OverflowError:
-        pass
+    with suppress(OverflowError):
+        ticks = takewhile(lambda shown: shown >= earliest, back)
+        found = next(islice(ticks, count - 1, None), None)
+        return None if found is None else moment_of(found, rule.zone) - MINUTE
     return None
 
 
