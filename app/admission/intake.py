@@ -221,7 +221,7 @@ def put_payloads(
         except (BlobError, Timeout) as error:
             if isinstance(error, Timeout) and error is not patience:
                 raise
-            logger.warning("503: the blob store, within %g s: %s", BLOB_SECONDS, error)
+            logger.warning("503: the blob store failed or took over %g s: %s", BLOB_SECONDS, error)
             raise BlobStoreUnavailable from error
     return [
         item._replace(payload="null", payload_blob=keys[item.id]) if item.id in keys else item
