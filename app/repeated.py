@@ -11,24 +11,17 @@ from collections.abc import Callable
 
 from models.store.errors import StateStoreError
 
+logger = logging.getLogger(__name__)
+
 
 class BackgroundLoop:
     """Does ``work`` every so many seconds; never if that is 0."""
 
-    def __init__(
-        self,
-        work: Callable[[], object],
-        seconds: float,
-        *,
-        name: str,
-        logger: logging.Logger,
-        away: str,
-    ) -> None:
+    def __init__(self, work: Callable[[], object], seconds: float, name: str, *, away: str) -> None:
         """``away`` says what holds while the state store is away."""
         self._work = work
         self._seconds = seconds
         self._name = name
-        self._logger = logger
         self._away = away
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -54,7 +47,7 @@ class BackgroundLoop:
                 logged = False
             except StateStoreError as error:
                 if not logged:
-                    self._logger.warning("%s: %s", self._away, error)
+                    logger.warning("%s: %s", self._away, error)
                 logged = True
             except Exception:  # one row's trouble must not end the thread
-                self._logger.exception("a turn failed")
+                logger.exception("%s: a turn failed", self._name)

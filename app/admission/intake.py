@@ -195,10 +195,8 @@ def make_durable(
 
 def status_of(submission: Submission, admitted: Admitted) -> str:
     """What a reply calls the status: the same for a repetition as for the first request."""
-    if submission.execute_at is None:
-        return "queued"
-    at = admitted.first_at or datetime.now(UTC)
-    return "scheduled" if submission.execute_at > at else "queued"
+    start, at = submission.execute_at, admitted.first_at or datetime.now(UTC)
+    return "scheduled" if start is not None and start > at else "queued"
 
 
 def is_large(payload: str) -> bool:

@@ -111,16 +111,14 @@ class Rate:
     def take(self, tenant_id: int, limit: Limit, tokens: int = 1) -> RateAllowance:
         """Spend tokens of the tenant's; RateLimited if there are too few."""
         holder = self._holder(tenant_id, limit)
-        allowed = self._spend(holder, tokens)
-        if allowed is not None:
+        if allowed := self._spend(holder, tokens):
             return allowed
         failures = holder.failures
         if not holder.asking.acquire(timeout=self._timeout_seconds):
             raise StateStoreUnavailable
         try:
             # The request before us may have brought something, or may have failed.
-            allowed = self._spend(holder, tokens)
-            if allowed is not None:
+            if allowed := self._spend(holder, tokens):
                 return allowed
             if holder.failures != failures:
                 raise StateStoreUnavailable

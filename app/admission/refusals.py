@@ -62,11 +62,7 @@ class Refusals:
         self._counts: Counter[Refusal] = Counter()
         self._guard = threading.Lock()
         self._writer = BackgroundLoop(
-            self.flush,
-            flush_seconds,
-            name="refusals",
-            logger=logger,
-            away="refusals are counted in memory",
+            self.flush, flush_seconds, "refusals", away="refusals are counted in memory"
         )
 
     def count(self, tenant_id: int, code: str, refused: int = 1) -> None:

@@ -8,6 +8,7 @@ against the terms that it changes.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -76,10 +77,8 @@ def create_tenant(engine: Engine, name: str, change: Change | None = None) -> Te
 
 def ensure_tenant(engine: Engine, name: str) -> None:
     """Create a tenant unless there is one of that name."""
-    try:
+    with suppress(Conflict):
         create_tenant(engine, name)
-    except Conflict:
-        return
 
 
 def change_tenant(engine: Engine, name: str, change: Change) -> TenantProfile:

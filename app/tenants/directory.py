@@ -12,7 +12,6 @@ working, revocations wait and unknown keys cannot be checked.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -27,8 +26,6 @@ from app.tenants.keys import parse_authorization, same_digest
 from app.tenants.tenant import TENANT_COLUMNS, TenantProfile, tenant_of
 from models.store.group_commit import GroupCommit
 from models.store.session import connect
-
-logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 1.0
 #: All known keys are read again: a database whose clock was set back hides changes.
@@ -104,13 +101,8 @@ class Directory:
         self._name_reads: GroupCommit[str, Caller | None] = GroupCommit(
             self._look_up_names, name="tenants"
         )
-        self._refresher = BackgroundLoop(
-            self.refresh,
-            refresh_seconds,
-            name="directory",
-            logger=logger,
-            away="keys and limits stay as they are known",
-        )
+        away = "keys and limits stay as they are known"
+        self._refresher = BackgroundLoop(self.refresh, refresh_seconds, "directory", away=away)
         self.close = self._refresher.close
         #: Called at every refresh with the keys that were revoked a moment ago: also the same
         #: again, so that what was begun meanwhile with such a key ends too.

@@ -135,14 +135,12 @@ def read_ends(engine: Engine, tenant_ids: Sequence[int]) -> dict[int, FeedEnd]:
     asked = {"tenants": list(set(tenant_ids))}
     with connect(engine) as connection:
         rows = connection.exec_driver_sql(READ_ENDS, asked).mappings().all()
-    return {row["tenant_id"]: FeedEnd(last_of(row), int(row["open_xid"])) for row in rows}
-
-
-def last_of(row: RowMapping) -> Position:
-    """The last entry of a row of READ_ENDS."""
-    if row["xid"] is None:
-        return START
-    return Position(int(row["xid"]), row["event_id"], row["job_id"])
+    ends = {}
+    for row in rows:
+        empty = row["xid"] is None
+        last = START if empty else Position(int(row["xid"]), row["event_id"], row["job_id"])
+        ends[row["tenant_id"]] = FeedEnd(last, int(row["open_xid"]))
+    return ends
 
 
 def entry(row: RowMapping) -> FeedEntry:
