@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 
 import orjson
@@ -33,7 +33,7 @@ from app.errors import ValidationFailed
 from app.reads.times import rfc3339
 from app.telemetry import carrying_traces
 from app.tenants.cron import BadCron, UnknownZone, read_rule
-from app.tenants.schedules import COLUMNS, FIELDS, RecurringSchedule
+from app.tenants.schedules import COLUMNS, RecurringSchedule
 from app.tenants.ticks import MOST_A_TURN, CatchUp, Overlap, TickDecision, TickPolicy, decide
 from models.jobs.admit import insert_jobs
 from models.jobs.submission import Submission
@@ -79,6 +79,8 @@ def find_due(order: str) -> str:
 
 FIND_OLDEST = find_due("ASC")
 FIND_YOUNGEST = find_due("DESC")
+#: What a schedule is made of, as COLUMNS names it.
+FIELDS = [each.name for each in fields(RecurringSchedule)]
 #: Of locked rows. The conditions say once more what the locks are for.
 MOVE = f"""
     WITH moved AS (
