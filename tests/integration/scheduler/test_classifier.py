@@ -267,7 +267,7 @@ def test_places_stay_as_known_while_the_state_store_is_away(
     monkeypatch.setattr(placement, "connect", away)
     monkeypatch.setattr(known, "_due", 0.0)
     assert known.place([job])[0].pool == "medium"
-    assert not known._looking.locked(), "and the next look comes"
+    assert not known._reading.locked(), "and the next read comes"
 
 
 def test_estimates_are_the_measured_mean_or_the_pools_default(database: DatabaseFixture) -> None:
