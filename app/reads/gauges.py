@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.reads.demand import LINE_HEADS
+from models.jobs.held_back import QUOTA_CLOSED, THROTTLED
 from models.leadership import SILENT
 from models.pools import POOLS
 from models.presence import ALIVE
@@ -60,8 +61,7 @@ READ_TROUBLE = f"""
     UNION ALL
     SELECT 'quarantine', name, 1 FROM verdicts WHERE kind = 'quarantine'
     UNION ALL
-    SELECT 'throttle', split_part(name, ':', 2), count(*) FROM verdicts
-    WHERE kind = 'throttle' GROUP BY 2
+    SELECT 'throttle', pool, count(*) FROM ({THROTTLED}) AS throttled GROUP BY pool
     UNION ALL
     SELECT 'violation', name, sum(bad) FROM tallies
     WHERE kind = 'violation' AND bucket > now() - interval '1 hour' GROUP BY name
@@ -102,7 +102,7 @@ READ_QUOTAS = """
     ) AS known
     WHERE num_nonnulls(declared, learned) > 0 ORDER BY 1, 2
 """
-READ_TAPS = "SELECT dependency, refused, closed_until > now() AS closed FROM quotas ORDER BY 1"
+READ_TAPS = f"SELECT dependency, refused, {QUOTA_CLOSED} AS closed FROM quotas ORDER BY 1"
 READ_PROCESSES = f"""
     SELECT name, kind, pools, slots, busy, db_size, db_in_use, db_waiters
     FROM processes

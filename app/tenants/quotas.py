@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row
 
 from app.errors import FieldError, NotFound, ValidationFailed
+from models.jobs.held_back import QUOTA_CLOSED
 from models.presence import NEWS_SECONDS
 from models.store.session import connect
 
@@ -22,8 +23,8 @@ from models.store.session import connect
 FIELDS = ("requests_per_minute", "tokens_in_per_minute", "tokens_out_per_minute")
 MOST = 1e12
 
-COLUMNS = """dependency, requests_per_minute, tokens_in_per_minute, tokens_out_per_minute,
-    reading, read_at, CASE WHEN closed_until > now() THEN closed_until END AS closed_until,
+COLUMNS = f"""dependency, requests_per_minute, tokens_in_per_minute, tokens_out_per_minute,
+    reading, read_at, CASE WHEN {QUOTA_CLOSED} THEN closed_until END AS closed_until,
     refused"""
 READ = f"SELECT {COLUMNS} FROM quotas ORDER BY dependency"
 DECLARE = f"""
@@ -43,7 +44,7 @@ CLEAR = f"""
     UPDATE quotas
     SET requests_per_minute = NULL, tokens_in_per_minute = NULL, tokens_out_per_minute = NULL,
         reading = NULL, read_at = NULL, changed_at = now(),
-        closed_until = CASE WHEN closed_until > now()
+        closed_until = CASE WHEN {QUOTA_CLOSED}
             THEN least(closed_until, now() + interval '{NEWS_SECONDS:g} seconds') END
     WHERE dependency = %(dependency)s
     RETURNING dependency

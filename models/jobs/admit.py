@@ -20,6 +20,7 @@ from itertools import chain
 
 from sqlalchemy import Connection, Engine
 
+from models.jobs.held_back import DEPENDENCIES_NOT_CLOSED, THROTTLED
 from models.jobs.submission import Admitted, KeyReused, Submission, SubmissionGroup
 from models.pools import lease_interval_sql
 from models.store.arrays import moment_array, plain_array, text_array
@@ -31,14 +32,14 @@ PERMISSION_SECONDS = 60
 
 #: Neither put off, nor behind a circuit that is not closed or a quota that somebody has to
 #: count, nor of a tenant that is throttled, has a cap or pays nothing: those go by the line.
-READY = """
+READY = f"""
     (execute_at IS NULL OR execute_at <= now()) AND express
-    AND dependency NOT IN (SELECT dependency FROM circuits WHERE state <> 'closed')
+    AND dependency NOT IN ({DEPENDENCIES_NOT_CLOSED})
     AND dependency NOT IN (SELECT dependency FROM quotas)
     AND NOT EXISTS (SELECT FROM tenant_limits AS capped
                     WHERE capped.tenant_id = item.tenant_id AND capped.pool = item.pool
                       AND capped.in_flight IS NOT NULL)
-    AND (tenant_id || ':' || pool) NOT IN (SELECT name FROM verdicts WHERE kind = 'throttle')"""
+    AND (tenant_id, pool) NOT IN ({THROTTLED})"""
 
 #: Without keys the group is what it is.
 NO_KEYS = f"wanted AS (SELECT item.*, {READY} AS ready FROM item)"

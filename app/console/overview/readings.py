@@ -17,6 +17,7 @@ from app.console.overview.health import HealthReadings, PoolHealth
 from app.console.overview.series import NEIGHBOURS, ByPool, Samples, first_within, per_minute
 from app.reads.demand import LINE_HEADS
 from app.scheduler.maintenance.recorder import COARSE_STEP, FINE_STEP
+from models.jobs.held_back import CIRCUIT_NOT_CLOSED, QUOTA_CLOSED
 from models.leadership import LEASE_SECONDS
 from models.pools import POOLS
 from models.presence import ALIVE
@@ -85,9 +86,9 @@ READ_POOLS = f"""{LINE_HEADS}, oldest AS (
 READ_HOUSE = f"""
     SELECT ready.leader_age, ready.broker_age, ready.relief_age, (
         SELECT coalesce(json_agg(json_build_array(kind, name, state)), '[]') FROM (
-            SELECT 'circuit', dependency, state FROM circuits WHERE state <> 'closed'
+            SELECT 'circuit', dependency, state FROM circuits WHERE {CIRCUIT_NOT_CLOSED}
             UNION ALL
-            SELECT 'quota', dependency, '' FROM quotas WHERE closed_until > now()
+            SELECT 'quota', dependency, '' FROM quotas WHERE {QUOTA_CLOSED}
             UNION ALL
             SELECT kind, name, '' FROM verdicts
             WHERE kind <> 'spike' OR since >= date_bin('1 hour', now(), 'epoch')

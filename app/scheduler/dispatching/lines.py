@@ -18,6 +18,7 @@ from datetime import date, datetime
 from sqlalchemy import Connection, Engine
 
 from app.policy.fairshare import FairLine, TenantClaim, Tier, default_seconds, entitlement_of
+from models.jobs.lane_walk import lane_walk
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.session import connect
@@ -55,20 +56,7 @@ DROP_BELLS = f"""
     EXCEPTION WHEN lock_not_available THEN NULL;
     END $$
 """
-#: One step along the index for each lane, however long it is.
-SWEEP = """
-    WITH RECURSIVE lane AS (
-        (SELECT tenant_id, dependency FROM jobs WHERE status = 'queued' AND pool = %(pool)s
-         ORDER BY tenant_id, dependency LIMIT 1)
-        UNION ALL
-        SELECT next.tenant_id, next.dependency FROM lane, LATERAL (
-            SELECT tenant_id, dependency FROM jobs
-            WHERE status = 'queued' AND pool = %(pool)s
-              AND (tenant_id, dependency) > (lane.tenant_id, lane.dependency)
-            ORDER BY tenant_id, dependency LIMIT 1) AS next
-    )
-    SELECT tenant_id, dependency FROM lane
-"""
+SWEEP = f"{lane_walk()} SELECT tenant_id, dependency FROM lane"
 #: What a share was counted up to, if it was a moment ago: by a leader that is gone. Otherwise
 #: counting begins now: whatever was used meanwhile, nobody else wanted.
 READ_STANDINGS = f"""

@@ -30,6 +30,8 @@ from app.policy.ration import Lane, ration
 from app.policy.window import smoothed_rate, window
 from app.scheduler.dispatching.quotas import Taps
 from models.jobs.dispatch import MARK_LANES, mark
+from models.jobs.held_back import DEPENDENCIES_NOT_CLOSED, THROTTLED
+from models.jobs.lane_walk import lane_walk
 from models.jobs.release import release
 from models.leadership import SILENT, Leader, ReliefLease
 from models.pools import POOLS
@@ -86,25 +88,11 @@ READ_IN_FLIGHT = """
     WHERE job.status IN ('dispatched', 'running') AND job.pool = %(pool)s
     GROUP BY job.tenant_id
 """
-#: The next lanes after the given one, each one step along the index; who they belong to.
-FIND_LANES = f"""
-    WITH RECURSIVE lane AS (
-        (SELECT tenant_id, dependency, 1 AS place FROM jobs
-         WHERE status = 'queued' AND pool = %(pool)s
-           AND (tenant_id, dependency) > (%(tenant_id)s, %(dependency)s)
-         ORDER BY tenant_id, dependency LIMIT 1)
-        UNION ALL
-        SELECT next.tenant_id, next.dependency, lane.place + 1 FROM lane, LATERAL (
-            SELECT tenant_id, dependency FROM jobs
-            WHERE status = 'queued' AND pool = %(pool)s
-              AND (tenant_id, dependency) > (lane.tenant_id, lane.dependency)
-            ORDER BY tenant_id, dependency LIMIT 1) AS next
-        WHERE lane.place < %(most)s
-    )
+#: The next lanes after the given one, and who they belong to.
+FIND_LANES = f"""{lane_walk(after="%(tenant_id)s, %(dependency)s", most="%(most)s")}
     SELECT lane.tenant_id, lane.dependency, coalesce(tenant.tier = 'free', false) AS free,
-           least(limits.in_flight, CASE WHEN EXISTS (
-               SELECT 1 FROM verdicts
-               WHERE kind = 'throttle' AND name = lane.tenant_id || ':' || %(pool)s)
+           least(limits.in_flight, CASE
+               WHEN (lane.tenant_id, lane.pool) IN ({THROTTLED})
                THEN {throttle.IN_FLIGHT} END) AS cap
     FROM lane
     LEFT JOIN tenants AS tenant ON tenant.id = lane.tenant_id
@@ -112,7 +100,6 @@ FIND_LANES = f"""
         ON limits.tenant_id = lane.tenant_id AND limits.pool = %(pool)s
     ORDER BY lane.place
 """
-READ_CIRCUITS = "SELECT dependency FROM circuits WHERE state <> 'closed'"
 
 #: Before the first lane of a pool.
 START = (-1, "")
@@ -174,7 +161,7 @@ class Relief:
         if self.at_work:
             logger.warning("this process stands in for the scheduler no longer")
             self._publisher.close()
-        self._place.leave()
+        self._place.resign()
         self._rates.clear()
 
     def _stand_in(self, now: float) -> bool:
@@ -207,7 +194,7 @@ class Relief:
         """Another process may reach it."""
         if self.at_work:
             logger.warning("the broker is away, jobs wait in the line: %s", error)
-        self._place.leave()
+        self._place.resign()
 
     def _read_needs(self, now: float) -> list[Need]:
         with connect(self._engine) as connection:
@@ -225,7 +212,7 @@ class Relief:
     def _read_held(self, now: float) -> dict[str, int]:
         """Jobs that each held dependency may give in this turn."""
         with connect(self._engine) as connection:
-            not_closed = connection.exec_driver_sql(READ_CIRCUITS).scalars().all()
+            not_closed = connection.exec_driver_sql(DEPENDENCIES_NOT_CLOSED).scalars().all()
         return {**self._taps.rooms(now), **dict.fromkeys(not_closed, 0)}
 
     def _dispatch(self, need: Need, held: dict[str, int]) -> int:
