@@ -13,6 +13,7 @@ from models.jobs.held_back import QUOTA_CLOSED, THROTTLED
 from models.leadership import SILENT
 from models.pools import POOLS
 from models.presence import ALIVE
+from models.tallies import TallyKind
 from tasks.retry import budget
 
 #: More dead letters than this are not counted: the number is bad enough.
@@ -53,6 +54,10 @@ READ_DEAD_LETTERS = f"""
         ORDER BY tenant_id, id LIMIT {DEAD_LETTERS_COUNTED}) AS dead
     GROUP BY type ORDER BY type
 """
+IN_BUDGET_WINDOW = f"bucket > now() - interval '{budget.WINDOW_SECONDS:g} seconds'"
+#: Predictions that were compared with the start within the last hour, and their mean error.
+FORECASTS = f"kind = '{TallyKind.FORECAST}' AND bucket > now() - interval '1 hour'"
+FORECAST_ERROR = f"sum(amount) / {TallyKind.FORECAST.per_unit}.0 / sum(total)"
 #: What the warden holds against whom, and what it looks at.
 READ_TROUBLE = f"""
     SELECT 'circuit' AS kind, dependency AS name,
@@ -63,20 +68,20 @@ READ_TROUBLE = f"""
     UNION ALL
     SELECT 'throttle', pool, count(*) FROM ({THROTTLED}) AS throttled GROUP BY pool
     UNION ALL
-    SELECT 'violation', name, sum(bad) FROM tallies
-    WHERE kind = 'violation' AND bucket > now() - interval '1 hour' GROUP BY name
+    SELECT 'violation', name, sum(amount) FROM tallies
+    WHERE kind = '{TallyKind.VIOLATION}' AND bucket > now() - interval '1 hour' GROUP BY name
     UNION ALL
-    SELECT 'retry', '', coalesce(sum(bad), 0) FROM tallies
-    WHERE kind = 'retry' AND bucket > now() - interval '{budget.WINDOW_SECONDS:g} seconds'
+    SELECT 'retry', '', coalesce(sum(amount), 0) FROM tallies
+    WHERE kind = '{TallyKind.RETRY}' AND {IN_BUDGET_WINDOW}
     UNION ALL
     SELECT 'runs', '', coalesce(sum(total), 0) FROM tallies
-    WHERE kind = 'hour' AND bucket > now() - interval '{budget.WINDOW_SECONDS:g} seconds'
+    WHERE kind = '{TallyKind.HOUR}' AND {IN_BUDGET_WINDOW}
     UNION ALL
     SELECT 'forecast', name, sum(total) FROM tallies
-    WHERE kind = 'forecast' AND bucket > now() - interval '1 hour' GROUP BY name
+    WHERE {FORECASTS} GROUP BY name
     UNION ALL
-    SELECT 'forecast_error', name, round(sum(bad) / 1000.0 / sum(total), 4) FROM tallies
-    WHERE kind = 'forecast' AND bucket > now() - interval '1 hour' GROUP BY name
+    SELECT 'forecast_error', name, round({FORECAST_ERROR}, 4) FROM tallies
+    WHERE {FORECASTS} GROUP BY name
     UNION ALL
     SELECT 'degraded', '', count(*) FROM leaders AS leader
     WHERE {SILENT}

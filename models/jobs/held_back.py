@@ -17,6 +17,4 @@ DEPENDENCIES_NOT_CLOSED = f"SELECT dependency FROM circuits WHERE {CIRCUIT_NOT_C
 HELD_DEPENDENCIES = f"""
     {DEPENDENCIES_NOT_CLOSED} UNION ALL SELECT dependency FROM quotas WHERE {QUOTA_CLOSED}"""
 #: Tenants that may have few jobs in flight in a pool.
-THROTTLED = """
-    SELECT split_part(name, ':', 1)::bigint AS tenant_id, split_part(name, ':', 2) AS pool
-    FROM verdicts WHERE kind = 'throttle'"""
+THROTTLED = "SELECT tenant_id, pool FROM verdicts WHERE kind = 'throttle'"

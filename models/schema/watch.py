@@ -35,8 +35,9 @@ class Tally(Base):
     kind: Mapped[str] = mapped_column(Text, primary_key=True)
     bucket: Mapped[datetime] = mapped_column(Moment, primary_key=True)
     name: Mapped[str] = mapped_column(Text, primary_key=True)
+    #: What both are is said by the kind: see :class:`models.tallies.TallyKind`.
     total: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    bad: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    amount: Mapped[int] = mapped_column(BigInteger, server_default="0")
 
     __table_args__ = ({"postgresql_with": {"fillfactor": "70"}},)
 
@@ -52,13 +53,18 @@ class CircuitRow(Base):
 
 
 class VerdictRow(Base):
-    """What the scheduler holds against a job type or a tenant, while it holds."""
+    """A restriction that the scheduler imposes on a job type or a tenant, while it lasts."""
 
     __tablename__ = "verdicts"
 
-    #: ``quarantine`` (of a type), ``throttle`` (of tenant:pool), ``spike`` (of a tenant).
+    #: ``quarantine`` of a job type, ``throttle`` of a tenant in a pool, ``spike`` of a tenant.
     kind: Mapped[str] = mapped_column(Text, primary_key=True)
-    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    #: The job type; empty for a tenant.
+    name: Mapped[str] = mapped_column(Text, primary_key=True, server_default="")
+    #: The tenant; 0 for a job type.
+    tenant_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, server_default="0")
+    #: Empty if it holds in all pools.
+    pool: Mapped[str] = mapped_column(Text, primary_key=True, server_default="")
     since: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
     detail: Mapped[Any] = mapped_column(JSON, server_default="{}")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 
 from models.store.session import connect
+from models.tallies import TallyKind
 from tasks.retry.budget import WINDOW_SECONDS
 
 READ_RULES = f"""
@@ -19,9 +20,9 @@ READ_RULES = f"""
     UNION ALL
     SELECT kind, name, 0, 0, 0 FROM verdicts WHERE kind = 'quarantine'
     UNION ALL
-    SELECT 'retry', name, sum(total)::bigint, sum(bad)::bigint, 0 FROM tallies
-    WHERE kind = 'retry' AND bucket > now() - interval '{WINDOW_SECONDS} seconds'
-    GROUP BY name HAVING sum(bad) > 0
+    SELECT kind, name, sum(total)::bigint, sum(amount)::bigint, 0 FROM tallies
+    WHERE kind = '{TallyKind.RETRY}' AND bucket > now() - interval '{WINDOW_SECONDS} seconds'
+    GROUP BY kind, name HAVING sum(amount) > 0
     UNION ALL
     SELECT 'quota', dependency, 0, 0,
            coalesce(extract(epoch FROM closed_until - now()) * 1000, 0)::bigint FROM quotas
@@ -49,6 +50,6 @@ def read_rules(engine: Engine) -> Rules:
     return Rules(
         frozenset(row.name for row in rows if row.kind == "circuit"),
         frozenset(row.name for row in rows if row.kind == "quarantine"),
-        {int(row.name): (row.runs, row.retries) for row in rows if row.kind == "retry"},
+        {int(row.name): (row.runs, row.retries) for row in rows if row.kind == TallyKind.RETRY},
         {row.name: row.closed_ms / 1000.0 for row in rows if row.kind == "quota"},
     )

@@ -89,8 +89,8 @@ READ_TENANTS = f"""
 """
 
 READ_VERDICTS = f"""
-    SELECT kind, name, since FROM verdicts WHERE kind IN ('throttle', 'spike')
-    ORDER BY since DESC, kind, name LIMIT {MOST_VERDICTS}
+    SELECT tenant_id, kind, pool, since FROM verdicts WHERE tenant_id <> 0
+    ORDER BY since DESC, kind, tenant_id, pool LIMIT {MOST_VERDICTS}
 """
 
 
@@ -168,8 +168,6 @@ def read_seen(connection: Connection, ids: Collection[int], pool: str | None) ->
 def read_held(connection: Connection) -> dict[int, list[Restriction]]:
     """What is held against tenants, by their ids."""
     held: dict[int, list[Restriction]] = {}
-    for kind, name, since in connection.exec_driver_sql(READ_VERDICTS):
-        tenant, _, pool = name.partition(":")
-        if tenant.isdecimal():
-            held.setdefault(int(tenant), []).append(Restriction(kind, pool, since))
+    for tenant_id, kind, pool, since in connection.exec_driver_sql(READ_VERDICTS):
+        held.setdefault(tenant_id, []).append(Restriction(kind, pool, since))
     return held

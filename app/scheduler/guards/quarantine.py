@@ -11,14 +11,16 @@ import logging
 
 from sqlalchemy import Engine
 
-from app.scheduler.guards.windows import read_verdicts, read_windows
+from app.scheduler.guards.windows import read_windows
 from models.leadership import STILL_LEADER, Leader
 from models.store.session import connect
+from models.tallies import TallyKind
 from tasks.retry import Window, quarantined
 from tasks.retry.quarantine import WINDOW_SECONDS
 
 logger = logging.getLogger(__name__)
 
+QUARANTINED = "SELECT name FROM verdicts WHERE kind = 'quarantine'"
 ENTER = f"""
     WITH entered AS (
         INSERT INTO verdicts (kind, name, detail)
@@ -53,8 +55,8 @@ class Quarantine:
     def run_once(self, now: float) -> int:
         """Judge every type that ran lately or is quarantined; how many verdicts changed."""
         with connect(self._engine) as connection:
-            windows = read_windows(connection, "type", WINDOW_SECONDS)
-            held = read_verdicts(connection, "quarantine")
+            windows = read_windows(connection, TallyKind.TYPE, WINDOW_SECONDS)
+            held = set(connection.exec_driver_sql(QUARANTINED).scalars())
             changed = 0
             for name in windows.keys() | held:
                 window = windows.get(name, Window(0, 0))

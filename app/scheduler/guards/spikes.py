@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 
 from models.leadership import STILL_LEADER, Leader
 from models.store.session import connect
+from models.tallies import TallyKind
 from tasks.retry import spiking
 from tasks.retry.spike import BASELINE, TIMES
 
@@ -20,26 +21,28 @@ HOURS = 24
 READ_HOURS = f"""
     SELECT this.name, this.total AS runs, array(
         SELECT earlier.total FROM tallies AS earlier
-        WHERE earlier.kind = 'hour' AND earlier.name = this.name
+        WHERE earlier.kind = '{TallyKind.HOUR}' AND earlier.name = this.name
           AND earlier.bucket = ANY (array(
                 SELECT this.bucket - number * interval '1 hour'
                 FROM generate_series(1, {HOURS}) AS number))) AS earlier
     FROM tallies AS this
-    WHERE this.kind = 'hour' AND this.bucket = date_bin('1 hour', now(), 'epoch')
+    WHERE this.kind = '{TallyKind.HOUR}'
+      AND this.bucket = date_bin('1 hour', now(), 'epoch')
       AND this.total >= {TIMES * BASELINE}
 """
 #: The verdict of an earlier hour gives way; one of this hour stands, and nothing is told twice.
 TELL = f"""
     WITH spike AS (
-        INSERT INTO verdicts AS verdict (kind, name, detail)
-        SELECT 'spike', %(name)s, json_build_object('runs', %(runs)s, 'usual', %(usual)s)
+        INSERT INTO verdicts AS verdict (kind, tenant_id, detail)
+        SELECT 'spike', %(tenant_id)s, json_build_object('runs', %(runs)s, 'usual', %(usual)s)
         WHERE {STILL_LEADER}
-        ON CONFLICT (kind, name) DO UPDATE SET since = now(), detail = excluded.detail
+        ON CONFLICT (kind, name, tenant_id, pool) DO UPDATE
+        SET since = now(), detail = excluded.detail
         WHERE verdict.since < date_bin('1 hour', now(), 'epoch')
-        RETURNING name, detail
+        RETURNING tenant_id, detail
     )
     INSERT INTO events (tenant_id, kind, detail)
-    SELECT name::bigint, 'tenant_usage_spike', detail FROM spike
+    SELECT tenant_id, 'tenant_usage_spike', detail FROM spike
 """
 FORGET = f"""
     DELETE FROM verdicts
@@ -65,7 +68,7 @@ class Spikes:
                 told += connection.exec_driver_sql(
                     TELL,
                     {
-                        "name": row.name,
+                        "tenant_id": int(row.name),
                         "runs": row.runs,
                         "usual": round(sum(row.earlier) / len(row.earlier)),
                         "epoch": self._leader.epoch,

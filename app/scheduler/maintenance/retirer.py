@@ -24,6 +24,7 @@ from models.blobs import BlobError, BlobStore
 from models.jobs.retire import BATCH, FIRST_ID, retire_jobs
 from models.leadership import STILL_LEADER, Leader
 from models.store.session import connect
+from models.tallies import TallyKind
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +51,7 @@ RETIRE_KEYS = f"""
 RETIRE_TALLIES = f"""
     DELETE FROM tallies WHERE {STILL_LEADER} AND ctid = ANY (array(
         SELECT tally.place
-        FROM (VALUES ('dependency', 2), ('type', 2), ('retry', 2), ('violation', 2),
-                     ('crash', 2), ('run', 2), ('forecast', 2), ('hour', 26))
+        FROM (VALUES {", ".join(f"('{kind}', {kind.kept_hours})" for kind in TallyKind)})
             AS kept (kind, hours), LATERAL (
             SELECT ctid AS place FROM tallies
             WHERE tallies.kind = kept.kind
