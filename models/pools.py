@@ -53,6 +53,8 @@ def read_pools(changes: Mapping[str, Mapping[str, object]]) -> dict[str, Pool]:
     return {name: Pool.model_validate(entry) for name, entry in entries.items()}
 
 
+#: References in a message of jobs whose duration is not known yet.
+UNMEASURED_REFS = 20
 #: Every pool of this deployment, by name.
 with plainly("pools"):
     POOLS = read_pools(read_settings(DatabaseSettings).pools)

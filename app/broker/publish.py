@@ -22,7 +22,7 @@ from app.errors import BrokerUnavailable
 from app.policy.window import packs, refs_in_message
 from app.telemetry import dispatching
 from models.jobs.dispatch import Dispatch
-from models.pools import POOLS
+from models.pools import POOLS, UNMEASURED_REFS
 
 NOTHING_KNOWN: Mapping[str, float] = {}
 
@@ -64,7 +64,7 @@ class Publisher:
             for group in by_destination(dispatches):
                 pool = POOLS.get(group[0].pool)
                 most = pool.refs_per_message if pool else 1
-                most = refs_in_message(most, lengths.get(group[0].type))
+                most = refs_in_message(most, lengths.get(group[0].type), UNMEASURED_REFS)
                 for pack in packs(group, most, workers):
                     self._send(pack)
             self._await_confirms()

@@ -30,8 +30,6 @@ CEILING = 5000
 #: Slot-seconds of work in one message, about. A message costs as much as some ten jobs that do
 #: nothing, but what is in it is one worker's.
 MESSAGE_SECONDS = 1.0
-#: References of a message while nobody knows how long the jobs take.
-UNKNOWN_REFS = 20
 
 T = TypeVar("T")
 
@@ -82,10 +80,10 @@ def smoothed_rate(rate: float, ended: int, seconds: float) -> float:
     return rate + (measured - rate) * min(1.0, seconds)
 
 
-def refs_in_message(most: int, seconds: float | None) -> int:
-    """References that one message may carry, of jobs that take so long; None: not known yet."""
+def refs_in_message(most: int, seconds: float | None, unmeasured: int) -> int:
+    """References that one message may carry, of jobs that take so long; None: ``unmeasured``."""
     if seconds is None:
-        return min(most, UNKNOWN_REFS)
+        return min(most, unmeasured)
     return max(1, min(most, int(MESSAGE_SECONDS / max(seconds, 1e-6))))
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from app.reads.demand import LINE_HEADS
 from models.jobs.held_back import QUOTA_CLOSED, THROTTLED
+from models.jobs.states import JobStatus
 from models.leadership import SILENT
 from models.pools import POOLS
 from models.presence import ALIVE
@@ -18,16 +19,7 @@ from tasks.retry import budget
 
 #: More dead letters than this are not counted: the number is bad enough.
 DEAD_LETTERS_COUNTED = 10_000
-STATES = (
-    "scheduled",
-    "queued",
-    "dispatched",
-    "running",
-    "succeeded",
-    "dead",
-    "cancelled",
-    "expired",
-)
+STATES = tuple(status.value for status in JobStatus)
 
 READ_COUNTS = f"""
     SELECT pool, {", ".join(f"sum({state}) AS {state}" for state in STATES)}

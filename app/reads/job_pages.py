@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping
 
+from models.jobs.ids import ABOVE_ALL
+
 #: Rows that one page looks at.
 SCAN_ROWS = 5_000
-#: No id is as high.
-ABOVE_ALL = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
 @dataclass(frozen=True, slots=True)

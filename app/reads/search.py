@@ -17,6 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from models.jobs.ids import ABOVE_ALL, BELOW_ALL
 from models.store.arrays import plain_array
 
 #: A state with more jobs is walked along the ids: then one does not have to walk far.
@@ -29,9 +30,6 @@ LONGEST_STEP = 16_000
 STEP_SECONDS = 0.02
 #: How long a walk goes on.
 WALK_SECONDS = 0.18
-#: No id is as low, and none as high.
-BELOW_ALL = "00000000-0000-0000-0000-000000000000"
-ABOVE_ALL = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 #: Error class of those that have none.
 NO_CLASS = "none"
 

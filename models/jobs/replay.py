@@ -19,13 +19,12 @@ from typing import Any
 from sqlalchemy import Engine
 
 from models.jobs.cancel import Done
+from models.jobs.ids import BELOW_ALL
 from models.store.arrays import plain_array
 from models.store.session import connect
 
 #: Dead letters brought back in one statement.
 BATCH = 1000
-#: No id is as low.
-BELOW_ALL = "00000000-0000-0000-0000-000000000000"
 
 #: The feed hears of it, with the death that the row forgets.
 FRESH = """, fresh AS (

@@ -15,8 +15,6 @@ from models.store.session import connect
 
 #: Jobs looked at in one statement.
 BATCH = 500
-#: Lower than every id: where a walk begins.
-FIRST_ID = "00000000-0000-0000-0000-000000000000"
 
 #: An id made at the given time, as far as its time goes: see models.jobs.ids.
 OLDEST_KEPT = """(rpad(lpad(to_hex((extract(epoch FROM

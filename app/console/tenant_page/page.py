@@ -25,9 +25,10 @@ from app.console.page import LivePage, PageRequest
 from app.console.tenant_page.flow import read_flow
 from app.console.tenants.one import DAYS, read_days, read_keys, read_pools
 from app.console.tenants.use import read_held
-from app.reads.job_pages import ABOVE_ALL, Filter, read_page
+from app.reads.job_pages import Filter, read_page
 from app.reads.waits import read_facts
 from app.tenants.tenant import TenantProfile
+from models.jobs.ids import ABOVE_ALL
 from models.jobs.lane_walk import head_walk
 from models.pools import POOLS
 

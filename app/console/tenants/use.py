@@ -15,6 +15,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from app.console.tenants.shares import Working
+from app.reads.waits import FRESH_SECONDS
 from models.jobs.lane_walk import lane_walk
 
 #: Tenants whose lines are looked at, in each pool; and jobs in flight.
@@ -26,8 +27,6 @@ MOST_ACTIVE = 100
 MOST_ASKED = 1_000
 #: What is held against tenants, newest first.
 MOST_VERDICTS = 1_000
-#: What the leader writes down about shares every second says nothing when it is older.
-FRESH_SECONDS = 10
 
 QUEUED_TENANTS = lane_walk(pools="unnest(%(pools)s::text[])", keys="tenant_id", most=MOST_LINES)
 READ_WORKING = f"""{QUEUED_TENANTS}, flight AS (

@@ -12,8 +12,10 @@ import hashlib
 import re
 from typing import NamedTuple
 
+from models.jobs.ids import BELOW_ALL
+
 #: Stands for "none of this transaction's jobs yet"; no job has it.
-NO_JOB = "00000000-0000-0000-0000-000000000000"
+NO_JOB = BELOW_ALL
 #: Stands for "all of this transaction's rows of ``events``".
 ALL_EVENTS = 2**63 - 1
 

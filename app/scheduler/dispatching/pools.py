@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Engine
 
 from app.policy.window import BRIDGE_SECONDS, next_bridge, smoothed_rate
+from app.reads.demand import READ_TENANT_DEPTHS
 from app.reads.holds import HoldReader, Holds, Rooms
 from app.scheduler.dispatching.lines import Lines
 from models.pools import POOLS
@@ -50,12 +51,6 @@ READ_POOLS = f"""
 READ_HELD = """
     SELECT pool, sum(queued)::bigint AS queued FROM job_counts
     WHERE tenant_id = 0 AND dependency = ANY (%(lanes)s::text[]) GROUP BY pool
-"""
-#: Jobs of tenants that their cap keeps back.
-READ_CAPPED = """
-    SELECT asked.pool, sum(counts.queued)::bigint AS queued
-    FROM unnest(%(pools)s::text[], %(tenants)s::bigint[]) AS asked (pool, tenant_id)
-    JOIN job_counts AS counts USING (pool, tenant_id) GROUP BY asked.pool
 """
 #: Queues beside the pools' own that have workers: ``<pool>.free``, ``<pool>.reserved.<tenant>``.
 READ_SLICES = f"""
@@ -211,10 +206,10 @@ class Pools:
             rows = list(connection.exec_driver_sql(READ_HELD, {"lanes": list(holds.lanes)}))
             if capped:
                 rows += connection.exec_driver_sql(
-                    READ_CAPPED,
+                    READ_TENANT_DEPTHS,
                     {
                         "pools": [pool for pool, _ in capped],
-                        "tenants": [each for _, each in capped],
+                        "capped": [each for _, each in capped],
                     },
                 )
         for row in rows:

@@ -21,7 +21,8 @@ from datetime import date
 from sqlalchemy import Engine
 
 from models.blobs import BlobError, BlobStore
-from models.jobs.retire import BATCH, FIRST_ID, retire_jobs
+from models.jobs.ids import BELOW_ALL
+from models.jobs.retire import BATCH, retire_jobs
 from models.leadership import STILL_LEADER, Leader
 from models.store.session import connect
 from models.tallies import TallyKind
@@ -91,7 +92,7 @@ class Retirer:
         self._leader = leader
         self._blobs = blobs
         self._kept = kept
-        self._cursor = FIRST_ID
+        self._cursor = BELOW_ALL
         self._walk_due = 0.0
         self._refusal: tuple[int, date, str] = FIRST_REFUSAL
         self._refusals_due = 0.0
@@ -116,7 +117,7 @@ class Retirer:
             self._engine, self._cursor, self._kept.finished, self._kept.dead, self._leader.epoch
         )
         more = step.looked == BATCH
-        self._cursor = step.last_id if more and step.last_id else FIRST_ID
+        self._cursor = step.last_id if more and step.last_id else BELOW_ALL
         if step.retired:
             logger.info("retired %d jobs", step.retired)
         for blob in step.blobs:

@@ -10,7 +10,8 @@ import pytest
 
 from app.api.routes.dead_letters import LIST_DEAD_LETTERS
 from app.api.routes.job_list import LIST_DEAD_JOBS, LIST_JOBS
-from app.reads.job_pages import ABOVE_ALL, SCAN_ROWS
+from app.reads.job_pages import SCAN_ROWS
+from models.jobs.ids import ABOVE_ALL
 from tests.integration.api.test_contract import JOB_FIELDS, WAYS, bring
 from tests.support.api_server import ApiServer
 from tests.support.database_fixture import DatabaseFixture

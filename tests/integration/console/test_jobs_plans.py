@@ -11,9 +11,9 @@ import pytest
 from app.console.jobs.dead_letters import READ_GROUPS
 from app.console.jobs.job import READ_ATTEMPTS, READ_JOB, READ_REPLAYS
 from app.console.jobs.page import COUNT_DEAD, READ_ROWS
-from app.reads.search import ABOVE_ALL, BELOW_ALL, SOURCES, Wanted, few_statement, walk_statement
+from app.reads.search import SOURCES, Wanted, few_statement, walk_statement
 from models.jobs.cancel import CANCEL_SEVERAL, READ_LEFT
-from models.jobs.ids import new_id
+from models.jobs.ids import ABOVE_ALL, BELOW_ALL, new_id
 from models.jobs.replay import REPLAY_SEVERAL
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.plans import assert_walks, plan_of
