@@ -16,7 +16,7 @@ import logging
 
 from sqlalchemy import Engine
 
-from models.store.session import connect
+from models.store.session import execute, fetch
 
 logger = logging.getLogger(__name__)
 
@@ -68,10 +68,13 @@ class RoleLease:
     def resign(self) -> None:
         """Give the lease up, if it is ours, so that another process can take it at once."""
         if self.epoch is not None:
-            asked = {"role": self.role, "holder": self._name, "epoch": self.epoch}
-            with connect(self._engine) as connection:
-                connection.exec_driver_sql(RESIGN, asked)
+            lease = {"role": self.role, "holder": self._name, "epoch": self.epoch}
+            execute(self._engine, RESIGN, lease)
             self.epoch = None
+
+    def _take(self, statement: str, **parameters: object) -> int | None:
+        rows = fetch(self._engine, statement, {"holder": self._name, **parameters})
+        return rows[0].epoch if rows else None
 
 
 class Leader(RoleLease):
@@ -83,10 +86,7 @@ class Leader(RoleLease):
 
     def run_once(self, now: float) -> int:
         """Take or renew the lease."""
-        with connect(self._engine) as connection:
-            epoch: int | None = connection.exec_driver_sql(
-                LEAD, {"holder": self._name, "broker_seen": self.broker_seen}
-            ).scalar_one_or_none()
+        epoch = self._take(LEAD, broker_seen=self.broker_seen)
         self.broker_seen = False
         if epoch != self.epoch:
             logger.info("%s", f"leading, epoch {epoch}" if epoch else "standing by")
@@ -133,12 +133,9 @@ class ReliefLease(RoleLease):
 
     def is_vacant(self) -> bool:
         """Whether the scheduler is silent and no other process stands in for it."""
-        with connect(self._engine) as connection:
-            return connection.exec_driver_sql(LOOK, {"holder": self._name}).first() is not None
+        return bool(fetch(self._engine, LOOK, {"holder": self._name}))
 
     def take(self) -> bool:
         """Take or renew the lease. To be called right after the broker was reached."""
-        with connect(self._engine) as connection:
-            asked = {"holder": self._name}
-            self.epoch = connection.exec_driver_sql(TAKE, asked).scalar_one_or_none()
+        self.epoch = self._take(TAKE)
         return self.epoch is not None

@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 
 from models.durations import MICROSECONDS
 from models.store.errors import StateStoreUnavailable
-from models.store.session import connect
+from models.store.session import execute
 
 logger = logging.getLogger(__name__)
 
@@ -114,8 +114,7 @@ def add_tallies(engine: Engine, counts: Iterable[Count]) -> None:
     """Add counts by (kind, name) to the buckets of this moment."""
     parameters = added(counts)
     if parameters["kinds"]:
-        with connect(engine) as connection:
-            connection.exec_driver_sql(ADD, parameters)
+        execute(engine, ADD, parameters)
 
 
 def added(counts: Iterable[Count]) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 from models.schema.base import Base
 from models.schema.jobs import Application, Attempt, Checkpoint, IdempotencyKeyRow, Job, JobCount
-from models.schema.line import Arrival, ExpressLane, Prediction, ScheduleRow, Share
-from models.schema.processes import DesiredWorkers, LeaderRow, Process
-from models.schema.samples import PoolSample
+from models.schema.processes import DesiredWorkers, LeaderRow, PoolSample, Process
+from models.schema.restrictions import CircuitRow, Event, MeasuredType, QuotaRow, Tally, VerdictRow
+from models.schema.scheduling import Arrival, ExpressLane, Prediction, ScheduleRow, Share
 from models.schema.tenants import ApiKey, RateBucket, RefusalRow, Tenant, TenantLimit, Usage
-from models.schema.watch import CircuitRow, Event, MeasuredType, QuotaRow, Tally, VerdictRow
 
 __all__ = [
     "ApiKey",
