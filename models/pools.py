@@ -70,7 +70,7 @@ def reserved(tenant: str) -> str:
 
 
 def slice_queue(pool: str, slice_: str = "") -> str:
-    """The queue of a slice; without one, the queue that everybody in the pool shares."""
+    """The queue of a slice; without one, the pool's shared queue."""
     return f"{pool}.{slice_}" if slice_ else pool
 
 

@@ -50,7 +50,7 @@ class Pool(BaseModel):
     bound_seconds: float | None = Field(default=None, gt=0)
     #: Longest time limit a job type of this pool may have.
     most_seconds: float = Field(default=86_400, gt=0)
-    #: A run that neither checkpoints nor reports progress for so long is a runaway.
+    #: A run that neither checkpoints nor reports progress for so long is treated as hung.
     progress_seconds: float | None = Field(default=None, gt=0)
     #: Memory a run may add to its process, where each run has a process (prefork).
     memory_mb: int | None = Field(default=None, ge=16)

@@ -54,7 +54,7 @@ OF_REFS = """FROM unnest(%(ids)s::uuid[], %(leases)s::int[]) AS ref (id, lease)
 
 
 class JobRef(NamedTuple):
-    """All that a message says."""
+    """All that a message carries."""
 
     id: str
     lease: int

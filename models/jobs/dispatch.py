@@ -86,7 +86,7 @@ class Dispatch(NamedTuple):
     tenant_id: int = 0
     #: Its lane.
     dependency: str = ""
-    #: Queue beside the pool's own; empty if it goes to everybody's workers.
+    #: Queue beside the pool's own; empty if it goes to the shared workers.
     slice: str = ""
 
     @property

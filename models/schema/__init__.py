@@ -6,34 +6,3 @@ from models.schema.processes import DesiredWorkers, LeaderRow, PoolSample, Proce
 from models.schema.restrictions import CircuitRow, Event, MeasuredType, QuotaRow, Tally, VerdictRow
 from models.schema.scheduling import Arrival, ExpressLane, Prediction, ScheduleRow, Share
 from models.schema.tenants import ApiKey, RateBucket, RefusalRow, Tenant, TenantLimit, Usage
-
-__all__ = [
-    "ApiKey",
-    "Application",
-    "Arrival",
-    "Attempt",
-    "Base",
-    "Checkpoint",
-    "CircuitRow",
-    "DesiredWorkers",
-    "Event",
-    "ExpressLane",
-    "IdempotencyKeyRow",
-    "Job",
-    "JobCount",
-    "LeaderRow",
-    "MeasuredType",
-    "PoolSample",
-    "Prediction",
-    "Process",
-    "QuotaRow",
-    "RateBucket",
-    "RefusalRow",
-    "ScheduleRow",
-    "Share",
-    "Tally",
-    "Tenant",
-    "TenantLimit",
-    "Usage",
-    "VerdictRow",
-]

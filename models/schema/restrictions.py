@@ -34,7 +34,7 @@ class Tally(Base):
     kind: Mapped[str] = mapped_column(primary_key=True)
     bucket: Mapped[datetime] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
-    #: What both are is said by the kind: see :class:`models.tallies.TallyKind`.
+    #: Their meaning depends on the kind: see :class:`models.tallies.TallyKind`.
     total: Mapped[Count]
     amount: Mapped[Count]
 

@@ -1,4 +1,4 @@
-"""What the scheduler keeps: who waits, how far each share has come, recurring jobs."""
+"""What the scheduler keeps: express lanes, arrivals, shares, predictions, recurring jobs."""
 
 from __future__ import annotations
 
