@@ -23,10 +23,12 @@ logger = logging.getLogger(__name__)
 LEASE_SECONDS = 6
 RENEW_SECONDS = 2.0
 
-#: Condition for every statement of the scheduler; takes the parameter ``epoch``.
-STILL_LEADER = """EXISTS (
-            SELECT 1 FROM leaders
-            WHERE role = 'scheduler' AND epoch = %(epoch)s AND expires_at > now())"""
+#: Conditions on a row of ``leaders``: a scheduler leads, an API process is the relief.
+LEADS = "role = 'scheduler' AND expires_at > now()"
+RELIEVES = "role = 'relief' AND expires_at > now()"
+#: Conditions for every statement of the scheduler and of the relief; take the parameter ``epoch``.
+STILL_LEADER = f"EXISTS (SELECT 1 FROM leaders WHERE {LEADS} AND epoch = %(epoch)s)"
+STILL_RELIEF = f"EXISTS (SELECT 1 FROM leaders WHERE {RELIEVES} AND epoch = %(epoch)s)"
 
 
 def take_lease(role: str, broker_seen: str, source: str = "") -> str:
@@ -116,8 +118,7 @@ LOOK = f"""
     )
     SELECT 1 FROM leaders AS leader
     WHERE {SILENT} AND NOT EXISTS (
-        SELECT 1 FROM leaders WHERE role = 'relief' AND holder <> %(holder)s
-          AND expires_at > now())
+        SELECT 1 FROM leaders WHERE {RELIEVES} AND holder <> %(holder)s)
 """
 #: The scheduler's row is locked, so that no scheduler takes over meanwhile.
 TAKE = f"""

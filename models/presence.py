@@ -21,6 +21,8 @@ PRESENCE_SECONDS = 2.0
 PRESENCE_LOST_SECONDS = 10.0
 #: Condition on a row of ``processes``: the process is alive.
 ALIVE = f"heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds'"
+#: … and it is a worker that takes jobs.
+SERVING = f"kind = 'worker' AND NOT draining AND {ALIVE}"
 #: Workers learn of a change (a circuit, a quota) with their next report, this much later.
 NEWS_SECONDS = PRESENCE_SECONDS + 0.5
 
@@ -38,9 +40,7 @@ ANNOUNCE = """
 #: A worker is named by the process that stops as a whole: forked ones by their parent.
 REQUEST_DRAIN = f"""
     UPDATE processes SET drain_requested_at = now()
-    WHERE coalesce(parent, name) = %(worker)s AND kind = 'worker'
-      AND drain_requested_at IS NULL AND NOT draining
-      AND {ALIVE}
+    WHERE coalesce(parent, name) = %(worker)s AND drain_requested_at IS NULL AND {SERVING}
     RETURNING name
 """
 LEAVE = "DELETE FROM processes WHERE name = %(name)s"

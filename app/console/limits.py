@@ -20,6 +20,7 @@ from app.console.page import LivePage, PageRequest
 from app.reads.gauges import FORECAST_ERROR, FORECASTS
 from app.tenants.quotas import Declared, read_quotas
 from models.jobs.admit import PERMISSION_SECONDS
+from models.leadership import RELIEVES
 from models.pools import POOLS
 from tasks.retry.circuit import OPEN_SECONDS, PROBES
 from tasks.retry.quarantine import QUARANTINE_TRIES
@@ -47,7 +48,7 @@ READ_LANES = f"""
     SELECT pool, credit > 0 AND granted_at > now() - interval '{PERMISSION_SECONDS} seconds' AS open
     FROM express_lanes
 """
-READ_RELIEF = "SELECT holder FROM leaders WHERE role = 'relief' AND expires_at > now()"
+READ_RELIEF = f"SELECT holder FROM leaders WHERE {RELIEVES}"
 READ_FORECASTS = f"""
     SELECT name AS pool, sum(total)::bigint AS made, ({FORECAST_ERROR})::float8 AS error
     FROM tallies WHERE {FORECASTS}

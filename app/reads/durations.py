@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row
 from app.policy.histogram import Bin, Histogram, decay, gather
 from app.policy.pool_choice import WINDOW_SECONDS
 from models.durations import MICROSECONDS, parse_run_name
-from models.presence import ALIVE
+from models.presence import SERVING
 from models.tallies import TallyKind
 
 #: A bucket belongs to the window in which it begins: never anything from before a change.
@@ -28,8 +28,7 @@ READ_TYPES = """
 """
 READ_ALIVE = f"""
     SELECT DISTINCT unnest(pools) AS queue FROM processes
-    WHERE kind = 'worker' AND slots > 0 AND NOT draining
-      AND {ALIVE}
+    WHERE {SERVING} AND slots > 0
 """
 
 

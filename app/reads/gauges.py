@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.reads.demand import LINE_HEADS
-from models.jobs.held_back import QUOTA_CLOSED, THROTTLED
+from models.jobs.held_back import QUARANTINED, QUOTA_CLOSED, THROTTLED
 from models.jobs.states import JobStatus
-from models.leadership import SILENT
+from models.leadership import RELIEVES, SILENT
 from models.pools import POOLS
 from models.presence import ALIVE
 from models.tallies import TallyKind
@@ -56,7 +56,7 @@ READ_TROUBLE = f"""
            CASE state WHEN 'open' THEN 1 WHEN 'half_open' THEN 0.5 ELSE 0 END AS value
     FROM circuits
     UNION ALL
-    SELECT 'quarantine', name, 1 FROM verdicts WHERE kind = 'quarantine'
+    SELECT 'quarantine', name, 1 FROM ({QUARANTINED}) AS quarantined
     UNION ALL
     SELECT 'throttle', pool, count(*) FROM ({THROTTLED}) AS throttled GROUP BY pool
     UNION ALL
@@ -77,7 +77,7 @@ READ_TROUBLE = f"""
     UNION ALL
     SELECT 'degraded', '', count(*) FROM leaders AS leader
     WHERE {SILENT}
-      AND EXISTS (SELECT 1 FROM leaders WHERE role = 'relief' AND expires_at > now())
+      AND EXISTS (SELECT 1 FROM leaders WHERE {RELIEVES})
     ORDER BY 1, 2
 """
 #: Measured durations, and where new jobs go.

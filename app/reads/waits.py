@@ -20,7 +20,7 @@ from app.policy.wait_reasons import Facts
 from app.reads.rivals import read_rivals
 from models.jobs.held_back import HELD_DEPENDENCIES, THROTTLED
 from models.jobs.lane_walk import lane_walk
-from models.presence import ALIVE
+from models.presence import SERVING
 from tasks.retry import throttle
 from tasks.retry.circuit import OPEN_SECONDS
 
@@ -86,8 +86,7 @@ READ_FACTS = f"""
                coalesce(sum(slots) FILTER (
                    WHERE job.pool || '.' || slice.name = ANY (pools)), 0)::int AS sliced
         FROM processes
-        WHERE kind = 'worker' AND NOT draining
-          AND {ALIVE}) AS alive
+        WHERE {SERVING}) AS alive
     WHERE job.id = %(id)s
 """
 #: What the tenant has in flight takes in the mean, and has taken.

@@ -18,3 +18,5 @@ HELD_DEPENDENCIES = f"""
     {DEPENDENCIES_NOT_CLOSED} UNION ALL SELECT dependency FROM quotas WHERE {QUOTA_CLOSED}"""
 #: Tenants that may have few jobs in flight in a pool.
 THROTTLED = "SELECT tenant_id, pool FROM verdicts WHERE kind = 'throttle'"
+#: Job types whose jobs get fewer attempts.
+QUARANTINED = "SELECT name FROM verdicts WHERE kind = 'quarantine'"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
+from models.jobs.held_back import QUARANTINED
 from models.store.session import connect
 from models.tallies import TallyKind
 from tasks.retry.budget import WINDOW_SECONDS
@@ -18,7 +19,7 @@ READ_RULES = f"""
     SELECT 'circuit' AS kind, dependency AS name, 0 AS runs, 0 AS retries, 0 AS closed_ms
     FROM circuits WHERE state = 'open'
     UNION ALL
-    SELECT kind, name, 0, 0, 0 FROM verdicts WHERE kind = 'quarantine'
+    SELECT 'quarantine', name, 0, 0, 0 FROM ({QUARANTINED}) AS quarantined
     UNION ALL
     SELECT kind, name, sum(total)::bigint, sum(amount)::bigint, 0 FROM tallies
     WHERE kind = '{TallyKind.RETRY}' AND bucket > now() - interval '{WINDOW_SECONDS} seconds'

@@ -42,9 +42,12 @@ SHARED_CONDITIONS = {
     r"state <> 'closed'": "models/jobs/held_back.py",
     r"closed_until > now\(\)": "models/jobs/held_back.py",
     r"(?<!DELETE )FROM verdicts\s+WHERE kind = 'throttle'": "models/jobs/held_back.py",
+    r"(?<!DELETE )FROM verdicts\s+WHERE kind = 'quarantine'": "models/jobs/held_back.py",
     r'WITH RECURSIVE[^"]*?\bFROM jobs\b': "models/jobs/lane_walk.py",
     r"\.expires_at < now\(\)": "models/leadership.py",
+    r"role = 'relief' AND expires_at": "models/leadership.py",
     r"heartbeat_at > now\(\)": "models/presence.py",
+    r"kind = 'worker' AND NOT draining": "models/presence.py",
 }
 
 

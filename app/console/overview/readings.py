@@ -20,7 +20,7 @@ from app.scheduler.maintenance.recorder import COARSE_STEP, FINE_STEP
 from models.jobs.held_back import CIRCUIT_NOT_CLOSED, QUOTA_CLOSED
 from models.leadership import LEASE_SECONDS
 from models.pools import POOLS
-from models.presence import ALIVE
+from models.presence import SERVING
 
 #: Heads of lines that one look goes over.
 MOST_HEADS = 1_000
@@ -70,8 +70,7 @@ READ_POOLS = f"""{LINE_HEADS}, oldest AS (
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(busy), 0)::int AS busy, coalesce(sum(slots), 0)::int AS slots
         FROM processes
-        WHERE kind = 'worker' AND NOT draining AND pool.name = ANY (pools)
-          AND {ALIVE}) AS alive
+        WHERE {SERVING} AND pool.name = ANY (pools)) AS alive
     LEFT JOIN oldest ON oldest.pool = pool.name
     LEFT JOIN letters ON letters.pool = pool.name
     LEFT JOIN desired_workers AS desired ON desired.pool = pool.name

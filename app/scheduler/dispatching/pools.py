@@ -12,7 +12,7 @@ from app.reads.demand import READ_TENANT_DEPTHS
 from app.reads.holds import HoldReader, Holds, Rooms
 from app.scheduler.dispatching.lines import Lines
 from models.pools import POOLS
-from models.presence import ALIVE, PRESENCE_SECONDS
+from models.presence import PRESENCE_SECONDS, SERVING
 from models.store.session import connect
 
 logger = logging.getLogger(__name__)
@@ -41,8 +41,7 @@ READ_POOLS = f"""
         SELECT unnest(pools) AS pool, sum(slots)::int AS slots, count(*)::int AS workers,
                sum(busy)::int AS busy
         FROM processes
-        WHERE kind = 'worker' AND NOT draining
-          AND {ALIVE}
+        WHERE {SERVING}
         GROUP BY 1
     ) AS alive ON alive.pool = pool.name
     LEFT JOIN express_lanes AS lane ON lane.pool = pool.name
@@ -57,8 +56,7 @@ READ_SLICES = f"""
     SELECT alive.queue, sum(alive.slots)::int AS slots, count(*)::int AS workers,
            tenant.id AS tenant_id
     FROM (SELECT unnest(pools) AS queue, slots FROM processes
-          WHERE kind = 'worker' AND NOT draining
-            AND {ALIVE}) AS alive
+          WHERE {SERVING}) AS alive
     LEFT JOIN tenants AS tenant ON tenant.name = split_part(alive.queue, '.reserved.', 2)
     WHERE strpos(alive.queue, '.') > 0
     GROUP BY alive.queue, tenant.id

@@ -12,6 +12,7 @@ import logging
 from sqlalchemy import Engine
 
 from app.scheduler.guards.windows import read_windows
+from models.jobs.held_back import QUARANTINED
 from models.leadership import STILL_LEADER, Leader
 from models.store.session import connect
 from models.tallies import TallyKind
@@ -20,7 +21,6 @@ from tasks.retry.quarantine import WINDOW_SECONDS
 
 logger = logging.getLogger(__name__)
 
-QUARANTINED = "SELECT name FROM verdicts WHERE kind = 'quarantine'"
 ENTER = f"""
     WITH entered AS (
         INSERT INTO verdicts (kind, name, detail)

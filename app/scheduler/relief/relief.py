@@ -33,9 +33,9 @@ from models.jobs.dispatch import MARK_LANES, mark
 from models.jobs.held_back import DEPENDENCIES_NOT_CLOSED, THROTTLED
 from models.jobs.lane_walk import lane_walk
 from models.jobs.release import release
-from models.leadership import SILENT, Leader, ReliefLease
+from models.leadership import SILENT, STILL_RELIEF, Leader, ReliefLease
 from models.pools import POOLS
-from models.presence import ALIVE
+from models.presence import SERVING
 from models.store.errors import StateStoreError
 from models.store.session import connect
 from tasks.registry import JobType
@@ -58,9 +58,7 @@ BATCH = 500
 RELIEVE = MARK_LANES.format(
     condition=f"""EXISTS (
                 SELECT 1 FROM leaders AS leader WHERE {SILENT} FOR SHARE)
-              AND EXISTS (
-                SELECT 1 FROM leaders
-                WHERE role = 'relief' AND epoch = %(epoch)s AND expires_at > now())"""
+              AND {STILL_RELIEF}"""
 )
 READ_POOLS = f"""
     SELECT pool.name AS pool, coalesce(counts.queued, 0)::int AS queued,
@@ -74,8 +72,7 @@ READ_POOLS = f"""
     LEFT JOIN (
         SELECT unnest(pools) AS pool, sum(slots) AS slots, count(*) AS workers
         FROM processes
-        WHERE kind = 'worker' AND NOT draining
-          AND {ALIVE}
+        WHERE {SERVING}
         GROUP BY 1
     ) AS alive ON alive.pool = pool.name
 """
