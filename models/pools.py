@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from models.settings import DatabaseSettings, Pool, plainly, read_settings
+from models.settings import DatabaseSettings, Pool, exit_if_invalid, read_settings
 
 BUILT_IN = (
     Pool(
@@ -56,7 +56,7 @@ def read_pools(changes: Mapping[str, Mapping[str, object]]) -> dict[str, Pool]:
 #: References in a message of jobs whose duration is not known yet.
 UNMEASURED_REFS = 20
 #: Every pool of this deployment, by name.
-with plainly("pools"):
+with exit_if_invalid("pools"):
     POOLS = read_pools(read_settings(DatabaseSettings).pools)
 
 

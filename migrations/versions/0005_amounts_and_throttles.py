@@ -9,8 +9,8 @@ columns equal, so that processes of the version before and of this one read and 
 and no count is lost. After 0006 a process of the version before cannot write its counts nor read
 throttles any more. The way back is the same in reverse.
 
-One transaction. No table is rewritten but ``tallies``, which has some thousand rows; its writers,
-who come every two seconds, wait for that long.
+One transaction. No table is rewritten but ``tallies``, which has some thousand rows: workers, which
+add to it every two seconds, wait for that long.
 """
 
 from __future__ import annotations
