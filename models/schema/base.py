@@ -1,4 +1,4 @@
-"""What the tables share: the base class, the types of columns, indexes of some rows, storage."""
+"""What the tables share: the base class, the types of columns, indexes."""
 
 from __future__ import annotations
 
@@ -63,6 +63,14 @@ class Base(DeclarativeBase):
         list[str]: ARRAY(Text),
     }
 
+    def __init_subclass__(cls, table: str, **storage: float) -> None:
+        """A table of this name, with these storage parameters."""
+        cls.__tablename__ = table
+        options = {name: str(value) for name, value in storage.items()} or None
+        indexes = getattr(cls, "__table_args__", ())
+        cls.__table_args__ = (*indexes, {"postgresql_with": options})
+        super().__init_subclass__()
+
 
 def index(name: str, columns: str, where: str | None = None, include: str = "") -> Index:
     """An index of the named columns, of the rows for which ``where`` holds."""
@@ -72,8 +80,3 @@ def index(name: str, columns: str, where: str | None = None, include: str = "") 
         postgresql_include=include.split(", ") if include else [],
         postgresql_where=None if where is None else text(where),
     )
-
-
-def storage(**options: float) -> dict[str, dict[str, str]]:
-    """Storage parameters of a table, the last of its ``__table_args__``."""
-    return {"postgresql_with": {name: str(value) for name, value in options.items()}}

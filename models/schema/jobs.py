@@ -28,14 +28,20 @@ from models.schema.base import (
     TextOrEmpty,
     Xid,
     index,
-    storage,
 )
 
 
-class Job(Base):
+class Job(
+    Base,
+    table="jobs",
+    fillfactor=80,
+    toast_tuple_target=512,
+    autovacuum_vacuum_scale_factor=0.01,
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_insert_scale_factor=0.2,
+    autovacuum_vacuum_cost_delay=0,
+):
     """One piece of work and its state: the truth every process agrees on."""
-
-    __tablename__ = "jobs"
 
     id: Mapped[Id] = mapped_column(primary_key=True)
     tenant_id: Mapped[int]
@@ -103,21 +109,11 @@ class Job(Base):
             "not_after",
             "status IN ('scheduled', 'queued') AND not_after IS NOT NULL",
         ),
-        storage(
-            fillfactor=80,
-            toast_tuple_target=512,
-            autovacuum_vacuum_scale_factor=0.01,
-            autovacuum_vacuum_threshold=1000,
-            autovacuum_vacuum_insert_scale_factor=0.2,
-            autovacuum_vacuum_cost_delay=0,
-        ),
     )
 
 
-class Application(Base):
+class Application(Base, table="applications", fillfactor=80):
     """A candidate's application; shares its id with the job that scores it."""
-
-    __tablename__ = "applications"
 
     id: Mapped[Id] = mapped_column(primary_key=True)
     tenant_id: Mapped[int]
@@ -132,11 +128,10 @@ class Application(Base):
     __table_args__ = (
         # Both pages of the leaderboard and a rank are one walk along this index.
         index("applications_ranking", "tenant_id, role, score DESC, id", "score IS NOT NULL"),
-        storage(fillfactor=80),
     )
 
 
-class JobCount(Base):
+class JobCount(Base, table="job_counts", fillfactor=50, autovacuum_vacuum_threshold=200):
     """Jobs per tenant, pool and state, exact in every transaction; tenant 0 is all tenants.
 
     The counts of tenant 0, and only these, are kept by dependency.
@@ -145,8 +140,6 @@ class JobCount(Base):
     a single shard may be negative, only the sum over shards counts. Counts of terminal
     states only grow; removing old rows does not lower them.
     """
-
-    __tablename__ = "job_counts"
 
     tenant_id: Mapped[int] = mapped_column(primary_key=True)
     pool: Mapped[str] = mapped_column(primary_key=True)
@@ -161,13 +154,9 @@ class JobCount(Base):
     cancelled: Mapped[Count]
     expired: Mapped[Count]
 
-    __table_args__ = storage(fillfactor=50, autovacuum_vacuum_threshold=200)
 
-
-class Attempt(Base):
+class Attempt(Base, table="attempts"):
     """A run that gave no result."""
-
-    __tablename__ = "attempts"
 
     job_id: Mapped[Id] = mapped_column(primary_key=True)
     lease: Mapped[Int4] = mapped_column(primary_key=True)
@@ -180,10 +169,8 @@ class Attempt(Base):
     error_message: Mapped[str | None]
 
 
-class Checkpoint(Base):
+class Checkpoint(Base, table="checkpoints", fillfactor=70):
     """State that a job saved for its next run."""
-
-    __tablename__ = "checkpoints"
 
     job_id: Mapped[Id] = mapped_column(primary_key=True)
     #: Lease it was written under.
@@ -193,13 +180,9 @@ class Checkpoint(Base):
     blob: Mapped[str | None]
     saved_at: Mapped[Now]
 
-    __table_args__ = storage(fillfactor=70)
 
-
-class IdempotencyKeyRow(Base):
+class IdempotencyKeyRow(Base, table="idempotency_keys"):
     """A submission that may be repeated without being admitted twice."""
-
-    __tablename__ = "idempotency_keys"
 
     tenant_id: Mapped[int] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(primary_key=True)

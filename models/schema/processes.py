@@ -7,13 +7,11 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.schema.base import Base, Count, Count4, Int4, Now, Sum, TextOrEmpty, storage
+from models.schema.base import Base, Count, Count4, Int4, Now, Sum, TextOrEmpty
 
 
-class Process(Base):
+class Process(Base, table="processes"):
     """A process of the stack that is alive, and the state of its slots and connection pool."""
-
-    __tablename__ = "processes"
 
     name: Mapped[str] = mapped_column(primary_key=True)
     #: ``api``, ``scheduler`` or ``worker``.
@@ -35,10 +33,8 @@ class Process(Base):
     drain_requested_at: Mapped[datetime | None]
 
 
-class LeaderRow(Base):
+class LeaderRow(Base, table="leaders"):
     """The process that may act in a role, fenced by an epoch."""
-
-    __tablename__ = "leaders"
 
     role: Mapped[str] = mapped_column(primary_key=True)
     holder: Mapped[str]
@@ -49,10 +45,8 @@ class LeaderRow(Base):
     broker_seen_at: Mapped[datetime | None]
 
 
-class DesiredWorkers(Base):
+class DesiredWorkers(Base, table="desired_workers", fillfactor=50):
     """How many workers a pool should have, as the autoscaler decided."""
-
-    __tablename__ = "desired_workers"
 
     pool: Mapped[str] = mapped_column(primary_key=True)
     workers: Mapped[Int4]
@@ -66,16 +60,12 @@ class DesiredWorkers(Base):
     changed_at: Mapped[Now]
     updated_at: Mapped[Now]
 
-    __table_args__ = storage(fillfactor=50)
 
-
-class PoolSample(Base):
+class PoolSample(Base, table="pool_samples"):
     """A pool at one moment: what the console's charts are drawn from.
 
     Counters begin with the deployment and only grow: a rate is the difference of two of them.
     """
-
-    __tablename__ = "pool_samples"
 
     #: Seconds from one sample to the next: 5 for the last minutes, 300 for the last day.
     step: Mapped[Int4] = mapped_column(primary_key=True)

@@ -7,13 +7,11 @@ from datetime import datetime
 from sqlalchemy import Identity, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.schema.base import Base, Count, Id, Json, Now, TextOrEmpty, Xid, index, storage
+from models.schema.base import Base, Count, Id, Json, Now, TextOrEmpty, Xid, index
 
 
-class Event(Base):
+class Event(Base, table="events"):
     """An event of a tenant's feed, besides the ends of its jobs; tenant 0 is all tenants."""
-
-    __tablename__ = "events"
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
     tenant_id: Mapped[int]
@@ -26,10 +24,8 @@ class Event(Base):
     __table_args__ = (index("events_feed", "tenant_id, xid, id"),)
 
 
-class Tally(Base):
+class Tally(Base, table="tallies", fillfactor=70):
     """Counts over a stretch of time, gathered by the workers for the retry policies."""
-
-    __tablename__ = "tallies"
 
     kind: Mapped[str] = mapped_column(primary_key=True)
     bucket: Mapped[datetime] = mapped_column(primary_key=True)
@@ -38,23 +34,17 @@ class Tally(Base):
     total: Mapped[Count]
     amount: Mapped[Count]
 
-    __table_args__ = storage(fillfactor=70)
 
-
-class CircuitRow(Base):
+class CircuitRow(Base, table="circuits"):
     """Whether a dependency may be called."""
-
-    __tablename__ = "circuits"
 
     dependency: Mapped[str] = mapped_column(primary_key=True)
     state: Mapped[str]
     changed_at: Mapped[Now]
 
 
-class VerdictRow(Base):
+class VerdictRow(Base, table="verdicts"):
     """A restriction that the scheduler imposes on a job type or a tenant, while it lasts."""
-
-    __tablename__ = "verdicts"
 
     #: ``quarantine`` of a job type, ``throttle`` of a tenant in a pool, ``spike`` of a tenant.
     kind: Mapped[str] = mapped_column(primary_key=True)
@@ -68,10 +58,8 @@ class VerdictRow(Base):
     detail: Mapped[Json] = mapped_column(server_default="{}")
 
 
-class QuotaRow(Base):
+class QuotaRow(Base, table="quotas", fillfactor=50):
     """What a dependency accepts per minute, as an operator declared it, and how it is used."""
-
-    __tablename__ = "quotas"
 
     dependency: Mapped[str] = mapped_column(primary_key=True)
     requests_per_minute: Mapped[float | None]
@@ -89,13 +77,9 @@ class QuotaRow(Base):
     tokens_out: Mapped[Count]
     changed_at: Mapped[Now]
 
-    __table_args__ = storage(fillfactor=50)
 
-
-class MeasuredType(Base):
+class MeasuredType(Base, table="job_types", fillfactor=50):
     """A job type as it was measured: how long it runs, and the pool it belongs to."""
-
-    __tablename__ = "job_types"
 
     type: Mapped[str] = mapped_column(primary_key=True)
     declared_pool: Mapped[str]
@@ -108,5 +92,3 @@ class MeasuredType(Base):
     p95_seconds: Mapped[float | None]
     runs: Mapped[Count]
     changed_at: Mapped[Now]
-
-    __table_args__ = storage(fillfactor=50)

@@ -7,43 +7,35 @@ from datetime import date, datetime
 from sqlalchemy import UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.schema.base import Base, Count, Count2, Count4, Id, Json, Now, Sum, index, storage
+from models.schema.base import Base, Count, Count2, Count4, Id, Json, Now, Sum, index
 
 
-class ExpressLane(Base):
+class ExpressLane(Base, table="express_lanes", fillfactor=50):
     """The scheduler's permission to dispatch in the request, while a pool has no queue."""
-
-    __tablename__ = "express_lanes"
 
     pool: Mapped[str] = mapped_column(primary_key=True)
     #: Jobs that may still be dispatched on this permission.
     credit: Mapped[Count4]
     granted_at: Mapped[Now]
 
-    __table_args__ = storage(fillfactor=50)
 
-
-class Arrival(Base):
+class Arrival(
+    Base,
+    table="arrivals",
+    autovacuum_vacuum_threshold=200,
+    autovacuum_vacuum_scale_factor=0,
+    autovacuum_vacuum_cost_delay=0,
+):
     """Jobs were queued in this lane. Written by a trigger, removed by the scheduler."""
-
-    __tablename__ = "arrivals"
 
     #: The table has no key: a lane may be noted twice. The mapper wants one.
     pool: Mapped[str] = mapped_column(primary_key=True)
     tenant_id: Mapped[int] = mapped_column(primary_key=True)
     dependency: Mapped[str] = mapped_column(primary_key=True)
 
-    __table_args__ = storage(
-        autovacuum_vacuum_threshold=200,
-        autovacuum_vacuum_scale_factor=0,
-        autovacuum_vacuum_cost_delay=0,
-    )
 
-
-class Share(Base):
+class Share(Base, table="shares", fillfactor=50, autovacuum_vacuum_threshold=200):
     """How far a tenant's fair share has come in a pool; tenant 0 is the pool's virtual time."""
-
-    __tablename__ = "shares"
 
     tenant_id: Mapped[int] = mapped_column(primary_key=True)
     pool: Mapped[str] = mapped_column(primary_key=True)
@@ -58,26 +50,18 @@ class Share(Base):
     started_per_second: Mapped[Sum]
     updated_at: Mapped[Now]
 
-    __table_args__ = storage(fillfactor=50, autovacuum_vacuum_threshold=200)
 
-
-class Prediction(Base):
+class Prediction(Base, table="predictions", fillfactor=70):
     """When a waiting job was predicted to start, to be compared with when it did."""
-
-    __tablename__ = "predictions"
 
     job_id: Mapped[Id] = mapped_column(primary_key=True)
     pool: Mapped[str]
     made_at: Mapped[Now]
     wait_seconds: Mapped[float]
 
-    __table_args__ = storage(fillfactor=70)
 
-
-class ScheduleRow(Base):
+class ScheduleRow(Base, table="schedules", fillfactor=70):
     """A recurring job."""
-
-    __tablename__ = "schedules"
 
     id: Mapped[Id] = mapped_column(primary_key=True)
     tenant_id: Mapped[int]
@@ -104,5 +88,4 @@ class ScheduleRow(Base):
     __table_args__ = (
         UniqueConstraint("tenant_id", "name"),
         index("schedules_next", "next_at", "NOT paused"),
-        storage(fillfactor=70),
     )

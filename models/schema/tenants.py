@@ -7,13 +7,11 @@ from datetime import date, datetime
 from sqlalchemy import ForeignKey, Identity, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.schema.base import Base, Count, Int2, Int4, Now, Sum, TextOrEmpty, index, storage
+from models.schema.base import Base, Count, Int2, Int4, Now, Sum, TextOrEmpty, index
 
 
-class Tenant(Base):
+class Tenant(Base, table="tenants"):
     """A customer."""
-
-    __tablename__ = "tenants"
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
@@ -31,10 +29,8 @@ class Tenant(Base):
     __table_args__ = (index("tenants_changed", "changed_at"),)
 
 
-class TenantLimit(Base):
+class TenantLimit(Base, table="tenant_limits"):
     """What a tenant may have and is promised in one pool."""
-
-    __tablename__ = "tenant_limits"
 
     tenant_id: Mapped[int] = mapped_column(primary_key=True)
     pool: Mapped[str] = mapped_column(primary_key=True)
@@ -46,10 +42,8 @@ class TenantLimit(Base):
     depth: Mapped[int | None]
 
 
-class ApiKey(Base):
+class ApiKey(Base, table="api_keys"):
     """Identifies a caller. Only a digest of the secret part is stored."""
-
-    __tablename__ = "api_keys"
 
     #: The short part of the key.
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -66,35 +60,25 @@ class ApiKey(Base):
     )
 
 
-class RateBucket(Base):
+class RateBucket(Base, table="rate_buckets", fillfactor=50):
     """Submissions that a tenant may still make; API processes take them in chunks."""
-
-    __tablename__ = "rate_buckets"
 
     tenant_id: Mapped[int] = mapped_column(primary_key=True)
     #: A token is a stretch of time: what lies between this and now may be taken.
     spent_until: Mapped[datetime] = mapped_column(server_default=text("to_timestamp(0)"))
 
-    __table_args__ = storage(fillfactor=50)
 
-
-class RefusalRow(Base):
+class RefusalRow(Base, table="refusals", fillfactor=50):
     """Submissions that were refused, by day and code."""
-
-    __tablename__ = "refusals"
 
     tenant_id: Mapped[int] = mapped_column(primary_key=True)
     day: Mapped[date] = mapped_column(primary_key=True)
     code: Mapped[str] = mapped_column(primary_key=True)
     refused: Mapped[Count]
 
-    __table_args__ = storage(fillfactor=50)
 
-
-class Usage(Base):
+class Usage(Base, table="usage", fillfactor=50, autovacuum_vacuum_threshold=200):
     """What a tenant used in a day, written by the statement that settles. Sharded: see JobCount."""
-
-    __tablename__ = "usage"
 
     tenant_id: Mapped[int] = mapped_column(primary_key=True)
     day: Mapped[date] = mapped_column(primary_key=True)
@@ -108,5 +92,3 @@ class Usage(Base):
     slice_seconds: Mapped[Sum]
     tokens_in: Mapped[Count]
     tokens_out: Mapped[Count]
-
-    __table_args__ = storage(fillfactor=50, autovacuum_vacuum_threshold=200)
