@@ -9,28 +9,23 @@ from typing import TYPE_CHECKING
 from flask import current_app
 from sqlalchemy import Engine
 
+from app.admission.intake import Intake
+
 if TYPE_CHECKING:
-    from app.admission import Admission
-    from app.admission.gate import Gate
-    from app.admission.placement import PoolsOfTypes
     from app.api.auth.identity import CallerTenants
     from app.api.auth.visitors import Visitors
     from app.api.http.body import BodyLimits
     from app.policy.pricing import PriceList
     from app.reads.events import Watch
     from app.reads.views import Views
-    from models.blobs import BlobStore
     from tasks.registry import JobType
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class Services(Intake):
     """The parts of one API process."""
 
     engine: Engine
-    #: Rate and depth of what tenants submit.
-    gate: Gate
-    admission: Admission
     views: Views
     tenants: CallerTenants
     #: Who looks at pages.
@@ -38,14 +33,10 @@ class Services:
     body_limits: BodyLimits
     #: What may be submitted.
     types: Mapping[str, JobType]
-    #: Where large payloads go.
-    blobs: BlobStore
     prices: PriceList
     #: How long a read may take before the caller hears 503.
     read_seconds: float
     served_pools: tuple[str, ...]
-    #: Where new jobs of a type go.
-    pools_of_types: PoolsOfTypes
     #: Server-sent events.
     events: Watch
     #: What browsers get at ``/tenant``, where programs get a document.

@@ -9,15 +9,10 @@ from collections.abc import Collection
 from functools import partial
 
 from flask import Flask
-from sqlalchemy import Engine
 
 from app.admission import Admission
-from app.admission.depth import Depth
 from app.admission.gate import Gate
-from app.admission.keys import KnownKeys
 from app.admission.placement import PoolsOfTypes
-from app.admission.rate import Rate
-from app.admission.refusals import Refusals
 from app.api.auth.access import guard
 from app.api.auth.identity import CallerTenants
 from app.api.auth.visitors import Visitors
@@ -50,7 +45,7 @@ from app.console.shell import register_console, register_console_errors
 from app.policy.pricing import PriceList
 from app.reads.events import Watch
 from app.reads.views import Views
-from app.scheduler.relief.relief import Relief, keep_relief
+from app.scheduler.relief import Relief, keep_relief
 from app.server.front_door import FrontDoor
 from app.telemetry import requests_of, start_telemetry
 from app.tenants.directory import Directory
@@ -94,7 +89,13 @@ def build_app(settings: Settings) -> FrontDoor:
     directory = Directory(engine, settings.admission_seconds)
     app.extensions["fairline"] = Services(
         engine=engine,
-        gate=build_gate(engine, settings),
+        gate=Gate(
+            engine,
+            settings.admission_seconds,
+            per_second=settings.submit_per_second,
+            burst=settings.submit_burst,
+            queue_depth=settings.queue_depth,
+        ),
         admission=Admission(
             engine, Publisher(celery, settings.publish_seconds), settings.admission_seconds
         ),
@@ -134,19 +135,6 @@ def end_of_keys(app: FrontDoor, keys: Collection[str]) -> None:
     """Whoever listens or looks by a key that was revoked does so no longer."""
     app.extensions["fairline"].events.end_of_keys(keys)
     app.extensions["fairline_stage"].check_rights()
-
-
-def build_gate(engine: Engine, settings: Settings) -> Gate:
-    """The limits of this process."""
-    return Gate(
-        Rate(engine, settings.admission_seconds),
-        Depth(engine, settings.admission_seconds),
-        KnownKeys(engine, settings.admission_seconds),
-        Refusals(engine),
-        per_second=settings.submit_per_second,
-        burst=settings.submit_burst,
-        queue_depth=settings.queue_depth,
-    )
 
 
 def begin_serving(app: FrontDoor, stop: threading.Event) -> None:

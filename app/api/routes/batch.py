@@ -65,7 +65,7 @@ def post_batch() -> Response:
 def submit_batch(services: Services, environ: WSGIEnvironment) -> Response:
     """Parse, admit what is in order, 202 if anything is."""
     tenant = services.tenants.current(environ)
-    services.gate.knock(tenant)
+    services.gate.refuse_early(tenant)
     document = read_document(environ, services.body_limits)
     items = fit_outline(document, SubmitBatch).jobs
     allowance = services.gate.pass_rate(tenant, len(items))

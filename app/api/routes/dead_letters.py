@@ -27,8 +27,9 @@ from app.api.schemas import answers
 from app.api.schemas.requests import Replay
 from app.api.services import current_services
 from app.errors import FieldError, ValidationFailed
-from app.reads.job_pages import Filter, page_statement, read_page
-from app.reads.job_views import JOB_COLUMNS, MORE_COLUMNS, attempts_join, job_document, more_of
+from app.reads.job_pages import read_page
+from app.reads.job_views import job_document, more_of
+from app.reads.search import Wanted
 from models.jobs.ids import parse_id
 from models.jobs.replay import replay_ids, replay_matching
 from models.jobs.states import FailureClass
@@ -40,10 +41,6 @@ MOST = 200
 #: The newest attempts of each, on a page of many.
 MOST_ATTEMPTS = 10
 CLASSES = tuple(failure.value for failure in FailureClass)
-
-LIST_DEAD_LETTERS = page_statement(
-    f"{JOB_COLUMNS}, {MORE_COLUMNS}", attempts_join(MOST_ATTEMPTS), dead=True
-)
 
 
 @dead_letters.get("/dead-letters")
@@ -63,10 +60,15 @@ LIST_DEAD_LETTERS = page_statement(
 def get_dead_letters() -> Response:
     """Newest job first, each with its error and its latest attempts."""
     tenant_id = current_services().tenants.current(request.environ).id
-    wanted = Filter(type=parse_name("type"), error_class=parse_choice("error_class", CLASSES))
+    wanted = Wanted(
+        statuses=("dead",),
+        type=parse_name("type"),
+        error_class=parse_choice("error_class", CLASSES),
+        tenant_id=tenant_id,
+    )
     limit, before = parse_limit(PAGE, MOST), parse_id_cursor()
     with read_state() as connection:
-        page = read_page(connection, LIST_DEAD_LETTERS, tenant_id, wanted, limit, before)
+        page = read_page(connection, wanted, limit, before, attempts=MOST_ATTEMPTS)
     headers = {}
     if page.cursor is not None:
         following = {**request.args, "limit": limit, "cursor": pack_cursor(page.cursor)}

@@ -24,8 +24,9 @@ from app.api.openapi.declared import DeclaredResponse, described
 from app.api.openapi.parts import CURSOR, LINK, POOL, TYPE, choice, page_limit
 from app.api.schemas import answers
 from app.api.services import current_services
-from app.reads.job_pages import Filter, page_statement, read_page
-from app.reads.job_views import JOB_COLUMNS, job_document
+from app.reads.job_pages import read_page
+from app.reads.job_views import job_document
+from app.reads.search import Wanted
 from models.jobs.states import JobStatus
 
 job_list = Blueprint("job_list", __name__)
@@ -33,9 +34,6 @@ job_list = Blueprint("job_list", __name__)
 PAGE = 50
 MOST = 500
 STATUSES = tuple(status.value for status in JobStatus)
-
-LIST_JOBS = page_statement(JOB_COLUMNS)
-LIST_DEAD_JOBS = page_statement(JOB_COLUMNS, dead=True)
 
 
 @job_list.get("/jobs")
@@ -53,13 +51,16 @@ LIST_DEAD_JOBS = page_statement(JOB_COLUMNS, dead=True)
 )
 def get_jobs() -> Response:
     tenant_id = current_services().tenants.current(request.environ).id
-    wanted = Filter(
-        status=parse_choice("status", STATUSES), type=parse_name("type"), pool=parse_name("pool")
+    status = parse_choice("status", STATUSES)
+    wanted = Wanted(
+        statuses=(status,) if status else (),
+        type=parse_name("type"),
+        pool=parse_name("pool"),
+        tenant_id=tenant_id,
     )
     limit, before = parse_limit(PAGE, MOST), parse_id_cursor()
-    statement = LIST_DEAD_JOBS if wanted.status == "dead" else LIST_JOBS
     with read_state() as connection:
-        page = read_page(connection, statement, tenant_id, wanted, limit, before)
+        page = read_page(connection, wanted, limit, before)
     headers = {}
     if page.cursor is not None:
         following = {**request.args, "limit": limit, "cursor": pack_cursor(page.cursor)}

@@ -44,17 +44,17 @@ A_DAY = {"type": "string", "format": "date"}
 def get_usage() -> Response:
     """From the first of this month until today unless asked otherwise."""
     services = current_services()
-    tenant_id = services.tenants.current(request.environ).id
+    tenant = services.tenants.current(request.environ)
     today = datetime.now(UTC).date()
     last = parse_day("to", today)
     first = parse_day("from", last.replace(day=1))
     if not 0 <= (last - first).days < MOST_DAYS:
         raise refused("from", f"must be at most {MOST_DAYS} days before the end, and not after it")
     with read_state() as connection:
-        report = read_usage(connection, tenant_id, first, last, services.prices)
-    total = total_of(report.lines)
+        lines = read_usage(connection, tenant.id, first, last, services.prices)
+    total = total_of(lines)
     document = {
-        "tenant": report.tenant,
+        "tenant": tenant.name,
         "from": first.isoformat(),
         "to": last.isoformat(),
         "currency": services.prices.currency,
@@ -63,7 +63,7 @@ def get_usage() -> Response:
         "days": [
             {"day": line.day.isoformat(), "pool": line.pool}
             | amounts(line.runs, line.use, line.cost)
-            for line in report.lines
+            for line in lines
         ],
     }
     return Reply(orjson.dumps(document), 200, {"Cache-Control": "no-cache"})

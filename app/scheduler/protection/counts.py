@@ -1,4 +1,4 @@
-"""Windows: what the workers counted lately, read from the tallies."""
+"""Recent counts of runs, failures and crashes (table ``tallies``)."""
 
 from __future__ import annotations
 

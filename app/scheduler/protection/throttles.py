@@ -1,7 +1,7 @@
 """Throttles: a tenant whose jobs keep killing the workers of a pool runs one at a time there.
 
-The policy is :func:`tasks.retry.throttled`, fed with the crashes that the reaper counted; the
-dispatcher and the express lane obey the verdict. The tenant is told, nobody else.
+The policy is :func:`tasks.retry.throttled`, fed with the crashes that the reaper counted. The
+dispatcher and the express lane obey the restriction. Only the tenant gets an event.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import logging
 
 from sqlalchemy import Engine
 
-from app.scheduler.guards.windows import read_windows
+from app.scheduler.protection.counts import read_windows
+from app.scheduler.role import LeaderQueries
 from models.jobs.held_back import THROTTLED
 from models.leadership import STILL_LEADER, Leader
 from models.store.session import connect
@@ -44,31 +45,27 @@ LIFT = f"""
 """
 
 
-class Throttles:
+class Throttles(LeaderQueries):
     """Throttles tenants in pools, and lifts it after ten quiet minutes."""
 
     def __init__(self, engine: Engine, leader: Leader, limit: int = CRASHES) -> None:
-        self._engine = engine
-        self._leader = leader
+        super().__init__(engine, leader)
         self._limit = limit
 
     def run_once(self, now: float) -> int:
-        """Judge whoever crashed lately or is throttled; how many verdicts changed."""
+        """Check every tenant that crashed recently or is throttled; how many changed."""
         with connect(self._engine) as connection:
             windows = read_windows(connection, TallyKind.CRASH, WINDOW_SECONDS)
-            crashed = {parse_crash_name(name): seen.total for name, seen in windows.items()}
             held = {(row.tenant_id, row.pool) for row in connection.exec_driver_sql(THROTTLED)}
-            changed = 0
-            for tenant_id, pool in crashed.keys() | held:
-                crashes, was = crashed.get((tenant_id, pool), 0), (tenant_id, pool) in held
-                if throttled(crashes, was, self._limit) == was:
-                    continue
-                asked = {"tenant_id": tenant_id, "pool": pool, "crashes": crashes}
-                written = connection.exec_driver_sql(
-                    LIFT if was else THROTTLE, {**asked, "epoch": self._leader.epoch}
-                ).rowcount
-                changed += written
-                if written:
-                    news = "throttle lifted" if was else f"throttled, {crashes} crashes"
-                    logger.warning("tenant %s in %s: %s", tenant_id, pool, news)
+        crashed = {parse_crash_name(name): seen.total for name, seen in windows.items()}
+        changed = 0
+        for tenant_id, pool in crashed.keys() | held:
+            crashes, was = crashed.get((tenant_id, pool), 0), (tenant_id, pool) in held
+            if throttled(crashes, was, self._limit) == was:
+                continue
+            statement = LIFT if was else THROTTLE
+            if self._write(statement, tenant_id=tenant_id, pool=pool, crashes=crashes):
+                changed += 1
+                news = "throttle lifted" if was else f"throttled, {crashes} crashes"
+                logger.warning("tenant %s in %s: %s", tenant_id, pool, news)
         return changed
