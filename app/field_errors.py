@@ -5,9 +5,9 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from app.errors import FieldError
+from tasks.registry import MOST_ERRORS
 
 #: Most field errors reported at once, and most characters of a name or message in one.
-MOST_ERRORS = 20
 MOST_NAME = 200
 
 

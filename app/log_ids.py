@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: The request that is being answered here, until its answer is written.
 current_request: ContextVar[WSGIEnvironment | None] = ContextVar("fairline_request", default=None)
 
-#: Where the caller is noted; :data:`app.api.auth.identity.CALLER`, which workers do not import.
+#: Where the caller is noted. No header can set it: those begin with ``HTTP_``.
 CALLER = "fairline.caller"
 #: What ``ctx.log`` puts on its records.
 OF_RECORDS = ("job_id", "tenant_id", "attempt")

@@ -1,4 +1,4 @@
-"""Durations: the bins in which run times are counted. Pure, and cheap: every run passes here.
+"""Bins in which run times are counted. Pure, and cheap: every run is counted.
 
 Four bins to an octave, from a millisecond up: no bin is wider than a quarter of its lower
 end. Integers throughout, so that a boundary is one and the same everywhere.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from models.settings import DatabaseSettings, Pool, plainly, read_settings
+from models.settings import DatabaseSettings, Pool, exit_if_invalid, read_settings
 
 BUILT_IN = (
     Pool(
@@ -53,8 +53,10 @@ def read_pools(changes: Mapping[str, Mapping[str, object]]) -> dict[str, Pool]:
     return {name: Pool.model_validate(entry) for name, entry in entries.items()}
 
 
+#: References in a message of jobs whose duration is not known yet.
+UNMEASURED_REFS = 20
 #: Every pool of this deployment, by name.
-with plainly("pools"):
+with exit_if_invalid("pools"):
     POOLS = read_pools(read_settings(DatabaseSettings).pools)
 
 
@@ -68,7 +70,7 @@ def reserved(tenant: str) -> str:
 
 
 def slice_queue(pool: str, slice_: str = "") -> str:
-    """The queue of a slice; without one, the queue that everybody in the pool shares."""
+    """The queue of a slice; without one, the pool's shared queue."""
     return f"{pool}.{slice_}" if slice_ else pool
 
 

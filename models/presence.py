@@ -1,7 +1,7 @@
-"""Presence: every process says that it lives, what it carries, and how its pool is doing.
+"""Presence: every process reports that it is alive, its slots and its connection pool.
 
-In return it hears whether somebody wants it drained. The request is in the row before anybody
-acts on it: a process that dies in between has ended anyway, and the next one has another name.
+In return it learns whether it was asked to drain. The request is in the row before anything acts
+on it: a process that dies in between has ended anyway, and the next one has another name.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import Engine
 
-from models.store.session import connect, pool_stats
+from models.store.session import execute, fetch, pool_stats
 
-#: A process says so this often …
+#: A process reports this often …
 PRESENCE_SECONDS = 2.0
 #: … and counts as gone when it has been silent this long.
 PRESENCE_LOST_SECONDS = 10.0
 #: Condition on a row of ``processes``: the process is alive.
 ALIVE = f"heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds'"
-#: Workers hear of a change (a circuit, a quota) with their next sign of life, this much later.
+#: … and it is a worker that takes jobs.
+SERVING = f"kind = 'worker' AND NOT draining AND {ALIVE}"
+#: Workers learn of a change (a circuit, a quota) with their next report, this much later.
 NEWS_SECONDS = PRESENCE_SECONDS + 0.5
 
 ANNOUNCE = """
@@ -33,14 +35,12 @@ ANNOUNCE = """
     SET pools = excluded.pools, slots = excluded.slots, busy = excluded.busy,
         draining = excluded.draining, db_size = excluded.db_size,
         db_in_use = excluded.db_in_use, db_waiters = excluded.db_waiters, heartbeat_at = now()
-    RETURNING drain_requested_at IS NOT NULL
+    RETURNING drain_requested_at IS NOT NULL AS drain
 """
 #: A worker is named by the process that stops as a whole: forked ones by their parent.
 REQUEST_DRAIN = f"""
     UPDATE processes SET drain_requested_at = now()
-    WHERE coalesce(parent, name) = %(worker)s AND kind = 'worker'
-      AND drain_requested_at IS NULL AND NOT draining
-      AND {ALIVE}
+    WHERE coalesce(parent, name) = %(worker)s AND drain_requested_at IS NULL AND {SERVING}
     RETURNING name
 """
 LEAVE = "DELETE FROM processes WHERE name = %(name)s"
@@ -49,7 +49,7 @@ FORGET_LOST = "DELETE FROM processes WHERE heartbeat_at < now() - interval '5 mi
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """What a process says of itself."""
+    """What a process reports."""
 
     name: str
     kind: str
@@ -59,45 +59,29 @@ class Presence:
     draining: bool = False
     #: Name of the process that forked it, if it was forked.
     parent: str | None = None
-    #: What Celery calls the worker.
+    #: Celery's name of the worker.
     node: str = ""
 
 
 def process_name(kind: str) -> str:
-    """A name that no other living process has; containers need host names of their own."""
+    """A name that no other live process has; containers need distinct host names."""
     return f"{kind}@{socket.gethostname()}:{os.getpid()}"
 
 
 def announce(engine: Engine, presence: Presence) -> bool:
-    """Say that the process lives; whether somebody wants it drained."""
+    """Report that the process is alive; whether it was asked to drain."""
     stats = pool_stats(engine, "presence")
-    with connect(engine) as connection:
-        drained: bool = connection.exec_driver_sql(
-            ANNOUNCE,
-            {
-                "name": presence.name,
-                "kind": presence.kind,
-                "pools": list(presence.pools),
-                "slots": presence.slots,
-                "busy": presence.busy,
-                "draining": presence.draining,
-                "size": stats.size,
-                "in_use": stats.in_use,
-                "waiters": stats.waiters,
-                "parent": presence.parent,
-                "node": presence.node,
-            },
-        ).scalar_one()
-    return drained
+    pool = {"size": stats.size, "in_use": stats.in_use, "waiters": stats.waiters}
+    parameters = {**asdict(presence), "pools": list(presence.pools), **pool}
+    [row] = fetch(engine, ANNOUNCE, parameters)
+    return bool(row.drain)
 
 
 def request_drain(engine: Engine, worker: str) -> int:
-    """Ask a worker to end once its jobs have; how many processes will hear of it."""
-    with connect(engine) as connection:
-        return connection.exec_driver_sql(REQUEST_DRAIN, {"worker": worker}).rowcount
+    """Ask a worker to end once its jobs have; how many processes are asked."""
+    return execute(engine, REQUEST_DRAIN, {"worker": worker})
 
 
 def leave(engine: Engine, name: str) -> None:
-    """Say good-bye, so that nobody waits for the process to be missed."""
-    with connect(engine) as connection:
-        connection.exec_driver_sql(LEAVE, {"name": name})
+    """Remove the process, so that it is not taken for lost later."""
+    execute(engine, LEAVE, {"name": name})

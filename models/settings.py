@@ -1,6 +1,6 @@
 """Settings of the state store and the pools, read once from the environment.
 
-Settings that make no sense end the process with one line each, not with a traceback.
+Invalid settings end the process with one line each, not with a traceback.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 S = TypeVar("S", bound=BaseSettings)
 
 PREFIX = "FAIRLINE_"
-#: In place of pydantic's words, by the beginning of its code.
-WORDS = {
+#: In place of pydantic's messages, by the beginning of its code.
+MESSAGES = {
     "int": "must be a whole number",
     "float": "must be a number",
     "decimal": "must be a number",
@@ -50,7 +50,7 @@ class Pool(BaseModel):
     bound_seconds: float | None = Field(default=None, gt=0)
     #: Longest time limit a job type of this pool may have.
     most_seconds: float = Field(default=86_400, gt=0)
-    #: A run that neither checkpoints nor reports progress for so long is a runaway.
+    #: A run that neither checkpoints nor reports progress for so long is treated as hung.
     progress_seconds: float | None = Field(default=None, gt=0)
     #: Memory a run may add to its process, where each run has a process (prefork).
     memory_mb: int | None = Field(default=None, ge=16)
@@ -89,18 +89,18 @@ class DatabaseSettings(BaseSettings):
 
 
 def read_settings(kind: type[S], **changes: Any) -> S:
-    """The settings of this process, with these in place of what the environment says."""
-    with plainly():
+    """The settings of this process: the environment's, with ``changes``."""
+    with exit_if_invalid():
         return kind(**changes)
 
 
 @contextmanager
-def plainly(*within: str) -> Iterator[None]:
-    """What is refused inside, in a line for each; ``within``: the setting it is a part of."""
+def exit_if_invalid(*within: str) -> Iterator[None]:
+    """Exit with one line per invalid value; ``within``: the setting that it is a part of."""
     try:
         yield
-    except ValidationError as refused:
-        lines = [line_of((*within, *error["loc"]), error) for error in refused.errors()]
+    except ValidationError as invalid:
+        lines = [describe((*within, *error["loc"]), error) for error in invalid.errors()]
         raise SystemExit("\n".join(lines)) from None
     except SettingsError as unread:
         found = re.search(r'field "(\w+)"', str(unread))
@@ -108,19 +108,19 @@ def plainly(*within: str) -> Iterator[None]:
         raise SystemExit(f"fairline: {name}: is not valid JSON: {unread.__cause__}") from None
 
 
-def line_of(path: tuple[int | str, ...], error: ErrorDetails) -> str:
-    """One refusal: the setting, what inside it, and what is wrong."""
-    said = str(error["ctx"]["error"]) if error["type"] == "value_error" else in_words(error)
-    if not path:  # of several settings, which the words name
-        return f"fairline: {said}"
+def describe(path: tuple[int | str, ...], error: ErrorDetails) -> str:
+    """An invalid value: the setting, the place inside it, and what is wrong."""
+    problem = str(error["ctx"]["error"]) if error["type"] == "value_error" else message_of(error)
+    if not path:  # about several settings, which the message names
+        return f"fairline: {problem}"
     name, *inside = (str(part) for part in path if part != "[key]")
-    return f"fairline: {PREFIX}{name.upper()}: {'.'.join(inside)} {said}".replace(":  ", ": ")
+    return f"fairline: {PREFIX}{name.upper()}: {'.'.join(inside)} {problem}".replace(":  ", ": ")
 
 
-def in_words(error: ErrorDetails) -> str:
-    """What pydantic says, as we would."""
+def message_of(error: ErrorDetails) -> str:
+    """What is wrong, in plain words."""
     code, value = error["type"], error["input"]
     # As the code begins: int_parsing, int_type and int_from_float are all one.
-    begun = code if code in WORDS else code.split("_")[0]
-    said = WORDS.get(begun) or error["msg"].replace("Input should", "must").lower()
-    return f"{said}, not {value!r:.60}" if isinstance(value, str | int | float) else said
+    begun = code if code in MESSAGES else code.split("_")[0]
+    message = MESSAGES.get(begun) or error["msg"].replace("Input should", "must").lower()
+    return f"{message}, not {value!r:.60}" if isinstance(value, str | int | float) else message

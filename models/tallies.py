@@ -1,7 +1,7 @@
 """Tallies: what a worker counted, added to the table every two seconds.
 
-The policies of failure need rates, not ledgers: two seconds of counts die with a killed
-process, and nothing in a job's way depends on them.
+The retry and circuit policies need rates, not ledgers: two seconds of counts are lost with a
+killed process, and no job depends on them.
 """
 
 from __future__ import annotations
@@ -9,39 +9,66 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable
-from typing import Any
+from enum import StrEnum
+from typing import Any, Self
 
 from sqlalchemy import Engine
 
+from models.durations import MICROSECONDS
 from models.store.errors import StateStoreUnavailable
-from models.store.session import connect
+from models.store.session import execute
 
 logger = logging.getLogger(__name__)
 
-#: Stretch of time one row of a kind covers.
-BUCKET_SECONDS = {
-    "dependency": 10,
-    "type": 60,
-    "retry": 60,
-    "hour": 3600,
-    "violation": 60,
-    "crash": 60,
-    "run": 300,
-    "forecast": 60,
-}
+
+class TallyKind(StrEnum):
+    """What is counted: in ``total`` how often it happened, in ``amount`` what is named here.
+
+    ``amount`` is a whole number; divided by ``per_unit`` it is in the unit that the comment names.
+    """
+
+    bucket_seconds: int
+    kept_hours: int
+    per_unit: int
+
+    #: By dependency: calls, and those that failed.
+    DEPENDENCY = "dependency", 10
+    #: By job type: runs, and those that failed.
+    TYPE = "type", 60
+    #: By tenant: first runs, and retries that were granted.
+    RETRY = "retry", 60
+    #: By tenant: runs; no amount. Spikes are found by a day of them.
+    HOUR = "hour", 3600, 26
+    #: By job type: runs, and those above the time bound of their pool.
+    VIOLATION = "violation", 60
+    #: By tenant and pool, see ``crash_name``: jobs that lost several workers; the amount is
+    #: the same number.
+    CRASH = "crash", 60
+    #: By pool, duration bin and job type, see ``run_name``: runs, and their seconds.
+    RUN = "run", 300, 2, MICROSECONDS
+    #: By pool: predictions of a start, and the sum of their relative errors.
+    FORECAST = "forecast", 60, 2, 1000
+
+    def __new__(cls, name: str, bucket_seconds: int, hours: int = 2, per_unit: int = 1) -> Self:
+        kind = str.__new__(cls, name)
+        kind._value_ = name
+        kind.bucket_seconds, kind.kept_hours, kind.per_unit = bucket_seconds, hours, per_unit
+        return kind
+
 
 #: In one order, so that two workers never wait for each other in a circle.
 ADD = """
-    INSERT INTO tallies AS tally (kind, bucket, name, total, bad)
-    SELECT kind, date_bin(make_interval(secs => seconds), now(), 'epoch'), name, total, bad
+    INSERT INTO tallies AS tally (kind, bucket, name, total, amount)
+    SELECT kind, date_bin(make_interval(secs => seconds), now(), 'epoch'), name, total, amount
     FROM unnest(%(kinds)s::text[], %(seconds)s::int[], %(names)s::text[], %(totals)s::bigint[],
-                %(bads)s::bigint[]) AS added (kind, seconds, name, total, bad)
+                %(amounts)s::bigint[]) AS added (kind, seconds, name, total, amount)
     ORDER BY kind, name
     ON CONFLICT (kind, bucket, name) DO UPDATE
-    SET total = tally.total + excluded.total, bad = tally.bad + excluded.bad
+    SET total = tally.total + excluded.total, amount = tally.amount + excluded.amount
 """
 
-Count = tuple[tuple[str, str], tuple[int, int]]
+#: Kind and name; total and amount.
+Count = tuple[tuple[TallyKind, str], tuple[int, int]]
 
 
 class Tallies:
@@ -49,21 +76,17 @@ class Tallies:
 
     def __init__(self) -> None:
         self._counting = threading.Lock()
-        self._counts: dict[tuple[str, str], tuple[int, int]] = {}
+        self._counts: dict[tuple[TallyKind, str], tuple[int, int]] = {}
 
-    def add(self, kind: str, name: str, *, total: int = 1, bad: int = 0) -> None:
-        """Count something of ``kind`` that happened to ``name``."""
-        self.add_all([((kind, name), (total, bad))])
-
-    def add_all(self, news: Iterable[Count]) -> None:
-        """Count several things at once: every run has some, and a lock is not for nothing."""
+    def add_all(self, counts: Iterable[Count]) -> None:
+        """Add several counts under one lock: every run has some."""
         with self._counting:
-            counts = self._counts
-            for key, (total, bad) in news:
-                before = counts.get(key)
-                counts[key] = (before[0] + total, before[1] + bad) if before else (total, bad)
+            known = self._counts
+            for key, (total, amount) in counts:
+                before = known.get(key)
+                known[key] = (before[0] + total, before[1] + amount) if before else (total, amount)
 
-    def unwritten(self, kind: str, name: str) -> tuple[int, int]:
+    def unwritten(self, kind: TallyKind, name: str) -> tuple[int, int]:
         """What the table does not have yet."""
         with self._counting:
             return self._counts.get((kind, name), (0, 0))
@@ -74,14 +97,13 @@ class Tallies:
         try:
             add_tallies(engine, counts.items())
         except StateStoreUnavailable:
-            for (kind, name), (total, bad) in counts.items():
-                self.add(kind, name, total=total, bad=bad)
+            self.add_all(counts.items())
             raise
         except Exception:
             # Counts that the table will not have are dropped: heartbeats come behind them.
             logger.exception("could not write %s", list(counts))
 
-    def take(self) -> dict[tuple[str, str], tuple[int, int]]:
+    def take(self) -> dict[tuple[TallyKind, str], tuple[int, int]]:
         """The counts, which are the caller's now."""
         with self._counting:
             counts, self._counts = self._counts, {}
@@ -90,11 +112,9 @@ class Tallies:
 
 def add_tallies(engine: Engine, counts: Iterable[Count]) -> None:
     """Add counts by (kind, name) to the buckets of this moment."""
-    listed = list(counts)
-    if not listed:
-        return
-    with connect(engine) as connection:
-        connection.exec_driver_sql(ADD, added(listed))
+    parameters = added(counts)
+    if parameters["kinds"]:
+        execute(engine, ADD, parameters)
 
 
 def added(counts: Iterable[Count]) -> dict[str, Any]:
@@ -102,8 +122,19 @@ def added(counts: Iterable[Count]) -> dict[str, Any]:
     listed = list(counts)
     return {
         "kinds": [kind for (kind, _), _ in listed],
-        "seconds": [BUCKET_SECONDS[kind] for (kind, _), _ in listed],
+        "seconds": [kind.bucket_seconds for (kind, _), _ in listed],
         "names": [name for (_, name), _ in listed],
         "totals": [total for _, (total, _) in listed],
-        "bads": [bad for _, (_, bad) in listed],
+        "amounts": [amount for _, (_, amount) in listed],
     }
+
+
+def crash_name(tenant_id: int, pool: str) -> str:
+    """The name under which crashes are counted."""
+    return f"{tenant_id}:{pool}"
+
+
+def parse_crash_name(name: str) -> tuple[int, str]:
+    """Tenant and pool."""
+    tenant_id, _, pool = name.partition(":")
+    return int(tenant_id), pool

@@ -33,7 +33,7 @@ from sqlalchemy import Engine
 from models.blobs import open_blobs
 from models.jobs.claim import JobRef
 from models.jobs.ids import parse_id
-from models.pools import POOLS, is_job_queue, parse_queue
+from models.pools import POOLS, UNMEASURED_REFS, is_job_queue, parse_queue
 from models.presence import process_name
 from models.signals import RETIRE
 from models.store.errors import StateStoreUnavailable
@@ -50,10 +50,6 @@ from tasks.worker.slots import Host
 from tasks.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
-
-#: As many as are sent together while nobody knows how long they take: ``UNKNOWN_REFS`` of
-#: `app.policy.window`, which workers do not import.
-MOST_LONG_RUNS = 20
 
 
 class WorkerProcess:
@@ -187,7 +183,7 @@ def long_runs(pool: str) -> int:
 
     More of them share a message only where all of them together take a second.
     """
-    return min(POOLS[pool].refs_per_message, MOST_LONG_RUNS)
+    return min(POOLS[pool].refs_per_message, UNMEASURED_REFS)
 
 
 @task_failure.connect

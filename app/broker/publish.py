@@ -23,7 +23,7 @@ from app.errors import BrokerUnavailable
 from app.policy.window import packs, refs_in_message
 from app.telemetry import dispatching
 from models.jobs.dispatch import Dispatch
-from models.pools import POOLS
+from models.pools import POOLS, UNMEASURED_REFS
 
 NOTHING_KNOWN: Mapping[str, float] = {}
 
@@ -58,7 +58,8 @@ class Publisher:
             try:
                 self._open()
                 for group in by_destination(dispatches):
-                    most = refs_in_message(most_refs(group[0]), lengths.get(group[0].type))
+                    seconds = lengths.get(group[0].type)
+                    most = refs_in_message(most_refs(group[0]), seconds, UNMEASURED_REFS)
                     for pack in packs(group, most, workers):
                         self._send(pack)
                 self._await_confirms()

@@ -101,8 +101,8 @@ def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> 
     engine = open_engine(settings(), process="cli")
     found = count_dead(engine, job_type, tenant)
     for letters in found:
-        click.echo(f"{letters.tenant}: {letters.count:,} dead letters")
-    total = sum(letters.count for letters in found)
+        click.echo(f"{letters.tenant}: {letters.jobs:,} dead letters")
+    total = sum(letters.jobs for letters in found)
     if not total:
         click.echo("There are none to replay.")
         return

@@ -17,8 +17,10 @@ from sqlalchemy import Connection
 from app.api.http.state import read_state
 from app.api.services import current_services
 from app.console.page import LivePage, PageRequest
+from app.reads.gauges import FORECAST_ERROR, FORECASTS
 from app.tenants.quotas import Declared, read_quotas
 from models.jobs.admit import PERMISSION_SECONDS
+from models.leadership import RELIEVES
 from models.pools import POOLS
 from tasks.retry.circuit import OPEN_SECONDS, PROBES
 from tasks.retry.quarantine import QUARANTINE_TRIES
@@ -34,11 +36,9 @@ READ_WAITING = """
 """
 READ_TOKENS = "SELECT dependency, calls, tokens_in, tokens_out FROM quotas"
 READ_VERDICTS = f"""
-    SELECT verdict.kind, verdict.name, verdict.since, verdict.detail, tenant.name AS tenant
-    FROM verdicts AS verdict
-    LEFT JOIN tenants AS tenant ON verdict.kind IN ('throttle', 'spike')
-        AND tenant.id::text = split_part(verdict.name, ':', 1)
-    ORDER BY verdict.since DESC, verdict.kind, verdict.name LIMIT {MOST + 1}
+    SELECT verdict.*, tenant.name AS tenant
+    FROM verdicts AS verdict LEFT JOIN tenants AS tenant ON tenant.id = verdict.tenant_id
+    ORDER BY since DESC, kind, verdict.name, tenant_id, pool LIMIT {MOST + 1}
 """
 READ_TYPES = f"""
     SELECT type, declared_pool, pool, moved_at, mean_seconds, p95_seconds, runs
@@ -48,12 +48,10 @@ READ_LANES = f"""
     SELECT pool, credit > 0 AND granted_at > now() - interval '{PERMISSION_SECONDS} seconds' AS open
     FROM express_lanes
 """
-READ_RELIEF = "SELECT holder FROM leaders WHERE role = 'relief' AND expires_at > now()"
-#: As the metrics have it: errors are kept in thousandths.
-READ_FORECASTS = """
-    SELECT name AS pool, sum(total)::bigint AS made,
-           (sum(bad) / 1000.0 / sum(total))::float8 AS error
-    FROM tallies WHERE kind = 'forecast' AND bucket > now() - interval '1 hour'
+READ_RELIEF = f"SELECT holder FROM leaders WHERE {RELIEVES}"
+READ_FORECASTS = f"""
+    SELECT name AS pool, sum(total)::bigint AS made, ({FORECAST_ERROR})::float8 AS error
+    FROM tallies WHERE {FORECASTS}
     GROUP BY name HAVING sum(total) > 0
 """
 KINDS = {
@@ -181,7 +179,7 @@ def said_of(verdict: Any) -> str:
         )
     if verdict.kind == "throttle":
         return (
-            f"{detail.get('crashes', '?')} workers of {detail.get('pool', '?')} were lost with its"
+            f"{detail.get('crashes', '?')} workers of {verdict.pool} were lost with its"
             " jobs: it runs one at a time there until ten minutes pass without."
         )
     if verdict.kind == "spike":

@@ -24,6 +24,7 @@ from flask import Flask
 
 from app.console.page import LivePage, PageRequest, render_parts
 from app.errors import FairlineError, TooManyStreams
+from app.reads.events.stream import KEEP_ALIVE_SECONDS
 from models.store.errors import StateStoreError
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,6 @@ logger = logging.getLogger(__name__)
 MOST_VIEWERS = 500
 #: Of them, those of one tenant: none may take the places of all others.
 MOST_OF_TENANT = 20
-KEEP_ALIVE_SECONDS = 15.0
 #: A scene rests so many times as long as a look took, so that ten of them stay well below two
 #: percent of a core, whatever is in the tables; but no longer than this.
 REST_FACTOR = 1_000.0

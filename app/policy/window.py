@@ -29,8 +29,6 @@ CEILING = 5000
 #: Slot-seconds of work in one message, about. A message costs as much as some ten jobs that do
 #: nothing, but all of its jobs go to one worker.
 MESSAGE_SECONDS = 1.0
-#: References in a message while the duration of its jobs is unknown.
-UNKNOWN_REFS = 20
 
 T = TypeVar("T")
 
@@ -79,10 +77,10 @@ def smoothed_rate(rate: float, ended: int, seconds: float) -> float:
     return rate + (measured - rate) * min(1.0, seconds)
 
 
-def refs_in_message(most: int, seconds: float | None) -> int:
-    """References that one message may carry, of jobs that take so long; None: not known yet."""
+def refs_in_message(most: int, seconds: float | None, unmeasured: int) -> int:
+    """References that one message may carry, of jobs that take so long; None: ``unmeasured``."""
     if seconds is None:
-        return min(most, UNKNOWN_REFS)
+        return min(most, unmeasured)
     return max(1, min(most, int(MESSAGE_SECONDS / max(seconds, 1e-6))))
 
 

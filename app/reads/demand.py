@@ -16,41 +16,15 @@ from itertools import islice
 
 from sqlalchemy import Connection
 
+from models.jobs.lane_walk import head_walk
+
 #: Heads that one look goes over.
 MOST_HEADS = 1000
 #: Jobs of tenants at their cap that are looked for in limited lanes, and those tenants.
 MOST_COUNTED = 10_000
 MOST_CAPPED = 1000
 
-#: A lane is a tenant's jobs for one dependency. Takes the parameters ``pools`` and ``after``: the
-#: last tenant of each pool that is left out.
-LINE_HEADS = """
-    WITH RECURSIVE head AS (
-        SELECT pool.name AS pool, first.*
-        FROM unnest(%(pools)s::text[], %(after)s::bigint[]) AS pool (name, after), LATERAL (
-            SELECT tenant_id, dependency, priority, greatest(created_at, execute_at) AS since
-            FROM jobs WHERE status = 'queued' AND jobs.pool = pool.name
-              AND tenant_id > pool.after
-            ORDER BY tenant_id, dependency, priority DESC, id LIMIT 1) AS first
-        UNION ALL
-        SELECT head.pool, next.* FROM head, LATERAL (
-            (SELECT tenant_id, dependency, priority, greatest(created_at, execute_at)
-             FROM jobs WHERE status = 'queued' AND jobs.pool = head.pool
-               AND tenant_id = head.tenant_id AND dependency = head.dependency
-               AND priority < head.priority
-             ORDER BY priority DESC, id LIMIT 1)
-            UNION ALL
-            (SELECT tenant_id, dependency, priority, greatest(created_at, execute_at)
-             FROM jobs WHERE status = 'queued' AND jobs.pool = head.pool
-               AND tenant_id = head.tenant_id AND dependency > head.dependency
-             ORDER BY dependency, priority DESC, id LIMIT 1)
-            UNION ALL
-            (SELECT tenant_id, dependency, priority, greatest(created_at, execute_at)
-             FROM jobs WHERE status = 'queued' AND jobs.pool = head.pool
-               AND tenant_id > head.tenant_id
-             ORDER BY tenant_id, dependency, priority DESC, id LIMIT 1)
-            LIMIT 1) AS next
-    )"""
+LINE_HEADS = head_walk()
 #: In one pool the oldest that only a slot could help: not in a held lane, nor of a tenant at its
 #: cap, nor of a free account where those together have all that they may. The heads come in
 #: order, so the last tenant is the highest.

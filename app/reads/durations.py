@@ -9,14 +9,15 @@ from sqlalchemy import Connection
 from app.policy.histogram import Bin, Histogram, decay, gather
 from app.policy.pool_choice import WINDOW_SECONDS
 from models.durations import MICROSECONDS, parse_run_name
-from models.presence import ALIVE
+from models.presence import SERVING
+from models.tallies import TallyKind
 
 #: A bucket belongs to the window in which it begins: never anything from before a change.
 READ_RUNS = f"""
     SELECT name, extract(epoch FROM now() - bucket)::float8 AS age_seconds, total,
-           bad AS microseconds
+           amount AS microseconds
     FROM tallies
-    WHERE kind = 'run' AND bucket > now() - interval '{WINDOW_SECONDS:g} seconds'
+    WHERE kind = '{TallyKind.RUN}' AND bucket > now() - interval '{WINDOW_SECONDS:g} seconds'
 """
 READ_TYPES = """
     SELECT type, declared_pool, pool,
@@ -25,8 +26,7 @@ READ_TYPES = """
 """
 READ_ALIVE = f"""
     SELECT DISTINCT unnest(pools) AS queue FROM processes
-    WHERE kind = 'worker' AND slots > 0 AND NOT draining
-      AND {ALIVE}
+    WHERE {SERVING} AND slots > 0
 """
 
 

@@ -12,6 +12,7 @@ import math
 from sqlalchemy import Engine
 
 from app.policy.fairshare import default_seconds
+from app.policy.forecast import LEAST_SECONDS
 from models.store.errors import StateStoreError
 from models.store.session import connect
 
@@ -19,8 +20,6 @@ logger = logging.getLogger(__name__)
 
 #: The table is read at most this often.
 READ_SECONDS = 5.0
-#: A job that does nothing still takes its slot for a moment.
-LEAST_SECONDS = 0.001
 
 READ_MEANS = "SELECT type, mean_seconds FROM job_types WHERE mean_seconds IS NOT NULL"
 

@@ -9,10 +9,12 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.reads.demand import LINE_HEADS
+from models.jobs.held_back import QUARANTINED, QUOTA_CLOSED, THROTTLED
 from models.jobs.states import JobStatus
-from models.leadership import SILENT
+from models.leadership import RELIEVES, SILENT
 from models.pools import POOLS
 from models.presence import ALIVE
+from models.tallies import TallyKind
 from tasks.retry import budget
 
 #: More dead letters than this are not counted: the number is bad enough.
@@ -44,35 +46,38 @@ READ_DEAD_LETTERS = f"""
         ORDER BY tenant_id, id LIMIT {DEAD_LETTERS_COUNTED}) AS dead
     GROUP BY type ORDER BY type
 """
+IN_BUDGET_WINDOW = f"bucket > now() - interval '{budget.WINDOW_SECONDS:g} seconds'"
+#: Predictions that were compared with the start within the last hour, and their mean error.
+FORECASTS = f"kind = '{TallyKind.FORECAST}' AND bucket > now() - interval '1 hour'"
+FORECAST_ERROR = f"sum(amount) / {TallyKind.FORECAST.per_unit}.0 / sum(total)"
 #: What the warden holds against whom, and what it looks at.
 READ_TROUBLE = f"""
     SELECT 'circuit' AS kind, dependency AS name,
            CASE state WHEN 'open' THEN 1 WHEN 'half_open' THEN 0.5 ELSE 0 END AS value
     FROM circuits
     UNION ALL
-    SELECT 'quarantine', name, 1 FROM verdicts WHERE kind = 'quarantine'
+    SELECT 'quarantine', name, 1 FROM ({QUARANTINED}) AS quarantined
     UNION ALL
-    SELECT 'throttle', split_part(name, ':', 2), count(*) FROM verdicts
-    WHERE kind = 'throttle' GROUP BY 2
+    SELECT 'throttle', pool, count(*) FROM ({THROTTLED}) AS throttled GROUP BY pool
     UNION ALL
-    SELECT 'violation', name, sum(bad) FROM tallies
-    WHERE kind = 'violation' AND bucket > now() - interval '1 hour' GROUP BY name
+    SELECT 'violation', name, sum(amount) FROM tallies
+    WHERE kind = '{TallyKind.VIOLATION}' AND bucket > now() - interval '1 hour' GROUP BY name
     UNION ALL
-    SELECT 'retry', '', coalesce(sum(bad), 0) FROM tallies
-    WHERE kind = 'retry' AND bucket > now() - interval '{budget.WINDOW_SECONDS:g} seconds'
+    SELECT 'retry', '', coalesce(sum(amount), 0) FROM tallies
+    WHERE kind = '{TallyKind.RETRY}' AND {IN_BUDGET_WINDOW}
     UNION ALL
     SELECT 'runs', '', coalesce(sum(total), 0) FROM tallies
-    WHERE kind = 'hour' AND bucket > now() - interval '{budget.WINDOW_SECONDS:g} seconds'
+    WHERE kind = '{TallyKind.HOUR}' AND {IN_BUDGET_WINDOW}
     UNION ALL
     SELECT 'forecast', name, sum(total) FROM tallies
-    WHERE kind = 'forecast' AND bucket > now() - interval '1 hour' GROUP BY name
+    WHERE {FORECASTS} GROUP BY name
     UNION ALL
-    SELECT 'forecast_error', name, round(sum(bad) / 1000.0 / sum(total), 4) FROM tallies
-    WHERE kind = 'forecast' AND bucket > now() - interval '1 hour' GROUP BY name
+    SELECT 'forecast_error', name, round({FORECAST_ERROR}, 4) FROM tallies
+    WHERE {FORECASTS} GROUP BY name
     UNION ALL
     SELECT 'degraded', '', count(*) FROM leaders AS leader
     WHERE {SILENT}
-      AND EXISTS (SELECT 1 FROM leaders WHERE role = 'relief' AND expires_at > now())
+      AND EXISTS (SELECT 1 FROM leaders WHERE {RELIEVES})
     ORDER BY 1, 2
 """
 #: Measured durations, and where new jobs go.
@@ -94,7 +99,7 @@ READ_QUOTAS = """
     ) AS known
     WHERE num_nonnulls(declared, learned) > 0 ORDER BY 1, 2
 """
-READ_TAPS = "SELECT dependency, refused, closed_until > now() AS closed FROM quotas ORDER BY 1"
+READ_TAPS = f"SELECT dependency, refused, {QUOTA_CLOSED} AS closed FROM quotas ORDER BY 1"
 READ_PROCESSES = f"""
     SELECT name, kind, pools, slots, busy, db_size, db_in_use, db_waiters
     FROM processes

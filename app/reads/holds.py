@@ -13,6 +13,7 @@ from typing import Protocol
 
 from sqlalchemy import Engine
 
+from models.jobs.held_back import CIRCUIT_NOT_CLOSED, THROTTLED
 from models.presence import NEWS_SECONDS
 from models.store.session import connect
 from tasks.retry.circuit import PROBES
@@ -29,10 +30,9 @@ READ_HOLDS = f"""
             SELECT count(*) FROM jobs
             WHERE status IN ('dispatched', 'running') AND jobs.dependency = circuits.dependency
               AND dispatched_at >= circuits.changed_at) END AS room
-    FROM circuits WHERE state <> 'closed'
+    FROM circuits WHERE {CIRCUIT_NOT_CLOSED}
     UNION ALL
-    SELECT 'tenant', split_part(name, ':', 2), split_part(name, ':', 1)::bigint, 0
-    FROM verdicts WHERE kind = 'throttle'
+    SELECT 'tenant', pool, tenant_id, 0 FROM ({THROTTLED}) AS throttled
 """
 
 

@@ -12,33 +12,19 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection
 
 from app.policy.fairshare import Entitlement, Tier, effective_weights, entitlement_of
+from models.jobs.held_back import HELD_DEPENDENCIES
+from models.jobs.lane_walk import lane_walk
 
 #: Lanes that are looked at.
 MOST_LANES = 200
 
-#: One step along the index for each lane. A lane that is held competes for nothing.
-READ_RIVALS = f"""
-    WITH RECURSIVE lane AS (
-        (SELECT tenant_id, dependency, 1 AS place FROM jobs
-         WHERE status = 'queued' AND pool = %(pool)s
-         ORDER BY tenant_id, dependency LIMIT 1)
-        UNION ALL
-        SELECT next.tenant_id, next.dependency, lane.place + 1 FROM lane, LATERAL (
-            SELECT tenant_id, dependency FROM jobs
-            WHERE status = 'queued' AND pool = %(pool)s
-              AND (tenant_id, dependency) > (lane.tenant_id, lane.dependency)
-            ORDER BY tenant_id, dependency LIMIT 1) AS next
-        WHERE lane.place < {MOST_LANES}
-    )
+#: A lane that is held back competes for nothing.
+READ_RIVALS = f"""{lane_walk(most=MOST_LANES)}
     SELECT coalesce(tenant.tier, 'standard') AS tier, tenant.weight, count(*)::int AS tenants,
            (SELECT max(place) FROM lane) >= {MOST_LANES} AS cut
     FROM (
         SELECT DISTINCT tenant_id FROM lane
-        WHERE tenant_id <> %(tenant_id)s
-          AND NOT EXISTS (SELECT 1 FROM circuits
-                          WHERE dependency = lane.dependency AND state <> 'closed')
-          AND NOT EXISTS (SELECT 1 FROM quotas
-                          WHERE dependency = lane.dependency AND closed_until > now())
+        WHERE tenant_id <> %(tenant_id)s AND dependency NOT IN ({HELD_DEPENDENCIES})
     ) AS rival
     LEFT JOIN tenants AS tenant ON tenant.id = rival.tenant_id
     GROUP BY 1, 2

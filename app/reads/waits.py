@@ -17,7 +17,9 @@ from app.policy.forecast import STEADY_STARTS, QueueFlow
 from app.policy.quota import KINDS, MARGIN, UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT, Left, QuotaBucket
 from app.policy.wait_reasons import Facts
 from app.reads.rivals import read_rivals
-from models.presence import ALIVE
+from models.jobs.held_back import HELD_DEPENDENCIES, THROTTLED
+from models.jobs.lane_walk import lane_walk
+from models.presence import SERVING
 from tasks.retry import throttle
 from tasks.retry.circuit import OPEN_SECONDS
 
@@ -38,8 +40,7 @@ READ_FACTS = f"""
            quota.requests_per_minute, quota.tokens_in_per_minute, quota.tokens_out_per_minute,
            quota.reading, extract(epoch FROM now() - quota.read_at)::float8 AS read_seconds,
            quota.calls, quota.tokens_in, quota.tokens_out,
-           EXISTS (SELECT 1 FROM verdicts WHERE kind = 'throttle'
-                     AND name = job.tenant_id || ':' || job.pool) AS throttled,
+           (job.tenant_id, job.pool) IN ({THROTTLED}) AS throttled,
            limits.in_flight AS cap,
            coalesce(own.dispatched, 0)::int AS under_way,
            coalesce(own.dispatched + own.running, 0)::int AS in_flight,
@@ -84,8 +85,7 @@ READ_FACTS = f"""
                coalesce(sum(slots) FILTER (
                    WHERE job.pool || '.' || slice.name = ANY (pools)), 0)::int AS sliced
         FROM processes
-        WHERE kind = 'worker' AND NOT draining
-          AND {ALIVE}) AS alive
+        WHERE {SERVING}) AS alive
     WHERE job.id = %(id)s
 """
 #: Mean duration of what the tenant has in flight, expected and so far.
@@ -109,18 +109,7 @@ COUNT_FREE = """
 """
 #: Across the tenant's lanes, as they are dispatched; lanes that give nothing are not ahead.
 #: Each lane is two stretches of the index: higher priorities, and the same with lower ids.
-COUNT_AHEAD = f"""
-    WITH RECURSIVE lane AS (
-        (SELECT dependency FROM jobs
-         WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = %(tenant_id)s
-         ORDER BY dependency LIMIT 1)
-        UNION ALL
-        SELECT (SELECT dependency FROM jobs
-                WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = %(tenant_id)s
-                  AND dependency > lane.dependency
-                ORDER BY dependency LIMIT 1)
-        FROM lane WHERE lane.dependency IS NOT NULL
-    )
+COUNT_AHEAD = f"""{lane_walk(where="tenant_id = %(tenant_id)s")}
     SELECT count(*) FROM (
         SELECT FROM lane, LATERAL (
             (SELECT FROM jobs
@@ -135,10 +124,7 @@ COUNT_AHEAD = f"""
              ORDER BY priority DESC, id LIMIT {MOST_AHEAD + 1})
         ) AS ahead
         WHERE lane.dependency = %(dependency)s
-           OR (NOT EXISTS (SELECT 1 FROM circuits
-                           WHERE dependency = lane.dependency AND state <> 'closed')
-               AND NOT EXISTS (SELECT 1 FROM quotas
-                               WHERE dependency = lane.dependency AND closed_until > now()))
+           OR lane.dependency NOT IN ({HELD_DEPENDENCIES})
         LIMIT {MOST_AHEAD + 1}
     ) AS counted
 """

@@ -27,8 +27,10 @@ from app.scheduler.dispatching.pool_queues import PoolQueues
 from app.scheduler.dispatching.pools import Pools, PoolState
 from app.scheduler.dispatching.quotas import QuotaPacers
 from models.jobs.dispatch import MARK_LANES, mark
+from models.jobs.held_back import DEPENDENCIES_NOT_CLOSED, THROTTLED
+from models.jobs.lane_walk import lane_walk
 from models.jobs.release import release
-from models.leadership import SILENT, Leader, ReliefLease
+from models.leadership import SILENT, STILL_RELIEF, Leader, ReliefLease
 from models.store.errors import StateStoreError
 from models.store.session import connect
 from tasks.registry import JobType
@@ -51,9 +53,7 @@ BATCH = 500
 RELIEVE = MARK_LANES.format(
     condition=f"""EXISTS (
                 SELECT 1 FROM leaders AS leader WHERE {SILENT} FOR SHARE)
-              AND EXISTS (
-                SELECT 1 FROM leaders
-                WHERE role = 'relief' AND epoch = %(epoch)s AND expires_at > now())"""
+              AND {STILL_RELIEF}"""
 )
 #: At most as many rows as the windows allow.
 READ_IN_FLIGHT = """
@@ -64,25 +64,11 @@ READ_IN_FLIGHT = """
     WHERE job.status IN ('dispatched', 'running') AND job.pool = %(pool)s
     GROUP BY job.tenant_id
 """
-#: The next lanes after the given one, each one step along the index, and their tenants.
-FIND_LANES = f"""
-    WITH RECURSIVE lane AS (
-        (SELECT tenant_id, dependency, 1 AS place FROM jobs
-         WHERE status = 'queued' AND pool = %(pool)s
-           AND (tenant_id, dependency) > (%(tenant_id)s, %(dependency)s)
-         ORDER BY tenant_id, dependency LIMIT 1)
-        UNION ALL
-        SELECT next.tenant_id, next.dependency, lane.place + 1 FROM lane, LATERAL (
-            SELECT tenant_id, dependency FROM jobs
-            WHERE status = 'queued' AND pool = %(pool)s
-              AND (tenant_id, dependency) > (lane.tenant_id, lane.dependency)
-            ORDER BY tenant_id, dependency LIMIT 1) AS next
-        WHERE lane.place < %(most)s
-    )
+#: The next lanes after the given one, and their tenants.
+FIND_LANES = f"""{lane_walk(after="%(tenant_id)s, %(dependency)s", most="%(most)s")}
     SELECT lane.tenant_id, lane.dependency, coalesce(tenant.tier = 'free', false) AS free,
-           least(limits.in_flight, CASE WHEN EXISTS (
-               SELECT 1 FROM verdicts
-               WHERE kind = 'throttle' AND name = lane.tenant_id || ':' || %(pool)s)
+           least(limits.in_flight, CASE
+               WHEN (lane.tenant_id, lane.pool) IN ({THROTTLED})
                THEN {throttle.IN_FLIGHT} END) AS cap
     FROM lane
     LEFT JOIN tenants AS tenant ON tenant.id = lane.tenant_id
@@ -90,7 +76,6 @@ FIND_LANES = f"""
         ON limits.tenant_id = lane.tenant_id AND limits.pool = %(pool)s
     ORDER BY lane.place
 """
-READ_CIRCUITS = "SELECT dependency FROM circuits WHERE state <> 'closed'"
 
 #: Before the first lane of a pool.
 START = (-1, "")
@@ -141,7 +126,7 @@ class Relief:
         if self.active:
             logger.warning("this process no longer dispatches in place of the scheduler")
             self._publisher.close()
-        self._lease.leave()
+        self._lease.resign()
 
     def _hold_lease(self, now: float) -> bool:
         """Take the relief's lease or renew it; only a process that reaches the broker may."""
@@ -172,12 +157,12 @@ class Relief:
         """Give up the lease: another process may reach the broker."""
         if self.active:
             logger.warning("the broker is unavailable, jobs stay queued: %s", error)
-        self._lease.leave()
+        self._lease.resign()
 
     def _read_held(self, now: float) -> dict[str, int]:
         """Jobs of each held dependency that may be dispatched in this turn."""
         with connect(self._engine) as connection:
-            not_closed = connection.exec_driver_sql(READ_CIRCUITS).scalars().all()
+            not_closed = connection.exec_driver_sql(DEPENDENCIES_NOT_CLOSED).scalars().all()
         return {**self._pacers.rooms(now), **dict.fromkeys(not_closed, 0)}
 
     def _dispatch(self, pool: PoolState, held: dict[str, int]) -> int:

@@ -18,6 +18,7 @@ from app.api.http.problems import problem_of
 from app.api.routes.applications import read_application, submit_application
 from app.api.routes.jobs import read_job, submit_job
 from app.log_ids import current_request
+from models.jobs.ids import ID_CHARACTERS
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 POSTS = {"/applications": submit_application, "/jobs": submit_job}
 #: What answers pollers, by the path before the id.
 READS = {"/applications/": read_application, "/jobs/": read_job}
-#: As long as an id; what is shorter or longer is Flask's.
-ID_CHARACTERS = 36
 
 
 class FrontDoor(Flask):

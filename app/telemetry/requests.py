@@ -20,6 +20,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from app.telemetry import attributes as names
+from models.jobs.ids import ID_CHARACTERS
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -34,7 +35,6 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 #: Routes that do not pass through Flask: by path, and by the path before an id.
 HOT = frozenset({"/applications", "/jobs"})
 HOT_READS = {"/applications/": "/applications/<application_id>", "/jobs/": "/jobs/<job_id>"}
-ID_CHARACTERS = 36
 #: Where Flask's route is noted.
 ROUTE = "fairline.route"
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)

@@ -1,8 +1,8 @@
 """The blob store: what is too large for a row lives here, under a key that the row holds.
 
 A blob is written before the row that names it and deleted after it, so a row never points at
-nothing; a blob that no row names is an orphan, found by ``list`` and its age. The store knows no
-rows: who collects the orphans asks ``job_of`` and the database.
+nothing; a blob that no row names is an orphan, found by ``list`` and its age. The store does not
+read rows: the collector of orphans asks ``job_of`` and the database.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from models.blobs.errors import BlobError, BlobMissing
 from models.blobs.keys import checkpoint_key, job_of, payload_key
-from models.blobs.url import store_at
+from models.blobs.url import open_blobs
 
 __all__ = [
     "INLINE_BYTES",
@@ -43,9 +43,3 @@ class BlobStore(Protocol):
 
     def list(self, older_than_seconds: float) -> Iterator[str]:
         """Keys at least that old by the store's own clock, lazily, in bounded memory."""
-
-
-def open_blobs(url: str) -> BlobStore:
-    """The store at a URL (see ``models.blobs.url``). Touches nothing: a store that is away shows
-    at its first use. A URL that names no store is a ``ValueError``."""
-    return store_at(url)

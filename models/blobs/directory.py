@@ -17,14 +17,17 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from models.blobs.errors import BlobError, BlobMissing
 from models.blobs.keys import check_key, is_key
 from models.blobs.off_loop import off_loop
 
-#: After this time nobody can still be writing a temporary file.
+#: After this time no process can still be writing a temporary file.
 ABANDONED_SECONDS = 3600.0
 
+#: What is raised for a path without a file.
+NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 #: No key has a part that starts with a dot.
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
@@ -39,27 +42,24 @@ class DirectoryBlobs:
 
     def put(self, key: str, data: bytes) -> None:
         """Store a blob; it is durable on return."""
-        path = self._path(key)
         with self._refusals(f"write {key}"):
-            off_loop(self._write, path, data)
+            off_loop(self._write, self._path(key), data)
 
     def get(self, key: str) -> bytes:
         """The blob, whole."""
-        path = self._path(key)
         with self._refusals(f"read {key}"):
             try:
-                return off_loop(_read, path)
-            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+                return off_loop(Path(self._path(key)).read_bytes)
+            except NO_FILE as error:
                 self._require_root()
                 raise BlobMissing(f"no blob {key} in {self.root}") from error
 
     def delete(self, key: str) -> None:
         """Remove a blob. Not synced: one that a power cut brings back is found again."""
-        path = self._path(key)
         with self._refusals(f"delete {key}"):
             try:
-                off_loop(os.unlink, path)
-            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                off_loop(os.unlink, self._path(key))
+            except NO_FILE:
                 self._require_root()
 
     def list(self, older_than_seconds: float) -> Iterator[str]:
@@ -90,16 +90,15 @@ class DirectoryBlobs:
     def _write(self, path: str, data: bytes) -> None:
         folder = os.path.dirname(path)
         self._make_durable(folder)
-        temporary, descriptor = _open_temporary(folder)
+        temporary = os.path.join(folder, f".{os.urandom(8).hex()}.tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            try:
+            with open(descriptor, "wb", buffering=0):
                 left = memoryview(data)
                 while left:
                     left = left[os.write(descriptor, left) :]
                 # Before the rename: a name must never be on disk ahead of its bytes.
                 os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
             os.replace(temporary, path)
         except BaseException:
             with suppress(OSError):
@@ -147,16 +146,6 @@ class DirectoryBlobs:
 
 def _modified(entry: os.DirEntry[str]) -> float:
     return entry.stat(follow_symlinks=False).st_mtime
-
-
-def _open_temporary(folder: str) -> tuple[str, int]:
-    path = os.path.join(folder, f".{os.urandom(8).hex()}.tmp")
-    return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def _sync_folder(folder: str) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from models.store.errors import DescribedError
 
-class BlobError(Exception):
+
+class BlobError(DescribedError):
     """The blob store is away, or refuses."""
-
-    def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or (type(self).__doc__ or "").strip())
 
 
 class BlobMissing(BlobError):

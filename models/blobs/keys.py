@@ -1,4 +1,4 @@
-"""Names of blobs. A key says its kind and its job, so a collector can ask the row about it.
+"""Names of blobs. A key contains its kind and its job, so that the collector can look at the row.
 
 The two hex digits are the random end of the id: they spread a kind over 256 folders. The front
 of an id is a time and would fill one folder after the other.

@@ -44,22 +44,19 @@ class S3Blobs:
 
     def put(self, key: str, data: bytes) -> None:
         """Store a blob; S3 has it on several disks on return."""
-        name = self.prefix + check_key(key)
         with self._refusals(f"write {key}"):
-            answer = self._client().put_object(Bucket=self.bucket, Key=name, Body=data)
+            answer = self._client().put_object(**self._place(key), Body=data)
         self._expect("ETag", answer)
 
     def get(self, key: str) -> bytes:
         """The blob, whole."""
-        name = self.prefix + check_key(key)
         with self._refusals(f"read {key}"):
-            return self._read(name)
+            return self._read(self._place(key))
 
     def delete(self, key: str) -> None:
         """Remove a blob."""
-        name = self.prefix + check_key(key)
         with self._refusals(f"delete {key}"):
-            self._client().delete_object(Bucket=self.bucket, Key=name)
+            self._client().delete_object(**self._place(key))
 
     def list(self, older_than_seconds: float) -> Iterator[str]:
         """Keys at least that old, a page of a thousand at a time."""
@@ -87,14 +84,17 @@ class S3Blobs:
                 self._connected[1].close()
                 self._connected = None
 
-    def _read(self, name: str) -> bytes:
+    def _place(self, key: str) -> dict[str, str]:
+        return {"Bucket": self.bucket, "Key": self.prefix + check_key(key)}
+
+    def _read(self, place: dict[str, str]) -> bytes:
         from botocore.exceptions import (  # type: ignore[import-untyped]  # has no types
             IncompleteReadError,
             ResponseStreamingError,
         )
 
         for attempt in range(1, ATTEMPTS + 1):
-            answer = self._client().get_object(Bucket=self.bucket, Key=name)
+            answer = self._client().get_object(**place)
             try:
                 with closing(answer["Body"]) as body:
                     self._expect("ETag", answer)

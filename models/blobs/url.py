@@ -18,21 +18,20 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 _PREFIX = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*|")
 
 
-def store_at(url: str) -> DirectoryBlobs | S3Blobs:
-    """The store, untouched. No message repeats the URL: it may hold a password by mistake."""
+def open_blobs(url: str) -> DirectoryBlobs | S3Blobs:
+    """The store at a URL, or a ``ValueError`` that does not repeat it: it may hold a password.
+
+    Touches nothing: a store that is away shows at its first use.
+    """
     if not url.strip() or "\0" in url:
         raise ValueError("the URL of the blob store is empty")
     if "://" not in url:
         return DirectoryBlobs(os.path.abspath(url))
     parts = urlsplit(url)
-    if parts.scheme == "file":
-        return _directory(parts)
     if parts.scheme == "s3":
         return _bucket(parts)
-    raise ValueError(f"blobs live in a folder, file:// or s3://, not in {parts.scheme}://")
-
-
-def _directory(parts: SplitResult) -> DirectoryBlobs:
+    if parts.scheme != "file":
+        raise ValueError(f"blobs live in a folder, file:// or s3://, not in {parts.scheme}://")
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise ValueError("a blob folder is named file:///absolute/path")
     if parts.query or parts.fragment:

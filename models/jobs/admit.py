@@ -6,10 +6,10 @@ and no 202 was sent; dying after it leaves the rows, and the reaper finds expres
 were not published.
 
 Ids are made by the caller, so writing a group again after a lost answer changes nothing.
-An idempotency key is a row of its own: of concurrent requests under one key exactly one
-inserts it, and only that one's jobs are inserted. The others then read what it stands for.
+An idempotency key is a row: of concurrent requests under one key exactly one inserts it, and only
+that one's jobs are inserted. The others then read what it stands for.
 
-Locks are taken in one order by everybody: keys, lanes, counts, each sorted.
+Every statement takes locks in one order: keys, lanes, counts, each sorted.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from itertools import chain
 
 from sqlalchemy import Connection, Engine
 
+from models.jobs.held_back import DEPENDENCIES_NOT_CLOSED, THROTTLED
 from models.jobs.submission import Admitted, KeyReused, Submission, SubmissionGroup
 from models.pools import lease_interval_sql
 from models.store.arrays import moment_array, plain_array, text_array
@@ -29,16 +30,16 @@ from models.store.session import connect
 #: A permission of the scheduler older than this is none.
 PERMISSION_SECONDS = 60
 
-#: Neither put off, nor behind a circuit that is not closed or a quota that somebody has to
-#: count, nor of a tenant that is throttled, has a cap or pays nothing: those go by the line.
-READY = """
+#: Neither scheduled for later, nor for a dependency whose circuit is not closed or that has a
+#: quota, nor of a tenant that is throttled, capped or free: those are queued.
+READY = f"""
     (execute_at IS NULL OR execute_at <= now()) AND express
-    AND dependency NOT IN (SELECT dependency FROM circuits WHERE state <> 'closed')
+    AND dependency NOT IN ({DEPENDENCIES_NOT_CLOSED})
     AND dependency NOT IN (SELECT dependency FROM quotas)
     AND NOT EXISTS (SELECT FROM tenant_limits AS capped
                     WHERE capped.tenant_id = item.tenant_id AND capped.pool = item.pool
                       AND capped.in_flight IS NOT NULL)
-    AND (tenant_id || ':' || pool) NOT IN (SELECT name FROM verdicts WHERE kind = 'throttle')"""
+    AND (tenant_id, pool) NOT IN ({THROTTLED})"""
 
 #: Without keys the group is what it is.
 NO_KEYS = f"wanted AS (SELECT item.*, {READY} AS ready FROM item)"
@@ -61,8 +62,8 @@ NEW_KEYS = f"""
     )"""
 
 
-def admit_statement(keys: str, told: str) -> str:
-    """The statement, with or without idempotency keys; ``told`` chooses the rows it returns."""
+def admit_statement(keys: str, returned: str) -> str:
+    """The statement, with or without idempotency keys; ``returned``: which rows it returns."""
     return f"""
     WITH item AS (
         SELECT * FROM unnest(
@@ -77,7 +78,7 @@ def admit_statement(keys: str, told: str) -> str:
     ), {keys}, lane AS (
         UPDATE express_lanes AS lane SET credit = lane.credit - asked.jobs
         FROM (
-            -- A closed lane is not locked: while there is a line, processes would wait for
+            -- A closed lane is not locked: while there is a queue, processes would wait for
             -- each other's commits. Open ones are, in order.
             SELECT open.pool, asked.jobs
             FROM (SELECT pool, count(*)::int AS jobs FROM wanted WHERE ready GROUP BY pool) AS asked
@@ -111,7 +112,7 @@ def admit_statement(keys: str, told: str) -> str:
         SELECT id, tenant_id, candidate, role FROM wanted WHERE candidate IS NOT NULL
         ON CONFLICT (id) DO NOTHING
     )
-    SELECT id::text AS id, status = 'dispatched' AS dispatched FROM job WHERE {told}
+    SELECT id::text AS id, status = 'dispatched' AS dispatched FROM job WHERE {returned}
 """
 
 

@@ -6,8 +6,8 @@ Whatever else wants the row (promotion, dispatch, claim) waits for it and then f
 it does not match, or was first and left a running job: then the request stands in the row until
 the run ends. A cancelled job never starts.
 
-Of many at once, rows that somebody else is changing are not waited for while others are held, so
-that nobody waits in a circle; what is left is then cancelled one by one.
+Of many at once, rows that another transaction is changing are not waited for while others are
+locked, so that there is no deadlock; what is left is then cancelled one by one.
 """
 
 from __future__ import annotations
@@ -20,52 +20,41 @@ from sqlalchemy import Engine
 
 from models.jobs.states import JobStatus
 from models.store.arrays import plain_array
-from models.store.session import connect
+from models.store.session import connect, fetch
 
 #: Jobs of one call that cancels or replays many.
 MOST_SEVERAL = 500
 
-CANCEL = """
-    UPDATE jobs AS job
+NOT_ENDED = "IN ('scheduled', 'queued', 'dispatched', 'running')"
+UPDATE = """UPDATE jobs AS job
     SET status = CASE job.status WHEN 'running' THEN 'running'::job_status
                                  ELSE 'cancelled'::job_status END,
         finished_at = CASE job.status WHEN 'running' THEN NULL ELSE now() END,
         lease_expires_at = CASE job.status WHEN 'running' THEN job.lease_expires_at END,
-        cancel_requested_at = coalesce(job.cancel_requested_at, now())
-    WHERE job.id = %(id)s::uuid AND job.tenant_id = %(tenant)s
-      AND job.status IN ('scheduled', 'queued', 'dispatched', 'running')
+        cancel_requested_at = coalesce(job.cancel_requested_at, now())"""
+CANCEL = f"""
+    {UPDATE}
+    WHERE job.id = %(id)s::uuid AND job.tenant_id = %(tenant)s AND job.status {NOT_ENDED}
     RETURNING job.status::text AS status, job.cancel_requested_at
 """
 READ_STATUS = """
     SELECT status::text AS status, cancel_requested_at FROM jobs
     WHERE id = %(id)s::uuid AND tenant_id = %(tenant)s
 """
-
-
-CANCEL_SEVERAL = """
+#: Status as text from here on: see CLAIM.
+CANCEL_SEVERAL = f"""
     WITH chosen AS (
-        SELECT id FROM jobs
-        WHERE id = ANY (%(ids)s::uuid[])
-          AND status::text IN ('scheduled', 'queued', 'dispatched', 'running')
+        SELECT id FROM jobs WHERE id = ANY (%(ids)s::uuid[]) AND status::text {NOT_ENDED}
         ORDER BY id
         FOR UPDATE SKIP LOCKED
     )
-    UPDATE jobs AS job
-    SET status = CASE job.status WHEN 'running' THEN 'running'::job_status
-                                 ELSE 'cancelled'::job_status END,
-        finished_at = CASE job.status WHEN 'running' THEN NULL ELSE now() END,
-        lease_expires_at = CASE job.status WHEN 'running' THEN job.lease_expires_at END,
-        cancel_requested_at = coalesce(job.cancel_requested_at, now())
-    FROM chosen
-    WHERE job.id = chosen.id
-      AND job.status::text IN ('scheduled', 'queued', 'dispatched', 'running')
+    {UPDATE}
+    FROM chosen WHERE job.id = chosen.id AND job.status::text {NOT_ENDED}
     RETURNING job.id::text AS id, job.status::text AS status
 """
-#: Those that have not ended; the status as text, so that only the primary key fits.
-READ_LEFT = """
+READ_LEFT = f"""
     SELECT id::text AS id, tenant_id FROM jobs
-    WHERE id = ANY (%(ids)s::uuid[])
-      AND status::text IN ('scheduled', 'queued', 'dispatched', 'running')
+    WHERE id = ANY (%(ids)s::uuid[]) AND status::text {NOT_ENDED}
 """
 
 
@@ -101,26 +90,20 @@ class Done:
     changed: int = 0
     #: Running ones that were asked to stop.
     asked: int = 0
-    #: Gone, ended, or brought back by somebody else.
+    #: Gone, ended, or brought back meanwhile.
     skipped: int = 0
 
 
 def cancel_several(engine: Engine, ids: Sequence[str]) -> Done:
     """Cancel those that have not ended."""
     wanted = set(ids)
-    parameters = {"ids": plain_array(sorted(wanted))}
-    with connect(engine) as connection:
-        rows = connection.exec_driver_sql(CANCEL_SEVERAL, parameters)
-        became = {row.id: row.status for row in rows}
-        missed = sorted(wanted - became.keys())
-        left = []
-        if missed:
-            rows = connection.exec_driver_sql(READ_LEFT, {"ids": plain_array(missed)})
-            left = [(row.id, row.tenant_id) for row in rows]
-    for job_id, tenant_id in left:
-        cancelled = cancel(engine, tenant_id, job_id)
-        # Who ended on its own meanwhile is left as it is.
+    rows = fetch(engine, CANCEL_SEVERAL, {"ids": plain_array(sorted(wanted))})
+    became = {row.id: row.status for row in rows}
+    missed = sorted(wanted - became.keys())
+    for row in fetch(engine, READ_LEFT, {"ids": plain_array(missed)}) if missed else ():
+        cancelled = cancel(engine, row.tenant_id, row.id)
+        # One that ended by itself meanwhile is left as it is.
         if cancelled is not None and cancelled.status in (JobStatus.CANCELLED, JobStatus.RUNNING):
-            became[job_id] = cancelled.status.value
+            became[row.id] = cancelled.status.value
     changed = sum(status == JobStatus.CANCELLED for status in became.values())
     return Done(changed, len(became) - changed, len(wanted) - len(became))

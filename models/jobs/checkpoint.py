@@ -6,7 +6,7 @@ lets the next run resume behind it.
 A run that lost its lease can neither write a checkpoint nor overwrite one: the row is
 locked and its number compared in the statement that writes. Large states lie in the blob
 store; the one before is removed after the row names the new one, so a crash in between
-leaves a blob that nobody names, never a name without a blob.
+leaves a blob that no row names, never a name without a blob.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
-from models.jobs.claim import JobRef
-from models.store.session import connect
+from models.jobs.claim import JobRef, ref_arrays
+from models.store.session import fetch
 
 SAVE = """
     WITH saving AS (
@@ -63,7 +63,7 @@ class Saved:
 
     #: False: the lease was lost.
     ours: bool
-    #: Blob of the checkpoint before, which nobody names any more.
+    #: Blob of the checkpoint before, which no row names any more.
     obsolete: str | None = None
 
 
@@ -84,31 +84,23 @@ class Loaded:
 
 def save_group(engine: Engine, group: Sequence[Saving]) -> list[Saved]:
     """Write the checkpoints; for each, whether it was still ours to write."""
-    with connect(engine) as connection:
-        rows = connection.exec_driver_sql(
-            SAVE,
-            {
-                "ids": [saving.ref.id for saving in group],
-                "leases": [saving.ref.lease for saving in group],
-                "states": [saving.state for saving in group],
-                "blobs": [saving.blob for saving in group],
-            },
-        ).all()
+    parameters = {
+        **ref_arrays(saving.ref for saving in group),
+        "states": [saving.state for saving in group],
+        "blobs": [saving.blob for saving in group],
+    }
+    rows = fetch(engine, SAVE, parameters)
     # By lease too: a run that lost the job and its successor may meet in one group.
     earlier = {JobRef(row.job_id, row.lease): row.blob for row in rows}
     return [
-        Saved(True, earlier[saving.ref] if earlier[saving.ref] != saving.blob else None)
-        if saving.ref in earlier
-        else Saved(False)
+        Saved(saving.ref in earlier, blob if blob != saving.blob else None)
         for saving in group
+        for blob in [earlier.get(saving.ref)]
     ]
 
 
 def load_group(engine: Engine, group: Sequence[Loading]) -> list[Loaded]:
     """The checkpoints of the jobs."""
-    with connect(engine) as connection:
-        rows = connection.exec_driver_sql(
-            LOAD, {"ids": [loading.job_id for loading in group]}
-        ).all()
+    rows = fetch(engine, LOAD, {"ids": [loading.job_id for loading in group]})
     found = {row.job_id: Loaded(row.state, row.blob) for row in rows}
     return [found.get(loading.job_id, Loaded()) for loading in group]

@@ -2,15 +2,15 @@
 
 Called by a worker for the messages it received. Dying before the commit leaves the message, which
 comes back, or the row, which is reaped; dying after it leaves a running row without a worker, which
-is reaped when its lease runs out and counts a crash.
+is reaped when its lease expires and counts a crash.
 
 A message whose number or state does not match finds no row and runs nothing: it was
-redelivered, reaped, cancelled or forged. A job past its ``not_after`` expires here.
+redelivered, reaped, cancelled or forged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -48,11 +48,25 @@ CLAIM = f"""
 PREPARED = PreparedStatement("claim", CLAIM)
 
 
+#: The rows of a statement's references, for ``UPDATE jobs AS job``; takes ``ref_arrays``.
+OF_REFS = """FROM unnest(%(ids)s::uuid[], %(leases)s::int[]) AS ref (id, lease)
+    WHERE job.id = ref.id AND job.lease = ref.lease"""
+
+
 class JobRef(NamedTuple):
-    """All that a message says."""
+    """All that a message carries."""
 
     id: str
     lease: int
+
+
+def ref_arrays(refs: Iterable[JobRef]) -> dict[str, str]:
+    """References as parameters: two arrays."""
+    refs = list(refs)
+    return {
+        "ids": plain_array([ref.id for ref in refs]),
+        "leases": plain_array([ref.lease for ref in refs]),
+    }
 
 
 class Claim(NamedTuple):
@@ -71,9 +85,9 @@ class Claim(NamedTuple):
     payload: Any
     #: Where the payload is if it is large.
     payload_blob: str | None
-    #: The lane it came by, as of its admission; empty if it needs nobody.
+    #: Service its type depended on when it was admitted; empty if there is none.
     dependency: str = ""
-    #: Since it was due; None after a crash or a replay, as nobody noted when it came back.
+    #: Since it was due; None after a crash or a replay: when it came back is not recorded.
     wait_seconds: float | None = None
 
 
@@ -94,9 +108,8 @@ def claim_group(
         found = PREPARED.execute(
             connection,
             {
+                **ref_arrays(refs),
                 "worker": worker,
-                "ids": plain_array([ref.id for ref in refs]),
-                "leases": plain_array([ref.lease for ref in refs]),
                 "again": plain_array([ref in unanswered for ref in refs]),
             },
         )

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from sqlalchemy import Engine
 
 from models.leadership import STILL_LEADER
-from models.pools import lease_interval_sql
+from models.pools import lease_interval_sql, slice_queue
 from models.store.arrays import plain_array, text_array
 from models.store.session import connect
 
-#: Each tenant has a line in each pool, with a lane for each dependency: one short walk along
-#: the index for a lane, however long it is and however many there are. Inside a tenant higher
-#: priority first, then first in, first out, across its lanes; what is too late expires.
+#: One short walk along the index per lane, however long it is and however many there are. Inside
+#: a tenant higher priority first, then first in, first out, across its lanes.
 #: Two limits: rows are read and locked as far as the outer one asks for them, but a limit that
 #: differs from lane to lane tells the planner nothing, and it would sort a long lane whole.
 #: Status as text in the update: see CLAIM.
@@ -86,13 +86,13 @@ class Dispatch(NamedTuple):
     tenant_id: int = 0
     #: Its lane.
     dependency: str = ""
-    #: Queue beside the pool's own; empty if it goes to everybody's workers.
+    #: Queue beside the pool's own; empty if it goes to the shared workers.
     slice: str = ""
 
     @property
     def queue(self) -> str:
         """Where the message goes."""
-        return f"{self.pool}.{self.slice}" if self.slice else self.pool
+        return slice_queue(self.pool, self.slice)
 
 
 class Marked(NamedTuple):
@@ -114,20 +114,18 @@ def mark(
 ) -> Marked:
     """Mark what each tenant was granted, as far as it is there."""
     asked = [(grant, lane, room) for grant in grants for lane, room in grant.lanes.items()]
+    parameters = {
+        "pool": pool,
+        "slice": slice_name,
+        "epoch": epoch,
+        "tenants": plain_array([grant.tenant_id for grant, _, _ in asked]),
+        "lanes": text_array([lane for _, lane, _ in asked]),
+        "rooms": plain_array([room for _, _, room in asked]),
+        "most": max((room for _, _, room in asked), default=0),
+        "jobs": plain_array([grant.jobs for grant, _, _ in asked]),
+    }
     with connect(engine) as connection:
-        found = connection.exec_driver_sql(
-            statement,
-            {
-                "pool": pool,
-                "slice": slice_name,
-                "epoch": epoch,
-                "tenants": plain_array([grant.tenant_id for grant, _, _ in asked]),
-                "lanes": text_array([lane for _, lane, _ in asked]),
-                "rooms": plain_array([room for _, _, room in asked]),
-                "most": max((room for _, _, room in asked), default=0),
-                "jobs": plain_array([grant.jobs for grant, _, _ in asked]),
-            },
-        )
+        found = connection.exec_driver_sql(statement, parameters)
         # Ordered by name once for the whole group: see claim_group.
         rows = found.columns("dispatched", "priority", *Dispatch._fields).all()
     marked = [(dispatched, priority, Dispatch(*values)) for dispatched, priority, *values in rows]
@@ -144,7 +142,7 @@ def mark(
 
 
 def in_turn(dispatches: Iterable[Dispatch]) -> list[Dispatch]:
-    """The tenants' jobs interleaved: who has twice as many comes twice as often.
+    """The tenants' jobs interleaved: of a tenant with twice as many, twice as often.
 
     The order of each tenant's own jobs is kept.
     """
@@ -158,5 +156,4 @@ def in_turn(dispatches: Iterable[Dispatch]) -> list[Dispatch]:
         tenant_id = dispatch.tenant_id
         keyed.append(((places[tenant_id] + 0.5) / totals[tenant_id], tenant_id, dispatch))
         places[tenant_id] += 1
-    keyed.sort(key=lambda entry: entry[:2])
-    return [entry[2] for entry in keyed]
+    return [dispatch for _, _, dispatch in sorted(keyed, key=itemgetter(0, 1))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sqlalchemy import Engine
 
 from models.leadership import STILL_LEADER
-from models.store.session import connect
+from models.store.session import execute
 
 BATCH = 500
 
@@ -27,5 +27,4 @@ EXPIRE = f"""
 
 def expire_late(engine: Engine, epoch: int | None) -> int:
     """Expire one batch; how many."""
-    with connect(engine) as connection:
-        return connection.exec_driver_sql(EXPIRE, {"epoch": epoch}).rowcount
+    return execute(engine, EXPIRE, {"epoch": epoch})

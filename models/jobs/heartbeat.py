@@ -11,16 +11,15 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import Engine
 
-from models.jobs.claim import JobRef
+from models.jobs.claim import OF_REFS, JobRef, ref_arrays
 from models.pools import lease_interval_sql
-from models.store.session import connect
+from models.store.session import execute, fetch
 
 #: Status as text: see CLAIM.
 BEAT = f"""
     UPDATE jobs AS job
     SET lease_expires_at = now() + {lease_interval_sql("job.pool")}
-    FROM unnest(%(ids)s::uuid[], %(leases)s::int[]) AS held (id, lease)
-    WHERE job.id = held.id AND job.lease = held.lease AND job.status::text = 'running'
+    {OF_REFS} AND job.status::text = 'running'
     RETURNING job.id::text AS id, job.lease
 """
 REPORT = """
@@ -29,7 +28,7 @@ REPORT = """
         AS report (id, lease, progress)
     WHERE job.id = report.id AND job.lease = report.lease AND job.status::text = 'running'
 """
-#: An index of nothing but running jobs that somebody wants to stop: empty, as a rule.
+#: By an index of the running jobs that are to stop, which is nearly always empty.
 READ_CANCELLED = """
     SELECT id::text AS id, lease FROM jobs
     WHERE worker = %(worker)s AND status = 'running' AND cancel_requested_at IS NOT NULL
@@ -37,33 +36,21 @@ READ_CANCELLED = """
 
 
 def beat(engine: Engine, held: Collection[JobRef]) -> set[JobRef]:
-    """Renew the leases in ``held``; those that are still ours."""
+    """Renew the leases of ``held``; those that are still ours."""
     if not held:
         return set()
-    with connect(engine) as connection:
-        rows = connection.exec_driver_sql(
-            BEAT, {"ids": [ref.id for ref in held], "leases": [ref.lease for ref in held]}
-        ).all()
-    return {JobRef(row.id, row.lease) for row in rows}
+    return {JobRef(row.id, row.lease) for row in fetch(engine, BEAT, ref_arrays(held))}
 
 
 def report(engine: Engine, progress: Sequence[tuple[JobRef, str]]) -> None:
-    """Write how far runs are."""
+    """Write the progress of runs, JSON texts."""
     if not progress:
         return
-    with connect(engine) as connection:
-        connection.exec_driver_sql(
-            REPORT,
-            {
-                "ids": [ref.id for ref, _ in progress],
-                "leases": [ref.lease for ref, _ in progress],
-                "progress": [text for _, text in progress],
-            },
-        )
+    refs, texts = zip(*progress, strict=True)
+    execute(engine, REPORT, {**ref_arrays(refs), "progress": list(texts)})
 
 
 def read_cancelled(engine: Engine, worker: str) -> set[JobRef]:
-    """Runs of ``worker`` that somebody wants to stop."""
-    with connect(engine) as connection:
-        rows = connection.exec_driver_sql(READ_CANCELLED, {"worker": worker}).all()
+    """Runs of ``worker`` that were asked to stop."""
+    rows = fetch(engine, READ_CANCELLED, {"worker": worker})
     return {JobRef(row.id, row.lease) for row in rows}

@@ -16,7 +16,7 @@ def new_id() -> str:
     """A fresh id; ids of one process sort in the order of their making to 250 ns.
 
     Layout (RFC 9562, method 3): 48 bits of milliseconds, 12 bits of the fraction of the
-    millisecond, 62 random bits. Ids are no secrets: who may see a row is the tenant's affair.
+    millisecond, 62 random bits. Ids are no secrets: access to a row depends on its tenant.
     """
     milliseconds, rest = divmod(time.time_ns(), 1_000_000)
     fraction = (rest << 12) // 1_000_000

@@ -1,7 +1,7 @@
 """Promote: scheduled → queued, for jobs whose ``execute_at`` has come.
 
 Called by the scheduler's Promoter. One statement: dying before its commit changes nothing, and
-after it the job is in the line. A leader that was replaced finds no row (``STILL_LEADER``).
+after it the job is queued. A leader that was replaced finds no row (``STILL_LEADER``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from models.leadership import STILL_LEADER
 from models.pools import POOLS
-from models.store.session import connect
+from models.store.session import execute, fetch
 
 #: Jobs promoted in one statement.
 BATCH = 500
@@ -25,8 +25,8 @@ FIND_DUE = """
         ORDER BY execute_at LIMIT 1) AS first
     WHERE first.execute_at <= now()
 """
-#: What would be held back in the line takes nobody's room: it goes there as it comes, or those
-#: behind it would wait for a dependency that is none of theirs.
+#: What would be held back in the queue takes no room: it is promoted as it comes, or the jobs
+#: behind it would wait for a dependency that they do not need.
 #: Status as text in the update: see CLAIM.
 PROMOTE = f"""
     WITH due AS (
@@ -52,9 +52,7 @@ PROMOTE = f"""
 
 def find_due_pools(engine: Engine) -> set[str]:
     """The pools that have jobs to promote."""
-    with connect(engine) as connection:
-        rows = connection.exec_driver_sql(FIND_DUE, {"pools": list(POOLS)})
-        return {row.name for row in rows}
+    return {row.name for row in fetch(engine, FIND_DUE, {"pools": list(POOLS)})}
 
 
 def promote(
@@ -74,16 +72,13 @@ def promote(
     held = bool(lanes or tenants or free_full)
     if room <= 0 and not held:
         return 0
-    with connect(engine) as connection:
-        return connection.exec_driver_sql(
-            PROMOTE,
-            {
-                "pool": pool,
-                "room": room,
-                "most": BATCH if held else room,
-                "lanes": list(lanes),
-                "tenants": tenants,
-                "free_full": free_full,
-                "epoch": epoch,
-            },
-        ).rowcount
+    parameters = {
+        "pool": pool,
+        "room": room,
+        "most": BATCH if held else room,
+        "lanes": list(lanes),
+        "tenants": tenants,
+        "free_full": free_full,
+        "epoch": epoch,
+    }
+    return execute(engine, PROMOTE, parameters)

@@ -1,8 +1,7 @@
 """Reap: dispatched or running → queued, scheduled, dead or cancelled, once the lease ran out.
 
 Called by the scheduler's Reaper, which finds, judges and writes in one transaction: dying before
-its commit changes nothing, and the rows it had locked are found again. ``EXPIRE_LEASES`` is for
-whoever knows that a worker is gone, and lets the reaper see it at once.
+its commit changes nothing, and the rows it had locked are found again.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from models.jobs.claim import OF_REFS, JobRef, ref_arrays
 from models.jobs.states import FailureClass, JobStatus
 from models.leadership import STILL_LEADER
 
@@ -54,11 +54,10 @@ REAP = """
     FROM reaped WHERE error_class IS NOT NULL
     ON CONFLICT DO NOTHING
 """
-#: The child is known to be gone: nobody has to wait until its lease runs out.
-EXPIRE_LEASES = """
+#: For a worker process that is known to be gone: its leases need not run out first.
+EXPIRE_LEASES = f"""
     UPDATE jobs AS job SET lease_expires_at = now()
-    FROM unnest(%(ids)s::uuid[], %(leases)s::int[]) AS ref (id, lease)
-    WHERE job.id = ref.id AND job.lease = ref.lease AND job.status::text = 'running'
+    {OF_REFS} AND job.status::text = 'running'
 """
 
 
@@ -101,16 +100,13 @@ def find_lost(connection: Connection, epoch: int | None) -> list[Lost]:
 
 def reap(connection: Connection, found: Sequence[Lost], verdicts: Sequence[Reaping]) -> None:
     """Write what becomes of the rows that ``find_lost`` locked."""
-    connection.exec_driver_sql(
-        REAP,
-        {
-            "ids": [lost.id for lost in found],
-            "leases": [lost.lease for lost in found],
-            "statuses": [verdict.status.value for verdict in verdicts],
-            "tries_spent": [verdict.tries_spent for verdict in verdicts],
-            "crashed": [verdict.crashed for verdict in verdicts],
-            "delays": [verdict.delay_seconds for verdict in verdicts],
-            "error_classes": [verdict.error_class for verdict in verdicts],
-            "error_messages": [verdict.error_message for verdict in verdicts],
-        },
-    )
+    parameters = {
+        **ref_arrays(JobRef(lost.id, lost.lease) for lost in found),
+        "statuses": [verdict.status.value for verdict in verdicts],
+        "tries_spent": [verdict.tries_spent for verdict in verdicts],
+        "crashed": [verdict.crashed for verdict in verdicts],
+        "delays": [verdict.delay_seconds for verdict in verdicts],
+        "error_classes": [verdict.error_class for verdict in verdicts],
+        "error_messages": [verdict.error_message for verdict in verdicts],
+    }
+    connection.exec_driver_sql(REAP, parameters)

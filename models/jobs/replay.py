@@ -1,10 +1,10 @@
-"""Replay: dead → queued, with a fresh count of tries.
+"""Replay: dead → queued, with a fresh count of attempts.
 
 Called by ``POST /dead-letters/replay``, the console and the command line. Dying before the commit
 of a batch changes nothing; dying after it loses the answer, and a repetition finds nothing dead.
 
 Only a dead row matches, so of any number of concurrent calls exactly one brings a job back.
-The lease stays and goes on rising: whoever held it before can still write nothing. The
+The lease number stays and goes on rising: its earlier holders still can write nothing. The
 checkpoint stays too; what was done is not done again.
 """
 
@@ -12,23 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import NamedTuple
 
 from sqlalchemy import Engine
 
 from models.jobs.cancel import Done
+from models.jobs.ids import BELOW_ALL
 from models.store.arrays import plain_array
-from models.store.session import connect
+from models.store.session import fetch
 
 #: Dead letters brought back in one statement.
 BATCH = 1000
-#: No id is as low.
-BELOW_ALL = "00000000-0000-0000-0000-000000000000"
 
-#: The feed hears of it, with the death that the row forgets.
-FRESH = """, fresh AS (
+
+def replay_statement(chosen: str, limit: str = "") -> str:
+    """Brings the chosen rows back. The feed reports it with the death that the row forgets."""
+    return f"""
+    WITH chosen AS (
+        SELECT id, error_class, error_message FROM jobs WHERE {chosen}
+        ORDER BY id {limit}
+        FOR UPDATE SKIP LOCKED
+    ), fresh AS (
     UPDATE jobs AS job
     SET status = 'queued', attempt = 0, deferrals = 0, crashes = 0,
         replays = job.replays + 1, ended_xid = NULL, finished_at = NULL, started_at = NULL,
@@ -37,7 +42,7 @@ FRESH = """, fresh AS (
         error_message = NULL
     FROM chosen WHERE job.id = chosen.id AND job.status = 'dead'
     RETURNING job.id, job.tenant_id, job.type, chosen.error_class, chosen.error_message
-    ), told AS (
+    ), reported AS (
         INSERT INTO events (tenant_id, kind, job_id, detail)
         SELECT tenant_id, 'job_replayed', id, json_build_object('type', type,
             'error', json_build_object('class', error_class, 'message', error_message))
@@ -45,39 +50,23 @@ FRESH = """, fresh AS (
     )
     SELECT id::text AS id FROM fresh
 """
-REPLAY_IDS = f"""
-    WITH chosen AS (
-        SELECT id, error_class, error_message FROM jobs
-        WHERE id = ANY (%(ids)s::uuid[]) AND tenant_id = %(tenant)s AND status = 'dead'
-        ORDER BY id
-        FOR UPDATE SKIP LOCKED
-    ){FRESH}
-"""
-REPLAY_MATCHING = f"""
-    WITH chosen AS (
-        SELECT id, error_class, error_message FROM jobs
-        WHERE tenant_id = %(tenant)s AND status = 'dead'
+
+
+REPLAY_IDS = replay_statement(
+    "id = ANY (%(ids)s::uuid[]) AND tenant_id = %(tenant)s AND status = 'dead'"
+)
+REPLAY_MATCHING = replay_statement(
+    """tenant_id = %(tenant)s AND status = 'dead'
           AND (%(type)s::text IS NULL OR type = %(type)s::text)
           AND (%(error_class)s::text IS NULL OR error_class = %(error_class)s::text)
-          AND finished_at <= coalesce(%(before)s::timestamptz, now()) AND id > %(after)s::uuid
-        ORDER BY id
-        LIMIT %(limit)s
-        FOR UPDATE SKIP LOCKED
-    ){FRESH}
-"""
+          AND finished_at <= coalesce(%(before)s::timestamptz, now()) AND id > %(after)s::uuid""",
+    "LIMIT %(limit)s",
+)
+REPLAY_SEVERAL = replay_statement("id = ANY (%(ids)s::uuid[]) AND status::text = 'dead'")
 
-REPLAY_SEVERAL = f"""
-    WITH chosen AS (
-        SELECT id, error_class, error_message FROM jobs
-        WHERE id = ANY (%(ids)s::uuid[]) AND status::text = 'dead'
-        ORDER BY id
-        FOR UPDATE SKIP LOCKED
-    ){FRESH}
-"""
-
-#: Whose dead letters there are, and the time to which they count.
+#: Dead letters by tenant, and the time to which they count.
 COUNT_DEAD = """
-    SELECT tenant.id AS tenant_id, tenant.name AS tenant, count(*) AS letters, now() AS as_of
+    SELECT tenant.id AS tenant_id, tenant.name AS tenant, count(*) AS jobs, now() AS as_of
     FROM jobs JOIN tenants AS tenant ON tenant.id = jobs.tenant_id
     WHERE jobs.status = 'dead'
       AND (%(type)s::text IS NULL OR jobs.type = %(type)s::text)
@@ -86,31 +75,25 @@ COUNT_DEAD = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterCount:
-    """What a tenant could replay."""
+class DeadLetterCount(NamedTuple):
+    """Jobs that a tenant could replay."""
 
     tenant_id: int
     tenant: str
-    count: int
+    jobs: int
     as_of: datetime
 
 
 def count_dead(engine: Engine, job_type: str | None, tenant: str | None) -> list[DeadLetterCount]:
     """Dead letters by tenant, for an operator who is about to replay them."""
-    with connect(engine) as connection:
-        rows = connection.exec_driver_sql(COUNT_DEAD, {"type": job_type, "tenant": tenant})
-        return [
-            DeadLetterCount(row.tenant_id, row.tenant, count=row.letters, as_of=row.as_of)
-            for row in rows
-        ]
+    rows = fetch(engine, COUNT_DEAD, {"type": job_type, "tenant": tenant})
+    return [DeadLetterCount(**row._mapping) for row in rows]
 
 
 def replay_ids(engine: Engine, tenant_id: int, ids: Sequence[str]) -> list[str]:
     """Bring back those of ``ids`` that are dead letters of the tenant; which."""
-    with connect(engine) as connection:
-        rows = connection.exec_driver_sql(REPLAY_IDS, {"tenant": tenant_id, "ids": list(ids)})
-        return [row.id for row in rows]
+    rows = fetch(engine, REPLAY_IDS, {"tenant": tenant_id, "ids": list(ids)})
+    return [row.id for row in rows]
 
 
 def replay_matching(
@@ -128,21 +111,14 @@ def replay_matching(
     A job that dies again meanwhile is not brought back twice: the walk has passed it. Each
     statement runs within ``patience``.
     """
-    parameters: dict[str, Any] = {
-        "tenant": tenant_id,
-        "type": job_type,
-        "error_class": error_class,
-        "before": before,
-    }
+    wanted = {"tenant": tenant_id, "type": job_type, "error_class": error_class, "before": before}
     replayed: list[str] = []
     while len(replayed) < limit:
         room = min(BATCH, limit - len(replayed))
         after = replayed[-1] if replayed else BELOW_ALL
-        with patience(), connect(engine) as connection:
-            rows = connection.exec_driver_sql(
-                REPLAY_MATCHING, {**parameters, "limit": room, "after": after}
-            )
-            brought = sorted(row.id for row in rows)
+        with patience():
+            rows = fetch(engine, REPLAY_MATCHING, {**wanted, "limit": room, "after": after})
+        brought = sorted(row.id for row in rows)
         replayed += brought
         if len(brought) < room:
             break
@@ -152,8 +128,5 @@ def replay_matching(
 def replay_several(engine: Engine, ids: Sequence[str]) -> Done:
     """Bring back those that are dead."""
     wanted = set(ids)
-    with connect(engine) as connection:
-        rows = connection.exec_driver_sql(
-            REPLAY_SEVERAL, {"ids": plain_array(sorted(wanted))}
-        ).all()
+    rows = fetch(engine, REPLAY_SEVERAL, {"ids": plain_array(sorted(wanted))})
     return Done(changed=len(rows), skipped=len(wanted) - len(rows))

@@ -11,12 +11,10 @@ from typing import NamedTuple
 from sqlalchemy import Engine
 
 from models.leadership import STILL_LEADER
-from models.store.session import connect
+from models.store.session import fetch
 
 #: Jobs looked at in one statement.
 BATCH = 500
-#: Lower than every id: where a walk begins.
-FIRST_ID = "00000000-0000-0000-0000-000000000000"
 
 #: An id made at the given time, as far as its time goes: see models.jobs.ids.
 OLDEST_KEPT = """(rpad(lpad(to_hex((extract(epoch FROM
@@ -68,14 +66,11 @@ def retire_jobs(
     engine: Engine, after_id: str, finished_seconds: float, dead_seconds: float, epoch: int | None
 ) -> Retired:
     """Look at the next batch after ``after_id`` and remove what ended that long ago."""
-    with connect(engine) as connection:
-        row = connection.exec_driver_sql(
-            RETIRE_JOBS,
-            {
-                "cursor": after_id,
-                "finished": finished_seconds,
-                "dead": dead_seconds,
-                "epoch": epoch,
-            },
-        ).one()
-    return Retired(row.looked, row.last_id, row.retired, row.blobs)
+    parameters = {
+        "cursor": after_id,
+        "finished": finished_seconds,
+        "dead": dead_seconds,
+        "epoch": epoch,
+    }
+    [row] = fetch(engine, RETIRE_JOBS, parameters)
+    return Retired(**row._mapping)

@@ -6,9 +6,8 @@ then finds an ended row.
 
 One statement for a group of endings, with the record of failed runs, the tenant's usage and
 the projections of the job types, so that a job is never succeeded without its score on the
-leaderboard and its price on the bill, nor the other way round.
-A row that does not match is left alone: its lease was lost, and somebody else's result
-stands.
+leaderboard and its price on the bill, nor the other way round. A row that does not match is left
+alone: its lease was lost, and another run's result stands.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Engine
 
-from models.jobs.claim import JobRef
+from models.jobs.claim import JobRef, ref_arrays
 from models.jobs.states import FailureClass, JobStatus
 from models.store.arrays import plain_array, text_array
 from models.store.prepared import PreparedStatement
 from models.store.session import connect
 
-#: A job that somebody cancelled ends so, unless it was faster.
+#: A job that was asked to stop ends as cancelled, unless it succeeded first.
 FINAL = """CASE WHEN job.cancel_requested_at IS NOT NULL AND ending.status <> 'succeeded'
             THEN 'cancelled'::job_status ELSE ending.status END"""
 
@@ -60,7 +59,7 @@ SETTLE = f"""
               job.worker, job.started_at, ending.error_class, ending.error_message,
               ending.run_seconds, ending.tokens_in, ending.tokens_out, job.slice
 """
-#: Runs that gave no result stay on record; a claim that was handed back was none.
+#: Runs without a result stay on record; a claim that was handed back was no run.
 ATTEMPTED = """
     INSERT INTO attempts (job_id, lease, worker, started_at, status, error_class, error_message)
     SELECT id, lease, worker, started_at, status, error_class, error_message FROM settled
@@ -91,9 +90,9 @@ class Ending(NamedTuple):
     """What the row becomes."""
 
     status: JobStatus
-    #: Tries to add to the count.
+    #: Attempts to add to the count.
     tries_spent: int = 0
-    #: Put-offs to add to the count.
+    #: Deferrals to add to the count.
     deferrals: int = 0
     #: Seconds until a scheduled job is due again.
     delay_seconds: float = 0.0
@@ -109,7 +108,7 @@ class Settlement(NamedTuple):
     ref: JobRef
     ending: Ending
     run_seconds: float
-    #: Progress as the job said it last, JSON text.
+    #: Progress as the job last reported it, JSON text.
     progress: str | None = None
     tokens_in: int = 0
     tokens_out: int = 0
@@ -125,7 +124,7 @@ def settle_statement(projections: Iterable[str]) -> str:
 
 @cache
 def prepared(statement: str) -> PreparedStatement:
-    """A settling statement, to be planned once a connection."""
+    """A settling statement, to be planned once per connection."""
     return PreparedStatement("settle", statement)
 
 
@@ -141,14 +140,13 @@ def settle_group(engine: Engine, statement: str, group: Sequence[Settlement]) ->
 def settled(group: Sequence[Settlement]) -> dict[str, Any]:
     """The parameters of the settling statement.
 
-    In one order: whoever ends what hangs in a worker may meet the worker itself, and rows
-    locked the other way round would make each wait for the other.
+    In one order: a watchdog that ends a run may meet the worker itself, and rows locked the
+    other way round would make each wait for the other.
     """
     group = sorted(group, key=lambda settlement: settlement.ref)
     endings = [settlement.ending for settlement in group]
     return {
-        "ids": plain_array([settlement.ref.id for settlement in group]),
-        "leases": plain_array([settlement.ref.lease for settlement in group]),
+        **ref_arrays(settlement.ref for settlement in group),
         "statuses": plain_array([ending.status.value for ending in endings]),
         "tries_spent": plain_array([ending.tries_spent for ending in endings]),
         "deferrals": plain_array([ending.deferrals for ending in endings]),

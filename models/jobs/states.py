@@ -1,4 +1,4 @@
-"""The states of a job and the moves between them: the one table everybody obeys.
+"""The states of a job and the legal moves between them.
 
 The database refuses every move that is not listed here (see ``migrations``), so a bug in
 a statement shows as an error, never as a job in an impossible state.
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class JobStatus(StrEnum):
-    """Where a job is on its way."""
+    """The state of a job."""
 
     SCHEDULED = "scheduled"
     QUEUED = "queued"
@@ -27,27 +27,19 @@ class JobStatus(StrEnum):
         return self in TERMINAL
 
 
+def _moves(to: str) -> frozenset[JobStatus]:
+    return frozenset(map(JobStatus, to.split()))
+
+
 LEGAL_MOVES: dict[JobStatus, frozenset[JobStatus]] = {
-    JobStatus.SCHEDULED: frozenset({JobStatus.QUEUED, JobStatus.CANCELLED, JobStatus.EXPIRED}),
-    JobStatus.QUEUED: frozenset({JobStatus.DISPATCHED, JobStatus.CANCELLED, JobStatus.EXPIRED}),
-    JobStatus.DISPATCHED: frozenset(
-        {JobStatus.RUNNING, JobStatus.QUEUED, JobStatus.CANCELLED, JobStatus.EXPIRED}
-    ),
-    JobStatus.RUNNING: frozenset(
-        {
-            JobStatus.SUCCEEDED,
-            JobStatus.DEAD,
-            JobStatus.CANCELLED,
-            JobStatus.EXPIRED,
-            JobStatus.SCHEDULED,
-            JobStatus.QUEUED,
-        }
-    ),
-    JobStatus.SUCCEEDED: frozenset(),
-    # Only by a replay: the one way back from an end, asked for by name.
-    JobStatus.DEAD: frozenset({JobStatus.QUEUED}),
-    JobStatus.CANCELLED: frozenset(),
-    JobStatus.EXPIRED: frozenset(),
+    JobStatus.SCHEDULED: _moves("queued cancelled expired"),
+    JobStatus.QUEUED: _moves("dispatched cancelled expired"),
+    JobStatus.DISPATCHED: _moves("running queued cancelled expired"),
+    JobStatus.RUNNING: _moves("succeeded dead cancelled expired scheduled queued"),
+    JobStatus.SUCCEEDED: _moves(""),
+    JobStatus.DEAD: _moves("queued"),  # only by a replay: the one way back from an end
+    JobStatus.CANCELLED: _moves(""),
+    JobStatus.EXPIRED: _moves(""),
 }
 
 TERMINAL = frozenset({JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELLED, JobStatus.EXPIRED})
@@ -55,7 +47,7 @@ LIVE = frozenset(JobStatus) - TERMINAL
 
 
 class ApplicationStatus(StrEnum):
-    """What the sender of an application sees."""
+    """The state of an application, as the API reports it."""
 
     PENDING = "pending"
     SCORING = "scoring"

@@ -14,7 +14,7 @@ ROW_WEIGHT = 1_000
 
 
 class Submission(NamedTuple):
-    """What becomes a job, and an application if it names a candidate."""
+    """One item of a request: a job, and an application if it names a candidate."""
 
     id: str
     tenant_id: int
@@ -32,7 +32,7 @@ class Submission(NamedTuple):
     dependency: str = ""
     #: Where the payload is if it is large; ``payload`` is then JSON's null.
     payload_blob: str | None = None
-    #: Whether its tenant may use the express lane; free accounts go by the line.
+    #: Whether its tenant may use the express lane; jobs of free accounts are queued.
     express: bool = True
 
 

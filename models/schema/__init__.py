@@ -2,39 +2,7 @@
 
 from models.schema.base import Base
 from models.schema.jobs import Application, Attempt, Checkpoint, IdempotencyKeyRow, Job, JobCount
-from models.schema.line import Arrival, ExpressLane, Prediction, ScheduleRow, Share
-from models.schema.processes import DesiredWorkers, LeaderRow, Process
-from models.schema.samples import PoolSample
+from models.schema.processes import DesiredWorkers, LeaderRow, PoolSample, Process
+from models.schema.restrictions import CircuitRow, Event, MeasuredType, QuotaRow, Tally, VerdictRow
+from models.schema.scheduling import Arrival, ExpressLane, Prediction, ScheduleRow, Share
 from models.schema.tenants import ApiKey, RateBucket, RefusalRow, Tenant, TenantLimit, Usage
-from models.schema.watch import CircuitRow, Event, MeasuredType, QuotaRow, Tally, VerdictRow
-
-__all__ = [
-    "ApiKey",
-    "Application",
-    "Arrival",
-    "Attempt",
-    "Base",
-    "Checkpoint",
-    "CircuitRow",
-    "DesiredWorkers",
-    "Event",
-    "ExpressLane",
-    "IdempotencyKeyRow",
-    "Job",
-    "JobCount",
-    "LeaderRow",
-    "MeasuredType",
-    "PoolSample",
-    "Prediction",
-    "Process",
-    "QuotaRow",
-    "RateBucket",
-    "RefusalRow",
-    "ScheduleRow",
-    "Share",
-    "Tally",
-    "Tenant",
-    "TenantLimit",
-    "Usage",
-    "VerdictRow",
-]

@@ -1,69 +1,91 @@
-"""The processes of a deployment: who lives, who leads, how many there should be."""
+"""The processes of a deployment, and how its pools did."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ARRAY, BigInteger, Double, Integer, Text, text
+from sqlalchemy import text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.schema.base import Base, Moment
+from models.schema.base import Base, Count, Count4, Int4, Now, Sum, TextOrEmpty
 
 
-class Process(Base):
-    """A process of the stack that is alive, and how it is doing."""
+class Process(Base, table="processes"):
+    """A process of the stack that is alive, and the state of its slots and connection pool."""
 
-    __tablename__ = "processes"
-
-    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
     #: ``api``, ``scheduler`` or ``worker``.
-    kind: Mapped[str] = mapped_column(Text)
-    pools: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")
-    slots: Mapped[int] = mapped_column(Integer, server_default="0")
-    busy: Mapped[int] = mapped_column(Integer, server_default="0")
+    kind: Mapped[str]
+    pools: Mapped[list[str]] = mapped_column(server_default="{}")
+    slots: Mapped[Count4]
+    busy: Mapped[Count4]
     draining: Mapped[bool] = mapped_column(server_default=text("false"))
-    db_size: Mapped[int] = mapped_column(Integer, server_default="0")
-    db_in_use: Mapped[int] = mapped_column(Integer, server_default="0")
-    db_waiters: Mapped[int] = mapped_column(Integer, server_default="0")
-    started_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
-    heartbeat_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
-    #: Process that it was forked by and stops with; None if it stands alone.
-    parent: Mapped[str | None] = mapped_column(Text)
-    #: What Celery calls the worker, which a forked one shares with its brothers.
-    node: Mapped[str] = mapped_column(Text, server_default="")
-    #: Somebody wants it to end once its jobs have; it hears of it with its next heartbeat.
-    drain_requested_at: Mapped[datetime | None] = mapped_column(Moment)
+    db_size: Mapped[Count4]
+    db_in_use: Mapped[Count4]
+    db_waiters: Mapped[Count4]
+    started_at: Mapped[Now]
+    heartbeat_at: Mapped[Now]
+    #: Process that it was forked by and stops with; None if it was not forked.
+    parent: Mapped[str | None]
+    #: Celery's name of the worker, which forked processes share.
+    node: Mapped[TextOrEmpty]
+    #: When it was asked to end once its jobs have; it reads this with its next heartbeat.
+    drain_requested_at: Mapped[datetime | None]
 
 
-class LeaderRow(Base):
-    """Who may act as the scheduler, fenced by an epoch."""
+class LeaderRow(Base, table="leaders"):
+    """The process that may act in a role, fenced by an epoch."""
 
-    __tablename__ = "leaders"
-
-    role: Mapped[str] = mapped_column(Text, primary_key=True)
-    holder: Mapped[str] = mapped_column(Text)
+    role: Mapped[str] = mapped_column(primary_key=True)
+    holder: Mapped[str]
     #: Raised by every change of holder.
-    epoch: Mapped[int] = mapped_column(BigInteger)
-    expires_at: Mapped[datetime] = mapped_column(Moment)
+    epoch: Mapped[int]
+    expires_at: Mapped[datetime]
     #: When the holder last reached the broker.
-    broker_seen_at: Mapped[datetime | None] = mapped_column(Moment)
+    broker_seen_at: Mapped[datetime | None]
 
 
-class DesiredWorkers(Base):
-    """How many workers a pool should have, as the autoscaler sees it."""
+class DesiredWorkers(Base, table="desired_workers", fillfactor=50):
+    """How many workers a pool should have, as the autoscaler decided."""
 
-    __tablename__ = "desired_workers"
+    pool: Mapped[str] = mapped_column(primary_key=True)
+    workers: Mapped[Int4]
+    reason: Mapped[str]
+    #: What it was decided by: live workers, jobs that wait for a slot and for how long the
+    #: oldest has, share of the slots in use.
+    living: Mapped[Count4]
+    depth: Mapped[Count]
+    oldest_seconds: Mapped[Sum]
+    utilisation: Mapped[Sum]
+    changed_at: Mapped[Now]
+    updated_at: Mapped[Now]
 
-    pool: Mapped[str] = mapped_column(Text, primary_key=True)
-    workers: Mapped[int] = mapped_column(Integer)
-    reason: Mapped[str] = mapped_column(Text)
-    #: What it was decided by: living workers, jobs that wait for a slot and how long the oldest
-    #: has, share of the slots in use.
-    living: Mapped[int] = mapped_column(Integer, server_default="0")
-    depth: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    oldest_seconds: Mapped[float] = mapped_column(Double, server_default="0")
-    utilisation: Mapped[float] = mapped_column(Double, server_default="0")
-    changed_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
-    updated_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
 
-    __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)
+class PoolSample(Base, table="pool_samples"):
+    """A pool at one moment: what the console's charts are drawn from.
+
+    Counters begin with the deployment and only grow: a rate is the difference of two of them.
+    """
+
+    #: Seconds from one sample to the next: 5 for the last minutes, 300 for the last day.
+    step: Mapped[Int4] = mapped_column(primary_key=True)
+    pool: Mapped[str] = mapped_column(primary_key=True)
+    #: The beginning of the step in which it was taken, by the database's clock.
+    at: Mapped[datetime] = mapped_column(primary_key=True)
+    #: Jobs that were submitted, replays included, and how they ended.
+    submitted: Mapped[int]
+    succeeded: Mapped[int]
+    dead: Mapped[int]
+    cancelled: Mapped[int]
+    expired: Mapped[int]
+    #: Jobs in these states then.
+    scheduled: Mapped[int]
+    queued: Mapped[int]
+    dispatched: Mapped[int]
+    running: Mapped[int]
+    #: How long the oldest queued job had waited; 0 if there was none.
+    oldest_seconds: Mapped[float]
+    #: Of the live workers that serve all tenants: slots in use, slots, processes.
+    busy: Mapped[Int4]
+    slots: Mapped[Int4]
+    workers: Mapped[Int4]

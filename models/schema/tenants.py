@@ -1,126 +1,94 @@
-"""Tenants: who they are, what they may have, what they used and were refused."""
+"""Tenants: their terms and keys, what they used and what was refused."""
 
 from __future__ import annotations
 
 from datetime import date, datetime
 
-from sqlalchemy import (
-    BigInteger,
-    Date,
-    Double,
-    ForeignKey,
-    Identity,
-    Index,
-    Integer,
-    LargeBinary,
-    SmallInteger,
-    Text,
-    text,
-)
+from sqlalchemy import ForeignKey, Identity, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.schema.base import Base, Moment
+from models.schema.base import Base, Count, Int2, Int4, Now, Sum, TextOrEmpty, index
 
 
-class Tenant(Base):
-    """Whose work it is."""
+class Tenant(Base, table="tenants"):
+    """A customer."""
 
-    __tablename__ = "tenants"
-
-    id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
-    name: Mapped[str] = mapped_column(Text, unique=True)
-    created_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    created_at: Mapped[Now]
     #: ``free``, ``standard``, ``pro`` or ``enterprise``; see :mod:`app.policy.fairshare.tiers`.
-    tier: Mapped[str] = mapped_column(Text, server_default="standard")
+    tier: Mapped[str] = mapped_column(server_default="standard")
     #: In place of the tier's.
-    weight: Mapped[float | None] = mapped_column(Double)
-    #: Submissions a second, and how many at once; none: as the deployment has it.
-    submit_per_second: Mapped[float | None] = mapped_column(Double)
-    submit_burst: Mapped[float | None] = mapped_column(Double)
+    weight: Mapped[float | None]
+    #: Submissions per second, and how many at once; None: the deployment's setting.
+    submit_per_second: Mapped[float | None]
+    submit_burst: Mapped[float | None]
     #: Raised by every change, of its limits too: processes read what is new.
-    changed_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
+    changed_at: Mapped[Now]
 
-    __table_args__ = (Index("tenants_changed", "changed_at"),)
+    __table_args__ = (index("tenants_changed", "changed_at"),)
 
 
-class TenantLimit(Base):
+class TenantLimit(Base, table="tenant_limits"):
     """What a tenant may have and is promised in one pool."""
 
-    __tablename__ = "tenant_limits"
-
-    tenant_id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    pool: Mapped[str] = mapped_column(Text, primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(primary_key=True)
+    pool: Mapped[str] = mapped_column(primary_key=True)
     #: Jobs in flight at most.
-    in_flight: Mapped[int | None] = mapped_column(Integer)
-    #: Slots of its own, served by workers of the slice ``<pool>.reserved.<tenant>``.
-    reserved: Mapped[int | None] = mapped_column(Integer)
+    in_flight: Mapped[Int4 | None]
+    #: Dedicated slots, served by workers of the slice ``<pool>.reserved.<tenant>``.
+    reserved: Mapped[Int4 | None]
     #: Jobs waiting at most.
-    depth: Mapped[int | None] = mapped_column(BigInteger)
+    depth: Mapped[int | None]
 
 
-class ApiKey(Base):
-    """Who is calling. Only a digest of the secret part is kept."""
-
-    __tablename__ = "api_keys"
+class ApiKey(Base, table="api_keys"):
+    """Identifies a caller. Only a digest of the secret part is stored."""
 
     #: The short part of the key.
-    id: Mapped[str] = mapped_column(Text, primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)
     #: None for an operator.
-    tenant_id: Mapped[int | None] = mapped_column(BigInteger, ForeignKey("tenants.id"))
-    name: Mapped[str] = mapped_column(Text, server_default="")
-    digest: Mapped[bytes] = mapped_column(LargeBinary)
-    created_at: Mapped[datetime] = mapped_column(Moment, server_default=text("now()"))
-    revoked_at: Mapped[datetime | None] = mapped_column(Moment)
+    tenant_id: Mapped[int | None] = mapped_column(ForeignKey("tenants.id"))
+    name: Mapped[TextOrEmpty]
+    digest: Mapped[bytes]
+    created_at: Mapped[Now]
+    revoked_at: Mapped[datetime | None]
 
     __table_args__ = (
-        Index("api_keys_revoked", "revoked_at"),
-        Index("api_keys_of_tenant", "tenant_id"),
+        index("api_keys_revoked", "revoked_at"),
+        index("api_keys_of_tenant", "tenant_id"),
     )
 
 
-class RateBucket(Base):
+class RateBucket(Base, table="rate_buckets", fillfactor=50):
     """Submissions that a tenant may still make; API processes take them in chunks."""
 
-    __tablename__ = "rate_buckets"
-
-    tenant_id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(primary_key=True)
     #: A token is a stretch of time: what lies between this and now may be taken.
-    spent_until: Mapped[datetime] = mapped_column(Moment, server_default=text("to_timestamp(0)"))
-
-    __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)
+    spent_until: Mapped[datetime] = mapped_column(server_default=text("to_timestamp(0)"))
 
 
-class RefusalRow(Base):
+class RefusalRow(Base, table="refusals", fillfactor=50):
     """Submissions that were refused, by day and code."""
 
-    __tablename__ = "refusals"
-
-    tenant_id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    day: Mapped[date] = mapped_column(Date, primary_key=True)
-    code: Mapped[str] = mapped_column(Text, primary_key=True)
-    refused: Mapped[int] = mapped_column(BigInteger, server_default="0")
-
-    __table_args__ = ({"postgresql_with": {"fillfactor": "50"}},)
+    tenant_id: Mapped[int] = mapped_column(primary_key=True)
+    day: Mapped[date] = mapped_column(primary_key=True)
+    code: Mapped[str] = mapped_column(primary_key=True)
+    refused: Mapped[Count]
 
 
-class Usage(Base):
+class Usage(Base, table="usage", fillfactor=50, autovacuum_vacuum_threshold=200):
     """What a tenant used in a day, written by the statement that settles. Sharded: see JobCount."""
 
-    __tablename__ = "usage"
-
-    tenant_id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    day: Mapped[date] = mapped_column(Date, primary_key=True)
-    pool: Mapped[str] = mapped_column(Text, primary_key=True)
-    shard: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(primary_key=True)
+    day: Mapped[date] = mapped_column(primary_key=True)
+    pool: Mapped[str] = mapped_column(primary_key=True)
+    shard: Mapped[Int2] = mapped_column(primary_key=True)
     #: Jobs that came to an end, and runs that did.
-    jobs: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    runs: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    slot_seconds: Mapped[float] = mapped_column(Double, server_default="0")
-    #: Of them, those in slices of its own.
-    slice_seconds: Mapped[float] = mapped_column(Double, server_default="0")
-    tokens_in: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    tokens_out: Mapped[int] = mapped_column(BigInteger, server_default="0")
-
-    __table_args__ = (
-        {"postgresql_with": {"fillfactor": "50", "autovacuum_vacuum_threshold": "200"}},
-    )
+    jobs: Mapped[Count]
+    runs: Mapped[Count]
+    slot_seconds: Mapped[Sum]
+    #: Of them, those in the tenant's slice.
+    slice_seconds: Mapped[Sum]
+    tokens_in: Mapped[Count]
+    tokens_out: Mapped[Count]

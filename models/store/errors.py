@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 
-class StateStoreError(Exception):
-    """The state store could not do what was asked."""
+class DescribedError(Exception):
+    """An error whose message is its docstring, unless it is given one."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip())
+
+
+class StateStoreError(DescribedError):
+    """The state store could not do what was asked."""
 
 
 class StateStoreUnavailable(StateStoreError):
@@ -15,4 +19,4 @@ class StateStoreUnavailable(StateStoreError):
 
 
 class StatementTooSlow(StateStoreUnavailable):
-    """The state store is there, but a statement took too long: it waits for somebody's lock."""
+    """The state store is there, but a statement took too long: it waits for a lock."""

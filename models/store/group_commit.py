@@ -1,13 +1,12 @@
-"""Group commit: many callers, one statement, one commit.
+"""Group commit: items of concurrent callers are written by one statement with one commit.
 
-Callers hand in items; one writer thread takes everything that has gathered while the
-group before was being written, writes it as one statement, and each caller gets its own
-result. An idle process writes a group of one at once; a busy one writes large groups,
-because that is what gathers during a commit and the millisecond's rest after it. A gathering
-group rests longer, while the callers of the last one come back.
+Callers hand in items; one writer thread takes everything that has gathered while the group before
+was being written, writes it as one statement, and each caller gets its own result. An idle process
+writes a group of one at once; a busy one writes large groups, because that is what gathers during
+a commit and the millisecond's rest after it.
 
-The primitive uses ``threading`` only, so it is green under gevent and real in prefork.
-It never holds a connection itself: ``write`` takes one for the moment of its statement.
+It uses ``threading`` only, so it is green under gevent and real in prefork, and holds no
+connection itself: ``write`` takes one for the moment of its statement.
 
 Guarantees: an item is written at most once per successful ``write``; a caller whose group
 failed gets the error; one bad item cannot fail its neighbours; a persistent group that is too
@@ -33,11 +32,11 @@ Result = TypeVar("Result")
 
 #: Rest after a group of more than one, so that callers gather instead of halving the groups.
 LINGER_SECONDS = 0.001
-#: A gathering group that nobody joined for so many rests has gathered.
+#: A gathering group that no item joined for so many rests is complete.
 QUIET_RESTS = 2
 #: A store that was slow once is not waited for as long again.
 MOST_LINGER_SECONDS = 0.02
-#: Nobody waits longer than this, however well the line moves.
+#: No caller waits longer than this, even while groups are being written.
 MOST_PATIENCE_SECONDS = 10.0
 #: Waits that a caller divides its timeout into.
 WAITS_A_TIMEOUT = 8
@@ -46,28 +45,28 @@ RETRY_SECONDS = (0.0, 0.1, 0.2, 0.5, 1.0)
 
 
 class Ticket(Generic[Item, Result]):
-    """A caller's place in a group.
+    """An item of a group, and its result once it is written or refused.
 
-    A plain lock is the bell: it costs less than an event, and there is one waiter.
+    A plain lock, held until then: it costs less than an event, and there is one waiter.
     """
 
-    __slots__ = ("_bell", "_error", "_result", "abandoned", "item", "weight")
+    __slots__ = ("_pending", "abandoned", "error", "item", "value", "weight")
 
     def __init__(self, item: Item, weight: int) -> None:
         self.item = item
         self.weight = weight
         #: The caller no longer waits; skip the item if it has not been written yet.
         self.abandoned = False
-        self._bell = threading.Lock()
-        self._bell.acquire()
-        self._result: Result | None = None
-        self._error: BaseException | None = None
+        self._pending = threading.Lock()
+        self._pending.acquire()
+        self.value: Result | None = None
+        self.error: BaseException | None = None
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the bell; whether it rang."""
-        if not self._bell.acquire(timeout=-1 if timeout is None else timeout):
+        """Wait for the result; whether it is there."""
+        if not self._pending.acquire(timeout=-1 if timeout is None else timeout):
             return False
-        self._bell.release()
+        self._pending.release()
         return True
 
     def result(self, timeout: float | None = None) -> Result:
@@ -75,24 +74,18 @@ class Ticket(Generic[Item, Result]):
         if not self.wait(timeout):
             self.abandoned = True
             raise StateStoreUnavailable
-        if self._error is not None:
-            raise self._error
-        return self._result  # type: ignore[return-value]  # set whenever no error is
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]  # set whenever no error is
 
     @property
     def done(self) -> bool:
         """Whether the item was written or refused."""
-        return not self._bell.locked()
+        return not self._pending.locked()
 
-    def succeed(self, result: Result) -> None:
-        self._result = result
-
-    def fail(self, error: BaseException) -> None:
-        self._error = error
-
-    def ring(self) -> None:
+    def finish(self) -> None:
         """Let the caller go on."""
-        self._bell.release()
+        self._pending.release()
 
 
 class GroupCommit(Generic[Item, Result]):
@@ -111,15 +104,15 @@ class GroupCommit(Generic[Item, Result]):
     ) -> None:
         """``persistent``: keep trying while the state store is away, instead of failing.
 
-        ``on_refused`` hears of items that cannot be written at all, for posts that nobody
-        waits for. A group ends at ``max_group`` items or at ``max_weight`` bytes, whichever
+        ``on_refused`` is called with items that cannot be written at all, for posts without a
+        waiting caller. A group ends at ``max_group`` items or at ``max_weight`` bytes, whichever
         comes first: a statement is held in memory several times over while it is sent.
         ``gathers``: callers come back as soon as they are answered, so wait for them.
         """
         self._write = write
         self._name = name
         self._max_group = max_group
-        #: Items a statement: halved as long as the store does not get through with more.
+        #: Items per statement: halved as long as the store does not get through with more.
         self._most = max_group
         self._max_weight = max_weight
         self._persistent = persistent
@@ -166,22 +159,22 @@ class GroupCommit(Generic[Item, Result]):
                 # Started late, so that a process forks before it has threads.
                 self._writer = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._writer.start()
-            self._rouse()
+            self._wake_writer()
         return ticket
 
     def close(self, timeout: float | None = None) -> bool:
         """Take nothing more and write what is waiting; True if all of it was written."""
         with self._gathering:
             self._closing = True
-            self._rouse()
+            self._wake_writer()
             writer = self._writer
         if writer is not None:
             writer.join(timeout)
             return not writer.is_alive() and not self._waiting
         return True
 
-    def _rouse(self) -> None:
-        """In this order: a caller may be stopped in between, and the next one has to wake.
+    def _wake_writer(self) -> None:
+        """In this order: a caller may be stopped in between, and the next one has to wake it.
 
         A writer that is woken once too often finds nothing and sleeps again.
         """
@@ -200,7 +193,7 @@ class GroupCommit(Generic[Item, Result]):
                 self._settle(tickets)
             finally:
                 for ticket in tickets:
-                    ticket.ring()
+                    ticket.finish()
             if size > 1:
                 self._linger(size, time.monotonic() - began)
 
@@ -209,7 +202,7 @@ class GroupCommit(Generic[Item, Result]):
 
         Two halves of the callers would take turns otherwise, each waiting for the other's write.
         A gathering group waits for all of them as long as they keep coming, and not longer than
-        the write took: nobody waits longer than for the others' turn.
+        the write took: waiting for the other half would take as long.
         """
         wanted = min(answered + len(self._waiting), self._max_group)
         until = time.monotonic() + min(write_seconds, MOST_LINGER_SECONDS)
@@ -242,7 +235,7 @@ class GroupCommit(Generic[Item, Result]):
             return tickets
 
     def _settle(self, left: list[Ticket[Item, Result]]) -> None:
-        """Write ``left`` in order; who is answered is taken out of it.
+        """Write ``left`` in order; tickets with a result are taken out of it.
 
         A bad item halves the next piece until it stands alone; a piece that was written
         doubles it again.
@@ -257,9 +250,9 @@ class GroupCommit(Generic[Item, Result]):
                 failures += 1
                 if failures > 1 and (not self._persistent or self._closing):
                     for ticket in left:
-                        ticket.fail(error)
+                        ticket.error = error
                     return
-                self._be_patient(failures, len(piece), error)
+                self._back_off(failures, len(piece), error)
                 continue
             except Exception as error:  # noqa: BLE001 - whatever it is, it is some item's fault
                 if len(tickets) > 1:
@@ -268,17 +261,17 @@ class GroupCommit(Generic[Item, Result]):
                 self._refuse(tickets[0], error)
             else:
                 for ticket, result in zip(tickets, results, strict=True):
-                    ticket.succeed(result)
+                    ticket.value = result
             failures = 0
-            if tickets:  # a piece that everybody has given up says nothing about the store
+            if tickets:  # a piece that all callers have given up says nothing about the store
                 self._written = time.monotonic()
             size = min(2 * size, self._max_group)
             self._most = min(2 * self._most, self._max_group)
             del left[: len(piece)]
             for ticket in piece:
-                ticket.ring()
+                ticket.finish()
 
-    def _be_patient(self, failures: int, size: int, error: StateStoreUnavailable) -> None:
+    def _back_off(self, failures: int, size: int, error: StateStoreUnavailable) -> None:
         """Try again at once (a restarted server kills pooled connections), then with pauses.
 
         A store that cannot take this much before the statement's time is over looks as if it
@@ -292,9 +285,9 @@ class GroupCommit(Generic[Item, Result]):
 
     def _refuse(self, ticket: Ticket[Item, Result], error: Exception) -> None:
         logger.error("%s: an item was refused", self._name, exc_info=error)
-        ticket.fail(error)
+        ticket.error = error
         if self._on_refused is not None:
             try:
                 self._on_refused(ticket.item, error)
             except Exception:  # the writer must outlive whatever a listener does
-                logger.exception("%s: nobody could be told", self._name)
+                logger.exception("%s: the refusal could not be reported", self._name)

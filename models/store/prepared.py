@@ -1,4 +1,4 @@
-"""Prepared statements: what is sent by the hundred a second is planned once a connection.
+"""Prepared statements: what is sent hundreds of times per second is planned once per connection.
 
 Planning takes the server longer than running most of the hot statements for a small group. A
 plan that was made for an almost empty table is bad for a full one, and the server keeps it until

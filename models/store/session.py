@@ -1,4 +1,4 @@
-"""The connection to PostgreSQL: one small, measured pool a process.
+"""The connection to PostgreSQL: one small, measured pool per process.
 
 Statements never block a whole process: psycopg2 waits through a callback, which is green
 under gevent and bounded in time everywhere, so that a frozen server is an error after
@@ -12,14 +12,14 @@ from __future__ import annotations
 import select
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg2
 import psycopg2.extensions
-from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy import Connection, Engine, Row, create_engine
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
@@ -47,7 +47,7 @@ class PoolStats:
 
 
 class MeasuredPool(QueuePool):
-    """A queue pool that counts who waits.
+    """A queue pool that counts callers that wait for a connection.
 
     The ``checkout`` event fires after the wait, so the acquisition itself is counted.
     """
@@ -109,7 +109,7 @@ def _wait_callback(connect_seconds: float, statement_seconds: float) -> Any:
 
     def callback(connection: Any) -> None:
         connecting = connection.status == psycopg2.extensions.STATUS_SETUP
-        # The callback is the whole process's; a connection may bring a limit of its own.
+        # The callback is the whole process's; a connection may bring another limit.
         limit = getattr(connection, "statement_seconds", statement_seconds)
         deadline = time.monotonic() + (connect_seconds if connecting else limit)
         while True:
@@ -149,7 +149,7 @@ def open_engine(settings: DatabaseSettings, *, process: str = "fairline") -> Eng
             # The server gives up when the client does: an abandoned statement would hold a
             # connection, and be committed after its caller was told otherwise.
             "options": "-c timezone=UTC -c jit=off -c random_page_cost=1.1"
-            # A moment sooner, so that it is the server who says that a statement was too slow.
+            # A moment sooner, so that it is the server that reports a slow statement.
             f" -c statement_timeout={int(settings.db_statement_seconds * 950)}"
             # A process that is frozen within a transaction holds its locks for so long.
             f" -c idle_in_transaction_session_timeout={int(settings.db_statement_seconds * 1000)}",
@@ -181,7 +181,19 @@ def connect(engine: Engine) -> Iterator[Connection]:
             raise StatementTooSlow(str(origin).strip()) from error
         # Also a server that only reads, say a standby: it may be another one in a moment.
         # SQLAlchemy lets psycopg2's own error pass where it sets the isolation level.
-        raise StateStoreUnavailable(str(getattr(error, "orig", error)).strip()) from error
+        raise StateStoreUnavailable(str(origin).strip()) from error
+
+
+def fetch(engine: Engine, sql: str, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
+    """The rows that one statement returns, committed."""
+    with connect(engine) as connection:
+        return connection.exec_driver_sql(sql, dict(parameters)).all()
+
+
+def execute(engine: Engine, sql: str, parameters: Mapping[str, Any]) -> int:
+    """Run and commit one statement; how many rows it changed."""
+    with connect(engine) as connection:
+        return connection.exec_driver_sql(sql, dict(parameters)).rowcount
 
 
 @contextmanager

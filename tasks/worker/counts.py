@@ -1,7 +1,7 @@
 """Count how runs ended and how long they took, for circuits, quarantine and retry budgets.
 
-``run`` counts run times by bin, see :mod:`models.durations`: runs in ``total``, their
-microseconds in ``bad``, so that two seconds of a type are a few rows, and mean and p95 follow.
+Run times are counted by bin, see :mod:`models.durations`: two seconds of a type are a few rows,
+and mean and p95 follow from them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from models.jobs.claim import Claim
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
 from models.pools import POOLS
-from models.tallies import Count, Tallies
+from models.tallies import Count, Tallies, TallyKind
 from tasks.registry import JobType
 from tasks.worker.outcome import Failed, Outcome, Succeeded
 
@@ -36,9 +36,9 @@ def counts_of(
     ending: Ending,
     run_seconds: float,
 ) -> list[Count]:
-    """What the run adds, by kind and name: in all, and the bad ones of them."""
+    """What the run adds; see :class:`TallyKind`."""
     tenant = str(claim.tenant_id)
-    counts: list[Count] = [(("hour", tenant), (1, 0))]
+    counts: list[Count] = [((TallyKind.HOUR, tenant), (1, 0))]
     dependency = job_type.dependency if job_type else None
     failed = isinstance(outcome, Failed)
     if isinstance(outcome, Failed):
@@ -46,19 +46,20 @@ def counts_of(
             return counts  # a quota: the dependency is there, and neither good nor bad
         if outcome.failure_class is FailureClass.DEPENDENCY:
             # Says nothing about the type or the tenant.
-            return [*counts, (("dependency", outcome.dependency or dependency or "?"), (1, 1))]
+            name = outcome.dependency or dependency or "?"
+            return [*counts, ((TallyKind.DEPENDENCY, name), (1, 1))]
     if dependency:
-        counts.append((("dependency", dependency), (1, 0)))
+        counts.append(((TallyKind.DEPENDENCY, dependency), (1, 0)))
     bound = POOLS[claim.pool].bound_seconds
     over = bound is not None and run_seconds > bound
     ran = int(run_seconds * MICROSECONDS)
     counts += (
-        (("type", claim.type), (1, int(failed))),
-        (("violation", claim.type), (1, int(over))),
-        (("run", run_name(claim.pool, claim.type, ran, over)), (1, ran)),
+        ((TallyKind.TYPE, claim.type), (1, int(failed))),
+        ((TallyKind.VIOLATION, claim.type), (1, int(over))),
+        ((TallyKind.RUN, run_name(claim.pool, claim.type, ran, over)), (1, ran)),
     )
     first = claim.attempt == 0
     retried = failed and ending.status is JobStatus.SCHEDULED
     if first or retried:
-        counts.append((("retry", tenant), (int(first), int(retried))))
+        counts.append(((TallyKind.RETRY, tenant), (int(first), int(retried))))
     return counts

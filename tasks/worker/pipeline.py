@@ -21,6 +21,7 @@ import orjson
 from models.jobs.claim import Claim, JobRef
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass
+from models.tallies import TallyKind
 from tasks.context import JobContext
 from tasks.process import told_to_exit
 from tasks.registry import JobType
@@ -155,6 +156,6 @@ def decide(claim: Claim, outcome: Outcome, worker: Worker) -> tuple[Outcome, End
     """The outcome, or what it has to count as, and what it makes of the row."""
     standing = GOOD_STANDING
     if not isinstance(outcome, Succeeded):
-        unwritten = worker.tallies.unwritten("retry", str(claim.tenant_id))
+        unwritten = worker.tallies.unwritten(TallyKind.RETRY, str(claim.tenant_id))
         standing = standing_of(claim, worker.heartbeat.rules, unwritten)
     return close_run(claim, outcome, worker.types.get(claim.type), standing, worker.chance)

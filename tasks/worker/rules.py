@@ -10,18 +10,20 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
+from models.jobs.held_back import QUARANTINED
 from models.store.session import connect
+from models.tallies import TallyKind
 from tasks.retry.budget import WINDOW_SECONDS
 
 READ_RULES = f"""
     SELECT 'circuit' AS kind, dependency AS name, 0 AS runs, 0 AS retries, 0 AS closed_ms
     FROM circuits WHERE state = 'open'
     UNION ALL
-    SELECT kind, name, 0, 0, 0 FROM verdicts WHERE kind = 'quarantine'
+    SELECT 'quarantine', name, 0, 0, 0 FROM ({QUARANTINED}) AS quarantined
     UNION ALL
-    SELECT 'retry', name, sum(total)::bigint, sum(bad)::bigint, 0 FROM tallies
-    WHERE kind = 'retry' AND bucket > now() - interval '{WINDOW_SECONDS} seconds'
-    GROUP BY name HAVING sum(bad) > 0
+    SELECT kind, name, sum(total)::bigint, sum(amount)::bigint, 0 FROM tallies
+    WHERE kind = '{TallyKind.RETRY}' AND bucket > now() - interval '{WINDOW_SECONDS} seconds'
+    GROUP BY kind, name HAVING sum(amount) > 0
     UNION ALL
     SELECT 'quota', dependency, 0, 0,
            coalesce(extract(epoch FROM closed_until - now()) * 1000, 0)::bigint FROM quotas
@@ -49,6 +51,6 @@ def read_rules(engine: Engine) -> Rules:
     return Rules(
         frozenset(row.name for row in rows if row.kind == "circuit"),
         frozenset(row.name for row in rows if row.kind == "quarantine"),
-        {int(row.name): (row.runs, row.retries) for row in rows if row.kind == "retry"},
+        {int(row.name): (row.runs, row.retries) for row in rows if row.kind == TallyKind.RETRY},
         {row.name: row.closed_ms / 1000.0 for row in rows if row.kind == "quota"},
     )

@@ -43,7 +43,7 @@ FILL = (
     SELECT 1, id::text, '', ARRAY[id], now() - random() * interval '1 day' FROM jobs
     WHERE status = 'queued'""",
     """
-    INSERT INTO tallies (kind, name, bucket, total, bad)
+    INSERT INTO tallies (kind, name, bucket, total, amount)
     SELECT kind, name::text, date_bin('10 s', now(), 'epoch') - n * interval '10 s', 9, 1
     FROM unnest(ARRAY['dependency', 'type', 'retry', 'violation', 'crash', 'hour']) AS kind,
          generate_series(1, 20) AS name, generate_series(0, 100) AS n""",
@@ -51,7 +51,7 @@ FILL = (
     INSERT INTO events (tenant_id, kind, at)
     SELECT 0, 'x', now() - n * interval '1 minute' FROM generate_series(1, 20000) AS n""",
     "INSERT INTO circuits VALUES ('claude', 'half_open', now() - interval '1 minute')",
-    "INSERT INTO verdicts (kind, name) VALUES ('throttle', '7:medium')",
+    "INSERT INTO verdicts (kind, tenant_id, pool) VALUES ('throttle', 7, 'medium')",
     "UPDATE leaders SET expires_at = now() + interval '1 hour'",
     "ANALYZE",
 )

@@ -37,6 +37,18 @@ PURE = ("app/policy", "tasks/retry")
 WRITES_JOBS = re.compile(r"(INSERT INTO|UPDATE|DELETE FROM) jobs\b")
 NUMBERED = re.compile(r"\brow\[\d+\]")
 MOST_LINES = 350
+#: Conditions that several statements share: where each is written, and how to know a copy.
+SHARED_CONDITIONS = {
+    r"state <> 'closed'": "models/jobs/held_back.py",
+    r"closed_until > now\(\)": "models/jobs/held_back.py",
+    r"(?<!DELETE )FROM verdicts\s+WHERE kind = 'throttle'": "models/jobs/held_back.py",
+    r"(?<!DELETE )FROM verdicts\s+WHERE kind = 'quarantine'": "models/jobs/held_back.py",
+    r'WITH RECURSIVE[^"]*?\bFROM jobs\b': "models/jobs/lane_walk.py",
+    r"\.expires_at < now\(\)": "models/leadership.py",
+    r"role = 'relief' AND expires_at": "models/leadership.py",
+    r"heartbeat_at > now\(\)": "models/presence.py",
+    r"kind = 'worker' AND NOT draining": "models/presence.py",
+}
 
 
 def python_files(root: Path, *folders: str) -> Iterator[Path]:
@@ -140,6 +152,17 @@ def foreign_writers(root: Path) -> list[str]:
     ]
 
 
+def copied_conditions(root: Path) -> list[str]:
+    """Shared conditions that are written out again instead of used by name."""
+    found = []
+    for path in python_files(root):
+        text = (root / path).read_text()
+        for condition, home in SHARED_CONDITIONS.items():
+            if len(re.findall(condition, text)) > (str(path) == home):
+                found.append(f"{path} repeats {condition} of {home}")
+    return found
+
+
 def numbered_columns(root: Path) -> list[str]:
     """Rows that are read by the number of a column instead of its name."""
     return [
@@ -184,6 +207,7 @@ PLANTED: dict[Rule, tuple[str, str]] = {
     cycles: ("models/store/errors.py", "from models.jobs.states import JobStatus"),
     impure_imports: ("app/policy/pacing.py", "import sqlalchemy"),
     foreign_writers: ("app/reads/usage.py", 'SQL = "UPDATE jobs SET priority = 1"'),
+    copied_conditions: ("app/reads/usage.py", "SQL = \"SELECT 1 WHERE state <> 'closed'\""),
     numbered_columns: ("app/reads/usage.py", "first = row[0]"),
     repeated_classes: ("app/reads/usage.py", "class Settlement: ..."),
     long_files: ("models/pools.py", "\n" * MOST_LINES),

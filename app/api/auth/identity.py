@@ -8,14 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.errors import Forbidden, Unauthenticated
+from app.log_ids import CALLER
 from app.tenants.directory import Caller, Directory
 from app.tenants.tenant import TenantProfile
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
-
-#: Where the caller is noted. No header can set it: those begin with ``HTTP_``.
-CALLER = "fairline.caller"
 
 
 class CallerTenants:

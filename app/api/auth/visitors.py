@@ -30,8 +30,8 @@ from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 from werkzeug.sansio.http import parse_cookie
 
-from app.api.auth.identity import CALLER
 from app.errors import Forbidden, Unauthenticated
+from app.log_ids import CALLER
 from app.tenants.directory import Caller, Directory
 from app.tenants.tenant import TenantProfile
 

@@ -34,7 +34,8 @@ from app.errors import (
     QueueDepthExceeded,
     ValidationFailed,
 )
-from app.field_errors import MOST_ERRORS, field_error, field_errors
+from app.field_errors import field_error, field_errors
+from tasks.registry import MOST_ERRORS
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment

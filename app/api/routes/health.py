@@ -12,8 +12,8 @@ from app.api.http.state import read_state
 from app.api.openapi.declared import DeclaredResponse, described
 from app.api.schemas import operator_answers
 from app.api.services import current_services
-from models.leadership import LEASE_SECONDS, SILENT
-from models.presence import ALIVE
+from models.leadership import LEASE_SECONDS, RELIEVES, SILENT
+from models.presence import SERVING
 from models.store.errors import StateStoreError
 
 logger = logging.getLogger(__name__)
@@ -29,12 +29,11 @@ READ_READINESS = f"""
            (SELECT extract(epoch FROM now() - broker_seen_at) FROM leaders
             WHERE role = 'scheduler') AS broker_age,
            (SELECT extract(epoch FROM now() - broker_seen_at) FROM leaders
-            WHERE role = 'relief' AND expires_at > now()
+            WHERE {RELIEVES}
               AND EXISTS (SELECT 1 FROM leaders AS leader WHERE {SILENT})) AS relief_age,
            (SELECT json_object_agg(pool, slots) FROM (
                 SELECT unnest(pools) AS pool, sum(slots) AS slots FROM processes
-                WHERE kind = 'worker' AND NOT draining
-                  AND {ALIVE}
+                WHERE {SERVING}
                 GROUP BY 1) AS alive) AS slots
 """
 

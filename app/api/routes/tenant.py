@@ -16,13 +16,13 @@ from sqlalchemy import Connection
 from app.admission.depth import read_waiting
 from app.admission.refusals import read_refusals
 from app.api.auth.access import Access, open_to
-from app.api.auth.identity import CALLER
 from app.api.auth.visitors import asks_for_page
 from app.api.http.reply import Reply
 from app.api.http.state import read_state
 from app.api.openapi.declared import DeclaredResponse, described
 from app.api.schemas import operator_answers
 from app.api.services import current_services
+from app.log_ids import CALLER
 from app.policy.fairshare import Tier, entitlement_of
 from app.tenants.tenant import TenantProfile
 from models.pools import POOLS

@@ -17,9 +17,10 @@ from app.console.overview.health import HealthReadings, PoolHealth
 from app.console.overview.series import NEIGHBOURS, ByPool, Samples, first_within, per_minute
 from app.reads.demand import LINE_HEADS
 from app.scheduler.maintenance.recorder import COARSE_STEP, FINE_STEP
+from models.jobs.held_back import CIRCUIT_NOT_CLOSED, QUOTA_CLOSED
 from models.leadership import LEASE_SECONDS
 from models.pools import POOLS
-from models.presence import ALIVE
+from models.presence import SERVING
 
 #: Heads of lines that one look goes over.
 MOST_HEADS = 1_000
@@ -69,8 +70,7 @@ READ_POOLS = f"""{LINE_HEADS}, oldest AS (
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(busy), 0)::int AS busy, coalesce(sum(slots), 0)::int AS slots
         FROM processes
-        WHERE kind = 'worker' AND NOT draining AND pool.name = ANY (pools)
-          AND {ALIVE}) AS alive
+        WHERE {SERVING} AND pool.name = ANY (pools)) AS alive
     LEFT JOIN oldest ON oldest.pool = pool.name
     LEFT JOIN letters ON letters.pool = pool.name
     LEFT JOIN desired_workers AS desired ON desired.pool = pool.name
@@ -84,14 +84,14 @@ READ_POOLS = f"""{LINE_HEADS}, oldest AS (
 #: told.
 READ_HOUSE = f"""
     SELECT ready.leader_age, ready.broker_age, ready.relief_age, (
-        SELECT coalesce(json_agg(json_build_array(kind, name, state)), '[]') FROM (
-            SELECT 'circuit', dependency, state FROM circuits WHERE state <> 'closed'
+        SELECT coalesce(json_agg(json_build_array(kind, name, detail)), '[]') FROM (
+            SELECT 'circuit', dependency, state FROM circuits WHERE {CIRCUIT_NOT_CLOSED}
             UNION ALL
-            SELECT 'quota', dependency, '' FROM quotas WHERE closed_until > now()
+            SELECT 'quota', dependency, '' FROM quotas WHERE {QUOTA_CLOSED}
             UNION ALL
-            SELECT kind, name, '' FROM verdicts
+            SELECT kind, name, pool FROM verdicts
             WHERE kind <> 'spike' OR since >= date_bin('1 hour', now(), 'epoch')
-        ) AS found (kind, name, state)) AS held
+        ) AS found (kind, name, detail)) AS held
     FROM ({READ_READINESS}) AS ready
 """
 READ_SAMPLES = """
@@ -220,8 +220,8 @@ def read_readings(connection: Connection, pools: Sequence[PoolHealth]) -> Health
     """What is judged: the pools, the scheduler, the broker, and what is held."""
     services = connection.exec_driver_sql(READ_HOUSE).one()
     held: dict[str, list[tuple[str, str]]] = {}
-    for kind, name, state in services.held:
-        held.setdefault(kind, []).append((name, state))
+    for kind, name, detail in services.held:
+        held.setdefault(kind, []).append((name, detail))
     seen = services.broker_age if services.relief_age is None else services.relief_age
     return HealthReadings(
         pools=pools,
@@ -231,6 +231,6 @@ def read_readings(connection: Connection, pools: Sequence[PoolHealth]) -> Health
         circuits=dict(held.get("circuit", ())),
         closed_quotas=[name for name, _ in held.get("quota", ())],
         quarantined=[name for name, _ in held.get("quarantine", ())],
-        throttled=Counter(name.partition(":")[2] for name, _ in held.get("throttle", ())),
+        throttled=Counter(pool for _, pool in held.get("throttle", ())),
         spiking=len(held.get("spike", ())),
     )

@@ -29,6 +29,7 @@ from app.reads.search import Wanted
 from app.reads.waits import read_facts
 from app.tenants.tenant import TenantProfile
 from models.jobs.ids import ABOVE_ALL
+from models.jobs.lane_walk import head_walk
 from models.pools import POOLS
 
 #: Latest jobs, and latest dead letters, that are listed.
@@ -41,28 +42,7 @@ MOST_GROUPS = 50
 MOST_HEADS = 50
 
 #: The first job of each stretch of the line in which jobs stand by age.
-READ_OLDEST = f"""
-    WITH RECURSIVE head AS (
-        SELECT served.pool, first.dependency, first.priority, first.id, 1 AS place
-        FROM unnest(%(pools)s::text[]) AS served (pool), LATERAL (
-            SELECT dependency, priority, id FROM jobs
-            WHERE status = 'queued' AND pool = served.pool AND tenant_id = %(tenant)s
-            ORDER BY dependency, priority DESC, id LIMIT 1) AS first
-        UNION ALL
-        SELECT head.pool, next.dependency, next.priority, next.id, head.place + 1
-        FROM head, LATERAL (
-            (SELECT dependency, priority, id FROM jobs
-             WHERE status = 'queued' AND pool = head.pool AND tenant_id = %(tenant)s
-               AND dependency = head.dependency AND priority < head.priority
-             ORDER BY priority DESC, id LIMIT 1)
-            UNION ALL
-            (SELECT dependency, priority, id FROM jobs
-             WHERE status = 'queued' AND pool = head.pool AND tenant_id = %(tenant)s
-               AND dependency > head.dependency
-             ORDER BY dependency, priority DESC, id LIMIT 1)
-            LIMIT 1) AS next
-        WHERE head.place < {MOST_HEADS}
-    )
+READ_OLDEST = f"""{head_walk(tenant="%(tenant)s", most=MOST_HEADS)}
     SELECT id::text FROM head ORDER BY id LIMIT 1
 """
 

@@ -21,9 +21,10 @@ from app.api.routes.tenant import standing_document, terms_document
 from app.api.services import current_services
 from app.console.page import LivePage, PageRequest
 from app.console.tenants.shares import entitled_shares
-from app.console.tenants.use import FRESH_SECONDS, read_held, read_working
+from app.console.tenants.use import read_held, read_working
 from app.policy.pricing import PriceList
 from app.reads.usage import Total, UsageLine, read_usage, total_of
+from app.reads.waits import FRESH_SECONDS
 from app.tenants.listing import ListedKey, list_keys
 from app.tenants.tenant import TenantProfile
 from models.pools import POOLS

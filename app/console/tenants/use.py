@@ -15,6 +15,8 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from app.console.tenants.shares import Working
+from app.reads.waits import FRESH_SECONDS
+from models.jobs.lane_walk import lane_walk
 
 #: Tenants whose lines are looked at, in each pool; and jobs in flight.
 MOST_LINES = 500
@@ -25,22 +27,9 @@ MOST_ACTIVE = 100
 MOST_ASKED = 1_000
 #: What is held against tenants, newest first.
 MOST_VERDICTS = 1_000
-#: What the leader writes down about shares every second says nothing when it is older.
-FRESH_SECONDS = 10
 
-READ_WORKING = f"""
-    WITH RECURSIVE line AS (
-        SELECT served.pool, first.tenant_id, 1 AS place
-        FROM unnest(%(pools)s::text[]) AS served (pool), LATERAL (
-            SELECT tenant_id FROM jobs WHERE status = 'queued' AND pool = served.pool
-            ORDER BY tenant_id, dependency LIMIT 1) AS first
-        UNION ALL
-        SELECT line.pool, next.tenant_id, line.place + 1 FROM line, LATERAL (
-            SELECT tenant_id FROM jobs
-            WHERE status = 'queued' AND pool = line.pool AND tenant_id > line.tenant_id
-            ORDER BY tenant_id, dependency LIMIT 1) AS next
-        WHERE line.place < {MOST_LINES}
-    ), flight AS (
+QUEUED_TENANTS = lane_walk(pools="unnest(%(pools)s::text[])", keys="tenant_id", most=MOST_LINES)
+READ_WORKING = f"""{QUEUED_TENANTS}, flight AS (
         SELECT pool, tenant_id, count(*)::int AS jobs
         FROM (SELECT pool, tenant_id FROM jobs
               WHERE status IN ('dispatched', 'running') AND pool = ANY (%(pools)s::text[])
@@ -49,8 +38,8 @@ READ_WORKING = f"""
     )
     SELECT work.pool, tenant.id AS tenant_id, tenant.tier, tenant.weight, work.waits,
            work.jobs AS in_flight
-    FROM (SELECT pool, tenant_id, line.place IS NOT NULL AS waits, coalesce(jobs, 0) AS jobs
-          FROM line FULL JOIN flight USING (pool, tenant_id)) AS work
+    FROM (SELECT pool, tenant_id, lane.place IS NOT NULL AS waits, coalesce(jobs, 0) AS jobs
+          FROM lane FULL JOIN flight USING (pool, tenant_id)) AS work
     JOIN tenants AS tenant ON tenant.id = work.tenant_id
     ORDER BY 1, 2
 """
@@ -99,8 +88,8 @@ READ_TENANTS = f"""
 """
 
 READ_VERDICTS = f"""
-    SELECT kind, name, since FROM verdicts WHERE kind IN ('throttle', 'spike')
-    ORDER BY since DESC, kind, name LIMIT {MOST_VERDICTS}
+    SELECT tenant_id, kind, pool, since FROM verdicts WHERE tenant_id <> 0
+    ORDER BY since DESC, kind, tenant_id, pool LIMIT {MOST_VERDICTS}
 """
 
 
@@ -178,8 +167,6 @@ def read_seen(connection: Connection, ids: Collection[int], pool: str | None) ->
 def read_held(connection: Connection) -> dict[int, list[Restriction]]:
     """What is held against tenants, by their ids."""
     held: dict[int, list[Restriction]] = {}
-    for kind, name, since in connection.exec_driver_sql(READ_VERDICTS):
-        tenant, _, pool = name.partition(":")
-        if tenant.isdecimal():
-            held.setdefault(int(tenant), []).append(Restriction(kind, pool, since))
+    for tenant_id, kind, pool, since in connection.exec_driver_sql(READ_VERDICTS):
+        held.setdefault(tenant_id, []).append(Restriction(kind, pool, since))
     return held

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine
 
 from app.policy.fairshare import FairQueue, TenantClaim, Tier, default_seconds, entitlement_of
 from app.scheduler.role import LeaderQueries
+from models.jobs.lane_walk import lane_walk
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.session import connect
@@ -52,20 +53,7 @@ DISCARD_ARRIVALS = f"""
     EXCEPTION WHEN lock_not_available THEN NULL;
     END $$
 """
-#: One step along the index for each lane, however long it is.
-SWEEP = """
-    WITH RECURSIVE lane AS (
-        (SELECT tenant_id, dependency FROM jobs WHERE status = 'queued' AND pool = %(pool)s
-         ORDER BY tenant_id, dependency LIMIT 1)
-        UNION ALL
-        SELECT next.tenant_id, next.dependency FROM lane, LATERAL (
-            SELECT tenant_id, dependency FROM jobs
-            WHERE status = 'queued' AND pool = %(pool)s
-              AND (tenant_id, dependency) > (lane.tenant_id, lane.dependency)
-            ORDER BY tenant_id, dependency LIMIT 1) AS next
-    )
-    SELECT tenant_id, dependency FROM lane
-"""
+SWEEP = f"{lane_walk()} SELECT tenant_id, dependency FROM lane"
 #: Up to where the previous leader counted usage, if it did recently. Otherwise counting begins now:
 #: whatever was used meanwhile, no other tenant wanted.
 READ_TENANTS = f"""

@@ -9,10 +9,11 @@ from typing import Any
 from sqlalchemy import Engine
 
 from app.policy.window import RESERVE_SECONDS, next_reserve, smoothed_rate
+from app.reads.demand import READ_TENANT_DEPTHS
 from app.reads.holds import HoldReader, Holds, Rooms
 from app.scheduler.dispatching.pool_queues import PoolQueues
 from models.pools import POOLS
-from models.presence import ALIVE, PRESENCE_SECONDS
+from models.presence import PRESENCE_SECONDS, SERVING
 from models.store.session import connect
 
 logger = logging.getLogger(__name__)
@@ -41,8 +42,7 @@ READ_POOLS = f"""
         SELECT unnest(pools) AS pool, sum(slots)::int AS slots, count(*)::int AS workers,
                sum(busy)::int AS busy
         FROM processes
-        WHERE kind = 'worker' AND NOT draining
-          AND {ALIVE}
+        WHERE {SERVING}
         GROUP BY 1
     ) AS alive ON alive.pool = pool.name
     LEFT JOIN express_lanes AS lane ON lane.pool = pool.name
@@ -52,19 +52,12 @@ READ_HELD = """
     SELECT pool, sum(queued)::bigint AS queued FROM job_counts
     WHERE tenant_id = 0 AND dependency = ANY (%(lanes)s::text[]) GROUP BY pool
 """
-#: Jobs of tenants that their cap holds back.
-READ_CAPPED = """
-    SELECT asked.pool, sum(counts.queued)::bigint AS queued
-    FROM unnest(%(pools)s::text[], %(tenants)s::bigint[]) AS asked (pool, tenant_id)
-    JOIN job_counts AS counts USING (pool, tenant_id) GROUP BY asked.pool
-"""
 #: Queues of slices that have workers: ``<pool>.free``, ``<pool>.reserved.<tenant>``.
 READ_SLICES = f"""
     SELECT alive.queue, sum(alive.slots)::int AS slots, count(*)::int AS workers,
            tenant.id AS tenant_id
     FROM (SELECT unnest(pools) AS queue, slots FROM processes
-          WHERE kind = 'worker' AND NOT draining
-            AND {ALIVE}) AS alive
+          WHERE {SERVING}) AS alive
     LEFT JOIN tenants AS tenant ON tenant.name = split_part(alive.queue, '.reserved.', 2)
     WHERE strpos(alive.queue, '.') > 0
     GROUP BY alive.queue, tenant.id
@@ -198,7 +191,7 @@ class Pools:
             if capped:
                 pools, tenants = map(list, zip(*capped, strict=True))
                 rows += connection.exec_driver_sql(
-                    READ_CAPPED, {"pools": pools, "tenants": tenants}
+                    READ_TENANT_DEPTHS, {"pools": pools, "capped": tenants}
                 )
         for row in rows:
             held[row.pool] = max(held.get(row.pool, 0), row.queued)

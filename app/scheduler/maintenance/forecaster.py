@@ -18,15 +18,13 @@ from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.session import connect
-from models.tallies import add_tallies
+from models.tallies import TallyKind, add_tallies
 
 FORECAST_SECONDS = 5.0
 #: Open predictions of a pool at a time.
 MOST_OPEN = 16
 #: Longer waits are not sampled.
 MOST_SECONDS = 1800.0
-#: Tallies are whole numbers.
-PER_RATIO = 1000
 
 #: Counting deletes it, so each is counted once.
 JUDGE = f"""
@@ -84,13 +82,14 @@ class Forecaster(LeaderQueries):
             for pool in POOLS:
                 if opened.get(pool, 0) + 2 <= MOST_OPEN:
                     self._sample(connection, pool)
-        counts: dict[tuple[str, str], tuple[int, int]] = {}
+        counts: dict[tuple[TallyKind, str], tuple[int, int]] = {}
         for row in decided:
             if row.waited_seconds is None or row.waited_seconds < 0:
                 continue  # never started, or did before: nothing to compare
-            total, bad = counts.get(("forecast", row.pool), (0, 0))
-            error = round(PER_RATIO * error_ratio(row.wait_seconds, row.waited_seconds))
-            counts["forecast", row.pool] = (total + 1, bad + error)
+            total, errors = counts.get((TallyKind.FORECAST, row.pool), (0, 0))
+            error = error_ratio(row.wait_seconds, row.waited_seconds)
+            errors += round(TallyKind.FORECAST.per_unit * error)
+            counts[TallyKind.FORECAST, row.pool] = (total + 1, errors)
         add_tallies(self._engine, counts.items())
         return 0
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Mapping
 from random import Random
 
@@ -23,7 +24,7 @@ from models.leadership import Leader
 from models.pools import POOLS
 from models.presence import FORGET_LOST
 from models.store.session import transaction
-from models.tallies import add_tallies
+from models.tallies import TallyKind, add_tallies, crash_name
 from tasks.registry import JobType
 from tasks.retry import History, RetryLimits, Verdict, decide_retry
 
@@ -89,11 +90,9 @@ class Reaper(LeaderQueries):
     def _tally(self, crashed: list[Lost]) -> None:
         """Count against the tenant jobs that lost several workers: a worker that dies may take
         fifty innocent jobs with it, but seldom the same job three times."""
-        counts: dict[tuple[str, str], tuple[int, int]] = {}
-        for lost in crashed:
-            if lost.crashes + 1 < SUSPECT_CRASHES:
-                continue
-            key = ("crash", f"{lost.tenant_id}:{lost.pool}")
-            total, bad = counts.get(key, (0, 0))
-            counts[key] = (total + 1, bad + 1)
-        add_tallies(self._engine, counts.items())
+        counts = Counter(
+            (TallyKind.CRASH, crash_name(lost.tenant_id, lost.pool))
+            for lost in crashed
+            if lost.crashes + 1 >= SUSPECT_CRASHES
+        )
+        add_tallies(self._engine, ((key, (jobs, jobs)) for key, jobs in counts.items()))

@@ -14,7 +14,7 @@ from app.reads.demand import LINE_HEADS
 from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
-from models.presence import ALIVE
+from models.presence import SERVING
 
 #: Seconds between two samples, and how long they are kept.
 FINE_STEP, COARSE_STEP = 5, 300
@@ -41,8 +41,7 @@ RECORD = f"""{LINE_HEADS}, oldest AS (
     ), alive AS (
         SELECT unnest(pools) AS pool, sum(busy) AS busy, sum(slots) AS slots, count(*) AS workers
         FROM processes
-        WHERE kind = 'worker' AND NOT draining
-          AND {ALIVE}
+        WHERE {SERVING}
         GROUP BY 1
     ), taken AS (
         SELECT pool.name AS pool,

@@ -16,8 +16,10 @@ from sqlalchemy import Engine
 
 from app.scheduler.role import LeaderQueries
 from models.blobs import BlobError, BlobStore
-from models.jobs.retire import BATCH, FIRST_ID, retire_jobs
+from models.jobs.ids import BELOW_ALL
+from models.jobs.retire import BATCH, retire_jobs
 from models.leadership import STILL_LEADER, Leader
+from models.tallies import TallyKind
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +45,7 @@ RETIRE_KEYS = f"""
 RETIRE_TALLIES = f"""
     DELETE FROM tallies WHERE {STILL_LEADER} AND ctid = ANY (array(
         SELECT tally.place
-        FROM (VALUES ('dependency', 2), ('type', 2), ('retry', 2), ('violation', 2),
-                     ('crash', 2), ('run', 2), ('forecast', 2), ('hour', 26))
+        FROM (VALUES {", ".join(f"('{kind}', {kind.kept_hours})" for kind in TallyKind)})
             AS kept (kind, hours), LATERAL (
             SELECT ctid AS place FROM tallies
             WHERE tallies.kind = kept.kind
@@ -81,7 +82,7 @@ class Retirer(LeaderQueries):
         super().__init__(engine, leader)
         self._blobs = blobs
         self._kept = kept
-        self._cursor = FIRST_ID
+        self._cursor = BELOW_ALL
         self._walk_due = 0.0
         self._refusal: tuple[int, date, str] = FIRST_REFUSAL
         self._refusals_due = 0.0
@@ -108,7 +109,7 @@ class Retirer(LeaderQueries):
             self._engine, self._cursor, self._kept.finished, self._kept.dead, self._leader.epoch
         )
         more = step.looked == BATCH
-        self._cursor = step.last_id if more and step.last_id else FIRST_ID
+        self._cursor = step.last_id if more and step.last_id else BELOW_ALL
         if step.retired:
             logger.info("retired %d jobs", step.retired)
         for blob in step.blobs:

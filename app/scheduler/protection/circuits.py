@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 
 from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
+from models.tallies import TallyKind
 from tasks.retry import Circuit, CircuitState, Window, next_circuit
 from tasks.retry.circuit import WINDOW_SECONDS
 
@@ -27,13 +28,14 @@ READ_CIRCUITS = f"""
            extract(epoch FROM now())::float8 AS clock,
            coalesce(sum(total) FILTER (
                WHERE bucket > now() - interval '{WINDOW_SECONDS:g} s'), 0) AS calls,
-           coalesce(sum(bad) FILTER (
+           coalesce(sum(amount) FILTER (
                WHERE bucket > now() - interval '{WINDOW_SECONDS:g} s'), 0) AS failed,
            coalesce(sum(total) FILTER (WHERE circuit.state = 'half_open'), 0) AS probes,
-           coalesce(sum(bad) FILTER (WHERE circuit.state = 'half_open'), 0) AS failed_probes
+           coalesce(sum(amount) FILTER (WHERE circuit.state = 'half_open'), 0) AS failed_probes
     FROM unnest(%(dependencies)s::text[]) AS known (dependency)
     LEFT JOIN circuits AS circuit ON circuit.dependency = known.dependency
-    LEFT JOIN tallies AS tally ON tally.kind = 'dependency' AND tally.name = known.dependency
+    LEFT JOIN tallies AS tally ON tally.kind = '{TallyKind.DEPENDENCY}'
+        AND tally.name = known.dependency
         AND tally.bucket > least(
             now() - interval '{WINDOW_SECONDS:g} s',
             (SELECT min(changed_at) - interval '1 minute' FROM circuits
@@ -49,7 +51,7 @@ CHANGE = f"""
         RETURNING dependency
     ), forgotten AS (
         DELETE FROM tallies AS tally USING changed
-        WHERE tally.kind = 'dependency' AND tally.name = changed.dependency
+        WHERE tally.kind = '{TallyKind.DEPENDENCY}' AND tally.name = changed.dependency
     ), told AS (
         INSERT INTO events (tenant_id, kind, detail)
         SELECT 0, event.kind, json_build_object(

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 
-from app.scheduler.protection.counts import read_verdicts, read_windows
+from app.scheduler.protection.counts import read_windows
 from app.scheduler.role import LeaderQueries
+from models.jobs.held_back import QUARANTINED
 from models.leadership import STILL_LEADER
 from models.store.session import connect
+from models.tallies import TallyKind
 from tasks.retry import Window, quarantined
 from tasks.retry.quarantine import WINDOW_SECONDS
 
@@ -45,8 +47,8 @@ class Quarantine(LeaderQueries):
     def run_once(self, now: float) -> int:
         """Check every type that ran recently or is quarantined; how many changed."""
         with connect(self._engine) as connection:
-            windows = read_windows(connection, "type", WINDOW_SECONDS)
-            held = read_verdicts(connection, "quarantine")
+            windows = read_windows(connection, TallyKind.TYPE, WINDOW_SECONDS)
+            held = set(connection.exec_driver_sql(QUARANTINED).scalars())
         changed = 0
         for name in windows.keys() | held:
             window = windows.get(name, Window(0, 0))

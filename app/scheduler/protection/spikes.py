@@ -6,6 +6,7 @@ import logging
 
 from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER
+from models.tallies import TallyKind
 from tasks.retry import spiking
 from tasks.retry.spike import BASELINE, TIMES
 
@@ -18,26 +19,28 @@ HOURS = 24
 READ_HOURS = f"""
     SELECT this.name, this.total AS runs, array(
         SELECT earlier.total FROM tallies AS earlier
-        WHERE earlier.kind = 'hour' AND earlier.name = this.name
+        WHERE earlier.kind = '{TallyKind.HOUR}' AND earlier.name = this.name
           AND earlier.bucket = ANY (array(
                 SELECT this.bucket - number * interval '1 hour'
                 FROM generate_series(1, {HOURS}) AS number))) AS earlier
     FROM tallies AS this
-    WHERE this.kind = 'hour' AND this.bucket = date_bin('1 hour', now(), 'epoch')
+    WHERE this.kind = '{TallyKind.HOUR}'
+      AND this.bucket = date_bin('1 hour', now(), 'epoch')
       AND this.total >= {TIMES * BASELINE}
 """
 #: The restriction of an earlier hour is replaced; one of this hour stays, without a second event.
 REPORT = f"""
     WITH spike AS (
-        INSERT INTO verdicts AS verdict (kind, name, detail)
-        SELECT 'spike', %(name)s, json_build_object('runs', %(runs)s, 'usual', %(usual)s)
+        INSERT INTO verdicts AS verdict (kind, tenant_id, detail)
+        SELECT 'spike', %(tenant_id)s, json_build_object('runs', %(runs)s, 'usual', %(usual)s)
         WHERE {STILL_LEADER}
-        ON CONFLICT (kind, name) DO UPDATE SET since = now(), detail = excluded.detail
+        ON CONFLICT (kind, name, tenant_id, pool) DO UPDATE
+        SET since = now(), detail = excluded.detail
         WHERE verdict.since < date_bin('1 hour', now(), 'epoch')
-        RETURNING name, detail
+        RETURNING tenant_id, detail
     )
     INSERT INTO events (tenant_id, kind, detail)
-    SELECT name::bigint, 'tenant_usage_spike', detail FROM spike
+    SELECT tenant_id, 'tenant_usage_spike', detail FROM spike
 """
 FORGET = f"""
     DELETE FROM verdicts
@@ -53,7 +56,8 @@ class Spikes(LeaderQueries):
         for row in self._read(READ_HOURS):
             if spiking(row.earlier, row.runs):
                 usual = round(sum(row.earlier) / len(row.earlier))
-                reported += self._write(REPORT, name=row.name, runs=row.runs, usual=usual)
+                tenant_id = int(row.name)
+                reported += self._write(REPORT, tenant_id=tenant_id, runs=row.runs, usual=usual)
         if reported:
             logger.warning("%d tenants have far more runs than usual", reported)
         return reported

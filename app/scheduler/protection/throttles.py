@@ -10,36 +10,38 @@ import logging
 
 from sqlalchemy import Engine
 
-from app.scheduler.protection.counts import read_verdicts, read_windows
+from app.scheduler.protection.counts import read_windows
 from app.scheduler.role import LeaderQueries
+from models.jobs.held_back import THROTTLED
 from models.leadership import STILL_LEADER, Leader
 from models.store.session import connect
-from tasks.retry import Window, throttled
+from models.tallies import TallyKind, parse_crash_name
+from tasks.retry import throttled
 from tasks.retry.throttle import CRASHES, WINDOW_SECONDS
 
 logger = logging.getLogger(__name__)
 
 THROTTLE = f"""
     WITH throttled AS (
-        INSERT INTO verdicts (kind, name, detail)
-        SELECT 'throttle', %(name)s, json_build_object(
-            'pool', split_part(%(name)s, ':', 2), 'crashes', %(crashes)s)
+        INSERT INTO verdicts (kind, tenant_id, pool, detail)
+        SELECT 'throttle', %(tenant_id)s, %(pool)s, json_build_object(
+            'pool', %(pool)s::text, 'crashes', %(crashes)s)
         WHERE {STILL_LEADER}
         ON CONFLICT DO NOTHING
-        RETURNING name, detail
+        RETURNING tenant_id, detail
     )
     INSERT INTO events (tenant_id, kind, detail)
-    SELECT split_part(name, ':', 1)::bigint, 'tenant_throttled', detail FROM throttled
+    SELECT tenant_id, 'tenant_throttled', detail FROM throttled
 """
 LIFT = f"""
     WITH lifted AS (
-        DELETE FROM verdicts WHERE kind = 'throttle' AND name = %(name)s AND {STILL_LEADER}
-        RETURNING name
+        DELETE FROM verdicts
+        WHERE kind = 'throttle' AND tenant_id = %(tenant_id)s AND pool = %(pool)s
+          AND {STILL_LEADER}
+        RETURNING tenant_id, pool
     )
     INSERT INTO events (tenant_id, kind, detail)
-    SELECT split_part(name, ':', 1)::bigint, 'tenant_throttle_lifted',
-           json_build_object('pool', split_part(name, ':', 2))
-    FROM lifted
+    SELECT tenant_id, 'tenant_throttle_lifted', json_build_object('pool', pool) FROM lifted
 """
 
 
@@ -53,19 +55,17 @@ class Throttles(LeaderQueries):
     def run_once(self, now: float) -> int:
         """Check every tenant that crashed recently or is throttled; how many changed."""
         with connect(self._engine) as connection:
-            windows = read_windows(connection, "crash", WINDOW_SECONDS)
-            held = read_verdicts(connection, "throttle")
-            changed = 0
-            for name in windows.keys() | held:
-                crashes = windows.get(name, Window(0, 0)).total
-                if throttled(crashes, name in held, self._limit) == (name in held):
-                    continue
-                written = connection.exec_driver_sql(
-                    LIFT if name in held else THROTTLE,
-                    {"name": name, "crashes": crashes, "epoch": self._leader.epoch},
-                ).rowcount
-                changed += written
-                if written:
-                    news = "throttle lifted" if name in held else f"throttled, {crashes} crashes"
-                    logger.warning("tenant:pool %s: %s", name, news)
+            windows = read_windows(connection, TallyKind.CRASH, WINDOW_SECONDS)
+            held = {(row.tenant_id, row.pool) for row in connection.exec_driver_sql(THROTTLED)}
+        crashed = {parse_crash_name(name): seen.total for name, seen in windows.items()}
+        changed = 0
+        for tenant_id, pool in crashed.keys() | held:
+            crashes, was = crashed.get((tenant_id, pool), 0), (tenant_id, pool) in held
+            if throttled(crashes, was, self._limit) == was:
+                continue
+            statement = LIFT if was else THROTTLE
+            if self._write(statement, tenant_id=tenant_id, pool=pool, crashes=crashes):
+                changed += 1
+                news = "throttle lifted" if was else f"throttled, {crashes} crashes"
+                logger.warning("tenant %s in %s: %s", tenant_id, pool, news)
         return changed

@@ -168,7 +168,9 @@ def test_two_processes_that_share_keys_do_not_lock_each_other_out(
 def test_what_waits_anyway_takes_no_credit_of_the_lane(database: DatabaseFixture) -> None:
     grant(database, medium=3)
     database.execute("INSERT INTO circuits (dependency, state) VALUES ('claude', 'open')")
-    database.execute("INSERT INTO verdicts (kind, name) VALUES ('throttle', '2:medium')")
+    database.execute(
+        "INSERT INTO verdicts (kind, tenant_id, pool) VALUES ('throttle', 2, 'medium')"
+    )
     items = [
         job(dependency="claude"),
         job(tenant_id=2),

@@ -40,8 +40,8 @@ def test_troubles_are_told(database: DatabaseFixture) -> None:
         "INSERT INTO circuits VALUES ('claude', 'open'), ('maps', 'half_open'), ('mail', 'closed')"
     )
     database.execute(
-        "INSERT INTO verdicts (kind, name) VALUES ('quarantine', 'echo'),"
-        " ('throttle', '1:medium'), ('throttle', '2:medium')"
+        "INSERT INTO verdicts (kind, name, tenant_id, pool) VALUES ('quarantine', 'echo', 0, ''),"
+        " ('throttle', '', 1, 'medium'), ('throttle', '', 2, 'medium')"
     )
     database.execute(
         "INSERT INTO tallies VALUES ('violation', 'sleep', now(), 9, 4),"

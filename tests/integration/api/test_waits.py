@@ -160,7 +160,9 @@ def test_throttle_and_cap_are_told_apart(
     assert wait_of(http_client, job_id)["predicted_wait_seconds"] == pytest.approx(
         60 / 3 - 10, abs=0.5
     )
-    database.execute("INSERT INTO verdicts (kind, name) VALUES ('throttle', '1:medium')")
+    database.execute(
+        "INSERT INTO verdicts (kind, tenant_id, pool) VALUES ('throttle', 1, 'medium')"
+    )
     assert wait_of(http_client, job_id)["reason"] == "throttle"
 
 

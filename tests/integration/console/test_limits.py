@@ -49,17 +49,17 @@ def test_verdicts_name_whom_they_are_on_and_what_they_mean(
     operator: Browser, database: DatabaseFixture
 ) -> None:
     database.execute("""
-        INSERT INTO verdicts (kind, name, detail) VALUES
-            ('quarantine', '<u>odd</u>', '{"runs": 80, "failed": 70}'),
-            ('throttle', '2:medium', '{"pool": "medium", "crashes": 6}'),
-            ('spike', '1', '{"runs": 4000, "usual": 12}'),
-            ('throttle', '999:long', '"no object"'), ('spike', 'no number', '[]')""")
+        INSERT INTO verdicts (kind, name, tenant_id, pool, detail) VALUES
+            ('quarantine', '<u>odd</u>', 0, '', '{"runs": 80, "failed": 70}'),
+            ('throttle', '', 2, 'medium', '{"pool": "medium", "crashes": 6}'),
+            ('spike', '', 1, '', '{"runs": 4000, "usual": 12}'),
+            ('throttle', '', 999, 'long', '"no object"'), ('spike', '', 998, '', '[]')""")
     text, page = operator.text(PAGE), operator.get(PAGE).text
     assert "the type <u>odd</u>" in text and "<u>" not in page
     assert "70 of 80 runs failed within an hour: its jobs have 2 tries" in text
     assert "the tenant other" in text and "6 workers of medium were lost with its jobs" in text
     assert "the tenant demo" in text and "4000 runs in this hour, 12 are usual." in text
-    assert "999:long" in text and "? workers of ? were lost" in text
+    assert "tenant 999" in text and "? workers of long were lost" in text
 
 
 def test_types_lanes_and_predictions(operator: Browser, database: DatabaseFixture) -> None:
@@ -71,7 +71,7 @@ def test_types_lanes_and_predictions(operator: Browser, database: DatabaseFixtur
         INSERT INTO express_lanes (pool, credit, granted_at)
         VALUES ('short', 10, now()), ('medium', 0, now()), ('long', 5, now() - interval '2 min')""")
     database.execute("""
-        INSERT INTO tallies (kind, name, bucket, total, bad)
+        INSERT INTO tallies (kind, name, bucket, total, amount)
         VALUES ('forecast', 'medium', now() - interval '1 minute', 20, 3400),
                ('forecast', 'long', now() - interval '2 hours', 20, 3400)""")
     database.execute("""

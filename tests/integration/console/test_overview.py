@@ -167,13 +167,13 @@ def test_a_card_tells_depth_age_rates_slots_workers_and_dead_letters(
             "In quarantine, with fewer tries, as most of its runs fail: <script>alert(1)</script>.",
         ),
         (
-            "INSERT INTO verdicts (kind, name) VALUES ('throttle', '1:medium')",
+            "INSERT INTO verdicts (kind, tenant_id, pool) VALUES ('throttle', 1, 'medium')",
             "watch",
             "1 tenant is throttled in medium, after lost workers.",
         ),
         (
-            "INSERT INTO verdicts (kind, name, since) VALUES ('spike', '1', now()),"
-            " ('spike', '2', now() - interval '2 hours')",
+            "INSERT INTO verdicts (kind, tenant_id, since) VALUES ('spike', 1, now()),"
+            " ('spike', 2, now() - interval '2 hours')",
             "watch",
             "1 tenant is running far more jobs than usual.",
         ),

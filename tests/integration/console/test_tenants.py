@@ -122,9 +122,9 @@ def test_refusals_and_verdicts_of_today_stand_beside_the_tenant(
         *(blue, blue, blue),
     )
     database.execute(
-        "INSERT INTO verdicts (kind, name) VALUES ('throttle', %s), ('throttle', %s),"
-        " ('spike', %s), ('quarantine', 'echo')",
-        *(f"{blue}:medium", f"{blue}:short", str(blue)),
+        "INSERT INTO verdicts (kind, tenant_id, pool, name) VALUES ('throttle', %s, 'medium', ''),"
+        " ('throttle', %s, 'short', ''), ('spike', %s, '', ''), ('quarantine', 0, '', 'echo')",
+        *(blue, blue, blue),
     )
     *_, refused, held = cells(operator.page(LIST), "blue")
     assert refused == "7"

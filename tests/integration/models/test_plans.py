@@ -12,7 +12,7 @@ from app.admission import IdempotencyKey, Submission, SubmissionGroup
 from app.api.routes.leaderboard import READ_FIRST_PAGE, READ_PAGE
 from app.console.overview.readings import READ_POOLS as READ_OVERVIEW
 from app.console.workers.page import READ_RUNNING
-from app.reads.demand import READ_FLIGHT, READ_TENANT_LANES, READ_WAITS, Parked
+from app.reads.demand import READ_FLIGHT, READ_TENANT_DEPTHS, READ_TENANT_LANES, READ_WAITS, Parked
 from app.reads.durations import READ_RUNS
 from app.reads.gauges import READ_AGES, READ_DEAD_LETTERS, READ_DUE_AGES, READ_TROUBLE
 from app.reads.holds import READ_HOLDS
@@ -21,7 +21,7 @@ from app.reads.rivals import READ_RIVALS
 from app.reads.views import READ_APPLICATIONS
 from app.reads.waits import COUNT_AHEAD, COUNT_FREE, READ_FACTS, READ_OWN
 from app.scheduler.dispatching.pool_queues import READ_IN_FLIGHT, SWEEP
-from app.scheduler.dispatching.pools import READ_CAPPED, READ_HELD, READ_IN_SLICES, READ_POOLS
+from app.scheduler.dispatching.pools import READ_HELD, READ_IN_SLICES, READ_POOLS
 from app.scheduler.dispatching.reconciler import READ_CHARGES
 from app.scheduler.maintenance.collector import FIND_ORPHANS
 from app.scheduler.maintenance.forecaster import FIND_SAMPLE, JUDGE
@@ -360,7 +360,7 @@ def test_the_scheduler_counts_pools_and_holds_without_counting_jobs(
     assert "Scan on jobs" not in plan
     for sql, parameters in (
         (READ_HELD, {"lanes": ["maps"]}),
-        (READ_CAPPED, {"pools": ["medium"], "tenants": [1]}),
+        (READ_TENANT_DEPTHS, {"pools": ["medium"], "capped": [1]}),
         (READ_IN_FLIGHT, {"pool": "medium", "ids": [1, 2]}),
     ):
         assert not re.search(r"Scan (using|on) jobs", plan_of(filled, sql, **parameters))

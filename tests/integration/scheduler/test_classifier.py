@@ -21,7 +21,7 @@ from app.scheduler.protection.classifier import Classifier
 from models.durations import MICROSECONDS, run_name
 from models.presence import Presence, announce
 from models.store.errors import StateStoreUnavailable
-from models.tallies import add_tallies
+from models.tallies import TallyKind, add_tallies
 from tasks.errors import Permanent
 from tests.support.api_server import ApiServer
 from tests.support.database_fixture import DatabaseFixture
@@ -49,7 +49,7 @@ def ran(
     bound = {"short": 1.0, "medium": 60.0}.get(pool)
     microseconds = int(seconds * MICROSECONDS)
     name = run_name(pool, type, microseconds, bound is not None and seconds > bound)
-    add_tallies(database.engine, [(("run", name), (runs, runs * microseconds))])
+    add_tallies(database.engine, [((TallyKind.RUN, name), (runs, runs * microseconds))])
 
 
 def pass_time(database: DatabaseFixture, age: str) -> None:

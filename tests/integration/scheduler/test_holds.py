@@ -41,7 +41,7 @@ def set_circuit(database: DatabaseFixture, state: str, age: str = "1 minute") ->
 
 def throttle(database: DatabaseFixture, tenant_id: int, pool: str = "medium") -> None:
     database.execute(
-        "INSERT INTO verdicts (kind, name) VALUES ('throttle', %s)", f"{tenant_id}:{pool}"
+        "INSERT INTO verdicts (kind, tenant_id, pool) VALUES ('throttle', %s, %s)", tenant_id, pool
     )
 
 

@@ -16,7 +16,7 @@ from models.jobs.claim import JobRef
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
 from models.presence import Presence, announce
-from models.tallies import add_tallies
+from models.tallies import TallyKind, add_tallies
 from tasks.retry import circuit, quarantine, spike, throttle
 from tasks.worker.rules import read_rules
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
@@ -35,7 +35,7 @@ def circuits(database: DatabaseFixture) -> Circuits:
 
 def count(database: DatabaseFixture, kind: str, name: str, total: int, bad: int = 0) -> None:
     """As a worker or the reaper would."""
-    add_tallies(database.engine, [((kind, name), (total, bad))])
+    add_tallies(database.engine, [((TallyKind[kind.upper()], name), (total, bad))])
 
 
 def pass_time(database: DatabaseFixture, age: str) -> None:

@@ -206,7 +206,9 @@ def test_caps_throttles_and_the_share_of_free_accounts_hold(
     database: DatabaseFixture, relief: Relief, broker: Broker
 ) -> None:
     database.execute("INSERT INTO tenant_limits VALUES (1, 'medium', 3), (2, 'short', 1)")
-    database.execute("INSERT INTO verdicts (kind, name) VALUES ('throttle', '7:medium')")
+    database.execute(
+        "INSERT INTO verdicts (kind, tenant_id, pool) VALUES ('throttle', 7, 'medium')"
+    )
     database.execute("INSERT INTO tenants (id, name, tier) OVERRIDING SYSTEM VALUE"
                   " VALUES (8, 'free-8', 'free'), (9, 'free-9', 'free')")  # fmt: skip
     for tenant_id in (1, 7, 8, 9):

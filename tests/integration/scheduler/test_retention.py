@@ -21,7 +21,7 @@ from models.jobs.claim import Claim, JobRef
 from models.jobs.ids import new_id
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
-from models.tallies import add_tallies
+from models.tallies import TallyKind, add_tallies
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
 
@@ -224,7 +224,8 @@ def test_events_keys_and_tallies_go_by_age(database: DatabaseFixture, retirer: R
             hours,
         )
     for hours in (1, 3, 24):
-        add_tallies(database.engine, [(("type", "echo"), (1, 0)), (("hour", "1"), (1, 0))])
+        counts = [((TallyKind.TYPE, "echo"), (1, 0)), ((TallyKind.HOUR, "1"), (1, 0))]
+        add_tallies(database.engine, counts)
         database.execute(
             "UPDATE tallies SET bucket = bucket - make_interval(hours => %s)"
             " WHERE bucket > now() - interval '1 hour'",

@@ -210,10 +210,13 @@ class Line(Stage):
 
     def turn_throttle(self, tenant_id: int, pool: str) -> None:
         self.throttled ^= {(tenant_id, pool)}
-        name = f"{tenant_id}:{pool}"
-        self.database.execute("DELETE FROM verdicts WHERE name = %s", name)
-        if (tenant_id, pool) in self.throttled:
-            self.database.execute("INSERT INTO verdicts (kind, name) VALUES ('throttle', %s)", name)
+        throttle = (tenant_id, pool)
+        self.database.execute("DELETE FROM verdicts WHERE (tenant_id, pool) = (%s, %s)", *throttle)
+        if throttle in self.throttled:
+            self.database.execute(
+                "INSERT INTO verdicts (kind, tenant_id, pool) VALUES ('throttle', %s, %s)",
+                *throttle,
+            )
 
 
 def max_due(twins: list[Twin]) -> float:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from app.api.auth.identity import CALLER
 from app.api.auth.visitors import (
     LOCAL_OPERATOR,
     OPERATOR_COOKIE,
@@ -20,6 +19,7 @@ from app.api.auth.visitors import (
     is_same_origin,
 )
 from app.errors import Forbidden, Unauthenticated
+from app.log_ids import CALLER
 from app.tenants.directory import Caller, Directory
 from app.tenants.tenant import TenantProfile
 

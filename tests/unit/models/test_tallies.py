@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from models.durations import bin_of, parse_run_name
 from models.jobs.claim import Claim, JobRef
 from models.jobs.states import FailureClass
 from models.pools import POOLS
-from models.tallies import Tallies
+from models.tallies import Tallies, TallyKind
 from tasks.errors import DependencyFailure, Permanent
 from tasks.registry import load_types
 from tasks.retry import RetryStanding
@@ -33,7 +34,7 @@ SCORE = load_types()["score_application"]
 CLAIM = Claim(JobRef("id", 1), 7, "echo", "short", 0, 0, 0, 0, None, datetime.now(UTC), {}, None)
 SCORING = CLAIM._replace(type="score_application", pool="medium")
 
-Counts = dict[tuple[str, str], tuple[int, int]]
+Counts = dict[Any, tuple[int, int]]
 
 
 def counts(outcome: Outcome, claim: Claim = CLAIM, run_seconds: float = 0.1) -> Counts:
@@ -98,8 +99,8 @@ def test_what_was_put_off_handed_back_or_withdrawn_is_no_run(outcome: Outcome) -
 
 def test_counts_are_taken_once() -> None:
     tallies = Tallies()
-    tallies.add("hour", "1")
-    tallies.add("hour", "1", bad=1)
-    assert tallies.unwritten("hour", "1") == (2, 1)
-    assert tallies.take() == {("hour", "1"): (2, 1)}
-    assert tallies.unwritten("hour", "1") == (0, 0)
+    key = (TallyKind.TYPE, "echo")
+    tallies.add_all([(key, (1, 0)), (key, (1, 1))])
+    assert tallies.unwritten(*key) == (2, 1)
+    assert tallies.take() == {key: (2, 1)}
+    assert tallies.unwritten(*key) == (0, 0)

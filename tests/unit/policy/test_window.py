@@ -12,7 +12,6 @@ from app.policy.window import (
     LEAST_RESERVE_SECONDS,
     MOST_RESERVE_SECONDS,
     RESERVE_SECONDS,
-    UNKNOWN_REFS,
     next_reserve,
     packs,
     refs_in_message,
@@ -71,15 +70,15 @@ def test_jobs_that_never_fill_the_slots_get_half_a_second_and_those_that_do_hard
 @given(st.integers(1, 500), st.floats(0, 1e6), st.floats(0, 1e6))
 def test_longer_jobs_share_a_message_with_fewer(most: int, a: float, b: float) -> None:
     shorter, longer = sorted((a, b))
-    assert 1 <= refs_in_message(most, longer) <= refs_in_message(most, shorter) <= most
+    assert 1 <= refs_in_message(most, longer, 20) <= refs_in_message(most, shorter, 20) <= most
 
 
 def test_a_message_holds_a_second_of_work_and_twenty_of_the_unknown() -> None:
-    assert refs_in_message(100, 0.001) == refs_in_message(100, 0.01) == 100
-    assert refs_in_message(100, 0.05) == 20
-    assert refs_in_message(100, 3.0) == 1
-    assert refs_in_message(100, None) == UNKNOWN_REFS
-    assert refs_in_message(1, None) == 1
+    assert refs_in_message(100, 0.001, 20) == refs_in_message(100, 0.01, 20) == 100
+    assert refs_in_message(100, 0.05, 20) == 20
+    assert refs_in_message(100, 3.0, 20) == 1
+    assert refs_in_message(100, None, 20) == 20
+    assert refs_in_message(1, None, 20) == 1
 
 
 @given(st.lists(st.integers()), st.integers(1, 50), st.integers(0, 500))

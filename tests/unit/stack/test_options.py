@@ -10,7 +10,7 @@ from app.stack.handout import MADE_UP, hand_out, take_back
 from app.stack.options import BadOption, read_options
 from app.stack.spec import PROJECT_ROOT
 from models.pools import read_pools
-from models.settings import plainly, read_settings
+from models.settings import exit_if_invalid, read_settings
 
 
 def test_defaults_are_those_of_the_contract() -> None:
@@ -102,5 +102,5 @@ def test_more_workers_than_the_autoscaler_may_have_are_refused_before_the_start(
 
 def test_pool_without_its_limits_is_one_line_for_each() -> None:
     missing = "fairline: FAIRLINE_POOLS: lease_seconds is missing"
-    with pytest.raises(SystemExit, match=missing), plainly("pools"):
+    with pytest.raises(SystemExit, match=missing), exit_if_invalid("pools"):
         read_pools({"gpu": {"slots": 1, "tries": 2}})

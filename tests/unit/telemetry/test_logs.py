@@ -13,7 +13,6 @@ from typing import Any
 import gevent
 import pytest
 
-from app.api.auth.identity import CALLER as NOTED
 from app.log_ids import CALLER, current_request
 from app.logs import configure_logging, lines_of
 from models.jobs.claim import Claim, JobRef
@@ -140,7 +139,6 @@ def test_greenlets_at_a_time_do_not_mix_up_their_jobs(kept: Kept) -> None:
 
 def test_a_request_names_its_caller(kept: Kept) -> None:
     caller = SimpleNamespace(tenant=SimpleNamespace(id=7))
-    assert CALLER == NOTED
     bound = current_request.set(
         {"REQUEST_METHOD": "POST", "PATH_INFO": "/jobs", CALLER: caller, "HTTP_X": "secret"}
     )
