@@ -1,8 +1,7 @@
-"""Telling processes apart for certain: a pid alone is not an identity, because pids are reused.
+"""Process identities: pid, start tick and boot id, because pids alone are reused.
 
-A pid, the tick at which its process started and the boot it belongs to are one. Linux only
-(``/proc``). Another user's process may hide its folder and environment; it then counts as
-having none, so it is never taken for ours.
+Linux only (``/proc``). Another user's process may hide its folder and environment; it then
+counts as having none, so it is never taken for ours.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process, ever."""
+    """Identifies one process for good."""
 
     pid: int
     started_ticks: int
@@ -30,7 +29,7 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """The few facts of ``/proc/<pid>/stat`` that matter here."""
+    """The fields of ``/proc/<pid>/stat`` that are used here."""
 
     state: str
     parent: int

@@ -1,7 +1,6 @@
-"""What ``make up`` shows: steps as they happen, then where everything is.
+"""Terminal output of ``make up``: a spinner and colours on a terminal, plain lines elsewhere.
 
-A spinner and colours on a terminal, plain lines elsewhere. A terminal that went away is not an
-error: the stack outlives its audience.
+A terminal that went away is not an error: the stack keeps running.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from rich.table import Table
 
 
 class Screen:
-    """Progress in words."""
+    """Prints progress, events and tables."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
@@ -40,7 +39,7 @@ class Screen:
             self.console.print(text)
 
     def plain(self, text: str) -> None:
-        """Text that is nobody's markup, such as a log."""
+        """Text without markup, such as a log."""
         with suppress(OSError):
             self.console.print(text, markup=False)
 

@@ -1,6 +1,6 @@
-"""What an embedded service is, and running one of them alone, as the tests do.
+"""Embedded services: their protocol, and running one alone, as the tests do.
 
-`running` does not replace a process that dies: that is the supervisor's work.
+Only the supervisor, not `running`, replaces a process that dies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.stack.spec import ProcessSpec
 
 
 class Service(Protocol):
-    """A service that the stack brings along."""
+    """A service that the stack runs itself."""
 
     name: str
 
@@ -39,7 +39,7 @@ S = TypeVar("S", bound=Service)
 
 
 class Running(Generic[S]):
-    """A service with its processes, started and stopped by hand."""
+    """A service with its processes, started and stopped by the caller."""
 
     def __init__(self, service: S, logs: Path) -> None:
         self.service = service

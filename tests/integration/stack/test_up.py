@@ -182,7 +182,7 @@ def test_taken_port_is_named_before_anything_starts(stack: Stack, tmp_path: Path
     stack.up_and_ready()
     other = Stack(tmp_path / "other", PORT=stack.environment["PORT"])
     assert other.up().wait(30) == 1
-    assert f"port {stack.environment['PORT']} is taken" in other.said()
+    assert f"port {stack.environment['PORT']} is already in use" in other.said()
     assert not (other.home.path / "postgres").exists()
 
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.stack.environment import environment
 from app.stack.home import Home
 from app.stack.options import BadOption, read_options
-from app.stack.programs import environment, table
+from app.stack.programs import table
 from models.pools import is_job_queue, parse_queue, reserved, slice_queue
 
 POOL_NAMES = st.from_regex(r"[a-z][a-z0-9_-]{0,30}", fullmatch=True)
@@ -76,7 +77,7 @@ def test_nonsense_in_slices_is_refused(text: str) -> None:
 
 
 def test_slice_of_no_pool_is_told_so() -> None:
-    with pytest.raises(BadOption, match="giant is no pool; known: long, medium, short"):
+    with pytest.raises(BadOption, match="giant is not a pool; known: long, medium, short"):
         read_options({"SLICES": "giant.free=1"})
 
 
