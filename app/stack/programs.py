@@ -1,4 +1,4 @@
-"""The process table: which commands make up the stack, how many of each, in which order they stop."""
+"""The process table: the commands of the stack, how many of each, and when they stop."""
 
 from __future__ import annotations
 

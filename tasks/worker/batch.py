@@ -1,4 +1,4 @@
-"""Run the short jobs of one message side by side, on as few threads as they need."""
+"""Runs the short jobs of one message concurrently, on as few threads as they need."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from models.jobs.claim import Claim
 
 
 class Batch:
-    """Short jobs of one message: as parallel as they need, as cheap as they can be.
+    """Short jobs of one message.
 
-    Each runner, before it takes a job, wakes one more if jobs are left. Jobs that end in
-    a moment are all done before the second runner wakes; jobs that wait fan out over the
-    slots.
+    Each runner, before it takes a job, wakes one more if jobs are left. Jobs that end in a moment
+    are all done before the second runner wakes; jobs that wait spread over the slots.
     """
 
     def __init__(
@@ -32,7 +31,7 @@ class Batch:
         self._helpers = helpers
 
     def run(self) -> None:
-        """Returns when all of them have ended."""
+        """Run them; returns when all have ended."""
         self._take_all()
         self._finished.wait()
 

@@ -1,22 +1,22 @@
-"""Decide what becomes of a job after a run: done, retried, dead or handed back.
+"""What a run's outcome means: the job's next state, and what is counted.
 
-By the outcome, the type's limits and the rules in force.
-
-No I/O and no lock, so that the watchdog's thread may ask too.
+No I/O and no lock, so that the watchdog's thread may call it too.
 """
 
 from __future__ import annotations
 
 from random import Random
 
+from models.durations import MICROSECONDS, run_name
 from models.jobs.claim import Claim
 from models.jobs.settle import Ending, Settlement
-from models.jobs.states import FailureClass
+from models.jobs.states import FailureClass, JobStatus
 from models.pools import POOLS
+from models.tallies import Count, Tallies
 from tasks.registry import JobType
 from tasks.retry import History, RetryLimits, RetryStanding, budget_left
 from tasks.worker.held import Held
-from tasks.worker.outcome import Failed, Outcome, ending_of
+from tasks.worker.outcome import Failed, Outcome, Succeeded, ending_of
 from tasks.worker.rules import Rules
 
 
@@ -27,20 +27,20 @@ def close_run(
     standing: RetryStanding,
     chance: Random,
 ) -> tuple[Outcome, Ending]:
-    """The outcome, or what it has to count as, and the end of the run."""
+    """The outcome, or what it has to count as, and the ending of the run."""
     limits = job_type.limits if job_type else RetryLimits(POOLS[claim.pool].tries)
     history = History(claim.attempt, claim.deferrals, claim.crashes)
     try:
         return outcome, ending_of(outcome, history, limits, standing, chance)
-    except Exception as error:  # noqa: BLE001 - a job may raise with values that make no sense
-        outcome = Failed(FailureClass.APP_ERROR, f"{outcome!r} makes no sense: {error}"[:500])
+    except Exception as error:  # noqa: BLE001 - a job may raise with invalid values
+        outcome = Failed(FailureClass.APP_ERROR, f"{outcome!r} is invalid: {error}"[:500])
         return outcome, ending_of(outcome, history, limits, standing, chance)
 
 
 def standing_of(claim: Claim, rules: Rules, unwritten: tuple[int, int] = (0, 0)) -> RetryStanding:
-    """What the platform thinks of the job's type and tenant.
+    """Quarantine of the job's type and retry budget of its tenant.
 
-    ``unwritten`` are first runs and retries that the rules cannot know of yet.
+    ``unwritten`` are first runs and retries that the rules do not include yet.
     """
     firsts, retries = rules.retries.get(claim.tenant_id, (0, 0))
     return RetryStanding(
@@ -52,9 +52,50 @@ def standing_of(claim: Claim, rules: Rules, unwritten: tuple[int, int] = (0, 0))
 def settlement_of(
     claim: Claim, ending: Ending, run_seconds: float, held: Held | None
 ) -> Settlement:
-    """The ending with what the run has said and used."""
+    """The ending with what the run has reported and used."""
     if held is None:
         return Settlement(claim.ref, ending, run_seconds)
     return Settlement(
         claim.ref, ending, run_seconds, held.progress, held.tokens_in, held.tokens_out
     )
+
+
+def count_run(
+    tallies: Tallies,
+    claim: Claim,
+    job_type: JobType | None,
+    outcome: Outcome,
+    ending: Ending,
+    run_seconds: float,
+) -> None:
+    """Count a run that succeeded or failed, for circuits, quarantine, retry budgets and pools.
+
+    A count is (total, bad), except for ``run``, which counts run times by bin (see
+    :mod:`models.durations`): runs in ``total`` and their microseconds in ``bad``.
+    """
+    if not isinstance(outcome, Succeeded | Failed):
+        return
+    tenant, failed = str(claim.tenant_id), isinstance(outcome, Failed)
+    dependency = job_type.dependency if job_type else None
+    counts: list[Count] = [(("hour", tenant), (1, 0))]
+    if isinstance(outcome, Failed) and outcome.failure_class is FailureClass.DEPENDENCY:
+        # Says nothing about the type or the tenant; nor, if it is a quota, about the dependency.
+        if not outcome.refused:
+            counts.append((("dependency", outcome.dependency or dependency or "?"), (1, 1)))
+        tallies.add_all(counts)
+        return
+    if dependency:
+        counts.append((("dependency", dependency), (1, 0)))
+    bound = POOLS[claim.pool].bound_seconds
+    over = bound is not None and run_seconds > bound
+    ran = int(run_seconds * MICROSECONDS)
+    counts += (
+        (("type", claim.type), (1, int(failed))),
+        (("violation", claim.type), (1, int(over))),
+        (("run", run_name(claim.pool, claim.type, ran, over)), (1, ran)),
+    )
+    first = claim.attempt == 0
+    retried = failed and ending.status is JobStatus.SCHEDULED
+    if first or retried:
+        counts.append((("retry", tenant), (int(first), int(retried))))
+    tallies.add_all(counts)

@@ -1,6 +1,6 @@
-"""A worker process, put together: its slots, its ledger and its heartbeat.
+"""The runtime of a worker process: its slots, its ledger and its heartbeat.
 
-At most two connections whatever the concurrency: one for claims, one for everything else.
+At most two connections at any concurrency: one for claims, one for everything else.
 """
 
 from __future__ import annotations
@@ -57,11 +57,10 @@ class Worker:
         self.ledger = Ledger(engine, types, self.slots, self.heartbeat, self.tallies, self.quotas)
 
     def start(self) -> None:
-        """Begin to send heartbeats."""
         self.heartbeat.start(self.ledger)
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Write everything that is still to be written, and leave."""
+        """Write everything that is pending and remove the presence."""
         self.slots.drain()
         self.heartbeat.stop()
         if not self.ledger.close(timeout):
@@ -71,4 +70,4 @@ class Worker:
             self.quotas.write(self.engine, time.monotonic())
             leave(self.engine, self.name)
         except StateStoreError as error:
-            logger.warning("could not say good-bye: %s", error)
+            logger.warning("could not write the last counts and remove the presence: %s", error)

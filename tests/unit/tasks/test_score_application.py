@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.context import JobContext, Scratch
+from tasks.context import JobContext
 from tasks.jobs import score_application as job
 from tasks.quota import QuotaReading, Report, nobody
 from tasks.scorers.protocol import ApplicationText, Score, TokenUsage
@@ -28,12 +28,12 @@ class FakeScorer:
 def test_the_tenant_is_charged_for_the_tokens_of_its_score(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scorer, services = FakeScorer(), Scratch()
+    scorer, ctx = FakeScorer(), JobContext("id")
     monkeypatch.setattr(job, "current_scorer", lambda: scorer)
     sent = job.ApplicationPayload(candidate="Ada", role="engineer", payload={"letter": "Dear all"})
-    result = job.score_application(JobContext("id", services=services), sent)
+    result = job.score_application(ctx, sent)
     assert result["score"] == 71.25
     assert (result["evidence"], result["dropped_quotes"]) == ({"clarity": ("Dear all",)}, 3)
-    assert services.tokens == (1200, 80)
-    assert services.readings == [QuotaReading(used_in=200, used_out=80)]
+    assert ctx.tokens == (1200, 80)
+    assert ctx.quota_readings == [QuotaReading(used_in=200, used_out=80)]
     assert scorer.seen == [ApplicationText("Ada", "engineer", {"letter": "Dear all"})]
