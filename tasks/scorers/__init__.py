@@ -1,4 +1,4 @@
-"""Who scores applications: one small protocol, a simulation and Claude.
+"""Scorers of applications: their protocol, a simulation and Claude.
 
 Importing this package imports no SDK; choosing Claude does, which costs a worker some 40 MB and
 over a second. Call ``current_scorer`` once while a worker starts, so that no job pays for it.
@@ -32,7 +32,7 @@ _building = threading.Lock()
 
 
 def build_scorer(settings: TaskSettings) -> Scorer:
-    """A new scorer of the kind the settings ask for."""
+    """A new scorer of the configured kind."""
     if settings.scorer == "claude":
         from tasks.scorers.claude import ClaudeScorer
 

@@ -1,14 +1,14 @@
-"""A limit on a whole HTTP call, for an HTTP client that only limits each wait.
+"""A deadline for a whole HTTP call, for a client that only limits each wait.
 
-``httpx2`` starts its read timeout afresh with every byte that arrives, so a server that drips
-holds a slot for as long as it likes. Two guards close that, because neither suffices alone:
+``httpx2`` restarts its read timeout with every byte that arrives, so a server that sends slowly
+holds a slot for as long as it likes. Two guards prevent that, because neither suffices alone:
 
 - Every wait on a socket is capped by what is left of the call. This is all a plain thread can
   have, since no thread can be interrupted from outside.
 - Under gevent a timer also interrupts the greenlet itself. A green TLS socket restarts its own
   timeout on every partial record, below the level where a wait could be capped.
 
-Not guaranteed: in a plain thread, name resolution takes as long as the system's resolver lets it.
+Not guaranteed: in a plain thread, name resolution takes as long as the system's resolver does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _ends_at: ContextVar[float | None] = ContextVar("call_ends_at", default=None)
 
-#: Written at once, so that the time left is looked at often while a large body is sent.
+#: Written at once, so that the time left is checked often while a large body is sent.
 _WRITE_BYTES = 16_384
 
 
@@ -59,7 +59,7 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 def hold(client: httpx2.Client) -> None:
-    """Make this client keep to ``deadline``, its proxies included.
+    """Make this client, its proxies included, obey ``deadline``.
 
     The backend is swapped where ``httpx2`` keeps it, because its transport takes none and a
     transport of our own would lose the proxies, socket options and certificates of the SDK's.

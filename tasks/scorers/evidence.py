@@ -1,13 +1,12 @@
-"""Quotes that speak for a mark, each looked up in the application it is said to be from.
+"""Quotes that support a mark, each verified against the application.
 
-A quote is kept if it occurs in one string of the payload. Before they are compared, both lose the
-characters nobody sees, and every stretch of white space becomes one space; nothing else is made
-equal, so another case or another dash is another quote. Names of fields do not count. A quote that
-is too long is shortened after it was found, which leaves it true. One with fewer than
-``LEAST_LETTERS`` letters and digits says nothing, or cannot even be seen: it is dropped.
+A quote is kept if it occurs in one string of the payload, compared without invisible characters
+and with every run of white space as one space; case and punctuation must match. Names of fields
+do not count. A quote that is too long is shortened after it was found. One with fewer than
+``LEAST_LETTERS`` letters and digits is dropped.
 
-That a quote occurs does not mean that it supports the mark. It is text by somebody we do not trust
-and must be shown as such.
+That a quote occurs does not mean that it supports the mark. It is untrusted text and must be shown
+as such.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ LEAST_LETTERS = 3
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is left of the quotes that were given."""
+    """Quotes that were verified."""
 
     #: By criterion; all of them occur in the application.
     quotes: dict[str, tuple[str, ...]]
-    #: How many do not, or say nothing.
+    #: How many were dropped.
     dropped: int
 
 
@@ -51,12 +50,12 @@ def verified(claimed: Mapping[str, Sequence[str]], payload: Mapping[str, Any]) -
 
 
 def says_something(quote: str) -> bool:
-    """Whether there is enough in it to be a quote."""
+    """Whether a quote has enough letters and digits."""
     return sum(map(str.isalnum, quote)) >= LEAST_LETTERS
 
 
 def shortened(quote: str) -> str:
-    """The beginning of a quote, as much of it as is kept."""
+    """The beginning of a quote, as much as is kept."""
     quote = quote[:QUOTE_CHARACTERS]
     while json_bytes(quote) > QUOTE_BYTES:
         # A character has at most six bytes as JSON: so many at least are too many.

@@ -1,9 +1,8 @@
-"""A scorer that takes its time and costs nothing: for trying, testing and measuring the platform.
+"""A simulated scorer that waits and costs nothing, for trials, tests and measurements.
 
 The score is a hash of the application and therefore the same on every run, machine and Python
-version. It says nothing about the application; the marks are made to amount to it and the quotes
-are taken at random, from the application's beginning. Waiting is ``time.sleep``, so under gevent
-other greenlets run meanwhile.
+version. The marks are chosen to add up to it, and the quotes at random from the application's
+beginning. It waits in ``time.sleep``, so under gevent other greenlets run meanwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class SimulatedScorer:
         self._seconds = seconds
 
     def prepare(self) -> None:
-        """Nothing to do."""
+        """Nothing to prepare."""
 
     def score(self, application: ApplicationText, report: Report = nobody) -> Score:
         """A repeatable score between 0.00 and 100.00; there is no quota to report."""

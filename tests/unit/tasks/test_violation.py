@@ -31,7 +31,7 @@ EDGE = Sight(10 + OVERDUE_SECONDS, 4, 3, 5, False, 100, 2)
         (Sight(1, memory_mb=101), ResourceViolation, "101 MB of memory; 100 are"),
         (Sight(1, cpu_seconds=2.1), ResourceViolation, "2.1 s of CPU time; 2 are"),
         (Sight(1, cancelled_seconds=5.1), Cancelled, "cancelled"),
-        (Sight(1, lost=True), LeaseLost, "Somebody else"),
+        (Sight(1, lost=True), LeaseLost, "Another worker"),
     ],
 )
 def test_each_limit_has_its_word(sight: Sight, stop: type[Stop], words: str) -> None:
