@@ -55,7 +55,7 @@ from tasks.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-#: As many as share a message while their duration is unknown: ``UNKNOWN_REFS`` of
+#: As many as are sent together while nobody knows how long they take: ``UNKNOWN_REFS`` of
 #: `app.policy.window`, which workers do not import.
 MOST_LONG_RUNS = 20
 

@@ -14,18 +14,10 @@ from dataclasses import asdict
 from typing import Any
 
 from app.config import Settings
-from app.stack.control import (
-    Answer,
-    ControlServer,
-    NotRunning,
-    Request,
-    ask,
-    remove_socket,
-    socket_path,
-)
+from app.stack.control import Answer, ControlServer, Request, ask, remove_socket, socket_path
 from app.stack.environment import drop_generated, environment, shell_settings
 from app.stack.follow import Follower
-from app.stack.home import AlreadyRunning, Home, drop_socket_folder
+from app.stack.home import Home, drop_socket_folder
 from app.stack.identity import (
     ProcessIdentity,
     identity_of,
@@ -34,15 +26,14 @@ from app.stack.identity import (
     wait_until_gone,
 )
 from app.stack.leftovers import clear_leftovers
-from app.stack.options import BadOption, StackOptions, read_options
+from app.stack.options import StackOptions, read_options
 from app.stack.postgres import EmbeddedPostgres
-from app.stack.privileges import CannotPass
 from app.stack.programs import ProgramTable, table
 from app.stack.rabbitmq import find_server
 from app.stack.screen import Screen
-from app.stack.sequence import CannotStart, base_url, bring_up, choose_services, clear_ground
-from app.stack.services import ServiceFailed
+from app.stack.sequence import base_url, bring_up, choose_services, clear_ground
 from app.stack.spawn import adopt_orphans
+from app.stack.spec import StackError
 from app.stack.supervisor import StopRequested, Supervisor
 from models.settings import read_settings
 
@@ -196,7 +187,6 @@ def show(home: Home, request: dict[str, Any], screen: Screen) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m app.stack", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="run the stack in the foreground")
@@ -218,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
         if request["command"] == "down":
             return down(options, screen)
         return show(Home(options.home), request, screen)
-    except (AlreadyRunning, BadOption, CannotStart, CannotPass, NotRunning, ServiceFailed) as error:
+    except StackError as error:
         screen.plain(f"fairline: {error}")
         return 1
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from app.stack.home import Home, drop_socket_folder, socket_folder
+from app.stack.spec import StackError
 
 SOCKET_NAME = "control.sock"
 REQUEST_SECONDS = 5.0
@@ -26,7 +27,7 @@ Request = dict[str, Any]
 Answer = dict[str, Any]
 
 
-class NotRunning(RuntimeError):
+class NotRunning(StackError):
     """No supervisor answers in this home."""
 
 
@@ -89,7 +90,6 @@ class ControlServer:
             return {"error": str(error)}
 
     def close(self) -> None:
-        """Stop listening."""
         self._selector.close()
         self._listener.close()
         remove_socket(self.path)

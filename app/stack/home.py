@@ -11,15 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from app.stack.spec import StackError
+
 #: Longest path of a unix socket that Linux accepts, without the closing NUL.
 SOCKET_PATH_BYTES = 107
 #: Where sockets go whose own folder is too deep.
 SPARE_SOCKETS = Path("/tmp")
 MAX_LOG_BYTES = 20 * 1024 * 1024
-
-
-class AlreadyRunning(RuntimeError):
-    """Another supervisor holds this home."""
 
 
 class Home:
@@ -38,13 +36,11 @@ class Home:
         self.supervisor_file = self.path / "supervisor.json"
 
     def prepare(self) -> None:
-        """Create the folder."""
         for folder in (self.logs, self.blobs):
             folder.mkdir(parents=True, exist_ok=True)
         self.stack_id()
 
     def log(self, name: str) -> Path:
-        """The log of one process."""
         return self.logs / f"{name}.log"
 
     def rotate_logs(self, max_bytes: int = MAX_LOG_BYTES) -> None:
@@ -73,7 +69,7 @@ class Home:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
-            raise AlreadyRunning(
+            raise StackError(
                 f"a stack is already running in {self.path}; stop it with `make down`, or run "
                 "another beside it with its own FAIRLINE_HOME and ports"
             ) from None

@@ -31,7 +31,6 @@ class ProcessIdentity:
 class ProcessStat:
     """The fields of ``/proc/<pid>/stat`` that are used here."""
 
-    state: str
     parent: int
     session: int
     started_ticks: int
@@ -53,7 +52,7 @@ def stat_of(pid: int) -> ProcessStat | None:
     fields = text.rpartition(")")[2].split()
     if fields[0] in "ZX":
         return None
-    return ProcessStat(fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+    return ProcessStat(int(fields[1]), int(fields[3]), int(fields[19]))
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:

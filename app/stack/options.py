@@ -11,17 +11,13 @@ from typing import Literal, get_args
 
 from dotenv import dotenv_values
 
-from app.stack.spec import PROJECT_ROOT
+from app.stack.spec import PROJECT_ROOT, StackError
 from models.pools import POOLS, parse_queue
 
 #: Slots that one worker of a slice may have.
 MOST_SLOTS = 1000
 
 Broker = Literal["auto", "rabbitmq", "filesystem"]
-
-
-class BadOption(ValueError):
-    """An environment variable has an invalid value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +59,16 @@ def read_options(environment: Mapping[str, str] | None = None) -> StackOptions:
     def number(name: str, default: int, lowest: int, highest: int = 65_535) -> int:
         text = get(name) or str(default)
         if not text.isdecimal() or not lowest <= int(text) <= highest:
-            raise BadOption(f"{name}={text}: must be a number from {lowest} to {highest}")
+            raise StackError(f"{name}={text}: must be a number from {lowest} to {highest}")
         return int(text)
 
     broker = get("BROKER") or "auto"
     if broker not in get_args(Broker):
-        raise BadOption(f"BROKER={broker}: must be one of {', '.join(get_args(Broker))}")
+        raise StackError(f"BROKER={broker}: must be one of {', '.join(get_args(Broker))}")
     workers = {pool: number(f"WORKERS_{pool.upper()}", 1, 0, 1000) for pool in POOLS}
     port, flower_port = number("PORT", 8000, 1), number("FLOWER_PORT", 5555, 1)
     if port == flower_port:
-        raise BadOption(f"PORT and FLOWER_PORT are both {port}; they must differ")
+        raise StackError(f"PORT and FLOWER_PORT are both {port}; they must differ")
     return StackOptions(
         home=PROJECT_ROOT / (get("FAIRLINE_HOME") or ".run"),
         host=get("FAIRLINE_HOST") or "127.0.0.1",
@@ -102,7 +98,7 @@ def read_least(text: str) -> dict[str, int]:
             return least
     except (TypeError, ValueError):
         pass
-    raise BadOption(f'FAIRLINE_SCALE_MIN={text}: must be JSON such as {{"medium": 2}}')
+    raise StackError(f'FAIRLINE_SCALE_MIN={text}: must be JSON such as {{"medium": 2}}')
 
 
 def read_slices(text: str) -> dict[str, int]:
@@ -112,11 +108,11 @@ def read_slices(text: str) -> dict[str, int]:
         name, _, slots = word.partition("=")
         pool, slice_ = parse_queue(name)
         if slice_ and pool not in POOLS:
-            raise BadOption(
+            raise StackError(
                 f"SLICES={text}: {pool} is not a pool; known: {', '.join(sorted(POOLS))}"
             )
         if not slice_ or not slots.isdecimal() or not 1 <= int(slots) <= MOST_SLOTS:
-            raise BadOption(
+            raise StackError(
                 f"SLICES={text}: {word!r} must be like medium.free=1 or medium.reserved.acme=2"
             )
         slices[name] = int(slots)

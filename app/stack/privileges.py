@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.stack.spec import SystemUser
+from app.stack.spec import StackError, SystemUser
 
 #: In the range that Debian reserves and never hands out.
 PRIVATE_ID = 65432
@@ -31,10 +31,6 @@ NO_ID = 0xFFFFFFFF
 PASS = 0o1
 
 AclEntry = tuple[int, int, int]
-
-
-class CannotPass(RuntimeError):
-    """A folder above the stack's files is closed to the unprivileged user of PostgreSQL."""
 
 
 def server_account() -> SystemUser | None:
@@ -125,7 +121,7 @@ def _allow_group(folder: Path, gid: int) -> None:
     try:
         os.setxattr(folder, ACL_XATTR, blob)
     except OSError as error:
-        raise CannotPass(
+        raise StackError(
             f"PostgreSQL cannot run as root, and its unprivileged user cannot enter {folder} "
             f"({error.strerror}). Run the stack as an ordinary user, or move the checkout and "
             "FAIRLINE_HOME to a folder that others may enter, such as /opt or /srv."

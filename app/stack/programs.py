@@ -22,19 +22,11 @@ STOP_API, STOP_WORKER, STOP_SCHEDULER, STOP_FLOWER, STOP_SERVICE = 0, 1, 2, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """A command that runs once, before the programs."""
-
-    title: str
-    spec: ProcessSpec
-    seconds: float = 120.0
-
-
-@dataclass(frozen=True, slots=True)
 class ProgramTable:
     """Everything that runs besides the services."""
 
-    tasks: Sequence[Task]
+    #: Runs once, before the others.
+    migrate: ProcessSpec
     #: Start as soon as the database is ready; they tolerate a broker that is still starting.
     early: Sequence[tuple[Program, int]]
     #: Start when the broker is ready too.
@@ -47,7 +39,7 @@ def table(options: StackOptions, home: Home) -> ProgramTable:
     if not options.database_url:  # an external database gets no key of ours
         migrate += ["--operator-key", str(home.operator_key)]
     return ProgramTable(
-        tasks=[Task("Migrations", ProcessSpec("migrate", flask(*migrate)))],
+        migrate=ProcessSpec("migrate", flask(*migrate)),
         early=[
             (api(), 1),
             (Program("scheduler", scheduler, STOP_SCHEDULER, scalable=True), options.schedulers),

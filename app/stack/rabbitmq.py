@@ -19,7 +19,7 @@ from pathlib import Path
 
 from app.stack.home import Home
 from app.stack.ports import keep_ports
-from app.stack.spec import ProcessSpec, StopStep
+from app.stack.spec import ProcessSpec, StackError, StopStep
 
 #: Where the real script is: what ``PATH`` finds may be the wrapper.
 SCRIPTS = "/usr/lib/rabbitmq/bin:/usr/local/lib/rabbitmq/bin"
@@ -38,10 +38,6 @@ disk_free_limit.absolute = 50MB
 consumer_timeout = 43200000
 log.console.level = warning
 """
-
-
-class NotInstalled(RuntimeError):
-    """There is no rabbitmq-server on this machine."""
 
 
 def find_server() -> Path | None:
@@ -67,13 +63,12 @@ class EmbeddedRabbitMQ:
         return ports
 
     def url(self) -> str:
-        """How kombu reaches this node."""
         return f"amqp://guest:guest@127.0.0.1:{self.ports['amqp']}//"
 
     def prepare(self) -> None:
         """Choose free ports and write the configuration; only while the node is down."""
         if find_server() is None:
-            raise NotInstalled(NOT_INSTALLED)
+            raise StackError(NOT_INSTALLED)
         (self.folder / "conf.d").mkdir(parents=True, exist_ok=True)
         keep_ports(("amqp", "distribution", "epmd"), self.folder / "ports.json")
         self.__dict__.pop("ports", None)
@@ -86,7 +81,7 @@ class EmbeddedRabbitMQ:
         """The Erlang port mapper and the node, which would leave a daemonised mapper otherwise."""
         server = find_server()
         if server is None:
-            raise NotInstalled(NOT_INSTALLED)
+            raise StackError(NOT_INSTALLED)
         env = self._environment()
         return [
             ProcessSpec(

@@ -19,14 +19,12 @@ from app.stack.programs import STOP_SERVICE, ProgramTable, service_programs
 from app.stack.rabbitmq import EmbeddedRabbitMQ, find_server
 from app.stack.screen import Screen
 from app.stack.services import tail
+from app.stack.spec import StackError
 from app.stack.supervisor import Supervisor
 
 #: A start fails after this many deaths of a process in a row.
 HOPELESS = 4
-
-
-class CannotStart(RuntimeError):
-    """The stack did not come up; the message says why and what to do."""
+MIGRATE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ def choose_services(options: StackOptions, home: Home) -> StackServices:
         return StackServices(postgres, None, database_url, options.broker_url)
     installed = find_server() is not None
     if options.broker == "rabbitmq" and not installed:
-        raise CannotStart(
+        raise StackError(
             "BROKER=rabbitmq, but rabbitmq-server is not installed (Debian: sudo apt-get install "
             "rabbitmq-server; as root `make up BROKER=rabbitmq` installs it); BROKER=auto uses "
             "a folder instead"
@@ -70,7 +68,7 @@ def clear_ground(options: StackOptions, home: Home, screen: Screen) -> None:
         ("FLOWER_PORT", "127.0.0.1", options.flower_port),
     ):
         if is_taken(port, host):
-            raise CannotStart(
+            raise StackError(
                 f"port {port} is already in use; choose another: make up {name}={port + 1}"
             )
 
@@ -84,10 +82,9 @@ def bring_up(
 ) -> None:
     """Start everything and return when the stack is ready."""
     _start_services(supervisor, services, screen)
-    for task in table.tasks:
-        with screen.step(task.title):
-            if not supervisor.run_task(task.spec, task.seconds):
-                raise CannotStart(f"{task.title} failed; {_end_of_log(supervisor, task.spec.name)}")
+    with screen.step("Migrations"):
+        if not supervisor.run_task(table.migrate, MIGRATE_SECONDS):
+            raise StackError(f"Migrations failed; {_end_of_log(supervisor, table.migrate.name)}")
     for program, count in table.early:
         supervisor.add(program, count)
     if services.rabbitmq:
@@ -121,13 +118,13 @@ def _wait(supervisor: Supervisor, awaited: str, ready: Callable[[], bool], secon
 
     in_time = supervisor.wait(lambda: ready() or bool(hopeless()), seconds)
     if broken := hopeless():
-        raise CannotStart(f"{broken[0]} keeps dying; {_end_of_log(supervisor, broken[0])}")
+        raise StackError(f"{broken[0]} keeps dying; {_end_of_log(supervisor, broken[0])}")
     if not in_time:
         # Probably because of the process that died most often, if one did.
         restarts = {slot.spec.name: slot.restarts for slot in supervisor.slots if slot.restarts}
         name = max(restarts, key=restarts.__getitem__, default=awaited)
         log = _end_of_log(supervisor, name)
-        raise CannotStart(f"{name} is not ready after {seconds:.0f} s; {log}")
+        raise StackError(f"{name} is not ready after {seconds:.0f} s; {log}")
 
 
 def _end_of_log(supervisor: Supervisor, name: str) -> str:

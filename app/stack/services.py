@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from app.stack.spawn import Child, spawn
-from app.stack.spec import ProcessSpec
+from app.stack.spec import ProcessSpec, StackError
 
 
 class Service(Protocol):
@@ -31,10 +31,6 @@ class Service(Protocol):
         """Whether it serves clients at this moment."""
 
 
-class ServiceFailed(RuntimeError):
-    """A service did not become ready; the message ends with the last lines of its log."""
-
-
 S = TypeVar("S", bound=Service)
 
 
@@ -47,7 +43,6 @@ class Running(Generic[S]):
         self._logs = logs
 
     def log(self, spec: ProcessSpec) -> Path:
-        """Where the output of one of its processes goes."""
         return self._logs / f"{spec.name}.log"
 
     def start(self, seconds: float = 60.0) -> None:
@@ -61,17 +56,16 @@ class Running(Generic[S]):
             if dead or time.monotonic() > deadline:
                 self.stop()
                 culprit = dead[0] if dead else self.children[-1].spec
-                raise ServiceFailed(f"{culprit.name} did not start:\n{tail(self.log(culprit))}")
+                raise StackError(f"{culprit.name} did not start:\n{tail(self.log(culprit))}")
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Stop every process in good order."""
         for child in reversed(self.children):
             child.stop()
         self.children.clear()
 
     def kill(self) -> None:
-        """Kill every process at once, as a crash would; `start` brings the service back."""
+        """Kill every process, as a crash would; `start` brings the service back."""
         for child in reversed(self.children):
             child.kill()
             child.popen.wait()

@@ -11,6 +11,10 @@ from pathlib import Path
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
+class StackError(RuntimeError):
+    """The stack cannot start or be reached; the message says why and what to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class SystemUser:
     """User and group a process runs as, by number: the user need not have a name."""
@@ -28,10 +32,6 @@ class StopStep:
 
 
 POLITE_STOP = (StopStep(signal.SIGTERM, 10.0),)
-
-
-def nothing() -> None:
-    """Default of ``before_start``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,4 +54,4 @@ class ProcessSpec:
     #: Sent to a surplus process before the first step.
     patience_signal: signal.Signals | None = None
     #: Called before each start, also before a restart: clears what a crash left.
-    before_start: Callable[[], None] = nothing
+    before_start: Callable[[], None] = lambda: None

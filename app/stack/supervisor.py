@@ -31,8 +31,6 @@ LONGEST_DELAY_SECONDS = 30.0
 
 
 class SlotState(StrEnum):
-    """State of a slot."""
-
     WAITING = "waiting"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -70,14 +68,6 @@ class StopRequested(Exception):
     """The stack was asked to stop."""
 
 
-class Stopping(ValueError):
-    """The stack is stopping: no process is started any more."""
-
-
-class NotScalable(ValueError):
-    """There is no such program, or it runs exactly once."""
-
-
 @dataclass
 class Supervisor:
     """The loop; see the module."""
@@ -109,9 +99,9 @@ class Supervisor:
         """Run `count` processes of the program, draining the newest ones if there are more."""
         scalable = sorted(program.name for program in self.programs.values() if program.scalable)
         if name not in scalable:
-            raise NotScalable(f"{name!r} cannot be scaled; these can: {', '.join(scalable)}")
+            raise ValueError(f"{name!r} cannot be scaled; these can: {', '.join(scalable)}")
         if self.stopping:
-            raise Stopping("the stack is stopping")
+            raise ValueError("the stack is stopping")
         if count < 0:
             raise ValueError("the number of processes cannot be negative")
         active = self._active(name)

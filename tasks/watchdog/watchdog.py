@@ -51,7 +51,8 @@ from tasks.watchdog.emergency_write import (
 )
 from tasks.watchdog.loop_monitor import LoopMonitor
 from tasks.watchdog.violation import Bounds, Sight, violation_of
-from tasks.worker.decide import close_run, count_run, settlement_of, standing_of
+from tasks.worker.counts import count_run
+from tasks.worker.decide import close_run, settlement_of, standing_of
 from tasks.worker.held import Held
 from tasks.worker.limits import MEGABYTE, ignore_late_alarms, raise_memory_limit
 from tasks.worker.outcome import outcome_of

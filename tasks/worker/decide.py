@@ -1,4 +1,4 @@
-"""What a run's outcome means: the job's next state, and what is counted.
+"""What a run's outcome means for the job: done, retried, dead or handed back.
 
 No I/O and no lock, so that the watchdog's thread may call it too.
 """
@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from random import Random
 
-from models.durations import MICROSECONDS, run_name
 from models.jobs.claim import Claim
 from models.jobs.settle import Ending, Settlement
-from models.jobs.states import FailureClass, JobStatus
+from models.jobs.states import FailureClass
 from models.pools import POOLS
-from models.tallies import Count, Tallies
 from tasks.registry import JobType
 from tasks.retry import History, RetryLimits, RetryStanding, budget_left
 from tasks.worker.held import Held
-from tasks.worker.outcome import Failed, Outcome, Succeeded, ending_of
+from tasks.worker.outcome import Failed, Outcome, ending_of
 from tasks.worker.rules import Rules
 
 
@@ -58,44 +56,3 @@ def settlement_of(
     return Settlement(
         claim.ref, ending, run_seconds, held.progress, held.tokens_in, held.tokens_out
     )
-
-
-def count_run(
-    tallies: Tallies,
-    claim: Claim,
-    job_type: JobType | None,
-    outcome: Outcome,
-    ending: Ending,
-    run_seconds: float,
-) -> None:
-    """Count a run that succeeded or failed, for circuits, quarantine, retry budgets and pools.
-
-    A count is (total, bad), except for ``run``, which counts run times by bin (see
-    :mod:`models.durations`): runs in ``total`` and their microseconds in ``bad``.
-    """
-    if not isinstance(outcome, Succeeded | Failed):
-        return
-    tenant, failed = str(claim.tenant_id), isinstance(outcome, Failed)
-    dependency = job_type.dependency if job_type else None
-    counts: list[Count] = [(("hour", tenant), (1, 0))]
-    if isinstance(outcome, Failed) and outcome.failure_class is FailureClass.DEPENDENCY:
-        # Says nothing about the type or the tenant; nor, if it is a quota, about the dependency.
-        if not outcome.refused:
-            counts.append((("dependency", outcome.dependency or dependency or "?"), (1, 1)))
-        tallies.add_all(counts)
-        return
-    if dependency:
-        counts.append((("dependency", dependency), (1, 0)))
-    bound = POOLS[claim.pool].bound_seconds
-    over = bound is not None and run_seconds > bound
-    ran = int(run_seconds * MICROSECONDS)
-    counts += (
-        (("type", claim.type), (1, int(failed))),
-        (("violation", claim.type), (1, int(over))),
-        (("run", run_name(claim.pool, claim.type, ran, over)), (1, ran)),
-    )
-    first = claim.attempt == 0
-    retried = failed and ending.status is JobStatus.SCHEDULED
-    if first or retried:
-        counts.append((("retry", tenant), (int(first), int(retried))))
-    tallies.add_all(counts)

@@ -24,7 +24,7 @@ from models.jobs.states import FailureClass
 from tasks.process import told_to_exit
 from tasks.registry import JobType
 from tasks.retry.decision import GOOD_STANDING
-from tasks.worker.batch import Batch
+from tasks.worker.batch import run_batch
 from tasks.worker.decide import close_run, standing_of
 from tasks.worker.held import Held, current_claim
 from tasks.worker.limits import stoppable
@@ -57,7 +57,7 @@ def execute(message: tuple[JobRef, ...], worker: Worker, helpers: ThreadPoolExec
     parent_span = message_span()
     if worker.slots.count > 1 and len(claims) > 1:
         each = partial(execute_claim, worker=worker, parent_span=parent_span)
-        Batch(claims, each, helpers).run()
+        run_batch(claims, each, helpers)
         return
     for claim in claims:  # in this very thread: a prefork run is stopped on the main one only
         execute_claim(claim, worker, parent_span)

@@ -1,5 +1,4 @@
-"""Calls ``prepare`` of job types: when the worker starts, or before the first run of one that
-moved to its pool.
+"""Calls ``prepare`` of job types: at the worker's start, or before the first run of a moved type.
 
 A worker that cannot prepare the types declared for its pools does not start. If a type that moved
 here cannot be prepared, its job is deferred without using an attempt.

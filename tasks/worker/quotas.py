@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
@@ -43,10 +43,9 @@ WRITE = """
                                  tokens_in, tokens_out)
     SELECT dependency, reading::json, now() - make_interval(secs => age),
            now() + make_interval(secs => closed), refused, calls, tokens_in, tokens_out
-    FROM unnest(%(dependencies)s::text[], %(readings)s::text[], %(ages)s::float8[],
-                %(closed)s::float8[], %(refused)s::bigint[], %(calls)s::bigint[],
-                %(tokens_in)s::bigint[], %(tokens_out)s::bigint[])
-        AS news (dependency, reading, age, closed, refused, calls, tokens_in, tokens_out)
+    FROM json_to_recordset(%(news)s::json)
+        AS news (dependency text, reading text, age float8, closed float8, refused bigint,
+                 calls bigint, tokens_in bigint, tokens_out bigint)
     WHERE news.reading IS NOT NULL OR news.closed IS NOT NULL
        OR EXISTS (SELECT FROM quotas AS known WHERE known.dependency = news.dependency)
     ORDER BY dependency
@@ -186,16 +185,13 @@ class QuotaTracker:
 
 
 def parameters(news: Mapping[str, News], now: float) -> dict[str, Any]:
-    each = list(news.values())
-    return {
-        "dependencies": list(news),
-        "readings": [one.reading for one in each],
-        "ages": [max(0.0, now - one.read_at) if one.reading else None for one in each],
-        "closed": [
-            None if one.closed_until is None else max(0.0, one.closed_until - now) for one in each
-        ],
-        "refused": [one.refused for one in each],
-        "calls": [one.calls for one in each],
-        "tokens_in": [one.tokens_in for one in each],
-        "tokens_out": [one.tokens_out for one in each],
-    }
+    rows = [
+        {
+            "dependency": dependency,
+            "age": max(0.0, now - one.read_at) if one.reading else None,
+            "closed": None if one.closed_until is None else max(0.0, one.closed_until - now),
+            **asdict(one),
+        }
+        for dependency, one in news.items()
+    ]
+    return {"news": orjson.dumps(rows).decode()}

@@ -15,7 +15,8 @@ from models.tallies import Tallies
 from tasks.errors import DependencyFailure, Permanent
 from tasks.registry import load_types
 from tasks.retry import RetryStanding
-from tasks.worker.decide import close_run, count_run
+from tasks.worker.counts import count_run
+from tasks.worker.decide import close_run
 from tasks.worker.outcome import (
     Failed,
     HandedBack,

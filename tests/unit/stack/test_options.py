@@ -7,8 +7,8 @@ import pytest
 from app.config import Settings
 from app.stack.__main__ import check_settings
 from app.stack.environment import GENERATED, drop_generated, shell_settings
-from app.stack.options import BadOption, read_options
-from app.stack.spec import PROJECT_ROOT
+from app.stack.options import read_options
+from app.stack.spec import PROJECT_ROOT, StackError
 from models.pools import read_pools
 from models.settings import plainly, read_settings
 
@@ -40,7 +40,7 @@ def test_empty_variable_means_the_default() -> None:
     ],
 )
 def test_nonsense_is_refused_with_the_name_of_the_variable(name: str, value: str) -> None:
-    with pytest.raises(BadOption, match=name):
+    with pytest.raises(StackError, match=name):
         read_options({name: value})
 
 

@@ -63,10 +63,8 @@ def test_only_a_database_of_the_stacks_own_is_open_to_whoever_has_no_key(
         return environment(options, Home(tmp_path), "db", "broker")["FAIRLINE_ANONYMOUS_TENANT"]
 
     assert (anonymous(own), anonymous(given)) == ("demo", "")
-    (migrate,) = table(own, Home(tmp_path)).tasks
-    assert str(tmp_path / "operator.key") in migrate.spec.argv
-    (migrate,) = table(given, Home(tmp_path)).tasks
-    assert "--operator-key" not in migrate.spec.argv
+    assert str(tmp_path / "operator.key") in table(own, Home(tmp_path)).migrate.argv
+    assert "--operator-key" not in table(given, Home(tmp_path)).migrate.argv
     for named in ("", "acme"):
         monkeypatch.setenv("FAIRLINE_ANONYMOUS_TENANT", named)
         assert (anonymous(own), anonymous(given)) == (named, named)
