@@ -18,13 +18,7 @@ from app.stack.control import Answer, ControlServer, Request, ask, remove_socket
 from app.stack.environment import drop_generated, environment, shell_settings
 from app.stack.follow import Follower
 from app.stack.home import Home, drop_socket_folder
-from app.stack.identity import (
-    ProcessIdentity,
-    identity_of,
-    is_alive,
-    signal_process,
-    wait_until_gone,
-)
+from app.stack.identity import ProcessIdentity, identity_of, is_alive, signal_process, wait_for_exit
 from app.stack.leftovers import clear_leftovers
 from app.stack.options import StackOptions, read_options
 from app.stack.postgres import EmbeddedPostgres
@@ -145,9 +139,9 @@ def down(options: StackOptions, screen: Screen) -> int:
     if supervisor:
         screen.line(f"Stopping; running jobs get up to {options.drain_seconds:g} s to finish…")
         signal_process(supervisor, signal.SIGTERM)
-        if wait_until_gone([supervisor], DOWN_SECONDS):
+        if wait_for_exit([supervisor], DOWN_SECONDS):
             signal_process(supervisor, signal.SIGKILL)
-            wait_until_gone([supervisor], 5.0)
+            wait_for_exit([supervisor], 5.0)
     count = clear_leftovers(home)
     remove_runtime_files(home)
     if count:

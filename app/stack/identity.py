@@ -104,8 +104,8 @@ def signal_process(identity: ProcessIdentity, number: signal.Signals) -> None:
             os.close(handle)
 
 
-def wait_until_gone(identities: Iterable[ProcessIdentity], seconds: float) -> list[ProcessIdentity]:
-    """Wait for the processes to end; returns those that did not."""
+def wait_for_exit(identities: Iterable[ProcessIdentity], seconds: float) -> list[ProcessIdentity]:
+    """Wait until the processes have ended; returns those that have not."""
     deadline = time.monotonic() + seconds
     remaining = [identity for identity in identities if is_alive(identity)]
     while remaining and time.monotonic() < deadline:

@@ -28,7 +28,7 @@ from app.stack.identity import (
     processes_in,
     signal_process,
     stat_of,
-    wait_until_gone,
+    wait_for_exit,
 )
 from app.stack.spawn import Child
 
@@ -113,12 +113,12 @@ def clear_leftovers(home: Home, grace_seconds: float = 5.0) -> int:
         # SIGTERM would make PostgreSQL wait for its clients.
         polite = signal.SIGINT if cwd_of(leftover.pid) == data else signal.SIGTERM
         signal_process(leftover, polite)
-    for stubborn in wait_until_gone(leftovers, grace_seconds):
+    for stubborn in wait_for_exit(leftovers, grace_seconds):
         signal_process(stubborn, signal.SIGKILL)
     # Again: a process may have been started while the first ones ended.
     late = find_leftovers(home)
     for one in late:
         signal_process(one, signal.SIGKILL)
-    wait_until_gone([*leftovers, *late], seconds=5.0)
+    wait_for_exit([*leftovers, *late], seconds=5.0)
     note_started(home, [])
     return len({*leftovers, *late})

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import psycopg2
 
 from app.stack.home import socket_folder
-from app.stack.identity import processes_in, signal_process, wait_until_gone
+from app.stack.identity import processes_in, signal_process, wait_for_exit
 from app.stack.privileges import give, initdb_account, let_pass, let_read, server_account
 from app.stack.spec import ProcessSpec, StackError, StopStep
 
@@ -157,10 +157,10 @@ class EmbeddedPostgres:
         PostgreSQL refuses to start while one of the children lives. They notice the death of
         their postmaster, but not while they compute.
         """
-        orphans = wait_until_gone(processes_in(self.data), seconds=1.0)
+        orphans = wait_for_exit(processes_in(self.data), seconds=1.0)
         for orphan in orphans:
             signal_process(orphan, signal.SIGKILL)
-        wait_until_gone(orphans, seconds=5.0)
+        wait_for_exit(orphans, seconds=5.0)
         # Nothing runs in the data folder any more, so the pid in these files is of another process.
         (self.data / "postmaster.pid").unlink(missing_ok=True)
         (self.sockets / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from app.stack.identity import (
     identity_of,
     signal_process,
     stat_of,
-    wait_until_gone,
+    wait_for_exit,
 )
 from app.stack.spec import ProcessSpec
 
@@ -135,5 +135,5 @@ def kill_orphans() -> None:
     orphans = [child for child in children if child]
     for orphan in orphans:
         signal_process(orphan, signal.SIGKILL)
-    wait_until_gone(orphans, seconds=2.0)
+    wait_for_exit(orphans, seconds=2.0)
     reap_orphans(known=())

@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anthropic
 import httpx2
@@ -210,21 +210,18 @@ def _text(message: Message) -> str:
 
 def _used(message: Message) -> QuotaReading:
     """Tokens that count towards the quota: all but those read from the prompt cache."""
-    used = getattr(message, "usage", None)
-    counts = (
-        getattr(used, name, None)
-        for name in ("input_tokens", "cache_creation_input_tokens", "output_tokens")
-    )
-    fresh, cached, out = (count if type(count) is int else 0 for count in counts)
-    return QuotaReading(used_in=fresh + cached, used_out=out)
+    fresh, out, written, _ = (count if type(count) is int else 0 for count in _counts(message))
+    return QuotaReading(used_in=fresh + written, used_out=out)
 
 
 def _usage(message: Message) -> TokenUsage:
-    used = getattr(message, "usage", None)
-    cached = (
-        getattr(used, name, None) or 0
-        for name in ("cache_creation_input_tokens", "cache_read_input_tokens")
-    )
     # ``TokenUsage`` rejects anything that is not a count, a missing field included.
-    fresh = TokenUsage(getattr(used, "input_tokens", -1), getattr(used, "output_tokens", -1))
-    return TokenUsage(fresh.input_tokens + sum(cached), fresh.output_tokens)
+    fresh, out, *cached = _counts(message)
+    TokenUsage(fresh, out)
+    return TokenUsage(fresh + sum(count or 0 for count in cached), out)
+
+
+def _counts(message: Message) -> list[Any]:
+    usage = getattr(message, "usage", None)
+    cached = ("cache_creation_input_tokens", "cache_read_input_tokens")
+    return [getattr(usage, name, None) for name in ("input_tokens", "output_tokens", *cached)]

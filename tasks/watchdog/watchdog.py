@@ -170,10 +170,12 @@ class Watchdog:
             return None
         if ref not in self._interrupted:
             self._interrupted[ref] = 0.0
-            # At its time limit its own timer has interrupted it, if it yielded. Twice would be
-            # once too often: it may be cleaning up.
-            if self._blocks(held) or not isinstance(stop, TimeLimit):
-                self._interrupt(held, stop)
+            if self._monitor is not None and held is self._monitor.blocker:
+                self._monitor.strike(held, stop)
+            # At its time limit its own timer has interrupted it. Twice would be once too often:
+            # it may be cleaning up.
+            elif not isinstance(stop, TimeLimit) and (interrupt := held.interrupt) is not None:
+                interrupt(stop)
             return None
         self._interrupted[ref] += elapsed
         if isinstance(stop, LeaseLost):
@@ -182,19 +184,10 @@ class Watchdog:
         grace = BLOCKING_GRACE_SECONDS if urgent else GRACE_SECONDS
         return stop if self._interrupted[ref] >= grace else None
 
-    def _interrupt(self, held: Held, stop: Stop) -> None:
-        if self._monitor is not None and self._blocks(held):
-            self._monitor.strike(held, stop)
-        elif (interrupt := held.interrupt) is not None:
-            interrupt(stop)
-
-    def _blocks(self, held: Held) -> bool:
-        """Whether the run keeps the others from running."""
-        return self._monitor is not None and held is self._monitor.blocker
-
     def _blocking(self, held: Held) -> float:
-        """… and for how long."""
-        return self._monitor.blocking_seconds if self._monitor and self._blocks(held) else 0.0
+        """For how long the run has kept the others from running."""
+        monitor = self._monitor
+        return monitor.blocking_seconds if monitor and held is monitor.blocker else 0.0
 
     def _bounds(self, held: Held) -> Bounds:
         job_type = self._worker.types.get(held.claim.type)
