@@ -33,8 +33,6 @@ MOST_ERRORS = 20
 
 @dataclass(frozen=True, slots=True)
 class JobType:
-    """A kind of job."""
-
     #: Name in the API, the row, the Celery task and the metrics.
     name: str
     #: Pool it is declared for; its jobs may be moved to another one that fits its run times.

@@ -158,7 +158,6 @@ def remove_runtime_files(home: Home) -> None:
 
 
 def running_supervisor(home: Home) -> ProcessIdentity | None:
-    """The process that supervises this home, if there is one."""
     try:
         identity = ProcessIdentity(**json.loads(home.supervisor_file.read_text()))
     except (OSError, ValueError, TypeError):

@@ -96,7 +96,6 @@ class ControlServer:
 
 
 def socket_path(home: Home) -> Path:
-    """Where the supervisor of this home listens."""
     return socket_folder(home.path, SOCKET_NAME) / SOCKET_NAME
 
 

@@ -56,7 +56,6 @@ def stat_of(pid: int) -> ProcessStat | None:
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
-    """The identity of a living process."""
     stat = stat_of(pid)
     return ProcessIdentity(pid, stat.started_ticks, boot_id()) if stat else None
 
@@ -67,7 +66,6 @@ def is_alive(identity: ProcessIdentity) -> bool:
 
 
 def all_pids() -> Iterator[int]:
-    """Every process on the machine."""
     return (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
 
 

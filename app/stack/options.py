@@ -22,8 +22,6 @@ Broker = Literal["auto", "rabbitmq", "filesystem"]
 
 @dataclass(frozen=True, slots=True)
 class StackOptions:
-    """The options, checked."""
-
     home: Path
     host: str
     port: int

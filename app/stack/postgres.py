@@ -166,7 +166,6 @@ class EmbeddedPostgres:
         (self.sockets / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
 
     def is_ready(self) -> bool:
-        """Whether the server accepts connections."""
         try:
             with self._admin():
                 return True

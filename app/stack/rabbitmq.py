@@ -125,7 +125,6 @@ class EmbeddedRabbitMQ:
         }
 
     def is_ready(self) -> bool:
-        """Whether the node accepts AMQP clients."""
         try:
             with socket.create_connection(("127.0.0.1", self.ports["amqp"]), timeout=1.0) as client:
                 client.sendall(AMQP_HEADER)

@@ -15,8 +15,6 @@ from rich.table import Table
 
 
 class Screen:
-    """Prints progress, events and tables."""
-
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
 
@@ -49,7 +47,6 @@ class Screen:
             self.console.print(f"{time.strftime('%H:%M:%S')} {text}", markup=False)
 
     def processes(self, rows: list[dict[str, Any]]) -> None:
-        """The processes as a table."""
         grid = Table(box=None, pad_edge=False, header_style="dim")
         for column in ("process", "state", "pid", "up", "restarts"):
             grid.add_column(column, justify="left" if column in ("process", "state") else "right")

@@ -133,7 +133,6 @@ def _end_of_log(supervisor: Supervisor, name: str) -> str:
 
 
 def base_url(options: StackOptions) -> str:
-    """The API's URL on this machine."""
     host = "127.0.0.1" if options.host in ("0.0.0.0", "::", "") else options.host
     return f"http://{host}:{options.port}"
 

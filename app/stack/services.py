@@ -85,7 +85,6 @@ def running(service: S, logs: Path, seconds: float = 60.0) -> Iterator[Running[S
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log."""
     if not log.exists():
         return "(no output)"
     with log.open("rb") as file:

@@ -32,8 +32,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Child:
-    """A started process."""
-
     def __init__(self, spec: ProcessSpec, popen: subprocess.Popen[bytes]) -> None:
         self.spec = spec
         self.popen = popen

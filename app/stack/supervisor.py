@@ -70,8 +70,6 @@ class StopRequested(Exception):
 
 @dataclass
 class Supervisor:
-    """The loop; see the module."""
-
     home: Home
     environment: Mapping[str, str]
     #: Called with a line about each death and replacement.

@@ -45,8 +45,6 @@ ANSWER_SCHEMA = _object_schema(
 
 
 class ModelAnswer(NamedTuple):
-    """A model's answer."""
-
     #: By criterion.
     marks: dict[str, float]
     rationale: str

@@ -75,7 +75,7 @@ class ClaudeScorer:
         message = self._ask(_turn(application), report)
         answer = parse_answer(_text(message))
         criteria = marked(answer.marks)
-        evidence = verified(answer.quotes, application.payload)
+        evidence, dropped = verified(answer.quotes, application.payload)
         return Score(
             score=weighted_score(criteria),
             rationale=answer.rationale,
@@ -83,8 +83,8 @@ class ClaudeScorer:
             rubric=RUBRIC_HASH,
             input=application.fingerprint(),
             criteria=criteria,
-            evidence=evidence.quotes,
-            dropped_quotes=evidence.dropped,
+            evidence=evidence,
+            dropped_quotes=dropped,
             usage=_usage(message),
         )
 

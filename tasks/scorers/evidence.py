@@ -12,7 +12,6 @@ as such.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tasks.scorers.protocol import MOST_QUOTES, QUOTE_BYTES, QUOTE_CHARACTERS, json_bytes
@@ -22,18 +21,10 @@ from tasks.scorers.untrusted import plain
 LEAST_LETTERS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Quotes that were verified."""
-
-    #: By criterion; all of them occur in the application.
-    quotes: dict[str, tuple[str, ...]]
-    #: How many were dropped.
-    dropped: int
-
-
-def verified(claimed: Mapping[str, Sequence[str]], payload: Mapping[str, Any]) -> Evidence:
-    """The quotes that occur in the payload, the first of each criterion."""
+def verified(
+    claimed: Mapping[str, Sequence[str]], payload: Mapping[str, Any]
+) -> tuple[dict[str, tuple[str, ...]], int]:
+    """The first quotes of each criterion that occur in the payload, and how many were dropped."""
     # No plain text has a line end, so no quote can reach from one text into the next.
     application = "\n".join(map(plain, texts_of(payload)))
     dropped = 0
@@ -46,7 +37,7 @@ def verified(claimed: Mapping[str, Sequence[str]], payload: Mapping[str, Any]) -
             else:
                 dropped += 1
         kept[key] = tuple(dict.fromkeys(found))[:MOST_QUOTES]
-    return Evidence(kept, dropped)
+    return kept, dropped
 
 
 def says_something(quote: str) -> bool:

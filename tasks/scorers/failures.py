@@ -27,7 +27,6 @@ _QUOTED_CHARACTERS = 300
 
 
 def failure_of(error: Exception, *, secrets: Collection[str] = ()) -> JobError:
-    """The job error for a failed call."""
     match error:
         case DeadlinePassed() | anthropic.APITimeoutError():
             return DependencyFailure(DEPENDENCY, "Claude did not answer in time")

@@ -16,8 +16,6 @@ from decimal import ROUND_HALF_UP, Decimal
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One criterion of the rubric."""
-
     #: Its name in the model's answer.
     key: str
     title: str

@@ -40,7 +40,7 @@ class SimulatedScorer:
         digest = bytes.fromhex(fingerprint)
         score = int.from_bytes(digest[:8], "big") % 10_001 / 100
         criteria = _marks(score, digest[8:])
-        evidence = verified(_quotes(application, digest[16:]), application.payload)
+        evidence, dropped = verified(_quotes(application, digest[16:]), application.payload)
         return Score(
             score=score,
             rationale=_rationale(score, criteria),
@@ -48,8 +48,8 @@ class SimulatedScorer:
             rubric=RUBRIC_HASH,
             input=fingerprint,
             criteria=criteria,
-            evidence=evidence.quotes,
-            dropped_quotes=evidence.dropped,
+            evidence=evidence,
+            dropped_quotes=dropped,
             usage=TokenUsage(input_tokens=0, output_tokens=0),
         )
 

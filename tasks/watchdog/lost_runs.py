@@ -56,7 +56,6 @@ def hard_limit_seconds(job_type: JobType, runs: int) -> float:
 
 
 def expire_lost(database_url: str, refs: Sequence[JobRef]) -> None:
-    """Expire the leases of a child that died."""
     try:
         arguments = connect_arguments(make_url(database_url))
         write_now(arguments, [(EXPIRE_LEASES, ref_parameters(refs))])

@@ -69,8 +69,6 @@ RENEWAL_SECONDS = 2.0
 
 
 class Watchdog:
-    """Watches over the runs of one worker."""
-
     def __init__(self, worker: Worker, pools: Iterable[str], cancel_grace_seconds: float) -> None:
         self._worker = worker
         self._cancel_grace = cancel_grace_seconds

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 
 class Heartbeat:
-    """Renews the leases and the presence of one process, and keeps its rules up to date."""
-
     def __init__(
         self,
         engine: Engine,

@@ -47,8 +47,6 @@ Answer = Saved | Loaded | None
 
 
 class Ledger:
-    """Writes for all runs of one process."""
-
     def __init__(
         self,
         engine: Engine,

@@ -118,7 +118,6 @@ class Alarm:
 
 @contextmanager
 def in_own_process(held: Held, memory_mb: int | None) -> Iterator[None]:
-    """A run on the main thread of a dedicated process."""
     # In this order: nothing may be raised while the memory limit is restored.
     with bounded(held, memory_mb), Alarm(held):
         yield

@@ -20,8 +20,6 @@ UNPREPARED_SECONDS = 30.0
 
 
 class PreparedTypes:
-    """The types that this process has prepared."""
-
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._preparing = threading.Lock()

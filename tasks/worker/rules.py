@@ -30,8 +30,6 @@ READ_RULES = f"""
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules as of the last read."""
-
     #: Dependencies whose circuit is open.
     open_circuits: frozenset[str] = frozenset()
     #: Job types in quarantine.

@@ -22,8 +22,6 @@ logger = logging.getLogger(__name__)
 
 
 class RunContext(JobContext):
-    """What a job function gets in a worker."""
-
     def __init__(self, worker: Worker, held: Held) -> None:
         claim = held.claim
         earlier = claim.attempt + claim.crashes + claim.deferrals + claim.replays

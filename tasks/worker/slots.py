@@ -36,8 +36,6 @@ class Host:
 
 
 class Slots:
-    """The slots, the held claims, and whether the process still claims more."""
-
     def __init__(
         self, engine: Engine, types: Mapping[str, JobType], *, name: str, count: int, host: Host
     ) -> None:
@@ -81,7 +79,6 @@ class Slots:
         return claimed
 
     def begin(self, claim: Claim) -> Held:
-        """Mark the run as started."""
         held = self._held[claim.ref]
         held.begin()
         self._busy += 1
@@ -106,7 +103,6 @@ class Slots:
         return False
 
     def held(self) -> list[Held]:
-        """The claims of this process."""
         return list(self._held.values())
 
     def find(self, ref: JobRef) -> Held | None:

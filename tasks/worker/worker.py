@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """What a process needs to run jobs."""
-
     def __init__(
         self,
         engine: Engine,
