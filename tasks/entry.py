@@ -39,12 +39,12 @@ from models.signals import RETIRE
 from models.store.errors import StateStoreUnavailable
 from models.store.session import open_engine
 from tasks.config import TaskSettings, task_settings
-from tasks.process import make_sleep_green, start_native, told_to_exit
+from tasks.process import exit_requested, make_sleep_green, start_native
 from tasks.registry import JobType, load_types
 from tasks.watchdog.lost_runs import (
+    defer_unknown,
     expire_lost,
     hard_limit_seconds,
-    put_off_unknown,
     settle_overdue,
 )
 from tasks.watchdog.watchdog import Watchdog
@@ -108,7 +108,7 @@ def _run_message(task: Any, refs: list[list[Any]]) -> None:
     except StateStoreUnavailable as error:
         # Only while the worker stops: nothing was claimed, another worker may.
         raise Reject(str(error), requeue=True) from error
-    if told_to_exit():
+    if exit_requested():
         raise SystemExit  # the run had to swallow it, to be handed back
 
 
@@ -189,12 +189,12 @@ def _settle_killed(exception: Any = None, args: Any = (), **_: Any) -> None:
 
 
 @task_unknown.connect
-def _put_off_unknown(message: Any = None, name: str = "", **_: Any) -> None:
+def _defer_unknown(message: Any = None, name: str = "", **_: Any) -> None:
     """Defer jobs of an unknown type, in a thread: this one reads messages."""
     payload = message.decode() if message is not None else ((),)
     refs = parse_refs(payload[0][0] if payload and payload[0] else ())
     if refs:
-        start_native(put_off_unknown, task_settings().database_url, name, refs)
+        start_native(defer_unknown, task_settings().database_url, name, refs)
 
 
 @worker_process_init.connect

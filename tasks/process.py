@@ -116,7 +116,7 @@ class FairClock:
         return min(max(0.0, passed), self._most)
 
 
-def told_to_exit() -> bool:
+def exit_requested() -> bool:
     """Whether the parent of a prefork child has asked it to exit at once."""
     from billiard.common import terminate_handler_fired  # type: ignore[import-untyped]  # no types
 

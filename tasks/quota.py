@@ -52,5 +52,5 @@ class QuotaReading:
 Report = Callable[[QuotaReading], None]
 
 
-def nobody(reading: QuotaReading) -> None:
+def ignore_reading(reading: QuotaReading) -> None:
     """Ignores a reading."""

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import threading
 from functools import cache
-from typing import TYPE_CHECKING
 
-from tasks.config import task_settings
+from tasks.config import TaskSettings, task_settings
 from tasks.scorers.protocol import ApplicationText, Score, Scorer, TokenUsage
 from tasks.scorers.rubric import RUBRIC_HASH
 from tasks.scorers.simulated import SimulatedScorer
-
-if TYPE_CHECKING:
-    from tasks.config import TaskSettings
 
 __all__ = [
     "RUBRIC_HASH",

@@ -25,7 +25,7 @@ from anthropic import DefaultHttpxClient
 from anthropic.types import Message
 
 from tasks.errors import JobError, MalformedAnswer, Permanent
-from tasks.quota import QuotaReading, Report, nobody
+from tasks.quota import QuotaReading, Report, ignore_reading
 from tasks.scorers.answer import ANSWER_SCHEMA, parse_answer
 from tasks.scorers.deadline import DeadlinePassed, deadline, hold
 from tasks.scorers.evidence import verified
@@ -71,7 +71,7 @@ class ClaudeScorer:
         """Create the client; a missing or invalid key is found here, not by every application."""
         self._client()
 
-    def score(self, application: ApplicationText, report: Report = nobody) -> Score:
+    def score(self, application: ApplicationText, report: Report = ignore_reading) -> Score:
         message = self._ask(_turn(application), report)
         answer = parse_answer(_text(message))
         criteria = marked(answer.marks)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import orjson
 
 from tasks.errors import MalformedAnswer
-from tasks.quota import Report, nobody
+from tasks.quota import Report, ignore_reading
 from tasks.scorers.rubric import CriterionMark, weighted_score
 
 #: The longest rationale, in characters and as JSON.
@@ -113,7 +113,7 @@ class Scorer(Protocol):
     def prepare(self) -> None:
         """Called while the worker starts; raises if the scorer could never score."""
 
-    def score(self, application: ApplicationText, report: Report = nobody) -> Score:
+    def score(self, application: ApplicationText, report: Report = ignore_reading) -> Score:
         """The score, or ``MalformedAnswer``, ``DependencyFailure`` or ``Permanent``.
 
         ``report`` is called with what the response said about the quota.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from itertools import islice
 
-from tasks.quota import Report, nobody
+from tasks.quota import Report, ignore_reading
 from tasks.scorers.evidence import says_something, shortened, texts_of, verified
 from tasks.scorers.protocol import ApplicationText, Score, TokenUsage
 from tasks.scorers.rubric import CRITERIA, RUBRIC_HASH, CriterionMark, marked
@@ -32,7 +32,7 @@ class SimulatedScorer:
     def prepare(self) -> None:
         """Nothing to prepare."""
 
-    def score(self, application: ApplicationText, report: Report = nobody) -> Score:
+    def score(self, application: ApplicationText, report: Report = ignore_reading) -> Score:
         """A repeatable score between 0.00 and 100.00; there is no quota to report."""
         if self._seconds > 0:
             time.sleep(self._seconds)

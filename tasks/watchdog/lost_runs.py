@@ -100,7 +100,7 @@ def settle_overdue(database_url: str, types: Mapping[str, JobType], refs: Sequen
     return len(settlements)
 
 
-def put_off_unknown(database_url: str, name: str, refs: Sequence[JobRef]) -> None:
+def defer_unknown(database_url: str, name: str, refs: Sequence[JobRef]) -> None:
     """Defer the jobs of a message whose type this worker does not know."""
     message = (
         f"The worker does not know the job type {name!r}: is its module in FAIRLINE_JOB_MODULES?"

@@ -21,7 +21,7 @@ import orjson
 from models.jobs.claim import Claim, JobRef
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass
-from tasks.process import told_to_exit
+from tasks.process import exit_requested
 from tasks.registry import JobType
 from tasks.retry.decision import GOOD_STANDING
 from tasks.worker.batch import run_batch
@@ -117,7 +117,7 @@ def run(claim: Claim, worker: Worker, held: Held) -> Outcome:
             return Withdrawn()
         return outcome_of_result(orjson.dumps(result))
     except BaseException as error:  # noqa: BLE001 - whatever a job raises is an outcome, exits too
-        if told_to_exit():
+        if exit_requested():
             return HandedBack()
         outcome = outcome_of(error)
         log_traceback(claim, outcome, error)

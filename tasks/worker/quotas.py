@@ -113,11 +113,9 @@ class QuotaTracker:
         if isinstance(outcome, Failed) and outcome.refused:
             self.refuse(outcome.dependency or claim.dependency, outcome.retry_after, now)
         elif held is not None:
-            used = held.quota_tokens or (held.tokens_in, held.tokens_out)
-            self.count(claim.dependency, *used)
+            self._count(claim.dependency, *(held.quota_tokens or (held.tokens_in, held.tokens_out)))
 
-    def count(self, dependency: str, tokens_in: int, tokens_out: int) -> None:
-        """Count a call and its tokens, if the dependency has a quota."""
+    def _count(self, dependency: str, tokens_in: int, tokens_out: int) -> None:
         if not (tokens_in or tokens_out):
             return
         with self._noting:

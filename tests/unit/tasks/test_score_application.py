@@ -6,7 +6,7 @@ import pytest
 
 from tasks.context import JobContext
 from tasks.jobs import score_application as job
-from tasks.quota import QuotaReading, Report, nobody
+from tasks.quota import QuotaReading, Report, ignore_reading
 from tasks.scorers.protocol import ApplicationText, Score, TokenUsage
 from tasks.scorers.rubric import CRITERIA, marked
 
@@ -17,7 +17,7 @@ class FakeScorer:
 
     def prepare(self) -> None: ...
 
-    def score(self, application: ApplicationText, report: Report = nobody) -> Score:
+    def score(self, application: ApplicationText, report: Report = ignore_reading) -> Score:
         self.seen.append(application)
         report(QuotaReading(used_in=200, used_out=80))
         marks = marked({criterion.key: 71.25 for criterion in CRITERIA})
