@@ -72,12 +72,12 @@ print(json.dumps([
 
 #: Raises a Stop on entry to the exit of a run's limits, before they are disarmed.
 STRUCK_AT_THE_EXIT = (
-    SCRIPT[: SCRIPT.index("def spin")]
+    SCRIPT[SCRIPT.index("import json") : SCRIPT.index("def spin")]
     + """
-from tasks.worker.limits import Green
+from tasks.worker import limits
 
 def strike(frame, event, arg):
-    if frame.f_code is Green.__exit__.__code__:
+    if frame.f_code is getattr(limits, sys.argv[1]).__exit__.__code__:
         sys.settrace(None)
         raise ResourceViolation("hit")
 
@@ -90,7 +90,7 @@ held.begin()
 def run_and_rest():
     sys.settrace(strike)
     outcome = run(claim, worker, held)
-    gevent.sleep(0.6)  # beyond the time limit of the run, which has ended
+    time.sleep(0.6)  # beyond the time limit of the run, which has ended
     return outcome.message
 
 print(json.dumps([gevent.spawn(run_and_rest).get(), held.interrupt is held.disarm is None]))
@@ -126,5 +126,11 @@ def test_only_the_run_that_is_meant_is_hit(struck: int, ends: list[str]) -> None
     assert cleared == [True, True, True], "a run that has ended names no frame"
 
 
-def test_a_run_that_is_hit_while_its_limits_end_leaves_no_timer_behind() -> None:
-    assert output_of(STRUCK_AT_THE_EXIT) == ["hit", True]
+@pytest.mark.parametrize(
+    ("limits", "first"),
+    [("Green", "from gevent import monkey; monkey.patch_all()\n"), ("Alarm", "")],
+)
+def test_a_run_that_is_hit_while_its_limits_end_leaves_no_timer_behind(
+    limits: str, first: str
+) -> None:
+    assert output_of(first + STRUCK_AT_THE_EXIT, limits) == ["hit", True]
