@@ -1,12 +1,11 @@
 """Supervisor: keeps the processes of a stack alive, in one thread and one loop.
 
-A process that dies is started again, at once or with growing delays if it keeps dying. The
-number of processes of a program can be changed at any time; a surplus one is asked to stop and
-may take as long as its program allows. Stopping the stack is not as patient: it goes rank by
-rank, each process through its stop steps and finally SIGKILL, so it always ends.
+A process that dies is restarted, with growing delays if it keeps dying. A surplus process may
+take as long to stop as its program allows. Stopping the stack goes rank by rank, each process
+through its stop steps and finally SIGKILL, so it always ends.
 
-Not guaranteed: anything after the supervisor itself is killed. The kernel then signals the
-direct children, and the next ``up`` or ``down`` clears the rest (`app.stack.leftovers`).
+If the supervisor itself is killed, the kernel signals the direct children, and the next ``up`` or
+``down`` clears the rest (`app.stack.leftovers`).
 """
 
 from __future__ import annotations

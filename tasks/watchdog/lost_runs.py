@@ -1,12 +1,10 @@
 """What a worker's main process writes for jobs that no run of its can settle.
 
-* Celery killed a prefork child at its hard time limit. That only happens if native code holds
-  the interpreter lock, so that nothing in the child can run: neither heartbeats, nor its timer,
-  nor its watchdog. Its runs are settled under their leases as timed out.
+* Celery killed a prefork child at its hard time limit, because native code held the interpreter
+  lock and neither its timer nor its watchdog could run: its runs are settled as timed out.
 * A prefork child died otherwise: the reaper gets its runs now instead of a lease later.
-* Celery drops a message whose task it does not know. Left alone, the row would return to the
-  head of its queue with every lease, and a few of them would fill the window of their pool. So
-  the job is claimed and deferred; a worker with the right modules may get it then.
+* Celery dropped a message of an unknown task: the jobs are claimed and deferred, so that a worker
+  with the right modules may get them. Left alone, they would fill the window of their pool.
 
 If the write fails, the lease expires and the reaper finds a lost worker.
 """
