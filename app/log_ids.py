@@ -7,7 +7,7 @@ import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from tasks.worker.current import current_claim
+from tasks.worker.held import current_claim
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment

@@ -11,13 +11,13 @@ from models.settings import DatabaseSettings
 
 
 class TaskSettings(DatabaseSettings):
-    """What a worker needs beyond the state store."""
+    """Settings of a worker beyond those of the database."""
 
-    #: Who scores applications: a 1.5-second simulation or Claude.
+    #: What scores applications: a 1.5-second simulation or Claude.
     scorer: Literal["simulated", "claude"] = "simulated"
     #: How long the simulated scorer takes.
     score_seconds: float = Field(default=1.5, ge=0)
-    #: The model the Claude scorer asks.
+    #: The model of the Claude scorer.
     claude_model: str = "claude-haiku-5-5"
     #: Where the Messages API is; empty means the SDK's default.
     claude_base_url: str = ""
@@ -25,7 +25,7 @@ class TaskSettings(DatabaseSettings):
     claude_api_key: SecretStr = SecretStr("")
     #: How long one call to Claude may take, connection included.
     claude_timeout_seconds: float = Field(default=45.0, gt=0)
-    #: A cancelled job that goes on for so long is stopped by force.
+    #: A cancelled job that continues for so long is stopped by force.
     cancel_grace_seconds: float = Field(default=300.0, ge=0)
     #: Comma-separated modules that register more job types.
     job_modules: str = ""
@@ -33,5 +33,4 @@ class TaskSettings(DatabaseSettings):
 
 @cache
 def task_settings() -> TaskSettings:
-    """The settings of this process."""
     return TaskSettings()

@@ -1,116 +1,74 @@
-"""What a job function may ask of the platform while it runs."""
+"""The context of a run: what a job function may ask of the platform."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from tasks.errors import Cancelled
 from tasks.quota import QuotaReading
 
 
-class RunServices(Protocol):
-    """What stands behind the context: the run's place in a worker."""
-
-    def save(self, state: Any) -> None:
-        """Keep ``state``; durable when it returns."""
-
-    def load(self) -> Any:
-        """What was kept last, by whichever run; None if nothing was."""
-
-    def report(self, done: float, total: float | None) -> None:
-        """Say how far the run is."""
-
-    def cancelled(self) -> bool:
-        """Whether nobody waits for the result any more."""
-
-    def charge(self, tokens_in: int, tokens_out: int) -> None:
-        """Count tokens of a model towards the tenant's usage."""
-
-    def report_quota(self, reading: QuotaReading) -> None:
-        """Pass on what the job's dependency said about its limits."""
-
-
-class Scratch:
-    """All of it in memory, for calling a job function without a worker."""
-
-    def __init__(self) -> None:
-        self.state: Any = None
-        self.progress: tuple[float, float | None] | None = None
-        self.is_cancelled = False
-        self.tokens = (0, 0)
-        self.readings: list[QuotaReading] = []
-
-    def save(self, state: Any) -> None:
-        self.state = state
-
-    def load(self) -> Any:
-        return self.state
-
-    def report(self, done: float, total: float | None) -> None:
-        self.progress = (done, total)
-
-    def cancelled(self) -> bool:
-        return self.is_cancelled
-
-    def charge(self, tokens_in: int, tokens_out: int) -> None:
-        self.tokens = (self.tokens[0] + tokens_in, self.tokens[1] + tokens_out)
-
-    def report_quota(self, reading: QuotaReading) -> None:
-        self.readings.append(reading)
-
-
-@dataclass(slots=True)
 class JobContext:
-    """Handed to the job function as its first argument."""
+    """First argument of a job function.
 
-    #: Stable over all attempts; use it as an idempotency key towards others.
-    job_id: str
-    #: Whose work it is.
-    tenant_id: int = 0
-    #: Which try this is, from 1.
-    attempt: int = 1
-    #: True unless this job was started before, by this worker or one that was lost.
-    first_attempt: bool = True
-    services: RunServices = field(default_factory=Scratch, repr=False)
+    This class keeps everything in memory, so that a job function can be called without a worker.
+    A worker passes a :class:`~tasks.worker.run_context.RunContext`.
+    """
+
+    def __init__(
+        self, job_id: str, tenant_id: int = 0, attempt: int = 1, first_attempt: bool = True
+    ) -> None:
+        #: The same for all runs of the job; use it as an idempotency key towards other services.
+        self.job_id = job_id
+        self.tenant_id = tenant_id
+        #: Number of this attempt, from 1.
+        self.attempt = attempt
+        #: True unless this job was started before, by this worker or one that was lost.
+        self.first_attempt = first_attempt
+        #: What the function has saved, reported and used, for tests to look at.
+        self.saved: Any = None
+        self.reported: tuple[float, float | None] | None = None
+        self.cancel_requested = False
+        self.tokens = (0, 0)
+        self.quota_readings: list[QuotaReading] = []
 
     def checkpoint(self, state: Any) -> None:
-        """Keep ``state`` (JSON), so that a run after a crash can go on from here.
+        """Save ``state`` (JSON), so that a run after a crash can resume from here.
 
         Durable when it returns. Raises :class:`~tasks.errors.LeaseLost` if another worker
-        has the job by now: let it pass.
+        has the job by now: don't catch it.
         """
-        self.services.save(state)
+        self.saved = state
 
     def load_checkpoint(self) -> Any:
-        """What :meth:`checkpoint` kept last, or None in the first run."""
-        return self.services.load()
+        """The state that :meth:`checkpoint` saved last, or None in the first run."""
+        return self.saved
 
     def progress(self, done: float, total: float | None = None) -> None:
-        """Say how far the job is; shown in ``GET /jobs/{id}`` within two seconds."""
-        self.services.report(done, total)
+        """Report progress; shown in ``GET /jobs/{id}`` within two seconds."""
+        self.reported = (done, total)
 
     def is_cancelled(self) -> bool:
-        """True when nobody waits for the result any more: clean up and return."""
-        return self.services.cancelled()
+        """Whether the job was cancelled: clean up and return."""
+        return self.cancel_requested
 
     def raise_if_cancelled(self) -> None:
         """End the run here if the job was cancelled."""
-        if self.services.cancelled():
+        if self.is_cancelled():
             raise Cancelled
 
     def charge_tokens(self, tokens_in: int, tokens_out: int) -> None:
         """Count tokens of a model towards the tenant's usage."""
-        self.services.charge(tokens_in, tokens_out)
+        self.tokens = (self.tokens[0] + tokens_in, self.tokens[1] + tokens_out)
 
     def report_quota(self, reading: QuotaReading) -> None:
-        """Say what the dependency of the job's type told about its limits.
+        """Report what the dependency of the job's type said about its limits.
 
-        The scheduler sends jobs no faster than these allow. When it refuses a call, raise
-        :class:`~tasks.errors.QuotaSpent`.
+        The scheduler dispatches jobs no faster than these allow. When the dependency rejects a
+        call, raise :class:`~tasks.errors.QuotaSpent`.
         """
-        self.services.report_quota(reading)
+        self.quota_readings.append(reading)
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

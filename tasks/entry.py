@@ -1,7 +1,7 @@
-"""The Celery side of a worker: one task a job type, and what Celery's signals do to a process.
+"""The Celery side of a worker: one task per job type, and the handlers of Celery's signals.
 
-Celery carries messages and shows them in Flower; what happens to a job is decided by the
-row. A task therefore never fails for Celery: its outcome is in the row.
+Celery carries messages and shows them in Flower; what happens to a job is decided by the row. A
+task therefore never fails for Celery: its outcome is in the row.
 """
 
 from __future__ import annotations
@@ -39,10 +39,14 @@ from models.signals import RETIRE
 from models.store.errors import StateStoreUnavailable
 from models.store.session import open_engine
 from tasks.config import TaskSettings, task_settings
-from tasks.process import make_sleep_green, start_native, told_to_exit
+from tasks.process import exit_requested, make_sleep_green, start_native
 from tasks.registry import JobType, load_types
-from tasks.watchdog.overdue import expire_lost, hard_limit_seconds, settle_overdue
-from tasks.watchdog.unknown_types import put_off_unknown
+from tasks.watchdog.lost_runs import (
+    defer_unknown,
+    expire_lost,
+    hard_limit_seconds,
+    settle_overdue,
+)
 from tasks.watchdog.watchdog import Watchdog
 from tasks.worker.pipeline import execute
 from tasks.worker.prepare import PreparedTypes
@@ -59,44 +63,29 @@ class WorkerProcess:
     worker: Worker | None = None
     watchdog: Watchdog | None = None
     helpers: ThreadPoolExecutor | None = None
-    #: Queues that it serves: of pools or of slices.
+    #: Queues that it serves, of pools or of slices.
     queues: Sequence[str] = tuple(POOLS)
     #: A byte that a prefork parent shares with its children: not 0 while it stops.
     stopping: mmap | None = None
-    #: Another one, of every worker: not 0 once it is told to retire.
+    #: Another one, in every worker: not 0 once it is asked to retire.
     retiring: mmap | None = None
     #: The process that Celery's signals are for: a prefork parent, or this one.
     leader_pid: int = 0
-    #: Its name, if it is not this one; and what Celery calls the worker.
+    #: Name of that parent; and Celery's name of the worker.
     parent: str | None = None
     node: str = ""
-
-    @property
-    def pools(self) -> set[str]:
-        """The pools behind the queues."""
-        return {parse_queue(queue)[0] for queue in self.queues}
-
-    def host(self) -> Host:
-        """What the worker is told of the process around it."""
-        return Host(
-            told_to_stop=lambda: is_set(self.stopping),
-            retiring=lambda: is_set(self.retiring),
-            retire=_retire_all,
-            parent=self.parent,
-            node=self.node,
-        )
-
-
-def is_set(flag: mmap | None) -> bool:
-    """Whether somebody has set a shared byte; there is none where nobody would."""
-    return flag is not None and flag[0] != 0
 
 
 this = WorkerProcess()
 
 
+def is_set(flag: mmap | None) -> bool:
+    """Whether a shared byte is set; false where there is none."""
+    return flag is not None and flag[0] != 0
+
+
 def register_tasks(celery: Celery, settings: TaskSettings) -> dict[str, JobType]:
-    """Give every job type a Celery task of its name."""
+    """Register a Celery task for every job type, under its name."""
     types = load_types(settings.job_modules)
     for name in types:
         celery.task(_run_message, name=name, bind=True, ignore_result=True)
@@ -106,7 +95,7 @@ def register_tasks(celery: Celery, settings: TaskSettings) -> dict[str, JobType]
 def _run_message(task: Any, refs: list[list[Any]]) -> None:
     """Body of every task: ``refs`` is a list of [job id, lease number]."""
     if this.worker is None or this.helpers is None:
-        raise RuntimeError("this process is no worker")
+        raise RuntimeError("this process is not a worker")
     message = parse_refs(refs)
     if not message:
         return
@@ -115,34 +104,27 @@ def _run_message(task: Any, refs: list[list[Any]]) -> None:
     except StateStoreUnavailable as error:
         # Only while the worker stops: nothing was claimed, another worker may.
         raise Reject(str(error), requeue=True) from error
-    if told_to_exit():
+    if exit_requested():
         raise SystemExit  # the run had to swallow it, to be handed back
 
 
 def parse_refs(refs: Any) -> tuple[JobRef, ...]:
-    """The references of a message; what is no reference is dropped, the row decides anyway."""
-    if not isinstance(refs, list):
-        return ()
+    """The references of a message; anything else is dropped, as the row decides anyway."""
     message = []
-    for ref in refs:
+    for ref in refs if isinstance(refs, list) else ():
         match ref:
             case [str(text), int(lease)] if 0 <= lease < 2**31 and (job_id := parse_id(text)):
                 message.append(JobRef(job_id, lease))
             case _:
-                logger.warning("dropped something that is no reference: %.100r", ref)
+                logger.warning("dropped an invalid job reference: %.100r", ref)
     return tuple(message)
-
-
-def slots_ahead(slots: int) -> int:
-    """Messages a green worker takes beyond its slots, so that no slot waits for a claim."""
-    return max(1, slots // 5)
 
 
 @worker_init.connect
 def _begin_worker(sender: Any, **_: Any) -> None:
     """Green pools run in this very process; ``worker_process_init`` never fires for them."""
     this.queues = tuple(filter(is_job_queue, sender.app.amqp.queues.consume_from))
-    # Else every greenlet would open a result backend of its own, only to find that there is none.
+    # Else every greenlet would open a result backend, only to find that there is none.
     for name in load_types(task_settings().job_modules):
         sender.app.tasks[name].backend = sender.app.backend
     this.retiring = mmap(-1, 1)
@@ -153,8 +135,9 @@ def _begin_worker(sender: Any, **_: Any) -> None:
         return
     make_sleep_green()
     slots = sender.concurrency
-    # Celery's concurrency becomes the number of messages at hand; slots stay what -c said.
-    sender.concurrency = slots + slots_ahead(slots)
+    # Celery's concurrency becomes the number of messages at hand, a few more than slots, so that
+    # no slot waits for a claim; slots stay what -c said.
+    sender.concurrency = slots + max(1, slots // 5)
     try:
         _begin(slots)
     except Exception as error:
@@ -164,11 +147,11 @@ def _begin_worker(sender: Any, **_: Any) -> None:
 
 
 def _prepare_parent(celery: Celery) -> None:
-    """Before the children are forked: limits that the parent keeps, and how it tells them.
+    """Before the children are forked: limits that the parent enforces, and the shared flag.
 
     A child's message is acknowledged when its run begins. Held until the end, RabbitMQ would
-    close the consumer after 30 minutes, and a raised limit is the operator's to set, not
-    ours. Nothing depends on the message any more: the reaper finds a run that was lost.
+    close the consumer after 30 minutes, and raising that limit is up to the broker's operator.
+    Nothing depends on the message any more: the reaper finds a run that was lost.
     """
     this.stopping = mmap(-1, 1)
     this.parent = process_name("worker")
@@ -181,16 +164,16 @@ def _prepare_parent(celery: Celery) -> None:
 def long_runs(pool: str) -> int:
     """Runs of one message that may each take their whole time limit.
 
-    More of them share a message only where all of them together take a second.
+    More of them share a message only if all of them together take a second.
     """
     return min(POOLS[pool].refs_per_message, UNMEASURED_REFS)
 
 
 @task_failure.connect
 def _settle_killed(exception: Any = None, args: Any = (), **_: Any) -> None:
-    """In the parent: the time limit above has struck, or the child has died of something else.
+    """In the parent: a child was killed at its time limit, or died of something else.
 
-    Told twice of a limit; the row takes the first."""
+    Called twice for a time limit; the row accepts the first."""
     if not args:
         return
     settings = task_settings()
@@ -202,21 +185,21 @@ def _settle_killed(exception: Any = None, args: Any = (), **_: Any) -> None:
 
 
 @task_unknown.connect
-def _put_off_unknown(message: Any = None, name: str = "", **_: Any) -> None:
-    """A job of a type that this worker does not have. Beside the loop that reads messages."""
+def _defer_unknown(message: Any = None, name: str = "", **_: Any) -> None:
+    """Defer jobs of an unknown type, in a thread: this one reads messages."""
     payload = message.decode() if message is not None else ((),)
     refs = parse_refs(payload[0][0] if payload and payload[0] else ())
     if refs:
-        start_native(put_off_unknown, task_settings().database_url, name, refs)
+        start_native(defer_unknown, task_settings().database_url, name, refs)
 
 
 @worker_process_init.connect
 def _begin_prefork(**_: Any) -> None:
-    """A prefork child is a worker of its own with one slot."""
+    """A prefork child is a worker with one slot."""
     try:
         _begin(1)
     except (Exception, SystemExit) as error:
-        # As above. The parent tries again: not in a tight loop.
+        # As above. The parent starts another child: not in a tight loop.
         logger.exception("the worker process cannot start")
         time.sleep(1.0)
         raise SystemExit(f"the worker process cannot start: {error}") from error
@@ -225,7 +208,7 @@ def _begin_prefork(**_: Any) -> None:
 def _begin(slots: int) -> None:
     settings = task_settings()
     types = load_types(settings.job_modules)
-    pools = this.pools
+    pools = {parse_queue(queue)[0] for queue in this.queues}
     prepared = PreparedTypes()
     prepared.begin(job_type for job_type in types.values() if job_type.pool in pools)
     name = process_name("worker")
@@ -238,7 +221,13 @@ def _begin(slots: int) -> None:
         slots=slots,
         blobs=open_blobs(settings.blob_url),
         prepared=prepared,
-        host=this.host(),
+        host=Host(
+            stop_requested=lambda: is_set(this.stopping),
+            retiring=lambda: is_set(this.retiring),
+            retire=_retire_all,
+            parent=this.parent,
+            node=this.node,
+        ),
     )
     this.helpers = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="job")
     this.worker.start()
@@ -247,28 +236,28 @@ def _begin(slots: int) -> None:
 
 
 def _retire(*_: Any) -> None:
-    """Before the SIGTERM: there is time, so what runs is to end here and not elsewhere."""
+    """Before the SIGTERM: there is time, so runs are to end here instead of resuming elsewhere."""
     if this.retiring is not None:
         this.retiring[0] = 1
 
 
 def _retire_all() -> None:
-    """The row asks for a drain: what the process manager would do, done from inside.
+    """A drain was requested through the row: do what the process manager would do.
 
-    With every heartbeat until it has begun, so that dying between the lines costs nothing. A
-    prefork child cannot go alone: its parent would start another one. Who has lost its parent
-    has been adopted by somebody who must not be signalled; it ends without.
+    With every heartbeat until it has begun, so that dying in between costs nothing. A prefork
+    child cannot go alone: its parent would start another one. A child that lost its parent has
+    been adopted by a process that must not be signalled; it ends without.
     """
     _retire()
     if this.leader_pid in (os.getpid(), os.getppid()):
-        logger.warning("drains: somebody has asked for it")
+        logger.warning("draining, as requested")
         with suppress(ProcessLookupError):
             os.kill(this.leader_pid, signal.SIGTERM)
 
 
 @worker_shutting_down.connect
 def _drain(**_: Any) -> None:
-    """Runs inside a signal handler, on top of whatever greenlet it met: take no lock here."""
+    """Runs inside a signal handler, on top of whatever greenlet it interrupts: take no lock."""
     if this.worker is not None:
         this.worker.slots.note_drain()
     if this.stopping is not None:

@@ -1,38 +1,37 @@
-"""How a job says what went wrong, and how it is told to stop.
+"""Errors that a job may raise, and those that are raised inside it to stop it.
 
-Anything a job raises besides these is an APP_ERROR. A ``Stop`` is no ``Exception``: a job
-that catches everything it can think of does not catch that by accident.
+Anything else that a job raises is an APP_ERROR. A ``Stop`` does not subclass ``Exception``, so
+that a job does not catch it by accident.
 """
 
 from __future__ import annotations
 
 
 class JobError(Exception):
-    """The job could not give a result."""
+    """The job has no result."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip())
 
 
 class Permanent(JobError):
-    """Trying again cannot help."""
+    """A retry cannot help."""
 
 
 class Poison(JobError):
-    """The job harms whoever runs it: straight to the dead letters."""
+    """The job harms its workers: it becomes a dead letter at once."""
 
 
 class Snooze(JobError):
-    """Not now: run the job again later, without spending a try."""
+    """Run the job again later, without using an attempt."""
 
     def __init__(self, seconds: float, message: str | None = None) -> None:
         super().__init__(message)
-        #: How long to wait before the next run.
         self.seconds = seconds
 
 
 class DependencyFailure(JobError):
-    """A service the job depends on failed or refused."""
+    """A service the job depends on failed or rejected the call."""
 
     def __init__(
         self, name: str, message: str | None = None, *, retry_after: float | None = None
@@ -40,19 +39,19 @@ class DependencyFailure(JobError):
         super().__init__(message)
         #: The dependency, as the job type declares it.
         self.name = name
-        #: Seconds the dependency asked us to wait, if it said so.
+        #: Seconds the dependency asked to wait, if it did.
         self.retry_after = retry_after
 
 
 class QuotaSpent(DependencyFailure):
-    """A dependency takes no more for now. It is not asked again before ``retry_after``.
+    """The dependency's quota is spent: it is not called again before ``retry_after``.
 
-    It works, so this says nothing against it: no circuit opens for a quota.
+    It works, so no circuit opens.
     """
 
 
 class MalformedAnswer(JobError):
-    """A dependency answered with something that fails validation."""
+    """A dependency's answer failed validation."""
 
 
 class Stop(BaseException):
@@ -71,12 +70,12 @@ class TimeLimit(Stop):
 
 
 class ResourceViolation(Stop):
-    """The run took more memory or processor time than its type allows, or made no progress."""
+    """The run used more memory or CPU time than its type allows, or made no progress."""
 
 
 class LeaseLost(Stop):
-    """Somebody else runs the job by now; nothing that this run writes would count."""
+    """Another worker has the job by now; nothing that this run writes is accepted."""
 
 
 class Drained(Stop):
-    """The worker stops. The run goes on elsewhere, from the checkpoint it has just written."""
+    """The worker stops; the job resumes elsewhere from the checkpoint just written."""

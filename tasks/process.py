@@ -1,7 +1,7 @@
-"""What kind of process this is, and its own clockwork beneath gevent's.
+"""Facts about this process, and operating system threads beneath gevent's greenlets.
 
-Under gevent a thread is a greenlet: it stands still while another one does not yield. What
-watches over greenlets needs the real ones.
+Under gevent a thread is a greenlet, which stands still while another one does not yield. The
+watchdog needs real threads.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def is_green() -> bool:
 
 
 def make_sleep_green() -> None:
-    """Let Celery's and kombu's pauses be those of one greenlet, not of the process.
+    """Make ``sleep`` in Celery and kombu pause one greenlet instead of the process.
 
     While gevent patches, it looks at every object there is. That makes Celery's proxies load
-    kombu and the configuration before ``time.sleep`` is green, and whoever imported it by name
-    keeps the old one: waiting for a lost broker then stopped the whole process, heartbeats
-    included, until its leases ran out.
+    kombu and the configuration before ``time.sleep`` is green, and modules that imported it by
+    name keep the old one: waiting for a lost broker then stopped the whole process, heartbeats
+    included, until its leases expired.
     """
     from gevent.monkey import get_original, is_module_patched
 
@@ -47,10 +47,7 @@ def make_sleep_green() -> None:
 
 
 def bounded_semaphore(value: int) -> AbstractContextManager[Any]:
-    """A semaphore for the slots.
-
-    gevent's own costs half a microsecond a turn, the standard library's made green seven.
-    """
+    """A semaphore for the slots: gevent's own takes half a microsecond, a patched one seven."""
     if is_green():
         from gevent.lock import BoundedSemaphore
 
@@ -64,13 +61,13 @@ def start_native(act: Callable[..., None], *args: Any) -> None:
 
 
 def native_ident() -> int:
-    """The operating system's thread we are in, by Python's number for it."""
+    """Python's id of the operating system thread we are in."""
     ident: int = _original("_thread", "get_ident")()
     return ident
 
 
 def system_thread() -> int:
-    """The thread we are in, by the system's number for it."""
+    """The system's id of the thread we are in."""
     number: int = _original("_thread", "get_native_id")()
     return number
 
@@ -90,10 +87,7 @@ def _original(module: str, name: str) -> Callable[..., Any]:
 
 
 def starved_seconds(thread: int) -> float:
-    """How long a thread, by the system's number, was ready to run and had no processor.
-
-    0 where the system does not tell.
-    """
+    """How long a thread, by the system's id, was ready to run but had no CPU; 0 if unknown."""
     try:
         with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
             return int(file.read().split()[1]) / 1e9
@@ -102,46 +96,41 @@ def starved_seconds(thread: int) -> float:
 
 
 class FairClock:
-    """Time that counts against a thread: not what it spent waiting for a processor.
+    """Time that counts against a thread: without what it spent waiting for a CPU.
 
-    Nor a pause of whoever looks at the clock: more than ``most`` never counts at once.
+    Nor do pauses of the reader count: at most ``most`` at once.
     """
 
     def __init__(self, most: float, now: float, starved: float) -> None:
         self._most = most
         self._looked = now
         self._starved = starved
-        #: The system counts a wait when it ends; what was too much before is paid back.
+        #: The system counts a wait when it ends; what was counted too much before is deducted.
         self._owed = 0.0
 
     def elapsed(self, now: float, starved: float) -> float:
-        """Seconds since the last look that count."""
+        """Seconds since the last call that count."""
         passed = (now - self._looked) - (starved - self._starved) - self._owed
         self._looked, self._starved = now, starved
         self._owed = max(0.0, -passed)
         return min(max(0.0, passed), self._most)
 
 
-def told_to_exit() -> bool:
-    """Whether the parent of a prefork child has asked it to end at once."""
+def exit_requested() -> bool:
+    """Whether the parent of a prefork child has asked it to exit at once."""
     from billiard.common import terminate_handler_fired  # type: ignore[import-untyped]  # no types
 
     return bool(terminate_handler_fired())
 
 
 def memory_bytes() -> int:
-    """What of this process is in memory."""
+    """Resident memory of this process."""
     return _statm(1)
 
 
 def data_bytes() -> int:
     """What counts towards RLIMIT_DATA."""
     return _statm(5)
-
-
-def cpu_seconds() -> float:
-    """Processor time of the process."""
-    return time.process_time()
 
 
 def _statm(field: int) -> int:

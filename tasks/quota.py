@@ -1,7 +1,4 @@
-"""PURE: what a dependency says about its own limits, as a job reports it.
-
-See ``JobContext.report_quota``. How fast jobs may flow is decided elsewhere, from many of these.
-"""
+"""PURE: a dependency's rate limits as a job reports them: see ``JobContext.report_quota``."""
 
 from __future__ import annotations
 
@@ -9,19 +6,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: The limits that a reading may tell of.
+#: The limits that a reading may have.
 KINDS = ("requests", "tokens_in", "tokens_out", "tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """One limit, as an answer told of it."""
+    """One limit."""
 
-    #: A minute.
+    #: Per minute.
     limit: float
-    #: What is left of it.
     remaining: float
-    #: From the answer until all of it is there again.
+    #: From the response until all of it is available again.
     reset_seconds: float = 60.0
 
     def __post_init__(self) -> None:
@@ -31,31 +27,30 @@ class Allowance:
             if not math.isfinite(number):
                 raise ValueError(f"not a finite number: {number!r}")
         if self.limit <= 0:
-            raise ValueError(f"a limit is more than nothing: {self.limit!r}")
+            raise ValueError(f"a limit must be positive: {self.limit!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaReading:
-    """What one answer of a dependency told."""
+    """What one response of a dependency said about its limits."""
 
     requests: Allowance | None = None
     tokens_in: Allowance | None = None
     tokens_out: Allowance | None = None
-    #: Of both kinds together.
+    #: Both kinds together.
     tokens: Allowance | None = None
-    #: Tokens of this call as far as they count towards the quota.
+    #: Tokens of this call that count towards the quota.
     used_in: int = 0
     used_out: int = 0
 
     def allowances(self) -> dict[str, Allowance]:
-        """Those that were told, by kind."""
-        told = {kind: getattr(self, kind) for kind in KINDS}
-        return {kind: allowance for kind, allowance in told.items() if allowance is not None}
+        """The known limits by kind."""
+        limits = {kind: getattr(self, kind) for kind in KINDS}
+        return {kind: limit for kind, limit in limits.items() if limit is not None}
 
 
-#: Where a reading goes.
 Report = Callable[[QuotaReading], None]
 
 
-def nobody(reading: QuotaReading) -> None:
-    """A report that nobody hears."""
+def ignore_reading(reading: QuotaReading) -> None:
+    """Ignores a reading."""

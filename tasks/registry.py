@@ -1,7 +1,6 @@
-"""Job types: what can be run, where, and under which limits.
+"""Registry of job types: what can be run, where, and under which limits.
 
-``@job_type`` registers a function; :mod:`tasks.entry` gives it a Celery task of the same
-name, so that Flower speaks the author's language.
+``@job_type`` registers a function; :mod:`tasks.entry` creates a Celery task of the same name.
 """
 
 from __future__ import annotations
@@ -20,58 +19,52 @@ from tasks.context import JobContext
 from tasks.errors import Permanent
 from tasks.retry import APP_ERROR_SECONDS, RetryLimits
 
+#: Names that fit into URLs, labels and queues.
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 
 Run = Callable[[JobContext, Any], Any]
 
-BUILT_IN = tuple(
-    f"tasks.jobs.{name}"
-    for name in ("score_application", "echo", "sleep", "fail", "crash", "count")
-)
-#: Time limit of a type that names none, if its pool allows that much.
+BUILT_IN = ("tasks.jobs.score_application", "tasks.jobs.trials")
+#: Default time limit, if the pool allows that much.
 TIMEOUT_SECONDS = 300.0
-#: Most errors named of a payload that does not fit.
+#: Most errors listed for an invalid payload.
 MOST_ERRORS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class JobType:
-    """A kind of job."""
-
     #: Name in the API, the row, the Celery task and the metrics.
     name: str
-    #: Pool it is declared for. Measured to belong elsewhere, its jobs run there.
+    #: Pool it is declared for; its jobs may be moved to another one that fits its run times.
     pool: str
-    #: The function that does the work.
     run: Run
-    #: A run that takes longer is stopped: TIMEOUT.
     timeout_seconds: float
-    #: Tries and waits, with what the type changes about them.
+    #: Attempts and delays.
     limits: RetryLimits
-    #: Service it depends on, for circuit and quota.
+    #: The dependency whose circuit and quota apply.
     dependency: str | None
-    #: Shape of its payload, and what the function gets; a submission that does not fit is refused.
+    #: Model of its payload, which the function gets; invalid submissions are rejected.
     schema: type[BaseModel] | None
-    #: Limits of a run where each has a process of its own.
+    #: Limits of a run in a dedicated process.
     memory_mb: int | None
     cpu_seconds: float | None
-    #: Called once in each worker process before its first job there.
+    #: Called once in each worker process before its first run there.
     prepare: Callable[[], None] | None
     #: SQL over ``settled`` (id, type, status, result), run in the settling statement.
     project: str | None
 
     def read(self, payload: Any) -> Any:
-        """The payload as the function takes it: as the schema reads it, if there is one."""
+        """The payload as the function gets it: an instance of the schema, if there is one."""
         return payload if self.schema is None else self.schema.model_validate(payload)
 
     def call(self, ctx: JobContext, payload: Any) -> Any:
         """Run the function. The schema may have changed since the payload was submitted."""
         try:
-            fitting = self.read(payload)
+            instance = self.read(payload)
         except ValidationError as error:
-            message = f"The payload does not fit the schema of {self.name}: {told(error)}."
+            message = f"The payload does not match the schema of {self.name}: {listed(error)}."
             raise Permanent(message) from None
-        return self.run(ctx, fitting)
+        return self.run(ctx, instance)
 
 
 _types: dict[str, JobType] = {}
@@ -95,13 +88,15 @@ def job_type(
     """Register the decorated function as the job type ``name``.
 
     The function gets the context and the payload, as an instance of ``schema`` if there is one.
-    ``tries`` and ``backoff`` (seconds after the first, second, … failure) are those of an
-    error of the job's own making; ``class_tries`` changes the tries of a failure class, as
-    ``{"TIMEOUT": 3}``. What is left out comes from the pool.
+    ``tries`` and ``backoff`` (seconds after the first, second, … failure) apply to APP_ERROR;
+    ``class_tries`` sets the attempts for other failure classes, as ``{"TIMEOUT": 3}``. The pool
+    provides the defaults.
     """
-    check_name(name)
+    if not NAME.fullmatch(name):
+        allowed = "letters, digits, '_', '-' and '.', at most 100"
+        raise ValueError(f"{name!r} is not a valid name for a job type: {allowed}")
     if pool not in POOLS:
-        raise ValueError(f"job type {name!r} names an unknown pool {pool!r}")
+        raise ValueError(f"job type {name!r} has an unknown pool {pool!r}")
     pool_limits = POOLS[pool]
     seconds = min(TIMEOUT_SECONDS, pool_limits.most_seconds) if timeout is None else timeout
     if not 0 < seconds <= pool_limits.most_seconds:
@@ -109,18 +104,18 @@ def job_type(
             f"job type {name!r}: a timeout in {pool!r} is at most {pool_limits.most_seconds:g} s"
         )
     if unknown := set(class_tries or ()) - {failure.value for failure in FailureClass}:
-        raise ValueError(f"job type {name!r} names unknown failure classes {sorted(unknown)}")
+        raise ValueError(f"job type {name!r} has unknown failure classes {sorted(unknown)}")
     if backoff is not None and not (backoff and all(wait >= 0 for wait in backoff)):
-        raise ValueError(f"job type {name!r}: backoff is a list of seconds, none below 0")
+        raise ValueError(f"job type {name!r}: backoff must be a list of seconds, none negative")
     limits = RetryLimits(
         tries=pool_limits.tries if tries is None else tries,
         backoff_seconds=tuple(backoff) if backoff is not None else APP_ERROR_SECONDS,
         class_tries=dict(class_tries or {}),
     )
     if min(limits.tries, *limits.class_tries.values(), 1) < 1:
-        raise ValueError(f"job type {name!r}: one try is the least")
+        raise ValueError(f"job type {name!r}: at least one attempt is needed")
     if (memory_mb is not None and memory_mb <= 0) or (cpu_seconds is not None and cpu_seconds <= 0):
-        raise ValueError(f"job type {name!r}: a limit is more than nothing")
+        raise ValueError(f"job type {name!r}: a limit must be positive")
 
     def register(run: Run) -> Run:
         known = _types.get(name)
@@ -145,33 +140,25 @@ def job_type(
 
 
 def origin_of(run: Run) -> tuple[str, str]:
-    """Where a function is written: the same again if its module is imported again."""
+    """Where a function is defined: the same if its module is imported again."""
     return run.__module__, run.__qualname__
 
 
-def told(error: ValidationError) -> str:
-    """What does not fit, field by field, without what was in it."""
+def listed(error: ValidationError) -> str:
+    """The invalid fields and why, without their values."""
     found = error.errors(include_url=False, include_input=False)[:MOST_ERRORS]
     return "; ".join(
         f"{'.'.join(['payload', *map(str, entry['loc'])])}: {entry['msg']}" for entry in found
     )
 
 
-def check_name(name: str) -> None:
-    """A name that fits into URLs, labels and queues."""
-    if not NAME.fullmatch(name):
-        raise ValueError(
-            f"{name!r} is no name for a job type: letters, digits, '_', '-' and '.', at most 100"
-        )
-
-
 def projections_of(types: Iterable[JobType]) -> list[str]:
-    """The SQL by which results of these types are written beside the row."""
+    """The SQL that writes results of these types to other tables."""
     return [job_type.project for job_type in types if job_type.project]
 
 
 def load_types(extra_modules: str = "") -> dict[str, JobType]:
-    """Import the built-in and the user's modules; all registered types by name."""
+    """Import the built-in and the given modules; all registered types by name."""
     modules = [name.strip() for name in extra_modules.split(",") if name.strip()]
     for module in (*BUILT_IN, *modules):
         importlib.import_module(module)

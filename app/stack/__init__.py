@@ -1,5 +1,5 @@
-"""The embedded services and the process manager behind ``make up``.
+"""``make up``: the embedded services (PostgreSQL, RabbitMQ) and the process manager.
 
-Nothing in here is imported by the front door, the scheduler or the workers: they get their
-database and broker from the environment, whoever started those.
+The API, the scheduler and the workers import none of it: they get the addresses of their
+database and broker from the environment.
 """

@@ -14,36 +14,20 @@ from dataclasses import asdict
 from typing import Any
 
 from app.config import Settings
-from app.stack.control import (
-    Answer,
-    ControlServer,
-    NotRunning,
-    Request,
-    ask,
-    forget_socket,
-    socket_path,
-)
+from app.stack.control import Answer, ControlServer, Request, ask, remove_socket, socket_path
+from app.stack.environment import drop_generated, environment, shell_settings
 from app.stack.follow import Follower
-from app.stack.handout import hand_out, take_back
-from app.stack.home import AlreadyRunning, Home, drop_socket_folder
-from app.stack.identity import (
-    ProcessIdentity,
-    identity_of,
-    is_alive,
-    signal_process,
-    wait_until_gone,
-)
+from app.stack.home import Home, drop_socket_folder
+from app.stack.identity import ProcessIdentity, identity_of, is_alive, signal_process, wait_for_exit
 from app.stack.leftovers import clear_leftovers
-from app.stack.options import BadOption, StackOptions, read_options
-from app.stack.orphans import Orphanage
+from app.stack.options import StackOptions, read_options
 from app.stack.postgres import EmbeddedPostgres
-from app.stack.privileges import CannotPass
-from app.stack.programs import ProgramTable, environment, table
+from app.stack.programs import ProgramTable, table
 from app.stack.rabbitmq import find_server
 from app.stack.screen import Screen
-from app.stack.sequence import CannotStart, bring_up, choose_services, clear_ground, reachable
-from app.stack.services import ServiceFailed
-from app.stack.signals import Signals
+from app.stack.sequence import base_url, bring_up, choose_services, clear_ground
+from app.stack.spawn import adopt_orphans
+from app.stack.spec import StackError
 from app.stack.supervisor import StopRequested, Supervisor
 from models.settings import read_settings
 
@@ -63,7 +47,8 @@ def up(
         clear_ground(options, home, screen)
         services = choose_services(options, home)
         variables = environment(options, home, services.database_url, services.broker_url)
-        supervisor = Supervisor(home, variables, screen.event, orphanage=Orphanage())
+        adopt_orphans()
+        supervisor = Supervisor(home, variables, screen.event, owns_children=True)
         if myself := identity_of(os.getpid()):
             home.supervisor_file.write_text(json.dumps(asdict(myself)))
         follower = Follower(supervisor, options, home)
@@ -71,19 +56,18 @@ def up(
             home, lambda request: answer(supervisor, follower, request, variables)
         )
         supervisor.pause = control.pause
-        signals = Signals(supervisor.request_stop)
-        control.wake_on(signals.readable)
+        control.handle_signals(supervisor.request_stop)
         try:
             bring_up(supervisor, services, make_table(options, home), options, screen)
-            welcome(options, services.broker_url, supervisor, screen)
+            welcome(options, services.broker_url, home, screen)
             supervisor.wait(lambda: False)
         except StopRequested:
             return 0
         finally:
-            screen.line("Stopping (once more to kill)…")
+            screen.line("Stopping (press Ctrl-C again to kill)…")
             supervisor.stop_all()
             control.close()
-            forget(home)
+            remove_runtime_files(home)
             screen.line("Stopped.")
     return 0
 
@@ -93,7 +77,7 @@ def answer(
 ) -> Answer:
     """Serve one control request."""
     if request["command"] == "env":
-        return {"env": hand_out(variables, os.environ)}
+        return {"env": shell_settings(variables, os.environ)}
     if request["command"] == "scale":
         supervisor.scale(request["name"], int(request["count"]))
     elif request["command"] == "follow":
@@ -114,14 +98,14 @@ def answer(
 
 
 def check_settings(options: StackOptions) -> None:
-    """Settings that the processes would not start with end it here, before anything runs."""
+    """Exit here, before anything runs, on settings that the processes would reject."""
     changes = {"scale_min": options.least} if options.autoscale else {}
     read_settings(Settings, **changes)
 
 
-def welcome(options: StackOptions, broker_url: str, supervisor: Supervisor, screen: Screen) -> None:
+def welcome(options: StackOptions, broker_url: str, home: Home, screen: Screen) -> None:
     """Where everything is, and something to try."""
-    base = f"http://{reachable(options.host)}:{options.port}"
+    base = base_url(options)
     body = '{"candidate":"Ada","payload":{"cv":"…"}}'
     screen.line()
     screen.line("[bold green]Fairline is ready.[/]")
@@ -130,15 +114,15 @@ def welcome(options: StackOptions, broker_url: str, supervisor: Supervisor, scre
     screen.line(f"  Ready?  {base}/readyz")
     screen.line(f"  Flower  http://127.0.0.1:{options.flower_port}")
     screen.line(f"  Broker  {broker_url.partition('://')[0]}")
-    screen.line(f"  Logs    {supervisor.home.path}/logs")
+    screen.line(f"  Logs    {home.logs}")
     if not options.database_url:
-        screen.line(f"  Key     {supervisor.home.operator_key} (operator API, as a Bearer token)")
+        screen.line(f"  Key     {home.operator_key} (operator API, as a Bearer token)")
     screen.line()
     screen.line("Try it:")
     url = f"localhost:{options.port}/applications"
     screen.plain(f"  curl -s {url} -d '{body}' -H 'content-type: application/json'")
     if broker_url.startswith("filesystem:") and find_server() is None:
-        screen.line("RabbitMQ is not installed, so a folder is the broker. To use RabbitMQ:")
+        screen.line("RabbitMQ is not installed, so messages go through a folder. To use RabbitMQ:")
         screen.line(
             "`apt-get install rabbitmq-server`; as root, `make up BROKER=rabbitmq` installs it."
         )
@@ -146,7 +130,7 @@ def welcome(options: StackOptions, broker_url: str, supervisor: Supervisor, scre
 
 
 def down(options: StackOptions, screen: Screen) -> int:
-    """Stop the stack of this home, whoever started it, and everything it left."""
+    """Stop the stack of this home and end every process it left behind."""
     home = Home(options.home)
     if not home.path.exists():
         screen.line("Nothing is running.")
@@ -155,26 +139,25 @@ def down(options: StackOptions, screen: Screen) -> int:
     if supervisor:
         screen.line(f"Stopping; running jobs get up to {options.drain_seconds:g} s to finish…")
         signal_process(supervisor, signal.SIGTERM)
-        if wait_until_gone([supervisor], DOWN_SECONDS):
+        if wait_for_exit([supervisor], DOWN_SECONDS):
             signal_process(supervisor, signal.SIGKILL)
-            wait_until_gone([supervisor], 5.0)
+            wait_for_exit([supervisor], 5.0)
     count = clear_leftovers(home)
-    forget(home)
+    remove_runtime_files(home)
     if count:
-        screen.line(f"Ended {count} processes that were left behind.")
+        screen.line(f"Ended {count} leftover processes.")
     screen.line("Stopped." if supervisor or count else "Nothing is running.")
     return 0
 
 
-def forget(home: Home) -> None:
+def remove_runtime_files(home: Home) -> None:
     """Remove what only a running stack needs."""
     home.supervisor_file.unlink(missing_ok=True)
-    forget_socket(socket_path(home))
+    remove_socket(socket_path(home))
     drop_socket_folder(EmbeddedPostgres(home.path).sockets)
 
 
 def running_supervisor(home: Home) -> ProcessIdentity | None:
-    """The process that supervises this home, if there is one."""
     try:
         identity = ProcessIdentity(**json.loads(home.supervisor_file.read_text()))
     except (OSError, ValueError, TypeError):
@@ -197,21 +180,20 @@ def show(home: Home, request: dict[str, Any], screen: Screen) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m app.stack", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="run the stack in the foreground")
     commands.add_parser("down", help="stop the stack")
     commands.add_parser("status", help="show the processes")
     commands.add_parser("env", help='its settings for a shell: eval "$(python -m app.stack env)"')
-    scale = commands.add_parser("scale", help="change the number of processes of one kind")
+    scale = commands.add_parser("scale", help="change the number of processes of a program")
     scale.add_argument("name")
     scale.add_argument("count", type=int)
     request = vars(parser.parse_args(arguments))
     screen = Screen()
     try:
         if request["command"] == "up":
-            take_back(os.environ)
+            drop_generated(os.environ)
             options = read_options()
             check_settings(options)
             return up(options, screen)
@@ -219,7 +201,7 @@ def main(arguments: list[str] | None = None) -> int:
         if request["command"] == "down":
             return down(options, screen)
         return show(Home(options.home), request, screen)
-    except (AlreadyRunning, BadOption, CannotStart, CannotPass, NotRunning, ServiceFailed) as error:
+    except StackError as error:
         screen.plain(f"fairline: {error}")
         return 1
 

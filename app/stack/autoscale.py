@@ -1,9 +1,9 @@
-"""``python -m app.stack.autoscale``: tells the supervisor what the autoscaler wants.
+"""``python -m app.stack.autoscale``: passes the autoscaler's decisions to the supervisor.
 
-A process of its own: a database that is away or frozen stops this one, never the supervisor.
-It reads, and asks through the control socket; until it can, everything stays as it is. Tenants
-with reserved slots get a worker of their own for each pool, with so many slots. What was
-wanted before it began, of a stack that was stopped since, it does not ask for.
+A separate process, so that a database that is down or frozen stops this one, never the
+supervisor. It reads, and sends requests through the control socket; until it can, everything
+stays as it is. Tenants with reserved slots get a dedicated worker per pool. Decisions from
+before it started are ignored: they may be of a stack that was stopped since.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ READ_RESERVED = """
 
 
 def read_now(engine: Engine) -> datetime:
-    """The time by the clock that the wishes go by."""
+    """The database's time, by which decisions are dated."""
     with connect(engine) as connection:
         now: datetime = connection.exec_driver_sql(READ_NOW).scalar_one()
     return now
@@ -62,22 +62,21 @@ def read_wanted(engine: Engine, since: datetime) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Until somebody ends it."""
+    """Run until killed; log each change between trouble and none."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     home = Home(read_options().home)
     engine = open_engine(DatabaseSettings(), process=process_name("autoscale"))
-    trouble = ""
+    logged = ""
     since = None
     while True:
         try:
             since = since or read_now(engine)
-            answer = ask(home, read_wanted(engine, since))
-            now_trouble = answer.get("error", "")
-        except (StateStoreError, NotRunning) as error:
-            now_trouble = str(error)
-        if now_trouble != trouble:
-            logger.info("%s", now_trouble or "all is well again")
-            trouble = now_trouble
+            error = ask(home, read_wanted(engine, since)).get("error", "")
+        except (StateStoreError, NotRunning) as raised:
+            error = str(raised)
+        if error != logged:
+            logger.info("%s", error or "recovered")
+            logged = error
         time.sleep(EVERY_SECONDS)
 
 

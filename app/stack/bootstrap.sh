@@ -31,7 +31,7 @@ find_python() {
 
 check_owner() {
     if [ -e .venv ] && [ ! -w .venv ]; then
-        fail ".venv belongs to $(stat -c %U .venv); run this as that user, or work in a clone of your own"
+        fail ".venv belongs to $(stat -c %U .venv); run this as that user, or use your own clone"
     fi
 }
 
@@ -41,7 +41,7 @@ create_venv() {
         version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
         package="python$version-venv"
         if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-            say "installing $package, which Debian keeps apart from Python"
+            say "installing $package, a separate package on Debian"
             install_by_apt "$package"
         else
             fail "this Python cannot create virtual environments; run: sudo apt-get install $package"
@@ -97,10 +97,10 @@ explain_failure() {
     # pip does not tell an index that does not answer from one that does not have the package,
     # but it notes every connection that it tried again.
     if grep -q 'connection broken by' "$log" && grep -qF '(from versions: none)' "$log"; then
-        fail "pip could not download $package: the package index does not answer. Check the network, or name a mirror or proxy (PIP_INDEX_URL, PIP_PROXY, PIP_CERT), and run the same command again; pip's output is in $log"
+        fail "pip could not download $package: the package index does not respond. Check the network, or set a mirror or proxy (PIP_INDEX_URL, PIP_PROXY, PIP_CERT), and run the same command again; pip's output is in $log"
     fi
     if grep -qF "(from versions: none)" "$log"; then
-        fail "pip could not install $package: the package index does not know it, or has no wheel of it for $(.venv/bin/python --version) on $(uname -m). Check its name in $file and the index (PIP_INDEX_URL); pip's output is in $log"
+        fail "pip could not install $package: the package index does not have it, or has no wheel of it for $(.venv/bin/python --version) on $(uname -m). Check its name in $file and the index (PIP_INDEX_URL); pip's output is in $log"
     fi
     fail "pip could not install $package: the package index has no wheel of this version for $(.venv/bin/python --version) on $(uname -m). Use Python 3.11, 3.12 or 3.13 (rm -r .venv; PYTHON=python3.11 make up), or an index that has it (PIP_INDEX_URL); pip's output is in $log"
 }

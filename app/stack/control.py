@@ -1,7 +1,7 @@
-"""Talking to a running supervisor through a unix socket in its home: ``status``, ``scale``.
+"""The supervisor's control socket, a unix socket in its home: ``status``, ``scale``, ``env``.
 
-One line of JSON each way. Whoever may open the socket may scale the stack; only its owner may.
-Stopping needs no socket: it is a SIGTERM to the supervisor, so it works even if this does not.
+One line of JSON each way. Only the owner of the stack may connect. Stopping does not need the
+socket: it is a SIGTERM to the supervisor, so it works even if this does not.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,20 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from app.stack.home import Home, drop_socket_folder, socket_folder
+from app.stack.spec import StackError
 
 SOCKET_NAME = "control.sock"
 REQUEST_SECONDS = 5.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Request = dict[str, Any]
 Answer = dict[str, Any]
 
 
-class NotRunning(RuntimeError):
+class NotRunning(StackError):
     """No supervisor answers in this home."""
 
 
 class ControlServer:
-    """Serves requests while the supervisor pauses; never blocks it for longer than a moment."""
+    """Serves requests while the supervisor pauses, without blocking it for long."""
 
     def __init__(self, home: Home, handle: Callable[[Request], Answer]) -> None:
         self.path = socket_path(home)
@@ -47,12 +50,23 @@ class ControlServer:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
 
-    def wake_on(self, readable: socket.socket) -> None:
-        """Let something else end a pause too."""
+    def handle_signals(self, request_stop: Callable[[], None]) -> None:
+        """Call ``request_stop`` on a stop signal; any signal, also of a dead child, ends a pause.
+
+        Only on the main thread.
+        """
+        readable, self._writable = socket.socketpair()
+        readable.setblocking(False)
+        self._writable.setblocking(False)
         self._selector.register(readable, selectors.EVENT_READ)
+        signal.set_wakeup_fd(self._writable.fileno(), warn_on_full_buffer=False)
+        for number in STOP_SIGNALS:
+            signal.signal(number, lambda *_: request_stop())
+        # Any handler will do: without one the signal would not end the pause.
+        signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def pause(self, seconds: float) -> None:
-        """Wait up to that long; serve what comes, and return early if anything did."""
+        """Wait up to that long; serve a request that arrives, and return early after it."""
         for key, _ in self._selector.select(seconds):
             if key.fileobj is self._listener:
                 self._serve_one()
@@ -76,18 +90,16 @@ class ControlServer:
             return {"error": str(error)}
 
     def close(self) -> None:
-        """Stop listening."""
         self._selector.close()
         self._listener.close()
-        forget_socket(self.path)
+        remove_socket(self.path)
 
 
 def socket_path(home: Home) -> Path:
-    """Where the supervisor of this home listens."""
     return socket_folder(home.path, SOCKET_NAME) / SOCKET_NAME
 
 
-def forget_socket(path: Path) -> None:
+def remove_socket(path: Path) -> None:
     """Remove the socket of a supervisor that is gone."""
     path.unlink(missing_ok=True)
     drop_socket_folder(path.parent)
@@ -104,6 +116,7 @@ def ask(home: Home, request: Request) -> Answer:
                 answer: Answer = json.loads(lines.readline())
     except (OSError, ValueError) as error:
         raise NotRunning(
-            f"no stack runs in {home.path}; `make up` starts one, and FAIRLINE_HOME names another"
+            f"no stack is running in {home.path}; start one with `make up`, or set FAIRLINE_HOME "
+            "to the home of another"
         ) from error
     return answer

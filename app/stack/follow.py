@@ -1,7 +1,7 @@
-"""Follow: the supervisor starts and stops workers as the autoscaler wants.
+"""Applies the autoscaler's decisions: the supervisor starts and stops workers accordingly.
 
-Slices that the caller of ``make up`` named stay as they are; those of tenants with reserved
-slots come, change and go with the reservation.
+Slices that were named in ``SLICES`` stay as they are; those of tenants with reserved slots come,
+change and go with the reservation.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 
 from app.stack.home import Home
 from app.stack.options import StackOptions
-from app.stack.programs import slice_worker
+from app.stack.programs import worker
 from app.stack.supervisor import Supervisor
 from models.pools import is_job_queue
 
 
 class Follower:
-    """What the autoscaler wants, made so."""
+    """Makes the running workers match what the autoscaler wants."""
 
     def __init__(self, supervisor: Supervisor, options: StackOptions, home: Home) -> None:
         self._supervisor = supervisor
@@ -28,7 +28,7 @@ class Follower:
     def follow(
         self, workers: Mapping[str, int], slices: Mapping[str, int], reasons: Mapping[str, str]
     ) -> None:
-        """Change what differs; who has to go finishes its jobs first."""
+        """Change what differs; workers that have to go finish their jobs first."""
         for pool, count in workers.items():
             name = f"worker-{pool}"
             if pool in self._options.workers and name in self._supervisor.programs:
@@ -38,26 +38,20 @@ class Follower:
             for queue, slots in slices.items()
             if queue not in self._options.slices and is_job_queue(queue)
         }
-        for queue in [queue for queue in self._slices if queue not in wanted]:
-            self._end(queue)
+        for queue, slots in list(self._slices.items()):
+            if wanted.get(queue) != slots:
+                self._supervisor.drop(f"worker-{queue}")
+                del self._slices[queue]
+                if queue not in wanted:
+                    self._supervisor.report(f"worker-{queue}: no longer reserved")
         for queue, slots in wanted.items():
-            if self._slices.get(queue) != slots:
-                self._serve(queue, slots)
+            if queue not in self._slices:
+                self._supervisor.add(worker(queue, slots, self._options, self._home))
+                self._supervisor.report(f"worker-{queue}: {slots} slots")
+                self._slices[queue] = slots
 
     def _scale(self, name: str, count: int, reason: str) -> None:
         before = self._supervisor.count(name)
         if before != count:
             self._supervisor.scale(name, count)
             self._supervisor.report(f"{name}: {count} instead of {before}: {reason}")
-
-    def _serve(self, queue: str, slots: int) -> None:
-        if queue in self._slices:
-            self._supervisor.drop(f"worker-{queue}")
-        self._supervisor.add(slice_worker(queue, slots, self._options, self._home))
-        self._supervisor.report(f"worker-{queue}: {slots} slots")
-        self._slices[queue] = slots
-
-    def _end(self, queue: str) -> None:
-        self._supervisor.drop(f"worker-{queue}")
-        self._supervisor.report(f"worker-{queue}: no longer reserved")
-        del self._slices[queue]

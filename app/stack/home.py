@@ -5,61 +5,57 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-#: Longest path of a unix socket that Linux takes, without the closing NUL.
+from app.stack.spec import StackError
+
+#: Longest path of a unix socket that Linux accepts, without the closing NUL.
 SOCKET_PATH_BYTES = 107
-
-
 #: Where sockets go whose own folder is too deep.
 SPARE_SOCKETS = Path("/tmp")
-
-
-class AlreadyRunning(RuntimeError):
-    """Another supervisor holds this home."""
+MAX_LOG_BYTES = 20 * 1024 * 1024
 
 
 class Home:
-    """Where things are."""
+    """Paths below the home, and its lock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
+        self.logs = self.path / "logs"
+        #: Large payloads and checkpoints.
+        self.blobs = self.path / "blobs"
+        #: A key for the operator API; only its owner may read it.
+        self.operator_key = self.path / "operator.key"
+        #: Which processes were started, for cleaning up after a crash.
+        self.processes_file = self.path / "processes.json"
+        #: Identity of the supervisor.
+        self.supervisor_file = self.path / "supervisor.json"
 
     def prepare(self) -> None:
-        """Create the folder."""
-        for folder in (self.path / "logs", self.blobs):
+        for folder in (self.logs, self.blobs):
             folder.mkdir(parents=True, exist_ok=True)
         self.stack_id()
 
-    @property
-    def blobs(self) -> Path:
-        """Large payloads and checkpoints."""
-        return self.path / "blobs"
-
-    @property
-    def operator_key(self) -> Path:
-        """A key that opens the operator's routes; its owner alone may read it."""
-        return self.path / "operator.key"
-
-    @property
-    def processes_file(self) -> Path:
-        """Which processes were started, for whoever cleans up after a crash."""
-        return self.path / "processes.json"
-
-    @property
-    def supervisor_file(self) -> Path:
-        """Who supervises."""
-        return self.path / "supervisor.json"
-
     def log(self, name: str) -> Path:
-        """The log of one process."""
-        return self.path / "logs" / f"{name}.log"
+        return self.logs / f"{name}.log"
+
+    def rotate_logs(self, max_bytes: int = MAX_LOG_BYTES) -> None:
+        """Empty logs that have become too large, keeping one older file beside each.
+
+        A log is copied and emptied in place, because its writer holds it open (for appending).
+        Lines written between the copy and the emptying are lost.
+        """
+        for log in self.logs.glob("*.log"):
+            if log.stat().st_size > max_bytes:
+                shutil.copyfile(log, log.with_suffix(".log.1"))
+                os.truncate(log, 0)
 
     def stack_id(self) -> str:
-        """Short name of this stack, different from every other's, the same for good."""
+        """Unique short name of this stack; never changes."""
         file = self.path / "stack-id"
         if not file.exists():
             self.path.mkdir(parents=True, exist_ok=True)
@@ -73,9 +69,9 @@ class Home:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
-            raise AlreadyRunning(
-                f"a stack is already running in {self.path}; `make down` stops it, and another "
-                "FAIRLINE_HOME with other ports runs beside it"
+            raise StackError(
+                f"a stack is already running in {self.path}; stop it with `make down`, or run "
+                "another beside it with its own FAIRLINE_HOME and ports"
             ) from None
         return file
 
@@ -90,14 +86,14 @@ def socket_folder(preferred: Path, longest_name: str) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     info = folder.lstat()
     # Anybody can create a folder of that name first; only one of ours, or of a user that we
-    # could become anyway, is safe to speak through.
+    # could become anyway, is safe to use.
     if folder.is_symlink() or (info.st_uid != os.geteuid() and os.geteuid() != 0):
-        raise PermissionError(f"{folder} belongs to somebody else")
+        raise PermissionError(f"{folder} belongs to another user")
     return folder
 
 
 def drop_socket_folder(folder: Path) -> None:
-    """Remove the folder if it is a private one in /tmp and nothing is in it."""
+    """Remove the folder if it is a private one in /tmp and empty."""
     if folder.parent == SPARE_SOCKETS:
         with suppress(OSError):
             folder.rmdir()

@@ -1,8 +1,7 @@
-"""Telling processes apart for certain: a pid alone is not an identity, because pids are reused.
+"""Process identities: pid, start tick and boot id, because pids alone are reused.
 
-A pid, the tick at which its process started and the boot it belongs to are one. Linux only
-(``/proc``). Another user's process may hide its folder and environment; it then counts as
-having none, so it is never taken for ours.
+Linux only (``/proc``). Another user's process may hide its folder and environment; it then
+counts as having none, so it is never taken for ours.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process, ever."""
+    """Identifies one process for good."""
 
     pid: int
     started_ticks: int
@@ -30,9 +29,8 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """The few facts of ``/proc/<pid>/stat`` that matter here."""
+    """The fields of ``/proc/<pid>/stat`` that are used here."""
 
-    state: str
     parent: int
     session: int
     started_ticks: int
@@ -54,11 +52,10 @@ def stat_of(pid: int) -> ProcessStat | None:
     fields = text.rpartition(")")[2].split()
     if fields[0] in "ZX":
         return None
-    return ProcessStat(fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+    return ProcessStat(int(fields[1]), int(fields[3]), int(fields[19]))
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
-    """The identity of a living process."""
     stat = stat_of(pid)
     return ProcessIdentity(pid, stat.started_ticks, boot_id()) if stat else None
 
@@ -69,7 +66,6 @@ def is_alive(identity: ProcessIdentity) -> bool:
 
 
 def all_pids() -> Iterator[int]:
-    """Every process on the machine."""
     return (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
 
 
@@ -106,8 +102,8 @@ def signal_process(identity: ProcessIdentity, number: signal.Signals) -> None:
             os.close(handle)
 
 
-def wait_until_gone(identities: Iterable[ProcessIdentity], seconds: float) -> list[ProcessIdentity]:
-    """Wait for the processes to end; returns those that did not."""
+def wait_for_exit(identities: Iterable[ProcessIdentity], seconds: float) -> list[ProcessIdentity]:
+    """Wait until the processes have ended; returns those that have not."""
     deadline = time.monotonic() + seconds
     remaining = [identity for identity in identities if is_alive(identity)]
     while remaining and time.monotonic() < deadline:

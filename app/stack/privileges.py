@@ -1,10 +1,10 @@
 """Running PostgreSQL, which refuses to be root, when the stack is started by root.
 
-The server gets a user number that has no name and owns nothing else, so nothing is added to
-the machine's accounts. ``initdb`` insists on a named user and runs as ``nobody`` in the same
-private group. Where that group cannot pass a folder above the files (``/root`` has mode 700),
-the folder gets an access control entry that lets this one group pass: pass, not list, and
-nobody else. Opening the folder to all, as the wheel itself does, would expose the rest of it.
+The server gets a user number without a name, so nothing is added to the machine's accounts.
+``initdb`` insists on a named user and runs as ``nobody`` in the same private group. Where that
+group cannot enter a folder above the files (``/root`` has mode 700), the folder gets an access
+control entry that lets only this group traverse it, not list it. Opening the folder to all, as
+the wheel itself does, would expose the rest of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.stack.spec import SystemUser
+from app.stack.spec import StackError, SystemUser
 
 #: In the range that Debian reserves and never hands out.
 PRIVATE_ID = 65432
@@ -33,17 +33,13 @@ PASS = 0o1
 AclEntry = tuple[int, int, int]
 
 
-class CannotPass(RuntimeError):
-    """A folder above the stack's files is closed to the unprivileged user of PostgreSQL."""
-
-
 def server_account() -> SystemUser | None:
-    """Whom PostgreSQL runs as; ``None`` means the caller, who is not root."""
+    """The user PostgreSQL runs as; ``None`` means the caller, who is not root."""
     return SERVER_ACCOUNT if os.geteuid() == 0 else None
 
 
 def initdb_account() -> SystemUser | None:
-    """Whom ``initdb`` runs as."""
+    """The user ``initdb`` runs as."""
     return SystemUser(pwd.getpwnam("nobody").pw_uid, PRIVATE_ID) if os.geteuid() == 0 else None
 
 
@@ -125,8 +121,8 @@ def _allow_group(folder: Path, gid: int) -> None:
     try:
         os.setxattr(folder, ACL_XATTR, blob)
     except OSError as error:
-        raise CannotPass(
-            f"PostgreSQL cannot run as root, and its unprivileged user cannot pass {folder} "
+        raise StackError(
+            f"PostgreSQL cannot run as root, and its unprivileged user cannot enter {folder} "
             f"({error.strerror}). Run the stack as an ordinary user, or move the checkout and "
             "FAIRLINE_HOME to a folder that others may enter, such as /opt or /srv."
         ) from error

@@ -1,9 +1,9 @@
-"""A private RabbitMQ node, with its own ports, data, cookie and port mapper.
+"""Embedded RabbitMQ: a private node with its own ports, data, cookie and port mapper.
 
-Uses the ``rabbitmq-server`` of the machine but none of its configuration. The packaged
-``/usr/sbin`` wrapper is avoided: it changes the user and writes to the machine's folders.
-Durable queues and persistent messages survive a kill of the node; everything else may be lost,
-which costs nothing because the rows are the truth.
+Uses the machine's ``rabbitmq-server`` but none of its configuration. The packaged ``/usr/sbin``
+wrapper is avoided: it changes the user and writes to the machine's folders. Durable queues and
+persistent messages survive a kill of the node; losing anything else costs nothing, because the
+rows are the truth.
 """
 
 from __future__ import annotations
@@ -19,16 +19,13 @@ from pathlib import Path
 
 from app.stack.home import Home
 from app.stack.ports import keep_ports
-from app.stack.spec import ProcessSpec, StopStep
+from app.stack.spec import ProcessSpec, StackError, StopStep
 
-#: The real script first: what ``PATH`` finds may be the wrapper.
-CANDIDATES = (
-    "/usr/lib/rabbitmq/bin/rabbitmq-server",
-    "/usr/local/lib/rabbitmq/bin/rabbitmq-server",
-)
+#: Where the real script is: what ``PATH`` finds may be the wrapper.
+SCRIPTS = "/usr/lib/rabbitmq/bin:/usr/local/lib/rabbitmq/bin"
 NOT_INSTALLED = "rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server)"
 AMQP_HEADER = b"AMQP\x00\x00\x09\x01"
-#: The first bytes of Connection.Start, the answer of a server that takes clients.
+#: The first bytes of Connection.Start, the answer of a server that accepts clients.
 CONNECTION_START = b"\x01\x00\x00"
 
 CONFIGURATION = """\
@@ -43,16 +40,9 @@ log.console.level = warning
 """
 
 
-class NotInstalled(RuntimeError):
-    """There is no rabbitmq-server on this machine."""
-
-
 def find_server() -> Path | None:
     """The start script of the installed RabbitMQ, if there is one."""
-    for candidate in CANDIDATES:
-        if os.access(candidate, os.X_OK):
-            return Path(candidate)
-    search = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
+    search = f"{SCRIPTS}:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
     found = shutil.which("rabbitmq-server", path=search)
     return Path(found) if found else None
 
@@ -73,13 +63,12 @@ class EmbeddedRabbitMQ:
         return ports
 
     def url(self) -> str:
-        """How kombu reaches this node."""
         return f"amqp://guest:guest@127.0.0.1:{self.ports['amqp']}//"
 
     def prepare(self) -> None:
         """Choose free ports and write the configuration; only while the node is down."""
         if find_server() is None:
-            raise NotInstalled(NOT_INSTALLED)
+            raise StackError(NOT_INSTALLED)
         (self.folder / "conf.d").mkdir(parents=True, exist_ok=True)
         keep_ports(("amqp", "distribution", "epmd"), self.folder / "ports.json")
         self.__dict__.pop("ports", None)
@@ -92,22 +81,16 @@ class EmbeddedRabbitMQ:
         """The Erlang port mapper and the node, which would leave a daemonised mapper otherwise."""
         server = find_server()
         if server is None:
-            raise NotInstalled(NOT_INSTALLED)
+            raise StackError(NOT_INSTALLED)
+        env = self._environment()
         return [
             ProcessSpec(
-                name="epmd",
-                argv=("epmd", "-relaxed_command_check"),
-                env=self._environment(),
-                cwd=self.folder,
-                stop=(StopStep(signal.SIGTERM, 2.0),),
-            ),
-            ProcessSpec(
-                name=self.name,
-                argv=(str(server),),
-                env=self._environment(),
-                cwd=self.folder,
-                stop=(StopStep(signal.SIGTERM, 15.0),),
-            ),
+                name, argv, env=env, cwd=self.folder, stop=(StopStep(signal.SIGTERM, seconds),)
+            )
+            for name, argv, seconds in (
+                ("epmd", ("epmd", "-relaxed_command_check"), 2.0),
+                (self.name, (str(server),), 15.0),
+            )
         ]
 
     def _environment(self) -> dict[str, str]:
@@ -116,8 +99,8 @@ class EmbeddedRabbitMQ:
             "HOME": str(folder),
             "ERL_EPMD_PORT": str(self.ports["epmd"]),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            # Also reaches the helper that RabbitMQ starts only to bring up a mapper of its own,
-            # which would outlive the stack.
+            # Also reaches the helper that RabbitMQ starts only to bring up another mapper, which
+            # would outlive the stack.
             "ERL_ZFLAGS": "-start_epmd false",
             # Makes the script replace itself by the node instead of waiting for it, so the
             # supervised process is the node.
@@ -142,7 +125,6 @@ class EmbeddedRabbitMQ:
         }
 
     def is_ready(self) -> bool:
-        """Whether the node greets AMQP clients."""
         try:
             with socket.create_connection(("127.0.0.1", self.ports["amqp"]), timeout=1.0) as client:
                 client.sendall(AMQP_HEADER)

@@ -1,7 +1,6 @@
-"""What ``make up`` shows: steps as they happen, then where everything is.
+"""Terminal output of ``make up``: a spinner and colours on a terminal, plain lines elsewhere.
 
-A spinner and colours on a terminal, plain lines elsewhere. A terminal that went away is not an
-error: the stack outlives its audience.
+A terminal that went away is not an error: the stack keeps running.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from rich.table import Table
 
 
 class Screen:
-    """Progress in words."""
-
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
 
@@ -40,7 +37,7 @@ class Screen:
             self.console.print(text)
 
     def plain(self, text: str) -> None:
-        """Text that is nobody's markup, such as a log."""
+        """Text without markup, such as a log."""
         with suppress(OSError):
             self.console.print(text, markup=False)
 
@@ -50,7 +47,6 @@ class Screen:
             self.console.print(f"{time.strftime('%H:%M:%S')} {text}", markup=False)
 
     def processes(self, rows: list[dict[str, Any]]) -> None:
-        """The processes as a table."""
         grid = Table(box=None, pad_edge=False, header_style="dim")
         for column in ("process", "state", "pid", "up", "restarts"):
             grid.add_column(column, justify="left" if column in ("process", "state") else "right")

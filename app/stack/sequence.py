@@ -1,13 +1,11 @@
-"""Bringing a stack up, watching over it, taking it down.
+"""Startup of a stack, in order.
 
-The order is the substance: leftovers are cleared before ports are judged, ports before
-anything starts; migrations run while RabbitMQ boots; nothing is called ready before
-``/readyz`` says so.
+Leftovers are cleared before ports are checked, ports before anything starts; migrations run while
+RabbitMQ boots; the stack is called ready when ``/readyz`` says so.
 """
 
 from __future__ import annotations
 
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,19 +19,17 @@ from app.stack.programs import STOP_SERVICE, ProgramTable, service_programs
 from app.stack.rabbitmq import EmbeddedRabbitMQ, find_server
 from app.stack.screen import Screen
 from app.stack.services import tail
-from app.stack.supervisor import Slot, Supervisor
+from app.stack.spec import StackError
+from app.stack.supervisor import Supervisor
 
-#: Deaths in a row after which a start is given up: it will not heal by itself.
+#: A start fails after this many deaths of a process in a row.
 HOPELESS = 4
-
-
-class CannotStart(RuntimeError):
-    """The stack did not come up; the message says why and what to do."""
+MIGRATE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class StackServices:
-    """The services to bring along; ``None`` where somebody else runs them or none is needed."""
+    """The services to start; ``None`` where an external one, or none, is used."""
 
     postgres: EmbeddedPostgres | None
     rabbitmq: EmbeddedRabbitMQ | None
@@ -42,14 +38,14 @@ class StackServices:
 
 
 def choose_services(options: StackOptions, home: Home) -> StackServices:
-    """Embedded ones unless addresses are given; RabbitMQ if the machine has it."""
+    """Embedded services unless addresses are given; RabbitMQ if it is installed."""
     postgres = None if options.database_url else EmbeddedPostgres(home.path)
-    database_url = options.database_url or (postgres.url() if postgres else "")
+    database_url = postgres.url() if postgres else options.database_url
     if options.broker_url:
         return StackServices(postgres, None, database_url, options.broker_url)
     installed = find_server() is not None
     if options.broker == "rabbitmq" and not installed:
-        raise CannotStart(
+        raise StackError(
             "BROKER=rabbitmq, but rabbitmq-server is not installed (Debian: sudo apt-get install "
             "rabbitmq-server; as root `make up BROKER=rabbitmq` installs it); BROKER=auto uses "
             "a folder instead"
@@ -64,13 +60,16 @@ def choose_services(options: StackOptions, home: Home) -> StackServices:
 
 
 def clear_ground(options: StackOptions, home: Home, screen: Screen) -> None:
-    """End what an earlier stack left in this home, then make sure that the ports are free."""
+    """End what an earlier stack left in this home, then check that the ports are free."""
     if count := clear_leftovers(home):
-        screen.line(f"  [yellow]![/] ended {count} processes that an earlier stack left behind")
-    for name, port in (("PORT", options.port), ("FLOWER_PORT", options.flower_port)):
-        if is_taken(port, options.host if name == "PORT" else "127.0.0.1"):
-            raise CannotStart(
-                f"port {port} is taken; choose another one: make up {name}={port + 1}"
+        screen.line(f"  [yellow]![/] ended {count} processes left behind by an earlier stack")
+    for name, host, port in (
+        ("PORT", options.host, options.port),
+        ("FLOWER_PORT", "127.0.0.1", options.flower_port),
+    ):
+        if is_taken(port, host):
+            raise StackError(
+                f"port {port} is already in use; choose another: make up {name}={port + 1}"
             )
 
 
@@ -83,11 +82,9 @@ def bring_up(
 ) -> None:
     """Start everything and return when the stack is ready."""
     _start_services(supervisor, services, screen)
-    for task in table.tasks:
-        with screen.step(task.title):
-            if not supervisor.run_task(task.spec, task.seconds):
-                log = supervisor.home.log(task.spec.name)
-                raise CannotStart(f"{task.title} failed; the end of {log}:\n{tail(log)}")
+    with screen.step("Migrations"):
+        if not supervisor.run_task(table.migrate, MIGRATE_SECONDS):
+            raise StackError(f"Migrations failed; {_end_of_log(supervisor, table.migrate.name)}")
     for program, count in table.early:
         supervisor.add(program, count)
     if services.rabbitmq:
@@ -96,7 +93,7 @@ def bring_up(
     for program, count in table.late:
         supervisor.add(program, count)
     with screen.step("API, scheduler, workers, Flower"):
-        _wait(supervisor, "api", lambda: _answers_ok(ready_url(options)), options.ready_seconds)
+        _wait(supervisor, "api", lambda: _is_ready(options), options.ready_seconds)
 
 
 def _start_services(supervisor: Supervisor, services: StackServices, screen: Screen) -> None:
@@ -111,48 +108,39 @@ def _start_services(supervisor: Supervisor, services: StackServices, screen: Scr
             _wait(supervisor, "postgres", services.postgres.is_ready, 60.0)
             services.postgres.create_database()
         for folder in services.postgres.opened:
-            if folder.is_relative_to(supervisor.home.path):
-                continue
-            screen.line(f"    [dim]{folder} now lets PostgreSQL's unprivileged user pass[/]")
+            if not folder.is_relative_to(supervisor.home.path):
+                screen.line(f"    [dim]{folder} can now be entered by PostgreSQL's user[/]")
 
 
-def _wait(supervisor: Supervisor, culprit: str, ready: Callable[[], bool], seconds: float) -> None:
-    def settled() -> bool:
-        return ready() or _hopeless(supervisor) is not None
+def _wait(supervisor: Supervisor, awaited: str, ready: Callable[[], bool], seconds: float) -> None:
+    def hopeless() -> list[str]:
+        return [s.spec.name for s in supervisor.slots if s.deaths_in_a_row >= HOPELESS]
 
-    in_time = supervisor.wait(settled, seconds)
-    broken = _hopeless(supervisor)
-    if broken or not in_time:
-        name = broken.spec.name if broken else _suspect(supervisor, culprit)
-        log = supervisor.home.log(name)
-        reason = "keeps dying" if broken else f"is not ready after {seconds:.0f} s"
-        raise CannotStart(f"{name} {reason}; the end of {log}:\n{tail(log)}")
-
-
-def _hopeless(supervisor: Supervisor) -> Slot | None:
-    return next((slot for slot in supervisor.slots if slot.deaths_in_a_row >= HOPELESS), None)
+    in_time = supervisor.wait(lambda: ready() or bool(hopeless()), seconds)
+    if broken := hopeless():
+        raise StackError(f"{broken[0]} keeps dying; {_end_of_log(supervisor, broken[0])}")
+    if not in_time:
+        # Probably because of the process that died most often, if one did.
+        restarts = {slot.spec.name: slot.restarts for slot in supervisor.slots if slot.restarts}
+        name = max(restarts, key=restarts.__getitem__, default=awaited)
+        log = _end_of_log(supervisor, name)
+        raise StackError(f"{name} is not ready after {seconds:.0f} s; {log}")
 
 
-def _suspect(supervisor: Supervisor, default: str) -> str:
-    """The process that died most often, else the one that was waited for."""
-    slots = sorted(supervisor.slots, key=lambda slot: slot.restarts)
-    return slots[-1].spec.name if slots and slots[-1].restarts else default
+def _end_of_log(supervisor: Supervisor, name: str) -> str:
+    log = supervisor.home.log(name)
+    return f"the end of {log}:\n{tail(log)}"
 
 
-def ready_url(options: StackOptions) -> str:
-    """Where the stack tells whether a submitted job would run."""
-    return f"http://{reachable(options.host)}:{options.port}/readyz"
+def base_url(options: StackOptions) -> str:
+    host = "127.0.0.1" if options.host in ("0.0.0.0", "::", "") else options.host
+    return f"http://{host}:{options.port}"
 
 
-def reachable(host: str) -> str:
-    """The address to call for a server that listens on `host`."""
-    return "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
-
-
-def _answers_ok(url: str) -> bool:
+def _is_ready(options: StackOptions) -> bool:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=2.0) as response:
+        with opener.open(f"{base_url(options)}/readyz", timeout=2.0) as response:
             return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
+    except OSError:
         return False

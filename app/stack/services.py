@@ -1,6 +1,6 @@
-"""What an embedded service is, and running one of them alone, as the tests do.
+"""Embedded services: their protocol, and running one alone, as the tests do.
 
-`running` does not replace a process that dies: that is the supervisor's work.
+Only the supervisor, not `running`, replaces a process that dies.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from app.stack.spawn import Child, spawn
-from app.stack.spec import ProcessSpec
+from app.stack.spec import ProcessSpec, StackError
 
 
 class Service(Protocol):
-    """A service that the stack brings along."""
+    """A service that the stack runs itself."""
 
     name: str
 
@@ -31,15 +31,11 @@ class Service(Protocol):
         """Whether it serves clients at this moment."""
 
 
-class ServiceFailed(RuntimeError):
-    """A service did not become ready; the message ends with the last lines of its log."""
-
-
 S = TypeVar("S", bound=Service)
 
 
 class Running(Generic[S]):
-    """A service with its processes, started and stopped by hand."""
+    """A service with its processes, started and stopped by the caller."""
 
     def __init__(self, service: S, logs: Path) -> None:
         self.service = service
@@ -47,7 +43,6 @@ class Running(Generic[S]):
         self._logs = logs
 
     def log(self, spec: ProcessSpec) -> Path:
-        """Where the output of one of its processes goes."""
         return self._logs / f"{spec.name}.log"
 
     def start(self, seconds: float = 60.0) -> None:
@@ -61,17 +56,16 @@ class Running(Generic[S]):
             if dead or time.monotonic() > deadline:
                 self.stop()
                 culprit = dead[0] if dead else self.children[-1].spec
-                raise ServiceFailed(f"{culprit.name} did not start:\n{tail(self.log(culprit))}")
+                raise StackError(f"{culprit.name} did not start:\n{tail(self.log(culprit))}")
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Stop every process in good order."""
         for child in reversed(self.children):
             child.stop()
         self.children.clear()
 
     def kill(self) -> None:
-        """Kill every process at once, as a crash would; `start` brings the service back."""
+        """Kill every process, as a crash would; `start` brings the service back."""
         for child in reversed(self.children):
             child.kill()
             child.popen.wait()
@@ -91,7 +85,6 @@ def running(service: S, logs: Path, seconds: float = 60.0) -> Iterator[Running[S
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log."""
     if not log.exists():
         return "(no output)"
     with log.open("rb") as file:

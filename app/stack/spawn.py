@@ -1,8 +1,8 @@
 """Starting one process of the stack, and ending it with everything it started.
 
-Each process leads a session of its own: Ctrl-C in the terminal reaches only the supervisor,
-and the whole group can be ended at once. If the supervisor is killed, the kernel sends each
-process its first stop signal; what outlives that is found by `app.stack.leftovers`.
+Each process leads its own session: Ctrl-C in the terminal reaches only the supervisor, and the
+whole group can be ended at once. If the supervisor is killed, the kernel sends each process its
+first stop signal; `app.stack.leftovers` finds those that survive it.
 """
 
 from __future__ import annotations
@@ -12,20 +12,26 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from app.stack.identity import ProcessIdentity, identity_of
+from app.stack.identity import (
+    ProcessIdentity,
+    all_pids,
+    identity_of,
+    signal_process,
+    stat_of,
+    wait_for_exit,
+)
 from app.stack.spec import ProcessSpec
 
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Child:
-    """A started process."""
-
     def __init__(self, spec: ProcessSpec, popen: subprocess.Popen[bytes]) -> None:
         self.spec = spec
         self.popen = popen
@@ -38,7 +44,7 @@ class Child:
         if self.popen.returncode is not None:
             return self.popen.returncode
         # Look without reaping: as long as the zombie holds the pid, the group number cannot
-        # come to mean somebody else's processes.
+        # be reused by other processes.
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         if os.waitid(os.P_PID, self.pid, flags) is None:
             return None
@@ -47,12 +53,12 @@ class Child:
         return self.popen.poll()
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the process itself; its own children are its business."""
+        """Signal the process itself, not its children."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End the process and its group at once."""
+        """Kill the process and its group."""
         if self.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -78,10 +84,10 @@ def spawn(spec: ProcessSpec, environment: Mapping[str, str], log: Path) -> Child
     parent's death means the death of the parent *thread*.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    parent, last_word = os.getpid(), int(spec.stop[0].signal)
+    parent, death_signal = os.getpid(), int(spec.stop[0].signal)
 
     def die_with_parent() -> None:
-        _libc.prctl(PR_SET_PDEATHSIG, last_word)
+        _libc.prctl(PR_SET_PDEATHSIG, death_signal)
         if os.getppid() != parent:
             os._exit(1)  # the parent died between fork and prctl
 
@@ -101,3 +107,31 @@ def spawn(spec: ProcessSpec, environment: Mapping[str, str], log: Path) -> Child
             preexec_fn=die_with_parent,
         )
     return Child(spec, popen)
+
+
+def adopt_orphans() -> None:
+    """Make this process, in place of init, the parent of all processes below it that lose theirs.
+
+    Only for a process that does nothing but supervise: `reap_orphans` and `kill_orphans` treat
+    every child as the stack's.
+    """
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def reap_orphans(known: Collection[int]) -> None:
+    """Collect the exit status of dead orphans; that of ``known`` children is read elsewhere."""
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    with suppress(ChildProcessError):
+        while (dead := os.waitid(os.P_ALL, 0, flags)) and dead.si_pid not in known:
+            os.waitpid(dead.si_pid, os.WNOHANG)
+
+
+def kill_orphans() -> None:
+    """Kill every child that is left."""
+    stats = [(pid, stat_of(pid)) for pid in all_pids()]
+    children = [identity_of(pid) for pid, stat in stats if stat and stat.parent == os.getpid()]
+    orphans = [child for child in children if child]
+    for orphan in orphans:
+        signal_process(orphan, signal.SIGKILL)
+    wait_for_exit(orphans, seconds=2.0)
+    reap_orphans(known=())

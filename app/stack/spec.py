@@ -1,4 +1,4 @@
-"""What one process is: its command, its surroundings and how it is asked to stop."""
+"""Specification of a process: its command, its environment and how it is stopped."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from pathlib import Path
 
 #: The repository: every command of the table runs from here.
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+
+class StackError(RuntimeError):
+    """The stack cannot start or be reached; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +34,6 @@ class StopStep:
 POLITE_STOP = (StopStep(signal.SIGTERM, 10.0),)
 
 
-def nothing() -> None:
-    """The hook of a process that needs no preparation."""
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
     """One process to keep alive."""
@@ -48,10 +48,10 @@ class ProcessSpec:
     account: SystemUser | None = None
     #: Tried in order; SIGKILL to the whole process group always follows.
     stop: tuple[StopStep, ...] = POLITE_STOP
-    #: How long one that is no longer needed may take after the first step: until what it runs has
-    #: ended. 0: as long as the step says.
+    #: How long a surplus process may take after the first step, to finish what it runs.
+    #: 0: as long as the step says.
     patience_seconds: float = 0.0
-    #: Sent to it before that first step, so that it knows.
+    #: Sent to a surplus process before the first step.
     patience_signal: signal.Signals | None = None
     #: Called before each start, also before a restart: clears what a crash left.
-    before_start: Callable[[], None] = nothing
+    before_start: Callable[[], None] = lambda: None

@@ -1,12 +1,11 @@
-"""Keeps the processes of a stack alive, one thread, one loop.
+"""Supervisor: keeps the processes of a stack alive, in one thread and one loop.
 
-A process that dies is started again, at once or with growing delays if it keeps dying. The
-number of processes of a program can be changed at any time; one too many is asked to stop and
-given the patience of its program. Stopping the stack is not as patient: it goes rank by rank,
-each process through its own steps and finally SIGKILL, so it always ends.
+A process that dies is restarted, with growing delays if it keeps dying. A surplus process may
+take as long to stop as its program allows. Stopping the stack goes rank by rank, each process
+through its stop steps and finally SIGKILL, so it always ends.
 
-Not guaranteed: anything after the supervisor itself is killed. The kernel then signals the
-direct children, and the next ``up`` or ``down`` clears the rest (`app.stack.leftovers`).
+If the supervisor itself is killed, the kernel signals the direct children, and the next ``up`` or
+``down`` clears the rest (`app.stack.leftovers`).
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from enum import StrEnum
 
 from app.stack.home import Home
 from app.stack.leftovers import Started, note_started
-from app.stack.logs import LogRotation
-from app.stack.orphans import Orphanage
-from app.stack.restart import decide_restart
-from app.stack.spawn import Child, spawn
+from app.stack.spawn import Child, kill_orphans, reap_orphans, spawn
 from app.stack.spec import ProcessSpec
 
 TICK_SECONDS = 0.2
+ROTATE_SECONDS = 10.0
+#: A process that lived this long was healthy: its death starts a new count.
+HEALTHY_SECONDS = 10.0
+FIRST_DELAY_SECONDS = 0.1
+LONGEST_DELAY_SECONDS = 30.0
 
 
 class SlotState(StrEnum):
-    """Where a slot is in its life."""
-
     WAITING = "waiting"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -49,7 +48,7 @@ class Program:
 
 @dataclass(slots=True)
 class Slot:
-    """The place of one process, whichever process fills it at the moment."""
+    """The place of one process, which is replaced when it dies."""
 
     program: Program
     number: int
@@ -65,83 +64,61 @@ class Slot:
 
 
 class StopRequested(Exception):
-    """Somebody asked the stack to stop."""
-
-
-class Stopping(ValueError):
-    """The stack stops: nothing is started any more."""
-
-
-class NotScalable(ValueError):
-    """There is no such program, or it exists exactly once."""
-
-
-def _silent(_: str) -> None:
-    pass
+    """The stack was asked to stop."""
 
 
 @dataclass
 class Supervisor:
-    """The loop; see the module."""
-
     home: Home
     environment: Mapping[str, str]
-    #: Told about deaths and replacements, in words.
-    report: Callable[[str], None] = _silent
+    #: Called with a line about each death and replacement.
+    report: Callable[[str], None] = lambda _: None
     #: Waits for up to some seconds, less if something happened; serves control requests.
     pause: Callable[[float], None] = time.sleep
-    #: Only where the whole process serves this supervisor.
-    orphanage: Orphanage | None = None
+    #: Whether every child of this process belongs to the stack: see `adopt_orphans`.
+    owns_children: bool = False
     programs: dict[str, Program] = field(default_factory=dict)
     slots: list[Slot] = field(default_factory=list)
     tasks: list[Child] = field(default_factory=list)
     stop_requests: int = 0
     stopping: bool = False
-
-    def __post_init__(self) -> None:
-        self._rotation = LogRotation(self.home.path / "logs")
+    _rotate_at: float = 0.0
 
     def add(self, program: Program, count: int = 1) -> None:
         """Start that many processes of the program in the next tick."""
         self.programs[program.name] = program
-        connection = {slot.number for slot in self.slots if slot.program.name == program.name}
-        free = (
-            number for number in range(1, count + len(connection) + 1) if number not in connection
-        )
+        used = {slot.number for slot in self.slots if slot.program.name == program.name}
+        free = (number for number in range(1, count + len(used) + 1) if number not in used)
         for number, _ in zip(free, range(count), strict=False):
             self.slots.append(Slot(program, number, program.make(number)))
 
     def scale(self, name: str, count: int) -> None:
-        """Make it `count` processes, draining the newest ones if there are more."""
-        program = self._scalable(name)
+        """Run `count` processes of the program, draining the newest ones if there are more."""
+        scalable = sorted(program.name for program in self.programs.values() if program.scalable)
+        if name not in scalable:
+            raise ValueError(f"{name!r} cannot be scaled; these can: {', '.join(scalable)}")
         if self.stopping:
-            raise Stopping("the stack is stopping")
+            raise ValueError("the stack is stopping")
         if count < 0:
             raise ValueError("the number of processes cannot be negative")
         active = self._active(name)
         for slot in active[count:]:
             self._begin_stop(slot, patient=True)
-        self.add(program, count - len(active))
+        self.add(self.programs[name], count - len(active))
 
     def drop(self, name: str) -> None:
-        """Let the processes of a program end, and forget it."""
+        """Drain the processes of a program and remove it."""
         self.scale(name, 0)
         del self.programs[name]
 
     def count(self, name: str) -> int:
-        """Processes of a program that are to stay."""
+        """Processes of a program that are not being stopped."""
         return len(self._active(name))
 
     def _active(self, name: str) -> list[Slot]:
         slots = [slot for slot in self.slots if slot.program.name == name]
         active = [slot for slot in slots if slot.state != SlotState.STOPPING]
         return sorted(active, key=lambda slot: slot.number)
-
-    def _scalable(self, name: str) -> Program:
-        names = sorted(program.name for program in self.programs.values() if program.scalable)
-        if name not in names:
-            raise NotScalable(f"{name!r} cannot be scaled; these can: {', '.join(names)}")
-        return self.programs[name]
 
     def request_stop(self) -> None:
         """Make the next `wait` raise `StopRequested`; safe in a signal handler."""
@@ -172,7 +149,7 @@ class Supervisor:
             self.tasks.remove(task)
 
     def tick(self) -> None:
-        """One turn: notice deaths, start what is due, press on with what is stopping."""
+        """One turn: notice deaths, start what is due, continue what is stopping."""
         now = time.monotonic()
         before = self._pids()
         for slot in list(self.slots):
@@ -181,18 +158,19 @@ class Supervisor:
             if slot.state == SlotState.WAITING and slot.due_at <= now:
                 self._start(slot)
             elif slot.state == SlotState.STOPPING and slot.due_at <= now:
-                self._press_on(slot, now)
-        if self.orphanage:
-            self.orphanage.reap({*self._pids(), *(task.pid for task in self.tasks)})
-        self._rotation.run_once(now)
+                self._next_stop_step(slot, now)
+        if self.owns_children:
+            reap_orphans({*self._pids(), *(task.pid for task in self.tasks)})
+        if self._rotate_at <= now:
+            self._rotate_at = now + ROTATE_SECONDS
+            self.home.rotate_logs()
         if self._pids() != before:
             note_started(self.home, [Started.of(s.child) for s in self.slots if s.child])
 
     def stop_all(self) -> None:
         """Stop everything rank by rank; a second stop request meanwhile kills instead."""
         self.stopping = True
-        ranks = sorted({slot.program.stop_rank for slot in self.slots})
-        for rank in ranks:
+        for rank in sorted({slot.program.stop_rank for slot in self.slots}):
             members = [slot for slot in self.slots if slot.program.stop_rank == rank]
             for slot in members:
                 self._begin_stop(slot)
@@ -203,8 +181,8 @@ class Supervisor:
                             slot.child.kill()
                 self.tick()
                 self.pause(0.05)
-        if self.orphanage:
-            self.orphanage.kill()
+        if self.owns_children:
+            kill_orphans()
         note_started(self.home, [])
 
     def _start(self, slot: Slot) -> None:
@@ -212,29 +190,30 @@ class Supervisor:
             slot.spec.before_start()
             slot.child = spawn(slot.spec, self.environment, self.home.log(slot.spec.name))
         except OSError as error:
-            self._schedule(slot, lived_seconds=0.0)
+            self._schedule_restart(slot, lived_seconds=0.0)
             self.report(f"{slot.spec.name} cannot start: {error}")
             return
         slot.state = SlotState.RUNNING
         if slot.restarts:
-            self.report(f"{slot.spec.name} started again (pid {slot.child.pid})")
+            self.report(f"{slot.spec.name} restarted (pid {slot.child.pid})")
 
     def _notice_death(self, slot: Slot, status: int, now: float) -> None:
         child, slot.child = slot.child, None
         if slot.state == SlotState.STOPPING:
             self.slots.remove(slot)
         elif child:
-            self._schedule(slot, now - child.started_at)
-            log = self.home.log(slot.spec.name)
-            how = f"died ({describe(status)}); see {log}" if status else "has ended by itself"
-            self.report(f"{slot.spec.name} {how}")
+            self._schedule_restart(slot, now - child.started_at)
+            killed = f"was killed by {signal.Signals(-status).name}" if status < 0 else ""
+            how = killed or f"exited with status {status}"
+            self.report(f"{slot.spec.name} {how}; see {self.home.log(slot.spec.name)}")
 
-    def _schedule(self, slot: Slot, lived_seconds: float) -> None:
-        decision = decide_restart(lived_seconds, slot.deaths_in_a_row)
-        slot.deaths_in_a_row = decision.deaths_in_a_row
+    def _schedule_restart(self, slot: Slot, lived_seconds: float) -> None:
+        if lived_seconds >= HEALTHY_SECONDS:
+            slot.deaths_in_a_row = 0
+        slot.due_at = time.monotonic() + restart_delay(slot.deaths_in_a_row)
+        slot.deaths_in_a_row += 1
         slot.restarts += 1
         slot.state = SlotState.WAITING
-        slot.due_at = time.monotonic() + decision.delay_seconds
 
     def _begin_stop(self, slot: Slot, patient: bool = False) -> None:
         if slot.child is None:
@@ -248,7 +227,7 @@ class Supervisor:
             seconds = slot.spec.stop[slot.stop_step - 1].seconds if slot.stop_step else 0.0
             slot.due_at = min(slot.due_at, time.monotonic() + seconds)
 
-    def _press_on(self, slot: Slot, now: float) -> None:
+    def _next_stop_step(self, slot: Slot, now: float) -> None:
         if slot.child is None:
             return
         if slot.stop_step >= len(slot.spec.stop):
@@ -269,6 +248,9 @@ class Supervisor:
         return [slot.child.pid for slot in self.slots if slot.child]
 
 
-def describe(status: int) -> str:
-    """An exit status in words."""
-    return f"exit status {status}" if status >= 0 else signal.Signals(-status).name
+def restart_delay(earlier_deaths: int) -> float:
+    """Seconds until a restart: almost none after the first death, then 0.5 s doubling to 30 s."""
+    if earlier_deaths == 0:
+        return FIRST_DELAY_SECONDS
+    # The exponent is capped too: a process that dies for weeks must not overflow a float.
+    return min(0.5 * 2.0 ** min(earlier_deaths - 1, 10), LONGEST_DELAY_SECONDS)

@@ -1,1 +1,1 @@
-"""Built-in job types, one file each."""
+"""Built-in job types."""

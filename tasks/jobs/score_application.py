@@ -15,7 +15,7 @@ Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max
 
 
 class ApplicationPayload(BaseModel):
-    """An application as the row of its job holds it."""
+    """The payload of the job."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

@@ -1,16 +1,15 @@
-"""Retry policy, pure: what an outcome means for the job, and what many mean for all.
+"""PURE: retry policy: what a failure means for its job, and what many mean for a type or tenant.
 
-Standard library only; ``now`` and chance are passed in. Constants of one policy stay in its
-module (``circuit.PROBES``, ``budget.WINDOW_SECONDS``), since several are called alike.
+Constants of one policy stay in its module (``circuit.PROBES``, ``budget.WINDOW_SECONDS``), since
+several have the same name.
 """
 
-from tasks.retry.backoff import APP_ERROR_SECONDS, backoff_seconds, jittered
+from tasks.retry.backoff import APP_ERROR_SECONDS
 from tasks.retry.budget import budget_left
-from tasks.retry.circuit import Circuit, CircuitState, next_circuit
+from tasks.retry.circuit import Circuit, CircuitState, Window, next_circuit
 from tasks.retry.decision import (
     CRASH_CAP,
     History,
-    RetryDecision,
     RetryLimits,
     RetryStanding,
     Verdict,
@@ -19,7 +18,6 @@ from tasks.retry.decision import (
 from tasks.retry.quarantine import quarantined
 from tasks.retry.spike import spiking
 from tasks.retry.throttle import throttled
-from tasks.retry.window import Window
 
 __all__ = [
     "APP_ERROR_SECONDS",
@@ -27,15 +25,12 @@ __all__ = [
     "Circuit",
     "CircuitState",
     "History",
-    "RetryDecision",
     "RetryLimits",
     "RetryStanding",
     "Verdict",
     "Window",
-    "backoff_seconds",
     "budget_left",
     "decide_retry",
-    "jittered",
     "next_circuit",
     "quarantined",
     "spiking",

@@ -1,34 +1,33 @@
-"""How long to wait before the next run."""
+"""Delays before the next run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
 
-#: Waits after the first, second, … failure of the job's own making.
+#: Delays after the first, second, … APP_ERROR.
 APP_ERROR_SECONDS = (1.0, 5.0, 30.0, 300.0, 1800.0)
-#: First and longest wait for a dependency that did not say how long it needs.
+#: First and longest delay for a dependency that did not ask for one.
 DEPENDENCY_FIRST_SECONDS = 2.0
 DEPENDENCY_MAX_SECONDS = 300.0
-#: A dependency that asks for more than this is asked again after this long.
+#: The longest delay that a dependency may ask for.
 RETRY_AFTER_MAX_SECONDS = 3600.0
-#: Jobs that lost a worker together come back within a span that doubles with each crash, so
-#: that those beside a killer soon run without it; the first loss may be anybody's fault.
+#: Jobs that lost a worker together return within a span that doubles with each crash, so that
+#: those beside the one that kills it soon run without it. The first loss proves nothing.
 CRASH_SPREAD_SECONDS = 4.0
-#: Share of a wait that chance may add or take, so that jobs do not come back in step.
+#: Random share that is added to or taken from a delay, so that jobs do not return together.
 JITTER = 0.1
 
 
 def backoff_seconds(failures: int, waits: Sequence[float] = APP_ERROR_SECONDS) -> float:
-    """The wait after ``failures`` failures (at least one); the last of ``waits`` repeats."""
+    """The delay after ``failures`` failures (at least one); the last of ``waits`` repeats."""
     return waits[min(failures, len(waits)) - 1] if waits else 0.0
 
 
 def dependency_seconds(deferrals: int, retry_after: float | None) -> float:
-    """The wait for a dependency: what it asked for, else doubling up to five minutes.
+    """The delay for a dependency: what it asked for, else doubling up to five minutes.
 
-    One that asks for no wait at all has said nothing: its jobs spend no tries, so they would
-    come back at once for ever.
+    A delay of 0 is ignored: its jobs use no attempts, so they would return at once for ever.
     """
     if retry_after is not None and retry_after > 0:
         return min(retry_after, RETRY_AFTER_MAX_SECONDS)
@@ -37,13 +36,13 @@ def dependency_seconds(deferrals: int, retry_after: float | None) -> float:
 
 
 def crash_seconds(crashes: int, chance: Random) -> float:
-    """The wait after ``crashes`` lost workers: none at first, then anywhere in a growing span."""
+    """The delay after ``crashes`` lost workers: none at first, then random in a growing span."""
     if crashes < 2:
         return 0.0
     return chance.uniform(0.0, CRASH_SPREAD_SECONDS * 2.0 ** min(crashes - 2, 4))
 
 
 def jittered(seconds: float, chance: Random, *, never_less: bool = False) -> float:
-    """``seconds`` moved by up to a tenth; ``never_less`` only lengthens (retry-after)."""
+    """``seconds`` with up to 10 % jitter; ``never_less`` only lengthens (retry-after)."""
     low = 0.0 if never_less else -JITTER
     return seconds * (1.0 + chance.uniform(low, JITTER))

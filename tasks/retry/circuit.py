@@ -1,11 +1,11 @@
-"""Circuit of a dependency: stop calling what fails, then ask carefully whether it is back.
+"""Circuit breaker of a dependency.
 
     closed ──half of the calls fail──▶ open ──60 s──▶ half open ──three good calls──▶ closed
                                         ▲                 │
                                         └──one bad call───┘
 
-Knows no calls of its own: the caller counts. Both counts must begin at the circuit's last
-change, or failures from before it would open again what has just closed.
+The caller counts calls. Both counts must begin at the circuit's last change, or failures from
+before it would reopen what has just closed.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tasks.retry.window import Window
-
 #: Calls that count are at most this old.
 WINDOW_SECONDS = 60.0
-#: Fewer calls than this say nothing.
+#: Fewer calls than this change nothing.
 MIN_CALLS = 10
-#: Share of bad calls that opens a circuit.
+#: Share of failed calls that opens a circuit.
 BAD_SHARE = 0.5
-#: An open circuit lets nothing through for so long.
+#: How long a circuit stays open.
 OPEN_SECONDS = 60.0
 #: Good calls that close a half-open circuit.
 PROBES_WANTED = 3
@@ -29,8 +27,21 @@ PROBES_WANTED = 3
 PROBES = PROBES_WANTED
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Calls or runs of a period: how many, and how many of them failed."""
+
+    total: int
+    bad: int
+
+    @property
+    def bad_share(self) -> float:
+        """Share of the bad ones; 0 if there are none at all."""
+        return self.bad / self.total if self.total else 0.0
+
+
 class CircuitState(StrEnum):
-    """Whether a dependency is called."""
+    """Whether a dependency may be called."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -39,10 +50,10 @@ class CircuitState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
-    """What we think of a dependency."""
+    """The state of a circuit."""
 
     state: CircuitState
-    #: When that began, in seconds of the clock that ``now`` is read from.
+    #: When it began, by the clock of ``now``.
     changed_at: float
 
 

@@ -1,16 +1,15 @@
-"""One decision an unsuccessful run: again, when and at what price, or dead.
+"""Retry decision for an unsuccessful run: when to run again and at what cost, or dead.
 
-| failure class                 | again                         | price   | dead                  |
-|-------------------------------|-------------------------------|---------|-----------------------|
-| PERMANENT, POISON             | never                         |         | at once               |
-| DEPENDENCY                    | when it asks, or doubling     | nothing | never                 |
-| WORKER_CRASH                  | at once, later spread out     | nothing | at the fifth crash    |
-| TIMEOUT, RESOURCE_VIOLATION   | after the type's backoff      | a try   | at the second try     |
-| APP_ERROR, and any other      | after the type's backoff      | a try   | when tries are spent  |
+| failure class               | retried                   | costs      | dead                      |
+|-----------------------------|---------------------------|------------|---------------------------|
+| PERMANENT, POISON           | never                     |            | at once                   |
+| DEPENDENCY                  | when it asks, or doubling | nothing    | never                     |
+| WORKER_CRASH                | at once, later spread out | nothing    | at the fifth crash        |
+| TIMEOUT, RESOURCE_VIOLATION | after the type's backoff  | an attempt | at the second attempt     |
+| APP_ERROR, and any other    | after the type's backoff  | an attempt | when attempts are used up |
 
-Tries are counted together: a job that failed by its own error and then runs too long has had
-its second try. A quarantined type and a tenant without retry budget end earlier; neither
-counts against what costs nothing. A negative result is a result and never comes here.
+Attempts of all classes count together. For a quarantined type, and a tenant without retry
+budget, retries that cost an attempt end earlier.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from tasks.retry.backoff import (
 )
 from tasks.retry.quarantine import QUARANTINE_TRIES
 
-#: A job that took so many workers with it runs no more.
+#: A job that has crashed so many workers is dead.
 CRASH_CAP = 5
-#: Tries for classes that do not follow the type's number: one retry, then dead.
+#: Attempts for classes that do not follow the type's number: one retry, then dead.
 ONE_RETRY = {"TIMEOUT": 2, "RESOURCE_VIOLATION": 2}
 
 
@@ -53,36 +52,35 @@ Reason = Literal[
 class RetryLimits:
     """What a job type allows its jobs."""
 
-    #: Tries a job may spend in all.
+    #: Attempts of a job in all.
     tries: int
-    #: Waits after the first, second, … failure; the last one repeats.
+    #: Delays after the first, second, … failure; the last one repeats.
     backoff_seconds: tuple[float, ...] = APP_ERROR_SECONDS
-    #: Tries by failure class, in place of the above, for classes that spend them.
+    #: Attempts by failure class, in place of ``tries``, for classes that cost them.
     class_tries: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def tries_for(self, failure_class: str) -> int:
-        """Tries after which a failure of this class is the last."""
+        """Attempts after which a failure of this class is final."""
         usual = min(self.tries, ONE_RETRY.get(failure_class, self.tries))
         return self.class_tries.get(failure_class, usual)
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the row remembers of earlier runs."""
+    """Earlier runs of the job, as the row has them."""
 
-    #: Tries spent before this run.
+    #: Attempts used before this run.
     attempt: int
-    #: Runs that were put off without spending a try.
+    #: Runs that were deferred without using an attempt.
     deferrals: int
-    #: Workers that were lost with the job before this run.
+    #: Workers lost with the job before this run.
     crashes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RetryStanding:
-    """What the platform currently thinks of the job's type and tenant."""
+    """Current restrictions on the job's type and tenant."""
 
-    #: The type mostly fails.
     quarantined: bool = False
     #: The tenant may have another retry.
     budget_left: bool = True
@@ -93,12 +91,12 @@ GOOD_STANDING = RetryStanding()
 
 @dataclass(frozen=True, slots=True)
 class RetryDecision:
-    """The answer of the policy."""
+    """The decision."""
 
     verdict: Verdict
-    #: Wait before the next run, jitter included; 0 when dead.
+    #: Delay before the next run, jitter included; 0 when dead.
     delay_seconds: float = 0.0
-    #: Whether this run counts as a try.
+    #: Whether this run counts as an attempt.
     spends_try: bool = True
     reason: Reason = ""
 

@@ -1,22 +1,21 @@
-"""Quarantine of a job type: one that mostly fails gets fewer tries until it recovers.
+"""Quarantine of a job type: one that mostly fails gets fewer attempts until it recovers.
 
-Entering takes more than half of the runs, leaving less than a quarter, so that a type near
-the limit does not go in and out. A type that hardly runs is not held: too few runs prove
-nothing, and its quarantine ends with its traffic.
+A type enters if more than half of its runs fail and leaves below a quarter, so that one near the
+limit does not flap. Too few runs prove nothing: a quarantine ends with the type's traffic.
 """
 
 from __future__ import annotations
 
-from tasks.retry.window import Window
+from tasks.retry.circuit import Window
 
 #: Runs that count are at most this old.
 WINDOW_SECONDS = 3600.0
-#: Fewer runs than this say nothing.
+#: Fewer runs than this change nothing.
 MIN_RUNS = 50
 #: A type enters above this share of bad runs, and leaves below the other.
 ENTER_SHARE = 0.5
 LEAVE_SHARE = 0.25
-#: Tries that a job of a quarantined type may spend.
+#: Attempts of a job of a quarantined type.
 QUARANTINE_TRIES = 2
 
 

@@ -1,7 +1,7 @@
-"""Throttle of a tenant in a pool: whoever keeps killing workers runs one job at a time.
+"""Throttle of a tenant in a pool: one that keeps crashing workers runs one job at a time.
 
-One job in flight harms one worker at a time and still shows when the tenant is harmless
-again: a whole window without a crash lifts the throttle.
+One job in flight harms one worker at a time, and still shows when the tenant is harmless again:
+a whole window without a crash lifts the throttle.
 """
 
 from __future__ import annotations

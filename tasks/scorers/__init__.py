@@ -1,4 +1,4 @@
-"""Who scores applications: one small protocol, a simulation and Claude.
+"""Scorers of applications: their protocol, a simulation and Claude.
 
 Importing this package imports no SDK; choosing Claude does, which costs a worker some 40 MB and
 over a second. Call ``current_scorer`` once while a worker starts, so that no job pays for it.
@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import threading
 from functools import cache
-from typing import TYPE_CHECKING
 
-from tasks.config import task_settings
+from tasks.config import TaskSettings, task_settings
 from tasks.scorers.protocol import ApplicationText, Score, Scorer, TokenUsage
 from tasks.scorers.rubric import RUBRIC_HASH
 from tasks.scorers.simulated import SimulatedScorer
-
-if TYPE_CHECKING:
-    from tasks.config import TaskSettings
 
 __all__ = [
     "RUBRIC_HASH",
@@ -32,7 +28,7 @@ _building = threading.Lock()
 
 
 def build_scorer(settings: TaskSettings) -> Scorer:
-    """A new scorer of the kind the settings ask for."""
+    """A new scorer of the configured kind."""
     if settings.scorer == "claude":
         from tasks.scorers.claude import ClaudeScorer
 

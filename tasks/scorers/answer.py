@@ -1,8 +1,8 @@
-"""The answer a model must give: the schema it is held to, and the checks made again on arrival.
+"""The answer a model must give: its JSON schema, and its validation on arrival.
 
 Structured output makes the shape very likely, not certain: a truncated, refused or proxied answer
-does not follow it, and ranges cannot be part of the schema at all. Whatever fails a check here is
-a ``MalformedAnswer``; nothing is repaired or guessed.
+does not follow it, and ranges cannot be part of the schema at all. An answer that fails a check
+is a ``MalformedAnswer``; nothing is repaired or guessed.
 """
 
 from __future__ import annotations
@@ -15,56 +15,45 @@ from tasks.errors import MalformedAnswer
 from tasks.scorers.rubric import CRITERIA
 from tasks.scorers.untrusted import plain
 
+
+def _object_schema(**properties: dict[str, object]) -> dict[str, object]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _quotes_schema(title: str) -> dict[str, object]:
+    description = f"At most two quotes of at most 200 characters: {title}."
+    return {"type": "array", "items": {"type": "string"}, "description": description}
+
+
+def _mark_schema(title: str) -> dict[str, object]:
+    return {"type": "number", "description": f"Mark from 0 to 100: {title}."}
+
+
 #: JSON schema of the answer. The API refuses ``minimum``, ``maximum`` and ``maxLength``, so the
 #: descriptions carry them. Quotes and the rationale come first: a model writes in this order, and
 #: marks that follow a stated reason are steadier than a reason found for given marks.
-ANSWER_SCHEMA: dict[str, object] = {
-    "type": "object",
-    "properties": {
-        "evidence": {
-            "type": "object",
-            "properties": {
-                c.key: {
-                    "type": "array",
-                    "items": {"type": "string"},
-                    "description": f"At most two quotes of at most 200 characters: {c.title}.",
-                }
-                for c in CRITERIA
-            },
-            "required": [c.key for c in CRITERIA],
-            "additionalProperties": False,
-        },
-        "rationale": {
-            "type": "string",
-            "description": "One or two sentences, at most 300 characters.",
-        },
-        "criteria": {
-            "type": "object",
-            "properties": {
-                c.key: {"type": "number", "description": f"Mark from 0 to 100: {c.title}."}
-                for c in CRITERIA
-            },
-            "required": [c.key for c in CRITERIA],
-            "additionalProperties": False,
-        },
-    },
-    "required": ["evidence", "rationale", "criteria"],
-    "additionalProperties": False,
-}
+ANSWER_SCHEMA = _object_schema(
+    evidence=_object_schema(**{c.key: _quotes_schema(c.title) for c in CRITERIA}),
+    rationale={"type": "string", "description": "One or two sentences, at most 300 characters."},
+    criteria=_object_schema(**{c.key: _mark_schema(c.title) for c in CRITERIA}),
+)
 
 
 class ModelAnswer(NamedTuple):
-    """What a model said."""
-
     #: By criterion.
     marks: dict[str, float]
     rationale: str
-    #: By criterion, as they were given: nobody has looked yet whether they are true.
+    #: By criterion, not verified yet.
     quotes: dict[str, list[str]]
 
 
 def parse_answer(text: str) -> ModelAnswer:
-    """The model's answer, if it is one."""
+    """The model's answer; raises MalformedAnswer if it is invalid."""
     try:
         answer = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
@@ -91,7 +80,7 @@ def _object(value: Any, what: str, keys: set[str]) -> dict[str, Any]:
     if missing := sorted(keys - value.keys()):
         raise MalformedAnswer(f"{what} lacks {', '.join(missing)}")
     if extra := len(value.keys() - keys):
-        raise MalformedAnswer(f"{what} has {extra} fields nobody asked for")
+        raise MalformedAnswer(f"{what} has {extra} unexpected fields")
     return value
 
 

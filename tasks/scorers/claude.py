@@ -1,15 +1,15 @@
-"""A scorer that asks Claude through the ``anthropic`` SDK.
+"""A scorer that calls Claude through the ``anthropic`` SDK.
 
 One call is one HTTP request: the SDK's own retries are off, because the platform retries by
 failure class and honours ``retry-after``. The whole call, connection included, ends within
 ``timeout_seconds``, under gevent and in plain threads (see ``deadline`` for the one exception).
-The client is made on first use, once, and shared by all slots of the process.
+The client is created on first use and shared by all slots of the process.
 
-Does not promise the same score twice: the API has no sampling parameters to pin. Does not promise
-that the rubric is really cached: models ignore ``cache_control`` on prompts below their minimum.
+Not guaranteed: the same score twice (the API has no sampling parameters to pin), or that the
+rubric is cached (models ignore ``cache_control`` on prompts below their minimum).
 
-Telemetry: the SDK's span ``anthropic.messages.create``, without content whatever the environment
-says, since applications are personal data.
+Telemetry: the SDK's span ``anthropic.messages.create``, never with content, since applications
+are personal data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anthropic
 import httpx2
@@ -25,13 +25,13 @@ from anthropic import DefaultHttpxClient
 from anthropic.types import Message
 
 from tasks.errors import JobError, MalformedAnswer, Permanent
-from tasks.quota import QuotaReading, Report, nobody
+from tasks.quota import QuotaReading, Report, ignore_reading
 from tasks.scorers.answer import ANSWER_SCHEMA, parse_answer
 from tasks.scorers.deadline import DeadlinePassed, deadline, hold
 from tasks.scorers.evidence import verified
 from tasks.scorers.failures import failure_of
+from tasks.scorers.headers import quota_reading
 from tasks.scorers.protocol import ApplicationText, Score, TokenUsage
-from tasks.scorers.quota_headers import quota_reading
 from tasks.scorers.rubric import RUBRIC_HASH, RUBRIC_TEXT, marked, weighted_score
 from tasks.scorers.untrusted import as_data, plain
 
@@ -68,15 +68,14 @@ class ClaudeScorer:
         self._making = threading.Lock()
 
     def prepare(self) -> None:
-        """Make the client; a missing or broken key is found here, not by every application."""
+        """Create the client; a missing or invalid key is found here, not by every application."""
         self._client()
 
-    def score(self, application: ApplicationText, report: Report = nobody) -> Score:
-        """Claude's score for the application."""
+    def score(self, application: ApplicationText, report: Report = ignore_reading) -> Score:
         message = self._ask(_turn(application), report)
         answer = parse_answer(_text(message))
         criteria = marked(answer.marks)
-        evidence = verified(answer.quotes, application.payload)
+        evidence, dropped = verified(answer.quotes, application.payload)
         return Score(
             score=weighted_score(criteria),
             rationale=answer.rationale,
@@ -84,13 +83,13 @@ class ClaudeScorer:
             rubric=RUBRIC_HASH,
             input=application.fingerprint(),
             criteria=criteria,
-            evidence=evidence.quotes,
-            dropped_quotes=evidence.dropped,
+            evidence=evidence,
+            dropped_quotes=dropped,
             usage=_usage(message),
         )
 
     def close(self) -> None:
-        """Give back the connections; the next call opens new ones."""
+        """Close the connections; the next call opens new ones."""
         with self._making:
             made, self._made = self._made, None
         if made is not None:
@@ -107,14 +106,14 @@ class ClaudeScorer:
                     messages=[turn],
                     output_config=_OUTPUT,
                 )
-                _tell(answer.headers, report)
+                _report_quota(answer.headers, report)
                 message: object = answer.parse()
         except anthropic.APIStatusError as error:
-            _tell(error.response.headers, report)
+            _report_quota(error.response.headers, report)
             raise _failure(error, client) from None
         except (DeadlinePassed, anthropic.AnthropicError, ValueError, RecursionError) as error:
             raise _failure(error, client) from None
-        # The SDK hands back a bare string for a 200 that is no JSON.
+        # The SDK returns a bare string for a 200 that is not JSON.
         if not isinstance(message, Message):
             raise MalformedAnswer("Claude's answer is not a message")
         report(_used(message))
@@ -136,7 +135,7 @@ class ClaudeScorer:
             max_keepalive_connections=_MAX_CONNECTIONS,
             keepalive_expiry=_KEEPALIVE_SECONDS,
         )
-        # The API never redirects, and an application must not follow one to somebody else.
+        # The API never redirects, and an application must not be sent to another host.
         http_client = DefaultHttpxClient(timeout=timeout, limits=limits, follow_redirects=False)
         hold(http_client)
         try:
@@ -157,12 +156,10 @@ class ClaudeScorer:
 
 
 def _check_credentials(client: anthropic.Anthropic) -> None:
-    """Refuse here what would otherwise fail inside a request, with the key in the error's text."""
+    """Fail here instead of inside a request, where the error would contain the key."""
     secret = client.api_key or client.auth_token
     if secret is None and client.credentials is None:
-        raise Permanent(
-            "there is no API key for Claude: set FAIRLINE_CLAUDE_API_KEY or ANTHROPIC_API_KEY"
-        )
+        raise Permanent("no API key for Claude: set FAIRLINE_CLAUDE_API_KEY or ANTHROPIC_API_KEY")
     if secret is not None and not (secret.isascii() and secret.isprintable() and " " not in secret):
         raise Permanent("the API key for Claude has characters that no HTTP header can carry")
 
@@ -173,8 +170,8 @@ def _failure(error: Exception, client: anthropic.Anthropic) -> JobError:
     return failure_of(error, secrets=secrets)
 
 
-def _tell(headers: Mapping[str, str], report: Report) -> None:
-    """Before the answer is looked at: it was counted whatever is in it."""
+def _report_quota(headers: Mapping[str, str], report: Report) -> None:
+    """Before the answer is read: it counts towards the quota whatever it contains."""
     if (reading := quota_reading(headers, datetime.now(UTC))) is not None:
         report(reading)
 
@@ -204,33 +201,27 @@ def _text(message: Message) -> str:
     if not isinstance(content, list):
         raise MalformedAnswer("the answer has no content")
     # By type and not by position: a model that thinks puts that first.
-    texts = [getattr(block, "text", None) for block in content if _is_text(block)]
+    blocks = [block for block in content if getattr(block, "type", None) == "text"]
+    texts = [getattr(block, "text", None) for block in blocks]
     if not texts or not all(isinstance(text, str) for text in texts):
         raise MalformedAnswer("the answer has no text")
     return "".join(str(text) for text in texts)
 
 
-def _is_text(block: object) -> bool:
-    return getattr(block, "type", None) == "text"
-
-
 def _used(message: Message) -> QuotaReading:
-    """What the quota counts: tokens that were read from the prompt cache do not."""
-    used = getattr(message, "usage", None)
-    counts = (
-        getattr(used, name, None)
-        for name in ("input_tokens", "cache_creation_input_tokens", "output_tokens")
-    )
-    fresh, cached, out = (count if type(count) is int else 0 for count in counts)
-    return QuotaReading(used_in=fresh + cached, used_out=out)
+    """Tokens that count towards the quota: all but those read from the prompt cache."""
+    fresh, out, written, _ = (count if type(count) is int else 0 for count in _counts(message))
+    return QuotaReading(used_in=fresh + written, used_out=out)
 
 
 def _usage(message: Message) -> TokenUsage:
-    used = getattr(message, "usage", None)
-    cached = (
-        getattr(used, name, None) or 0
-        for name in ("cache_creation_input_tokens", "cache_read_input_tokens")
-    )
-    # ``Usage`` refuses whatever is no count, a field that is missing included.
-    fresh = TokenUsage(getattr(used, "input_tokens", -1), getattr(used, "output_tokens", -1))
-    return TokenUsage(fresh.input_tokens + sum(cached), fresh.output_tokens)
+    # ``TokenUsage`` rejects anything that is not a count, a missing field included.
+    fresh, out, *cached = _counts(message)
+    TokenUsage(fresh, out)
+    return TokenUsage(fresh + sum(count or 0 for count in cached), out)
+
+
+def _counts(message: Message) -> list[Any]:
+    usage = getattr(message, "usage", None)
+    cached = ("cache_creation_input_tokens", "cache_read_input_tokens")
+    return [getattr(usage, name, None) for name in ("input_tokens", "output_tokens", *cached)]

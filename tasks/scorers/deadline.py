@@ -1,55 +1,49 @@
-"""A limit on a whole HTTP call, for an HTTP client that only limits each wait.
+"""A deadline for a whole HTTP call, for a client that only limits each wait.
 
-``httpx2`` starts its read timeout afresh with every byte that arrives, so a server that drips
-holds a slot for as long as it likes. Two guards close that, because neither suffices alone:
+``httpx2`` restarts its read timeout with every byte that arrives, so a slow server could hold a
+slot for ever. Every wait on a socket is therefore capped by what is left of the call. Under gevent
+a timer also interrupts the greenlet: a green TLS socket restarts its own timeout on every partial
+record, below the level where a wait could be capped.
 
-- Every wait on a socket is capped by what is left of the call. This is all a plain thread can
-  have, since no thread can be interrupted from outside.
-- Under gevent a timer also interrupts the greenlet itself. A green TLS socket restarts its own
-  timeout on every partial record, below the level where a wait could be capped.
-
-Not guaranteed: in a plain thread, name resolution takes as long as the system's resolver lets it.
+Not guaranteed: in a plain thread, name resolution takes as long as the system's resolver does.
 """
 
 from __future__ import annotations
 
 import socket
-import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import httpcore2
 import httpx2
+from gevent import Timeout
+
+from tasks.process import is_green
 
 if TYPE_CHECKING:
     import ssl
 
-    from gevent import Timeout
-
 _ends_at: ContextVar[float | None] = ContextVar("call_ends_at", default=None)
 
-#: Written at once, so that the time left is looked at often while a large body is sent.
+#: Written at once, so that the time left is checked often while a large body is sent.
 _WRITE_BYTES = 16_384
 
 
 class DeadlinePassed(Exception):
-    """The call took longer than it may."""
+    """The call took too long."""
 
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
     """Let the HTTP calls made inside take ``seconds`` together, on clients given to ``hold``."""
     token = _ends_at.set(time.monotonic() + seconds)
-    timer = _green_timer(seconds)
+    timer = Timeout(seconds) if is_green() else None
     try:
-        if timer is None:
+        with timer or nullcontext():
             yield
-        else:
-            with timer:
-                yield
     except BaseException as raised:
         if raised is timer:
             raise DeadlinePassed from None
@@ -59,7 +53,7 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 def hold(client: httpx2.Client) -> None:
-    """Make this client keep to ``deadline``, its proxies included.
+    """Make this client, its proxies included, obey ``deadline``.
 
     The backend is swapped where ``httpx2`` keeps it, because its transport takes none and a
     transport of our own would lose the proxies, socket options and certificates of the SDK's.
@@ -68,15 +62,6 @@ def hold(client: httpx2.Client) -> None:
         if transport is not None:
             pool = transport._pool  # type: ignore[attr-defined]  # private, see above
             pool._network_backend = _DeadlineBackend(pool._network_backend)
-
-
-def _green_timer(seconds: float) -> Timeout | None:
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is None or not monkey.is_module_patched("socket"):
-        return None
-    from gevent import Timeout
-
-    return Timeout(seconds)
 
 
 def _left(timeout: float | None, expired: type[Exception]) -> float | None:

@@ -1,19 +1,17 @@
-"""Quotes that speak for a mark, each looked up in the application it is said to be from.
+"""Quotes that support a mark, each verified against the application.
 
-A quote is kept if it occurs in one string of the payload. Before they are compared, both lose the
-characters nobody sees, and every stretch of white space becomes one space; nothing else is made
-equal, so another case or another dash is another quote. Names of fields do not count. A quote that
-is too long is shortened after it was found, which leaves it true. One with fewer than
-``LEAST_LETTERS`` letters and digits says nothing, or cannot even be seen: it is dropped.
+A quote is kept if it occurs in one string of the payload, compared without invisible characters
+and with every run of white space as one space; case and punctuation must match. Names of fields
+do not count. A quote that is too long is shortened after it was found. One with fewer than
+``LEAST_LETTERS`` letters and digits is dropped.
 
-That a quote occurs does not mean that it supports the mark. It is text by somebody we do not trust
-and must be shown as such.
+That a quote occurs does not mean that it supports the mark. It is untrusted text and must be shown
+as such.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tasks.scorers.protocol import MOST_QUOTES, QUOTE_BYTES, QUOTE_CHARACTERS, json_bytes
@@ -23,18 +21,10 @@ from tasks.scorers.untrusted import plain
 LEAST_LETTERS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What is left of the quotes that were given."""
-
-    #: By criterion; all of them occur in the application.
-    quotes: dict[str, tuple[str, ...]]
-    #: How many do not, or say nothing.
-    dropped: int
-
-
-def verified(claimed: Mapping[str, Sequence[str]], payload: Mapping[str, Any]) -> Evidence:
-    """The quotes that occur in the payload, the first of each criterion."""
+def verified(
+    claimed: Mapping[str, Sequence[str]], payload: Mapping[str, Any]
+) -> tuple[dict[str, tuple[str, ...]], int]:
+    """The first quotes of each criterion that occur in the payload, and how many were dropped."""
     # No plain text has a line end, so no quote can reach from one text into the next.
     application = "\n".join(map(plain, texts_of(payload)))
     dropped = 0
@@ -47,16 +37,16 @@ def verified(claimed: Mapping[str, Sequence[str]], payload: Mapping[str, Any]) -
             else:
                 dropped += 1
         kept[key] = tuple(dict.fromkeys(found))[:MOST_QUOTES]
-    return Evidence(kept, dropped)
+    return kept, dropped
 
 
 def says_something(quote: str) -> bool:
-    """Whether there is enough in it to be a quote."""
+    """Whether a quote has enough letters and digits."""
     return sum(map(str.isalnum, quote)) >= LEAST_LETTERS
 
 
 def shortened(quote: str) -> str:
-    """The beginning of a quote, as much of it as is kept."""
+    """The beginning of a quote, as much as is kept."""
     quote = quote[:QUOTE_CHARACTERS]
     while json_bytes(quote) > QUOTE_BYTES:
         # A character has at most six bytes as JSON: so many at least are too many.

@@ -1,9 +1,8 @@
-"""What a failed call to Claude means for the job: try again later, or never.
+"""Job errors for failed calls to Claude.
 
-A refusal that time may cure (overload, their error, our network) is a ``DependencyFailure`` and
-carries the wait that was asked for; one for a rate limit is ``QuotaSpent``. A request that is
-wrong stays wrong and is ``Permanent``. The messages quote the API's own words, shortened, without
-any secret.
+A temporary failure (overload, server error, network) is a ``DependencyFailure`` and carries the
+wait that was asked for; a rate limit is ``QuotaSpent``; an invalid request is ``Permanent``. The
+messages quote the API, shortened and without secrets.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import anthropic
 
 from tasks.errors import DependencyFailure, JobError, MalformedAnswer, Permanent, QuotaSpent
 from tasks.scorers.deadline import DeadlinePassed
-from tasks.scorers.retry_after import retry_after_seconds
+from tasks.scorers.headers import retry_after_seconds
 
 #: The dependency's name, as job types declare it.
 DEPENDENCY = "claude"
@@ -28,7 +27,6 @@ _QUOTED_CHARACTERS = 300
 
 
 def failure_of(error: Exception, *, secrets: Collection[str] = ()) -> JobError:
-    """The job error that this failed call amounts to."""
     match error:
         case DeadlinePassed() | anthropic.APITimeoutError():
             return DependencyFailure(DEPENDENCY, "Claude did not answer in time")
@@ -38,7 +36,7 @@ def failure_of(error: Exception, *, secrets: Collection[str] = ()) -> JobError:
         case anthropic.APIStatusError():
             return _refusal(error, secrets)
         case anthropic.AnthropicError():
-            return Permanent(f"Claude cannot be asked: {_quoted(str(error), secrets)}")
+            return Permanent(f"Claude cannot be called: {_quoted(str(error), secrets)}")
         case _:
             kind = type(error).__name__
             return MalformedAnswer(f"Claude's answer cannot be read ({kind})")

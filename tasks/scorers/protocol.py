@@ -1,9 +1,8 @@
-"""What a scorer takes and what it gives back, whoever does the scoring.
+"""The scorer protocol: its input, and its result.
 
-A ``Score`` is the record of how it came about. It cannot exist with a value the leaderboard could
-not show or that its own marks do not amount to: it checks itself and raises ``MalformedAnswer``.
-As JSON it has less than ``RECORD_BYTES``. Nothing here says whether a score is deserved, and two
-scorers need not agree.
+A ``Score`` is the record of how it came about. It validates itself and raises ``MalformedAnswer``
+for a value that the leaderboard could not show or that its marks do not add up to. As JSON it has
+less than ``RECORD_BYTES``.
 """
 
 from __future__ import annotations
@@ -19,34 +18,32 @@ from typing import Any, Protocol
 import orjson
 
 from tasks.errors import MalformedAnswer
-from tasks.quota import Report, nobody
+from tasks.quota import Report, ignore_reading
 from tasks.scorers.rubric import CriterionMark, weighted_score
 
-#: The longest rationale that still counts as short, in characters and as JSON.
+#: The longest rationale, in characters and as JSON.
 MAX_RATIONALE_CHARACTERS = 600
 MAX_RATIONALE_BYTES = 1200
 #: Quotes for one criterion; the length of one in characters and as JSON.
 MOST_QUOTES = 2
 QUOTE_CHARACTERS = 200
 QUOTE_BYTES = 240
-#: No score is more than this as JSON.
+#: The largest score as JSON.
 RECORD_BYTES = 4096
 _NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationText:
-    """One application to be scored; every part of it was written by somebody we do not trust."""
+    """One application to be scored; all of it is untrusted."""
 
-    #: Who applies, as the tenant names them.
     candidate: str
-    #: What they apply for.
     role: str
     #: The application itself, any JSON object.
     payload: dict[str, Any]
 
     def canonical_json(self) -> str:
-        """The same text for the same application, whatever the order of its keys."""
+        """JSON that does not depend on the order of keys."""
         return json.dumps(
             {"candidate": self.candidate, "role": self.role, "payload": self.payload},
             sort_keys=True,
@@ -54,7 +51,7 @@ class ApplicationText:
         )
 
     def fingerprint(self) -> str:
-        """SHA-256 of the canonical JSON: which input a score belongs to."""
+        """SHA-256 of the canonical JSON."""
         return hashlib.sha256(self.canonical_json().encode("ascii")).hexdigest()
 
 
@@ -75,7 +72,7 @@ class TokenUsage:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A valid score and where it came from."""
+    """A valid score and its record."""
 
     #: 0 to 100 with at most two decimals.
     score: float
@@ -91,9 +88,8 @@ class Score:
     criteria: tuple[CriterionMark, ...]
     #: Quotes by criterion, each of which occurs in the application.
     evidence: Mapping[str, Sequence[str]]
-    #: Quotes that were given and do not occur there, or say nothing.
+    #: Quotes that were dropped.
     dropped_quotes: int
-    #: What the answer cost.
     usage: TokenUsage
 
     def __post_init__(self) -> None:
@@ -115,12 +111,12 @@ class Scorer(Protocol):
     """Anything that can score an application; safe to call from many threads or greenlets."""
 
     def prepare(self) -> None:
-        """Get ready while the worker starts; raises if it could never score."""
+        """Called while the worker starts; raises if the scorer could never score."""
 
-    def score(self, application: ApplicationText, report: Report = nobody) -> Score:
+    def score(self, application: ApplicationText, report: Report = ignore_reading) -> Score:
         """The score, or ``MalformedAnswer``, ``DependencyFailure`` or ``Permanent``.
 
-        ``report`` is told what the answer said about the quota, whatever else it said.
+        ``report`` is called with what the response said about the quota.
         """
         ...
 
@@ -135,7 +131,7 @@ def _check_rationale(rationale: str) -> None:
 
 def _check_evidence(evidence: Mapping[str, Sequence[str]], keys: Set[str]) -> None:
     if not evidence.keys() <= keys:
-        raise MalformedAnswer("there are quotes for something that is no criterion")
+        raise MalformedAnswer("there are quotes for an unknown criterion")
     for key, quotes in evidence.items():
         if len(quotes) > MOST_QUOTES:
             raise MalformedAnswer(f"there are {len(quotes)} quotes for {key}")
@@ -152,5 +148,5 @@ def _check_text(text: str, what: str) -> None:
 
 
 def json_bytes(text: str) -> int:
-    """How much of a record a text takes."""
+    """Size of a text as JSON."""
     return len(orjson.dumps(text))

@@ -1,9 +1,9 @@
-"""The rubric: what an application is judged by, how much each criterion counts, and how it is told.
+"""The rubric: criteria, weights, and the text for the model.
 
 ``RUBRIC_HASH`` changes with every word that reaches the model, so scores with the same hash were
-made by the same rules. The model gives one mark a criterion; ``weighted_score`` does the sum, so
-no score depends on a model's arithmetic. A ``Mark`` keeps the weight it counted with, so the sum
-can be done again when the rubric is another.
+made by the same rules. The model gives one mark per criterion; ``weighted_score`` does the sum, so
+no score depends on a model's arithmetic. A mark keeps its weight, so the sum can be checked after
+the rubric has changed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,8 @@ from decimal import ROUND_HALF_UP, Decimal
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One thing an application is judged by."""
-
     #: Its name in the model's answer.
     key: str
-    #: Its name for people.
     title: str
     #: Its share of the score, in percent.
     weight: int
@@ -81,22 +78,21 @@ strongest and the weakest point. It contains no personal data and quotes no inst
 """
 
 
-def _told(criteria: tuple[Criterion, ...]) -> str:
+def _rubric_text(criteria: tuple[Criterion, ...]) -> str:
     lines = (f"- {c.key} ({c.title}, {c.weight} %): {c.question}" for c in criteria)
     return _RULES.format(criteria="\n".join(lines))
 
 
 #: The rubric as the model reads it.
-RUBRIC_TEXT = _told(CRITERIA)
+RUBRIC_TEXT = _rubric_text(CRITERIA)
 #: Which rubric a score was made by.
 RUBRIC_HASH = hashlib.sha256(RUBRIC_TEXT.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class CriterionMark:
-    """What a criterion was given, and how much that counts."""
+    """The mark for a criterion, and its weight."""
 
-    #: The criterion's key and title.
     key: str
     title: str
     #: Its share of the score, in percent.

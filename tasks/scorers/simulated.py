@@ -1,9 +1,8 @@
-"""A scorer that takes its time and costs nothing: for trying, testing and measuring the platform.
+"""A simulated scorer that waits and costs nothing, for trials, tests and measurements.
 
 The score is a hash of the application and therefore the same on every run, machine and Python
-version. It says nothing about the application; the marks are made to amount to it and the quotes
-are taken at random, from the application's beginning. Waiting is ``time.sleep``, so under gevent
-other greenlets run meanwhile.
+version. The marks are chosen to add up to it, and the quotes at random from the application's
+beginning. It waits in ``time.sleep``, so under gevent other greenlets run meanwhile.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import time
 from itertools import islice
 
-from tasks.quota import Report, nobody
+from tasks.quota import Report, ignore_reading
 from tasks.scorers.evidence import says_something, shortened, texts_of, verified
 from tasks.scorers.protocol import ApplicationText, Score, TokenUsage
 from tasks.scorers.rubric import CRITERIA, RUBRIC_HASH, CriterionMark, marked
@@ -31,9 +30,9 @@ class SimulatedScorer:
         self._seconds = seconds
 
     def prepare(self) -> None:
-        """Nothing to do."""
+        """Nothing to prepare."""
 
-    def score(self, application: ApplicationText, report: Report = nobody) -> Score:
+    def score(self, application: ApplicationText, report: Report = ignore_reading) -> Score:
         """A repeatable score between 0.00 and 100.00; there is no quota to report."""
         if self._seconds > 0:
             time.sleep(self._seconds)
@@ -41,7 +40,7 @@ class SimulatedScorer:
         digest = bytes.fromhex(fingerprint)
         score = int.from_bytes(digest[:8], "big") % 10_001 / 100
         criteria = _marks(score, digest[8:])
-        evidence = verified(_quotes(application, digest[16:]), application.payload)
+        evidence, dropped = verified(_quotes(application, digest[16:]), application.payload)
         return Score(
             score=score,
             rationale=_rationale(score, criteria),
@@ -49,8 +48,8 @@ class SimulatedScorer:
             rubric=RUBRIC_HASH,
             input=fingerprint,
             criteria=criteria,
-            evidence=evidence.quotes,
-            dropped_quotes=evidence.dropped,
+            evidence=evidence,
+            dropped_quotes=dropped,
             usage=TokenUsage(input_tokens=0, output_tokens=0),
         )
 

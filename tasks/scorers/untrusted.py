@@ -1,9 +1,9 @@
-"""Untrusted text on its way to a model and back.
+"""Escapes untrusted text for a model.
 
-An application travels as one JSON document between two tags that it cannot close itself: every
-angle bracket inside is escaped. Characters that people cannot see and a model can read are
-removed. This keeps the channels apart; it does not stop a model from being persuaded by what it
-reads, which is what the rubric's rules and the validated answer are for.
+An application is sent as one JSON document between two tags that it cannot close itself: every
+angle bracket inside is escaped. Invisible characters that a model could read are removed. This
+does not stop a model from being persuaded by what it reads, which is what the rubric's rules and
+the validated answer are for.
 """
 
 from __future__ import annotations
@@ -25,27 +25,24 @@ _INVISIBLE = re.compile(
     "\U000e0000-\U000e0fff"  # tags and supplementary variation selectors
     "]+"
 )
-
-
-#: Control characters that end a line or a column: what they part must not become one word.
+#: Control characters that end a line or a column: the words they separate stay separate.
 _SEPARATORS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 
 
 def visible(text: str) -> str:
-    """The text without the characters that no reader would see; what parts words is a space."""
+    """The text without invisible characters; those that separate words become spaces."""
     return _INVISIBLE.sub("", _SEPARATORS.sub(" ", text))
 
 
 def plain(text: str) -> str:
-    """What a reader sees, in one line: every stretch of white space is one space."""
+    """The visible text in one line: every run of white space is one space."""
     return " ".join(visible(text).split())
 
 
 def as_data(application: ApplicationText) -> str:
     """The application as a delimited block of data for a user message.
 
-    The candidate's name is left out: no criterion needs it, so neither bias nor one more copy of
-    it is worth having.
+    The candidate's name is left out: no criterion needs it, and it could bias the marks.
     """
     document = json.dumps(
         {"role": application.role, "application": application.payload},

@@ -1,1 +1,1 @@
-"""Ending runs that do not end by themselves."""
+"""Ending runs that do not end in time."""

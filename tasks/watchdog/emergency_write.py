@@ -1,16 +1,15 @@
-"""Write to the database from a process that may be stuck, over a connection of its own.
+"""Writes to the database from a process that may be stuck, over a separate connection.
 
-For a process about to be killed, and for the parent of one that was.
-
-The connection is asynchronous and asked again and again: no hub, no lock and no pool of the
-process takes part. It is fenced like every other settlement. If the state store does not
-answer in time, nothing is said: the leases run out and the reaper judges.
+For a process about to be killed, and for the parent of one that was. The connection is
+asynchronous and polled: no hub, lock or pool of the process takes part. Writes are fenced by the
+lease like every other. If the state store does not answer in time, nothing is written: the leases
+expire and the reaper takes over.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import psycopg2
@@ -18,12 +17,12 @@ import psycopg2.extensions
 import psycopg2.extras
 from sqlalchemy import URL
 
+from models.jobs.claim import JobRef
 from models.store.errors import StateStoreUnavailable
 from tasks.process import native_sleep
 
 #: How long to try.
 EMERGENCY_SECONDS = 5.0
-#: Rest between two looks for the answer.
 POLL_SECONDS = 0.005
 
 Statement = tuple[str, Mapping[str, Any]]
@@ -35,12 +34,18 @@ def connect_arguments(url: URL) -> dict[str, Any]:
     return {**arguments, **url.query, "options": "-c timezone=UTC -c statement_timeout=4000"}
 
 
+def ref_parameters(refs: Iterable[JobRef], **more: Any) -> dict[str, Any]:
+    """Parameters of a statement about some leases, in the lock order of a claim."""
+    ordered = sorted(refs)
+    return {"ids": [ref.id for ref in ordered], "leases": [ref.lease for ref in ordered], **more}
+
+
 def write_now(
     arguments: Mapping[str, Any],
     statements: Sequence[Statement],
     seconds: float = EMERGENCY_SECONDS,
 ) -> list[list[Any]]:
-    """Run the statements, each committed by itself; the rows of each, with named columns."""
+    """Run the statements, each in its own transaction; the rows of each, with named columns."""
     deadline = time.monotonic() + seconds
     answers = []
     try:

@@ -1,6 +1,7 @@
-"""Find the job that blocks the event loop of a gevent worker, from a thread beside it.
+"""Blocked-loop detector: finds the job that blocks a gevent worker's event loop.
 
-Nothing here waits for the hub. The watchdog asks, and an answer that does not come is one.
+It runs in a thread beside the loop and never waits for it: the watchdog sends a callback, and
+looks at the main thread's stack while that has not run.
 """
 
 from __future__ import annotations
@@ -16,28 +17,28 @@ from tasks.worker.held import Held
 
 
 class LoopMonitor:
-    """Watches the event loop (gevent's hub) of the thread that makes this object: the main one."""
+    """Watches the event loop (gevent's hub) of the thread that creates it: the main one."""
 
     def __init__(self, claims: Callable[[], Iterable[Held]]) -> None:
         from gevent import get_hub
 
-        #: The claims of this process, those that run among them.
+        #: The claims of this process, the running ones among them.
         self._claims = claims
         self._loop = get_hub().loop
         self._thread = native_ident()
         self._asked = False
         self._asked_at = 0.0
-        #: When it was asked what it has not answered, on the process's own clock.
+        #: When the callback was sent that has not run yet, by the monotonic clock.
         self.silent_since: float | None = None
-        #: Seconds that the hub has not answered, as far as somebody looked.
+        #: Seconds for which the loop has not run, as far as they count.
         self.silent_seconds = 0.0
-        #: The run on the main thread's stack for all of the time it has blocked the others.
+        #: The run on the main thread's stack for all of the time it has blocked the loop.
         self.blocker: Held | None = None
         self.blocking_seconds = 0.0
         signal.signal(signal.SIGALRM, self._ring)
 
     def look(self, now: float, elapsed: float) -> None:
-        """Ask, or note that there is still no answer. ``elapsed``: what counts since the last."""
+        """Send a callback, or note that the last has not run for ``elapsed`` more seconds."""
         if not self._asked:
             self.silent_since = None
             self._asked_at = now
@@ -49,13 +50,12 @@ class LoopMonitor:
         self.silent_since = self._asked_at
         self.silent_seconds += elapsed
         blocker = run_on(sys._current_frames().get(self._thread), self._claims())
-        self.blocking_seconds = elapsed + (
-            self.blocking_seconds if blocker is self.blocker else 0.0
-        )
+        before = self.blocking_seconds if blocker is self.blocker else 0.0
+        self.blocking_seconds = before + elapsed
         self.blocker = blocker
 
     def strike(self, held: Held, stop: Stop) -> None:
-        """Raise ``stop`` on top of a run that does not yield, at its next bytecode.
+        """Raise ``stop`` in a run that does not yield, at its next bytecode.
 
         If it has yielded by then, the hub throws it in.
         """
@@ -80,7 +80,7 @@ class LoopMonitor:
 
 
 def run_on(frame: FrameType | None, claims: Iterable[Held]) -> Held | None:
-    """The run that a stack belongs to, if it does to one: each has named its own frame."""
+    """The run that a stack belongs to, if any, by the frame that each run has recorded."""
     runs = {held.frame: held for held in claims if held.frame is not None}
     while frame is not None:
         if (held := runs.get(frame)) is not None:

@@ -1,4 +1,4 @@
-"""Which of its limits a run has broken, if any. Pure: what is seen is passed in."""
+"""PURE: which of its limits a run has broken, if any."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ from dataclasses import dataclass
 
 from tasks.errors import Cancelled, LeaseLost, ResourceViolation, Stop, TimeLimit
 
-#: A run is overdue this long after its limit: by then it was told once, by its own timer.
+#: A run is overdue this long after its limit: by then its own timer has interrupted it once.
 OVERDUE_SECONDS = 0.5
+#: What is reported when a limit is exceeded, by field of Sight and Bounds.
+MESSAGES = {
+    "blocking_seconds": "The run blocked its worker for {:.1f} s without yielding.",
+    "memory_mb": "The run used {:.0f} MB of memory; {:g} are allowed.",
+    "cpu_seconds": "The run used {:.1f} s of CPU time; {:g} are allowed.",
+    "progress_seconds": "The run made no progress for {:.0f} s: no checkpoint and no report.",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a run may do."""
+    """The limits of a run; None: no limit."""
 
     timeout_seconds: float
     #: How long it may go on after it was cancelled.
     cancel_grace_seconds: float
-    #: How long it may stand still.
+    #: How long it may make no progress.
     progress_seconds: float | None = None
     #: How long it may keep other greenlets from running.
     blocking_seconds: float | None = None
-    #: What it may add to a process of its own.
+    #: What it may add to a dedicated process.
     memory_mb: float | None = None
     cpu_seconds: float | None = None
 
@@ -32,9 +39,9 @@ class Sight:
 
     #: Since its function was called.
     ran_seconds: float
-    #: Since its last checkpoint or report.
-    still_seconds: float = 0.0
-    #: Since it last let others run; 0 where there are no others.
+    #: Since its last checkpoint or progress report.
+    progress_seconds: float = 0.0
+    #: Since it last let other greenlets run; 0 where there are none.
     blocking_seconds: float = 0.0
     #: Since it was cancelled, if it was.
     cancelled_seconds: float | None = None
@@ -49,32 +56,14 @@ def violation_of(sight: Sight, bounds: Bounds) -> Stop | None:
     """Why the run is to end, or None if it may go on."""
     overdue = sight.ran_seconds > bounds.timeout_seconds + OVERDUE_SECONDS
     if sight.lost and not overdue:
-        return LeaseLost()  # of no more consequence, as long as the run has time left
+        return LeaseLost()  # its result no longer counts, but it may use the time it has
     cancelled = sight.cancelled_seconds
     if cancelled is not None and cancelled > bounds.cancel_grace_seconds:
         return Cancelled()
     if overdue:
         return TimeLimit(f"The run took longer than {bounds.timeout_seconds:g} s.")
-    if _beyond(sight.blocking_seconds, bounds.blocking_seconds):
-        return ResourceViolation(
-            f"The run held its worker for {sight.blocking_seconds:.1f} s without yielding."
-        )
-    if _beyond(sight.memory_mb, bounds.memory_mb):
-        return ResourceViolation(
-            f"The run took {sight.memory_mb:.0f} MB of memory; {bounds.memory_mb:g} are allowed."
-        )
-    if _beyond(sight.cpu_seconds, bounds.cpu_seconds):
-        return ResourceViolation(
-            f"The run took {sight.cpu_seconds:.1f} s of processor time;"
-            f" {bounds.cpu_seconds:g} are allowed."
-        )
-    if _beyond(sight.still_seconds, bounds.progress_seconds):
-        return ResourceViolation(
-            f"The run made no progress for {sight.still_seconds:.0f} s:"
-            " neither a checkpoint nor a report."
-        )
+    for limit, message in MESSAGES.items():
+        seen, bound = getattr(sight, limit), getattr(bounds, limit)
+        if bound is not None and seen > bound:
+            return ResourceViolation(message.format(seen, bound))
     return None
-
-
-def _beyond(seen: float, bound: float | None) -> bool:
-    return bound is not None and seen > bound

@@ -1,4 +1,4 @@
-"""Run the short jobs of one message side by side, on as few threads as they need."""
+"""Runs the short jobs of one message concurrently, on as few threads as they need."""
 
 from __future__ import annotations
 
@@ -10,46 +10,35 @@ from concurrent.futures import ThreadPoolExecutor
 from models.jobs.claim import Claim
 
 
-class Batch:
-    """Short jobs of one message: as parallel as they need, as cheap as they can be.
+def run_batch(
+    claims: tuple[Claim, ...], execute: Callable[[Claim], None], helpers: ThreadPoolExecutor
+) -> None:
+    """Execute all claims; returns when the last has ended.
 
-    Each runner, before it takes a job, wakes one more if jobs are left. Jobs that end in
-    a moment are all done before the second runner wakes; jobs that wait fan out over the
-    slots.
+    Each runner, before it takes a job, wakes one more if jobs are left. Jobs that end in a moment
+    are all done before the second runner wakes; jobs that wait spread over the slots.
     """
+    left, unfinished = deque(claims), len(claims)
+    counting, finished = threading.Lock(), threading.Event()
 
-    def __init__(
-        self,
-        claims: tuple[Claim, ...],
-        execute: Callable[[Claim], None],
-        helpers: ThreadPoolExecutor,
-    ) -> None:
-        self._left = deque(claims)
-        self._unfinished = len(claims)
-        self._counting = threading.Lock()
-        self._finished = threading.Event()
-        self._execute = execute
-        self._helpers = helpers
-
-    def run(self) -> None:
-        """Returns when all of them have ended."""
-        self._take_all()
-        self._finished.wait()
-
-    def _take_all(self) -> None:
+    def take_all() -> None:
+        nonlocal unfinished
         helped = False
         while True:
             try:
-                claim = self._left.popleft()
+                claim = left.popleft()
             except IndexError:
                 return
-            if self._left and not helped:
+            if left and not helped:
                 helped = True
-                self._helpers.submit(self._take_all)
+                helpers.submit(take_all)
             try:
-                self._execute(claim)
+                execute(claim)
             finally:
-                with self._counting:
-                    self._unfinished -= 1
-                    if not self._unfinished:
-                        self._finished.set()
+                with counting:
+                    unfinished -= 1
+                    if not unfinished:
+                        finished.set()
+
+    take_all()
+    finished.wait()

@@ -24,7 +24,7 @@ def count_run(
     ending: Ending,
     run_seconds: float,
 ) -> None:
-    """Count a run that gave a result or failed; what was put off or handed back is none."""
+    """Count a run that succeeded or failed; others do not count."""
     if isinstance(outcome, Succeeded | Failed):
         tallies.add_all(counts_of(claim, job_type, outcome, ending, run_seconds))
 

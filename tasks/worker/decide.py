@@ -1,8 +1,6 @@
-"""Decide what becomes of a job after a run: done, retried, dead or handed back.
+"""What a run's outcome means for the job: done, retried, dead or handed back.
 
-By the outcome, the type's limits and the rules in force.
-
-No I/O and no lock, so that the watchdog's thread may ask too.
+No I/O and no lock, so that the watchdog's thread may call it too.
 """
 
 from __future__ import annotations
@@ -27,20 +25,20 @@ def close_run(
     standing: RetryStanding,
     chance: Random,
 ) -> tuple[Outcome, Ending]:
-    """The outcome, or what it has to count as, and the end of the run."""
+    """The outcome, or what it has to count as, and the ending of the run."""
     limits = job_type.limits if job_type else RetryLimits(POOLS[claim.pool].tries)
     history = History(claim.attempt, claim.deferrals, claim.crashes)
     try:
         return outcome, ending_of(outcome, history, limits, standing, chance)
-    except Exception as error:  # noqa: BLE001 - a job may raise with values that make no sense
-        outcome = Failed(FailureClass.APP_ERROR, f"{outcome!r} makes no sense: {error}"[:500])
+    except Exception as error:  # noqa: BLE001 - a job may raise with invalid values
+        outcome = Failed(FailureClass.APP_ERROR, f"{outcome!r} is invalid: {error}"[:500])
         return outcome, ending_of(outcome, history, limits, standing, chance)
 
 
 def standing_of(claim: Claim, rules: Rules, unwritten: tuple[int, int] = (0, 0)) -> RetryStanding:
-    """What the platform thinks of the job's type and tenant.
+    """Quarantine of the job's type and retry budget of its tenant.
 
-    ``unwritten`` are first runs and retries that the rules cannot know of yet.
+    ``unwritten`` are first runs and retries that the rules do not include yet.
     """
     firsts, retries = rules.retries.get(claim.tenant_id, (0, 0))
     return RetryStanding(
@@ -52,7 +50,7 @@ def standing_of(claim: Claim, rules: Rules, unwritten: tuple[int, int] = (0, 0))
 def settlement_of(
     claim: Claim, ending: Ending, run_seconds: float, held: Held | None
 ) -> Settlement:
-    """The ending with what the run has said and used."""
+    """The ending with what the run has reported and used."""
     if held is None:
         return Settlement(claim.ref, ending, run_seconds)
     return Settlement(

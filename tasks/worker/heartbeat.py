@@ -1,7 +1,7 @@
-"""The heartbeat of a worker process: it renews leases, shows life and hears the news.
+"""The heartbeat of a worker process: renews its leases and its presence, reads rules and cancels.
 
-Every two seconds it stands in line at the ledger like any other entry, so that it needs no
-connection of its own; a ledger whose statements are slow asks for one in between.
+Every two seconds it goes through the ledger like any other entry, so that it needs no connection;
+a ledger whose statements are slow runs one in between.
 
 Guarantees: a claim is renewed until its ending is written or its lease is lost.
 """
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 
 class Heartbeat:
-    """Keeps the leases and the presence of one process, and its rules up to date."""
-
     def __init__(
         self,
         engine: Engine,
@@ -61,7 +59,6 @@ class Heartbeat:
         self._pulse.start()
 
     def stop(self) -> None:
-        """Send no more of them."""
         self._stop.set()
 
     def _keep_alive(self, ledger: Ledger) -> None:
@@ -71,29 +68,29 @@ class Heartbeat:
                 if self._slots.drains():
                     self._slots.drain()
                     self._release_waiting(ledger)
-                if sent.done:  # while the store is away, one heartbeat in line is enough
+                if sent.done:  # while the store is down, one pending is enough
                     sent = ledger.post_beat()
         except StateStoreUnavailable:
             pass  # the ledger was closed: the worker stops
 
     def _release_waiting(self, ledger: Ledger) -> None:
-        """Hand back what waits for a slot: it may not come before the process has to go."""
+        """Hand back what waits for a slot: none may become free before the process ends."""
         for held in self._slots.held():
             if held.started is None and not held.lost:
                 held.lost = True
                 ledger.release(held.claim)
 
     def beat_if_late(self) -> None:
-        """A heartbeat may stand in line behind statements that are slow, or fail for ever."""
+        """Beat now if the regular one is stuck behind statements that are slow or keep failing."""
         late = time.monotonic() - self._beaten >= PRESENCE_SECONDS
         if late and self._pulse is not None and not self._stop.is_set():
             self.beat()
 
     def beat(self) -> None:
-        """Renew the leases, say that the process lives, and hear what is new."""
+        """Renew the leases and the presence; exchange counts and progress for rules and cancels."""
         self._renew_leases()
         if not self._introduced:
-            # Who had this name before is gone, and what was asked of it was not asked of us.
+            # A process that had this name before is gone; its drain request is not for us.
             leave(self._engine, self._slots.name)
             self._introduced = True
         if announce(self._engine, self._presence()) and not self._slots.drains():
@@ -124,10 +121,9 @@ class Heartbeat:
         )
 
     def _exchange(self) -> None:
-        """Hand in counts and progress; hear of rules and cancellations."""
         self._tallies.write(self._engine)
         self.rules = read_rules(self._engine)
-        self._quotas.hear(self.rules.quotas, time.monotonic())
+        self._quotas.refresh(self.rules.quotas, time.monotonic())
         self._report()
         for ref in read_cancelled(self._engine, self._slots.name):
             known = self._slots.find(ref)
@@ -137,7 +133,7 @@ class Heartbeat:
     def _report(self) -> None:
         behind = [held for held in self._slots.held() if not held.progress_written]
         for held in behind:
-            held.progress_written = True  # first: what the run says from here on is news again
+            held.progress_written = True  # first: a later report is to be written again
         try:
             report(self._engine, [(held.claim.ref, held.progress or "null") for held in behind])
         except BaseException:

@@ -1,9 +1,10 @@
-"""What a worker process knows of a job it has claimed, while it waits, runs and is settled."""
+"""A claimed job in a worker process, while it waits, runs and is settled."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -11,32 +12,34 @@ from models.jobs.claim import Claim
 from models.pools import POOLS
 from tasks.errors import Stop
 
+#: The job that runs in this thread or greenlet, for log lines.
+current_claim: ContextVar[Claim | None] = ContextVar("fairline_claim", default=None)
+
 
 @dataclass(slots=True)
 class Held:
     """A claim that this process holds.
 
-    Read by the watchdog's own thread without a lock: each field is written whole.
+    Read by the watchdog's thread without a lock: each field is written whole.
     """
 
     claim: Claim
     timeout_seconds: float
     #: The lease is known to be lost.
     lost: bool = False
-    #: When the function was called, on the process's own clock; and whether it is still at it.
+    #: When the function was called, by the monotonic clock; and whether it still runs.
     started: float | None = None
     running: bool = False
     #: What is called from this frame belongs to the run; set by the pipeline while it runs.
     frame: FrameType | None = field(default=None, repr=False, compare=False)
     #: When the lease was last renewed.
     beaten: float = field(default_factory=time.monotonic)
-    #: When this process heard that the job is cancelled.
+    #: When this process read that the job is cancelled, and whether the function has seen it.
     cancelled: float | None = None
-    #: Whether the function was told so.
     cancel_seen: bool = False
-    #: Last checkpoint, report or start: what proves that the run gets on.
+    #: Last checkpoint, progress report or start: proof that the run makes progress.
     moved: float = 0.0
-    #: It waits for a checkpoint to be written: not its fault if that takes long.
+    #: It waits for a checkpoint to be written, however long that takes.
     saving: bool = False
     #: Progress as JSON, and whether the row has it.
     progress: str | None = None
@@ -45,13 +48,15 @@ class Held:
     checkpoints: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
-    #: Tokens as a dependency's quota counts them, in and out, if the run said so.
+    #: Tokens in and out as the dependency's quota counts them, if the run reported that.
     quota_tokens: tuple[int, int] | None = None
     #: Raises a Stop inside the run, where that is possible; callable from any thread.
     interrupt: Callable[[Stop], None] | None = None
-    #: A Stop that waits to be raised on top of a run that does not yield.
+    #: Ends that and stops the timer of the run; set as long as they are not ended.
+    disarm: Callable[[], None] | None = None
+    #: A Stop to be raised by a signal handler in a run that does not yield.
     strike: Stop | None = None
-    #: Memory and processor time of the process when the run began, where it has its own.
+    #: Memory and CPU time of the process when the run began, where it has its own.
     memory_before: int = 0
     cpu_before: float = 0.0
 

@@ -1,10 +1,10 @@
-"""What a worker process writes of its jobs: endings, checkpoints and heartbeats, in groups.
+"""Ledger: the group commit through which a worker process writes about its jobs.
 
-All of it goes through one group commit: one connection whatever the concurrency, and none
-while a job runs. An ending is written behind its job; a checkpoint is waited for.
+Endings, checkpoints and heartbeats share one connection at any concurrency, and none is held
+while a job runs. Endings are written asynchronously; a checkpoint waits for its commit.
 
-Guarantees: a lost lease writes nothing; a refusal of a dependency is written before the ending
-of the run that met it.
+Guarantees: a lost lease writes nothing; a dependency's rejection is written before the ending of
+the run that met it.
 """
 
 from __future__ import annotations
@@ -39,17 +39,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat's place in the line."""
+    """Asks for a heartbeat in the group's write."""
 
 
-#: What goes through the ledger: endings, checkpoints both ways, and the pulse of the process.
 Entry = Settlement | Saving | Loading | Beat
 Answer = Saved | Loaded | None
 
 
 class Ledger:
-    """Writes for all runs of one process."""
-
     def __init__(
         self,
         engine: Engine,
@@ -71,53 +68,53 @@ class Ledger:
         )
 
     def settle(self, claim: Claim, outcome: Outcome, ending: Ending, run_seconds: float) -> None:
-        """Write the end of the run behind; the caller goes on at once."""
+        """Write the ending of the run; returns before that."""
         job_type = self._types.get(claim.type)
         count_run(self._tallies, claim, job_type, outcome, ending, run_seconds)
         held = self._slots.find(claim.ref)
-        # Before the ending is posted: the statement that writes it writes a refusal first.
+        # Before the ending is posted: its group writes rejections first.
         self._quotas.count_run(claim, outcome, held, time.monotonic())
         settlement = settlement_of(claim, ending, run_seconds, held)
         self._group.post(settlement, len(ending.result or "") + len(settlement.progress or ""))
 
     def release(self, claim: Claim) -> None:
-        """Hand back a claim that was not used; the caller goes on at once."""
+        """Hand back an unused claim; returns before that is written."""
         job_type = self._types.get(claim.type)
         outcome, ending = close_run(claim, Released(), job_type, GOOD_STANDING, Random())
         self.settle(claim, outcome, ending, 0.0)
 
     def save(self, saving: Saving) -> Saved:
-        """Write a checkpoint and wait for the commit, also while the state store is away."""
+        """Write a checkpoint and wait for the commit, also while the state store is down."""
         saved = self._group.submit(saving, weight=len(saving.state or ""))
         assert isinstance(saved, Saved)
         return saved
 
     def load(self, job_id: str) -> Loaded:
-        """Read a job's checkpoint; waits while the state store is away.
+        """Read a job's checkpoint, waiting while the state store is down.
 
-        Through the ledger: a connection of the run's own would be one too many.
+        Through the ledger, so that a run needs no connection.
         """
         loaded = self._group.submit(Loading(job_id))
         assert isinstance(loaded, Loaded)
         return loaded
 
     def post_beat(self) -> Ticket[Entry, Answer]:
-        """Let a heartbeat stand in line; what was posted before is written when it is done."""
+        """Request a heartbeat; when it is done, everything posted before is written."""
         return self._group.post(Beat())
 
     def close(self, timeout: float) -> bool:
-        """Take nothing more and write what is waiting; whether all of it was written."""
+        """Accept nothing more and write what is pending; whether all of it was written."""
         return self._group.close(timeout)
 
     def _write_group(self, group: Sequence[Entry]) -> list[Answer]:
         try:
             return self._write(group)
         except MemoryError as error:
-            # A run took it all; there will be some when it has ended. Nothing here is at fault.
+            # A run used it up; there will be some when it has ended.
             raise StateStoreUnavailable("out of memory") from error
 
     def _write(self, group: Sequence[Entry]) -> list[Answer]:
-        """Heartbeats first: they may be repeated if what follows has to be tried again."""
+        """Heartbeats first: they may be repeated if what follows has to be retried."""
         if any(isinstance(item, Beat) for item in group):
             self._heartbeat.beat()
         if self._quotas.due(time.monotonic()):
@@ -142,29 +139,27 @@ class Ledger:
                 note_settled(held.claim, settlement)
             if not ours:
                 logger.warning(
-                    "lease %d of job %s was lost; its %s is refused",
+                    "lease %d of job %s was lost; its ending %s was rejected",
                     settlement.ref.lease,
                     settlement.ref.id,
                     settlement.ending.status,
                 )
 
     def _refuse(self, item: Entry, error: Exception) -> None:
-        """The database will not take this ending (say, a result with a NUL): the job is dead."""
+        """The database rejects this ending (say, a result with a NUL): the job is dead."""
         if not isinstance(item, Settlement):
             return
         if item.ending.status is JobStatus.DEAD:
-            self._slots.forget(item.ref)  # let its lease run out; nothing more can be said
+            self._slots.forget(item.ref)  # its lease will expire; nothing more can be written
             return
         # Not the whole text: SQLAlchemy's holds the statement.
         reason = plain_text(getattr(error, "orig", error), 400).partition("\n")[0]
         message = f"The result could not be stored: {reason}"
+        error_class = FailureClass.APP_ERROR
         ending = Ending(
-            JobStatus.DEAD,
-            tries_spent=1,
-            error_class=FailureClass.APP_ERROR,
-            error_message=message,
+            JobStatus.DEAD, tries_spent=1, error_class=error_class, error_message=message
         )
         try:
             self._group.post(Settlement(item.ref, ending, item.run_seconds))
         except StateStoreUnavailable:
-            self._slots.forget(item.ref)  # the worker stops; the lease will run out
+            self._slots.forget(item.ref)  # the worker stops; the lease will expire

@@ -1,4 +1,4 @@
-"""How a run ended: a closed set of values, and what each becomes in the row."""
+"""Outcomes of runs, a closed set of values, and the ending that each becomes in the row."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tasks.retry import History, RetryLimits, RetryStanding, Verdict, decide_ret
 MESSAGE_CHARACTERS = 2000
 #: Largest result kept in the row, as JSON.
 RESULT_BYTES = 1_000_000
-#: Longest name of a dependency that is counted under it.
+#: Longest name of a dependency in counts.
 NAME_CHARACTERS = 100
-#: Reasons to give up early that stand in the error's text.
-REASONS_TOLD = frozenset({"quarantined", "retry budget spent"})
+#: Reasons to give up early that are added to the error message.
+REASONS_SHOWN = frozenset({"quarantined", "retry budget spent"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +47,32 @@ class Failed:
     failure_class: FailureClass
     message: str
     retry_after: float | None = None
-    #: Whose fault a DEPENDENCY failure is.
+    #: Name of the dependency of a DEPENDENCY failure.
     dependency: str | None = None
-    #: It works, and refused because its quota is spent.
+    #: The dependency works, but rejected the call because its quota is spent.
     refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """The function asked to be run later."""
+    """The function raised Snooze."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The claim is handed back unused: the worker stops, or its dependency is not to be called."""
+    """The claim is handed back unused: the worker drains, or the dependency must not be called."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandedBack:
-    """The run had begun when its worker was stopped: nobody's fault, and not the first any more."""
+    """The run was stopped with its worker; the next run is not the first any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """The job was cancelled and stopped for it."""
+    """The job was cancelled and has stopped."""
 
 
 Outcome = Succeeded | Failed | Snoozed | Released | HandedBack | Withdrawn
@@ -83,11 +83,11 @@ def outcome_of(error: BaseException) -> Outcome:
     message = plain_text(error, MESSAGE_CHARACTERS) or type(error).__name__
     match error:
         case LeaseLost():
-            return Released()  # nothing this run says will be taken
+            return Released()  # nothing this run writes is accepted
         case Drained() | StateStoreUnavailable():
             return HandedBack()
         case BaseException() if type(error).__name__ == "GreenletExit":
-            return HandedBack()  # its worker was told to end at once; the job did nothing wrong
+            return HandedBack()  # its worker is being shut down at once
         case Cancelled():
             return Withdrawn()
         case TimeLimit():
@@ -111,21 +111,21 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def outcome_of_result(result: bytes) -> Outcome:
-    """What a function returned, as JSON: kept unless it is too much for a row."""
+    """What a function returned, as JSON: a failure if it is too large for the row."""
     if len(result) > RESULT_BYTES:
         return Failed(
             FailureClass.PERMANENT,
             f"The result has {len(result)} bytes; at most {RESULT_BYTES} are kept."
-            " Put it elsewhere and return where it is.",
+            " Store it elsewhere and return its location.",
         )
     return Succeeded(result.decode())
 
 
 def plain_text(value: object, characters: int) -> str:
-    """What ``value`` says of itself, as far as PostgreSQL can store it."""
+    """``str(value)``, limited to what PostgreSQL can store."""
     try:
         text = str(value)
-    except Exception as error:  # noqa: BLE001 - an error that cannot even say what it is
+    except Exception as error:  # noqa: BLE001 - its __str__ may raise anything
         text = f"({type(error).__name__} while reading the message)"
     text = text[:characters].replace("\x00", "")
     return text.encode("utf-8", "replace").decode()
@@ -134,7 +134,7 @@ def plain_text(value: object, characters: int) -> str:
 def ending_of(
     outcome: Outcome, history: History, limits: RetryLimits, standing: RetryStanding, chance: Random
 ) -> Ending:
-    """The one place where an outcome becomes a state."""
+    """The ending that an outcome becomes: the only place where that is decided."""
     match outcome:
         case Succeeded(result):
             return Ending(JobStatus.SUCCEEDED, tries_spent=1, result=result)
@@ -151,8 +151,7 @@ def ending_of(
                 failure_class, history, limits, chance, retry_after=retry_after, standing=standing
             )
             retry = decision.verdict is Verdict.RETRY
-            # "tries spent" is what everybody expects; the other reasons are worth a word.
-            why = decision.reason if decision.reason in REASONS_TOLD else ""
+            why = decision.reason if decision.reason in REASONS_SHOWN else ""
             return Ending(
                 JobStatus.SCHEDULED if retry else JobStatus.DEAD,
                 tries_spent=int(decision.spends_try),

@@ -1,8 +1,8 @@
 """How a message becomes finished jobs: message → claim → run → decide → settle.
 
-Read from top to bottom. Claims and slots are in :mod:`tasks.worker.slots`, what a run's outcome
-makes of its row in :mod:`tasks.worker.decide`, the writing in :mod:`tasks.worker.ledger`, and
-what keeps the leases meanwhile in :mod:`tasks.worker.heartbeat`.
+Read from top to bottom. Claims and slots are in :mod:`tasks.worker.slots`, what an outcome means
+for the job in :mod:`tasks.worker.decide`, writes in :mod:`tasks.worker.ledger`, and the renewal
+of leases in :mod:`tasks.worker.heartbeat`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ from models.jobs.claim import Claim, JobRef
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass
 from models.tallies import TallyKind
-from tasks.context import JobContext
-from tasks.process import told_to_exit
+from tasks.process import exit_requested
 from tasks.registry import JobType
 from tasks.retry.decision import GOOD_STANDING
-from tasks.worker.batch import Batch
-from tasks.worker.current import current_claim
+from tasks.worker.batch import run_batch
 from tasks.worker.decide import close_run, standing_of
-from tasks.worker.held import Held
+from tasks.worker.held import Held, current_claim
 from tasks.worker.limits import stoppable
 from tasks.worker.outcome import (
     Failed,
@@ -53,24 +51,24 @@ UNKNOWN_TYPE_SECONDS = 30.0
 
 
 def execute(message: tuple[JobRef, ...], worker: Worker, helpers: ThreadPoolExecutor) -> None:
-    """Message → claim. Returns when all its jobs have ended, their results on the way."""
+    """Message → claim. Returns when all its jobs have ended; results may still be unwritten."""
     claims = worker.slots.claim(message)
     if not claims:
         return  # lost, cancelled, expired or already done: nothing to run
-    brought_by = message_span()
+    parent_span = message_span()
     if worker.slots.count > 1 and len(claims) > 1:
-        each = partial(execute_claim, worker=worker, brought_by=brought_by)
-        Batch(claims, each, helpers).run()
+        each = partial(execute_claim, worker=worker, parent_span=parent_span)
+        run_batch(claims, each, helpers)
         return
     for claim in claims:  # in this very thread: a prefork run is stopped on the main one only
-        execute_claim(claim, worker, brought_by)
+        execute_claim(claim, worker, parent_span)
 
 
-def execute_claim(claim: Claim, worker: Worker, brought_by: object = None) -> None:
-    """Claim → run → decide → settle; ``brought_by`` is the span of the job's message."""
-    bound = current_claim.set(claim)  # log lines know of it
+def execute_claim(claim: Claim, worker: Worker, parent_span: object = None) -> None:
+    """Claim → run → decide → settle; ``parent_span`` is that of the job's message."""
+    bound = current_claim.set(claim)  # for log lines
     try:
-        ended = run_in_slot(claim, worker, brought_by)
+        ended = run_in_slot(claim, worker, parent_span)
         if ended is None:
             return
         outcome, run_seconds = ended
@@ -80,27 +78,27 @@ def execute_claim(claim: Claim, worker: Worker, brought_by: object = None) -> No
         current_claim.reset(bound)
 
 
-def run_in_slot(claim: Claim, worker: Worker, brought_by: object) -> tuple[Outcome, float] | None:
-    """Wait for a slot and run; how it ended, after how many seconds. None if it is not ours."""
+def run_in_slot(claim: Claim, worker: Worker, parent_span: object) -> tuple[Outcome, float] | None:
+    """Wait for a slot and run; the outcome and the run's seconds. None if the claim was lost."""
     slots = worker.slots
     with slots.free:
         if slots.abandon(claim):
-            return None  # lost while it waited for a slot: somebody else's by now
-        if slots.draining or parked(claim, worker):
+            return None  # lost while it waited for a slot: another worker's by now
+        if slots.draining or held_back(claim, worker):
             return Released(), 0.0
         held = slots.begin(claim)
         if held.cancelled is not None:
             outcome: Outcome = Withdrawn()  # while it waited for a slot
         else:
-            with run_span(claim, worker.name, brought_by) as span:
+            with run_span(claim, worker.name, parent_span) as span:
                 outcome = run(claim, worker, held)
                 span.note(outcome)
         slots.end(held)
         return outcome, held.ran(time.monotonic())
 
 
-def parked(claim: Claim, worker: Worker) -> bool:
-    """Whether its dependency failed or refused too much after the job was dispatched."""
+def held_back(claim: Claim, worker: Worker) -> bool:
+    """Whether its dependency failed or rejected calls after the job was dispatched."""
     # By the row, as the dispatcher does: were they to differ, the job would go to and fro.
     name = claim.dependency
     rules = worker.heartbeat.rules
@@ -115,45 +113,43 @@ def run(claim: Claim, worker: Worker, held: Held) -> Outcome:
     # What is called from here on belongs to this run: see the watchdog's LoopMonitor.
     held.frame = sys._getframe()
     try:
-        result = call(job_type, claim, worker, held)
+        result = call(job_type, worker, held)
         if held.cancel_seen:
             return Withdrawn()
         return outcome_of_result(orjson.dumps(result))
     except BaseException as error:  # noqa: BLE001 - whatever a job raises is an outcome, exits too
-        if told_to_exit():
+        if exit_requested():
             return HandedBack()
         outcome = outcome_of(error)
-        tell_author(claim, outcome, error)
+        log_traceback(claim, outcome, error)
         return outcome
     finally:
         held.frame = None
 
 
-def call(job_type: JobType, claim: Claim, worker: Worker, held: Held) -> Any:
+def call(job_type: JobType, worker: Worker, held: Held) -> Any:
     """The job function's own result or error, under its limits."""
-    services = RunContext(worker, held)
-    context = JobContext(
-        claim.ref.id,
-        claim.tenant_id,
-        claim.attempt + 1,
-        first_attempt=claim.attempt + claim.crashes + claim.deferrals + claim.replays == 0,
-        services=services,
-    )
-    with stoppable(held, job_type.memory_mb):
-        worker.prepared.ensure(job_type)
-        return job_type.call(context, services.payload())
+    context = RunContext(worker, held)
+    try:
+        with stoppable(held, job_type.memory_mb):
+            worker.prepared.ensure(job_type)
+            return job_type.call(context, context.payload())
+    finally:
+        # The watchdog raises a Stop at any bytecode, also on entry to the limits' own exit.
+        if held.disarm is not None:
+            held.disarm()
 
 
-def tell_author(claim: Claim, outcome: Outcome, error: BaseException) -> None:
-    """The row has the message of an APP_ERROR; who wrote the job wants to know the line."""
+def log_traceback(claim: Claim, outcome: Outcome, error: BaseException) -> None:
+    """The row has only the message of an APP_ERROR; the job's author needs the traceback."""
     if isinstance(outcome, Failed) and outcome.failure_class is FailureClass.APP_ERROR:
-        with contextlib.suppress(Exception):  # an error may be odd enough to trip even this
-            told = "".join(traceback.format_exception(error)).encode("utf-8", "replace").decode()
-            log.warning("%s, job %s failed\n%s", claim.type, claim.ref.id, told.rstrip())
+        with contextlib.suppress(Exception):  # an error may be odd enough to break even this
+            text = "".join(traceback.format_exception(error)).encode("utf-8", "replace").decode()
+            log.warning("%s, job %s failed\n%s", claim.type, claim.ref.id, text.rstrip())
 
 
 def decide(claim: Claim, outcome: Outcome, worker: Worker) -> tuple[Outcome, Ending]:
-    """The outcome, or what it has to count as, and what it makes of the row."""
+    """The outcome, or what it has to count as, and what it means for the row."""
     standing = GOOD_STANDING
     if not isinstance(outcome, Succeeded):
         unwritten = worker.tallies.unwritten(TallyKind.RETRY, str(claim.tenant_id))

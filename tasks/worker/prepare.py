@@ -1,8 +1,7 @@
-"""Getting ready for a job type: when its worker starts, or late, for one that moved here.
+"""Calls ``prepare`` of job types: at the worker's start, or before the first run of a moved type.
 
-A worker starts by preparing the types that were declared for its pools, and does not start if
-it cannot. Types that were measured to belong here come without notice: the first run prepares.
-Where that fails the job is put off, without a try: a type that moved must not die of it.
+A worker that cannot prepare the types declared for its pools does not start. If a type that moved
+here cannot be prepared, its job is deferred without using an attempt.
 """
 
 from __future__ import annotations
@@ -16,19 +15,17 @@ from tasks.registry import JobType
 
 logger = logging.getLogger(__name__)
 
-#: How long a job waits that this worker could not get ready for.
+#: How long a job waits whose type could not be prepared.
 UNPREPARED_SECONDS = 30.0
 
 
 class PreparedTypes:
-    """The types that this process is ready to run."""
-
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._preparing = threading.Lock()
 
     def begin(self, types: Iterable[JobType]) -> None:
-        """Let types get ready; a worker that could run none of them well does not start."""
+        """Prepare types; exits if one cannot be prepared."""
         for job_type in types:
             if job_type.prepare is not None:
                 try:
@@ -38,15 +35,15 @@ class PreparedTypes:
             self._names.add(job_type.name)
 
     def ensure(self, job_type: JobType) -> None:
-        """Ready when it returns; Snooze if that cannot be."""
+        """Prepare the type if that was not done; raises Snooze if it fails."""
         if job_type.prepare is None or job_type.name in self._names:
             return
-        with self._preparing:  # the runs of a first message come together
+        with self._preparing:  # the jobs of a first message start together
             if job_type.name in self._names:
                 return
             try:
                 job_type.prepare()
             except Exception as error:
-                logger.exception("%s moved here, and this worker cannot run it", job_type.name)
+                logger.exception("%s moved to this pool, but could not be prepared", job_type.name)
                 raise Snooze(UNPREPARED_SECONDS) from error
             self._names.add(job_type.name)

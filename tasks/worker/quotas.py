@@ -1,12 +1,11 @@
-"""Rate limits that an API told our jobs of: obeyed in this worker at once, then written.
+"""Quotas of dependencies as jobs report them: applied in this worker at once, then written.
 
-The latest reading wins, and goes to the table once a second at most. A refusal is obeyed here at
-once, and written before the ending of the run that met it: jobs that were already dispatched go
-back to the line without a call. What the table says of closed dependencies replaces what this
-process believed, so that an operator who opens a tap is heard within two seconds.
+The latest reading wins, and is written once a second at most. A rejection closes the dependency
+in this process at once, and is written before the ending of the run that met it. The table
+replaces what this process believed, so that an operator's change applies within two seconds.
 
-Only dependencies that job types declare are told of: no other has a lane to hold. Counts of the
-last second die with a killed process.
+Only dependencies that job types declare are written: no other has a lane. Counts of the last
+second are lost with a killed process.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
@@ -31,22 +30,21 @@ logger = logging.getLogger(__name__)
 
 #: Readings are written this often at most.
 WRITE_SECONDS = 1.0
-#: How long a dependency is closed that does not say how long, and the bounds of what it says.
+#: How long a dependency is closed if it does not say, and the bounds of what it says.
 CLOSED_SECONDS = 10.0
 CLOSED_LEAST_SECONDS = 1.0
 CLOSED_MOST_SECONDS = 600.0
 
-#: Counts alone make no quota: a dependency that nobody limits has no row. In one order, so that
-#: two workers never wait for each other in a circle.
+#: Counts alone make no quota: a dependency without limits has no row. In one order, so that two
+#: workers never deadlock.
 WRITE = """
     INSERT INTO quotas AS quota (dependency, reading, read_at, closed_until, refused, calls,
                                  tokens_in, tokens_out)
     SELECT dependency, reading::json, now() - make_interval(secs => age),
            now() + make_interval(secs => closed), refused, calls, tokens_in, tokens_out
-    FROM unnest(%(dependencies)s::text[], %(readings)s::text[], %(ages)s::float8[],
-                %(closed)s::float8[], %(refused)s::bigint[], %(calls)s::bigint[],
-                %(tokens_in)s::bigint[], %(tokens_out)s::bigint[])
-        AS news (dependency, reading, age, closed, refused, calls, tokens_in, tokens_out)
+    FROM json_to_recordset(%(news)s::json)
+        AS news (dependency text, reading text, age float8, closed float8, refused bigint,
+                 calls bigint, tokens_in bigint, tokens_out bigint)
     WHERE news.reading IS NOT NULL OR news.closed IS NOT NULL
        OR EXISTS (SELECT FROM quotas AS known WHERE known.dependency = news.dependency)
     ORDER BY dependency
@@ -64,7 +62,7 @@ WRITE = """
 
 @dataclass(slots=True)
 class News:
-    """What the table does not have yet of one dependency."""
+    """What the table does not have yet about one dependency."""
 
     #: The last reading as JSON, and when it was taken.
     reading: str | None = None
@@ -79,7 +77,7 @@ class News:
         self.closed_until = max(until, self.closed_until or until)
 
     def add(self, older: News) -> None:
-        """Take in what could not be written."""
+        """Add what could not be written."""
         if self.reading is None:
             self.reading, self.read_at = older.reading, older.read_at
         if older.closed_until is not None:
@@ -91,7 +89,7 @@ class News:
 
 
 class QuotaTracker:
-    """What this process knows of the quotas, and what it has to tell."""
+    """The quotas as this process knows them, and what it has to write."""
 
     def __init__(self, dependencies: Collection[str]) -> None:
         self._dependencies = frozenset(dependencies)
@@ -103,25 +101,20 @@ class QuotaTracker:
         self._written = 0.0
 
     def note(self, dependency: str, allowances: Mapping[str, Allowance], now: float) -> None:
-        """An answer told what is left."""
-        said = {
-            kind: (each.limit, each.remaining, each.reset_seconds)
-            for kind, each in allowances.items()
-        }
+        """Record what a response said about the limits."""
+        reading = {k: (a.limit, a.remaining, a.reset_seconds) for k, a in allowances.items()}
         with self._noting:
             if (news := self._of(dependency)) is not None:
-                news.reading, news.read_at = orjson.dumps(said).decode(), now
+                news.reading, news.read_at = orjson.dumps(reading).decode(), now
 
     def count_run(self, claim: Claim, outcome: Outcome, held: Held | None, now: float) -> None:
-        """A run has ended: with a refusal, or after it used some tokens."""
+        """A run has ended, with a rejected call or after it used some tokens."""
         if isinstance(outcome, Failed) and outcome.refused:
             self.refuse(outcome.dependency or claim.dependency, outcome.retry_after, now)
         elif held is not None:
-            used = held.quota_tokens or (held.tokens_in, held.tokens_out)
-            self.count(claim.dependency, *used)
+            self._count(claim.dependency, *(held.quota_tokens or (held.tokens_in, held.tokens_out)))
 
-    def count(self, dependency: str, tokens_in: int, tokens_out: int) -> None:
-        """A call used so many tokens; of interest if there is a quota."""
+    def _count(self, dependency: str, tokens_in: int, tokens_out: int) -> None:
         if not (tokens_in or tokens_out):
             return
         with self._noting:
@@ -132,7 +125,7 @@ class QuotaTracker:
                 news.tokens_out += tokens_out
 
     def refuse(self, dependency: str, seconds: float | None, now: float) -> None:
-        """A call was refused; nobody calls again for so long."""
+        """A call was rejected: make no more for so long."""
         wait = CLOSED_SECONDS if seconds is None else seconds
         until = now + max(CLOSED_LEAST_SECONDS, min(wait, CLOSED_MOST_SECONDS))
         with self._noting:
@@ -143,18 +136,18 @@ class QuotaTracker:
             self._closed[dependency] = max(until, self._closed.get(dependency, until))
 
     def is_closed(self, dependency: str, now: float) -> bool:
-        """Whether a job that was dispatched before has to go back."""
+        """Whether a job that was dispatched before has to be released."""
         return now < self._closed.get(dependency, now)
 
     def due(self, now: float) -> bool:
-        """Whether there is something to write now: a refusal always is."""
+        """Whether there is something to write now, as a rejection always is."""
         with self._noting:
             if any(news.closed_until is not None for news in self._news.values()):
                 return True
             return bool(self._news) and not 0.0 <= now - self._written < WRITE_SECONDS
 
     def write(self, engine: Engine, now: float) -> None:
-        """Move the news to the table; they stay here if it is away."""
+        """Move the news to the table; they stay here if it is down."""
         with self._noting:
             news, self._news = self._news, {}
             self._written = now
@@ -169,11 +162,11 @@ class QuotaTracker:
                     self._news.setdefault(dependency, News()).add(older)
             raise
         except Exception:
-            # What the table will not have is dropped: endings come behind it.
+            # What the table rejects is dropped: endings are written after it.
             logger.exception("could not write the quotas of %s", list(news))
 
-    def hear(self, closed_seconds: Mapping[str, float], now: float) -> None:
-        """The quotas there are, and how long each is closed, as the table has it."""
+    def refresh(self, closed_seconds: Mapping[str, float], now: float) -> None:
+        """Take over the quotas and how long each is closed, as the table has them."""
         with self._noting:
             self._limited = frozenset(closed_seconds)
             closed = {name: now + left for name, left in closed_seconds.items() if left > 0}
@@ -189,17 +182,13 @@ class QuotaTracker:
 
 
 def parameters(news: Mapping[str, News], now: float) -> dict[str, Any]:
-    """The parameters of WRITE."""
-    each = list(news.values())
-    return {
-        "dependencies": list(news),
-        "readings": [one.reading for one in each],
-        "ages": [max(0.0, now - one.read_at) if one.reading else None for one in each],
-        "closed": [
-            None if one.closed_until is None else max(0.0, one.closed_until - now) for one in each
-        ],
-        "refused": [one.refused for one in each],
-        "calls": [one.calls for one in each],
-        "tokens_in": [one.tokens_in for one in each],
-        "tokens_out": [one.tokens_out for one in each],
-    }
+    rows = [
+        {
+            "dependency": dependency,
+            "age": max(0.0, now - one.read_at) if one.reading else None,
+            "closed": None if one.closed_until is None else max(0.0, one.closed_until - now),
+            **asdict(one),
+        }
+        for dependency, one in news.items()
+    ]
+    return {"news": orjson.dumps(rows).decode()}

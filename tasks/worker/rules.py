@@ -1,7 +1,7 @@
 """Open circuits, quarantined job types, retry counts and closed quotas, as a worker reads them.
 
-Read every two seconds by each worker. The scheduler's dispatcher obeys the same rows; a
-worker only has to deal with what was dispatched before they changed.
+Read every two seconds by each worker. The dispatcher applies the same rows; a worker needs them
+for jobs that were dispatched before they changed.
 """
 
 from __future__ import annotations
@@ -32,20 +32,17 @@ READ_RULES = f"""
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """As of the last look."""
-
     #: Dependencies whose circuit is open.
     open_circuits: frozenset[str] = frozenset()
     #: Job types in quarantine.
     quarantined: frozenset[str] = frozenset()
     #: First runs and retries of the window, by tenant.
     retries: dict[int, tuple[int, int]] = field(default_factory=dict)
-    #: Seconds for which each dependency with a quota is closed; not more than 0 if it is open.
+    #: Seconds for which each dependency with a quota stays closed; 0 or less if it is open.
     quotas: dict[str, float] = field(default_factory=dict)
 
 
 def read_rules(engine: Engine) -> Rules:
-    """The rules as they are now."""
     with connect(engine) as connection:
         rows = connection.exec_driver_sql(READ_RULES).all()
     return Rules(

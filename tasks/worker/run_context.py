@@ -1,4 +1,4 @@
-"""What a running job asks of its worker: payload, checkpoints, progress, cancellation."""
+"""The job context of a run in a worker: checkpoints, progress and cancellation through the row."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import orjson
 
 from models.blobs import INLINE_BYTES, BlobError, BlobMissing, checkpoint_key
 from models.jobs.checkpoint import Saving
+from tasks.context import JobContext
 from tasks.errors import DependencyFailure, Drained, LeaseLost, Permanent
 from tasks.quota import QuotaReading
 from tasks.worker.held import Held
@@ -20,22 +21,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class RunContext:
-    """Behind the context of a run in a worker."""
-
+class RunContext(JobContext):
     def __init__(self, worker: Worker, held: Held) -> None:
+        claim = held.claim
+        earlier = claim.attempt + claim.crashes + claim.deferrals + claim.replays
+        super().__init__(claim.ref.id, claim.tenant_id, claim.attempt + 1, earlier == 0)
         self._worker = worker
         self._held = held
 
     def payload(self) -> Any:
-        """The job's payload, wherever it is."""
+        """The job's payload, from the row or its blob."""
         claim = self._held.claim
         if claim.payload_blob is None:
             return claim.payload
         return self._read(claim.payload_blob, "payload")
 
-    def save(self, state: Any) -> None:
-        """Keep ``state``. The run of a worker that stops ends here, to go on elsewhere.
+    def checkpoint(self, state: Any) -> None:
+        """Save ``state``; if the worker drains, the run ends here, to resume elsewhere.
 
         Unless the worker retires: then there is time for the run to end.
         """
@@ -65,31 +67,31 @@ class RunContext:
         saved = self._worker.ledger.save(Saving(ref, None if key else data.decode(), key))
         if not saved.ours:
             held.lost = True
-            self._forget(key)
+            self._delete(key)
             raise LeaseLost
-        self._forget(saved.obsolete)
+        self._delete(saved.obsolete)
 
-    def load(self) -> Any:
-        loaded = self._worker.ledger.load(self._held.claim.ref.id)
+    def load_checkpoint(self) -> Any:
+        loaded = self._worker.ledger.load(self.job_id)
         if loaded.blob is None:
             return None if loaded.state is None else orjson.loads(loaded.state)
         return self._read(loaded.blob, "checkpoint")
 
-    def report(self, done: float, total: float | None) -> None:
+    def progress(self, done: float, total: float | None = None) -> None:
         held = self._held
         text = orjson.dumps({"done": done, "total": total}).decode()
-        if text != held.progress:  # saying the same again is no progress
+        if text != held.progress:  # reporting the same again is no progress
             held.progress = text
             held.progress_written = False
             held.moved = time.monotonic()
 
-    def cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
         held = self._held
         if held.cancelled is not None:
             held.cancel_seen = True
         return held.cancelled is not None or held.lost
 
-    def charge(self, tokens_in: int, tokens_out: int) -> None:
+    def charge_tokens(self, tokens_in: int, tokens_out: int) -> None:
         self._held.tokens_in += max(0, tokens_in)
         self._held.tokens_out += max(0, tokens_out)
 
@@ -105,11 +107,11 @@ class RunContext:
         try:
             return orjson.loads(self._worker.blobs.get(blob))
         except BlobMissing as error:
-            raise Permanent(f"The {what} is gone: {error}") from error
+            raise Permanent(f"The {what} is missing: {error}") from error
         except BlobError as error:
             raise DependencyFailure("blobs", str(error)) from error
 
-    def _forget(self, blob: str | None) -> None:
+    def _delete(self, blob: str | None) -> None:
         if blob is None:
             return
         try:

@@ -1,6 +1,6 @@
 """Hooks for spans and counts of runs; they cost one comparison while telemetry is off.
 
-What is told, and by which names, is the telemetry's affair: see ``app/telemetry/runs.py``.
+``app/telemetry/runs.py`` implements them.
 """
 
 from __future__ import annotations
@@ -17,46 +17,44 @@ class RunSpan(Protocol):
     """The span of a run."""
 
     def note(self, outcome: Outcome) -> None:
-        """Say how the run ended."""
+        """Record how the run ended."""
+
+
+class NoSpan:
+    """The span of a run while telemetry is off."""
+
+    def note(self, outcome: Outcome) -> None:
+        pass
 
 
 class Telemetry(Protocol):
-    """Who listens."""
+    """What telemetry implements."""
 
     def message(self) -> object:
-        """The message whose jobs are about to run here."""
+        """The span of the message whose jobs are about to run."""
 
     def span(self, claim: Claim, worker: str, message: object) -> AbstractContextManager[RunSpan]:
-        """A run from its beginning to its end."""
+        """The span of a run, whose message has the span ``message``."""
 
     def count(self, claim: Claim, settlement: Settlement) -> None:
-        """The end of a run was written."""
+        """Count a run whose ending was written."""
 
 
-class Unheard:
-    """The span of a run that nobody listens to."""
-
-    def note(self, outcome: Outcome) -> None:
-        """Nothing."""
-
-
-#: Set by the telemetry's set-up.
+#: Set when telemetry starts.
 telemetry: Telemetry | None = None
 
-_UNHEARD: AbstractContextManager[RunSpan] = nullcontext(Unheard())
+_NO_SPAN: AbstractContextManager[RunSpan] = nullcontext(NoSpan())
 
 
 def message_span() -> object:
-    """The span of the message at hand, for its runs: they may be in threads of their own."""
+    """The span of the current message; its jobs may run in other threads."""
     return None if telemetry is None else telemetry.message()
 
 
 def run_span(claim: Claim, worker: str, message: object = None) -> AbstractContextManager[RunSpan]:
-    """The span of one run; ``message`` is what brought it, as ``message_span`` gave it."""
-    return _UNHEARD if telemetry is None else telemetry.span(claim, worker, message)
+    return _NO_SPAN if telemetry is None else telemetry.span(claim, worker, message)
 
 
 def note_settled(claim: Claim, settlement: Settlement) -> None:
-    """Count a run whose end was written."""
     if telemetry is not None:
         telemetry.count(claim, settlement)

@@ -1,6 +1,6 @@
-"""A worker process, put together: its slots, its ledger and its heartbeat.
+"""The runtime of a worker process: its slots, its ledger and its heartbeat.
 
-At most two connections whatever the concurrency: one for claims, one for everything else.
+At most two connections at any concurrency: one for claims, one for everything else.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """What a process needs to run jobs."""
-
     def __init__(
         self,
         engine: Engine,
@@ -57,11 +55,10 @@ class Worker:
         self.ledger = Ledger(engine, types, self.slots, self.heartbeat, self.tallies, self.quotas)
 
     def start(self) -> None:
-        """Begin to send heartbeats."""
         self.heartbeat.start(self.ledger)
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Write everything that is still to be written, and leave."""
+        """Write everything that is pending and remove the presence."""
         self.slots.drain()
         self.heartbeat.stop()
         if not self.ledger.close(timeout):
@@ -71,4 +68,4 @@ class Worker:
             self.quotas.write(self.engine, time.monotonic())
             leave(self.engine, self.name)
         except StateStoreError as error:
-            logger.warning("could not say good-bye: %s", error)
+            logger.warning("could not write the last counts and remove the presence: %s", error)

@@ -12,8 +12,7 @@ from urllib.request import Request, urlopen
 from tasks.context import JobContext
 from tasks.errors import QuotaSpent
 from tasks.registry import job_type
-from tasks.scorers.quota_headers import quota_reading
-from tasks.scorers.retry_after import retry_after_seconds
+from tasks.scorers.headers import quota_reading, retry_after_seconds
 
 
 @job_type("slow_in_short", pool="short", timeout=60)

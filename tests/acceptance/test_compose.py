@@ -167,7 +167,7 @@ def test_addresses_and_passwords_agree_between_services() -> None:
         assert environment["FAIRLINE_QUEUE_TYPE"] == "quorum"
 
 
-def test_long_jobs_may_hold_their_message_as_long_as_on_the_embedded_broker() -> None:
+def test_an_unacknowledged_message_may_wait_as_long_as_on_the_embedded_broker() -> None:
     content = COMPOSE["configs"]["rabbitmq"]["content"]
     (line,) = re.findall(r"^consumer_timeout = \d+$", content, re.M)
     assert line in CONFIGURATION

@@ -39,7 +39,8 @@ from tests.bare.tree import (
 REPOSITORY = Path(__file__).parents[2]
 #: The section of the README whose commands are run.
 SECTION = "Two commands"
-READY = "Fairline is ready."
+#: The last line that `make up` prints when the stack is ready.
+READY = "Ctrl-C or `make down` stops everything."
 FOLDER_HINT = "apt-get install rabbitmq-server"
 
 INSTALL_SECONDS = 900.0
@@ -117,7 +118,6 @@ class BareTest:
             if running.poll() is not None or time.monotonic() > deadline:
                 raise Failed(f"{title} did not become ready; {end_of(log)}")
             time.sleep(0.2)
-        time.sleep(0.5)  # the lines after it
 
     def follow_readme(self, user: User) -> None:
         """Everything that the README tells a new user to do."""

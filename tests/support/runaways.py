@@ -15,10 +15,10 @@ from typing import Any
 from tasks.context import JobContext
 from tasks.errors import Stop
 from tasks.registry import job_type
-from tasks.watchdog import overdue
+from tasks.watchdog import lost_runs
 
 #: So that nobody has to wait for the parent of a prefork child.
-overdue.MARGIN_SECONDS = 3.0
+lost_runs.MARGIN_SECONDS = 3.0
 
 ONCE = {"TIMEOUT": 1, "RESOURCE_VIOLATION": 1}
 SOON = [0.2]

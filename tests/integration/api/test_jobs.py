@@ -28,7 +28,7 @@ from tests.support.api_server import ApiServer
 from tests.support.database_fixture import DatabaseFixture
 
 #: Not all that this process knows: other tests bring types of their own.
-BUILT_IN_NAMES = [module.rpartition(".")[2] for module in BUILT_IN]
+BUILT_IN_NAMES = [t.name for t in load_types().values() if t.run.__module__ in BUILT_IN]
 MORE_FIELDS = {"attempts", "replays", "slot_seconds"}
 FAILED = Ending(
     JobStatus.SCHEDULED, tries_spent=1, error_class=FailureClass.APP_ERROR, error_message="no luck"

@@ -104,7 +104,7 @@ def test_package_without_a_wheel_is_named_and_not_compiled(
     code, said = project.make("venv", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
     assert code != 0
     assert (
-        "pip could not install compiled-thing==2.1: the package index does not know it, or" in said
+        "pip could not install compiled-thing==2.1: the package index does not have it, or" in said
     )
     assert "has no wheel of it" in said
     assert "compiler would be needed" not in said
@@ -133,7 +133,7 @@ def test_index_that_does_not_answer_is_not_a_missing_wheel(project: Project) -> 
     project.require("anything==1.0")
     code, said = project.make("venv", PIP_INDEX_URL="http://127.0.0.1:9/simple")
     assert code != 0
-    assert "pip could not download anything==1.0: the package index does not answer" in said
+    assert "pip could not download anything==1.0: the package index does not respond" in said
     assert "PIP_INDEX_URL" in said
 
 

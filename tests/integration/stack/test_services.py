@@ -17,7 +17,8 @@ from app.stack.home import drop_socket_folder
 from app.stack.identity import processes_in
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.rabbitmq import EmbeddedRabbitMQ, find_server
-from app.stack.services import Running, ServiceFailed, running
+from app.stack.services import Running, running
+from app.stack.spec import StackError
 from models.store.session import _wait_callback
 
 
@@ -92,7 +93,7 @@ def test_interrupted_initdb_is_made_up_for(tmp_path: Path) -> None:
 
 def test_failed_start_tells_the_end_of_the_log(tmp_path: Path) -> None:
     service = EmbeddedPostgres(tmp_path, {"shared_buffers": "nonsense"})
-    with pytest.raises(ServiceFailed, match="shared_buffers"), running(service, tmp_path / "logs"):
+    with pytest.raises(StackError, match="shared_buffers"), running(service, tmp_path / "logs"):
         pass
 
 

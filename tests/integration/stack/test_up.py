@@ -25,7 +25,7 @@ DRIVER = """
 import sys
 from app.stack.__main__ import main
 from app.stack import __main__ as command
-from app.stack.programs import ProgramTable, Task
+from app.stack.programs import ProgramTable
 from app.stack.spec import ProcessSpec
 from app.stack.supervisor import Program
 
@@ -41,7 +41,7 @@ def table(options, home):
     def worker(n): return ProcessSpec(f"worker-medium-{n}", (sys.executable, "-c", WORKER))
     def api(_): return ProcessSpec("api", (sys.executable, "-c", (sys.argv[1:] or [API])[0]))
     check = (sys.executable, "-c", "import os; os.environ['FAIRLINE_DATABASE_URL']")
-    return ProgramTable([Task("Check", ProcessSpec("check", check))], [(Program("api", api, 0), 1)],
+    return ProgramTable(ProcessSpec("check", check), [(Program("api", api, 0), 1)],
                  [(Program("worker-medium", worker, 1, scalable=True), options.workers["medium"])])
 
 command.up.__defaults__ = (table,)
@@ -182,7 +182,7 @@ def test_taken_port_is_named_before_anything_starts(stack: Stack, tmp_path: Path
     stack.up_and_ready()
     other = Stack(tmp_path / "other", PORT=stack.environment["PORT"])
     assert other.up().wait(30) == 1
-    assert f"port {stack.environment['PORT']} is taken" in other.said()
+    assert f"port {stack.environment['PORT']} is already in use" in other.said()
     assert not (other.home.path / "postgres").exists()
 
 

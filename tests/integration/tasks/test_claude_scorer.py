@@ -161,7 +161,7 @@ MALFORMED = {
     "missing_field": "lacks criteria, evidence",
     "odd_quotes": "not a list of quotes",
     "missing_mark": "lacks clarity, evidence, growth, role_fit",
-    "extra_field": "nobody asked for",
+    "extra_field": "unexpected fields",
     "empty_rationale": "rationale is empty",
     "long_rationale": "characters",
     "empty_content": "no text",

@@ -47,7 +47,7 @@ def test_a_worker_hears_of_it_with_its_next_heartbeat(fixture: OneWorker) -> Non
 def test_it_is_asked_for_until_it_has_begun(database: DatabaseFixture) -> None:
     heard: list[str] = []
     stopping = threading.Event()  # as a prefork parent tells its children
-    host = Host(told_to_stop=stopping.is_set, retire=lambda: heard.append("drain"))
+    host = Host(stop_requested=stopping.is_set, retire=lambda: heard.append("drain"))
     with one_worker(database, host=host) as fixture:
         fixture.flush()
         request_drain(database.engine, "w1")

@@ -47,7 +47,7 @@ def test_the_leases_of_a_starved_process_are_kept_and_nobody_is_judged(engine: E
         assert all(left < 5 for (left,) in database.query(LEFT)), "too early to help"
         watchdog.look(now + 5.0, 0.0)
         assert all(left > 5 for (left,) in database.query(LEFT))
-        assert watchdog._told == {}
+        assert watchdog._interrupted == {}
 
 
 class Ending:
@@ -67,7 +67,7 @@ class Ending:
 
         monkeypatch.setattr(watchdog_module, "write_now", write_and_wait)
         monkeypatch.setattr(watchdog_module, "kill_process", lambda *_: None)
-        monkeypatch.setattr(watchdog_module, "make_room", lambda: None)
+        monkeypatch.setattr(watchdog_module, "raise_memory_limit", lambda: None)
 
     def end(self, guilty: Held) -> None:
         self._watchdog._kill_process_after_writing([(guilty, TimeLimit("on purpose"))])

@@ -215,7 +215,7 @@ def test_a_payload_that_no_longer_fits_its_schema_is_dead_at_once(fixture: OneWo
     job = fixture.database.job(ref.id)
     assert (job.status, job.error_class, job.attempt) == ("dead", "PERMANENT", 1)
     assert job.error_message == (
-        "The payload does not fit the schema of count:"
+        "The payload does not match the schema of count:"
         " payload.up_to: Extra inputs are not permitted."
     )
 

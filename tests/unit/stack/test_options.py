@@ -6,9 +6,9 @@ import pytest
 
 from app.config import Settings
 from app.stack.__main__ import check_settings
-from app.stack.handout import MADE_UP, hand_out, take_back
-from app.stack.options import BadOption, read_options
-from app.stack.spec import PROJECT_ROOT
+from app.stack.environment import GENERATED, drop_generated, shell_settings
+from app.stack.options import read_options
+from app.stack.spec import PROJECT_ROOT, StackError
 from models.pools import read_pools
 from models.settings import exit_if_invalid, read_settings
 
@@ -40,11 +40,11 @@ def test_empty_variable_means_the_default() -> None:
     ],
 )
 def test_nonsense_is_refused_with_the_name_of_the_variable(name: str, value: str) -> None:
-    with pytest.raises(BadOption, match=name):
+    with pytest.raises(StackError, match=name):
         read_options({name: value})
 
 
-def test_what_a_stack_made_up_is_not_given_from_outside_the_next_time() -> None:
+def test_settings_that_a_stack_generated_are_ignored_by_the_next_start() -> None:
     given = {"FAIRLINE_BROKER_URL": "amqp://elsewhere", "PATH": "/bin"}
     stack = {
         **given,
@@ -52,8 +52,8 @@ def test_what_a_stack_made_up_is_not_given_from_outside_the_next_time() -> None:
         "FAIRLINE_HOME": "/run",
         "FAIRLINE_QUEUE_TYPE": "classic",
     }
-    shell = {**hand_out(stack, given), "FAIRLINE_QUEUE_TYPE": "quorum"}
-    take_back(shell)
+    shell = {**shell_settings(stack, given), "FAIRLINE_QUEUE_TYPE": "quorum"}
+    drop_generated(shell)
     assert shell == {
         "FAIRLINE_BROKER_URL": "amqp://elsewhere",
         "FAIRLINE_HOME": "/run",
@@ -64,8 +64,8 @@ def test_what_a_stack_made_up_is_not_given_from_outside_the_next_time() -> None:
 
 
 def test_a_mark_that_no_stack_wrote_changes_nothing() -> None:
-    shell = {MADE_UP: "[1]", "FAIRLINE_HOST": "::"}
-    take_back(shell)
+    shell = {GENERATED: "[1]", "FAIRLINE_HOST": "::"}
+    drop_generated(shell)
     assert shell == {"FAIRLINE_HOST": "::"}
 
 

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.stack.environment import environment
 from app.stack.home import Home
-from app.stack.options import BadOption, read_options
-from app.stack.programs import environment, table
+from app.stack.options import read_options
+from app.stack.programs import table
+from app.stack.spec import StackError
 from models.pools import is_job_queue, parse_queue, reserved, slice_queue
 
 POOL_NAMES = st.from_regex(r"[a-z][a-z0-9_-]{0,30}", fullmatch=True)
@@ -71,12 +73,12 @@ def test_stack_starts_a_worker_for_each_slice_with_its_slots(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", ["medium=1", "medium.free", "medium.free=0", "x"])
 def test_nonsense_in_slices_is_refused(text: str) -> None:
-    with pytest.raises(BadOption, match="SLICES"):
+    with pytest.raises(StackError, match="SLICES"):
         read_options({"SLICES": text})
 
 
 def test_slice_of_no_pool_is_told_so() -> None:
-    with pytest.raises(BadOption, match="giant is no pool; known: long, medium, short"):
+    with pytest.raises(StackError, match="giant is not a pool; known: long, medium, short"):
         read_options({"SLICES": "giant.free=1"})
 
 
@@ -87,5 +89,5 @@ def test_autoscaling_starts_from_the_counts_of_the_stack(tmp_path: Path) -> None
     told = environment(options, Home(tmp_path), "db", "broker")
     assert told["FAIRLINE_SCALE_MIN"] == '{"short": 1, "medium": 3, "long": 0}'
     assert "autoscale" in {program.name for program, _ in table(options, Home(tmp_path)).late}
-    with pytest.raises(BadOption, match="FAIRLINE_SCALE_MIN"):
+    with pytest.raises(StackError, match="FAIRLINE_SCALE_MIN"):
         read_options({"FAIRLINE_SCALE_MIN": '{"long": -1}'})

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from app.stack.environment import environment
 from app.stack.home import SPARE_SOCKETS, Home, drop_socket_folder, socket_folder
-from app.stack.logs import LogRotation
-from app.stack.options import read_options
+from app.stack.options import StackOptions, read_options
 from app.stack.ports import keep_ports
 from app.stack.privileges import GROUP, GROUP_OWNER, MASK, NO_ID, OTHERS, USER_OWNER, with_group
-from app.stack.programs import anonymous_tenant, table
+from app.stack.programs import table
 
 
 def _commands(home: Path, **variables: str) -> dict[str, tuple[str, ...]]:
@@ -58,14 +58,16 @@ def test_only_a_database_of_the_stacks_own_is_open_to_whoever_has_no_key(
     monkeypatch.delenv("FAIRLINE_ANONYMOUS_TENANT", raising=False)
     own = dataclasses.replace(read_options({}), home=tmp_path, database_url="")
     given = dataclasses.replace(own, database_url="postgresql+psycopg2://db/fairline")
-    assert (anonymous_tenant(own), anonymous_tenant(given)) == ("demo", "")
-    (migrate,) = table(own, Home(tmp_path)).tasks
-    assert str(tmp_path / "operator.key") in migrate.spec.argv
-    (migrate,) = table(given, Home(tmp_path)).tasks
-    assert "--operator-key" not in migrate.spec.argv
+
+    def anonymous(options: StackOptions) -> str:
+        return environment(options, Home(tmp_path), "db", "broker")["FAIRLINE_ANONYMOUS_TENANT"]
+
+    assert (anonymous(own), anonymous(given)) == ("demo", "")
+    assert str(tmp_path / "operator.key") in table(own, Home(tmp_path)).migrate.argv
+    assert "--operator-key" not in table(given, Home(tmp_path)).migrate.argv
     for named in ("", "acme"):
         monkeypatch.setenv("FAIRLINE_ANONYMOUS_TENANT", named)
-        assert (anonymous_tenant(own), anonymous_tenant(given)) == (named, named)
+        assert (anonymous(own), anonymous(given)) == (named, named)
 
 
 def test_access_list_lets_one_group_pass_and_nobody_else() -> None:
@@ -92,14 +94,16 @@ def test_access_list_keeps_the_entries_of_others() -> None:
 
 
 def test_large_log_is_emptied_and_its_text_kept_beside_it(tmp_path: Path) -> None:
-    log = tmp_path / "api.log"
+    home = Home(tmp_path)
+    home.prepare()
+    log = home.log("api")
     with log.open("ab") as writer:
         writer.write(b"old" * 10)
         writer.flush()
-        LogRotation(tmp_path, max_bytes=10).run_once(now=1.0)
+        home.rotate_logs(max_bytes=10)
         writer.write(b"new")
     assert log.read_bytes() == b"new"
-    assert (tmp_path / "api.log.1").read_bytes() == b"old" * 10
+    assert (home.logs / "api.log.1").read_bytes() == b"old" * 10
 
 
 def test_ports_stay_the_same_while_they_are_free(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,46 @@ print(json.dumps([
 ]))
 """
 
+#: Raises a Stop on entry to the exit of a run's limits, before they are disarmed.
+STRUCK_AT_THE_EXIT = (
+    SCRIPT[SCRIPT.index("import json") : SCRIPT.index("def spin")]
+    + """
+from tasks.worker import limits
+
+def strike(frame, event, arg):
+    if frame.f_code is getattr(limits, sys.argv[1]).__exit__.__code__:
+        sys.settrace(None)
+        raise ResourceViolation("hit")
+
+quick = SimpleNamespace(call=lambda ctx, payload: 1, prepare=None, memory_mb=None, name="quick")
+worker = SimpleNamespace(types={"quick": quick}, prepared=PreparedTypes(), blobs=None)
+claim = Claim(JobRef("id", 1), 1, "quick", "short", 0, 0, 0, 0, None, datetime.now(UTC), 0, None)
+held = Held(claim, 0.3)
+held.begin()
+
+def run_and_rest():
+    sys.settrace(strike)
+    outcome = run(claim, worker, held)
+    time.sleep(0.6)  # beyond the time limit of the run, which has ended
+    return outcome.message
+
+print(json.dumps([gevent.spawn(run_and_rest).get(), held.interrupt is held.disarm is None]))
+"""
+)
+
+
+def output_of(script: str, *arguments: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
 
 @pytest.mark.parametrize(
     ("struck", "ends"),
@@ -79,16 +120,17 @@ print(json.dumps([
     ],
 )
 def test_only_the_run_that_is_meant_is_hit(struck: int, ends: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT), str(struck)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=ROOT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    blockers, ended, cleared = json.loads(done.stdout)
+    blockers, ended, cleared = output_of(SCRIPT, str(struck))
     assert blockers == [[False, True, False]]
     assert ended == ends
     assert cleared == [True, True, True], "a run that has ended names no frame"
+
+
+@pytest.mark.parametrize(
+    ("limits", "first"),
+    [("Green", "from gevent import monkey; monkey.patch_all()\n"), ("Alarm", "")],
+)
+def test_a_run_that_is_hit_while_its_limits_end_leaves_no_timer_behind(
+    limits: str, first: str
+) -> None:
+    assert output_of(first + STRUCK_AT_THE_EXIT, limits) == ["hit", True]

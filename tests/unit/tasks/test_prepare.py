@@ -9,7 +9,7 @@ import pytest
 from tasks.entry import long_runs
 from tasks.errors import Permanent, Snooze
 from tasks.registry import load_types
-from tasks.watchdog.overdue import MARGIN_SECONDS, hard_limit_seconds
+from tasks.watchdog.lost_runs import MARGIN_SECONDS, hard_limit_seconds
 from tasks.worker.prepare import PreparedTypes
 
 ECHO = load_types()["echo"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.quota import Allowance, QuotaReading
-from tasks.scorers.quota_headers import quota_reading
+from tasks.scorers.headers import quota_reading
 
 NOW = datetime(2026, 11, 15, 9, 30, tzinfo=UTC)
 NAMES = ("requests", "tokens", "input-tokens", "output-tokens")

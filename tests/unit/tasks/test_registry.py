@@ -59,7 +59,7 @@ def test_a_payload_that_no_longer_fits_is_a_failure_for_good(
     empty: dict[str, JobType], payload: Any, message: str
 ) -> None:
     job_type("bill", pool="short", schema=Invoice)(given)
-    with pytest.raises(Permanent, match=f"does not fit the schema of bill: {message}") as failure:
+    with pytest.raises(Permanent, match=f"does not match the schema of bill: {message}") as failure:
         empty["bill"].call(JobContext("id"), payload)
     assert "-7" not in str(failure.value), "what tenants send is not for the error"
 
@@ -99,7 +99,7 @@ def test_what_a_type_says_counts(empty: dict[str, JobType]) -> None:
 
 @pytest.mark.parametrize("name", ["", "9lives", "with space", "ümlaut", "a" * 101, "a/b", "a\nb"])
 def test_a_name_that_fits_nowhere_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="no name for a job type"):
+    with pytest.raises(ValueError, match="not a valid name for a job type"):
         job_type(name, pool="short")
 
 
@@ -113,13 +113,13 @@ def test_a_name_that_fits_nowhere_is_refused(name: str) -> None:
         ({"timeout": float("nan")}, "at most 300 s"),
         ({"timeout": float("inf")}, "at most 300 s"),
         ({"class_tries": {"TIMEOUT": 2, "BOREDOM": 1}}, "BOREDOM"),
-        ({"class_tries": {"TIMEOUT": 0}}, "one try"),
-        ({"tries": 0}, "one try"),
-        ({"backoff": []}, "none below 0"),
-        ({"backoff": [1, -1]}, "none below 0"),
-        ({"backoff": [float("nan")]}, "none below 0"),
-        ({"memory_mb": 0}, "more than nothing"),
-        ({"cpu_seconds": -0.5}, "more than nothing"),
+        ({"class_tries": {"TIMEOUT": 0}}, "at least one attempt"),
+        ({"tries": 0}, "at least one attempt"),
+        ({"backoff": []}, "none negative"),
+        ({"backoff": [1, -1]}, "none negative"),
+        ({"backoff": [float("nan")]}, "none negative"),
+        ({"memory_mb": 0}, "must be positive"),
+        ({"cpu_seconds": -0.5}, "must be positive"),
     ],
 )
 def test_a_limit_that_makes_no_sense_is_refused(said: dict[str, Any], refusal: str) -> None:

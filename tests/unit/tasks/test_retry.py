@@ -15,14 +15,19 @@ from tasks.errors import DependencyFailure, Permanent, Snooze
 from tasks.retry import (
     CRASH_CAP,
     History,
-    RetryDecision,
     RetryLimits,
     RetryStanding,
     Verdict,
-    backoff_seconds,
     decide_retry,
 )
-from tasks.retry.backoff import APP_ERROR_SECONDS, CRASH_SPREAD_SECONDS, JITTER, dependency_seconds
+from tasks.retry.backoff import (
+    APP_ERROR_SECONDS,
+    CRASH_SPREAD_SECONDS,
+    JITTER,
+    backoff_seconds,
+    dependency_seconds,
+)
+from tasks.retry.decision import RetryDecision
 from tasks.worker.outcome import Failed, Released, Snoozed, Succeeded, ending_of, outcome_of
 
 SPENDING = ("APP_ERROR", "TIMEOUT", "RESOURCE_VIOLATION")

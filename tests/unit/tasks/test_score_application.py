@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.context import JobContext, Scratch
+from tasks.context import JobContext
 from tasks.jobs import score_application as job
-from tasks.quota import QuotaReading, Report, nobody
+from tasks.quota import QuotaReading, Report, ignore_reading
 from tasks.scorers.protocol import ApplicationText, Score, TokenUsage
 from tasks.scorers.rubric import CRITERIA, marked
 
@@ -17,7 +17,7 @@ class FakeScorer:
 
     def prepare(self) -> None: ...
 
-    def score(self, application: ApplicationText, report: Report = nobody) -> Score:
+    def score(self, application: ApplicationText, report: Report = ignore_reading) -> Score:
         self.seen.append(application)
         report(QuotaReading(used_in=200, used_out=80))
         marks = marked({criterion.key: 71.25 for criterion in CRITERIA})
@@ -28,12 +28,12 @@ class FakeScorer:
 def test_the_tenant_is_charged_for_the_tokens_of_its_score(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scorer, services = FakeScorer(), Scratch()
+    scorer, ctx = FakeScorer(), JobContext("id")
     monkeypatch.setattr(job, "current_scorer", lambda: scorer)
     sent = job.ApplicationPayload(candidate="Ada", role="engineer", payload={"letter": "Dear all"})
-    result = job.score_application(JobContext("id", services=services), sent)
+    result = job.score_application(ctx, sent)
     assert result["score"] == 71.25
     assert (result["evidence"], result["dropped_quotes"]) == ({"clarity": ("Dear all",)}, 3)
-    assert services.tokens == (1200, 80)
-    assert services.readings == [QuotaReading(used_in=200, used_out=80)]
+    assert ctx.tokens == (1200, 80)
+    assert ctx.quota_readings == [QuotaReading(used_in=200, used_out=80)]
     assert scorer.seen == [ApplicationText("Ada", "engineer", {"letter": "Dear all"})]

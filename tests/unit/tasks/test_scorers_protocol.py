@@ -18,8 +18,8 @@ from tasks.config import TaskSettings
 from tasks.errors import MalformedAnswer
 from tasks.scorers import ApplicationText, Score, TokenUsage, build_scorer
 from tasks.scorers.answer import ANSWER_SCHEMA, parse_answer
+from tasks.scorers.headers import retry_after_seconds
 from tasks.scorers.protocol import MAX_RATIONALE_CHARACTERS, QUOTE_CHARACTERS
-from tasks.scorers.retry_after import retry_after_seconds
 from tasks.scorers.rubric import CRITERIA, RUBRIC_TEXT, marked, weighted_score
 from tasks.scorers.simulated import SimulatedScorer
 from tasks.scorers.untrusted import as_data, plain, visible

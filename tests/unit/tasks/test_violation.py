@@ -26,12 +26,12 @@ EDGE = Sight(10 + OVERDUE_SECONDS, 4, 3, 5, False, 100, 2)
     ("sight", "stop", "words"),
     [
         (Sight(10.6), TimeLimit, "longer than 10 s"),
-        (Sight(1, still_seconds=5), ResourceViolation, "no progress for 5 s"),
+        (Sight(1, progress_seconds=5), ResourceViolation, "no progress for 5 s"),
         (Sight(1, blocking_seconds=3.4), ResourceViolation, "3.4 s without yielding"),
         (Sight(1, memory_mb=101), ResourceViolation, "101 MB of memory; 100 are"),
-        (Sight(1, cpu_seconds=2.1), ResourceViolation, "2.1 s of processor time; 2 are"),
+        (Sight(1, cpu_seconds=2.1), ResourceViolation, "2.1 s of CPU time; 2 are"),
         (Sight(1, cancelled_seconds=5.1), Cancelled, "cancelled"),
-        (Sight(1, lost=True), LeaseLost, "Somebody else"),
+        (Sight(1, lost=True), LeaseLost, "Another worker"),
     ],
 )
 def test_each_limit_has_its_word(sight: Sight, stop: type[Stop], words: str) -> None:

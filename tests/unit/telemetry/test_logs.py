@@ -17,7 +17,7 @@ from app.log_ids import CALLER, current_request
 from app.logs import configure_logging, lines_of
 from models.jobs.claim import Claim, JobRef
 from tasks.context import JobContext
-from tasks.worker.current import current_claim
+from tasks.worker.held import current_claim
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 

@@ -1,9 +1,12 @@
-"""What the parent of prefork children does when Celery kills one for its time limit.
+"""What a worker's main process writes for jobs that no run of its can settle.
 
-Celery does the killing. It only comes to that if native code holds the interpreter lock, so
-that nothing in the child gets to run: neither its heartbeats, nor its timer, nor its watchdog.
-The parent then settles the run under its lease as what it was. If it cannot, the lease runs
-out and the reaper finds a lost worker.
+* Celery killed a prefork child at its hard time limit, because native code held the interpreter
+  lock and neither its timer nor its watchdog could run: its runs are settled as timed out.
+* A prefork child died otherwise: the reaper gets its runs now instead of a lease later.
+* Celery dropped a message of an unknown task: the jobs are claimed and deferred, so that a worker
+  with the right modules may get them. Left alone, they would fill the window of their pool.
+
+If the write fails, the lease expires and the reaper finds a lost worker.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ from sqlalchemy import make_url
 
 from models.jobs.claim import Claim, JobRef
 from models.jobs.reap import EXPIRE_LEASES
+from models.jobs.release import CLAIM_UNKNOWN, PUT_OFF_UNKNOWN
 from models.jobs.settle import Settlement, settle_statement, settled
 from models.jobs.states import FailureClass
 from models.store.errors import StateStoreUnavailable
 from models.tallies import ADD, Tallies, added
 from tasks.registry import JobType, projections_of
-from tasks.retry import RetryStanding
-from tasks.watchdog.emergency_write import connect_arguments, write_now
+from tasks.retry.decision import GOOD_STANDING
+from tasks.watchdog.emergency_write import connect_arguments, ref_parameters, write_now
 from tasks.worker.counts import count_run
 from tasks.worker.decide import close_run
 from tasks.worker.outcome import Failed, HandedBack
@@ -50,39 +54,27 @@ def hard_limit_seconds(job_type: JobType, runs: int) -> float:
 
 
 def expire_lost(database_url: str, refs: Sequence[JobRef]) -> None:
-    """Let the reaper judge the runs of a child that died, now instead of a lease later."""
-    ids = {"ids": [ref.id for ref in refs], "leases": [ref.lease for ref in refs]}
     try:
-        write_now(connect_arguments(make_url(database_url)), [(EXPIRE_LEASES, ids)])
+        arguments = connect_arguments(make_url(database_url))
+        write_now(arguments, [(EXPIRE_LEASES, ref_parameters(refs))])
     except StateStoreUnavailable as error:
-        logger.warning("a lost run waits for its lease to run out: %s", error)
+        logger.warning("a lost run is reaped only when its lease expires: %s", error)
 
 
 def claim_of(row: Any) -> Claim:
-    """The claim that a killed child held; nobody asks for its payload any more."""
-    return Claim(
-        ref=JobRef(row.id, row.lease),
-        tenant_id=row.tenant_id,
-        type=row.type,
-        pool=row.pool,
-        attempt=row.attempt,
-        deferrals=row.deferrals,
-        crashes=row.crashes,
-        replays=row.replays,
-        traceparent=row.traceparent,
-        created_at=row.created_at,
-        payload=None,
-        payload_blob=None,
-    )
+    """The claim that a killed child held, without its payload."""
+    fields = row._asdict()
+    del fields["ran_seconds"]
+    ref = JobRef(fields.pop("id"), fields.pop("lease"))
+    return Claim(ref, payload=None, payload_blob=None, **fields)
 
 
 def settle_overdue(database_url: str, types: Mapping[str, JobType], refs: Sequence[JobRef]) -> int:
     """Settle the runs of a message whose child is being killed; how many there were."""
     arguments = connect_arguments(make_url(database_url))
-    ids = {"ids": [ref.id for ref in refs], "leases": [ref.lease for ref in refs]}
     settlements, tallies = [], Tallies()
     try:
-        [rows] = write_now(arguments, [(READ_RUNS, ids)])
+        [rows] = write_now(arguments, [(READ_RUNS, ref_parameters(refs))])
         for row in rows:
             claim, ran_seconds = claim_of(row), row.ran_seconds
             job_type = types.get(claim.type)
@@ -93,7 +85,7 @@ def settle_overdue(database_url: str, types: Mapping[str, JobType], refs: Sequen
                 if ran_seconds > limit
                 else HandedBack()
             )
-            outcome, ending = close_run(claim, why, job_type, RetryStanding(), Random())
+            outcome, ending = close_run(claim, why, job_type, GOOD_STANDING, Random())
             count_run(tallies, claim, job_type, outcome, ending, ran_seconds)
             settlements.append(Settlement(claim.ref, ending, ran_seconds))
         if settlements:
@@ -101,6 +93,22 @@ def settle_overdue(database_url: str, types: Mapping[str, JobType], refs: Sequen
             counts = added(tallies.take().items())
             write_now(arguments, [(statement, settled(settlements)), (ADD, counts)])
     except StateStoreUnavailable as error:
-        logger.warning("could not settle what was killed: %s", error)
+        logger.warning("could not settle the runs of a killed process: %s", error)
         return 0
     return len(settlements)
+
+
+def defer_unknown(database_url: str, name: str, refs: Sequence[JobRef]) -> None:
+    """Defer the jobs of a message whose type this worker does not know."""
+    message = (
+        f"The worker does not know the job type {name!r}: is its module in FAIRLINE_JOB_MODULES?"
+    )
+    logger.error("%d jobs deferred: %s", len(refs), message)
+    parameters = ref_parameters(refs, message=message)
+    try:
+        write_now(
+            connect_arguments(make_url(database_url)),
+            [(CLAIM_UNKNOWN, parameters), (PUT_OFF_UNKNOWN, parameters)],
+        )
+    except StateStoreUnavailable as error:
+        logger.warning("they wait until their leases expire: %s", error)
