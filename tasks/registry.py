@@ -17,7 +17,8 @@ from models.jobs.states import FailureClass
 from models.pools import POOLS
 from tasks.context import JobContext
 from tasks.errors import Permanent
-from tasks.retry import APP_ERROR_SECONDS, RetryLimits
+from tasks.retry.backoff import APP_ERROR_SECONDS
+from tasks.retry.decision import RetryLimits
 
 #: Names that fit into URLs, labels and queues.
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")

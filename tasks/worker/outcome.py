@@ -20,7 +20,7 @@ from tasks.errors import (
     Snooze,
     TimeLimit,
 )
-from tasks.retry import History, RetryLimits, RetryStanding, Verdict, decide_retry
+from tasks.retry.decision import History, RetryLimits, RetryStanding, Verdict, decide_retry
 
 #: Longest error text kept in the row.
 MESSAGE_CHARACTERS = 2000

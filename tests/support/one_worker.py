@@ -12,7 +12,7 @@ from typing import Any
 from models.blobs import open_blobs
 from models.jobs.claim import JobRef
 from tasks.context import JobContext
-from tasks.retry import RetryLimits
+from tasks.retry.decision import RetryLimits
 from tasks.worker.pipeline import execute
 from tasks.worker.slots import Host
 from tasks.worker.worker import Worker

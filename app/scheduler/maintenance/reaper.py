@@ -26,7 +26,7 @@ from models.presence import FORGET_LOST
 from models.store.session import transaction
 from models.tallies import TallyKind, add_tallies, crash_name
 from tasks.registry import JobType
-from tasks.retry import History, RetryLimits, Verdict, decide_retry
+from tasks.retry.decision import History, RetryLimits, Verdict, decide_retry
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Circuits: dependencies that mostly fail are not called for a while, then probed.
 
-The policy is :func:`tasks.retry.next_circuit`, fed with what workers counted. A change deletes the
+The policy is ``tasks.retry.circuit``, fed with what workers counted. A change deletes the
 counts that led to it in the same statement, so that both windows of the policy begin at the change.
 All tenants get an event when a circuit opens and when it has closed again. A dependency that no job
 type declares has no probes to recover by: a circuit left from earlier is deleted.
@@ -16,8 +16,7 @@ from sqlalchemy import Engine
 from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
 from models.tallies import TallyKind
-from tasks.retry import Circuit, CircuitState, Window, next_circuit
-from tasks.retry.circuit import WINDOW_SECONDS
+from tasks.retry.circuit import WINDOW_SECONDS, Circuit, CircuitState, Window, next_circuit
 
 logger = logging.getLogger(__name__)
 

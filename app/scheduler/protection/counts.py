@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from models.tallies import TallyKind
-from tasks.retry import Window
+from tasks.retry.circuit import Window
 
 #: A bucket belongs to the window in which it begins: a window is short by up to one bucket.
 READ_WINDOWS = """

@@ -1,6 +1,6 @@
 """Quarantine: job types that mostly fail get fewer attempts, until they recover.
 
-The policy is :func:`tasks.retry.quarantined`; workers read the restriction when they decide about
+The policy is ``tasks.retry.quarantine``; workers read the restriction when they decide about
 retries. All tenants get the event (tenant 0): any of them may be about to submit such a job.
 """
 
@@ -14,8 +14,8 @@ from models.jobs.held_back import QUARANTINED
 from models.leadership import STILL_LEADER
 from models.store.session import connect
 from models.tallies import TallyKind
-from tasks.retry import Window, quarantined
-from tasks.retry.quarantine import WINDOW_SECONDS
+from tasks.retry.circuit import Window
+from tasks.retry.quarantine import WINDOW_SECONDS, quarantined
 
 logger = logging.getLogger(__name__)
 

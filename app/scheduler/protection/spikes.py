@@ -7,8 +7,7 @@ import logging
 from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER
 from models.tallies import TallyKind
-from tasks.retry import spiking
-from tasks.retry.spike import BASELINE, TIMES
+from tasks.retry.spike import BASELINE, TIMES, spiking
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Throttles: a tenant whose jobs keep killing the workers of a pool runs one at a time there.
 
-The policy is :func:`tasks.retry.throttled`, fed with the crashes that the reaper counted. The
+The policy is ``tasks.retry.throttle``, fed with the crashes that the reaper counted. The
 dispatcher and the express lane obey the restriction. Only the tenant gets an event.
 """
 
@@ -16,8 +16,7 @@ from models.jobs.held_back import THROTTLED
 from models.leadership import STILL_LEADER, Leader
 from models.store.session import connect
 from models.tallies import TallyKind, parse_crash_name
-from tasks.retry import throttled
-from tasks.retry.throttle import CRASHES, WINDOW_SECONDS
+from tasks.retry.throttle import CRASHES, WINDOW_SECONDS, throttled
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from models.jobs.claim import JobRef
 from models.jobs.ids import new_id
 from models.leadership import Leader
 from models.presence import Presence, announce
-from tasks.retry import CRASH_CAP
+from tasks.retry.decision import CRASH_CAP
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
 from tests.support.emptied import emptied
 

@@ -14,7 +14,7 @@ from models.jobs.ids import new_id
 from models.jobs.settle import Settlement, settle_group, settle_statement
 from models.jobs.states import FailureClass, JobStatus
 from tasks.registry import projections_of
-from tasks.retry import History, RetryStanding
+from tasks.retry.decision import History, RetryStanding
 from tasks.worker.outcome import (
     Failed,
     HandedBack,

@@ -15,7 +15,7 @@ from models.pools import POOLS
 from models.tallies import Tallies, TallyKind
 from tasks.errors import DependencyFailure, Permanent
 from tasks.registry import load_types
-from tasks.retry import RetryStanding
+from tasks.retry.decision import RetryStanding
 from tasks.worker.counts import count_run
 from tasks.worker.decide import close_run
 from tasks.worker.outcome import (

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.retry import budget_left
-from tasks.retry.budget import FLOOR
+from tasks.retry.budget import FLOOR, budget_left
 
 counts = st.integers(0, 10**9)
 

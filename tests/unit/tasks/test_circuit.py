@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.retry import Circuit, CircuitState, Window, next_circuit
-from tasks.retry.circuit import MIN_CALLS, OPEN_SECONDS, PROBES, PROBES_WANTED
+from tasks.retry.circuit import (
+    MIN_CALLS,
+    OPEN_SECONDS,
+    PROBES,
+    PROBES_WANTED,
+    Circuit,
+    CircuitState,
+    Window,
+    next_circuit,
+)
 
 CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN
 NONE = Window(0, 0)

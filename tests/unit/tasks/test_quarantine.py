@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.retry import Window, quarantined
-from tasks.retry.quarantine import MIN_RUNS
+from tasks.retry.circuit import Window
+from tasks.retry.quarantine import MIN_RUNS, quarantined
 
 windows = st.integers(0, 5000).flatmap(
     lambda total: st.builds(Window, st.just(total), st.integers(0, total))

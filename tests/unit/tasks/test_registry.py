@@ -12,7 +12,7 @@ from tasks import registry
 from tasks.context import JobContext
 from tasks.errors import Permanent
 from tasks.registry import JobType, job_type, load_types
-from tasks.retry import APP_ERROR_SECONDS
+from tasks.retry.backoff import APP_ERROR_SECONDS
 
 
 @pytest.fixture(autouse=True)

@@ -12,14 +12,6 @@ from hypothesis import strategies as st
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
 from tasks.errors import DependencyFailure, Permanent, Snooze
-from tasks.retry import (
-    CRASH_CAP,
-    History,
-    RetryLimits,
-    RetryStanding,
-    Verdict,
-    decide_retry,
-)
 from tasks.retry.backoff import (
     APP_ERROR_SECONDS,
     CRASH_SPREAD_SECONDS,
@@ -27,7 +19,15 @@ from tasks.retry.backoff import (
     backoff_seconds,
     dependency_seconds,
 )
-from tasks.retry.decision import RetryDecision
+from tasks.retry.decision import (
+    CRASH_CAP,
+    History,
+    RetryDecision,
+    RetryLimits,
+    RetryStanding,
+    Verdict,
+    decide_retry,
+)
 from tasks.worker.outcome import Failed, Released, Snoozed, Succeeded, ending_of, outcome_of
 
 SPENDING = ("APP_ERROR", "TIMEOUT", "RESOURCE_VIOLATION")

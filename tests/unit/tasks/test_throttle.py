@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.retry import spiking, throttled
-from tasks.retry.spike import BASELINE, MIN_HOURS, TIMES
-from tasks.retry.throttle import CRASHES
+from tasks.retry.spike import BASELINE, MIN_HOURS, TIMES, spiking
+from tasks.retry.throttle import CRASHES, throttled
 
 hours = st.lists(st.integers(0, 10**7), max_size=48)
 
