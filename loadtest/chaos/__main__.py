@@ -1,4 +1,4 @@
-"""``python -m loadtest.chaos``: minutes of kills, freezes and restarts, and the verdict."""
+"""``python -m loadtest.chaos``: minutes of kills, freezes and restarts, and what they broke."""
 
 from __future__ import annotations
 
@@ -11,13 +11,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Self
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
+from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from loadtest.chaos.judge import Report
 from loadtest.chaos.plan import TARGETS, Act
@@ -26,92 +22,59 @@ from loadtest.chaos.striker import Strike
 
 
 class Display:
-    """Shows where the run is."""
+    """Prints every hit, and a status line in a terminal."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, planned: int) -> None:
         self._console = console
+        self._planned = planned
         self._shown = 0
-        self._progress: Progress | None = None
-        self._live = Live(console=console, get_renderable=self._draw, refresh_per_second=2)
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
+        self.status = console.status("warming up")
 
     def update(self, progress: Progress) -> None:
         """Something happened."""
-        self._progress = progress
-        if not self._console.is_terminal:
-            for strike in progress.striker.strikes[self._shown :]:
-                self._console.print(line(strike, progress.planned))
-            if len(progress.striker.strikes) == progress.planned:
-                elapsed = time.monotonic() - progress.began
-                self._console.print(f"{elapsed:.0f} s, {progress.now}: {counts(progress)}")
-        self._shown = len(progress.striker.strikes)
-
-    def _draw(self) -> Group:
-        return picture(self._progress) if self._progress else Group()
-
-
-def picture(progress: Progress) -> Group:
-    """The last hits, the bar, the counts, the moment."""
-    done = len(progress.striker.strikes)
-    bar = Table.grid(padding=(0, 1))
-    elapsed = f"{time.monotonic() - progress.began:.0f} s"
-    bar.add_row(
-        ProgressBar(progress.planned, done, width=40), f"{done}/{progress.planned}", elapsed
-    )
-    last = progress.striker.strikes[-5:]
-    return Group(
-        *(Text(line(strike, progress.planned), style="dim") for strike in last),
-        bar,
-        Text(counts(progress), style="green"),
-        Text(progress.now, style="cyan"),
-    )
-
-
-def line(strike: Strike, planned: int) -> str:
-    """One hit in words."""
-    what = str(strike.hit) if strike.pids else f"{strike.hit}: nobody was there"
-    who = f"pid {strike.pids[0]}" if strike.pids else ""
-    return f"{strike.hit.number:>3}/{planned} {strike.hit.at_seconds:6.1f} s  {what} {who}"
+        strikes = progress.striker.strikes
+        for strike in strikes[self._shown :]:
+            hit = strike.hit
+            found = f"pid {strike.pids[0]}" if strike.pids else "no such process"
+            self._console.print(
+                f"{hit.number:>3}/{self._planned} {hit.at_seconds:6.1f} s  {hit} {found}"
+            )
+        self._shown = len(strikes)
+        text = f"{time.monotonic() - progress.began:.0f} s, {progress.now}: {counts(progress)}"
+        self.status.update(text)
+        if self._shown == self._planned and not self._console.is_terminal:
+            self._console.print(text)
 
 
 def counts(progress: Progress) -> str:
-    """What the clients have had so far."""
-    ledger = progress.ledger
+    """What the clients were answered so far."""
+    answers, listener = progress.ledger.answers, progress.listener
     return (
-        f"{ledger.count(202)} accepted, {ledger.count(0)} unanswered, {ledger.count(503)} refused"
-        f" of {ledger.total()} requests; {len(progress.listener.heard)} ends heard over"
-        f" {progress.listener.connections} connections"
+        f"{answers[202]} accepted, {answers[0]} unanswered, {answers[503]} refused of"
+        f" {answers.total()} requests; {len(listener.ends)} end events received over"
+        f" {listener.connections} connections"
     )
 
 
 def show_summary(
     console: Console, strikes: Sequence[Strike], report: Report, seconds: float
 ) -> None:
-    """Hits by target, figures, faults, verdict."""
+    """Hits by target, figures and faults."""
     hits = Table(title="Hits", title_style="bold")
     for column in ("target", *(act.value for act in Act), "missed", "replaced: median, worst s"):
         hits.add_column(column, justify="left" if column == "target" else "right")
     for target in sorted({strike.hit.target for strike in strikes}):
         mine = [strike for strike in strikes if strike.hit.target == target]
         met = [strike for strike in mine if strike.pids]
+        took = [strike.replaced for strike in mine if strike.replaced is not None]
         hits.add_row(
             target,
             *(str(sum(strike.hit.act is act for strike in met)) for act in Act),
             str(len(mine) - len(met)),
-            spread([strike.replaced for strike in mine if strike.replaced is not None]),
+            f"{median(took):.1f}  {max(took):.1f}" if took else "",
         )
     console.print(hits)
-    found = Table(title="Promises against tables", title_style="bold")
-    found.add_column("finding")
-    found.add_column("count", justify="right")
-    found.add_column("such as", overflow="fold")
+    found = Table("finding", "count", "such as", title="Promises against tables")
     for name, count in report.figures.items():
         found.add_row(name, str(count))
     found.add_section()
@@ -123,11 +86,6 @@ def show_summary(
     console.print(f"{verdict} in {seconds:.0f} s")
 
 
-def spread(values: Sequence[float]) -> str:
-    """Median and worst."""
-    return f"{median(values):.1f}  {max(values):.1f}" if values else ""
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The command line; 0 if every promise was kept."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.chaos", description=__doc__)
@@ -135,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="repeat the hits and the load of a run")
     parser.add_argument("--targets", default=",".join(TARGETS), help="comma-separated")
     parser.add_argument("--broker", choices=("rabbitmq", "filesystem"), default="rabbitmq")
-    parser.add_argument("--rate", type=float, default=10.0, help="requests a second (10)")
+    parser.add_argument("--rate", type=float, default=10.0, help="requests per second (10)")
     parser.add_argument("--folder", type=Path, help="where log and report go")
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the stack must not outlive us
@@ -153,10 +111,11 @@ def main(arguments: list[str] | None = None) -> int:
     console.print(
         f"Seed [bold]{seed}[/]: {len(hits)} hits in {given.minutes:g} min,"
         f" {sum(hit.act is Act.KILL for hit in hits)} of them kills, under {given.rate:g}"
-        f" requests a second. Log and report: {folder}"
+        f" requests per second. Log and report: {folder}"
     )
     began = time.monotonic()
-    with Display(console) as display:
+    display = Display(console, len(hits))
+    with display.status:
         striker, report = run(wish, display.update)
     show_summary(console, striker.strikes, report, time.monotonic() - began)
     if not report.ok:
