@@ -274,10 +274,10 @@ def show(stacks: Path, console: Console) -> None:
     own: Counter[str] = Counter()
     whole: Counter[str] = Counter()
     for text in stacks.read_text().splitlines():
-        stack, _, count = text.rpartition(" ")
+        stack, _, samples = text.rpartition(" ")
         frames = stack.split(";")
-        own[frames[-1]] += int(count)
-        whole.update(dict.fromkeys(frames, int(count)))
+        own[frames[-1]] += int(samples)
+        whole.update(dict.fromkeys(frames, int(samples)))
     for title, counted in (("on its own", own), ("with what it calls", whole)):
         console.print(f"{stacks.stem}, {title}", style="bold")
         for name, count in counted.most_common(TOP):

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 from rich.console import Console
 
@@ -57,7 +58,7 @@ def compare_requests(report: Report, middle: dict[str, Sample], connections: int
     fairline = middle.get(f"accept: Fairline{at}")
     if not (fairline and baseline and ceiling):
         return
-    columns = {
+    columns: dict[str, Any] = {
         "": lambda sample: sample.name.removesuffix(at),
         "requests/s": "{.rate:,.0f}",
         "p50 ms": "{.p50_ms:.1f}",
@@ -73,8 +74,8 @@ def compare_requests(report: Report, middle: dict[str, Sample], connections: int
     if connections == BAR_CONNECTIONS:
         tails = (fairline.p99_ms or 0.0) / (baseline.p99_ms or 1.0)
         report.bars += [
-            Bar("its p99, of the baseline's", tails, "<=", 1.0, " x"),
             ratio(f"accept rate {where} the baseline's", fairline, baseline, ACCEPT_RATIO),
+            Bar("its p99, of the baseline's", tails, "<=", 1.0, " x"),
         ]
     empty = f"{where} an empty Flask route's"
     if connections == CROWD_CONNECTIONS:
@@ -95,7 +96,7 @@ def compare_jobs(report: Report, middle: dict[str, Sample]) -> None:
     theirs = middle.get("no-op: baseline, one worker")
     if not (ours and theirs):
         return
-    columns = {
+    columns: dict[str, Any] = {
         "": "{.name}",
         "jobs/s": "{.rate:,.0f}",
         "x baseline": lambda sample: f"{sample.rate / theirs.rate:.2f}",

@@ -1,26 +1,22 @@
-"""``make bench-dispatch``: what a dispatch costs, from a short line to a very long one.
+"""``make bench-dispatch``: what a dispatch costs, from a short queue to a very long one.
 
-A PostgreSQL of its own is filled with waiting jobs, and the scheduler's own Dispatcher picks,
-marks and charges them turn by turn, reconciling once a second as it does at work. Between the
-turns, and outside of the measurement, what was dispatched comes to its end and as many others
-join the line. What counts is time on the processor, of the scheduler and of its session in
-PostgreSQL together, so that a busy machine does not disturb. Publishing is left out here (it
-depends on the size of messages, not on the line) and measured by ``make bench``.
+A private PostgreSQL is filled with waiting jobs, and the scheduler's own Dispatcher picks, marks
+and charges them turn by turn, reconciling once a second as in production. Between the turns, and
+outside of the measurement, the dispatched jobs end and as many others are queued. What counts is
+CPU time of the scheduler and of its PostgreSQL session together, so that a busy machine does not
+disturb. Publishing is left out (it depends on the size of messages, not on the queue) and measured
+by ``make bench``.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from sqlalchemy import Engine
@@ -33,30 +29,26 @@ from app.scheduler.dispatching.pools import Pools
 from app.scheduler.dispatching.quotas import Taps
 from app.scheduler.dispatching.shares import RECONCILE_SECONDS, Shares
 from app.scheduler.role import TimedRole
-from app.stack.postgres import EmbeddedPostgres
-from app.stack.services import running
+from loadtest.fleet import Fairline, fleet
 from loadtest.report import Bar, Report, Screen, options, table
 from models.jobs.dispatch import Dispatch
 from models.leadership import RENEW_SECONDS, Leader
 from models.presence import Presence, announce
-from models.settings import DatabaseSettings
-from models.store.session import open_engine
 from tasks.registry import load_types
 
-ROOT = Path(__file__).parents[1]
 #: Waiting jobs and tenants that they belong to.
 SCENES = ((1_000, 10), (100_000, 10), (1_000_000, 10), (100_000, 10_000), (1_000_000, 10_000))
 QUICK_SCENES = ((1_000, 10), (20_000, 2_000))
 #: Slots of the pool: enough for full batches.
 SLOTS = 250
-#: Dispatches measured in a scene, where the line is long enough.
+#: Dispatches measured in a scene.
 MEASURED = 10_000
 #: Turns before the measurement: the first one meets every tenant.
 WARM_TURNS = 2
 MOST_RATIO = 1.5
 LEAST_PER_SECOND = 3_000
 
-#: Ids in the order of their making, as those of the front door are.
+#: Ids in the order of their creation, as those of the API are.
 FILL = """
     INSERT INTO jobs (id, tenant_id, type, pool, payload, status)
     SELECT (lpad(to_hex(number), 12, '0') || substr(md5(number::text), 1, 20))::uuid,
@@ -69,24 +61,30 @@ MEASURED_TYPE = """
     INSERT INTO job_types (type, declared_pool, pool, mean_seconds, runs)
     VALUES ('echo', 'short', 'short', %(seconds)s, 1000)
 """
+#: The first tenant is there already.
+TENANTS = """
+    INSERT INTO tenants (id, name, changed_at) OVERRIDING SYSTEM VALUE
+    SELECT n, 't' || n, now() - interval '1 hour' FROM generate_series(1, %(tenants)s) AS n
+    ON CONFLICT (id) DO UPDATE SET changed_at = excluded.changed_at
+"""
 MINE = "id = ANY (%(ids)s::uuid[])"
 
 
 class Scene(NamedTuple):
-    """What was measured at one length of the line."""
+    """What was measured at one length of the queue."""
 
     waiting: int
     tenants: int
     dispatched: int
     microseconds: float
-    #: Of it, in the scheduler itself.
+    #: The scheduler's own part of it.
     own: float
     #: Median turn by the clock, in milliseconds.
     turn: float
 
 
 class Nowhere(Publisher):
-    """A broker that takes everything at once."""
+    """A broker that accepts everything at once."""
 
     def __init__(self) -> None:
         self.sent: list[Dispatch] = []
@@ -103,60 +101,28 @@ class Nowhere(Publisher):
         return
 
 
-@contextmanager
-def database() -> Iterator[EmbeddedPostgres]:
-    """A server of our own."""
-    with tempfile.TemporaryDirectory(prefix="fairline-dispatch-") as folder:
-        server = EmbeddedPostgres(Path(folder))
-        with running(server, Path(folder) / "logs"):
-            yield server
-
-
-@contextmanager
-def filled(
-    server: EmbeddedPostgres, waiting: int, tenants: int, seconds: float
-) -> Iterator[Engine]:
-    """A migrated database with so many jobs in line that usually take ``seconds``."""
-    name = f"dispatch_{waiting}_{tenants}"
-    server.create_database(name)
-    url = server.url(name)
-    subprocess.run(
-        [sys.executable, "-m", "alembic", "upgrade", "head"],
-        cwd=ROOT,
-        env={**os.environ, "FAIRLINE_DATABASE_URL": url},
-        check=True,
-        capture_output=True,
-    )
-    settings = DatabaseSettings(database_url=url, db_statement_seconds=120)
-    engine = open_engine(settings, process="bench")
-    try:
-        with engine.connect() as connection:
-            connection.exec_driver_sql(
-                "INSERT INTO tenants (name, changed_at)"
-                " SELECT 't' || number, now() - interval '1 hour'"
-                " FROM generate_series(1, %(tenants)s) AS number",
-                {"tenants": tenants},
-            )
-            connection.exec_driver_sql(MEASURED_TYPE, {"seconds": seconds})
-            for first in range(1, waiting + 1, FILL_BATCH):
-                last = min(first + FILL_BATCH - 1, waiting)
-                connection.exec_driver_sql(FILL, {"tenants": tenants, "first": first, "last": last})
-            connection.exec_driver_sql("VACUUM ANALYZE")
-            connection.exec_driver_sql("CHECKPOINT")
-        yield engine
-    finally:
-        engine.dispose()
+def fill(engine: Engine, waiting: int, tenants: int, seconds: float) -> None:
+    """Queue so many jobs that usually take ``seconds``."""
+    with engine.connect() as connection:
+        connection.exec_driver_sql(TENANTS, {"tenants": tenants})
+        connection.exec_driver_sql(MEASURED_TYPE, {"seconds": seconds})
+        for first in range(1, waiting + 1, FILL_BATCH):
+            last = min(first + FILL_BATCH - 1, waiting)
+            connection.exec_driver_sql(FILL, {"tenants": tenants, "first": first, "last": last})
+        connection.exec_driver_sql("VACUUM ANALYZE")
+        connection.exec_driver_sql("CHECKPOINT")
 
 
 class Meter:
-    """Time on the processor: this thread's, and that of sessions in PostgreSQL."""
+    """CPU time of this thread and of the database's sessions."""
 
     def __init__(self, engine: Engine) -> None:
         with engine.connect() as connection:
             rows = connection.exec_driver_sql(
                 "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+                " AND backend_type = 'client backend'"
             )
-            self._sessions = [Path(f"/proc/{row[0]}/schedstat") for row in rows]
+            self._sessions = [Path(f"/proc/{row.pid}/schedstat") for row in rows]
 
     def read(self) -> tuple[float, float]:
         """Seconds of this thread and of the sessions, so far."""
@@ -165,13 +131,10 @@ class Meter:
 
 
 class Bystander:
-    """Ends what was dispatched and fills the line up again, over a session of its own."""
+    """Ends what was dispatched and queues as many jobs again, over its own session."""
 
     def __init__(self, engine: Engine, waiting: int, tenants: int) -> None:
-        settings = DatabaseSettings(
-            database_url=engine.url.render_as_string(hide_password=False), db_statement_seconds=120
-        )
-        self._engine = open_engine(settings, process="bystander")
+        self._engine = engine
         self._filled, self._tenants = waiting, tenants
 
     def go_on(self, sent: Sequence[Dispatch]) -> None:
@@ -187,34 +150,43 @@ class Bystander:
             connection.exec_driver_sql("UPDATE jobs SET status = 'succeeded' WHERE " + MINE, ids)
             connection.exec_driver_sql(FILL, more)
 
-    def close(self) -> None:
-        self._engine.dispose()
 
-
-def measure(engine: Engine, waiting: int, tenants: int, most: int) -> Scene:
-    """Dispatch ``most`` jobs; what one took."""
+def scheduler_of(engine: Engine, broker: Publisher) -> tuple[Leader, list[TimedRole]]:
+    """The roles of a scheduler that dispatch, and its leader."""
     leader = Leader(engine, "bench")
     leader.run_once(0.0)
-    lines = Lines(engine, leader)
-    taps = Taps(engine, leader, load_types())
-    estimates, pools, broker = Estimates(engine), Pools(engine, lines, taps), Nowhere()
+    lines, taps = Lines(engine, leader), Taps(engine, leader, load_types())
+    estimates, pools = Estimates(engine), Pools(engine, lines, taps)
     dispatcher = Dispatcher(engine, leader, broker, pools, lines, estimates, taps)
     shares = Shares(engine, leader, lines, estimates)
-    turning = ((leader, RENEW_SECONDS), (dispatcher, 0.0), (shares, RECONCILE_SECONDS))
-    roles = [TimedRole(role, seconds) for role, seconds in turning]
-    meter, bystander = Meter(engine), Bystander(engine, waiting, tenants)
+    roles = ((leader, RENEW_SECONDS), (dispatcher, 0.0), (shares, RECONCILE_SECONDS))
+    return leader, [TimedRole(role, seconds) for role, seconds in roles]
+
+
+def take_turn(roles: Iterable[TimedRole]) -> float:
+    """Run the roles that are due; the seconds that took."""
+    now = time.monotonic()
+    for role in roles:
+        if now >= role.due:
+            role.due = now + role.every_seconds
+            role.role.run_once(now)
+    return time.monotonic() - now
+
+
+def measure(engine: Engine, others: Engine, waiting: int, tenants: int) -> Scene:
+    """Dispatch some jobs; what one took. The bystander uses the engine ``others``."""
+    broker = Nowhere()
+    leader, roles = scheduler_of(engine, broker)
+    meter, bystander = Meter(engine), Bystander(others, waiting, tenants)
     turns: list[float] = []
     dispatched, own, theirs = 0, 0.0, 0.0
     for number in itertools.count():
         bystander.go_on(broker.sent)
         broker.sent.clear()
-        if dispatched >= most:
+        if dispatched >= MEASURED:
             break
-        now, before = time.monotonic(), meter.read()
-        for role in roles:
-            if now >= role.due:
-                role.due = now + role.every_seconds
-                role.role.run_once(now)
+        before = meter.read()
+        seconds = take_turn(roles)
         after = meter.read()
         if not broker.sent:
             raise RuntimeError("nothing was dispatched although jobs wait")
@@ -222,8 +194,7 @@ def measure(engine: Engine, waiting: int, tenants: int, most: int) -> Scene:
             dispatched += len(broker.sent)
             own += after[0] - before[0]
             theirs += after[1] - before[1]
-            turns.append(time.monotonic() - now)
-    bystander.close()
+            turns.append(seconds)
     leader.resign()
     each = ((own + theirs) / dispatched * 1e6, own / dispatched * 1e6)
     return Scene(waiting, tenants, dispatched, *each, statistics.median(turns) * 1e3)
@@ -231,28 +202,22 @@ def measure(engine: Engine, waiting: int, tenants: int, most: int) -> Scene:
 
 def judge(scenes: Sequence[Scene]) -> Report:
     """What was measured, and what must hold."""
-    dearest, cheapest = (pick(scene.microseconds for scene in scenes) for pick in (max, min))
-    columns = {
+    slowest, fastest = (pick(scene.microseconds for scene in scenes) for pick in (max, min))
+    columns: dict[str, Any] = {
         "waiting": "{.waiting:,}",
         "tenants": "{.tenants:,}",
         "dispatched": "{.dispatched:,}",
         "µs each": "{.microseconds:.0f}",
         "scheduler's µs": "{.own:.0f}",
-        "a second": lambda scene: f"{1e6 / scene.microseconds:,.0f}",
-        "a turn": "{.turn:.0f} ms",
+        "per second": lambda scene: f"{1e6 / scene.microseconds:,.0f}",
+        "per turn": "{.turn:.0f} ms",
     }
     return Report(
         *("dispatching", "What a dispatch costs"),
         tables=[table("Dispatches", columns, scenes)],
         bars=[
-            Bar(
-                "cost of a dispatch, dearest to cheapest",
-                dearest / cheapest,
-                "<=",
-                MOST_RATIO,
-                " x",
-            ),
-            Bar("dispatches a second, dearest", 1e6 / dearest, ">=", LEAST_PER_SECOND, "/s"),
+            Bar("cost of a dispatch, most to least", slowest / fastest, "<=", MOST_RATIO, " x"),
+            Bar("fewest dispatches per second", 1e6 / slowest, ">=", LEAST_PER_SECOND, "/s"),
         ],
     )
 
@@ -260,7 +225,7 @@ def judge(scenes: Sequence[Scene]) -> Report:
 def main() -> None:
     chosen = options(
         *("make bench-dispatch", __doc__),
-        ("--quick", False, "short lines only, for a first look"),
+        ("--quick", False, "short queues only, for a first look"),
         (
             "--job-seconds",
             0.005,
@@ -270,13 +235,15 @@ def main() -> None:
     )
     console = Console()
     measured: list[Scene] = []
-    with database() as server, Screen(console) as screen:
+    with fleet("dispatch") as started, Screen(console) as screen:
         for waiting, tenants in QUICK_SCENES if chosen.quick else SCENES:
-            name = f"{waiting:,} jobs of {tenants:,} tenants"
-            tell = screen.task(name, 2)
-            with filled(server, waiting, tenants, chosen.job_seconds) as engine:
+            tell = screen.task(f"{waiting:,} jobs of {tenants:,} tenants", 2)
+            name = f"dispatch_{waiting}_{tenants}"
+            fairline = Fairline(started, served_pools="short", name=name)
+            with fairline.engine(120) as engine, fairline.engine(120) as others:
+                fill(others, waiting, tenants, chosen.job_seconds)
                 tell(1)
-                measured.append(measure(engine, waiting, tenants, MEASURED))
+                measured.append(measure(engine, others, waiting, tenants))
             tell(2)
     report = judge(measured)
     report.show(console)

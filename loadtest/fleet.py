@@ -282,6 +282,18 @@ class Fairline:
         return database(self.env["FAIRLINE_DATABASE_URL"], statement_seconds)
 
 
+@contextmanager
+def running_fairline(
+    name: str, pool: str, workers: int = 1, **settings: str
+) -> Iterator[tuple[Fairline, Engine]]:
+    """A Fairline with workers of one pool on private services, ready, and its database."""
+    with fleet(name) as started:
+        fairline = Fairline(started, served_pools=pool, **settings)
+        fairline.start(pool, workers)
+        with fairline.engine() as engine:
+            yield fairline, engine
+
+
 def migrated(fleet: Fleet) -> str:
     """The template database with schema and tenant; migrated once, copied for each Fairline."""
     if TEMPLATE not in fleet.templates:

@@ -1,4 +1,4 @@
-"""``python -m loadtest.fairness``: fair share on a stack of its own, and the picture of it."""
+"""``python -m loadtest.fairness``: fair share on a running stack, and the picture of it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from rich.console import Console
 
 from app.tenants.changes import issue_key
 from loadtest.fairness import weights
-from loadtest.fairness.weights import SLOTS, WORKERS, Wait, house, shares_between
+from loadtest.fairness.weights import SLOTS, WORKERS, read_runs, shares_between, submit
 from loadtest.figures import percentile
-from loadtest.fleet import until
-from loadtest.report import Bar, Report, Screen, Table
-from loadtest.stampede import SteadyTenant
+from loadtest.fleet import running_fairline, tenant_id, until
+from loadtest.report import Bar, Report, Screen, Table, table
+from loadtest.stampede import SteadyTenant, p, read_waits, unstarted
 
 FLOOD = 100_000
 FREE_ACCOUNTS = 1_000
@@ -24,6 +25,8 @@ MOST_RATIO = 2.0
 MOST_LOST = 5.0
 STEADY = ("steady-1", "steady-2")
 STEADY_PER_SECOND = 2.0
+#: Columns of waits.
+SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "worst": 1.0}
 JOBS = "loadtest.baselines.peer_jobs"
 NAP = {"ms": 50}
 JOB_SECONDS = 1.5
@@ -35,49 +38,54 @@ SETTLE_SECONDS = 5.0
 
 
 def flood(seconds: float, jobs: int, console: Console) -> Report:
-    """Two tenants submit 2 a second each; then a third floods."""
-    with house("flood", "short", 1, job_modules=JOBS) as stack, Screen(console) as screen:
-        ids = [stack.tenant(name) for name in STEADY]
-        crowd = stack.tenant("crowd")
+    """Two tenants submit 2 jobs per second each; then a third floods."""
+    with (
+        running_fairline("flood", "short", job_modules=JOBS) as (fairline, engine),
+        Screen(console) as screen,
+    ):
+        ids = [tenant_id(engine, name) for name in STEADY]
+        crowd = tenant_id(engine, "crowd")
         with ExitStack() as senders:
             steady = [
-                senders.enter_context(
-                    SteadyTenant(
-                        *(stack.fairline.port, STEADY_PER_SECOND),
-                        {"type": "peer.nap", "payload": NAP},
-                        issue_key(stack.engine, name, "loadtest").key,
-                    )
+                SteadyTenant(
+                    *(fairline.port, STEADY_PER_SECOND),
+                    {"type": "peer.nap", "payload": NAP},
+                    issue_key(engine, name, "loadtest").key,
                 )
                 for name in STEADY
             ]
+            for each in steady:
+                senders.enter_context(each)
             quiet_from = time.time() + SETTLE_SECONDS
             screen.wait("quiet", SETTLE_SECONDS + seconds)
-            quiet = stack.waits(ids, quiet_from)
+            quiet_until = time.time()
             for step in screen.steps("the flood comes in", -(-jobs // FLOOD_STEP)):
                 count = min(FLOOD_STEP, jobs - step * FLOOD_STEP)
-                stack.submit(crowd, [NAP] * count, "peer.nap", "short")
+                submit(engine, crowd, [NAP] * count, "peer.nap", "short")
             crowded_from = time.time()
             screen.wait(f"{jobs:,} jobs of another tenant", seconds)
-            left = stack.waiting([crowd])
+            left = unstarted(engine, [crowd])
             crowded_until = time.time()
         if unanswered := sum(each.unanswered for each in steady):
             raise RuntimeError(f"{unanswered} submissions of the steady tenants got no 202")
-        until(lambda: not stack.waiting(ids), IDLE_SECONDS, "jobs of the steady tenants to start")
-        crowded = [
-            wait for wait in stack.waits(ids, crowded_from) if wait.created_at < crowded_until
-        ]
+        until(lambda: not unstarted(engine, ids), IDLE_SECONDS, "steady tenants' jobs to start")
+        waits = read_waits(engine, ids, {})
+    quiet, crowded = (
+        [wait for wait in waits if since <= wait.created_at < end]
+        for since, end in ((quiet_from, quiet_until), (crowded_from, crowded_until))
+    )
     ratio = percentile([wait.seconds for wait in crowded], 0.99) / percentile(
         [wait.seconds for wait in quiet], 0.99
     )
+    columns: dict[str, Any] = {
+        "": "{0[0]}",
+        "jobs": lambda row: f"{len(row[1]):,}",
+        **{name: p(share) for name, share in SHARES.items()},
+    }
+    found = (("quiet", quiet), ("flooded", crowded))
     return Report(
-        *("flood", f"One tenant submits {jobs:,} jobs, two others 2 a second each"),
-        tables=[
-            Table(
-                "The two others: from submission to start",
-                ("", "jobs", "p50", "p90", "p99", "worst"),
-                [row("quiet", quiet), row("flooded", crowded)],
-            )
-        ],
+        *("flood", f"One tenant submits {jobs:,} jobs, two others 2 per second each"),
+        tables=[table("The two others: from submission to start", columns, found)],
         bars=[
             Bar("p99 of the others, flooded to quiet", ratio, "<=", MOST_RATIO, " x"),
             Bar("jobs of the flood still waiting at the end", left, ">=", 1),
@@ -87,20 +95,20 @@ def flood(seconds: float, jobs: int, console: Console) -> Report:
 
 def free_accounts(seconds: float, console: Console) -> Report:
     """A paying tenant saturates the pool; then a thousand free accounts want it too."""
-    with house("free", "medium", WORKERS) as stack, Screen(console) as screen:
-        paying = stack.tenant("paying")
+    with running_fairline("free", "medium", WORKERS) as (_, engine), Screen(console) as screen:
+        paying = tenant_id(engine, "paying")
         jobs = int(3 * SLOTS * (seconds + SETTLE_SECONDS) / JOB_SECONDS)
-        stack.submit(paying, [{"seconds": JOB_SECONDS}] * jobs)
+        submit(engine, paying, [{"seconds": JOB_SECONDS}] * jobs)
         begin = time.time() + SETTLE_SECONDS
         screen.wait("a paying tenant alone", SETTLE_SECONDS + seconds)
-        free = [stack.tenant(f"free-{number}", "free") for number in range(FREE_ACCOUNTS)]
+        free = [tenant_id(engine, f"free-{number}", "free") for number in range(FREE_ACCOUNTS)]
         for each in free:
-            stack.submit(each, [{"seconds": JOB_SECONDS}] * 5, tier="free")
+            submit(engine, each, [{"seconds": JOB_SECONDS}] * 5, tier="free")
         middle = time.time() + SETTLE_SECONDS
         screen.wait(f"with {FREE_ACCOUNTS:,} free accounts", SETTLE_SECONDS + seconds)
         end = time.time()
         ids = [paying, *free]
-        runs = stack.runs(ids)
+        runs = read_runs(engine, ids)
     alone = sum(run.seconds_in(begin, begin + seconds) for run in runs) / seconds
     shares = shares_between(ids, runs, middle, end)
     crowded = sum(run.seconds_in(middle, end) for run in runs if run.tenant_id == paying) / (
@@ -128,13 +136,6 @@ def free_accounts(seconds: float, console: Console) -> Report:
     )
 
 
-def row(name: str, waits: Sequence[Wait]) -> tuple[str, ...]:
-    """Waits as a row of a table."""
-    ordered = [1000 * wait.seconds for wait in waits]
-    figures = (f"{percentile(ordered, share):.0f} ms" for share in (0.5, 0.9, 0.99, 1.0))
-    return (name, f"{len(ordered):,}", *figures)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.fairness", description=__doc__)
@@ -151,12 +152,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-fail", action="store_true", help="exit 0 even if a bar is missed")
     asked = parser.parse_args(arguments)
     console = Console()
+    seconds = asked.seconds or (300.0 if asked.experiment == "weights" else 60.0)
     if asked.experiment == "weights":
-        report = weights.run(asked.seconds or 300.0, console)
+        report = weights.run(seconds, console)
     elif asked.experiment == "flood":
-        report = flood(asked.seconds or 60.0, asked.jobs, console)
+        report = flood(seconds, asked.jobs, console)
     else:
-        report = free_accounts(asked.seconds or 60.0, console)
+        report = free_accounts(seconds, console)
     return report.conclude(console, no_fail=asked.no_fail)
 
 

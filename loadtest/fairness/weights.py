@@ -1,25 +1,23 @@
 """Shares by weight: three tenants with very different jobs saturate one pool.
 
-Each always has jobs waiting. What counts is slot time: whoever sends short jobs gets many of
-them, whoever sends long ones few, and both the same part of the slots. The measurement begins
-when what the first jobs were given too much has been paid back.
+Each always has jobs waiting. What counts is slot time: a tenant with short jobs gets many of them
+run, one with long jobs few, and both the same part of the slots. The measurement begins when wrong
+estimates of the first jobs have been corrected.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from sqlalchemy import Engine
 
-from loadtest.fleet import Fairline, admit, fleet, rows, tenant_id
+from loadtest.fleet import admit, rows, running_fairline, tenant_id
 from loadtest.lab.pictures import COLOURS, picture
 from loadtest.report import RESULTS, Bar, Report, Screen, Table
 from models.jobs.ids import new_id
@@ -30,15 +28,6 @@ RUNS = """
            extract(epoch FROM coalesce(finished_at, clock_timestamp()))::float8
     FROM jobs WHERE started_at IS NOT NULL AND status IN ('running', 'succeeded')
       AND tenant_id = ANY (CAST(:tenants AS bigint[]))
-"""
-WAITS = """
-    SELECT extract(epoch FROM created_at)::float8,
-           extract(epoch FROM started_at - created_at)::float8
-    FROM jobs WHERE tenant_id = ANY (CAST(:tenants AS bigint[])) AND started_at IS NOT NULL
-"""
-UNSTARTED = """
-    SELECT count(*) FROM jobs
-    WHERE tenant_id = ANY (CAST(:tenants AS bigint[])) AND started_at IS NULL
 """
 
 
@@ -55,77 +44,36 @@ class Run:
         return max(0.0, min(self.ended_at, end) - max(self.started_at, begin))
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """A job that has started."""
-
-    created_at: float
-    #: From its commit to its start.
-    seconds: float
-
-
-class House:
-    """One running Fairline and its tenants."""
-
-    def __init__(self, fairline: Fairline, engine: Engine) -> None:
-        self.fairline = fairline
-        self.engine = engine
-
-    def tenant(self, name: str, tier: str = "standard", weight: float | None = None) -> int:
-        """A tenant; its id."""
-        return tenant_id(self.engine, name, tier, weight)
-
-    def submit(
-        self,
-        tenant: int,
-        payloads: Iterable[Mapping[str, Any]],
-        type_name: str = "sleep",
-        pool: str = "medium",
-        tier: str = "standard",
-    ) -> None:
-        """Jobs in the line."""
-        kind, express = (tenant, type_name, pool), tier != "free"
-        admit(
-            self.engine,
-            (Submission(new_id(), *kind, json.dumps(each), express=express) for each in payloads),
-        )
-
-    def runs(self, tenants: Sequence[int]) -> list[Run]:
-        """Every run of these tenants so far."""
-        return [Run(*row) for row in self._read(RUNS, tenants)]
-
-    def waits(self, tenants: Sequence[int], since: float = 0.0) -> list[Wait]:
-        """Waits of the jobs that were submitted since and have started."""
-        waits = [Wait(*row) for row in self._read(WAITS, tenants)]
-        return [wait for wait in waits if wait.created_at >= since]
-
-    def waiting(self, tenants: Sequence[int]) -> int:
-        """Jobs of these tenants that have not started."""
-        return int(self._read(UNSTARTED, tenants)[0][0])
-
-    def _read(self, sql: str, tenants: Sequence[int]) -> Sequence[Any]:
-        return rows(self.engine, sql, tenants=list(tenants))
+def submit(
+    engine: Engine,
+    tenant: int,
+    payloads: Iterable[Mapping[str, Any]],
+    type_name: str = "sleep",
+    pool: str = "medium",
+    tier: str = "standard",
+) -> None:
+    """Queue jobs."""
+    kind, express = (tenant, type_name, pool), tier != "free"
+    admit(
+        engine,
+        (Submission(new_id(), *kind, json.dumps(each), express=express) for each in payloads),
+    )
 
 
-@contextmanager
-def house(name: str, pool: str, workers: int, **settings: str) -> Iterator[House]:
-    """API, scheduler and workers of one pool, ready."""
-    with fleet(name) as started:
-        fairline = Fairline(started, served_pools=pool, **settings)
-        fairline.start(pool, workers)
-        with fairline.engine() as engine:
-            yield House(fairline, engine)
+def read_runs(engine: Engine, tenants: Sequence[int]) -> list[Run]:
+    """Every run of these tenants so far."""
+    return [Run(*row) for row in rows(engine, RUNS, tenants=list(tenants))]
 
 
 WORKERS = 4
 SLOTS = 10 * WORKERS
-#: Nobody knows at first what the jobs of whom take; what was given too much is paid back by then.
+#: Until the duration of each tenant's jobs is known, and what was given too much is paid back.
 WARM_SECONDS = 60.0
 MOST_DEVIATION = 5.0
 #: In less time the tenant with long jobs has too few of them to judge its share to 5 %.
 LEAST_SECONDS = 240.0
 TOO_SHORT = "Too short to judge: 10-second jobs need some minutes until a share is exact to 5 %."
-#: Most of the pool that a tenant could take, to have enough of its jobs in line.
+#: Most of the pool that a tenant could use, of its share, to have enough of its jobs queued.
 MOST_SHARE = 1.5
 
 
@@ -135,14 +83,8 @@ class Crowd:
 
     name: str
     weight: float
-    #: Lengths its jobs have, in turn.
+    #: Durations of its jobs.
     seconds: tuple[float, ...]
-
-    def lengths(self) -> Iterator[float]:
-        """One after the other, for ever."""
-        chance = random.Random(self.name)
-        for _ in itertools.count():
-            yield chance.choice(self.seconds)
 
     @property
     def mean_seconds(self) -> float:
@@ -159,26 +101,29 @@ CROWDS = (
 
 def run(seconds: float, console: Console) -> Report:
     """Saturate, measure, draw."""
-    with house("fairness", "medium", WORKERS) as stack, Screen(console) as screen:
-        ids = [fill(stack, crowd, seconds + WARM_SECONDS) for crowd in CROWDS]
+    with (
+        running_fairline("fairness", "medium", WORKERS) as (_, engine),
+        Screen(console) as screen,
+    ):
+        ids = [fill(engine, crowd, seconds + WARM_SECONDS) for crowd in CROWDS]
         begin = time.time() + WARM_SECONDS
-        screen.wait("until first guesses are paid back", WARM_SECONDS)
+        screen.wait("until first estimates are corrected", WARM_SECONDS)
         screen.wait(f"{SLOTS} slots shared", seconds)
-        runs = stack.runs(ids)
+        runs = read_runs(engine, ids)
     report = judge(ids, runs, begin, begin + seconds)
     draw(ids, runs, begin, begin + seconds)
     return report
 
 
-def fill(stack: House, crowd: Crowd, seconds: float) -> int:
+def fill(engine: Engine, crowd: Crowd, seconds: float) -> int:
     """More jobs than it can get through; its id."""
     total = sum(each.weight for each in CROWDS)
     share = min(1.0, MOST_SHARE * crowd.weight / total + 0.05)
     jobs = int(share * SLOTS * seconds / crowd.mean_seconds) + 100
-    tenant_id = stack.tenant(crowd.name.replace(" ", "-"), weight=crowd.weight)
-    lengths = itertools.islice(crowd.lengths(), jobs)
-    stack.submit(tenant_id, [{"seconds": each} for each in lengths])
-    return tenant_id
+    tenant = tenant_id(engine, crowd.name.replace(" ", "-"), weight=crowd.weight)
+    durations = random.Random(crowd.name).choices(crowd.seconds, k=jobs)
+    submit(engine, tenant, [{"seconds": each} for each in durations])
+    return tenant
 
 
 def shares_between(
@@ -190,6 +135,9 @@ def shares_between(
         used[each.tenant_id] += each.seconds_in(begin, end)
     total = sum(used.values())
     return {tenant_id: part / total if total else 0.0 for tenant_id, part in used.items()}
+
+
+HEADINGS = ("tenant", "weight", "seconds per job", "ended", "fair", "got", "off")
 
 
 def judge(ids: Sequence[int], runs: Sequence[Run], begin: float, end: float) -> Report:
@@ -212,13 +160,7 @@ def judge(ids: Sequence[int], runs: Sequence[Run], begin: float, end: float) -> 
     return Report(
         "fairness",
         f"Three tenants saturate {SLOTS} slots for {end - begin:.0f} s",
-        tables=[
-            Table(
-                "Slot time by tenant",
-                ("tenant", "weight", "seconds a job", "ended", "fair", "got", "off"),
-                lines,
-            )
-        ],
+        tables=[Table("Slot time by tenant", HEADINGS, lines)],
         bars=bars,
         notes=[TOO_SHORT] if end - begin < LEAST_SECONDS else [],
         data={"shares": {crowd.name: found[i] for i, crowd in zip(ids, CROWDS, strict=True)}},
@@ -226,7 +168,7 @@ def judge(ids: Sequence[int], runs: Sequence[Run], begin: float, end: float) -> 
 
 
 def draw(ids: Sequence[int], runs: Sequence[Run], begin: float, end: float) -> None:
-    """What each tenant got in every stretch of time, and up to it, against its weight."""
+    """What each tenant got in every interval, and up to it, against its weight."""
     width = max(2.0, (end - begin) / 60)
     ends = [begin + (number + 1) * width for number in range(int((end - begin) / width))]
     now = [shares_between(ids, runs, each - width, each) for each in ends]
@@ -237,7 +179,8 @@ def draw(ids: Sequence[int], runs: Sequence[Run], begin: float, end: float) -> N
         for tenant, crowd, colour in zip(ids, CROWDS, COLOURS, strict=False):
             thin, thick = ([100 * each[tenant] for each in shares] for shares in (now, so_far))
             axes.plot(seconds, thin, color=colour, alpha=0.35, linewidth=1)
-            label = f"{crowd.name} ({describe(crowd)})"
+            durations = ", ".join(f"{each:g}" for each in crowd.seconds)
+            label = f"{crowd.name} (weight {crowd.weight:g}, jobs of {durations} s)"
             axes.plot(seconds, thick, color=colour, linewidth=2.2, label=label)
             fair = 100 * crowd.weight / total
             axes.axhline(fair, color=colour, linewidth=0.9, linestyle=(0, (2, 3)))
@@ -247,9 +190,3 @@ def draw(ids: Sequence[int], runs: Sequence[Run], begin: float, end: float) -> N
         axes.set_title(
             "Slot time by tenant. Thick: so far. Thin: at the moment. Dotted: its weight."
         )
-
-
-def describe(crowd: Crowd) -> str:
-    """A tenant for the legend."""
-    lengths = ", ".join(f"{each:g}" for each in crowd.seconds)
-    return f"weight {crowd.weight:g}, jobs of {lengths} s"
