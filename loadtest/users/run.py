@@ -1,7 +1,7 @@
 """One run of locust from its start to its end, in one process or in several.
 
-Several processes come about in two ways: as parts of a `loadtest.generator`, which know nothing
-of each other but a folder; or as locust's own master and workers, by hand.
+Several processes are either parts of a `loadtest.generator`, which share nothing but a folder, or
+locust's own master and workers, by hand.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from locust import LoadTestShape, events
 from locust.runners import MasterRunner, WorkerRunner
 
 from loadtest.shapes import (
-    NAMES,
+    NAMED,
     BadShape,
     Stretch,
     forever,
     highest,
     level_at,
-    named,
     parse,
     share,
     total_seconds,
@@ -42,7 +41,7 @@ def add_options(parser: Any) -> None:
     """Beside locust's own, of which some get defaults that suit a Fairline on this machine."""
     parser.set_defaults(host=HOST, num_users=20, spawn_rate=5, class_picker=True)
     add = parser.add_argument
-    add("--rate", type=above_zero, default=5.0, help="Submitter: submissions a second (5)")
+    add("--rate", type=above_zero, default=5.0, help="Submitter: submissions per second (5)")
     add(
         "--shape",
         default="",
@@ -56,14 +55,14 @@ def add_options(parser: Any) -> None:
         ("--record", str, "", "for programs: the folder for the record of what was sent"),
         ("--part", int, 0, "for programs: which of several processes this is"),
         ("--parts", int, 1, "for programs: how many processes share the work"),
-        ("--begin-at", float, 0.0, "for programs: when the clock of arrivals starts"),
-        ("--arrivals", str, "", "for programs: the shape, as the master tells its workers"),
+        ("--begin-at", float, 0.0, "for programs: when the arrivals start"),
+        ("--arrivals", str, "", "for programs: the shape, as the master sends it to its workers"),
     ):
         add(name, type=kind, default=default, include_in_web_ui=False, help=words)
 
 
 def above_zero(text: str) -> float:
-    """A rate; argparse makes a sentence of what is wrong with another."""
+    """A rate, for argparse."""
     value = float(text)
     if not 0 < value < float("inf"):
         raise ArgumentTypeError(f"{text} is no rate: it must be above 0")
@@ -91,36 +90,30 @@ class Shaped(LoadTestShape):
 
     def stretches(self, level: float) -> list[Stretch]:
         """Up to this level."""
-        return named(type(self).__name__.lower(), level)
+        return NAMED[type(self).__name__.lower()](level)
 
     def tick(self) -> tuple[int, float] | None:
         """How many users there should be now, all at once; none when it is over."""
+        options = self.environment.parsed_options
+        only = only_submitters(self.environment)
         try:
-            return self.now()
+            stretches = self.stretches(options.rate if only else options.num_users)
         except BadShape as error:
             # From the web page, after everything was started.
             logger.error("--shape: %s", error)
             return None
-
-    def now(self) -> tuple[int, float] | None:
-        """The same, if the shape is one."""
-        options = self.environment.parsed_options
-        # Locust asks once a second: what holds in the middle of it.
+        # Locust calls this once a second: what holds in the middle of it.
         second = HALF + self.get_run_time()  # type: ignore[no-untyped-call]  # locust's own
-        bound = options.run_time or math.inf
+        # Submitters end by themselves when all was answered; this is for when they cannot.
+        end = total_seconds(stretches) + (2 * GRACE_SECONDS if only else 0.0)
+        if second > min(options.run_time or math.inf, end):
+            return None
         # A master spreads the users over its workers by itself.
         master = isinstance(self.runner, MasterRunner)
         part, parts = (0, 1) if master else (options.part, options.parts)
-        if only_submitters(self.environment):
-            stretches = self.stretches(options.rate)
-            # They say themselves when all was answered; this is for when they cannot.
-            if second > min(bound, total_seconds(stretches) + 2 * GRACE_SECONDS):
-                return None
+        if only:
             users = hands(highest(stretches) / parts)
         else:
-            stretches = self.stretches(options.num_users)
-            if second > min(bound, total_seconds(stretches)):
-                return None
             users = share(level_at(stretches, second), part, parts)
         return users, max(1.0, highest(stretches), users)
 
@@ -149,16 +142,16 @@ class Custom(Shaped):
         text = self.environment.parsed_options.shape
         if not text:
             return forever(level)
-        return named(text, level) if text in NAMES else parse(text)
+        return NAMED[text](level) if text in NAMED else parse(text)
 
 
 def only_submitters(environment: Any) -> bool:
-    """Whether nobody else takes part."""
+    """Whether there are no other users."""
     return list(environment.user_classes) == [Submitter]
 
 
 def hands(rate: float) -> int:
-    """Submitters enough for so many arrivals a second."""
+    """Submitters enough for so many arrivals per second."""
     return min(MOST_SUBMITTERS, max(1, math.ceil(rate * PATIENCE_SECONDS)))
 
 
@@ -166,14 +159,14 @@ def hands(rate: float) -> int:
 MEET_SECONDS = 30.0
 #: From the last start of a process to the first arrival.
 LEAD_SECONDS = 0.4
-#: From a master's word to the first arrival.
+#: From a master's start to the first arrival.
 MASTER_LEAD_SECONDS = 1.0
 CONNECT_SECONDS = 5.0
 BROKEN, MISUSED, UNREACHABLE = 1, 2, 3
 
 
 def listen() -> None:
-    """Take part in locust's runs."""
+    """Register with locust."""
     hooks: Any = events
     hooks.init_command_line_parser.add_listener(add_options)
     hooks.init.add_listener(prepare)
@@ -183,7 +176,7 @@ def listen() -> None:
 
 
 def prepare(environment: Any, **_: object) -> None:
-    """Choose the shape that was asked for (locust alone takes the first) and meet the others."""
+    """Choose the shape of the options (locust would take the first); wait for other processes."""
     options, runner = environment.parsed_options, environment.runner
     environment.shape_class = None
     if options.shape or (options.headless and only_submitters(environment)):
@@ -202,7 +195,7 @@ def prepare(environment: Any, **_: object) -> None:
 
 
 def meet(folder: Path, part: int, parts: int) -> float:
-    """Wait until all processes are here; when all of them begin, in seconds since the epoch."""
+    """Wait until all processes have started; when to begin, in seconds since the epoch."""
     (folder / f"ready-{part}").touch()
     deadline = time.monotonic() + MEET_SECONDS
     while len(here := list(folder.glob("ready-*"))) < parts:
@@ -214,7 +207,7 @@ def meet(folder: Path, part: int, parts: int) -> float:
 
 
 class Ending:
-    """Ends the run when every process says that its arrivals are over."""
+    """Ends the run when every process has sent that its arrivals are over."""
 
     def __init__(self, environment: Any) -> None:
         self._environment = environment
@@ -256,7 +249,7 @@ def arrivals(environment: Any) -> str:
 
 
 def reach(environment: Any) -> bool:
-    """Whether there is somebody to send to; a run without a web page ends if there is not."""
+    """Whether the server can be reached; a run without a web page ends if not."""
     try:
         Target(environment.host or "").connect(CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:

@@ -1,6 +1,6 @@
 """Submissions by a clock of intended starts, whether or not the earlier ones were answered.
 
-All submitters of a process share the clock: whoever is free takes the next start, waits for it
+All submitters of a process share the clock: any that is free takes the next start, waits for it
 and sends. Latency counts from the *intended* start, so a server that stalls cannot hide the
 requests that should have started meanwhile: late or unsent, they are in the record.
 """
@@ -23,7 +23,7 @@ from locust.exception import StopUser
 
 from loadtest.closed_loop import Request, applications
 from loadtest.shapes import ArrivalClock, Stretch, forever, parse, total_seconds
-from loadtest.users.wire import Answer, Arrival, Target, Wire, write_arrivals
+from loadtest.users.wire import Answer, Arrival, Record, Target, Wire
 
 #: How long answers may come in after the last start.
 GRACE_SECONDS = 5.0
@@ -69,7 +69,7 @@ class Round:
         return due
 
     def send(self, name: str, due: float, fire: Callable[..., Any]) -> Answer:
-        """One submission, on the connection that rested least."""
+        """One submission, on the connection that was used last."""
         wire = self._idle.pop() if self._idle else Wire(self._target, fire)
         try:
             return wire.ask(name, next(self._payloads), EXPECTED, since=due)
@@ -90,26 +90,22 @@ class Round:
         self.over.wait(max(0.0, left))
 
     def give_up(self) -> None:
-        """All hands have stopped: what was due and nobody came to send got no answer."""
+        """All submitters have stopped: starts that were due and not sent got no answer."""
         for due in self.clock.missed(time.perf_counter()):
             self.arrivals.append(self._arrival(due, None))
         for wire in self._idle:
             wire.close()
 
     def _arrival(self, due: float, answer: Answer | None) -> Arrival:
+        at = due + self._offset
         if answer is None:
-            return Arrival(due + self._offset, time.perf_counter() - due, 0, "")
-        accepted = answer.status in EXPECTED
-        return Arrival(
-            due + self._offset,
-            answer.seconds,
-            answer.status,
-            id_of(answer.response.body) if accepted else "",
-        )
+            return Arrival(at, time.perf_counter() - due, 0, "")
+        accepted = id_of(answer.response.body) if answer.status in EXPECTED else ""
+        return Arrival(at, answer.seconds, answer.status, accepted)
 
 
 class Submitter(User):
-    """One hand of many that send by the clock."""
+    """One of many users that send by the clock."""
 
     #: The run of this process.
     round: ClassVar[Round | None] = None
@@ -140,7 +136,7 @@ def id_of(body: bytes) -> str:
 
 
 def begin_round(environment: Any) -> None:
-    """The clock of this process starts; at its end the runner hears of it."""
+    """Start the clock of this process; at its end the runner gets a message."""
     options = environment.parsed_options
     target = Target(environment.host, options.key)
     stretches = parse(options.arrivals) if options.arrivals else forever(options.rate)
@@ -154,24 +150,24 @@ def begin_round(environment: Any) -> None:
         parts=options.parts,
     )
     if options.arrivals:
-        gevent.spawn(tell_end, environment, shared)
+        gevent.spawn(announce_end, environment, shared)
 
 
-def tell_end(environment: Any, shared: Round) -> None:
-    """Whoever runs this ends the run when all of its processes say so."""
+def announce_end(environment: Any, shared: Round) -> None:
+    """The run ends when all of its processes have sent this message."""
     shared.await_end()
     if Submitter.round is shared:
         environment.runner.send_message("arrivals_over")
 
 
 def end_round(environment: Any) -> None:
-    """Nothing more is sent; the record is written if somebody wants it."""
+    """Nothing more is sent; write the record, if it is wanted."""
     shared, Submitter.round = Submitter.round, None
     if shared is None:
         return
     shared.give_up()
     if environment.parsed_options.record:
-        write_arrivals(Path(environment.parsed_options.record), shared.arrivals)
+        Record(shared.arrivals).write(Path(environment.parsed_options.record))
 
 
 def submissions(path: str, letter_bytes: str) -> Iterator[Request]:
