@@ -202,7 +202,6 @@ def run(asked: argparse.Namespace, console: Console) -> Rounds:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write."""
     asked = options(
         *("python -m loadtest.bench", __doc__),
         ("--rounds", 3, "turns of each"),

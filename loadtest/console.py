@@ -274,7 +274,6 @@ def judge(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write."""
     asked = options(
         *("make bench-console", __doc__),
         ("--ended", ENDED, "jobs that ended"),

@@ -18,6 +18,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -104,8 +105,20 @@ class Fleet:
         self.postgres = postgres
         self.rabbitmq = rabbitmq
         self.children: dict[str, Child] = {}
-        #: Databases that are there to be copied.
-        self.templates: set[str] = set()
+
+    @cached_property
+    def template(self) -> str:
+        """A database with schema and tenant: migrated once, copied for each Fairline."""
+        self.postgres.service.create_database(TEMPLATE)
+        url = self.postgres.service.url(TEMPLATE)
+        subprocess.run(
+            flask("migrate", "--tenant", TENANT),
+            cwd=PROJECT_ROOT,
+            env={**clean_environment(), "FAIRLINE_DATABASE_URL": url},
+            check=True,
+            capture_output=True,
+        )
+        return TEMPLATE
 
     def start(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> Child:
         """Start a process; its log is in the home."""
@@ -141,7 +154,6 @@ class Fleet:
                 child.send(signal.SIGCONT)
 
     def log(self, name: str) -> Path:
-        """The log file of a process."""
         return self.home / "logs" / f"{name}.log"
 
     def await_answer(self, name: str, url: str, seconds: float = 30.0) -> None:
@@ -208,7 +220,7 @@ class Fairline:
         """``name`` is its database; ``settings`` are more variables, without their prefix."""
         self.fleet = fleet
         self.port = free_port()
-        fleet.postgres.service.create_database(name, template=migrated(fleet))
+        fleet.postgres.service.create_database(name, template=fleet.template)
         self.env = {
             "FAIRLINE_DATABASE_URL": fleet.postgres.service.url(name),
             "FAIRLINE_BROKER_URL": fleet.rabbitmq.service.url(),
@@ -222,7 +234,6 @@ class Fairline:
 
     @property
     def url(self) -> str:
-        """The base URL of the API."""
         return f"http://127.0.0.1:{self.port}"
 
     def start_api(self, name: str = "api", **env: str) -> None:
@@ -232,7 +243,6 @@ class Fairline:
         self.fleet.await_answer(name, f"{self.url}/healthz")
 
     def start_scheduler(self) -> None:
-        """One scheduler."""
         self.fleet.start("scheduler", flask("scheduler"), self.env)
 
     def start_worker(self, pool: str, number: int = 1) -> str:
@@ -292,22 +302,6 @@ def running_fairline(
         fairline.start(pool, workers)
         with fairline.engine() as engine:
             yield fairline, engine
-
-
-def migrated(fleet: Fleet) -> str:
-    """The template database with schema and tenant; migrated once, copied for each Fairline."""
-    if TEMPLATE not in fleet.templates:
-        fleet.postgres.service.create_database(TEMPLATE)
-        url = fleet.postgres.service.url(TEMPLATE)
-        subprocess.run(
-            flask("migrate", "--tenant", TENANT),
-            cwd=PROJECT_ROOT,
-            env={**clean_environment(), "FAIRLINE_DATABASE_URL": url},
-            check=True,
-            capture_output=True,
-        )
-        fleet.templates.add(TEMPLATE)
-    return TEMPLATE
 
 
 def free_ports(count: int) -> list[int]:

@@ -49,7 +49,6 @@ class Order:
 
     @property
     def seconds(self) -> float:
-        """How long the load lasts."""
         return total_seconds(self.stretches)
 
 

@@ -122,7 +122,6 @@ def judge(readings: Sequence[tuple[int, Weights]]) -> Report:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write."""
     asked = options(
         *("python -m loadtest.memory", __doc__),
         ("--jobs", 100_000, "in all"),

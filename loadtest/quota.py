@@ -101,7 +101,6 @@ def succeeded(engine: Engine) -> dict[str, int]:
 
 
 def main() -> None:
-    """Run it and say how it went."""
     given = options(
         *("python -m loadtest.quota", __doc__),
         ("--minutes", 3.0, "of competition"),

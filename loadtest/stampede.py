@@ -233,7 +233,6 @@ def judge(found: Found, jobs: int, per_second: float) -> Report:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write."""
     asked = options(
         *("python -m loadtest.stampede", __doc__),
         ("--jobs", 100_000, "due at one instant"),

@@ -78,7 +78,6 @@ def line(sample: Sample) -> str:
 
 
 def main() -> int:
-    """Measure and print."""
     asked = options(
         *("python -m loadtest.telemetry_cost", __doc__),
         ("--rounds", 5, "turns of each"),

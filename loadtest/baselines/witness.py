@@ -32,7 +32,6 @@ class Line:
 
 
 def tell(what: What, number: int) -> None:
-    """Write one line."""
     global _file
     if _file is None:
         _file = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -31,7 +31,6 @@ class Display:
         self.status = console.status("warming up")
 
     def update(self, progress: Progress) -> None:
-        """Something happened."""
         strikes = progress.striker.strikes
         for strike in strikes[self._shown :]:
             hit = strike.hit

@@ -58,10 +58,6 @@ class Api:
         is_json = "json" in found.get("content-type", "")
         return Answer(response.status, json.loads(read) if read and is_json else None, found)
 
-    def status(self, method: str, path: str) -> int:
-        """The status alone."""
-        return self.call(method, path).status
-
     def leaderboard(self, role: str) -> Iterator[dict[str, Any]]:
         """Every entry of a role, page by page."""
         page: str | None = f"/leaderboard?role={role}&limit=500"

@@ -65,7 +65,6 @@ class Ledger:
             self.answers[exchange.status] += 1
 
     def close(self) -> None:
-        """The file stays."""
         self._file.close()
 
 

@@ -65,7 +65,6 @@ class Progress:
     calm: float = 0.0
 
     def say(self, words: str) -> None:
-        """Something else happens."""
         self.now = words
         self.watch(self)
 

@@ -131,7 +131,6 @@ class Stack:
         return {}
 
     def pid(self, name: str) -> int:
-        """The process of that name."""
         return self.pids()[name]
 
     def api_workers(self) -> list[int]:
@@ -139,13 +138,12 @@ class Stack:
         return sorted(child.pid for child in psutil.Process(self.pid("api")).children())
 
     def family(self, name: str) -> list[psutil.Process]:
-        """A process and everything it started."""
         return list(family([self.pid(name)]))
 
     def wait_ready(self, seconds: float = 60.0) -> float:
         """Wait until a submitted job would be accepted and run; how long that took."""
         with Api(self.port) as api:
-            return self.wait(lambda: api.status("GET", "/readyz") == 200, "/readyz", seconds)
+            return self.wait(lambda: api.call("GET", "/readyz").status == 200, "/readyz", seconds)
 
     def wait(
         self, condition: Callable[[], bool], what: str, seconds: float, pause: float = 0.05

@@ -104,7 +104,6 @@ class Strike:
     before: frozenset[int] = frozenset()
 
     def as_dict(self) -> dict[str, Any]:
-        """For the report."""
         names = ("pids", "at", "until", "replaced")
         return {**asdict(self.hit), **{name: getattr(self, name) for name in names}}
 
@@ -145,7 +144,6 @@ class Striker:
         until(replaced, seconds, pause=LOOK_SECONDS)
 
     def strike(self, hit: Hit) -> Strike:
-        """Find the victim and hit it."""
         candidates = self._candidates(hit)
         strike = Strike(hit, (), time.time(), before=frozenset(one.pid for one in candidates))
         self.strikes.append(strike)

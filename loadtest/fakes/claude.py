@@ -95,7 +95,6 @@ class FakeClaude:
 
     @property
     def url(self) -> str:
-        """The base URL for a client."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def behave(self, name: str, *, every: int = 1) -> None:
@@ -175,7 +174,6 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-        """A whole response."""
         self.start(status, {"content-length": str(len(body)), **(headers or {})})
         self.wfile.write(body)
 

@@ -18,18 +18,8 @@ import gevent
 from locust import LoadTestShape, events
 from locust.runners import MasterRunner, WorkerRunner
 
-from loadtest.shapes import (
-    NAMED,
-    BadShape,
-    Stretch,
-    forever,
-    highest,
-    level_at,
-    parse,
-    share,
-    total_seconds,
-    written,
-)
+from loadtest import shapes
+from loadtest.shapes import NAMED, BadShape, Stretch, highest, total_seconds
 from loadtest.users import submitter
 from loadtest.users.submitter import GRACE_SECONDS, Submitter
 from loadtest.users.wire import Target
@@ -73,7 +63,6 @@ logger = logging.getLogger("fairline")
 #: How long submissions may take before the next ones find no free submitter, and are late.
 PATIENCE_SECONDS = 10.0
 MOST_SUBMITTERS = 2_000
-HALF = 0.5
 
 
 class Shaped(LoadTestShape):
@@ -103,7 +92,7 @@ class Shaped(LoadTestShape):
             logger.error("--shape: %s", error)
             return None
         # Locust calls this once a second: what holds in the middle of it.
-        second = HALF + self.get_run_time()  # type: ignore[no-untyped-call]  # locust's own
+        second = 0.5 + self.get_run_time()  # type: ignore[no-untyped-call]  # locust's own
         # Submitters end by themselves when all was answered; this is for when they cannot.
         end = total_seconds(stretches) + (2 * GRACE_SECONDS if only else 0.0)
         if second > min(options.run_time or math.inf, end):
@@ -114,7 +103,7 @@ class Shaped(LoadTestShape):
         if only:
             users = hands(highest(stretches) / parts)
         else:
-            users = share(level_at(stretches, second), part, parts)
+            users = shapes.share(shapes.level_at(stretches, second), part, parts)
         return users, max(1.0, highest(stretches), users)
 
 
@@ -141,8 +130,8 @@ class Custom(Shaped):
         """The text's own levels, or up to this one if it is a name."""
         text = self.environment.parsed_options.shape
         if not text:
-            return forever(level)
-        return NAMED[text](level) if text in NAMED else parse(text)
+            return shapes.forever(level)
+        return NAMED[text](level) if text in NAMED else shapes.parse(text)
 
 
 def only_submitters(environment: Any) -> bool:
@@ -171,7 +160,7 @@ def listen() -> None:
     hooks.init_command_line_parser.add_listener(add_options)
     hooks.init.add_listener(prepare)
     hooks.test_start.add_listener(begin)
-    hooks.test_stop.add_listener(end)
+    hooks.test_stop.add_listener(submitter.end_round)
     hooks.quitting.add_listener(judge)
 
 
@@ -235,7 +224,7 @@ def begin(environment: Any, **_: object) -> None:
         return
     if isinstance(runner, WorkerRunner):
         options.part = runner.worker_index % options.parts
-    if reach(environment) and submitter.Submitter in environment.user_classes:
+    if reach(environment) and Submitter in environment.user_classes:
         submitter.begin_round(environment)
 
 
@@ -245,7 +234,7 @@ def arrivals(environment: Any) -> str:
     if not isinstance(shape, Shaped) or not only_submitters(environment):
         return ""
     stretches = shape.stretches(environment.parsed_options.rate)
-    return "" if math.isinf(total_seconds(stretches)) else written(stretches)
+    return "" if math.isinf(total_seconds(stretches)) else shapes.written(stretches)
 
 
 def reach(environment: Any) -> bool:
@@ -259,11 +248,6 @@ def reach(environment: Any) -> bool:
             gevent.spawn(environment.runner.quit)
             return False
     return True
-
-
-def end(environment: Any, **_: object) -> None:
-    """All users have stopped."""
-    submitter.end_round(environment)
 
 
 def judge(environment: Any, **_: object) -> None:

@@ -160,7 +160,7 @@ def announce_end(environment: Any, shared: Round) -> None:
         environment.runner.send_message("arrivals_over")
 
 
-def end_round(environment: Any) -> None:
+def end_round(environment: Any, **_: object) -> None:
     """Nothing more is sent; write the record, if it is wanted."""
     shared, Submitter.round = Submitter.round, None
     if shared is None:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import gevent
 from locust import User, constant, events, task
 
-from loadtest.closed_loop import Request, applications
+from loadtest.closed_loop import Request, applications, value_of
 from loadtest.users.wire import POLL, ROUND, SUBMIT, Answer, Record, Requests, Target, Wire
 
 APPLICATIONS = 3
@@ -135,16 +135,6 @@ def each_second() -> Iterator[None]:
         else:
             due -= wait
         yield
-
-
-def value_of(head: bytes, name: bytes) -> bytes:
-    """The value of a header, whose name is given as in `STATUS`; empty if it is not there."""
-    start = head.lower().find(name)
-    if start < 0:
-        return b""
-    start += len(name)
-    stop = head.find(b"\r", start)
-    return head[start : stop if stop >= 0 else None].strip()
 
 
 @events.test_start.add_listener  # type: ignore[untyped-decorator]  # locust's own is untyped

@@ -55,7 +55,6 @@ class Requests:
         return self.at, self.latency_seconds, self.status, self.kind
 
     def add(self, at: float, latency_seconds: float, status: int, kind: int) -> None:
-        """One more."""
         self.at.append(at)
         self.latency_seconds.append(latency_seconds)
         self.status.append(status)
