@@ -237,14 +237,14 @@ def main() -> None:
     measured: list[Scene] = []
     with fleet("dispatch") as started, Screen(console) as screen:
         for waiting, tenants in QUICK_SCENES if chosen.quick else SCENES:
-            tell = screen.task(f"{waiting:,} jobs of {tenants:,} tenants", 2)
+            progress = screen.task(f"{waiting:,} jobs of {tenants:,} tenants", 2)
             name = f"dispatch_{waiting}_{tenants}"
             fairline = Fairline(started, served_pools="short", name=name)
             with fairline.engine(120) as engine, fairline.engine(120) as others:
                 fill(others, waiting, tenants, chosen.job_seconds)
-                tell(1)
+                progress(1)
                 measured.append(measure(engine, others, waiting, tenants))
-            tell(2)
+            progress(2)
     report = judge(measured)
     report.show(console)
     sys.exit(0 if report.passed else 1)

@@ -57,28 +57,22 @@ class Flood:
     strangers: float
 
 
-class WorkMeter:
-    """PostgreSQL's work between its creation and `read`."""
+def read_work(engine: Engine) -> tuple[float, ...]:
+    """Commits and rows written so far, and the time."""
+    return (*rows(engine, READ_WORK)[0], time.monotonic())
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._before = self._look()
 
-    def read(self) -> Work:
-        """What was done since, per second."""
-        time.sleep(REPORTED_SECONDS)
-        commits, writes, seconds = (
-            after - before for after, before in zip(self._look(), self._before, strict=True)
-        )
-        return Work(commits / seconds, writes / seconds)
-
-    def _look(self) -> tuple[float, ...]:
-        return (*rows(self._engine, READ_WORK)[0], time.monotonic())
+def work_since(engine: Engine, before: tuple[float, ...]) -> Work:
+    """What was done since then, per second."""
+    time.sleep(REPORTED_SECONDS)
+    pairs = zip(read_work(engine), before, strict=True)
+    commits, writes, seconds = (now - then for now, then in pairs)
+    return Work(commits / seconds, writes / seconds)
 
 
 def flood(started: Fleet, engine: Engine, load: Load) -> Flood:
     """Drive the load; what was refused, what was admitted, and what that cost."""
-    meter = WorkMeter(engine)
+    before = read_work(engine)
     generator = closed_loop.start(load)
     cores = CoreMeter({**started.pids(), "generator": [generator.pid]})
     answered = closed_loop.finish(generator)
@@ -87,7 +81,7 @@ def flood(started: Fleet, engine: Engine, load: Load) -> Flood:
     admitted = unexpected.pop("202", 0) / load.seconds
     if unexpected:
         raise RuntimeError(f"unexpected answers: {unexpected}")
-    return Flood(answered, admitted, meter.read(), used.strangers)
+    return Flood(answered, admitted, work_since(engine, before), used.strangers)
 
 
 def judge(
@@ -158,9 +152,9 @@ def main() -> int:
             fairline.start_api()
             fairline.start_scheduler()
             time.sleep(2.0)
-            meter = WorkMeter(engine)
+            before = read_work(engine)
             time.sleep(asked.seconds)
-            quiet = meter.read()
+            quiet = work_since(engine, before)
             shape = (asked.connections, WARM_SECONDS)
             load = Load(fairline.port, *shape, asked.seconds, bodies, 429)
             ceiling = Load(plain.port, *shape, asked.seconds / 2, [Request("GET", "/empty")], 200)

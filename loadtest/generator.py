@@ -40,7 +40,7 @@ class Order:
 
     url: str
     user: Literal["Submitter", "SwarmClient"]
-    #: Arrivals a second for the Submitter, clients for the SwarmClient.
+    #: Arrivals per second for the Submitter, clients for the SwarmClient.
     stretches: Sequence[Stretch]
     #: More options of the locustfile, by their names without dashes: ``{"key": "…"}``.
     options: Mapping[str, str] = field(default_factory=dict)

@@ -202,7 +202,7 @@ class ArrivalClock:
         return due
 
     def missed(self, now: float) -> Iterator[float]:
-        """The starts that should have been by now and that nobody took."""
+        """The starts that are due by now and were not taken."""
         while self._next is not None and self._begin + self._next <= now:
             due = self.take()
             assert due is not None

@@ -153,7 +153,7 @@ def read(engine: Engine, sql: str, tenant: int) -> float:
 
 
 def schedule_crowd(
-    engine: Engine, tenant: int, jobs: int, due: datetime, tell: Callable[[float], None]
+    engine: Engine, tenant: int, jobs: int, due: datetime, progress: Callable[[float], None]
 ) -> None:
     """Insert the crowd, all due at one instant."""
     kind = (tenant, "echo", "short")
@@ -161,16 +161,16 @@ def schedule_crowd(
         numbers = range(begin, min(begin + GROUP, jobs))
         payloads = (f'{{"n":{number}}}' for number in numbers)
         admit(engine, (Submission(new_id(), *kind, each, execute_at=due) for each in payloads))
-        tell(numbers.stop)
+        progress(numbers.stop)
 
 
-def await_crowd(engine: Engine, tenant: int, jobs: int, tell: Callable[[float], None]) -> None:
+def await_crowd(engine: Engine, tenant: int, jobs: int, progress: Callable[[float], None]) -> None:
     """Wait until all of the crowd has been run."""
     ended = -1
     while ended < jobs:
         what = f"any of {jobs - ended} jobs of the crowd to end"
         until(partial(has_moved, engine, tenant, ended), STALL_SECONDS, what, 0.5)
-        tell(ended := int(read(engine, ENDED, tenant)))
+        progress(ended := int(read(engine, ENDED, tenant)))
 
 
 def has_moved(engine: Engine, tenant: int, last: int) -> bool:

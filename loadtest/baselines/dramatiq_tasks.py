@@ -28,7 +28,7 @@ def run(name: str, payload: dict[str, Any]) -> None:
     """One task. As nothing else remembers that it ended, the log is written to."""
     witness.WORK[name](payload)
     if name != "peer.mark":  # which does so itself
-        witness.tell("end", int(payload.get("n", 0)))
+        witness.log("end", int(payload.get("n", 0)))
 
 
 ACTORS = {

@@ -47,9 +47,9 @@ async def nap(payload: dict[str, Any]) -> None:
 @app.task(name="peer.mark")
 async def mark(payload: dict[str, Any]) -> None:
     """Logs when it began and ended."""
-    witness.tell("start", int(payload["n"]))
+    witness.log("start", int(payload["n"]))
     await asyncio.sleep(payload.get("ms", 0) / 1000)
-    witness.tell("end", int(payload["n"]))
+    witness.log("end", int(payload["n"]))
 
 
 if retry_stalled:

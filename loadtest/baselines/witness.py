@@ -31,7 +31,7 @@ class Line:
     at: float
 
 
-def tell(what: What, number: int) -> None:
+def log(what: What, number: int) -> None:
     global _file
     if _file is None:
         _file = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -41,9 +41,9 @@ def tell(what: What, number: int) -> None:
 def run(payload: dict[str, float]) -> None:
     """The whole of ``peer.mark``: a line, a pause, a line."""
     number = int(payload["n"])
-    tell("start", number)
+    log("start", number)
     time.sleep(payload.get("ms", 0) / 1000)
-    tell("end", number)
+    log("end", number)
 
 
 #: What every library's tasks do, by name; ``peer.nap`` takes so many milliseconds.
@@ -60,7 +60,7 @@ def read_lines(path: Path, offset: int = 0) -> Iterator[Line]:
         return
     with path.open("rb") as file:
         file.seek(offset)
-        said = file.read()
-    for line in said[: said.rfind(b"\n") + 1].decode().splitlines():
+        text = file.read()
+    for line in text[: text.rfind(b"\n") + 1].decode().splitlines():
         what, number, at = line.split()
         yield Line("start" if what == "start" else "end", int(number), float(at))

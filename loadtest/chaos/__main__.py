@@ -8,17 +8,18 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 from rich.console import Console
-from rich.table import Table
 
-from loadtest.chaos.judge import Report
+from loadtest.chaos.judge import Report as Findings
 from loadtest.chaos.plan import TARGETS, Act
-from loadtest.chaos.run import Progress, Wish, run
+from loadtest.chaos.run import ChaosOptions, Progress, run
 from loadtest.chaos.striker import Strike
+from loadtest.report import Bar, Report, Table
 
 
 class Display:
@@ -55,34 +56,25 @@ def counts(progress: Progress) -> str:
     )
 
 
-def show_summary(
-    console: Console, strikes: Sequence[Strike], report: Report, seconds: float
-) -> None:
+def summary(strikes: Sequence[Strike], found: Findings, seconds: float) -> Report:
     """Hits by target, figures and faults."""
-    hits = Table(title="Hits", title_style="bold")
-    for column in ("target", *(act.value for act in Act), "missed", "replaced: median, worst s"):
-        hits.add_column(column, justify="left" if column == "target" else "right")
+    hits = []
     for target in sorted({strike.hit.target for strike in strikes}):
         mine = [strike for strike in strikes if strike.hit.target == target]
-        met = [strike for strike in mine if strike.pids]
+        acts = Counter(strike.hit.act for strike in mine if strike.pids)
         took = [strike.replaced for strike in mine if strike.replaced is not None]
-        hits.add_row(
-            target,
-            *(str(sum(strike.hit.act is act for strike in met)) for act in Act),
-            str(len(mine) - len(met)),
-            f"{median(took):.1f}  {max(took):.1f}" if took else "",
-        )
-    console.print(hits)
-    found = Table("finding", "count", "such as", title="Promises against tables")
-    for name, count in report.figures.items():
-        found.add_row(name, str(count))
-    found.add_section()
-    for name, faults in report.faults.items():
-        style = "red" if faults else "green"
-        found.add_row(name, str(len(faults)), "\n".join(faults[:3]), style=style)
-    console.print(found)
-    verdict = "[bold green]every promise kept[/]" if report.ok else "[bold red]promises broken[/]"
-    console.print(f"{verdict} in {seconds:.0f} s")
+        spread = f"{median(took):.1f}  {max(took):.1f}" if took else ""
+        missed = str(len(mine) - acts.total())
+        hits.append((target, *(str(acts[act]) for act in Act), missed, spread))
+    headings = ("target", *Act, "missed", "replaced: median, worst s")
+    figures = [(name, str(count)) for name, count in found.figures.items()]
+    return Report(
+        *("chaos", "Promises under chaos"),
+        findings=[f"promises {'kept' if found.ok else 'broken'} in {seconds:.0f} s"],
+        tables=[Table("Hits", headings, hits), Table("Figures", ("", "count"), figures)],
+        bars=[Bar(name, len(faults), "<=", 0) for name, faults in found.faults.items()],
+        notes=[f"{name}: {'; '.join(each[:3])}" for name, each in found.faults.items() if each],
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -104,8 +96,8 @@ def main(arguments: list[str] | None = None) -> int:
     seed = random.SystemRandom().randrange(10**9) if given.seed is None else given.seed
     folder = given.folder or Path(tempfile.mkdtemp(prefix=f"fairline-chaos-{seed}-"))
     folder.mkdir(parents=True, exist_ok=True)
-    wish = Wish(seed, given.minutes * 60, folder, targets, given.broker, given.rate)
-    hits = wish.hits()
+    options = ChaosOptions(seed, given.minutes * 60, folder, targets, given.broker, given.rate)
+    hits = options.hits()
     console = Console(highlight=False)
     console.print(
         f"Seed [bold]{seed}[/]: {len(hits)} hits in {given.minutes:g} min,"
@@ -115,8 +107,8 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.monotonic()
     display = Display(console, len(hits))
     with display.status:
-        striker, report = run(wish, display.update)
-    show_summary(console, striker.strikes, report, time.monotonic() - began)
+        striker, report = run(options, display.update)
+    summary(striker.strikes, report, time.monotonic() - began).show(console)
     if not report.ok:
         same = f"--seed {seed} --minutes {given.minutes:g} --rate {given.rate:g}"
         which = f"--targets {','.join(targets)} --broker {given.broker}"

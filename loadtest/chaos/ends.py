@@ -11,7 +11,7 @@ from loadtest.chaos.striker import Strike
 
 #: Without the database no worker can keep a lease. All can do without the others.
 SHARED = ("postgres", "postgres-backend")
-#: How long a hit has effects: a server starts, leases expire, somebody notices.
+#: How long a hit has effects: a server starts, leases expire, the loss is noticed.
 AFTERMATH_SECONDS = 15.0
 
 
@@ -63,7 +63,7 @@ def wrong_end(
     """What is wrong with the state that a job ended in; None if it could end so."""
     match job.status:
         case "cancelled" if not asked_to_stop:
-            return "cancelled by nobody"
+            return "cancelled without a request"
         case "expired" if job.not_after is None or (job.finished_at or 0) < job.not_after:
             return f"expired before {job.not_after}"
         case "dead" if not may_be_dead(job, attempts, excuses):
@@ -136,7 +136,7 @@ def wrong_result(job: Job, payload: Any) -> str | None:
         case "count":
             return wrong_count(job.result, payload["to"])
         case _:
-            return f"nobody ordered a {job.type}"
+            return f"no client submitted a {job.type}"
     return None if found == expected else f"{str(found)[:200]}, not {str(expected)[:200]}"
 
 

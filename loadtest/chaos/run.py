@@ -26,13 +26,13 @@ READY_SECONDS = 90.0
 #: Statement timeout of the striker's question which workers are busy.
 LOOK_SECONDS = 0.5
 #: The last events must have been received so long after they were written.
-HEARD_SECONDS = 30.0
+EVENT_SECONDS = 30.0
 #: No job that kills its worker is submitted after this part of a run.
 HARMLESS_SHARE = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ChaosOptions:
     """The options of a run."""
 
     seed: int
@@ -52,7 +52,7 @@ class Wish:
 class Progress:
     """A run in progress, for whatever displays it."""
 
-    wish: Wish
+    options: ChaosOptions
     stack: Stack
     ledger: Ledger
     striker: Striker
@@ -69,14 +69,16 @@ class Progress:
         self.watch(self)
 
 
-def run(wish: Wish, watch: Callable[[Progress], None] = lambda _: None) -> tuple[Striker, Report]:
+def run(
+    options: ChaosOptions, watch: Callable[[Progress], None] = lambda _: None
+) -> tuple[Striker, Report]:
     """A stack, hit under load; what the judge found."""
-    witness = wish.folder / "witness.jsonl"
-    variables = {**EVERY_POOL, "BROKER": wish.broker, VARIABLE: str(witness)}
+    witness = options.folder / "witness.jsonl"
+    variables = {**EVERY_POOL, "BROKER": options.broker, VARIABLE: str(witness)}
     with embedded_stack(**variables) as stack, stack.engine(LOOK_SECONDS) as engine:
-        ledger = Ledger(wish.folder / "client.jsonl")
+        ledger = Ledger(options.folder / "client.jsonl")
         striker, listener = Striker(stack, engine), Listener(stack.port)
-        progress = Progress(wish, stack, ledger, striker, listener, watch)
+        progress = Progress(options, stack, ledger, striker, listener, watch)
         try:
             with listener.listening():
                 listener.placed.wait(READY_SECONDS)
@@ -89,19 +91,21 @@ def run(wish: Wish, watch: Callable[[Progress], None] = lambda _: None) -> tuple
             progress.say("done")
         finally:
             ledger.close()
-            shutil.copytree(stack.home.path / "logs", wish.folder / "logs", dirs_exist_ok=True)
-            shutil.copy(stack.output, wish.folder / "logs" / "up.out")
-    write(wish, world, striker, report)
+            shutil.copytree(stack.home.path / "logs", options.folder / "logs", dirs_exist_ok=True)
+            shutil.copy(stack.output, options.folder / "logs" / "up.out")
+    write(options, world, striker, report)
     return striker, report
 
 
 def disturb(progress: Progress) -> None:
     """Load and hits."""
-    wish, hits = progress.wish, progress.wish.hits()
-    load = Load(progress.stack.port, progress.ledger, seed=wish.seed, per_second=wish.per_second)
+    options, hits = progress.options, progress.options.hits()
+    load = Load(
+        progress.stack.port, progress.ledger, seed=options.seed, per_second=options.per_second
+    )
 
     def announce(hit: Hit) -> None:
-        if hit.at_seconds > wish.seconds * HARMLESS_SHARE:
+        if hit.at_seconds > options.seconds * HARMLESS_SHARE:
             load.harmless.set()
         progress.say(f"hit {hit.number}/{len(hits)}: {hit}")
 
@@ -119,33 +123,33 @@ def settle(progress: Progress) -> World:
         wait_until_settled(engine, SETTLE_SECONDS)
         progress.calm = time.monotonic() - began
         stack.wait_ready(READY_SECONDS)
-        rabbitmq = progress.wish.broker == "rabbitmq"
+        rabbitmq = progress.options.broker == "rabbitmq"
         broker = EmbeddedRabbitMQ(stack.home.path).url() if rabbitmq else None
         world = read_world(engine, stack.port, broker)
     progress.say("waiting for the last events")
     ends = {job.id: job.status for job in world.jobs.values() if job.finished_at}
-    progress.listener.wait_for(ends, HEARD_SECONDS)
+    progress.listener.wait_for(ends, EVENT_SECONDS)
     return world
 
 
-def write(wish: Wish, world: World, striker: Striker, report: Report) -> None:
+def write(options: ChaosOptions, world: World, striker: Striker, report: Report) -> None:
     """The rows that the judge saw, one per line, and the report."""
-    with (wish.folder / "jobs.jsonl").open("w") as file:
+    with (options.folder / "jobs.jsonl").open("w") as file:
         for job in world.jobs.values():
             attempts = [asdict(attempt) for attempt in world.attempts.get(job.id, ())]
             file.write(json.dumps({**asdict(job), "attempts": attempts}) + "\n")
     document = {
-        "seed": wish.seed,
-        "seconds": wish.seconds,
-        "targets": wish.targets,
-        "broker": wish.broker,
+        "seed": options.seed,
+        "seconds": options.seconds,
+        "targets": options.targets,
+        "broker": options.broker,
         "ok": report.ok,
         "kills": kills(striker),
         "figures": report.figures,
         "faults": report.faults,
         "strikes": [strike.as_dict() for strike in striker.strikes],
     }
-    (wish.folder / "report.json").write_text(json.dumps(document, indent=1) + "\n")
+    (options.folder / "report.json").write_text(json.dumps(document, indent=1) + "\n")
 
 
 def kills(striker: Striker) -> int:

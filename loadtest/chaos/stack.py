@@ -90,18 +90,18 @@ class Stack:
             )
         process = self.process
         took = self.wait(
-            lambda: "is ready" in self.said() or process.poll() is not None, "the stack", seconds
+            lambda: "is ready" in self.printed() or process.poll() is not None, "the stack", seconds
         )
         if process.poll() is not None:
-            raise StackFailed(f"the stack ended while it started:\n{self.said()}")
+            raise StackFailed(f"the stack ended while it started:\n{self.printed()}")
         return took
 
     def down(self) -> str:
         """Stop it, as ``make down`` does; the output of that."""
-        said = self.command("down").stdout
+        printed = self.command("down").stdout
         if self.process is not None:
             self.process.wait(30)
-        return said
+        return printed
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """``python -m app.stack …`` in the environment of this stack."""
@@ -119,7 +119,7 @@ class Stack:
             check=True,
         )
 
-    def said(self) -> str:
+    def printed(self) -> str:
         """What ``up`` printed so far."""
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 

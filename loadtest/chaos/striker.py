@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 
 from loadtest.chaos.plan import Act, Hit
 from loadtest.chaos.stack import Stack
+from loadtest.figures import family
 from loadtest.fleet import until
 from models.store.errors import StateStoreError
 from models.store.session import connect
@@ -38,15 +39,6 @@ def victims(stack: Stack, target: str) -> list[psutil.Process]:
                 return [psutil.Process(pids[target.removesuffix("-leader")])]
         prefix = "scheduler-" if target == "scheduler" else f"worker-{target}-"
         return [psutil.Process(pid) for pid in named(pids, prefix)]
-    return []
-
-
-def family(leader: psutil.Process, target: str) -> list[psutil.Process]:
-    """What is hit together: a server frozen without its children would go on working."""
-    if target in ("api", "long-child", "postgres-backend"):
-        return [leader]
-    with suppress(psutil.Error):
-        return [leader, *leader.children(recursive=True)]
     return []
 
 
@@ -121,12 +113,12 @@ class Striker:
     #: Kills whose victims have not been replaced yet.
     _killed: list[Strike] = field(default_factory=list)
 
-    def run(self, hits: Sequence[Hit], tell: Callable[[Hit], None]) -> None:
+    def run(self, hits: Sequence[Hit], announce: Callable[[Hit], None]) -> None:
         """Hit after hit, each at its time; returns when the last one has been resumed."""
         began = time.monotonic()
         try:
             for hit in hits:
-                tell(hit)
+                announce(hit)
                 self._rest(began + hit.at_seconds)
                 self.strike(hit)
             while self._frozen:
@@ -151,7 +143,9 @@ class Striker:
             return strike
         candidates = busy_first(self.engine, candidates)
         victim = candidates[int(hit.choice * len(candidates))]
-        struck = family(victim, hit.target)
+        # A server frozen without its children would go on working.
+        alone = hit.target in ("api", "long-child", "postgres-backend")
+        struck = [victim] if alone else list(family([victim.pid]))
         with suppress(psutil.Error):
             match hit.act:
                 case Act.KILL:

@@ -34,7 +34,7 @@ class Line:
     step: int = 0
 
 
-def tell(ctx: JobContext, what: What, step: int = 0) -> None:
+def log(ctx: JobContext, what: What, step: int = 0) -> None:
     """Write one line, if a file is named."""
     path = os.environ.get(VARIABLE)
     if not path:
@@ -54,7 +54,7 @@ def read_lines(path: Path) -> list[Line]:
 @job_type("chaos.mark", pool="medium", timeout=120)
 def mark(ctx: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     """Logs its start, and waits."""
-    tell(ctx, "start")
+    log(ctx, "start")
     time.sleep(payload["seconds"])
     return {"tag": payload["tag"], "pid": os.getpid()}
 
@@ -62,13 +62,13 @@ def mark(ctx: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
 @job_type("chaos.steps", pool="long", timeout=600)
 def steps(ctx: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     """Counts with a checkpoint per step, and logs each."""
-    tell(ctx, "start")
+    log(ctx, "start")
     done = ctx.load_checkpoint() or 0
-    tell(ctx, "loaded", done)
+    log(ctx, "loaded", done)
     while done < payload["to"]:
         ctx.raise_if_cancelled()
         time.sleep(payload["seconds_each"])
         done += 1
         ctx.checkpoint(done)
-        tell(ctx, "kept", done)
+        log(ctx, "kept", done)
     return {"tag": payload["tag"], "steps": done, "pid": os.getpid()}

@@ -121,6 +121,9 @@ def limits_of(client: Handler, remaining: int = 995_000) -> dict[str, str]:
 
 
 Behaviour = Callable[["Handler", Request], None]
+Headers = Callable[["Handler"], dict[str, str]]
+Change = Callable[[Any], Any]
+LIMITED = "rate_limit_error"
 
 
 def ok(client: Handler, request: Request) -> None:
@@ -128,20 +131,16 @@ def ok(client: Handler, request: Request) -> None:
     client.send(200, message_of(request, answer_to(request)), limits_of(client))
 
 
+def failing(status: int, kind: str, message: str, headers: Headers = lambda _: {}) -> Behaviour:
+    """An error in the API's format."""
+    return lambda client, _: client.error(status, kind, message, headers(client))
+
+
 def refuse_for(seconds: float) -> Behaviour:
     """The quota is spent; whole seconds, as in the API."""
-    words = "number of requests has exceeded your rate limit"
     wait = {"retry-after": str(math.ceil(seconds))}
-    return lambda client, _: client.error(
-        429, "rate_limit_error", words, {**limits_of(client), **wait}
-    )
-
-
-def too_many(headers: Callable[[Handler], dict[str, str]]) -> Behaviour:
-    """A 429 with these headers."""
-    return lambda client, _: client.error(
-        429, "rate_limit_error", "too many tokens", headers(client)
-    )
+    words = "number of requests has exceeded your rate limit"
+    return failing(429, LIMITED, words, lambda client: {**limits_of(client), **wait})
 
 
 def in_half_a_minute(_: Handler) -> dict[str, str]:
@@ -188,10 +187,14 @@ INVENTED = "Won the Turing award twice."
 _WAIT = {"retry-after": str(RETRY_AFTER_SECONDS)}
 _HTML = {"content-type": "text/html"}
 
-#: Errors: status, type and message.
-ERRORS = {
+#: Errors: status, type, message and headers.
+ERRORS: dict[str, tuple[Any, ...]] = {
+    "429": (429, LIMITED, "too many tokens", lambda client: {**limits_of(client, 0), **_WAIT}),
+    "429_date": (429, LIMITED, "too many tokens", in_half_a_minute),
+    "429_reset": (429, LIMITED, "too many tokens", lambda client: limits_of(client, 0)),
+    "429_bare": (429, LIMITED, "too many tokens"),
     "500": (500, "api_error", "internal server error"),
-    "503": (503, "api_error", "unavailable", _WAIT),
+    "503": (503, "api_error", "unavailable", lambda _: _WAIT),
     "529": (529, "overloaded_error", "overloaded"),
     "400": (400, "invalid_request_error", "messages: wrong"),
     "401": (401, "authentication_error", "invalid x-api-key"),
@@ -229,7 +232,7 @@ MARKS = {
     "string_mark": "80",
 }
 #: What is said instead of the right answer.
-ANSWERS: dict[str, Callable[[Any], Any]] = {
+ANSWERS: dict[str, Change] = {
     "invented_quotes": lambda right: {
         **right,
         "evidence": {key: [INVENTED, *true] for key, true in right["evidence"].items()},
@@ -247,31 +250,26 @@ ANSWERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def marked(mark: Any) -> Callable[[Any], Any]:
-    return lambda right: {**right, "criteria": dict.fromkeys(right["criteria"], mark)}
-
-
-def failing(error: tuple[Any, ...]) -> Behaviour:
-    return lambda client, _: client.error(*error)
-
-
 def sending(status: int, body: bytes, headers: dict[str, str]) -> Behaviour:
     return lambda client, _: client.send(status, body, headers)
 
 
-def saying(change: Callable[[Any], Any] = lambda right: right, **fields: Any) -> Behaviour:
-    """A message with the right answer after a change, or with wrong fields."""
-    return lambda client, request: client.send(
-        200, message_of(request, change(answer_to(request)), **fields)
-    )
+def saying(
+    change: Callable[[Any], Any] | None = None, mark: Any = None, **fields: Any
+) -> Behaviour:
+    """A message with another answer, another mark for every criterion, or other fields."""
+
+    def respond(client: Handler, request: Request) -> None:
+        answer = answer_to(request)
+        if mark is not None:
+            answer["criteria"] = dict.fromkeys(answer["criteria"], mark)
+        client.send(200, message_of(request, change(answer) if change else answer, **fields))
+
+    return respond
 
 
 BEHAVIOURS: dict[str, Behaviour] = {
     "ok": ok,
-    "429": too_many(lambda client: {**limits_of(client, remaining=0), **_WAIT}),
-    "429_date": too_many(in_half_a_minute),
-    "429_reset": too_many(lambda client: limits_of(client, remaining=0)),
-    "429_bare": too_many(lambda _: {}),
     "401_echo": lambda client, request: client.error(
         401, "authentication_error", f"bad key: {request.headers['authorization']}"
     ),
@@ -281,9 +279,9 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "drip_headers": lambda client, _: drip(client, b"HTTP/1.1 200 OK\r\nx-slow: "),
     "cut": cut,
     "cut_mid_body": cut_mid_body,
-    **{name: failing(error) for name, error in ERRORS.items()},
+    **{name: failing(*error) for name, error in ERRORS.items()},
     **{name: sending(*body) for name, body in BODIES.items()},
     **{name: saying(change) for name, change in ANSWERS.items()},
-    **{name: saying(marked(mark)) for name, mark in MARKS.items()},
+    **{name: saying(mark=mark) for name, mark in MARKS.items()},
     **{name: saying(**fields) for name, fields in FIELDS.items()},
 }

@@ -77,7 +77,7 @@ class Round:
             self._idle.append(wire)
 
     def note(self, due: float, answer: Answer | None) -> None:
-        """What became of a start that was taken; one still to come when all ended never was."""
+        """Record a start that was taken; one that was still in the future at the end is dropped."""
         self._open -= 1
         if answer is not None or due <= time.perf_counter():
             self.arrivals.append(self._arrival(due, answer))

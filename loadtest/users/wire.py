@@ -120,13 +120,8 @@ class Target:
 
     def payload(self, request: Request) -> bytes:
         """The request as it goes over the wire."""
-        sent = Request(
-            request.method,
-            self._prefix + request.path,
-            {**self._headers, **request.headers},
-            request.body,
-        )
-        return request_bytes(sent, self.port)
+        path, headers = self._prefix + request.path, {**self._headers, **request.headers}
+        return request_bytes(Request(request.method, path, headers, request.body), self.port)
 
     def connect(self, timeout_seconds: float = TIMEOUT_SECONDS) -> socket:
         """A new connection."""
@@ -161,7 +156,7 @@ class Wire:
     def __init__(
         self, target: Target, fire: Fire | None = None, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        """``fire`` is told of every answer, so that locust's statistics see it."""
+        """``fire`` gets every answer, for locust's statistics."""
         self._target = target
         self._fire = fire
         self._timeout = timeout_seconds
