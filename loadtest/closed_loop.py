@@ -81,26 +81,25 @@ def read_response(buffer: bytes) -> Response | None:
     return Response(status, head, body) if len(body) >= int(length or 0) else None
 
 
-def applications(count: int, prefix: str = "Candidate") -> list[Request]:
-    """Submissions that differ in candidate, role and content, of a few hundred bytes each."""
-    return [
-        Request(
-            "POST",
-            "/applications",
-            body=json.dumps(
-                {
-                    "candidate": f"{prefix} {number}",
-                    "role": ("engineer", "designer", "analyst", "general")[number % 4],
-                    "payload": {
-                        "years": number % 30,
-                        "skills": ["python", "sql", "queues", "operations"][: 1 + number % 4],
-                        "letter": f"I have kept {number} systems running. " * (1 + number % 5),
-                    },
-                }
-            ),
-        )
-        for number in range(count)
-    ]
+ROLES = ("engineer", "designer", "analyst", "general")
+SKILLS = ("python", "sql", "queues", "operations")
+
+
+def application(number: int, prefix: str, letter: str, path: str = "/applications") -> Request:
+    """A submission; each number has another candidate, role and content."""
+    skills = SKILLS[: 1 + number % 4]
+    payload = {"years": number % 30, "skills": skills, "letter": letter}
+    body = {"candidate": f"{prefix} {number}", "role": ROLES[number % 4], "payload": payload}
+    return Request("POST", path, body=json.dumps(body))
+
+
+def applications(
+    count: int, prefix: str = "Candidate", path: str = "/applications"
+) -> list[Request]:
+    """Submissions of a few hundred bytes each."""
+    letter = "I have kept {} systems running. "
+    letters = (letter.format(number) * (1 + number % 5) for number in range(count))
+    return [application(number, prefix, letter, path) for number, letter in enumerate(letters)]
 
 
 #: Between two connections, so that servers that accept in bursts share them.

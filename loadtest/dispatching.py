@@ -14,14 +14,14 @@ import itertools
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from sqlalchemy import Engine
 
-from app.broker.publish import NOTHING_KNOWN, Publisher
+from app.broker.publish import Publisher
 from app.reads.estimates import Estimates
 from app.scheduler.dispatching.dispatcher import Dispatcher
 from app.scheduler.dispatching.lines import Lines
@@ -89,12 +89,7 @@ class Nowhere(Publisher):
     def __init__(self) -> None:
         self.sent: list[Dispatch] = []
 
-    def publish(
-        self,
-        dispatches: Sequence[Dispatch],
-        workers: int = 1,
-        lengths: Mapping[str, float] = NOTHING_KNOWN,
-    ) -> None:
+    def publish(self, dispatches: Sequence[Dispatch], *_: Any, **__: Any) -> None:
         self.sent.extend(dispatches)
 
     def ping(self) -> None:
@@ -113,42 +108,34 @@ def fill(engine: Engine, waiting: int, tenants: int, seconds: float) -> None:
         connection.exec_driver_sql("CHECKPOINT")
 
 
-class Meter:
-    """CPU time of this thread and of the database's sessions."""
-
-    def __init__(self, engine: Engine) -> None:
-        with engine.connect() as connection:
-            rows = connection.exec_driver_sql(
-                "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-                " AND backend_type = 'client backend'"
-            )
-            self._sessions = [Path(f"/proc/{row.pid}/schedstat") for row in rows]
-
-    def read(self) -> tuple[float, float]:
-        """Seconds of this thread and of the sessions, so far."""
-        theirs = sum(int(path.read_text().split()[0]) for path in self._sessions)
-        return time.thread_time(), theirs / 1e9
+def sessions_of(engine: Engine) -> list[Path]:
+    """Where the kernel counts the CPU time of each session of the database."""
+    with engine.connect() as connection:
+        rows = connection.exec_driver_sql(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+            " AND backend_type = 'client backend'"
+        )
+        return [Path(f"/proc/{row.pid}/schedstat") for row in rows]
 
 
-class Bystander:
-    """Ends what was dispatched and queues as many jobs again, over its own session."""
+def cpu_seconds(sessions: Iterable[Path]) -> tuple[float, float]:
+    """CPU time of this thread and of the sessions, so far."""
+    theirs = sum(int(path.read_text().split()[0]) for path in sessions)
+    return time.thread_time(), theirs / 1e9
 
-    def __init__(self, engine: Engine, waiting: int, tenants: int) -> None:
-        self._engine = engine
-        self._filled, self._tenants = waiting, tenants
 
-    def go_on(self, sent: Sequence[Dispatch]) -> None:
-        """As workers and clients would."""
-        announce(self._engine, Presence("worker", "worker", ["short"], slots=SLOTS))
-        if not sent:
-            return
-        ids = {"ids": [each.id for each in sent]}
-        first, self._filled = self._filled + 1, self._filled + len(sent)
-        more = {"tenants": self._tenants, "first": first, "last": self._filled}
-        with self._engine.connect() as connection:
-            connection.exec_driver_sql("UPDATE jobs SET status = 'running' WHERE " + MINE, ids)
-            connection.exec_driver_sql("UPDATE jobs SET status = 'succeeded' WHERE " + MINE, ids)
-            connection.exec_driver_sql(FILL, more)
+def go_on(engine: Engine, sent: Sequence[Dispatch], filled: int, tenants: int) -> int:
+    """End what was dispatched and queue as many jobs again; the number of the last one."""
+    announce(engine, Presence("worker", "worker", ["short"], slots=SLOTS))
+    if not sent:
+        return filled
+    ids = {"ids": [each.id for each in sent]}
+    more = {"tenants": tenants, "first": filled + 1, "last": filled + len(sent)}
+    with engine.connect() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET status = 'running' WHERE " + MINE, ids)
+        connection.exec_driver_sql("UPDATE jobs SET status = 'succeeded' WHERE " + MINE, ids)
+        connection.exec_driver_sql(FILL, more)
+    return filled + len(sent)
 
 
 def scheduler_of(engine: Engine, broker: Publisher) -> tuple[Leader, list[TimedRole]]:
@@ -174,20 +161,20 @@ def take_turn(roles: Iterable[TimedRole]) -> float:
 
 
 def measure(engine: Engine, others: Engine, waiting: int, tenants: int) -> Scene:
-    """Dispatch some jobs; what one took. The bystander uses the engine ``others``."""
+    """Dispatch some jobs; what one took. ``others`` acts for workers and clients."""
     broker = Nowhere()
     leader, roles = scheduler_of(engine, broker)
-    meter, bystander = Meter(engine), Bystander(others, waiting, tenants)
+    sessions, filled = sessions_of(engine), waiting
     turns: list[float] = []
     dispatched, own, theirs = 0, 0.0, 0.0
     for number in itertools.count():
-        bystander.go_on(broker.sent)
+        filled = go_on(others, broker.sent, filled, tenants)
         broker.sent.clear()
         if dispatched >= MEASURED:
             break
-        before = meter.read()
+        before = cpu_seconds(sessions)
         seconds = take_turn(roles)
-        after = meter.read()
+        after = cpu_seconds(sessions)
         if not broker.sent:
             raise RuntimeError("nothing was dispatched although jobs wait")
         if number >= WARM_TURNS:

@@ -21,7 +21,7 @@ from gevent.event import Event
 from locust import User, task
 from locust.exception import StopUser
 
-from loadtest.closed_loop import Request, applications
+from loadtest.closed_loop import Request, application, applications
 from loadtest.shapes import ArrivalClock, Stretch, forever, parse, total_seconds
 from loadtest.users.wire import Answer, Arrival, Record, Target, Wire
 
@@ -173,9 +173,7 @@ def end_round(environment: Any, **_: object) -> None:
 def submissions(path: str, letter_bytes: str) -> Iterator[Request]:
     """Applications without end, with letters of random length if a range of it is given."""
     if not letter_bytes:
-        yield from itertools.cycle(
-            Request("POST", path, body=each.body) for each in applications(500, prefix="Arrival")
-        )
+        yield from itertools.cycle(applications(500, "Arrival", path))
     shortest, _, longest = letter_bytes.partition("-")
     low, high = int(shortest), int(longest or shortest)
     chance = random.Random()
@@ -187,9 +185,4 @@ def submissions(path: str, letter_bytes: str) -> Iterator[Request]:
         # Even in powers: many small ones, some large ones, as letters are.
         length = round(math.exp(chance.uniform(math.log(max(1, low)), math.log(max(1, high)))))
         start = chance.randrange(len(text) - length + 1)
-        body = {
-            "candidate": f"Arrival {number}",
-            "role": ("engineer", "designer", "analyst", "general")[number % 4],
-            "payload": {"years": number % 30, "letter": text[start : start + length]},
-        }
-        yield Request("POST", path, body=json.dumps(body))
+        yield application(number, "Arrival", text[start : start + length], path)
