@@ -14,10 +14,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
+from typing import Self
 from urllib.parse import quote
 
 from rich.console import Console
@@ -128,25 +129,16 @@ class Viewer(threading.Thread):
             self.bytes += len(chunk)
             self.events += chunk.count(b"event: parts")
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._wire.shutdown(socket.SHUT_RDWR)
         self.join(5.0)
         self._wire.close()
         if not self.events:
             raise RuntimeError(f"no event for the viewer of {self._path}")
-
-
-@contextmanager
-def viewers(port: int, paths: Sequence[str]) -> Iterator[list[Viewer]]:
-    """So many viewers, as long as the block lasts."""
-    watching = [Viewer(port, path) for path in paths]
-    for viewer in watching:
-        viewer.start()
-    try:
-        yield watching
-    finally:
-        for viewer in watching:
-            viewer.close()
 
 
 def measure_use(parts: Mapping[str, Sequence[int]], seconds: int, screen: Screen, name: str) -> Use:
@@ -180,7 +172,8 @@ def run(ended: int, waiting: int, seconds: int, console: Console) -> Report:
             return {"API": pids["api"], "PostgreSQL": backends}
 
         uses = [measure_use(parts(), seconds, screen, "without viewers")]
-        with viewers(fairline.port, WATCHED) as watching:
+        with ExitStack() as stack:
+            watching = [stack.enter_context(Viewer(fairline.port, path)) for path in WATCHED]
             screen.wait("ten viewers connect", SETTLE_SECONDS)
             watched = parts()  # some backends were started for the viewers
             uses.append(measure_use(watched, seconds, screen, "ten viewers"))

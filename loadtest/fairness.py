@@ -28,7 +28,7 @@ from loadtest.figures import percentile
 from loadtest.fleet import admit, rows, running_fairline, tenant_id, until
 from loadtest.lab.pictures import COLOURS, picture
 from loadtest.report import RESULTS, Bar, Report, Screen, Table, table
-from loadtest.stampede import SteadyTenant, p, read_waits, unstarted
+from loadtest.stampede import SteadyTenant, column, read_waits, unstarted
 from models.jobs.ids import new_id
 from models.jobs.submission import Submission
 
@@ -194,10 +194,10 @@ SETTLE_SECONDS = 5.0
 WAIT_COLUMNS: dict[str, Any] = {
     "": "{0[0]}",
     "jobs": lambda row: f"{len(row[1]):,}",
-    "p50": p(0.5),
-    "p90": p(0.9),
-    "p99": p(0.99),
-    "worst": p(1.0),
+    "p50": column(0.5),
+    "p90": column(0.9),
+    "p99": column(0.99),
+    "worst": column(1.0),
 }
 
 

@@ -121,7 +121,7 @@ def unstarted(engine: Engine, tenants: Iterable[int]) -> int:
     return int(rows(engine, UNSTARTED, tenants=list(tenants))[0][0])
 
 
-def p(share: float, name: str = "seconds") -> Callable[[tuple[str, Sequence[Wait]]], str]:
+def column(share: float, name: str = "seconds") -> Callable[[tuple[str, Sequence[Wait]]], str]:
     """A column of a table of waits: a percentile in milliseconds."""
     return lambda row: f"{1000 * percentile((getattr(w, name) for w in row[1]), share):.0f} ms"
 
@@ -206,11 +206,11 @@ def judge(found: Found, jobs: int, per_second: float) -> Report:
     columns: dict[str, Any] = {
         "crowd": "{0[0]}",
         "jobs": lambda row: f"{len(row[1]):,}",
-        "p50": p(0.5),
-        "p99": p(0.99),
-        "worst": p(1.0),
-        "p99 in the queue": p(0.99, "queue_seconds"),
-        "p99 as intended": p(0.99, "intended_seconds"),
+        "p50": column(0.5),
+        "p99": column(0.99),
+        "worst": column(1.0),
+        "p99 in the queue": column(0.99, "queue_seconds"),
+        "p99 as intended": column(0.99, "intended_seconds"),
     }
     title = f"Another tenant's jobs, {per_second:g} per second: from submission to start"
     phases = {name: found.phase(name) for name in ("before", "during", "after")}

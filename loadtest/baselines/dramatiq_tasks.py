@@ -32,6 +32,6 @@ def run(name: str, payload: dict[str, Any]) -> None:
 
 
 ACTORS = {
-    name: dramatiq.actor(partial(run, name), actor_name=name, queue_name=QUEUE)
+    name: dramatiq.actor(actor_name=name, queue_name=QUEUE)(partial(run, name))
     for name in witness.WORK
 }

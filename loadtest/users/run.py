@@ -6,11 +6,13 @@ locust's own master and workers, by hand.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import sys
 import time
 from argparse import ArgumentTypeError
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -180,7 +182,7 @@ def prepare(environment: Any, **_: object) -> None:
     if options.record and options.parts > 1:
         options.begin_at = meet(Path(options.record), options.part, options.parts)
     if not isinstance(runner, WorkerRunner):
-        runner.register_message("arrivals_over", Ending(environment))
+        runner.register_message("arrivals_over", ending(environment))
 
 
 def meet(folder: Path, part: int, parts: int) -> float:
@@ -195,21 +197,18 @@ def meet(folder: Path, part: int, parts: int) -> float:
     return max(file.stat().st_mtime for file in here) + LEAD_SECONDS
 
 
-class Ending:
+def ending(environment: Any) -> Callable[..., None]:
     """Ends the run when every process has sent that its arrivals are over."""
+    over = itertools.count(1)
 
-    def __init__(self, environment: Any) -> None:
-        self._environment = environment
-        self._over = 0
+    def arrivals_over(**_: object) -> None:
+        runner = environment.runner
+        processes = runner.worker_count if isinstance(runner, MasterRunner) else 1
+        if next(over) % processes == 0:
+            # Not from here: the greenlet that brought the message is one of those to be stopped.
+            gevent.spawn(runner.quit if environment.parsed_options.headless else runner.stop)
 
-    def __call__(self, **_: object) -> None:
-        runner = self._environment.runner
-        self._over += 1
-        if self._over < (runner.worker_count if isinstance(runner, MasterRunner) else 1):
-            return
-        self._over = 0
-        # Not from here: the greenlet that brought the message is one of those that are stopped.
-        gevent.spawn(runner.quit if self._environment.parsed_options.headless else runner.stop)
+    return arrivals_over
 
 
 def begin(environment: Any, **_: object) -> None:

@@ -12,7 +12,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from locust import User, task
 from locust.exception import StopUser
 
 from loadtest.closed_loop import Request, application, applications
-from loadtest.shapes import ArrivalClock, Stretch, forever, parse, total_seconds
+from loadtest.shapes import ArrivalClock, forever, parse, total_seconds
 from loadtest.users.wire import Answer, Arrival, Record, Target, Wire
 
 #: How long answers may come in after the last start.
@@ -36,26 +36,19 @@ WORDS = ("kept", "systems", "running", "through", "quiet", "nights", "and", "lou
 class Round:
     """What the submitters of a process share during one run."""
 
-    def __init__(
-        self,
-        stretches: Sequence[Stretch],
-        target: Target,
-        payloads: Iterator[bytes],
-        *,
-        begin_at: float,
-        part: int = 0,
-        parts: int = 1,
-    ) -> None:
-        self._offset = time.time() - time.perf_counter()
-        self._payloads = payloads
+    def __init__(self, host: str, options: Any) -> None:
+        """``options`` are those of `loadtest.users.run`."""
+        stretches = parse(options.arrivals) if options.arrivals else forever(options.rate)
+        self._target = Target(host, options.key)
+        self._payloads = map(self._target.payload, submissions(options.path, options.letter_bytes))
         self._idle: list[Wire] = []
-        self._target = target
+        self._offset = time.time() - time.perf_counter()
+        self._begin = (options.begin_at or time.time() + LEAD_SECONDS) - self._offset
+        self._seconds = total_seconds(stretches)
+        self.clock = ArrivalClock(stretches, self._begin, options.part, options.parts)
+        self.arrivals: list[Arrival] = []
         #: Starts that were taken and have no answer yet.
         self._open = 0
-        self._begin = begin_at - self._offset
-        self._seconds = total_seconds(stretches)
-        self.clock = ArrivalClock(stretches, self._begin, part, parts)
-        self.arrivals: list[Arrival] = []
         #: Set when every arrival of the clock has been answered or lost.
         self.over = Event()
 
@@ -138,17 +131,8 @@ def id_of(body: bytes) -> str:
 def begin_round(environment: Any) -> None:
     """Start the clock of this process; at its end the runner gets a message."""
     options = environment.parsed_options
-    target = Target(environment.host, options.key)
-    stretches = parse(options.arrivals) if options.arrivals else forever(options.rate)
     Submitter.name = options.path
-    shared = Submitter.round = Round(
-        stretches,
-        target,
-        map(target.payload, submissions(options.path, options.letter_bytes)),
-        begin_at=options.begin_at or time.time() + LEAD_SECONDS,
-        part=options.part,
-        parts=options.parts,
-    )
+    shared = Submitter.round = Round(environment.host, options)
     if options.arrivals:
         gevent.spawn(announce_end, environment, shared)
 

@@ -42,13 +42,9 @@ class Swarm:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.requests = Requests()
-        self._payloads = itertools.cycle(
+        self.submissions = itertools.cycle(
             [target.payload(each) for each in applications(500, prefix="Swarm")]
         )
-
-    def submission(self) -> bytes:
-        """The next application."""
-        return next(self._payloads)
 
     def note(self, answer: Answer, kind: int) -> None:
         """One more request and its answer."""
@@ -107,7 +103,7 @@ class SwarmClient(User):
 
     def submit(self) -> Asked | None:
         """One application; none if it was not accepted."""
-        answer = self._wire.ask("/applications", self._swarm.submission(), ACCEPTED)
+        answer = self._wire.ask("/applications", next(self._swarm.submissions), ACCEPTED)
         self._swarm.note(answer, SUBMIT)
         if answer.status not in ACCEPTED:
             return None
