@@ -17,10 +17,11 @@ from typing import Any
 from rich.console import Console
 
 from loadtest.accept import Servers, drain_fairline, drain_plain, profile_accept, profile_noop
+from loadtest.command import command
 from loadtest.figures import Sample, medians
 from loadtest.fleet import Fairline, fleet
 from loadtest.plain import PlainCelery
-from loadtest.report import NO_FAIL, Bar, Report, Table, options, table
+from loadtest.report import Bar, Report, Table, table
 
 BAR_CONNECTIONS = 64
 ACCEPT_RATIO = 5.5
@@ -170,7 +171,7 @@ def line(sample: Sample) -> str:
     return text
 
 
-def run(asked: argparse.Namespace, console: Console) -> Rounds:
+def run(asked: argparse.Namespace, console: Console) -> Report:
     """Everything that was asked for, on private services."""
     rounds = Rounds(console, asked.rounds)
     console.print("starting a private PostgreSQL and RabbitMQ")
@@ -198,28 +199,20 @@ def run(asked: argparse.Namespace, console: Console) -> Rounds:
             )
             if asked.profile:
                 profile_noop(fairline, asked.jobs, console)
-    return rounds
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    asked = options(
-        *("python -m loadtest.bench", __doc__),
-        ("--rounds", 3, "turns of each"),
-        ("--seconds", 4.0, "of each slice of requests"),
-        ("--jobs", 20_000, "no-op jobs for Fairline"),
-        ("--plain-jobs", 6_000, "no-op tasks for the baseline"),
-        ("--full", False, "also at 16 and 256 connections"),
-        ("--only", ("accept", "noop"), "one of the two measurements"),
-        ("--profile", False, "a profiled round at the end (needs py-spy)"),
-        NO_FAIL,
-        given=arguments,
-    )
-    console = Console()
-    rounds = run(asked, console)
     report = compare(rounds.samples)
     report.notes += rounds.notes
-    return report.conclude(console, no_fail=asked.no_fail)
+    return report
 
+
+FLAGS = (
+    ("--rounds", 3, "turns of each"),
+    ("--seconds", 4.0, "of each slice of requests"),
+    ("--jobs", 20_000, "no-op jobs for Fairline"),
+    ("--plain-jobs", 6_000, "no-op tasks for the baseline"),
+    ("--full", False, "also at 16 and 256 connections"),
+    ("--only", ("accept", "noop"), "one of the two measurements"),
+    ("--profile", False, "a profiled round at the end (needs py-spy)"),
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("python -m loadtest.bench", __doc__, run, *FLAGS))

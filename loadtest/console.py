@@ -9,6 +9,7 @@ of a busy deployment are pushed as well, but read and rendered no more often tha
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import socket
 import sys
@@ -23,10 +24,11 @@ from urllib.parse import quote
 
 from rich.console import Console
 
+from loadtest.command import command
 from loadtest.console_rows import Load, fill, time_loads
 from loadtest.figures import cpu_seconds, percentile
 from loadtest.fleet import Fairline, fleet, rows
-from loadtest.report import NO_FAIL, Bar, Report, Screen, options, table
+from loadtest.report import Bar, Report, Screen, table
 
 ENDED, WAITING = 1_000_000, 100_000
 REQUESTS = 20
@@ -150,8 +152,9 @@ def measure_use(parts: Mapping[str, Sequence[int]], seconds: int, screen: Screen
     return {p: 100 * (cpu_seconds(pids) - before[p]) / lasted for p, pids in parts.items()}
 
 
-def run(ended: int, waiting: int, seconds: int, console: Console) -> Report:
+def run(asked: argparse.Namespace, console: Console) -> Report:
     """Fill the tables, request pages, watch."""
+    ended, waiting, seconds = asked.ended, asked.waiting, asked.seconds
     with Screen(console) as screen, fleet("console") as started:
         pools = "short,medium,long"
         keep = {"keep_finished_days": "30", "keep_dead_days": "30"}
@@ -266,19 +269,11 @@ def judge(
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    asked = options(
-        *("make bench-console", __doc__),
-        ("--ended", ENDED, "jobs that ended"),
-        ("--waiting", WAITING, "jobs in the queue"),
-        ("--seconds", 30, "of each measurement of viewers"),
-        NO_FAIL,
-        given=arguments,
-    )
-    console = Console()
-    report = run(asked.ended, asked.waiting, asked.seconds, console)
-    return report.conclude(console, no_fail=asked.no_fail)
-
+FLAGS = (
+    ("--ended", ENDED, "jobs that ended"),
+    ("--waiting", WAITING, "jobs in the queue"),
+    ("--seconds", 30, "of each measurement of viewers"),
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("make bench-console", __doc__, run, *FLAGS))

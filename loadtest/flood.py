@@ -22,10 +22,11 @@ from app.tenants.terms import Change
 from loadtest import closed_loop
 from loadtest.bench import BAR_CONNECTIONS
 from loadtest.closed_loop import Answered, Load, Request, applications
+from loadtest.command import command
 from loadtest.figures import CoreMeter, Sample
 from loadtest.fleet import Fairline, Fleet, fleet, rows
 from loadtest.plain import PlainCelery
-from loadtest.report import NO_FAIL, Bar, Report, Table, options
+from loadtest.report import Bar, Report, Table
 
 WARM_SECONDS = 2.0
 #: PostgreSQL's processes report their statistics at most once a second.
@@ -129,16 +130,8 @@ def judge(
     )
 
 
-def main() -> int:
-    asked = options(
-        *("python -m loadtest.flood", __doc__),
-        ("--rounds", 3, "turns of each"),
-        ("--seconds", 8.0, "of a flood"),
-        ("--per-second", 100.0, "the limit"),
-        ("--connections", BAR_CONNECTIONS, "of the tenant"),
-        NO_FAIL,
-    )
-    console = Console()
+def run(asked: argparse.Namespace, console: Console) -> Report:
+    """The tenant and the empty route in turns, on private services."""
     floods: list[Flood] = []
     empty: list[Answered] = []
     with fleet("flood") as started:
@@ -168,8 +161,15 @@ def main() -> int:
                     f" {empty[-1].rate:,.0f} of the empty route, per second",
                     highlight=False,
                 )
-    return judge(asked, quiet, floods, empty).conclude(console, no_fail=asked.no_fail)
+    return judge(asked, quiet, floods, empty)
 
+
+FLAGS = (
+    ("--rounds", 3, "turns of each"),
+    ("--seconds", 8.0, "of a flood"),
+    ("--per-second", 100.0, "the limit"),
+    ("--connections", BAR_CONNECTIONS, "of the tenant"),
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("python -m loadtest.flood", __doc__, run, *FLAGS))

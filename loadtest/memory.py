@@ -7,6 +7,7 @@ and must not have grown since the warm-up.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -17,8 +18,9 @@ from sqlalchemy import Engine
 
 from loadtest import closed_loop
 from loadtest.closed_loop import Load, applications
+from loadtest.command import command
 from loadtest.fleet import Fairline, Fleet, rows, running_fairline
-from loadtest.report import NO_FAIL, Bar, Report, Table, options
+from loadtest.report import Bar, Report, Table
 
 LIMIT_MB = 150.0
 GROWTH = 1.10
@@ -76,10 +78,10 @@ def process_jobs(fairline: Fairline, engine: Engine, goal: int) -> None:
                 raise RuntimeError(f"unexpected answers: {answered.unexpected}")
 
 
-def run(jobs: int, console: Console) -> list[tuple[int, Weights]]:
-    """Memory of each process after so many jobs."""
+def run(asked: argparse.Namespace, console: Console) -> Report:
+    """Read the memory of each process after some steps."""
     readings = []
-    warm = min(WARM_JOBS, jobs // 2)
+    jobs, warm = asked.jobs, min(WARM_JOBS, asked.jobs // 2)
     steps = (warm, *(warm + (jobs - warm) * part // 4 for part in range(1, 5)))
     with running_fairline("memory", "medium", score_seconds="0") as (fairline, engine):
         readings.append((0, weigh(fairline.fleet)))
@@ -89,7 +91,7 @@ def run(jobs: int, console: Console) -> list[tuple[int, Weights]]:
             readings.append((ended, weigh(fairline.fleet)))
             note = ", ".join(f"{name} {mb:.1f}" for name, mb in readings[-1][1].items())
             console.print(f"after {ended:,} jobs: {note} MB", highlight=False)
-    return readings
+    return judge(readings)
 
 
 def judge(readings: Sequence[tuple[int, Weights]]) -> Report:
@@ -121,16 +123,6 @@ def judge(readings: Sequence[tuple[int, Weights]]) -> Report:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    asked = options(
-        *("python -m loadtest.memory", __doc__),
-        ("--jobs", 100_000, "in all"),
-        NO_FAIL,
-        given=arguments,
-    )
-    console = Console()
-    return judge(run(asked.jobs, console)).conclude(console, no_fail=asked.no_fail)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    jobs = ("--jobs", 100_000, "in all")
+    sys.exit(command("python -m loadtest.memory", __doc__, run, jobs))

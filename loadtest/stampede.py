@@ -22,9 +22,10 @@ from rich.console import Console
 from sqlalchemy import Engine
 
 from loadtest.chaos.client import Api
+from loadtest.command import command
 from loadtest.figures import percentile
 from loadtest.fleet import GROUP, TENANT, admit, rows, running_fairline, tenant_id, until
-from loadtest.report import NO_FAIL, Bar, Report, Screen, options, table
+from loadtest.report import Bar, Report, Screen, table
 from models.jobs.ids import new_id
 from models.jobs.submission import Submission
 
@@ -178,7 +179,7 @@ def has_moved(engine: Engine, tenant: int, last: int) -> bool:
     return read(engine, ENDED, tenant) != last
 
 
-def run(asked: argparse.Namespace, console: Console) -> Found:
+def run(asked: argparse.Namespace, console: Console) -> Report:
     """Everything, on private services."""
     with (
         running_fairline("stampede", "short", asked.workers) as (fairline, engine),
@@ -198,7 +199,8 @@ def run(asked: argparse.Namespace, console: Console) -> Found:
         if never := unstarted(engine, [steady]):
             raise RuntimeError(f"{never} jobs of the steady tenant never started")
         waits = read_waits(engine, [steady], sender.intended_at)
-    return Found(due_at, drained_at, late, waits, sender.unanswered)
+    found = Found(due_at, drained_at, late, waits, sender.unanswered)
+    return judge(found, asked.jobs, asked.per_second)
 
 
 def judge(found: Found, jobs: int, per_second: float) -> Report:
@@ -232,20 +234,12 @@ def judge(found: Found, jobs: int, per_second: float) -> Report:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    asked = options(
-        *("python -m loadtest.stampede", __doc__),
-        ("--jobs", 100_000, "due at one instant"),
-        ("--per-second", 20.0, "of the other tenant"),
-        ("--seconds", 15.0, "before and after, at least"),
-        ("--workers", 1, "of the short pool"),
-        NO_FAIL,
-        given=arguments,
-    )
-    console = Console()
-    report = judge(run(asked, console), asked.jobs, asked.per_second)
-    return report.conclude(console, no_fail=asked.no_fail)
-
+FLAGS = (
+    ("--jobs", 100_000, "due at one instant"),
+    ("--per-second", 20.0, "of the other tenant"),
+    ("--seconds", 15.0, "before and after, at least"),
+    ("--workers", 1, "of the short pool"),
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("python -m loadtest.stampede", __doc__, run, *FLAGS))
