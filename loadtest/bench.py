@@ -206,7 +206,7 @@ def run(asked: argparse.Namespace, console: Console) -> Report:
 
 FLAGS = (
     ("--rounds", 3, "turns of each"),
-    ("--seconds", 4.0, "of each slice of requests"),
+    ("--seconds", 4.0, "of each measurement of requests"),
     ("--jobs", 20_000, "no-op jobs for Fairline"),
     ("--plain-jobs", 6_000, "no-op tasks for the baseline"),
     ("--full", False, "also at 16 and 256 connections"),

@@ -56,6 +56,7 @@ FILL = """
     FROM generate_series(%(first)s, %(last)s) AS number
 """
 FILL_BATCH = 100_000
+JOB_SECONDS = "what a job usually takes; above 0.05 tenants take turns, which costs more with many"
 #: As the Classifier would have found it: the type has run before.
 MEASURED_TYPE = """
     INSERT INTO job_types (type, declared_pool, pool, mean_seconds, runs)
@@ -213,12 +214,7 @@ def main() -> None:
     chosen = options(
         *("make bench-dispatch", __doc__),
         ("--quick", False, "short queues only, for a first look"),
-        (
-            "--job-seconds",
-            0.005,
-            "what a job usually takes; beyond 0.05 tenants take turns job by job, which with "
-            "10,000 of them costs more",
-        ),
+        ("--job-seconds", 0.005, JOB_SECONDS),
     )
     console = Console()
     measured: list[Scene] = []

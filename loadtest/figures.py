@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import linear_regression, median
 
 import psutil
 
@@ -30,15 +30,9 @@ def steady_rate(moments: Sequence[float], begin: float, end: float) -> float:
     one burst; a line fitted through all of them is not.
     """
     inside = sorted(moment for moment in moments if begin <= moment <= end)
-    count = len(inside)
-    if count < 2 or inside[-1] == inside[0]:
+    if len(inside) < 2 or inside[-1] == inside[0]:
         return 0.0
-    mean_time = sum(inside) / count
-    mean_number = (count - 1) / 2
-    covariance = sum(
-        (moment - mean_time) * (number - mean_number) for number, moment in enumerate(inside)
-    )
-    return covariance / sum((moment - mean_time) ** 2 for moment in inside)
+    return linear_regression(inside, range(len(inside))).slope
 
 
 def rolling_rate(

@@ -48,7 +48,7 @@ class Display:
 
 def counts(progress: Progress) -> str:
     """What the clients were answered so far."""
-    answers, listener = progress.ledger.answers, progress.listener
+    answers, listener = progress.log.answers, progress.listener
     return (
         f"{answers[202]} accepted, {answers[0]} unanswered, {answers[503]} refused of"
         f" {answers.total()} requests; {len(listener.ends)} end events received over"

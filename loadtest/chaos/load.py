@@ -45,7 +45,7 @@ class Exchange:
                 yield result["id"], order
 
 
-class Ledger:
+class ExchangeLog:
     """A log of all exchanges, in memory and in a file, shared by the clients."""
 
     def __init__(self, path: Path) -> None:
@@ -86,9 +86,9 @@ REMEMBERED = 100
 class Load:
     """Several clients at a steady rate, as far as the server keeps up."""
 
-    def __init__(self, port: int, ledger: Ledger, *, seed: int, per_second: float) -> None:
+    def __init__(self, port: int, log: ExchangeLog, *, seed: int, per_second: float) -> None:
         self._clients = [
-            Client(number, port, ledger, seed, self._may_retry) for number in range(CLIENTS)
+            Client(number, port, log, seed, self._may_retry) for number in range(CLIENTS)
         ]
         self._interval = CLIENTS / per_second
         self._stop = threading.Event()
@@ -134,11 +134,11 @@ class Client:
     """One client, with the ids that it was given."""
 
     def __init__(
-        self, number: int, port: int, ledger: Ledger, seed: int, may_retry: Callable[[], bool]
+        self, number: int, port: int, log: ExchangeLog, seed: int, may_retry: Callable[[], bool]
     ) -> None:
         self.api = Api(port, seconds=ANSWER_SECONDS)
         self._number = number
-        self._ledger = ledger
+        self._log = log
         self._may_retry = may_retry
         self._orders = Orders(number, seed)
         self._chance = Random(f"{seed}/{number}/manners")
@@ -163,7 +163,7 @@ class Client:
             answer = self.api.call(request.method, request.path, request.body, headers)
             answered = (sent_at, time.time(), answer.status, answer.document)
             exchange = Exchange(self._number, turn, request, *answered)
-            self._ledger.append(exchange)
+            self._log.append(exchange)
             self._known += [job_id for job_id, _ in exchange.promises()]
             del self._known[:-REMEMBERED]
             turn += 1

@@ -13,7 +13,7 @@ from app.stack.rabbitmq import EmbeddedRabbitMQ
 from loadtest.chaos.client import Listener
 from loadtest.chaos.facts import World, read_world, wait_until_settled
 from loadtest.chaos.judge import Judge, Report
-from loadtest.chaos.load import Ledger, Load
+from loadtest.chaos.load import ExchangeLog, Load
 from loadtest.chaos.plan import Act, Hit, plan
 from loadtest.chaos.stack import EVERY_POOL, Stack, embedded_stack
 from loadtest.chaos.striker import Striker
@@ -54,7 +54,7 @@ class Progress:
 
     options: ChaosOptions
     stack: Stack
-    ledger: Ledger
+    log: ExchangeLog
     striker: Striker
     listener: Listener
     watch: Callable[[Progress], None]
@@ -76,21 +76,21 @@ def run(
     witness = options.folder / "witness.jsonl"
     variables = {**EVERY_POOL, "BROKER": options.broker, VARIABLE: str(witness)}
     with embedded_stack(**variables) as stack, stack.engine(LOOK_SECONDS) as engine:
-        ledger = Ledger(options.folder / "client.jsonl")
+        log = ExchangeLog(options.folder / "client.jsonl")
         striker, listener = Striker(stack, engine), Listener(stack.port)
-        progress = Progress(options, stack, ledger, striker, listener, watch)
+        progress = Progress(options, stack, log, striker, listener, watch)
         try:
             with listener.listening():
                 listener.placed.wait(READY_SECONDS)
                 disturb(progress)
                 world = settle(progress)
                 report = Judge(
-                    ledger.exchanges, world, striker.strikes, read_lines(witness), listener.ends
+                    log.exchanges, world, striker.strikes, read_lines(witness), listener.ends
                 ).report()
                 report.figures["seconds until all had ended"] = round(progress.calm)
             progress.say("done")
         finally:
-            ledger.close()
+            log.close()
             shutil.copytree(stack.home.path / "logs", options.folder / "logs", dirs_exist_ok=True)
             shutil.copy(stack.output, options.folder / "logs" / "up.out")
     write(options, world, striker, report)
@@ -100,9 +100,7 @@ def run(
 def disturb(progress: Progress) -> None:
     """Load and hits."""
     options, hits = progress.options, progress.options.hits()
-    load = Load(
-        progress.stack.port, progress.ledger, seed=options.seed, per_second=options.per_second
-    )
+    load = Load(progress.stack.port, progress.log, seed=options.seed, per_second=options.per_second)
 
     def announce(hit: Hit) -> None:
         if hit.at_seconds > options.seconds * HARMLESS_SHARE:

@@ -103,7 +103,7 @@ class Shaped(LoadTestShape):
         master = isinstance(self.runner, MasterRunner)
         part, parts = (0, 1) if master else (options.part, options.parts)
         if only:
-            users = hands(highest(stretches) / parts)
+            users = submitters_for(highest(stretches) / parts)
         else:
             users = shapes.share(shapes.level_at(stretches, second), part, parts)
         return users, max(1.0, highest(stretches), users)
@@ -141,7 +141,7 @@ def only_submitters(environment: Any) -> bool:
     return list(environment.user_classes) == [Submitter]
 
 
-def hands(rate: float) -> int:
+def submitters_for(rate: float) -> int:
     """Submitters enough for so many arrivals per second."""
     return min(MOST_SUBMITTERS, max(1, math.ceil(rate * PATIENCE_SECONDS)))
 
