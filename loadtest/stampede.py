@@ -32,36 +32,36 @@ from models.jobs.submission import Submission
 TIMEOUT_SECONDS = 10.0
 
 
-class SteadyTenant:
+class SteadyTenant(threading.Thread):
     """Submits at a steady rate while the ``with`` block lasts."""
 
     def __init__(
         self, port: int, per_second: float, job: dict[str, Any] | None = None, key: str = ""
     ) -> None:
         """``job`` is what it submits, an echo by default; ``key`` is the tenant's."""
+        super().__init__(daemon=True)
         self._port = port
         self._job = job or {"type": "echo", "payload": {}}
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._pause = 1.0 / per_second
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="steady", daemon=True)
+        self._stopping = threading.Event()
         #: When each accepted job was to be sent, in seconds since the epoch.
         self.intended_at: dict[str, float] = {}
         #: Submissions that got no 202.
         self.unanswered = 0
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(TIMEOUT_SECONDS)
+        self._stopping.set()
+        self.join(TIMEOUT_SECONDS)
 
-    def _run(self) -> None:
+    def run(self) -> None:
         due = time.time()
         with Api(self._port, TIMEOUT_SECONDS) as api:
-            while not self._stop.wait(max(0.0, due - time.time())):
+            while not self._stopping.wait(max(0.0, due - time.time())):
                 answer = api.call("POST", "/jobs", self._job, self._headers)
                 if answer.status == 202:
                     self.intended_at[answer.document["id"]] = due

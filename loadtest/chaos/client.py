@@ -74,13 +74,14 @@ SILENCE_SECONDS = 20.0
 RETRY_SECONDS = 0.5
 
 
-class Listener:
+class Listener(threading.Thread):
     """Reads ``/events`` in a thread, and resumes after the last whole event when it breaks."""
 
     def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
         self._port = port
         self._position: str | None = None
-        self._stop = threading.Event()
+        self._stopping = threading.Event()
         self._socket: socket.socket | None = None
         #: Set when the server has sent the position at which the stream begins.
         self.placed = threading.Event()
@@ -92,26 +93,25 @@ class Listener:
     @contextmanager
     def listening(self) -> Iterator[Listener]:
         """Listen while the block runs."""
-        thread = threading.Thread(target=self._run, daemon=True)
-        thread.start()
+        self.start()
         try:
             yield self
         finally:
-            self._stop.set()
+            self._stopping.set()
             if self._socket is not None:
                 with suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
-            thread.join(SILENCE_SECONDS)
+            self.join(SILENCE_SECONDS)
 
     def wait_for(self, ends: dict[str, str], seconds: float) -> bool:
         """Wait until the last end received of each job is this one."""
         return until(lambda: ends.items() <= dict(self.ends).items(), seconds)
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
+    def run(self) -> None:
+        while not self._stopping.is_set():
             with suppress(OSError, http.client.HTTPException):
                 self._listen()
-            self._stop.wait(RETRY_SECONDS)
+            self._stopping.wait(RETRY_SECONDS)
 
     def _listen(self) -> None:
         opened = http.client.HTTPConnection("127.0.0.1", self._port, timeout=SILENCE_SECONDS)

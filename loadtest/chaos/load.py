@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -87,62 +87,56 @@ class Load:
     """Several clients at a steady rate, as far as the server keeps up."""
 
     def __init__(self, port: int, log: ExchangeLog, *, seed: int, per_second: float) -> None:
-        self._clients = [
-            Client(number, port, log, seed, self._may_retry) for number in range(CLIENTS)
-        ]
-        self._interval = CLIENTS / per_second
-        self._stop = threading.Event()
+        self.interval = CLIENTS / per_second
+        self.stopping = threading.Event()
         #: No more jobs that kill their worker; those there are need time to die.
         self.harmless = threading.Event()
         self._deadline = float("inf")
+        self._clients = [Client(self, number, port, log, seed) for number in range(CLIENTS)]
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Clients run while the block does; its end waits for their last answers."""
-        threads = [
-            threading.Thread(target=self._run, args=numbered, daemon=True)
-            for numbered in enumerate(self._clients)
-        ]
-        for thread in threads:
-            thread.start()
+        for client in self._clients:
+            client.start()
         try:
             yield
         finally:
             self._deadline = time.monotonic() + PATIENCE_SECONDS
-            self._stop.set()
-            for thread in threads:
-                thread.join(PATIENCE_SECONDS + 2 * ANSWER_SECONDS)
+            self.stopping.set()
+            for client in self._clients:
+                client.join(PATIENCE_SECONDS + 2 * ANSWER_SECONDS)
 
-    def _run(self, number: int, client: Client) -> None:
-        due = time.monotonic() + number * self._interval / CLIENTS
-        crash_due = due + CRASH_FIRST_SECONDS if number == 0 else float("inf")
-        with client.api:
-            while not self._stop.wait(max(0.0, due - time.monotonic())):
-                crash = time.monotonic() >= crash_due and not self.harmless.is_set()
-                crash_due += CRASH_EVERY_SECONDS if crash else 0.0
-                client.act(crash)
-                # An outage is not made up for: the stack is to be loaded, not punished.
-                due = max(due + self._interval, time.monotonic())
-
-    def _may_retry(self) -> bool:
+    def may_retry(self) -> bool:
         """Pause before the next repetition; whether there is to be one."""
         time.sleep(RETRY_SECONDS)
         return time.monotonic() < self._deadline
 
 
-class Client:
+class Client(threading.Thread):
     """One client, with the ids that it was given."""
 
-    def __init__(
-        self, number: int, port: int, log: ExchangeLog, seed: int, may_retry: Callable[[], bool]
-    ) -> None:
-        self.api = Api(port, seconds=ANSWER_SECONDS)
+    def __init__(self, load: Load, number: int, port: int, log: ExchangeLog, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._load = load
         self._number = number
+        self._api = Api(port, seconds=ANSWER_SECONDS)
         self._log = log
-        self._may_retry = may_retry
         self._orders = Orders(number, seed)
         self._chance = Random(f"{seed}/{number}/manners")
         self._known: list[str] = []
+
+    def run(self) -> None:
+        load = self._load
+        due = time.monotonic() + self._number * load.interval / CLIENTS
+        crash_due = due + CRASH_FIRST_SECONDS if self._number == 0 else float("inf")
+        with self._api:
+            while not load.stopping.wait(max(0.0, due - time.monotonic())):
+                crash = time.monotonic() >= crash_due and not load.harmless.is_set()
+                crash_due += CRASH_EVERY_SECONDS if crash else 0.0
+                self.act(crash)
+                # An outage is not made up for: the stack is to be loaded, not punished.
+                due = max(due + load.interval, time.monotonic())
 
     def act(self, crash: bool) -> None:
         """Send one request, as often as it takes."""
@@ -160,12 +154,12 @@ class Client:
         headers = {"Idempotency-Key": request.key} if request.key else {}
         while True:
             sent_at = time.time()
-            answer = self.api.call(request.method, request.path, request.body, headers)
+            answer = self._api.call(request.method, request.path, request.body, headers)
             answered = (sent_at, time.time(), answer.status, answer.document)
             exchange = Exchange(self._number, turn, request, *answered)
             self._log.append(exchange)
             self._known += [job_id for job_id, _ in exchange.promises()]
             del self._known[:-REMEMBERED]
             turn += 1
-            if not (request.key and answer.status in AGAIN and self._may_retry()):
+            if not (request.key and answer.status in AGAIN and self._load.may_retry()):
                 return exchange

@@ -6,7 +6,6 @@ locust's own master and workers, by hand.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import sys
@@ -199,12 +198,14 @@ def meet(folder: Path, part: int, parts: int) -> float:
 
 def ending(environment: Any) -> Callable[..., None]:
     """Ends the run when every process has sent that its arrivals are over."""
-    over = itertools.count(1)
+    over = 0
 
     def arrivals_over(**_: object) -> None:
+        nonlocal over
         runner = environment.runner
-        processes = runner.worker_count if isinstance(runner, MasterRunner) else 1
-        if next(over) % processes == 0:
+        over += 1
+        if over >= (runner.worker_count if isinstance(runner, MasterRunner) else 1):
+            over = 0
             # Not from here: the greenlet that brought the message is one of those to be stopped.
             gevent.spawn(runner.quit if environment.parsed_options.headless else runner.stop)
 
