@@ -263,9 +263,9 @@ def free_accounts(seconds: float, console: Console) -> Report:
         runs = read_runs(engine, [paying, *free])
     alone = sum(slots_used([paying, *free], runs, begin, begin + seconds).values())
     used = slots_used([paying, *free], runs, middle, end)
-    served = sum(used[each] > 0 for each in free)
-    lost = 100 * (1 - used[paying] / alone)
-    others = 100 * (1 - used[paying] / max(sum(used.values()), 1e-9))
+    kept, served = used[paying], sum(used[each] > 0 for each in free)
+    lost = 100 * (1 - kept / alone)
+    others = 100 * (1 - kept / max(sum(used.values()), 1e-9))
     return Report(
         *("free", f"{FREE_ACCOUNTS:,} free accounts flood {SLOTS} slots"),
         tables=[
@@ -274,7 +274,7 @@ def free_accounts(seconds: float, console: Console) -> Report:
                 ("", "slots", "of the pool"),
                 [
                     ("alone", f"{alone:.1f}", f"{100 * alone / SLOTS:.1f} %"),
-                    ("with the flood", f"{used[paying]:.1f}", f"{used[paying] / SLOTS:.1%}"),
+                    ("with the flood", f"{kept:.1f}", f"{100 * kept / SLOTS:.1f} %"),
                     ("free accounts", f"{served} served", f"{others:.1f} %"),
                 ],
             )
