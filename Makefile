@@ -53,7 +53,7 @@ lint: venv-dev ## check style and types
 bench: venv-dev broker ## compare throughput with a plain Celery baseline
 	$(PY) -m loadtest.bench
 
-bench-dispatch: venv-dev broker ## what a dispatch costs with up to a million waiting jobs; QUICK=1 looks at less
+bench-dispatch: venv-dev ## what a dispatch costs with up to a million waiting jobs; QUICK=1 looks at less
 	$(PY) -m loadtest.dispatching $(if $(QUICK),--quick)
 
 bench-console: venv-dev broker browser ## what the console costs with a million jobs in the tables and ten viewers

@@ -11,17 +11,21 @@ by ``make bench``.
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from sqlalchemy import Engine
 
-from app.broker.publish import Publisher
+from app.broker.publish import NOTHING_KNOWN, Publisher
 from app.reads.estimates import Estimates
 from app.scheduler.dispatching.dispatcher import Dispatcher
 from app.scheduler.dispatching.lines import Lines
@@ -29,13 +33,17 @@ from app.scheduler.dispatching.pools import Pools
 from app.scheduler.dispatching.quotas import Taps
 from app.scheduler.dispatching.shares import RECONCILE_SECONDS, Shares
 from app.scheduler.role import TimedRole
-from loadtest.fleet import Fairline, fleet
+from app.stack.postgres import EmbeddedPostgres
+from app.stack.services import running
 from loadtest.report import Bar, Report, Screen, options, table
 from models.jobs.dispatch import Dispatch
 from models.leadership import RENEW_SECONDS, Leader
 from models.presence import Presence, announce
+from models.settings import DatabaseSettings
+from models.store.session import open_engine
 from tasks.registry import load_types
 
+ROOT = Path(__file__).parents[1]
 #: Waiting jobs and tenants that they belong to.
 SCENES = ((1_000, 10), (100_000, 10), (1_000_000, 10), (100_000, 10_000), (1_000_000, 10_000))
 QUICK_SCENES = ((1_000, 10), (20_000, 2_000))
@@ -62,12 +70,6 @@ MEASURED_TYPE = """
     INSERT INTO job_types (type, declared_pool, pool, mean_seconds, runs)
     VALUES ('echo', 'short', 'short', %(seconds)s, 1000)
 """
-#: The first tenant is there already.
-TENANTS = """
-    INSERT INTO tenants (id, name, changed_at) OVERRIDING SYSTEM VALUE
-    SELECT n, 't' || n, now() - interval '1 hour' FROM generate_series(1, %(tenants)s) AS n
-    ON CONFLICT (id) DO UPDATE SET changed_at = excluded.changed_at
-"""
 MINE = "id = ANY (%(ids)s::uuid[])"
 
 
@@ -90,99 +92,139 @@ class Nowhere(Publisher):
     def __init__(self) -> None:
         self.sent: list[Dispatch] = []
 
-    def publish(self, dispatches: Sequence[Dispatch], *_: Any, **__: Any) -> None:
+    def publish(
+        self,
+        dispatches: Sequence[Dispatch],
+        workers: int = 1,
+        lengths: Mapping[str, float] = NOTHING_KNOWN,
+    ) -> None:
         self.sent.extend(dispatches)
 
     def ping(self) -> None:
         return
 
 
-def fill(engine: Engine, waiting: int, tenants: int, seconds: float) -> None:
-    """Queue so many jobs that usually take ``seconds``."""
-    with engine.connect() as connection:
-        connection.exec_driver_sql(TENANTS, {"tenants": tenants})
-        connection.exec_driver_sql(MEASURED_TYPE, {"seconds": seconds})
-        for first in range(1, waiting + 1, FILL_BATCH):
-            last = min(first + FILL_BATCH - 1, waiting)
-            connection.exec_driver_sql(FILL, {"tenants": tenants, "first": first, "last": last})
-        connection.exec_driver_sql("VACUUM ANALYZE")
-        connection.exec_driver_sql("CHECKPOINT")
+@contextmanager
+def database() -> Iterator[EmbeddedPostgres]:
+    """A private server."""
+    with tempfile.TemporaryDirectory(prefix="fairline-dispatch-") as folder:
+        server = EmbeddedPostgres(Path(folder))
+        with running(server, Path(folder) / "logs"):
+            yield server
 
 
-def sessions_of(engine: Engine) -> list[Path]:
-    """Where the kernel counts the CPU time of each session of the database."""
-    with engine.connect() as connection:
-        rows = connection.exec_driver_sql(
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-            " AND backend_type = 'client backend'"
+@contextmanager
+def filled(
+    server: EmbeddedPostgres, waiting: int, tenants: int, seconds: float
+) -> Iterator[Engine]:
+    """A migrated database with so many queued jobs that usually take ``seconds``."""
+    name = f"dispatch_{waiting}_{tenants}"
+    server.create_database(name)
+    url = server.url(name)
+    subprocess.run(
+        [sys.executable, "-m", "alembic", "upgrade", "head"],
+        cwd=ROOT,
+        env={**os.environ, "FAIRLINE_DATABASE_URL": url},
+        check=True,
+        capture_output=True,
+    )
+    settings = DatabaseSettings(database_url=url, db_statement_seconds=120)
+    engine = open_engine(settings, process="bench")
+    try:
+        with engine.connect() as connection:
+            connection.exec_driver_sql(
+                "INSERT INTO tenants (name, changed_at)"
+                " SELECT 't' || number, now() - interval '1 hour'"
+                " FROM generate_series(1, %(tenants)s) AS number",
+                {"tenants": tenants},
+            )
+            connection.exec_driver_sql(MEASURED_TYPE, {"seconds": seconds})
+            for first in range(1, waiting + 1, FILL_BATCH):
+                last = min(first + FILL_BATCH - 1, waiting)
+                connection.exec_driver_sql(FILL, {"tenants": tenants, "first": first, "last": last})
+            connection.exec_driver_sql("VACUUM ANALYZE")
+            connection.exec_driver_sql("CHECKPOINT")
+        yield engine
+    finally:
+        engine.dispose()
+
+
+class Meter:
+    """CPU time of this thread and of the database's sessions."""
+
+    def __init__(self, engine: Engine) -> None:
+        with engine.connect() as connection:
+            rows = connection.exec_driver_sql(
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+            )
+            self._sessions = [Path(f"/proc/{row.pid}/schedstat") for row in rows]
+
+    def read(self) -> tuple[float, float]:
+        """Seconds of this thread and of the sessions, so far."""
+        theirs = sum(int(path.read_text().split()[0]) for path in self._sessions)
+        return time.thread_time(), theirs / 1e9
+
+
+class Bystander:
+    """Ends what was dispatched and queues as many jobs again, over its own session."""
+
+    def __init__(self, engine: Engine, waiting: int, tenants: int) -> None:
+        settings = DatabaseSettings(
+            database_url=engine.url.render_as_string(hide_password=False), db_statement_seconds=120
         )
-        return [Path(f"/proc/{row.pid}/schedstat") for row in rows]
+        self._engine = open_engine(settings, process="bystander")
+        self._filled, self._tenants = waiting, tenants
+
+    def go_on(self, sent: Sequence[Dispatch]) -> None:
+        """As workers and clients would."""
+        announce(self._engine, Presence("worker", "worker", ["short"], slots=SLOTS))
+        if not sent:
+            return
+        ids = {"ids": [each.id for each in sent]}
+        first, self._filled = self._filled + 1, self._filled + len(sent)
+        more = {"tenants": self._tenants, "first": first, "last": self._filled}
+        with self._engine.connect() as connection:
+            connection.exec_driver_sql("UPDATE jobs SET status = 'running' WHERE " + MINE, ids)
+            connection.exec_driver_sql("UPDATE jobs SET status = 'succeeded' WHERE " + MINE, ids)
+            connection.exec_driver_sql(FILL, more)
+
+    def close(self) -> None:
+        self._engine.dispose()
 
 
-def cpu_seconds(sessions: Iterable[Path]) -> tuple[float, float]:
-    """CPU time of this thread and of the sessions, so far."""
-    theirs = sum(int(path.read_text().split()[0]) for path in sessions)
-    return time.thread_time(), theirs / 1e9
-
-
-def go_on(engine: Engine, sent: Sequence[Dispatch], filled: int, tenants: int) -> int:
-    """End what was dispatched and queue as many jobs again; the number of the last one."""
-    announce(engine, Presence("worker", "worker", ["short"], slots=SLOTS))
-    if not sent:
-        return filled
-    ids = {"ids": [each.id for each in sent]}
-    more = {"tenants": tenants, "first": filled + 1, "last": filled + len(sent)}
-    with engine.connect() as connection:
-        connection.exec_driver_sql("UPDATE jobs SET status = 'running' WHERE " + MINE, ids)
-        connection.exec_driver_sql("UPDATE jobs SET status = 'succeeded' WHERE " + MINE, ids)
-        connection.exec_driver_sql(FILL, more)
-    return filled + len(sent)
-
-
-def scheduler_of(engine: Engine, broker: Publisher) -> tuple[Leader, list[TimedRole]]:
-    """The roles of a scheduler that dispatch, and its leader."""
+def measure(engine: Engine, waiting: int, tenants: int, most: int) -> Scene:
+    """Dispatch ``most`` jobs; what one took."""
     leader = Leader(engine, "bench")
     leader.run_once(0.0)
-    lines, taps = Lines(engine, leader), Taps(engine, leader, load_types())
-    estimates, pools = Estimates(engine), Pools(engine, lines, taps)
+    lines = Lines(engine, leader)
+    taps = Taps(engine, leader, load_types())
+    estimates, pools, broker = Estimates(engine), Pools(engine, lines, taps), Nowhere()
     dispatcher = Dispatcher(engine, leader, broker, pools, lines, estimates, taps)
     shares = Shares(engine, leader, lines, estimates)
-    roles = ((leader, RENEW_SECONDS), (dispatcher, 0.0), (shares, RECONCILE_SECONDS))
-    return leader, [TimedRole(role, seconds) for role, seconds in roles]
-
-
-def take_turn(roles: Iterable[TimedRole]) -> float:
-    """Run the roles that are due; the seconds that took."""
-    now = time.monotonic()
-    for role in roles:
-        if now >= role.due:
-            role.due = now + role.every_seconds
-            role.role.run_once(now)
-    return time.monotonic() - now
-
-
-def measure(engine: Engine, others: Engine, waiting: int, tenants: int) -> Scene:
-    """Dispatch some jobs; what one took. ``others`` acts for workers and clients."""
-    broker = Nowhere()
-    leader, roles = scheduler_of(engine, broker)
-    sessions, filled = sessions_of(engine), waiting
+    turning = ((leader, RENEW_SECONDS), (dispatcher, 0.0), (shares, RECONCILE_SECONDS))
+    roles = [TimedRole(role, seconds) for role, seconds in turning]
+    meter, bystander = Meter(engine), Bystander(engine, waiting, tenants)
     turns: list[float] = []
     dispatched, own, theirs = 0, 0.0, 0.0
     for number in itertools.count():
-        filled = go_on(others, broker.sent, filled, tenants)
+        bystander.go_on(broker.sent)
         broker.sent.clear()
-        if dispatched >= MEASURED:
+        if dispatched >= most:
             break
-        before = cpu_seconds(sessions)
-        seconds = take_turn(roles)
-        after = cpu_seconds(sessions)
+        now, before = time.monotonic(), meter.read()
+        for role in roles:
+            if now >= role.due:
+                role.due = now + role.every_seconds
+                role.role.run_once(now)
+        after = meter.read()
         if not broker.sent:
             raise RuntimeError("nothing was dispatched although jobs wait")
         if number >= WARM_TURNS:
             dispatched += len(broker.sent)
             own += after[0] - before[0]
             theirs += after[1] - before[1]
-            turns.append(seconds)
+            turns.append(time.monotonic() - now)
+    bystander.close()
     leader.resign()
     each = ((own + theirs) / dispatched * 1e6, own / dispatched * 1e6)
     return Scene(waiting, tenants, dispatched, *each, statistics.median(turns) * 1e3)
@@ -218,15 +260,12 @@ def main() -> None:
     )
     console = Console()
     measured: list[Scene] = []
-    with fleet("dispatch") as started, Screen(console) as screen:
+    with database() as server, Screen(console) as screen:
         for waiting, tenants in QUICK_SCENES if chosen.quick else SCENES:
             progress = screen.task(f"{waiting:,} jobs of {tenants:,} tenants", 2)
-            name = f"dispatch_{waiting}_{tenants}"
-            fairline = Fairline(started, served_pools="short", name=name)
-            with fairline.engine(120) as engine, fairline.engine(120) as others:
-                fill(others, waiting, tenants, chosen.job_seconds)
+            with filled(server, waiting, tenants, chosen.job_seconds) as engine:
                 progress(1)
-                measured.append(measure(engine, others, waiting, tenants))
+                measured.append(measure(engine, waiting, tenants, MEASURED))
             progress(2)
     report = judge(measured)
     report.show(console)
