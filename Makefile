@@ -50,13 +50,13 @@ lint: venv-dev ## check style and types
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
-bench: venv-dev ## compare throughput with a plain Celery baseline
+bench: venv-dev broker ## compare throughput with a plain Celery baseline
 	$(PY) -m loadtest.bench
 
 bench-dispatch: venv-dev ## what a dispatch costs with up to a million waiting jobs; QUICK=1 looks at less
 	$(PY) -m loadtest.dispatching $(if $(QUICK),--quick)
 
-bench-console: venv-dev browser ## what the console costs with a million jobs in the tables and ten viewers
+bench-console: venv-dev broker browser ## what the console costs with a million jobs in the tables and ten viewers
 	$(PY) -m loadtest.console
 
 lab: venv-dev broker ## run every experiment of the load lab; QUICK=1 in ten minutes

@@ -1,9 +1,8 @@
 """``make bench``: Fairline and a plain Celery application, measured in one run on one machine.
 
-The two take turns on the same PostgreSQL and the same RabbitMQ, several rounds, and medians are
-compared, so that whatever else the machine does hits both alike. A round in which strangers took
-much of the machine is repeated, a few times at most. Absolute rates differ from machine to
-machine; the ratios are what counts.
+The two take turns on the same PostgreSQL and RabbitMQ for several rounds, and medians are compared.
+A round in which other processes used much of the machine is repeated, a few times at most. Absolute
+rates differ from machine to machine; the ratios are what counts.
 """
 
 from __future__ import annotations
@@ -13,28 +12,23 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 from rich.console import Console
 
-from loadtest.accept import (
-    FrontDoors,
-    drain_fairline,
-    drain_plain,
-    flow_fairline,
-    profile_accept,
-    profile_noop,
-)
+from loadtest.accept import Servers, drain_fairline, drain_plain, profile_accept, profile_noop
+from loadtest.command import command
 from loadtest.figures import Sample, medians
 from loadtest.fleet import Fairline, fleet
 from loadtest.plain import PlainCelery
-from loadtest.report import NO_FAIL, Bar, Report, Table, options
+from loadtest.report import Bar, Report, Table, table
 
 BAR_CONNECTIONS = 64
 ACCEPT_RATIO = 5.5
-#: Where many connections are open, of what an empty route of Flask's answers.
+#: With many connections, of the rate of an empty Flask route.
 CROWD_CONNECTIONS = 256
 CROWD_RATIO = 0.75
-#: Of the same, for who asks again about what he knows or what has ended.
+#: The same, for polls of applications that are scored or have not changed.
 POLL_RATIO = 0.8
 POLLS = ("poll: Fairline, scored", "poll: Fairline, 304")
 NOOP_RATIO = 5.0
@@ -58,44 +52,43 @@ def compare(samples: Sequence[Sample]) -> Report:
 
 
 def compare_requests(report: Report, middle: dict[str, Sample], connections: int) -> None:
-    """Front doors at one number of connections, if they were measured."""
+    """The servers at one number of connections, if they were measured."""
     at = f" @{connections}"
     baseline = middle.get(f"accept: baseline{at}")
     ceiling = middle.get(f"empty Flask route{at}")
     fairline = middle.get(f"accept: Fairline{at}")
     if not (fairline and baseline and ceiling):
         return
-    report.tables.append(
-        Table(
-            f"Requests at {connections} connections, medians",
-            ("", "requests/s", "p50 ms", "p99 ms", "x baseline", "x empty", "per core-second"),
-            [
-                (
-                    *(s.name.removesuffix(at), f"{s.rate:,.0f}", f"{s.p50_ms:.1f}"),
-                    *(f"{s.p99_ms:.1f}", f"{s.rate / baseline.rate:.2f}"),
-                    *(f"{s.rate / ceiling.rate:.2f}", f"{s.per_core_second:,.0f}"),
-                )
-                for s in middle.values()
-                if s.name.endswith(at)
-            ],
-        )
-    )
-    claims: list[tuple[str, float, float]] = []
-    at_connections = f"at {connections} connections, of"
+    columns: dict[str, Any] = {
+        "": lambda sample: sample.name.removesuffix(at),
+        "requests/s": "{.rate:,.0f}",
+        "p50 ms": "{.p50_ms:.1f}",
+        "p99 ms": "{.p99_ms:.1f}",
+        "x baseline": lambda sample: f"{sample.rate / baseline.rate:.2f}",
+        "x empty": lambda sample: f"{sample.rate / ceiling.rate:.2f}",
+        "per core-second": "{.per_core_second:,.0f}",
+    }
+    measured = [sample for sample in middle.values() if sample.name.endswith(at)]
+    title = f"Requests at {connections} connections, medians"
+    report.tables.append(table(title, columns, measured))
+    where = f"at {connections} connections, of"
     if connections == BAR_CONNECTIONS:
-        of_theirs = fairline.rate / baseline.rate
-        claims.append((f"accept rate {at_connections} the baseline's", of_theirs, ACCEPT_RATIO))
         tails = (fairline.p99_ms or 0.0) / (baseline.p99_ms or 1.0)
-        report.bars.append(Bar("its p99, of the baseline's", tails, "<=", 1.0, " x"))
-    empty = f"{at_connections} an empty Flask route's"
+        report.bars += [
+            ratio(f"accept rate {where} the baseline's", fairline, baseline, ACCEPT_RATIO),
+            Bar("its p99, of the baseline's", tails, "<=", 1.0, " x"),
+        ]
+    empty = f"{where} an empty Flask route's"
     if connections == CROWD_CONNECTIONS:
-        claims.append((f"accept rate {empty}", fairline.rate / ceiling.rate, CROWD_RATIO))
-    claims += [
-        (f"rate of {name} {empty}", polled.rate / ceiling.rate, POLL_RATIO)
-        for name in POLLS
-        if (polled := middle.get(f"{name}{at}"))
-    ]
-    report.bars += [Bar(claim, value, ">=", least, " x") for claim, value, least in claims]
+        report.bars.append(ratio(f"accept rate {empty}", fairline, ceiling, CROWD_RATIO))
+    for name in POLLS:
+        if polled := middle.get(f"{name}{at}"):
+            report.bars.append(ratio(f"rate of {name} {empty}", polled, ceiling, POLL_RATIO))
+
+
+def ratio(claim: str, one: Sample, other: Sample, least: float) -> Bar:
+    """One rate must be so many times the other."""
+    return Bar(claim, one.rate / other.rate, ">=", least, " x")
 
 
 def compare_jobs(report: Report, middle: dict[str, Sample]) -> None:
@@ -104,30 +97,20 @@ def compare_jobs(report: Report, middle: dict[str, Sample]) -> None:
     theirs = middle.get("no-op: baseline, one worker")
     if not (ours and theirs):
         return
-    report.tables.append(
-        Table(
-            "Durable no-op jobs, medians",
-            ("", "jobs/s", "x baseline", "per core-second"),
-            [
-                (
-                    *(s.name, f"{s.rate:,.0f}", f"{s.rate / theirs.rate:.2f}"),
-                    f"{s.per_core_second:,.0f}",
-                )
-                for s in (ours, middle.get("end to end: Fairline, HTTP batches"), theirs)
-                if s is not None
-            ],
-        )
-    )
-    report.bars.append(
-        Bar(
-            "durable no-op jobs through one worker, of the baseline's",
-            *(ours.rate / theirs.rate, ">=", NOOP_RATIO, " x"),
-        )
-    )
+    columns: dict[str, Any] = {
+        "": "{.name}",
+        "jobs/s": "{.rate:,.0f}",
+        "x baseline": lambda sample: f"{sample.rate / theirs.rate:.2f}",
+        "per core-second": "{.per_core_second:,.0f}",
+    }
+    measured = (ours, middle.get("end to end: Fairline, HTTP batches"), theirs)
+    report.tables.append(table("Durable no-op jobs, medians", columns, filter(None, measured)))
+    claim = "durable no-op jobs through one worker, of the baseline's"
+    report.bars.append(ratio(claim, ours, theirs, NOOP_RATIO))
 
 
 def cores_table(middle: dict[str, Sample]) -> Table:
-    """Who used the cores."""
+    """Cores in use by part of the system."""
     rows = []
     for sample in middle.values():
         parts = dict.fromkeys(CORE_PARTS, 0.0)
@@ -140,7 +123,7 @@ def cores_table(middle: dict[str, Sample]) -> Table:
     return Table("Cores in use", ("", *CORE_PARTS, "others"), rows)
 
 
-#: Cores that strangers may take before a round counts as disturbed.
+#: Cores that other processes may use before a round counts as disturbed.
 QUIET_CORES = 0.3
 
 
@@ -160,11 +143,11 @@ class Rounds:
         quiet: list[Sequence[Sample]] = []
         disturbed: list[Sequence[Sample]] = []
         while len(quiet) < self._wanted and len(quiet) + len(disturbed) < 2 * self._wanted:
-            number = len(quiet) + len(disturbed) + 1
             found = one_round()
             calm = max(sample.strangers for sample in found) <= QUIET_CORES
             (quiet if calm else disturbed).append(found)
-            note = "" if calm else "  (disturbed by something else on this machine)"
+            note = "" if calm else "  (disturbed by other processes)"
+            number = len(quiet) + len(disturbed)
             self._console.print(f"[bold]{title}, round {number}[/]{note}")
             for sample in found:
                 self._console.print(f"  {line(sample)}", highlight=False)
@@ -172,7 +155,7 @@ class Rounds:
             used = "the quiet ones count" if quiet else "none was quiet, so all of them count"
             self.notes.append(
                 f"{title}: {len(disturbed)} of {len(quiet) + len(disturbed)} rounds were disturbed "
-                f"by something else on this machine; {used}."
+                f"by other processes; {used}."
             )
         for counted in quiet or disturbed:
             self.samples.extend(counted)
@@ -188,23 +171,21 @@ def line(sample: Sample) -> str:
     return text
 
 
-def run(asked: argparse.Namespace, console: Console) -> Rounds:
-    """Everything that was asked for, on services of its own."""
+def run(asked: argparse.Namespace, console: Console) -> Report:
+    """Everything that was asked for, on private services."""
     rounds = Rounds(console, asked.rounds)
     console.print("starting a private PostgreSQL and RabbitMQ")
     with fleet("bench") as started:
         fairline = Fairline(started, served_pools="medium")
         plain = PlainCelery(started)
         if asked.only != "noop":
-            doors = FrontDoors(fairline, plain, asked.seconds)
-            with doors.open():
-                doors.take_turns(BAR_CONNECTIONS, poll=False)  # first touches are nobody's figures
-                rounds.run("requests", partial(doors.take_turns, BAR_CONNECTIONS, poll=True))
-                for connections in (16, 256) if asked.full else ():
-                    rounds.run(
-                        f"requests at {connections}",
-                        partial(doors.take_turns, connections, poll=False),
-                    )
+            servers = Servers(fairline, plain, asked.seconds)
+            with servers.open():
+                servers.take_turns(BAR_CONNECTIONS, poll=False)  # the first requests do not count
+                rounds.run("requests", partial(servers.take_turns, BAR_CONNECTIONS, poll=True))
+                for number in (16, CROWD_CONNECTIONS) if asked.full else ():
+                    one_round = partial(servers.take_turns, number, poll=False)
+                    rounds.run(f"requests at {number}", one_round)
                 if asked.profile:
                     profile_accept(fairline, console)
         if asked.only != "accept":
@@ -212,35 +193,26 @@ def run(asked: argparse.Namespace, console: Console) -> Rounds:
                 "no-op jobs",
                 lambda: [
                     drain_fairline(fairline, asked.jobs),
-                    flow_fairline(fairline, asked.jobs),
+                    drain_fairline(fairline, asked.jobs, over_http=True),
                     drain_plain(plain, asked.plain_jobs),
                 ],
             )
             if asked.profile:
                 profile_noop(fairline, asked.jobs, console)
-    return rounds
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write."""
-    asked = options(
-        *("python -m loadtest.bench", __doc__),
-        ("--rounds", 3, "turns of each"),
-        ("--seconds", 4.0, "of each slice of requests"),
-        ("--jobs", 20_000, "no-op jobs for Fairline"),
-        ("--plain-jobs", 6_000, "no-op tasks for the baseline"),
-        ("--full", False, "also at 16 and 256 connections"),
-        ("--only", ("accept", "noop"), "one of the two measurements"),
-        ("--profile", False, "a profiled round at the end (needs py-spy)"),
-        NO_FAIL,
-        given=arguments,
-    )
-    console = Console()
-    rounds = run(asked, console)
     report = compare(rounds.samples)
     report.notes += rounds.notes
-    return report.conclude(console, no_fail=asked.no_fail)
+    return report
 
+
+FLAGS = (
+    ("--rounds", 3, "turns of each"),
+    ("--seconds", 4.0, "of each measurement of requests"),
+    ("--jobs", 20_000, "no-op jobs for Fairline"),
+    ("--plain-jobs", 6_000, "no-op tasks for the baseline"),
+    ("--full", False, "also at 16 and 256 connections"),
+    ("--only", ("accept", "noop"), "one of the two measurements"),
+    ("--profile", False, "a profiled round at the end (needs py-spy)"),
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("python -m loadtest.bench", __doc__, run, *FLAGS))

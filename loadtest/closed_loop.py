@@ -1,8 +1,8 @@
 """A closed loop of keep-alive connections: each sends its next request when the last is answered.
 
-Runs as a process of its own and costs little: one thread, one epoll, request bytes built
-beforehand. It answers "how much can the server take"; latency under a given arrival rate is
-`loadtest.users.submitter`'s question.
+Runs in a separate process and costs little: one thread, one epoll, request bytes built beforehand.
+It answers "how much can the server take"; for latency at a given arrival rate see
+`loadtest.users.submitter`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple, Self
 from app.stack.spec import PROJECT_ROOT
 from loadtest.figures import percentiles
 
-LENGTH = b"content-length:"
+LENGTH = b"\r\ncontent-length:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Request:
 
 
 class Response(NamedTuple):
-    """The parts of an answer that a load generator looks at."""
+    """The parts of an answer that a load generator uses."""
 
     status: int
     head: bytes
@@ -44,11 +44,17 @@ class Response(NamedTuple):
 
     def header(self, name: str) -> str:
         """The value of a header; empty if it is not there."""
-        for line in self.head.decode("latin-1").split("\r\n")[1:]:
-            key, _, value = line.partition(":")
-            if key.lower() == name.lower():
-                return value.strip()
-        return ""
+        return value_of(self.head, f"\r\n{name.lower()}:".encode()).decode("latin-1")
+
+
+def value_of(head: bytes, name: bytes) -> bytes:
+    """The value of a header, named as in `LENGTH`; empty if it is not there."""
+    start = head.lower().find(name)
+    if start < 0:
+        return b""
+    start += len(name)
+    stop = head.find(b"\r", start)
+    return head[start : stop if stop >= 0 else None].strip()
 
 
 def request_bytes(request: Request, port: int) -> bytes:
@@ -62,43 +68,38 @@ def request_bytes(request: Request, port: int) -> bytes:
 
 
 def read_response(buffer: bytes) -> Response | None:
-    """The answer, if all of it has arrived. Only answers with a length, or without a body."""
+    """The answer, if it is complete. Only answers with a length, or without a body."""
     end = buffer.find(b"\r\n\r\n")
     if end < 0:
         return None
     status = int(buffer[9:12])
     head = buffer[:end]
-    start = head.lower().find(LENGTH)
-    if start < 0:
-        if status not in (204, 304):
-            raise ValueError(f"an answer without a length: {head!r}")
-        return Response(status, head, b"")
-    stop = head.find(b"\r", start)
-    length = int(head[start + len(LENGTH) : stop if stop >= 0 else None])
+    length = value_of(head, LENGTH)
+    if not length and status not in (204, 304):
+        raise ValueError(f"an answer without a length: {head!r}")
     body = buffer[end + 4 :]
-    return Response(status, head, body) if len(body) >= length else None
+    return Response(status, head, body) if len(body) >= int(length or 0) else None
 
 
-def applications(count: int, prefix: str = "Candidate") -> list[Request]:
-    """Submissions that differ in candidate, role and content, of a few hundred bytes each."""
-    return [
-        Request(
-            "POST",
-            "/applications",
-            body=json.dumps(
-                {
-                    "candidate": f"{prefix} {number}",
-                    "role": ("engineer", "designer", "analyst", "general")[number % 4],
-                    "payload": {
-                        "years": number % 30,
-                        "skills": ["python", "sql", "queues", "operations"][: 1 + number % 4],
-                        "letter": f"I have kept {number} systems running. " * (1 + number % 5),
-                    },
-                }
-            ),
-        )
-        for number in range(count)
-    ]
+ROLES = ("engineer", "designer", "analyst", "general")
+SKILLS = ("python", "sql", "queues", "operations")
+
+
+def application(number: int, prefix: str, letter: str, path: str = "/applications") -> Request:
+    """A submission; each number has another candidate, role and content."""
+    skills = SKILLS[: 1 + number % 4]
+    payload = {"years": number % 30, "skills": skills, "letter": letter}
+    body = {"candidate": f"{prefix} {number}", "role": ROLES[number % 4], "payload": payload}
+    return Request("POST", path, body=json.dumps(body))
+
+
+def applications(
+    count: int, prefix: str = "Candidate", path: str = "/applications"
+) -> list[Request]:
+    """Submissions of a few hundred bytes each."""
+    letter = "I have kept {} systems running. "
+    letters = (letter.format(number) * (1 + number % 5) for number in range(count))
+    return [application(number, prefix, letter, path) for number, letter in enumerate(letters)]
 
 
 #: Between two connections, so that servers that accept in bursts share them.
@@ -153,13 +154,13 @@ class Client:
         self.socket.close()
 
     def ask(self, request: Request, *expected: int) -> Response:
-        """Send it, outside any measurement, and read the answer; 202 unless told otherwise."""
+        """Send it, outside any measurement, and read the answer; 202 is expected by default."""
         self.socket.sendall(request_bytes(request, self.port))
         self.buffer = b""
         while (response := read_response(self.buffer)) is None:
             data = self.socket.recv(65_536)
             if not data:
-                raise ConnectionError("the front door hung up")
+                raise ConnectionError("the server hung up")
             self.buffer += data
         if response.status not in (expected or (202,)):
             raise RuntimeError(f"{request.path}: {response.status}: {response.body[:300]!r}")
@@ -219,7 +220,7 @@ def drive(load: Load) -> Answered:
 
 
 def start(load: Load) -> subprocess.Popen[str]:
-    """Begin to drive from a process of its own; `finish` waits for it."""
+    """Drive in a separate process; `finish` waits for it."""
     process = subprocess.Popen(
         [sys.executable, "-m", "loadtest.closed_loop"],
         cwd=PROJECT_ROOT,
@@ -234,7 +235,7 @@ def start(load: Load) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> Answered:
-    """What the generator saw."""
+    """The result of a generator."""
     with process:
         assert process.stdout is not None
         output = process.stdout.read()

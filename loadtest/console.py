@@ -1,49 +1,49 @@
 """``make bench-console``: what the console costs with a million jobs in the tables.
 
-A Fairline of its own is filled with ended and waiting jobs of fifty tenants. Every page is asked
-for some times, one request after the other, and some are loaded in a real browser. Then ten
-viewers watch pages as browsers do, over server-sent events, and what the API's processes and
-PostgreSQL use on top of a stretch without viewers is their cost. Nothing changes meanwhile but
-the samples that the scheduler takes: what a busy deployment changes is pushed as well, but read
-and rendered no more often than here.
+The tables are filled with ended and waiting jobs of fifty tenants. Every page is requested some
+times, one request after the other, and some are loaded in a real browser. Then ten viewers watch
+pages over server-sent events; their cost is what the API's processes and PostgreSQL use beyond a
+time without viewers. Nothing changes meanwhile but the samples that the scheduler takes: changes
+of a busy deployment are pushed as well, but read and rendered no more often than here.
 """
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import socket
-import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from statistics import fmean, median
+from typing import Self
 from urllib.parse import quote
 
 from rich.console import Console
 
+from loadtest.command import command
 from loadtest.console_rows import Load, fill, time_loads
 from loadtest.figures import cpu_seconds, percentile
 from loadtest.fleet import Fairline, fleet, rows
-from loadtest.report import NO_FAIL, Bar, Report, Screen, options, table
-from models.settings import DatabaseSettings
-from models.store.session import open_engine
+from loadtest.report import Bar, Report, Screen, table
 
 ENDED, WAITING = 1_000_000, 100_000
 REQUESTS = 20
 #: The first compile the template and meet a cold connection.
 WARM_REQUESTS = 2
-#: Viewers come at different moments of a page's rhythm, and the first look is not the usual one.
+#: Viewers connect at different moments, and the first event is not the usual one.
 SETTLE_SECONDS = 8
-#: Who has gone is noticed by the second keep-alive that does not arrive.
+#: A closed connection is noticed at the second keep-alive.
 GONE_SECONDS = 35
 MOST_MILLISECONDS = 300.0
 MOST_PERCENT = 2.0
 FIND_BACKENDS = "SELECT pid FROM pg_stat_activity WHERE starts_with(application_name, 'api@')"
 MOST_LOAD_MILLISECONDS = 1_000.0
 
-#: What is asked for; the overview and the list of jobs have a bar.
+#: What is requested; the overview and the list of jobs have a bar.
 PAGES = (
     "/",
     "/?window=24h",
@@ -86,16 +86,8 @@ class Timing:
     kilobytes: float
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
-    """Percent of a core, by part."""
-
-    api: float
-    postgres: float
-
-    @property
-    def both(self) -> float:
-        return self.api + self.postgres
+#: Percent of a core, by part.
+Use = dict[str, float]
 
 
 def time_pages(
@@ -104,26 +96,26 @@ def time_pages(
     """Every page, one request after the other on one connection."""
     timings = []
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    for number in screen.steps("asking for pages", len(paths)):
-        path, taken, status, size, used = paths[number], [], 0, 0, 0.0
+    for number in screen.steps("requesting pages", len(paths)):
+        path, status, size, used = paths[number], 0, 0, 0.0
+        milliseconds: list[float] = []
         for request in range(WARM_REQUESTS + REQUESTS):
             if request == WARM_REQUESTS:
-                used = cpu_seconds(pids)
+                milliseconds, used = [], cpu_seconds(pids)
             began = time.perf_counter()
             connection.request("GET", path, headers={"Accept": "text/html"})
             answer = connection.getresponse()
             size, status = len(answer.read()), answer.status
-            taken.append((time.perf_counter() - began) * 1000)
-        measured = taken[WARM_REQUESTS:]
+            milliseconds.append((time.perf_counter() - began) * 1000)
         processor = (cpu_seconds(pids) - used) / REQUESTS * 1000
-        times = (statistics.median(measured), percentile(measured, 0.95), processor)
+        times = (median(milliseconds), percentile(milliseconds, 0.95), processor)
         timings.append(Timing(path, status, *times, size / 1000))
     connection.close()
     return timings
 
 
 class Viewer(threading.Thread):
-    """Somebody who has a page open."""
+    """A browser with a page open: reads its event stream."""
 
     def __init__(self, port: int, path: str) -> None:
         super().__init__(daemon=True)
@@ -131,7 +123,7 @@ class Viewer(threading.Thread):
         self._wire = socket.create_connection(("127.0.0.1", port), timeout=60)
         target = f"/console/events?page={quote(path, safe='')}"
         self._wire.sendall(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
-        #: What came, and how many events that were.
+        #: What was received.
         self.bytes = self.events = 0
 
     def run(self) -> None:
@@ -139,78 +131,59 @@ class Viewer(threading.Thread):
             self.bytes += len(chunk)
             self.events += chunk.count(b"event: parts")
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._wire.shutdown(socket.SHUT_RDWR)
         self.join(5.0)
         self._wire.close()
         if not self.events:
-            raise RuntimeError(f"whoever watched {self._path} was told nothing")
+            raise RuntimeError(f"no event for the viewer of {self._path}")
 
 
-@contextmanager
-def viewers(port: int, paths: Sequence[str]) -> Iterator[list[Viewer]]:
-    """So many viewers, as long as the block lasts."""
-    watching = [Viewer(port, path) for path in paths]
-    for viewer in watching:
-        viewer.start()
-    try:
-        yield watching
-    finally:
-        for viewer in watching:
-            viewer.close()
-
-
-def measure_use(
-    api: Sequence[int], postgres: Sequence[int], seconds: int, screen: Screen, name: str
-) -> Use:
-    """What both use for so long."""
-    before = cpu_seconds(api), cpu_seconds(postgres)
+def measure_use(parts: Mapping[str, Sequence[int]], seconds: int, screen: Screen, name: str) -> Use:
+    """What each part uses for so long."""
+    before = {part: cpu_seconds(pids) for part, pids in parts.items()}
     began = time.monotonic()
     screen.wait(name, seconds)
     lasted = time.monotonic() - began
-    return Use(
-        100 * (cpu_seconds(api) - before[0]) / lasted,
-        100 * (cpu_seconds(postgres) - before[1]) / lasted,
-    )
+    return {p: 100 * (cpu_seconds(pids) - before[p]) / lasted for p, pids in parts.items()}
 
 
-def run(ended: int, waiting: int, seconds: int, console: Console) -> Report:
-    """Fill, ask, watch."""
+def run(asked: argparse.Namespace, console: Console) -> Report:
+    """Fill the tables, request pages, watch."""
+    ended, waiting, seconds = asked.ended, asked.waiting, asked.seconds
     with Screen(console) as screen, fleet("console") as started:
         pools = "short,medium,long"
         keep = {"keep_finished_days": "30", "keep_dead_days": "30"}
         fairline = Fairline(started, served_pools=pools, console_open="true", **keep)
-        settings = DatabaseSettings(
-            database_url=fairline.env["FAIRLINE_DATABASE_URL"], db_statement_seconds=300
-        )
-        engine = open_engine(settings, process="bench")
-        job = fill(engine, ended, waiting, screen)
-        engine.dispose()
+        with fairline.engine(300) as engine:
+            job = fill(engine, ended, waiting, screen)
         fairline.start_scheduler()
         fairline.start_api()
         pids = started.pids()
-        api, postgres = pids["api"], pids["postgres"]
         paths = [path.format(job=job) for path in PAGES]
-        timings = time_pages(fairline.port, paths, [*api, *postgres], screen)
-        loads = time_loads(f"http://127.0.0.1:{fairline.port}", screen)
-        postgres = backends(settings)
-        uses = [measure_use(api, postgres, seconds, screen, "nobody watches")]
-        with viewers(fairline.port, WATCHED) as watching:
-            screen.wait("ten viewers come", SETTLE_SECONDS)
-            postgres = backends(settings)  # some were opened for the viewers
-            uses.append(measure_use(api, postgres, seconds, screen, "ten viewers watch"))
+        timings = time_pages(fairline.port, paths, [*pids["api"], *pids["postgres"]], screen)
+        loads = time_loads(fairline.url, screen)
+
+        def parts() -> dict[str, list[int]]:
+            """The API, and the PostgreSQL backends that serve it."""
+            with fairline.engine() as engine:
+                backends = [row.pid for row in rows(engine, FIND_BACKENDS)]
+            return {"API": pids["api"], "PostgreSQL": backends}
+
+        uses = [measure_use(parts(), seconds, screen, "without viewers")]
+        with ExitStack() as stack:
+            watching = [stack.enter_context(Viewer(fairline.port, path)) for path in WATCHED]
+            screen.wait("ten viewers connect", SETTLE_SECONDS)
+            watched = parts()  # some backends were started for the viewers
+            uses.append(measure_use(watched, seconds, screen, "ten viewers"))
             pushed = sum(viewer.bytes for viewer in watching)
-        screen.wait("they have gone", GONE_SECONDS)
-        uses.append(measure_use(api, postgres, seconds, screen, "nobody watches again"))
+        screen.wait("viewers disconnect", GONE_SECONDS)
+        uses.append(measure_use(watched, seconds, screen, "without viewers again"))
     return judge(timings, loads, uses, pushed, (ended, waiting, seconds))
-
-
-def backends(settings: DatabaseSettings) -> list[int]:
-    """The processes of PostgreSQL that serve the API, and nobody else."""
-    engine = open_engine(settings, process="bench")
-    found = [row[0] for row in rows(engine, FIND_BACKENDS)]
-    engine.dispose()
-    return found
 
 
 def judge(
@@ -220,11 +193,12 @@ def judge(
     pushed: int,
     sizes: tuple[int, int, int],
 ) -> Report:
-    """What was measured against what was promised."""
+    """What was measured, and what must hold."""
     ended, waiting, seconds = sizes
     before, watched, after = uses
-    idle = Use((before.api + after.api) / 2, (before.postgres + after.postgres) / 2)
-    cost = Use(watched.api - idle.api, watched.postgres - idle.postgres)
+    idle = {part: fmean((before[part], after[part])) for part in before}
+    cost = {part: watched[part] - idle[part] for part in before}
+    viewers_cost = sum(cost.values())
     barred = [timing for timing in timings if timing.path.partition("?")[0] in BARRED]
     slowest = max(barred, key=lambda timing: timing.p95)
     return Report(
@@ -233,8 +207,8 @@ def judge(
         findings=[
             f"The slowest of the overview and the lists of jobs takes {slowest.p95:.0f} ms"
             f" ({slowest.path}, 95 of 100 requests).",
-            f"Ten viewers cost {cost.both:.2f} % of a core.",
-            f"A browser that has nothing of it loads the overview in {loads['/'].loaded:.0f} ms.",
+            f"Ten viewers cost {viewers_cost:.2f} % of a core.",
+            f"A browser with an empty cache loads the overview in {loads['/'].loaded:.0f} ms.",
         ],
         tables=[
             table(
@@ -262,34 +236,26 @@ def judge(
                 f"Percent of a core, over {seconds} s",
                 {
                     "": "{0[0]}",
-                    "API": "{0[1].api:.2f}",
-                    "PostgreSQL": "{0[1].postgres:.2f}",
-                    "both": "{0[1].both:.2f}",
+                    "API": "{0[1][API]:.2f}",
+                    "PostgreSQL": "{0[1][PostgreSQL]:.2f}",
+                    "both": lambda row: f"{sum(row[1].values()):.2f}",
                 },
-                (
-                    ("nobody watches", before),
-                    ("ten viewers", watched),
-                    ("nobody watches again", after),
-                    ("cost of the ten", cost),
-                ),
+                {
+                    "without viewers": before,
+                    "ten viewers": watched,
+                    "without viewers again": after,
+                    "cost of the ten": cost,
+                }.items(),
             ),
         ],
         bars=[
-            *(
-                Bar(f"{each.path}, p95", each.p95, "<=", MOST_MILLISECONDS, " ms")
-                for each in barred
-            ),
+            *(Bar(f"{o.path}, p95", o.p95, "<=", MOST_MILLISECONDS, " ms") for o in barred),
             *(
                 Bar(f"{path}, loaded", load.loaded, "<=", MOST_LOAD_MILLISECONDS, " ms")
                 for path, load in loads.items()
             ),
-            Bar("ten viewers, of a core", cost.both, "<=", MOST_PERCENT, " %"),
-            Bar(
-                "pages that do not answer 200",
-                sum(timing.status != http.client.OK for timing in timings),
-                "<=",
-                0,
-            ),
+            Bar("ten viewers, of a core", viewers_cost, "<=", MOST_PERCENT, " %"),
+            Bar("pages that do not answer 200", sum(o.status != 200 for o in timings), "<=", 0),
         ],
         notes=[
             f"Ten viewers were sent {pushed / 1000:.0f} kB in {seconds + SETTLE_SECONDS} s."
@@ -298,25 +264,16 @@ def judge(
         data={
             "pages": [asdict(timing) for timing in timings],
             "loads": {path: asdict(load) for path, load in loads.items()},
-            "percent": {"idle": asdict(idle), "watched": asdict(watched)},
+            "percent": {"idle": idle, "watched": watched},
         },
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write."""
-    asked = options(
-        *("make bench-console", __doc__),
-        ("--ended", ENDED, "jobs that ended"),
-        ("--waiting", WAITING, "in the line"),
-        ("--seconds", 30, "of each stretch"),
-        NO_FAIL,
-        given=arguments,
-    )
-    console = Console()
-    report = run(asked.ended, asked.waiting, asked.seconds, console)
-    return report.conclude(console, no_fail=asked.no_fail)
-
+FLAGS = (
+    ("--ended", ENDED, "jobs that ended"),
+    ("--waiting", WAITING, "jobs in the queue"),
+    ("--seconds", 30, "of each measurement of viewers"),
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("make bench-console", __doc__, run, *FLAGS))

@@ -60,7 +60,7 @@ AFTERWARDS = (
 
 
 def fill(engine: Engine, ended: int, waiting: int, screen: Screen) -> str:
-    """Put the jobs in; the id of one that is dead."""
+    """Insert the jobs; the id of one that is dead."""
     total = ended + waiting
     with engine.connect() as connection:
         connection.exec_driver_sql("SET synchronous_commit = off")
@@ -72,8 +72,8 @@ def fill(engine: Engine, ended: int, waiting: int, screen: Screen) -> str:
         for batch in screen.steps("filling the tables", -(-total // BATCH)):
             first = batch * BATCH + 1
             last = min(first + BATCH - 1, total)
-            asked = {"tenants": TENANTS, "first": first, "last": last}
-            connection.exec_driver_sql(FILL, {**asked, "ended": ended, "total": total})
+            counts = {"tenants": TENANTS, "ended": ended, "total": total}
+            connection.exec_driver_sql(FILL, {**counts, "first": first, "last": last})
         for number in screen.steps("tidying up", len(AFTERWARDS)):
             connection.exec_driver_sql(AFTERWARDS[number], {"tenants": TENANTS})
         found = connection.exec_driver_sql("SELECT max(id::text) FROM jobs WHERE status = 'dead'")
@@ -87,9 +87,8 @@ LOADS = 5
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a visitor waits for, in milliseconds."""
+    """Milliseconds until a page is ready for use, and until its charts are drawn."""
 
-    #: The page, ready to be used; and its charts.
     loaded: float
     drawn: float
 
@@ -99,7 +98,6 @@ def time_loads(base: str, screen: Screen) -> dict[str, Load]:
     found = {}
     with tempfile.TemporaryDirectory() as folder, opened_camera(base, Path(folder)) as camera:
         for number in screen.steps("loading pages in a browser", len(LOADED)):
-            connection = [camera.load_milliseconds(LOADED[number]) for _ in range(LOADS)]
-            loaded, drawn = zip(*connection, strict=True)
-            found[LOADED[number]] = Load(statistics.median(loaded), statistics.median(drawn))
+            times = [camera.load_milliseconds(LOADED[number]) for _ in range(LOADS)]
+            found[LOADED[number]] = Load(*map(statistics.median, zip(*times, strict=True)))
     return found

@@ -1,11 +1,11 @@
-"""``make bench-dispatch``: what a dispatch costs, from a short line to a very long one.
+"""``make bench-dispatch``: what a dispatch costs, from a short queue to a very long one.
 
-A PostgreSQL of its own is filled with waiting jobs, and the scheduler's own Dispatcher picks,
-marks and charges them turn by turn, reconciling once a second as it does at work. Between the
-turns, and outside of the measurement, what was dispatched comes to its end and as many others
-join the line. What counts is time on the processor, of the scheduler and of its session in
-PostgreSQL together, so that a busy machine does not disturb. Publishing is left out here (it
-depends on the size of messages, not on the line) and measured by ``make bench``.
+A private PostgreSQL is filled with waiting jobs, and the scheduler's own Dispatcher picks, marks
+and charges them turn by turn, reconciling once a second as in production. Between the turns, and
+outside of the measurement, the dispatched jobs end and as many others are queued. What counts is
+CPU time of the scheduler and of its PostgreSQL session together, so that a busy machine does not
+disturb. Publishing is left out (it depends on the size of messages, not on the queue) and measured
+by ``make bench``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from sqlalchemy import Engine
@@ -49,14 +49,14 @@ SCENES = ((1_000, 10), (100_000, 10), (1_000_000, 10), (100_000, 10_000), (1_000
 QUICK_SCENES = ((1_000, 10), (20_000, 2_000))
 #: Slots of the pool: enough for full batches.
 SLOTS = 250
-#: Dispatches measured in a scene, where the line is long enough.
+#: Dispatches measured in a scene.
 MEASURED = 10_000
 #: Turns before the measurement: the first one meets every tenant.
 WARM_TURNS = 2
 MOST_RATIO = 1.5
 LEAST_PER_SECOND = 3_000
 
-#: Ids in the order of their making, as those of the front door are.
+#: Ids in the order of their creation, as those of the API are.
 FILL = """
     INSERT INTO jobs (id, tenant_id, type, pool, payload, status)
     SELECT (lpad(to_hex(number), 12, '0') || substr(md5(number::text), 1, 20))::uuid,
@@ -64,6 +64,7 @@ FILL = """
     FROM generate_series(%(first)s, %(last)s) AS number
 """
 FILL_BATCH = 100_000
+JOB_SECONDS = "what a job usually takes; above 0.05 tenants take turns, which costs more with many"
 #: As the Classifier would have found it: the type has run before.
 MEASURED_TYPE = """
     INSERT INTO job_types (type, declared_pool, pool, mean_seconds, runs)
@@ -73,20 +74,20 @@ MINE = "id = ANY (%(ids)s::uuid[])"
 
 
 class Scene(NamedTuple):
-    """What was measured at one length of the line."""
+    """What was measured at one length of the queue."""
 
     waiting: int
     tenants: int
     dispatched: int
     microseconds: float
-    #: Of it, in the scheduler itself.
+    #: The scheduler's own part of it.
     own: float
     #: Median turn by the clock, in milliseconds.
     turn: float
 
 
 class Nowhere(Publisher):
-    """A broker that takes everything at once."""
+    """A broker that accepts everything at once."""
 
     def __init__(self) -> None:
         self.sent: list[Dispatch] = []
@@ -105,7 +106,7 @@ class Nowhere(Publisher):
 
 @contextmanager
 def database() -> Iterator[EmbeddedPostgres]:
-    """A server of our own."""
+    """A private server."""
     with tempfile.TemporaryDirectory(prefix="fairline-dispatch-") as folder:
         server = EmbeddedPostgres(Path(folder))
         with running(server, Path(folder) / "logs"):
@@ -116,7 +117,7 @@ def database() -> Iterator[EmbeddedPostgres]:
 def filled(
     server: EmbeddedPostgres, waiting: int, tenants: int, seconds: float
 ) -> Iterator[Engine]:
-    """A migrated database with so many jobs in line that usually take ``seconds``."""
+    """A migrated database with so many queued jobs that usually take ``seconds``."""
     name = f"dispatch_{waiting}_{tenants}"
     server.create_database(name)
     url = server.url(name)
@@ -149,14 +150,14 @@ def filled(
 
 
 class Meter:
-    """Time on the processor: this thread's, and that of sessions in PostgreSQL."""
+    """CPU time of this thread and of the database's sessions."""
 
     def __init__(self, engine: Engine) -> None:
         with engine.connect() as connection:
             rows = connection.exec_driver_sql(
                 "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
             )
-            self._sessions = [Path(f"/proc/{row[0]}/schedstat") for row in rows]
+            self._sessions = [Path(f"/proc/{row.pid}/schedstat") for row in rows]
 
     def read(self) -> tuple[float, float]:
         """Seconds of this thread and of the sessions, so far."""
@@ -165,7 +166,7 @@ class Meter:
 
 
 class Bystander:
-    """Ends what was dispatched and fills the line up again, over a session of its own."""
+    """Ends what was dispatched and queues as many jobs again, over its own session."""
 
     def __init__(self, engine: Engine, waiting: int, tenants: int) -> None:
         settings = DatabaseSettings(
@@ -231,28 +232,22 @@ def measure(engine: Engine, waiting: int, tenants: int, most: int) -> Scene:
 
 def judge(scenes: Sequence[Scene]) -> Report:
     """What was measured, and what must hold."""
-    dearest, cheapest = (pick(scene.microseconds for scene in scenes) for pick in (max, min))
-    columns = {
+    slowest, fastest = (pick(scene.microseconds for scene in scenes) for pick in (max, min))
+    columns: dict[str, Any] = {
         "waiting": "{.waiting:,}",
         "tenants": "{.tenants:,}",
         "dispatched": "{.dispatched:,}",
         "µs each": "{.microseconds:.0f}",
         "scheduler's µs": "{.own:.0f}",
-        "a second": lambda scene: f"{1e6 / scene.microseconds:,.0f}",
-        "a turn": "{.turn:.0f} ms",
+        "per second": lambda scene: f"{1e6 / scene.microseconds:,.0f}",
+        "per turn": "{.turn:.0f} ms",
     }
     return Report(
         *("dispatching", "What a dispatch costs"),
         tables=[table("Dispatches", columns, scenes)],
         bars=[
-            Bar(
-                "cost of a dispatch, dearest to cheapest",
-                dearest / cheapest,
-                "<=",
-                MOST_RATIO,
-                " x",
-            ),
-            Bar("dispatches a second, dearest", 1e6 / dearest, ">=", LEAST_PER_SECOND, "/s"),
+            Bar("cost of a dispatch, most to least", slowest / fastest, "<=", MOST_RATIO, " x"),
+            Bar("fewest dispatches per second", 1e6 / slowest, ">=", LEAST_PER_SECOND, "/s"),
         ],
     )
 
@@ -261,23 +256,17 @@ def main() -> None:
     chosen = options(
         *("make bench-dispatch", __doc__),
         ("--quick", False, "short queues only, for a first look"),
-        (
-            "--job-seconds",
-            0.005,
-            "what a job usually takes; beyond 0.05 tenants take turns job by job, which with "
-            "10,000 of them costs more",
-        ),
+        ("--job-seconds", 0.005, JOB_SECONDS),
     )
     console = Console()
     measured: list[Scene] = []
     with database() as server, Screen(console) as screen:
         for waiting, tenants in QUICK_SCENES if chosen.quick else SCENES:
-            name = f"{waiting:,} jobs of {tenants:,} tenants"
-            tell = screen.task(name, 2)
+            progress = screen.task(f"{waiting:,} jobs of {tenants:,} tenants", 2)
             with filled(server, waiting, tenants, chosen.job_seconds) as engine:
-                tell(1)
+                progress(1)
                 measured.append(measure(engine, waiting, tenants, MEASURED))
-            tell(2)
+            progress(2)
     report = judge(measured)
     report.show(console)
     sys.exit(0 if report.passed else 1)

@@ -1,7 +1,7 @@
-"""The processes of a measurement: private services in a temporary home, then whatever is named.
+"""The processes of a measurement: a private PostgreSQL and RabbitMQ, then whatever is started.
 
-Everything that was started is stopped by its own pid when the ``with`` block ends, whatever
-happened inside it. Call from the main thread: children die with the thread that started them.
+Everything is stopped when the ``with`` block ends, whatever happened inside it. Call from the
+main thread: children die with the thread that started them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -49,17 +51,28 @@ Found = TypeVar("Found")
 
 
 class NotReady(RuntimeError):
-    """Something did not come about in time; if it was a process, its last words are in here."""
+    """Something did not happen in time; for a process, the message ends with its log."""
 
 
 def until(found: Callable[[], Found], seconds: float, what: str = "", pause: float = 0.1) -> Found:
-    """Wait for something to come true; in vain, an error if ``what`` names it, else the value."""
+    """Wait for a true value; after a timeout an error if ``what`` names it, else the value."""
     deadline = time.monotonic() + seconds
     while not (value := found()) and time.monotonic() < deadline:
         time.sleep(pause)
     if what and not value:
-        raise NotReady(f"waited {seconds:g} s in vain for {what}")
+        raise NotReady(f"waited {seconds:g} s for {what}")
     return value
+
+
+@contextmanager
+def database(url: str, statement_seconds: float = 5.0) -> Iterator[Engine]:
+    """The product's own engine for a database, with this statement timeout."""
+    settings = DatabaseSettings(database_url=url, db_statement_seconds=statement_seconds)
+    engine = open_engine(settings, process="loadtest")
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 def rows(engine: Engine, sql: str, **values: Any) -> Sequence[Any]:
@@ -69,7 +82,7 @@ def rows(engine: Engine, sql: str, **values: Any) -> Sequence[Any]:
 
 
 def admit(engine: Engine, submissions: Iterable[Submission]) -> None:
-    """Put jobs in line with the front door's own statement, a few hundred at a time."""
+    """Queue jobs with the API's own statement, a few hundred at a time."""
     items = list(submissions)
     for begin in range(0, len(items), GROUP):
         admit_group(engine, [SubmissionGroup(tuple(items[begin : begin + GROUP]))], express=False)
@@ -83,7 +96,7 @@ def tenant_id(
 
 
 class Fleet:
-    """Started processes by name, beside a PostgreSQL and a RabbitMQ of their own."""
+    """Started processes by name, beside a private PostgreSQL and RabbitMQ."""
 
     def __init__(
         self, home: Path, postgres: Running[EmbeddedPostgres], rabbitmq: Running[EmbeddedRabbitMQ]
@@ -92,8 +105,20 @@ class Fleet:
         self.postgres = postgres
         self.rabbitmq = rabbitmq
         self.children: dict[str, Child] = {}
-        #: Databases that are there to be copied.
-        self.templates: set[str] = set()
+
+    @cached_property
+    def template(self) -> str:
+        """A database with schema and tenant: migrated once, copied for each Fairline."""
+        self.postgres.service.create_database(TEMPLATE)
+        url = self.postgres.service.url(TEMPLATE)
+        subprocess.run(
+            flask("migrate", "--tenant", TENANT),
+            cwd=PROJECT_ROOT,
+            env={**clean_environment(), "FAIRLINE_DATABASE_URL": url},
+            check=True,
+            capture_output=True,
+        )
+        return TEMPLATE
 
     def start(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> Child:
         """Start a process; its log is in the home."""
@@ -109,7 +134,7 @@ class Fleet:
                 child.stop()
 
     def kill(self, *names: str) -> None:
-        """End these processes at once: for those whose work nobody needs any more."""
+        """Kill these processes: for those whose work is no longer needed."""
         killed = [self.children.pop(name) for name in names if name in self.children]
         for child in killed:
             child.kill()
@@ -118,7 +143,7 @@ class Fleet:
 
     @contextmanager
     def frozen(self, *names: str) -> Iterator[None]:
-        """Keep these processes from running; they go on where they were afterwards."""
+        """Suspend these processes while the block runs."""
         frozen = [self.children[name] for name in names]
         for child in frozen:
             child.send(signal.SIGSTOP)
@@ -129,7 +154,6 @@ class Fleet:
                 child.send(signal.SIGCONT)
 
     def log(self, name: str) -> Path:
-        """Where a process writes."""
         return self.home / "logs" / f"{name}.log"
 
     def await_answer(self, name: str, url: str, seconds: float = 30.0) -> None:
@@ -138,18 +162,20 @@ class Fleet:
 
         def answered() -> bool:
             nonlocal error
+            if self.children[name].poll() is not None:
+                raise NotReady(f"{name} ended:\n{tail(self.log(name))}")
             try:
                 with urllib.request.urlopen(url, timeout=2):
                     return True
             except OSError as refused:
                 error = str(refused)  # not itself: an answer such as 503 holds its connection
-                return self.children[name].poll() is not None
+                return False
 
-        if not until(answered, seconds, pause=0.05) or self.children[name].poll() is not None:
-            raise NotReady(f"{url}: {error}\n{name} says:\n{tail(self.log(name))}")
+        if not until(answered, seconds, pause=0.05):
+            raise NotReady(f"{url}: {error}\n{name} logged:\n{tail(self.log(name))}")
 
     def pids(self) -> dict[str, list[int]]:
-        """The leading processes of every part, by name."""
+        """The main processes of every part, by name."""
         return {
             **{name: [child.pid] for name, child in self.children.items()},
             "postgres": [child.pid for child in self.postgres.children],
@@ -159,7 +185,7 @@ class Fleet:
 
 @contextmanager
 def fleet(name: str) -> Iterator[Fleet]:
-    """Private services, ready; processes are added to them. Ends in good order on SIGTERM too."""
+    """Private services, ready; stopped in order on SIGTERM too."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     home = Path(tempfile.mkdtemp(prefix=f"fairline-{name}-"))
     with ExitStack() as stack:
@@ -172,13 +198,17 @@ def fleet(name: str) -> Iterator[Fleet]:
         yield started
 
 
+#: Variables of the caller that would configure what is measured.
+FOREIGN = (
+    *("FAIRLINE_", "OTEL_", "CELERY_", "GUNICORN_", "FLASK_"),
+    *("FLOWER_", "WORKERS_", "LOCUST_"),
+)
+
+
 def clean_environment() -> dict[str, str]:
     """The environment without anything that would configure what is measured."""
-    return {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(("FAIRLINE_", "OTEL_", "CELERY_", "GUNICORN_", "FLASK_"))
-    } | {"PYTHONUNBUFFERED": "1"}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(FOREIGN)}
+    return kept | {"PYTHONUNBUFFERED": "1"}
 
 
 class Fairline:
@@ -190,7 +220,7 @@ class Fairline:
         """``name`` is its database; ``settings`` are more variables, without their prefix."""
         self.fleet = fleet
         self.port = free_port()
-        fleet.postgres.service.create_database(name, template=migrated(fleet))
+        fleet.postgres.service.create_database(name, template=fleet.template)
         self.env = {
             "FAIRLINE_DATABASE_URL": fleet.postgres.service.url(name),
             "FAIRLINE_BROKER_URL": fleet.rabbitmq.service.url(),
@@ -204,7 +234,6 @@ class Fairline:
 
     @property
     def url(self) -> str:
-        """Where the API is."""
         return f"http://127.0.0.1:{self.port}"
 
     def start_api(self, name: str = "api", **env: str) -> None:
@@ -214,7 +243,6 @@ class Fairline:
         self.fleet.await_answer(name, f"{self.url}/healthz")
 
     def start_scheduler(self) -> None:
-        """One scheduler."""
         self.fleet.start("scheduler", flask("scheduler"), self.env)
 
     def start_worker(self, pool: str, number: int = 1) -> str:
@@ -229,7 +257,7 @@ class Fairline:
         return name
 
     def start(self, pool: str, workers: int = 1) -> list[str]:
-        """Workers of a pool, scheduler and front door, all of them ready; their names."""
+        """Workers of a pool, scheduler and API, all of them ready; their names."""
         names = [self.start_worker(pool, number) for number in range(1, workers + 1)]
         self.start_scheduler()
         self.start_api()
@@ -239,7 +267,7 @@ class Fairline:
 
     @contextmanager
     def running(self, pool: str) -> Iterator[Self]:
-        """With one worker of a pool, scheduler and front door, all ended at once afterwards."""
+        """With one worker of a pool, scheduler and API, which are killed afterwards."""
         try:
             self.start(pool)
             yield self
@@ -251,7 +279,7 @@ class Fairline:
         self.fleet.await_answer("api", f"{self.url}/readyz", seconds=60)
 
     def await_slots(self, pool: str, slots: int, seconds: float = 30.0) -> None:
-        """Wait until living workers offer so many slots."""
+        """Wait until live workers have so many slots."""
 
         def offered() -> bool:
             with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as answer:
@@ -259,34 +287,28 @@ class Fairline:
 
         until(offered, seconds, f"{slots} slots in {pool}")
 
-    @contextmanager
-    def engine(self) -> Iterator[Engine]:
-        """The product's own way to the rows."""
-        engine = open_engine(
-            DatabaseSettings(database_url=self.env["FAIRLINE_DATABASE_URL"]), process="loadtest"
-        )
-        try:
-            yield engine
-        finally:
-            engine.dispose()
+    def engine(self, statement_seconds: float = 5.0) -> AbstractContextManager[Engine]:
+        """Its database, by the product's own engine."""
+        return database(self.env["FAIRLINE_DATABASE_URL"], statement_seconds)
 
 
-def migrated(fleet: Fleet) -> str:
-    """A database with the schema and the tenant; made once, as a copy takes far less time."""
-    if TEMPLATE not in fleet.templates:
-        fleet.postgres.service.create_database(TEMPLATE)
-        url = fleet.postgres.service.url(TEMPLATE)
-        subprocess.run(
-            flask("migrate", "--tenant", TENANT),
-            cwd=PROJECT_ROOT,
-            env={**clean_environment(), "FAIRLINE_DATABASE_URL": url},
-            check=True,
-            capture_output=True,
-        )
-        fleet.templates.add(TEMPLATE)
-    return TEMPLATE
+@contextmanager
+def running_fairline(
+    name: str, pool: str, workers: int = 1, **settings: str
+) -> Iterator[tuple[Fairline, Engine]]:
+    """A Fairline with workers of one pool on private services, ready, and its database."""
+    with fleet(name) as started:
+        fairline = Fairline(started, served_pools=pool, **settings)
+        fairline.start(pool, workers)
+        with fairline.engine() as engine:
+            yield fairline, engine
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on which nothing listens."""
+    return list(islice((p for p in random.sample(PRIVATE_PORTS, 1000) if not is_taken(p)), count))
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    return next(port for port in random.sample(PRIVATE_PORTS, 1000) if not is_taken(port))
+    """A port on which nothing listens."""
+    return free_ports(1)[0]

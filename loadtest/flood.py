@@ -1,8 +1,8 @@
-"""``python -m loadtest.flood``: a tenant with a limit of 100 a second sends thousands.
+"""``python -m loadtest.flood``: a tenant limited to 100 submissions per second sends thousands.
 
 Two API processes and a scheduler. The tenant submits as fast as it is answered; an empty Flask
-route takes turns with it on the same machine. Whatever passes is counted by the answers, and the
-work of PostgreSQL by its own statistics, against those of a quiet stack.
+route takes turns with it on the same machine. Admissions are counted by the answers, and the work
+of PostgreSQL by its own statistics, against those of an idle stack.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from rich.console import Console
@@ -22,14 +22,15 @@ from app.tenants.terms import Change
 from loadtest import closed_loop
 from loadtest.bench import BAR_CONNECTIONS
 from loadtest.closed_loop import Answered, Load, Request, applications
-from loadtest.figures import MACHINE, CoreMeter
+from loadtest.command import command
+from loadtest.figures import CoreMeter, Sample
 from loadtest.fleet import Fairline, Fleet, fleet, rows
 from loadtest.plain import PlainCelery
-from loadtest.report import NO_FAIL, Bar, Report, Table, options
+from loadtest.report import Bar, Report, Table
 
 WARM_SECONDS = 2.0
-#: PostgreSQL's processes tell what they did at most once a second.
-TOLD_SECONDS = 1.5
+#: PostgreSQL's processes report their statistics at most once a second.
+REPORTED_SECONDS = 1.5
 
 READ_WORK = """
     SELECT xact_commit, tup_inserted + tup_updated + tup_deleted FROM pg_stat_database
@@ -39,7 +40,7 @@ READ_WORK = """
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What PostgreSQL did in a second."""
+    """What PostgreSQL does per second."""
 
     commits: float
     writes: float
@@ -47,56 +48,44 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """One slice of the flood."""
+    """One turn of the flood."""
 
     refused: Answered
     admitted_per_second: float
-    #: Of the slice and of what surrounds it: its start and its end are in it, as a part.
+    #: During the turn, its start and its end included.
     work: Work
-    #: Cores that others took.
+    #: Cores that other processes used.
     strangers: float
 
-    @property
-    def requests_per_second(self) -> float:
-        return self.refused.rate + self.admitted_per_second
+
+def read_work(engine: Engine) -> tuple[float, ...]:
+    """Commits and rows written so far, and the time."""
+    return (*rows(engine, READ_WORK)[0], time.monotonic())
 
 
-class WorkMeter:
-    """PostgreSQL's work between its creation and `read`."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._before = self._look()
-
-    def read(self) -> Work:
-        """What was done since, by the second."""
-        time.sleep(TOLD_SECONDS)
-        after = self._look()
-        seconds = after[2] - self._before[2]
-        return Work(*((after[n] - self._before[n]) / seconds for n in (0, 1)))
-
-    def _look(self) -> tuple[int, int, float]:
-        commits, writes = rows(self._engine, READ_WORK)[0]
-        return commits, writes, time.monotonic()
+def work_since(engine: Engine, before: tuple[float, ...]) -> Work:
+    """What was done since then, per second."""
+    time.sleep(REPORTED_SECONDS)
+    pairs = zip(read_work(engine), before, strict=True)
+    commits, writes, seconds = (now - then for now, then in pairs)
+    return Work(commits / seconds, writes / seconds)
 
 
 def flood(started: Fleet, engine: Engine, load: Load) -> Flood:
-    """Drive the load; what was refused, what passed, and what that cost."""
-    meter = WorkMeter(engine)
+    """Drive the load; what was refused, what was admitted, and what that cost."""
+    before = read_work(engine)
     generator = closed_loop.start(load)
     cores = CoreMeter({**started.pids(), "generator": [generator.pid]})
     answered = closed_loop.finish(generator)
-    used = cores.read()
-    work = meter.read()
-    others = used.pop(MACHINE) - sum(used.values())
-    passed = answered.unexpected.get("202", 0) / load.seconds
-    strange = {status: n for status, n in answered.unexpected.items() if status != "202"}
-    if strange:
-        raise RuntimeError(f"answers that nobody expected: {strange}")
-    return Flood(answered, passed, work, max(0.0, others))
+    used = Sample("flood", answered.rate, cores=cores.read())
+    unexpected = dict(answered.unexpected)
+    admitted = unexpected.pop("202", 0) / load.seconds
+    if unexpected:
+        raise RuntimeError(f"unexpected answers: {unexpected}")
+    return Flood(answered, admitted, work_since(engine, before), used.strangers)
 
 
-def tell(
+def judge(
     asked: argparse.Namespace, quiet: Work, floods: Sequence[Flood], empty: Sequence[Answered]
 ) -> Report:
     """Medians of all rounds, and whether they are good enough."""
@@ -106,21 +95,20 @@ def tell(
     commits = median(one.work.commits for one in floods)
     writes = median(one.work.writes for one in floods)
     per_request = median(
-        (one.work.commits - quiet.commits) / one.requests_per_second for one in floods
+        (one.work.commits - quiet.commits) / (one.refused.rate + one.admitted_per_second)
+        for one in floods
     )
-    strangers = max(one.strangers for one in floods)
-    p99 = median(one.refused.p99_ms for one in floods)
     cells = (
         ("limit", f"{asked.per_second:,g}/s"),
         ("admitted", f"{admitted:,.1f}/s"),
         ("refused", f"{refused:,.0f}/s"),
-        ("refused, 99th percentile", f"{p99:,.1f} ms"),
+        ("refused, p99", f"{median(one.refused.p99_ms for one in floods):,.1f} ms"),
         ("empty Flask route", f"{ceiling:,.0f}/s"),
-        ("commits, quiet", f"{quiet.commits:,.1f}/s"),
+        ("commits, idle", f"{quiet.commits:,.1f}/s"),
         ("commits, flood", f"{commits:,.1f}/s"),
-        ("rows written, quiet", f"{quiet.writes:,.1f}/s"),
+        ("rows written, idle", f"{quiet.writes:,.1f}/s"),
         ("rows written, flood", f"{writes:,.1f}/s"),
-        ("cores of others, most", f"{strangers:.2f}"),
+        ("cores of other processes, most", f"{max(one.strangers for one in floods):.2f}"),
     )
     return Report(
         name="flood",
@@ -130,7 +118,7 @@ def tell(
             Bar("admitted, of the limit", admitted / asked.per_second, ">=", 0.9),
             Bar("admitted, of the limit", admitted / asked.per_second, "<=", 1.1),
             Bar("refused, of the empty route", refused / ceiling, ">=", 0.7),
-            Bar("commits a request, beyond the quiet ones", per_request, "<=", 0.1),
+            Bar("commits per request, beyond the idle ones", per_request, "<=", 0.1),
         ],
         data={
             "quiet": [quiet.commits, quiet.writes],
@@ -142,16 +130,8 @@ def tell(
     )
 
 
-def main() -> int:
-    asked = options(
-        *("python -m loadtest.flood", __doc__),
-        ("--rounds", 3, "turns of each"),
-        ("--seconds", 8.0, "of a flood"),
-        ("--per-second", 100.0, "the limit"),
-        ("--connections", BAR_CONNECTIONS, "of the tenant"),
-        NO_FAIL,
-    )
-    console = Console()
+def run(asked: argparse.Namespace, console: Console) -> Report:
+    """The tenant and the empty route in turns, on private services."""
     floods: list[Flood] = []
     empty: list[Answered] = []
     with fleet("flood") as started:
@@ -159,33 +139,37 @@ def main() -> int:
         fairline = Fairline(started, served_pools="medium")
         with fairline.engine() as engine:
             create_tenant(engine, "flood", Change({"submit_per_second": asked.per_second}))
-            key = issue_key(engine, "flood").key
-            headers = {"Authorization": f"Bearer {key}"}
-            bodies = [Request(one.method, one.path, headers, one.body) for one in applications(200)]
+            headers = {"Authorization": f"Bearer {issue_key(engine, 'flood').key}"}
+            bodies = [replace(one, headers=headers) for one in applications(200)]
             plain.start_web()
             fairline.start_api()
             fairline.start_scheduler()
             time.sleep(2.0)
-            meter = WorkMeter(engine)
+            before = read_work(engine)
             time.sleep(asked.seconds)
-            quiet = meter.read()
+            quiet = work_since(engine, before)
+            shape = (asked.connections, WARM_SECONDS)
+            load = Load(fairline.port, *shape, asked.seconds, bodies, 429)
+            ceiling = Load(plain.port, *shape, asked.seconds / 2, [Request("GET", "/empty")], 200)
             for number in range(asked.rounds):
-                shape = (asked.connections, WARM_SECONDS)
-                load = Load(fairline.port, *shape, asked.seconds, bodies, 429)
                 floods.append(flood(started, engine, load))
                 with started.frozen("scheduler"):
-                    ceiling = Load(
-                        plain.port, *shape, asked.seconds / 2, [Request("GET", "/empty")], 200
-                    )
                     empty.append(closed_loop.finish(closed_loop.start(ceiling)))
                 console.print(
                     f"round {number + 1}: {floods[-1].admitted_per_second:,.1f} admitted,"
                     f" {floods[-1].refused.rate:,.0f} refused,"
-                    f" {empty[-1].rate:,.0f} of the empty route, a second",
+                    f" {empty[-1].rate:,.0f} of the empty route, per second",
                     highlight=False,
                 )
-    return tell(asked, quiet, floods, empty).conclude(console, no_fail=asked.no_fail)
+    return judge(asked, quiet, floods, empty)
 
+
+FLAGS = (
+    ("--rounds", 3, "turns of each"),
+    ("--seconds", 8.0, "of a flood"),
+    ("--per-second", 100.0, "the limit"),
+    ("--connections", BAR_CONNECTIONS, "of the tenant"),
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("python -m loadtest.flood", __doc__, run, *FLAGS))

@@ -1,4 +1,4 @@
-"""Load by locust, from processes of its own, bounded in time; what they did is read back.
+"""Load by locust in separate processes, bounded in time; what they did is read back.
 
 The processes die with the thread that started them. Their output is kept in the folder.
 """
@@ -18,7 +18,7 @@ from typing import Literal, Self
 from app.stack.services import tail
 from app.stack.spawn import Child, spawn
 from app.stack.spec import PROJECT_ROOT, ProcessSpec
-from loadtest.fleet import clean_environment
+from loadtest.fleet import clean_environment, until
 from loadtest.shapes import Stretch, total_seconds, written
 from loadtest.users.wire import Record, read_record
 
@@ -31,7 +31,7 @@ POLL_SECONDS = 0.05
 
 
 class GeneratorFailed(RuntimeError):
-    """Locust did not do what it was told; the message ends with the last lines of its log."""
+    """Locust failed; the message ends with the last lines of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Order:
 
     url: str
     user: Literal["Submitter", "SwarmClient"]
-    #: Arrivals a second for the Submitter, clients for the SwarmClient.
+    #: Arrivals per second for the Submitter, clients for the SwarmClient.
     stretches: Sequence[Stretch]
     #: More options of the locustfile, by their names without dashes: ``{"key": "…"}``.
     options: Mapping[str, str] = field(default_factory=dict)
@@ -49,7 +49,6 @@ class Order:
 
     @property
     def seconds(self) -> float:
-        """How long the load lasts."""
         return total_seconds(self.stretches)
 
 
@@ -68,7 +67,7 @@ class Generator:
         try:
             for part in range(order.processes):
                 spec = ProcessSpec(f"locust-{part}", (*self._command(part), order.user))
-                self._children.append(spawn(spec, self._environment(), self._log))
+                self._children.append(spawn(spec, clean_environment(), self._log))
         except BaseException:
             self.stop()
             raise
@@ -81,25 +80,21 @@ class Generator:
 
     @property
     def pids(self) -> list[int]:
-        """The processes, for whoever adds up their cost."""
+        """The processes, whose cost is added up."""
         return [child.pid for child in self._children]
 
     def is_over(self) -> bool:
-        """Whether all was sent and answered, or given up."""
+        """Whether everything was sent and answered, or given up."""
         return all(child.poll() is not None for child in self._children)
 
     def finish(self, grace_seconds: float = 0.0) -> Record:
-        """Wait for the end, this much longer than usual at most; what became of everything."""
+        """Wait for the end, this much longer than usual at most; the record of everything."""
         try:
-            while not self.is_over():
-                if time.monotonic() > self._deadline + grace_seconds:
-                    raise self._failed("locust did not come to an end")
-                time.sleep(POLL_SECONDS)
-            statuses = [child.poll() for child in self._children]
-            if any(statuses):
-                raise self._failed(
-                    f"locust failed with status {max(abs(status or 0) for status in statuses)}"
-                )
+            left = self._deadline + grace_seconds - time.monotonic()
+            if not until(self.is_over, left, pause=POLL_SECONDS):
+                raise self._failed("locust did not come to an end")
+            if status := max(abs(child.poll() or 0) for child in self._children):
+                raise self._failed(f"locust failed with status {status}")
             record = read_record(self._records)
             sent = list(record.statuses())
             if sent and not any(sent):
@@ -116,7 +111,7 @@ class Generator:
 
     def _failed(self, reason: str) -> GeneratorFailed:
         return GeneratorFailed(
-            f"{self._order.user} against {self._order.url}: {reason}; it says:\n{tail(self._log)}"
+            f"{self._order.user} against {self._order.url}: {reason}; it logged:\n{tail(self._log)}"
         )
 
     def _command(self, part: int) -> tuple[str, ...]:
@@ -135,8 +130,3 @@ class Generator:
             *("--headless", "--only-summary"),
             *(f"--{name}={value}" for name, value in options.items()),
         )
-
-    def _environment(self) -> dict[str, str]:
-        """Without anything that would configure locust from outside."""
-        kept = clean_environment().items()
-        return {key: value for key, value in kept if not key.startswith("LOCUST_")}

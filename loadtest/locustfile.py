@@ -1,13 +1,13 @@
 """Load by hand: ``locust -f loadtest/locustfile.py``, then open the web page that it names.
 
-Users: ``Submitter`` sends ``--rate`` submissions a second by a clock, whatever the answers;
-``SwarmClient`` submits three, asks for them each second and starts over; ``Applicant`` asks as the
+Users: ``Submitter`` sends ``--rate`` submissions per second by a clock, whatever the answers;
+``SwarmClient`` submits three, polls them each second and starts over; ``Applicant`` polls as the
 server advises. Without a page: ``--headless -u 20 -r 5 -t 1m SwarmClient``, or
 ``--headless --rate 5 -t 1m Submitter``.
 
 Shapes: ``--shape steps``, ``ramp``, ``spike`` or ``soak``, up to ``--rate`` for the Submitter and
-up to ``-u`` for the others; or one's own, such as ``--shape 2:20,4:20,0-8:30``. ``--host`` says
-where Fairline is, ``--key`` (or ``FAIRLINE_KEY``) opens it.
+up to ``-u`` for the others; or another such as ``--shape 2:20,4:20,0-8:30``. ``--host`` is the URL
+of Fairline, ``--key`` (or ``FAIRLINE_KEY``) an API key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import random
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from locust import FastHttpUser, between, events, task
 
@@ -36,7 +35,7 @@ PATIENCE_SECONDS = 120.0
 
 
 class Applicant(FastHttpUser):
-    """Submits, and asks as the server advises: a closed loop for trying a Fairline by hand."""
+    """Submits, and polls as the server advises: a closed loop for a Fairline by hand."""
 
     wait_time = between(0.5, 2.0)
 
@@ -71,7 +70,7 @@ class Applicant(FastHttpUser):
         )
 
     def poll(self, application_id: str, pause: float) -> str:
-        """Ask until it has ended; its last status."""
+        """Poll until it has ended; its last status."""
         status = "pending"
         headers: dict[str, str] = {}
         deadline = time.perf_counter() + PATIENCE_SECONDS
@@ -88,20 +87,15 @@ class Applicant(FastHttpUser):
                     continue
                 answer.success()
                 status = answer.headers.get("Fairline-Status", status)
-                headers = known(answer)
+                if etag := answer.headers.get("ETag"):
+                    headers = {"If-None-Match": etag}
                 pause = float(answer.headers.get("Retry-After", 1))
         return status
 
     @task(1)
     def leaderboard(self) -> None:
-        """Somebody looks at the board."""
+        """A look at the leaderboard."""
         self.client.get(f"/leaderboard?role={random.choice(ROLES)}", name="/leaderboard")
-
-
-def known(answer: Any) -> dict[str, str]:
-    """What to send with the next question so that an unchanged answer costs nothing."""
-    etag = answer.headers.get("ETag")
-    return {"If-None-Match": etag} if etag else {}
 
 
 run.listen()

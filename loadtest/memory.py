@@ -1,12 +1,13 @@
-"""``python -m loadtest.memory``: what the processes weigh after many jobs.
+"""``python -m loadtest.memory``: resident memory of the processes after many jobs.
 
-Applications go through the front door, the line, the broker and a worker that scores them in no
-time. Resident memory is read at the start, after a warm-up and at the end: every process must stay
-below a limit, and must not have grown since the warm-up.
+Applications go through the API, the queue, the broker and a worker that scores them in no time.
+Memory is read at the start, after a warm-up and at the end: every process must stay below a limit,
+and must not have grown since the warm-up.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -17,15 +18,16 @@ from sqlalchemy import Engine
 
 from loadtest import closed_loop
 from loadtest.closed_loop import Load, applications
-from loadtest.fleet import Fairline, Fleet, fleet, rows
-from loadtest.report import NO_FAIL, Bar, Report, Table, options
+from loadtest.command import command
+from loadtest.fleet import Fairline, Fleet, rows, running_fairline
+from loadtest.report import Bar, Report, Table
 
 LIMIT_MB = 150.0
 GROWTH = 1.10
-#: What the warm-up amounts to, in jobs.
+#: Jobs of the warm-up.
 WARM_JOBS = 5_000
-#: Submissions pause while more than this wait, so that the worker's pace sets the pace.
-LONGEST_LINE = 3_000
+#: Submissions pause while more than this wait, so that the worker sets the pace.
+MOST_WAITING = 3_000
 SLICE_SECONDS = 2.0
 CONNECTIONS = 16
 STALL_SECONDS = 120.0
@@ -41,19 +43,14 @@ Weights = dict[str, float]
 
 def weigh(started: Fleet) -> Weights:
     """Resident megabytes of every process of Fairline, by name."""
-    weights = {}
-    for name, child in started.children.items():
-        leader = psutil.Process(child.pid)
-        if name == "api":
-            for number, worker in enumerate(sorted(leader.children(), key=lambda p: p.pid), 1):
-                weights[f"api-{number}"] = worker.memory_info().rss / 1e6
-        else:
-            weights[name] = leader.memory_info().rss / 1e6
-    return weights
+    processes = {name: psutil.Process(child.pid) for name, child in started.children.items()}
+    workers = sorted(processes.pop("api").children(), key=lambda process: process.pid)
+    processes |= {f"api-{number}": worker for number, worker in enumerate(workers, 1)}
+    return {name: process.memory_info().rss / 1e6 for name, process in processes.items()}
 
 
 def read_counts(engine: Engine) -> tuple[int, int, int]:
-    """Jobs on their way, succeeded, and ended otherwise."""
+    """Jobs that have not ended, succeeded, and ended otherwise."""
     live, succeeded, failed = rows(engine, COUNTS)[0]
     return int(live), int(succeeded), int(failed)
 
@@ -68,12 +65,10 @@ def process_jobs(fairline: Fairline, engine: Engine, goal: int) -> None:
         if succeeded != last:
             changed_at, last = time.monotonic(), succeeded
         elif time.monotonic() - changed_at > STALL_SECONDS:
-            raise RuntimeError(f"{live} jobs stand still")
-        if live + succeeded >= goal:
-            if not live:
-                return
-            time.sleep(0.2)
-        elif live > LONGEST_LINE:
+            raise RuntimeError(f"{live} jobs do not end")
+        if not live and succeeded >= goal:
+            return
+        if live > MOST_WAITING or live + succeeded >= goal:
             time.sleep(0.2)
         else:
             # The same bodies each time: what is measured is the server, not this list.
@@ -83,23 +78,20 @@ def process_jobs(fairline: Fairline, engine: Engine, goal: int) -> None:
                 raise RuntimeError(f"unexpected answers: {answered.unexpected}")
 
 
-def run(jobs: int, console: Console) -> list[tuple[int, Weights]]:
-    """Weights after so many jobs."""
+def run(asked: argparse.Namespace, console: Console) -> Report:
+    """Read the memory of each process after some steps."""
     readings = []
-    with fleet("memory") as started:
-        fairline = Fairline(started, served_pools="medium", score_seconds="0")
-        fairline.start("medium")
-        readings.append((0, weigh(started)))
-        warm = min(WARM_JOBS, jobs // 2)
-        steps = (warm, *(warm + (jobs - warm) * part // 4 for part in range(1, 5)))
-        with fairline.engine() as engine:
-            for goal in steps:
-                process_jobs(fairline, engine, goal)
-                ended = read_counts(engine)[1]
-                readings.append((ended, weigh(started)))
-                note = ", ".join(f"{name} {mb:.1f}" for name, mb in readings[-1][1].items())
-                console.print(f"after {ended:,} jobs: {note} MB", highlight=False)
-    return readings
+    jobs, warm = asked.jobs, min(WARM_JOBS, asked.jobs // 2)
+    steps = (warm, *(warm + (jobs - warm) * part // 4 for part in range(1, 5)))
+    with running_fairline("memory", "medium", score_seconds="0") as (fairline, engine):
+        readings.append((0, weigh(fairline.fleet)))
+        for goal in steps:
+            process_jobs(fairline, engine, goal)
+            ended = read_counts(engine)[1]
+            readings.append((ended, weigh(fairline.fleet)))
+            note = ", ".join(f"{name} {mb:.1f}" for name, mb in readings[-1][1].items())
+            console.print(f"after {ended:,} jobs: {note} MB", highlight=False)
+    return judge(readings)
 
 
 def judge(readings: Sequence[tuple[int, Weights]]) -> Report:
@@ -120,29 +112,17 @@ def judge(readings: Sequence[tuple[int, Weights]]) -> Report:
             )
         ],
         bars=[
-            bar
-            for name in names
-            for bar in (
-                Bar(f"{name} at the end", end[name], "<=", LIMIT_MB, " MB"),
-                Bar(f"{name}, of its weight when warm", end[name] / warm[name], "<=", GROWTH, " x"),
-            )
-        ]
-        + [Bar("processes that were replaced", len(end) - len(names), "<=", 0)],
+            *(Bar(f"{name} at the end", end[name], "<=", LIMIT_MB, " MB") for name in names),
+            *(
+                Bar(f"{name}, of its memory when warm", end[name] / warm[name], "<=", GROWTH, " x")
+                for name in names
+            ),
+            Bar("processes that were replaced", len(end) - len(names), "<=", 0),
+        ],
         data={"readings": [{"jobs": jobs, "mb": weights} for jobs, weights in readings]},
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write."""
-    asked = options(
-        *("python -m loadtest.memory", __doc__),
-        ("--jobs", 100_000, "in all"),
-        NO_FAIL,
-        given=arguments,
-    )
-    console = Console()
-    return judge(run(asked.jobs, console)).conclude(console, no_fail=asked.no_fail)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    jobs = ("--jobs", 100_000, "in all")
+    sys.exit(command("python -m loadtest.memory", __doc__, run, jobs))

@@ -1,4 +1,4 @@
-"""The baseline's processes: the same number, the same servers, its own database and queue."""
+"""The processes of the plain Celery baseline: as many as Fairline's, its own database and queue."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ class PlainCelery:
     """One baseline on the fleet's services."""
 
     def __init__(self, fleet: Fleet, *, name: str = "plain", **settings: str) -> None:
-        """``name`` is its database and its queue; ``settings`` are more variables, without their
-        prefix."""
+        """``name`` is its database and queue; ``settings`` are variables without their prefix."""
         self.fleet = fleet
         self.name = name
         self.port = free_port()
@@ -37,60 +36,49 @@ class PlainCelery:
             "PLAIN_QUEUE": name,
             **prefixed(settings),
         }
-        engine = self.engine()
-        store.metadata.create_all(engine)
+        store.metadata.create_all(engine := self.engine())
         engine.dispose()
 
     @property
     def url(self) -> str:
-        """Where its front door is."""
         return f"http://127.0.0.1:{self.port}"
 
     def start_web(self) -> None:
         """Two gunicorn workers, answering."""
-        self.fleet.start(
-            "plain-web",
-            command(
-                *("gunicorn", "-c", "loadtest/baselines/plain_celery/gunicorn.conf.py"),
-                *("--bind", f"127.0.0.1:{self.port}"),
-                f"{PACKAGE}.web:create_app()",
-            ),
-            self.env,
+        argv = command(
+            *("gunicorn", "-c", "loadtest/baselines/plain_celery/gunicorn.conf.py"),
+            *("--bind", f"127.0.0.1:{self.port}", f"{PACKAGE}.web:create_app()"),
         )
+        self.fleet.start("plain-web", argv, self.env)
         self.fleet.await_answer("plain-web", f"{self.url}/empty")
 
     def start_worker(self, number: int = 1, **settings: str) -> str:
-        """One gevent worker, with settings of its own; its name."""
+        """One gevent worker, with more settings; its name."""
         name = "plain-worker" if number == 1 else f"plain-worker-{number}"
-        self.fleet.start(
-            name,
-            command(
-                *("celery", "-A", f"{PACKAGE}.tasks", "worker"),
-                *("-P", "gevent", "-c", str(SLOTS)),
-                *("-n", f"{self.name}{number}@%h", "--without-gossip", "--without-mingle"),
-                "--loglevel=warning",
-            ),
-            {**self.env, **prefixed(settings)},
+        argv = command(
+            *("celery", "-A", f"{PACKAGE}.tasks", "worker", "-P", "gevent", "-c", str(SLOTS)),
+            *("-n", f"{self.name}{number}@%h", "--without-gossip", "--without-mingle"),
+            "--loglevel=warning",
         )
+        self.fleet.start(name, argv, {**self.env, **prefixed(settings)})
         return name
 
     def await_workers(self, count: int, seconds: float = 30.0) -> None:
-        """Wait until so many workers take tasks from the queue."""
-        what = f"{count} workers of {self.name}"
-        until(lambda: self._consumers() >= count, seconds, what)
+        """Wait until so many workers consume the queue."""
+        until(lambda: self._consumers() >= count, seconds, f"{count} workers of {self.name}")
 
     @contextmanager
     def _connection(self) -> Iterator[tuple[Celery, Any]]:
         """A client of the broker, and its connection."""
         broker = self.env["PLAIN_BROKER_URL"]
-        with Celery(broker=broker) as celery, celery.pool.acquire() as taken:
-            yield celery, taken
+        with Celery(broker=broker) as celery, celery.pool.acquire() as connection:
+            yield celery, connection
 
     def _consumers(self) -> int:
-        with self._connection() as (_, taken):
+        with self._connection() as (_, connection):
             try:
-                answer = taken.default_channel.queue_declare(self.name, passive=True)
-            except taken.channel_errors:
+                answer = connection.default_channel.queue_declare(self.name, passive=True)
+            except connection.channel_errors:
                 return 0  # the first worker declares it
         return int(answer.consumer_count)
 
@@ -104,33 +92,32 @@ class PlainCelery:
                 [{"id": i, "candidate": "x", "role": role, "payload": {}} for i in ids],
             )
         engine.dispose()
-        with self._connection() as (celery, taken):
+        with self._connection() as (celery, connection):
             queue = Queue(self.name, Exchange(self.name), routing_key=self.name)
-            queue(taken.default_channel).declare()
-            producer = celery.amqp.Producer(taken, auto_declare=False)
+            queue(connection.default_channel).declare()
+            producer = celery.amqp.Producer(connection, auto_declare=False)
             for application_id in ids:
                 celery.send_task(TASK, args=(str(application_id),), queue=queue, producer=producer)
 
     def empty_queue(self) -> None:
-        """Drop the tasks that submissions left in the broker."""
-        with self._connection() as (_, taken):
-            taken.default_channel.queue_purge(self.name)
+        """Delete the tasks that submissions left in the broker."""
+        with self._connection() as (_, connection):
+            connection.default_channel.queue_purge(self.name)
 
     def remove_queue(self) -> None:
-        """Drop the queue with its tasks, those of killed workers included; workers make it anew."""
-        with self._connection() as (_, taken):
-            taken.default_channel.queue_delete(self.name)
+        """Delete the queue with its tasks; workers declare it again."""
+        with self._connection() as (_, connection):
+            connection.default_channel.queue_delete(self.name)
 
     def remove(self) -> None:
-        """Leave neither tasks nor rows behind in the services. Stop its processes first."""
+        """Delete its queue and its database. Stop its processes first."""
         self.remove_queue()
         self.fleet.postgres.service.drop_database(self.name)
 
     def engine(self) -> Engine:
-        """A way to the rows."""
         return create_engine(self.env["PLAIN_DATABASE_URL"])
 
 
 def prefixed(settings: dict[str, str]) -> dict[str, str]:
-    """Settings as the baseline's environment spells them."""
+    """Settings as environment variables."""
     return {f"PLAIN_{key.upper()}": value for key, value in settings.items()}

@@ -1,21 +1,19 @@
 """Shapes of load over time: steps, ramp, spike and soak, as stretches. Pure.
 
-A stretch lasts some seconds, during which a level moves in a straight line from one value to
-another. What the level means is the reader's affair: arrivals a second, or clients at work.
-In text a stretch is ``level:seconds`` or ``from-to:seconds``, joined by commas: ``2:20,0-8:30``.
+In a stretch the level moves in a straight line from one value to another: arrivals per second, or
+the number of clients. As text it is ``level:seconds`` or ``from-to:seconds``, joined by commas:
+``2:20,0-8:30``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
 
-#: The shapes that `named` knows.
-NAMES = ("steps", "ramp", "spike", "soak")
 NUMBER = r"\d+(?:\.\d+)?"
 STRETCH = re.compile(rf"({NUMBER})(?:-({NUMBER}))?:({NUMBER})")
 
@@ -26,7 +24,7 @@ class BadShape(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """So many seconds, from one level to another."""
+    """Some seconds, from one level to another."""
 
     #: May be infinite if the level does not change.
     seconds: float
@@ -62,6 +60,16 @@ class Stretch:
         return min(self.seconds, 2 * area / (self.begin + root))
 
 
+def soak(level: float, seconds: float) -> list[Stretch]:
+    """One level for some time."""
+    return [Stretch(seconds, level, level)]
+
+
+def forever(level: float) -> list[Stretch]:
+    """One level without an end."""
+    return soak(level, math.inf)
+
+
 def steps(levels: Sequence[float], seconds: float) -> list[Stretch]:
     """One level after the other, each for so long."""
     return [Stretch(seconds, level, level) for level in levels]
@@ -73,61 +81,41 @@ def ramp(begin: float, end: float, seconds: float) -> list[Stretch]:
 
 
 def spike(base: float, peak: float, calm_seconds: float, peak_seconds: float) -> list[Stretch]:
-    """Calm, then at once a peak, then calm again."""
-    return [
-        Stretch(calm_seconds, base, base),
-        Stretch(peak_seconds, peak, peak),
-        Stretch(calm_seconds, base, base),
-    ]
+    """A peak, with a base level before and after it."""
+    calm = soak(base, calm_seconds)
+    return [*calm, *soak(peak, peak_seconds), *calm]
 
 
-def soak(level: float, seconds: float) -> list[Stretch]:
-    """The same level for a long time."""
-    return [Stretch(seconds, level, level)]
-
-
-def forever(level: float) -> list[Stretch]:
-    """The same level until somebody stops it."""
-    return [Stretch(math.inf, level, level)]
-
-
-def named(name: str, level: float) -> list[Stretch]:
-    """A shape by its name, up to this level, as one would try it by hand."""
-    match name:
-        case "steps":
-            return steps([level * share for share in (0.25, 0.5, 0.75, 1.0)], 30)
-        case "ramp":
-            return ramp(0, level, 120)
-        case "spike":
-            return spike(level / 5, level, 45, 15)
-        case "soak":
-            return soak(0.7 * level, 1800)
-    raise BadShape(f"no shape is called {name!r}, only {', '.join(NAMES)}")
+#: Shapes for a run by hand, up to a level.
+NAMED: dict[str, Callable[[float], list[Stretch]]] = {
+    "steps": lambda level: steps([level * share for share in (0.25, 0.5, 0.75, 1.0)], 30),
+    "ramp": lambda level: ramp(0, level, 120),
+    "spike": lambda level: spike(level / 5, level, 45, 15),
+    "soak": lambda level: soak(0.7 * level, 1800),
+}
+NAMES = tuple(NAMED)
 
 
 def parse(text: str) -> list[Stretch]:
     """The stretches of a text such as ``2:20,0-8:30``."""
-    return [parse_stretch(part.strip()) for part in text.split(",")]
-
-
-def parse_stretch(part: str) -> Stretch:
-    """One stretch."""
-    found = STRETCH.fullmatch(part)
-    if found is None:
-        raise BadShape(
-            f"{part!r} is no stretch: level:seconds or from-to:seconds, as in 2:20,0-8:30; "
-            f"by hand also {', '.join(NAMES)}"
-        )
-    begin, end, seconds = found.groups()
-    return Stretch(float(seconds), float(begin), float(end or begin))
+    stretches = []
+    for part in text.split(","):
+        found = STRETCH.fullmatch(part.strip())
+        if found is None:
+            raise BadShape(
+                f"{part!r} is no stretch: level:seconds or from-to:seconds, as in 2:20,0-8:30; "
+                f"by hand also {', '.join(NAMES)}"
+            )
+        begin, end, seconds = found.groups()
+        stretches.append(Stretch(float(seconds), float(begin), float(end or begin)))
+    return stretches
 
 
 def written(stretches: Sequence[Stretch]) -> str:
     """The text that `parse` reads."""
     return ",".join(
-        f"{digits(each.begin)}:{digits(each.seconds)}"
-        if each.begin == each.end
-        else f"{digits(each.begin)}-{digits(each.end)}:{digits(each.seconds)}"
+        "-".join(digits(level) for level in dict.fromkeys((each.begin, each.end)))
+        + f":{digits(each.seconds)}"
         for each in stretches
     )
 
@@ -208,15 +196,14 @@ class ArrivalClock:
 
     def take(self) -> float | None:
         """The next intended start, on the clock that ``begin`` was read from; none at the end."""
-        connection = self._next
-        if connection is None:
+        if self._next is None:
             return None
-        self._next = next(self._times, None)
-        return self._begin + connection
+        due, self._next = self._begin + self._next, next(self._times, None)
+        return due
 
     def missed(self, now: float) -> Iterator[float]:
-        """The starts that should have been by now and that nobody took."""
+        """The starts that are due by now and were not taken."""
         while self._next is not None and self._begin + self._next <= now:
-            connection = self.take()
-            assert connection is not None
-            yield connection
+            due = self.take()
+            assert due is not None
+            yield due

@@ -1,125 +1,135 @@
-"""``python -m loadtest.stampede``: very many jobs of one tenant fall due at one instant.
+"""``python -m loadtest.stampede``: very many jobs of one tenant are due at one instant.
 
-Another tenant submits steadily through the front door, before, during and after. What counts
-is how long its jobs wait from their commit to their start, by the rows: the crowd may take
-as long as it takes, but nobody else may notice it.
+Another tenant submits steadily over HTTP, before, during and after. What counts is how long its
+jobs wait from their commit to their start, by the rows: the crowd may take as long as it takes,
+but must not delay anybody else.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
-import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
 from typing import Any, Self
 
 from rich.console import Console
 from sqlalchemy import Engine
 
-from loadtest.figures import percentile, percentiles
-from loadtest.fleet import GROUP, TENANT, Fairline, admit, fleet, rows, tenant_id, until
-from loadtest.report import NO_FAIL, Bar, Report, Screen, Table, options
+from loadtest.chaos.client import Api
+from loadtest.command import command
+from loadtest.figures import percentile
+from loadtest.fleet import GROUP, TENANT, admit, rows, running_fairline, tenant_id, until
+from loadtest.report import Bar, Report, Screen, table
 from models.jobs.ids import new_id
 from models.jobs.submission import Submission
 
 TIMEOUT_SECONDS = 10.0
 
 
-class SteadyTenant:
-    """Sends while the ``with`` block lasts."""
+class SteadyTenant(threading.Thread):
+    """Submits at a steady rate while the ``with`` block lasts."""
 
     def __init__(
         self, port: int, per_second: float, job: dict[str, Any] | None = None, key: str = ""
     ) -> None:
-        """``job`` is what it submits, an echo unless told otherwise; ``key`` is the tenant's."""
+        """``job`` is what it submits, an echo by default; ``key`` is the tenant's."""
+        super().__init__(daemon=True)
         self._port = port
         self._job = job or {"type": "echo", "payload": {}}
-        self._headers = {"Content-Type": "application/json"}
-        if key:
-            self._headers["Authorization"] = f"Bearer {key}"
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._pause = 1.0 / per_second
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="steady", daemon=True)
+        self._stopping = threading.Event()
         #: When each accepted job was to be sent, in seconds since the epoch.
         self.intended_at: dict[str, float] = {}
         #: Submissions that got no 202.
         self.unanswered = 0
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(TIMEOUT_SECONDS)
+        self._stopping.set()
+        self.join(TIMEOUT_SECONDS)
 
-    def _run(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT_SECONDS)
+    def run(self) -> None:
         due = time.time()
-        while not self._stop.wait(max(0.0, due - time.time())):
-            try:
-                job_id = self._submit(connection)
-            except (OSError, http.client.HTTPException):
-                connection.close()  # opened again by the next request
-                job_id = None
-            if job_id is None:
-                self.unanswered += 1
-            else:
-                self.intended_at[job_id] = due
-            due += self._pause
-        connection.close()
-
-    def _submit(self, connection: http.client.HTTPConnection) -> str | None:
-        connection.request("POST", "/jobs", json.dumps(self._job), self._headers)
-        response = connection.getresponse()
-        answer = response.read()
-        if response.status != 202:
-            return None
-        with suppress(ValueError, KeyError):
-            return str(json.loads(answer)["id"])
-        return None
+        with Api(self._port, TIMEOUT_SECONDS) as api:
+            while not self._stopping.wait(max(0.0, due - time.time())):
+                answer = api.call("POST", "/jobs", self._job, self._headers)
+                if answer.status == 202:
+                    self.intended_at[answer.document["id"]] = due
+                else:
+                    self.unanswered += 1
+                due += self._pause
 
 
 BAR_MS = 500.0
 CROWD = "crowd"
 #: Between the last insert and the instant.
 LEAD_SECONDS = 3.0
-#: Inserts a second that this machine must manage before the instant, about.
+#: Inserts per second that this machine must manage before the instant, about.
 INSERTS_PER_SECOND = 3_000.0
 STALL_SECONDS = 60.0
 
 ENDED = "SELECT coalesce(sum(succeeded), 0) FROM job_counts WHERE tenant_id = :tenant"
 DRAINED_AT = "SELECT extract(epoch FROM max(finished_at)) FROM jobs WHERE tenant_id = :tenant"
 WAITS = """
-    SELECT id::text, extract(epoch FROM created_at)::float8,
-           extract(epoch FROM dispatched_at - created_at)::float8,
-           extract(epoch FROM started_at)::float8
-    FROM jobs WHERE tenant_id = :tenant
+    SELECT id::text AS id, extract(epoch FROM created_at)::float8 AS created,
+           extract(epoch FROM dispatched_at - created_at)::float8 AS queued,
+           extract(epoch FROM started_at)::float8 AS started
+    FROM jobs WHERE tenant_id = ANY (CAST(:tenants AS bigint[])) AND started_at IS NOT NULL
+"""
+UNSTARTED = """
+    SELECT count(*) FROM jobs
+    WHERE tenant_id = ANY (CAST(:tenants AS bigint[])) AND started_at IS NULL
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One job of the steady tenant."""
+    """How long a job waited."""
 
     created_at: float
-    #: From the commit to the broker, and to the start.
-    line_seconds: float
+    #: From the commit to the dispatch, and to the start.
+    queue_seconds: float
     seconds: float
     #: From when it should have been sent to the start.
     intended_seconds: float
 
 
+def read_waits(
+    engine: Engine, tenants: Iterable[int], intended_at: Mapping[str, float]
+) -> list[Wait]:
+    """The waits of these tenants' jobs that have started."""
+    return [
+        Wait(
+            *(row.created, row.queued, row.started - row.created),
+            row.started - intended_at.get(row.id, row.created),
+        )
+        for row in rows(engine, WAITS, tenants=list(tenants))
+    ]
+
+
+def unstarted(engine: Engine, tenants: Iterable[int]) -> int:
+    """How many of these tenants' jobs have not started."""
+    return int(rows(engine, UNSTARTED, tenants=list(tenants))[0][0])
+
+
+def column(share: float, name: str = "seconds") -> Callable[[tuple[str, Sequence[Wait]]], str]:
+    """A column of a table of waits: a percentile in milliseconds."""
+    return lambda row: f"{1000 * percentile((getattr(w, name) for w in row[1]), share):.0f} ms"
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a run saw."""
+    """The result of a run."""
 
     due_at: float
     drained_at: float
@@ -144,119 +154,92 @@ def read(engine: Engine, sql: str, tenant: int) -> float:
 
 
 def schedule_crowd(
-    engine: Engine, tenant: int, jobs: int, due: datetime, tell: Callable[[float], None]
+    engine: Engine, tenant: int, jobs: int, due: datetime, progress: Callable[[float], None]
 ) -> None:
     """Insert the crowd, all due at one instant."""
+    kind = (tenant, "echo", "short")
     for begin in range(0, jobs, GROUP):
-        end = min(begin + GROUP, jobs)
-        admit(
-            engine,
-            (
-                Submission(new_id(), tenant, "echo", "short", f'{{"n":{number}}}', execute_at=due)
-                for number in range(begin, end)
-            ),
-        )
-        tell(end)
+        numbers = range(begin, min(begin + GROUP, jobs))
+        payloads = (f'{{"n":{number}}}' for number in numbers)
+        admit(engine, (Submission(new_id(), *kind, each, execute_at=due) for each in payloads))
+        progress(numbers.stop)
 
 
-def await_crowd(engine: Engine, tenant: int, jobs: int, tell: Callable[[float], None]) -> None:
+def await_crowd(engine: Engine, tenant: int, jobs: int, progress: Callable[[float], None]) -> None:
     """Wait until all of the crowd has been run."""
     ended = -1
     while ended < jobs:
-        last = ended
-        what = f"{jobs - ended} jobs of the crowd that stand still"
-        until(lambda last=last: read(engine, ENDED, tenant) != last, STALL_SECONDS, what, 0.5)
-        tell(ended := int(read(engine, ENDED, tenant)))
+        what = f"any of {jobs - ended} jobs of the crowd to end"
+        until(partial(has_moved, engine, tenant, ended), STALL_SECONDS, what, 0.5)
+        progress(ended := int(read(engine, ENDED, tenant)))
 
 
-def run(asked: argparse.Namespace, console: Console) -> Found:
-    """Everything, on services of its own."""
-    with fleet("stampede") as started, Screen(console) as screen:
-        fairline = Fairline(started, served_pools="short")
-        fairline.start("short", asked.workers)
-        with fairline.engine() as engine:
-            crowd, steady = tenant_id(engine, CROWD), tenant_id(engine, TENANT)
-            due_at = time.time() + max(asked.seconds, asked.jobs / INSERTS_PER_SECOND)
-            due_at += LEAD_SECONDS
-            with SteadyTenant(fairline.port, asked.per_second) as sender:
-                due = datetime.fromtimestamp(due_at, UTC)
-                tell = screen.task("scheduled", asked.jobs)
-                schedule_crowd(engine, crowd, asked.jobs, due, tell)
-                late = time.time() - due_at
-                time.sleep(max(0.0, -late))
-                await_crowd(engine, crowd, asked.jobs, screen.task("run", asked.jobs))
-                time.sleep(asked.seconds)
-            drained_at = read(engine, DRAINED_AT, crowd)
-            time.sleep(1.0)
-            waits = read_waits(engine, steady, sender)
-    return Found(due_at, drained_at, late, waits, sender.unanswered)
+def has_moved(engine: Engine, tenant: int, last: int) -> bool:
+    """Whether another number of jobs has ended."""
+    return read(engine, ENDED, tenant) != last
 
 
-def read_waits(engine: Engine, tenant: int, sender: SteadyTenant) -> list[Wait]:
-    """How long each answered submission waited, by its row."""
-    found = rows(engine, WAITS, tenant=tenant)
-    never = [row for row in found if row[3] is None]
-    if never:
-        raise RuntimeError(f"{len(never)} jobs of the steady tenant never started")
-    return [
-        Wait(row[1], row[2], row[3] - row[1], row[3] - sender.intended_at.get(row[0], row[1]))
-        for row in found
-    ]
+def run(asked: argparse.Namespace, console: Console) -> Report:
+    """Everything, on private services."""
+    with (
+        running_fairline("stampede", "short", asked.workers) as (fairline, engine),
+        Screen(console) as screen,
+    ):
+        crowd, steady = tenant_id(engine, CROWD), tenant_id(engine, TENANT)
+        due_at = time.time() + max(asked.seconds, asked.jobs / INSERTS_PER_SECOND) + LEAD_SECONDS
+        with SteadyTenant(fairline.port, asked.per_second) as sender:
+            due = datetime.fromtimestamp(due_at, UTC)
+            schedule_crowd(engine, crowd, asked.jobs, due, screen.task("scheduled", asked.jobs))
+            late = time.time() - due_at
+            time.sleep(max(0.0, -late))
+            await_crowd(engine, crowd, asked.jobs, screen.task("run", asked.jobs))
+            time.sleep(asked.seconds)
+        drained_at = read(engine, DRAINED_AT, crowd)
+        time.sleep(1.0)
+        if never := unstarted(engine, [steady]):
+            raise RuntimeError(f"{never} jobs of the steady tenant never started")
+        waits = read_waits(engine, [steady], sender.intended_at)
+    found = Found(due_at, drained_at, late, waits, sender.unanswered)
+    return judge(found, asked.jobs, asked.per_second)
 
 
 def judge(found: Found, jobs: int, per_second: float) -> Report:
     """The steady tenant's waits, phase by phase."""
-    lines = []
-    for name in ("before", "during", "after"):
-        waits = [
-            (1000 * w.seconds, 1000 * w.line_seconds, 1000 * w.intended_seconds)
-            for w in found.phase(name)
-        ]
-        whole, in_line, intended = zip(*waits, strict=True) if waits else ((), (), ())
-        figures = [
-            *percentiles(whole, 0.5, 0.99, 1.0),
-            percentile(in_line, 0.99),
-            percentile(intended, 0.99),
-        ]
-        lines.append((name, f"{len(whole):,}", *(f"{each:.0f} ms" for each in figures)))
-    during = percentile((1000 * wait.seconds for wait in found.phase("during")), 0.99)
+    columns: dict[str, Any] = {
+        "crowd": "{0[0]}",
+        "jobs": lambda row: f"{len(row[1]):,}",
+        "p50": column(0.5),
+        "p99": column(0.99),
+        "worst": column(1.0),
+        "p99 in the queue": column(0.99, "queue_seconds"),
+        "p99 as intended": column(0.99, "intended_seconds"),
+    }
+    title = f"Another tenant's jobs, {per_second:g} per second: from submission to start"
+    phases = {name: found.phase(name) for name in ("before", "during", "after")}
+    during = phases["during"]
+    worst = 1000 * percentile((wait.seconds for wait in during), 0.99)
     seconds = found.drained_at - found.due_at
     return Report(
         "stampede",
         f"{jobs:,} jobs due at one instant",
-        tables=[
-            Table(
-                f"Another tenant's jobs, {per_second:g} a second: from submission to start",
-                ("crowd", "jobs", "p50", "p99", "worst", "p99 in the line", "p99 as intended"),
-                lines,
-            )
-        ],
+        tables=[table(title, columns, phases.items())],
         bars=[
-            Bar("p99 of the other tenant during the stampede", during, "<=", BAR_MS, " ms"),
-            Bar("its jobs during the stampede", len(found.phase("during")), ">=", 1),
+            Bar("p99 of the other tenant during the stampede", worst, "<=", BAR_MS, " ms"),
+            Bar("its jobs during the stampede", len(during), ">=", 1),
             Bar("submissions without a 202", found.unanswered, "<=", 0),
             Bar("the crowd was scheduled in time, late by", found.late_seconds, "<=", 0, " s"),
         ],
-        notes=[f"The crowd was run in {seconds:.1f} s: {jobs / max(seconds, 1e-9):,.0f} a second."],
+        notes=[f"The crowd ran in {seconds:.1f} s: {jobs / max(seconds, 1e-9):,.0f} per second."],
         data={"seconds": seconds, "jobs": jobs},
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write."""
-    asked = options(
-        *("python -m loadtest.stampede", __doc__),
-        ("--jobs", 100_000, "due at one instant"),
-        ("--per-second", 20.0, "of the other tenant"),
-        ("--seconds", 15.0, "before and after, at least"),
-        ("--workers", 1, "of the short pool"),
-        NO_FAIL,
-        given=arguments,
-    )
-    console = Console()
-    report = judge(run(asked, console), asked.jobs, asked.per_second)
-    return report.conclude(console, no_fail=asked.no_fail)
-
+FLAGS = (
+    ("--jobs", 100_000, "due at one instant"),
+    ("--per-second", 20.0, "of the other tenant"),
+    ("--seconds", 15.0, "before and after, at least"),
+    ("--workers", 1, "of the short pool"),
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("python -m loadtest.stampede", __doc__, run, *FLAGS))

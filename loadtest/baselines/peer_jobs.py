@@ -1,12 +1,13 @@
-"""The jobs that every contender runs, as Fairline's job types.
+"""The jobs that every library is compared with, as Fairline's job types (``FAIRLINE_JOB_MODULES``).
 
-Named in ``FAIRLINE_JOB_MODULES``. Not in the experiment's own package: importing that would put
-the whole lab into the processes that are weighed.
+Not in the experiment's own package: importing that would load the whole lab into the processes
+whose memory is measured.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from loadtest.baselines import witness
@@ -14,24 +15,19 @@ from tasks.context import JobContext
 from tasks.registry import job_type
 
 
-@job_type("peer.noop", pool="short", timeout=10)
-def noop(ctx: JobContext, payload: dict[str, Any]) -> None:
-    """Nothing to do: the row says that it ended."""
+def register(name: str, work: Callable[[dict[str, Any]], None]) -> None:
+    """One of them."""
+
+    @job_type(name, pool="short", timeout=10)
+    def run(ctx: JobContext, payload: dict[str, Any]) -> None:
+        work(payload)
 
 
-@job_type("peer.nap", pool="short", timeout=10)
-def nap(ctx: JobContext, payload: dict[str, Any]) -> None:
-    """Takes so many milliseconds."""
-    time.sleep(payload["ms"] / 1000)
-
-
-@job_type("peer.mark", pool="short", timeout=10)
-def mark(ctx: JobContext, payload: dict[str, Any]) -> None:
-    """Tells when it began and ended."""
-    witness.run(payload)
+for name, work in witness.WORK.items():
+    register(name, work)
 
 
 @job_type("peer.wait", pool="medium", timeout=30)
 def wait(ctx: JobContext, payload: dict[str, Any]) -> None:
-    """Keeps a slot of the medium pool busy, so that a line forms behind it."""
+    """Keeps a slot of the medium pool busy, so that a queue forms behind it."""
     time.sleep(payload["ms"] / 1000)

@@ -1,9 +1,8 @@
-"""Procrastinate's tasks: ``procrastinate --app=loadtest.baselines.procrastinate_tasks.app
-worker``.
+"""Procrastinate's tasks: ``procrastinate --app=loadtest.baselines.procrastinate_tasks.app worker``.
 
-Tasks are coroutines, as its guide asks for when a worker runs many at once. Jobs of a killed worker
-stay ``doing`` for ever by default; ``PEER_RETRY_STALLED=1`` adds the periodic task that its guide
-recommends against that, with shorter times than the guide's ten minutes so that one can watch.
+Coroutines, as its guide asks for when a worker runs many at once. Jobs of a killed worker stay
+``doing`` for ever by default; ``PEER_RETRY_STALLED=1`` adds the periodic task that its guide
+recommends against that, with shorter times than the guide's ten minutes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from procrastinate import App, JobContext, PsycopgConnector
 
 from loadtest.baselines import witness
 
-#: Connections of a process at most, as the plain Celery front door has; opened as they are needed.
+#: Most connections of a process, as in the plain Celery baseline; opened as they are needed.
 POOL_SIZE = int(os.environ.get("PEER_POOL_SIZE", "20"))
 HEARTBEAT_SECONDS = 1.0
 STALLED_SECONDS = 4.0
@@ -36,7 +35,7 @@ app = App(
 
 @app.task(name="peer.noop")
 async def noop(payload: dict[str, Any]) -> None:
-    """Nothing to do: the row says that it ended."""
+    """Does nothing: the row says that it ended."""
 
 
 @app.task(name="peer.nap")
@@ -47,10 +46,10 @@ async def nap(payload: dict[str, Any]) -> None:
 
 @app.task(name="peer.mark")
 async def mark(payload: dict[str, Any]) -> None:
-    """Tells when it began and ended."""
-    witness.tell("start", int(payload["n"]))
+    """Logs when it began and ended."""
+    witness.log("start", int(payload["n"]))
     await asyncio.sleep(payload.get("ms", 0) / 1000)
-    witness.tell("end", int(payload["n"]))
+    witness.log("end", int(payload["n"]))
 
 
 if retry_stalled:
@@ -58,7 +57,7 @@ if retry_stalled:
     @app.periodic(cron="* * * * * */2")
     @app.task(queueing_lock="retry_stalled", pass_context=True)
     async def retry_stalled_jobs(context: JobContext, timestamp: int) -> None:
-        """Jobs whose worker has not been heard of are put back in line."""
+        """Queue the jobs whose worker is silent again."""
         manager = context.app.job_manager
         for job in await manager.get_stalled_jobs(seconds_since_heartbeat=STALLED_SECONDS):
             await manager.retry_job(job)

@@ -1,9 +1,8 @@
-"""The peers' front doors: one job, many jobs, and an empty route as the ceiling of Flask.
+"""HTTP APIs of the other libraries: one job, many jobs, and an empty route as Flask's ceiling.
 
 ``gunicorn 'loadtest.baselines.web:dramatiq()'`` or ``:procrastinate()``. Dramatiq keeps one
-connection and channel a thread, here a greenlet; one greenlet serves all requests of a kept-alive
-connection, so each is opened once. Procrastinate is opened once a process, synchronously, with a
-pool of connections of its own.
+connection and channel per thread, here a greenlet, which serves all requests of a kept-alive
+connection. Procrastinate is opened once per process, synchronously, with its own connection pool.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Jobs = list[dict[str, Any]]
 
 
 def empty_app() -> Flask:
-    """A server with the empty route."""
+    """An app with the empty route."""
     app = Flask(__name__, static_folder=None)
 
     @app.get("/empty")
@@ -28,16 +27,15 @@ def empty_app() -> Flask:
     return app
 
 
-def jobs_app(send: Callable[[Jobs], list[Any]]) -> Flask:
-    """One that takes jobs; ``send`` puts them in line and returns their ids."""
-    app = empty_app()
+def add_jobs(app: Flask, send: Callable[[Jobs], list[Any]]) -> Flask:
+    """The app, with routes for jobs; ``send`` queues them and returns their ids."""
 
     @app.post("/jobs")
-    def submit() -> tuple[Response, int]:
+    def submit_job() -> tuple[Response, int]:
         return jsonify(id=send([request.get_json()])[0], status="queued"), 202
 
     @app.post("/jobs/batch")
-    def submit_many() -> tuple[Response, int]:
+    def submit_jobs() -> tuple[Response, int]:
         return jsonify(ids=send(request.get_json()["jobs"])), 202
 
     return app
@@ -47,13 +45,14 @@ def dramatiq() -> Flask:
     """A request is a message in a durable queue and nothing else: no row, no state, no result."""
     from loadtest.baselines.dramatiq_tasks import ACTORS
 
-    return jobs_app(
-        lambda jobs: [ACTORS[job["type"]].send(job["payload"]).message_id for job in jobs]
-    )
+    def send(jobs: Jobs) -> list[str]:
+        return [ACTORS[job["type"]].send(job["payload"]).message_id for job in jobs]
+
+    return add_jobs(empty_app(), send)
 
 
 def procrastinate() -> Flask:
-    """A request is a row; a worker takes rows one by one, and keeps them with their outcome."""
+    """A request is a row; workers take rows one by one, and keep them with their outcome."""
     from loadtest.baselines.procrastinate_tasks import TASKS, app
 
     app.open()
@@ -66,4 +65,4 @@ def procrastinate() -> Flask:
             ids += TASKS[name].batch_defer(*({"payload": job["payload"]} for job in alike))
         return ids
 
-    return jobs_app(send)
+    return add_jobs(empty_app(), send)

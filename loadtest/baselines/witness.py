@@ -1,19 +1,19 @@
-"""What a task tells a file, the same for every library: lines that neither rows nor messages bend.
+"""A log that tasks write themselves, independent of rows and messages; one for every library.
 
-Each act is one short line appended in one write, so lines of many processes neither mix nor die
-with whoever wrote them. It costs a few microseconds.
+Each event is one short line appended in one write, so lines of many processes neither mix nor get
+lost with their writer. It costs a few microseconds.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-#: Where the file is.
+#: The variable that names the file.
 VARIABLE = "PEER_WITNESS"
 
 What = Literal["start", "end"]
@@ -23,7 +23,7 @@ _file: int | None = None
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Something a task did."""
+    """One event of a task."""
 
     what: What
     #: The job's number.
@@ -31,8 +31,7 @@ class Line:
     at: float
 
 
-def tell(what: What, number: int) -> None:
-    """Write one line."""
+def log(what: What, number: int) -> None:
     global _file
     if _file is None:
         _file = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -40,20 +39,28 @@ def tell(what: What, number: int) -> None:
 
 
 def run(payload: dict[str, float]) -> None:
-    """The whole of ``peer.mark``: tell, wait, tell."""
+    """The whole of ``peer.mark``: a line, a pause, a line."""
     number = int(payload["n"])
-    tell("start", number)
+    log("start", number)
     time.sleep(payload.get("ms", 0) / 1000)
-    tell("end", number)
+    log("end", number)
+
+
+#: What every library's tasks do, by name; ``peer.nap`` takes so many milliseconds.
+WORK: dict[str, Callable[[dict[str, Any]], None]] = {
+    "peer.noop": lambda _: None,
+    "peer.nap": lambda payload: time.sleep(payload["ms"] / 1000),
+    "peer.mark": run,
+}
 
 
 def read_lines(path: Path, offset: int = 0) -> Iterator[Line]:
-    """Everything said from a byte on; a line that is not complete yet is left out."""
+    """Every line from a byte on; one that is not complete yet is left out."""
     if not path.exists():
         return
     with path.open("rb") as file:
         file.seek(offset)
-        said = file.read()
-    for line in said[: said.rfind(b"\n") + 1].decode().splitlines():
+        text = file.read()
+    for line in text[: text.rfind(b"\n") + 1].decode().splitlines():
         what, number, at = line.split()
         yield Line("start" if what == "start" else "end", int(number), float(at))

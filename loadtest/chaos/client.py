@@ -1,4 +1,4 @@
-"""One client: calls over a connection that is opened again when it breaks, and an event stream."""
+"""An HTTP client that reconnects after a broken connection, and a reader of the event stream."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import http.client
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,7 +16,7 @@ from loadtest.fleet import until
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the server said; status 0 means nothing."""
+    """An HTTP response; status 0 means that there was none."""
 
     status: int
     document: Any = None
@@ -25,13 +24,13 @@ class Answer:
 
     @property
     def next_page(self) -> str | None:
-        """Where the answer goes on, if it does."""
+        """The URL of the next page, if there is one."""
         link = (self.headers or {}).get("link", "")
         return link[link.index("<") + 1 : link.index(">")] if 'rel="next"' in link else None
 
 
 class Api:
-    """One client. Not for concurrent use."""
+    """One keep-alive connection to the API. Not for concurrent use."""
 
     def __init__(self, port: int, seconds: float = 10.0) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
@@ -59,10 +58,6 @@ class Api:
         is_json = "json" in found.get("content-type", "")
         return Answer(response.status, json.loads(read) if read and is_json else None, found)
 
-    def status(self, method: str, path: str) -> int:
-        """The status alone."""
-        return self.call(method, path).status
-
     def leaderboard(self, role: str) -> Iterator[dict[str, Any]]:
         """Every entry of a role, page by page."""
         page: str | None = f"/leaderboard?role={role}&limit=500"
@@ -74,79 +69,61 @@ class Api:
             page = answer.next_page
 
 
-#: The server says something every 15 s; who is silent for longer has gone.
+#: The server sends something every 15 s; a connection that is silent for longer is dead.
 SILENCE_SECONDS = 20.0
 RETRY_SECONDS = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """The end of a job, as it was told."""
-
-    id: str
-    status: str
-    at: float
-
-
-class Listener:
-    """Listens in a thread of its own."""
+class Listener(threading.Thread):
+    """Reads ``/events`` in a thread, and resumes after the last whole event when it breaks."""
 
     def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
         self._port = port
         self._position: str | None = None
-        self._stop = threading.Event()
+        self._stopping = threading.Event()
         self._socket: socket.socket | None = None
-        #: Set when the server has told where the stream begins.
+        #: Set when the server has sent the position at which the stream begins.
         self.placed = threading.Event()
-        self.heard: list[Heard] = []
+        #: Ends of jobs as they were received: id and status.
+        self.ends: list[tuple[str, str]] = []
         #: How often the stream was opened.
         self.connections = 0
-        #: Answers that were no stream.
-        self.refusals: dict[int, int] = {}
 
     @contextmanager
     def listening(self) -> Iterator[Listener]:
         """Listen while the block runs."""
-        thread = threading.Thread(target=self._run, daemon=True)
-        thread.start()
+        self.start()
         try:
             yield self
         finally:
-            self._stop.set()
+            self._stopping.set()
             if self._socket is not None:
                 with suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
-            thread.join(SILENCE_SECONDS)
-
-    def last_words(self) -> dict[str, str]:
-        """The end that was heard last, by job."""
-        return {one.id: one.status for one in self.heard}
+            self.join(SILENCE_SECONDS)
 
     def wait_for(self, ends: dict[str, str], seconds: float) -> bool:
-        """Wait until all of these ends have been heard."""
-        return until(lambda: ends.items() <= self.last_words().items(), seconds)
+        """Wait until the last end received of each job is this one."""
+        return until(lambda: ends.items() <= dict(self.ends).items(), seconds)
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
+    def run(self) -> None:
+        while not self._stopping.is_set():
             with suppress(OSError, http.client.HTTPException):
                 self._listen()
-            self._stop.wait(RETRY_SECONDS)
+            self._stopping.wait(RETRY_SECONDS)
 
     def _listen(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=SILENCE_SECONDS)
-        connection.connect()
-        self._socket = connection.sock
-        try:
+        opened = http.client.HTTPConnection("127.0.0.1", self._port, timeout=SILENCE_SECONDS)
+        with closing(opened) as connection:
+            connection.connect()
+            self._socket = connection.sock
             headers = {"Last-Event-ID": self._position} if self._position else {}
             connection.request("GET", "/events", headers=headers)
             response = connection.getresponse()
-            if response.status != 200:
-                self.refusals[response.status] = self.refusals.get(response.status, 0) + 1
-                return
-            self.connections += 1
-            self._read(response)
-        finally:
-            connection.close()
+            if response.status == 200:
+                self.connections += 1
+                self._read(response)
 
     def _read(self, response: http.client.HTTPResponse) -> None:
         position, data = None, None
@@ -158,13 +135,9 @@ class Listener:
                     data = json.loads(text)
                 case ("", _, _):
                     # Only a whole event moves the client on.
-                    if data is not None:
-                        self._hear(data)
+                    if data is not None and "status" in data:
+                        self.ends.append((data["id"], data["status"]))
                     if position is not None:
                         self._position = position
                         self.placed.set()
                     position, data = None, None
-
-    def _hear(self, data: dict[str, Any]) -> None:
-        if "status" in data:
-            self.heard.append(Heard(data["id"], data["status"], time.time()))

@@ -1,4 +1,4 @@
-"""What is true when all is over: the tables, the leaderboard and the queues, read once."""
+"""The state at the end of a chaos run: tables, leaderboard and queues, read once."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ READ_JOBS = """
     FROM jobs AS job LEFT JOIN applications AS application USING (id)
 """
 READ_ATTEMPTS = """
-    SELECT job_id::text, lease, worker, extract(epoch FROM started_at)::float8,
+    SELECT job_id::text AS job_id, lease, worker, extract(epoch FROM started_at)::float8,
            extract(epoch FROM ended_at)::float8, status::text, error_class, error_message
     FROM attempts ORDER BY job_id, lease
 """
@@ -93,13 +93,13 @@ UNBILLED = """
     WHERE abs(coalesce(truth.slot_seconds, 0) - coalesce(billed.slot_seconds, 0)) > 0.001
        OR coalesce(truth.runs, 0) <> coalesce(billed.runs, 0)
 """
-#: A queue that somebody serves is empty within this time.
+#: A queue with consumers is empty within this time.
 QUEUE_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A row. Times are of the wall clock."""
+    """A row of `jobs`. Times are in seconds since the epoch."""
 
     id: str
     type: str
@@ -128,13 +128,13 @@ class Job:
         return pid_of(self.worker)
 
     def __str__(self) -> str:
-        counts = f"tries {self.attempt}, crashes {self.crashes}, replays {self.replays}"
+        counts = f"attempts {self.attempt}, crashes {self.crashes}, replays {self.replays}"
         return f"{self.id} {self.type} {self.status} ({counts}, {self.error_class})"
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A run that gave no result."""
+    """A row of `attempts`: a run without a result."""
 
     job_id: str
     lease: int
@@ -153,7 +153,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class World:
-    """All of it."""
+    """Everything that is checked."""
 
     jobs: Mapping[str, Job]
     attempts: Mapping[str, Sequence[Attempt]] = field(default_factory=dict)
@@ -161,57 +161,52 @@ class World:
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: Ids on the leaderboard, in its order.
     listed: Sequence[str] = ()
-    #: Jobs that are still on their way, in words.
+    #: Jobs that have not ended.
     live: Sequence[str] = ()
     #: Tenant, pool, state, recount, counter.
     miscounted: Sequence[str] = ()
-    #: Tenant, pool, slot-seconds and runs of the rows and of the bill.
+    #: Tenant, pool, slot-seconds and runs by the rows and by `usage`.
     unbilled: Sequence[str] = ()
-    #: References that lie in a queue although they still match their row.
+    #: References left in a queue that still match their row.
     forgotten: Sequence[str] = ()
 
 
 def read_world(engine: Engine, port: int, broker_url: str | None) -> World:
-    """Read it when nothing is on its way any more."""
+    """Read it when every job has ended."""
+    by_job: dict[str, list[Attempt]] = defaultdict(list)
     with connect(engine) as connection:
-        jobs = [Job(*row) for row in connection.exec_driver_sql(READ_JOBS)]
-        attempts = [Attempt(*row) for row in connection.exec_driver_sql(READ_ATTEMPTS)]
-        keys = {row[0]: row[1] for row in connection.exec_driver_sql(READ_KEYS)}
-        wrong = (
+        jobs = {row[0]: Job(*row) for row in connection.exec_driver_sql(READ_JOBS)}
+        for row in connection.exec_driver_sql(READ_ATTEMPTS):
+            by_job[row.job_id].append(Attempt(*row))
+        keys = {row.key: row.job_ids for row in connection.exec_driver_sql(READ_KEYS)}
+        live, miscounted, unbilled = (
             [str(tuple(row)) for row in connection.exec_driver_sql(sql)]
             for sql in (READ_LIVE, MISCOUNTED, UNBILLED)
         )
-        live, miscounted, unbilled = wrong
-    by_job: dict[str, list[Attempt]] = defaultdict(list)
-    for attempt in attempts:
-        by_job[attempt.job_id].append(attempt)
     with Api(port, seconds=30.0) as api:
         listed = [entry["id"] for entry in api.leaderboard(ROLE)]
-    rows = {job.id: job for job in jobs}
-    left = read_queues(broker_url) if broker_url else []
-    # A message would still make somebody run the job.
-    found = ((rows.get(job_id), lease) for job_id, lease in left)
+    # Such a message would still make a worker run the job.
     forgotten = [
-        f"{job.id} lease {lease}"
-        for job, lease in found
-        if job and (job.status, job.lease) == ("dispatched", lease)
+        f"{job_id} lease {lease}"
+        for job_id, lease in (read_queues(broker_url) if broker_url else ())
+        if (job := jobs.get(job_id)) and (job.status, job.lease) == ("dispatched", lease)
     ]
-    return World(rows, by_job, keys, listed, live, miscounted, unbilled, forgotten)
+    return World(jobs, by_job, keys, listed, live, miscounted, unbilled, forgotten)
 
 
 def pid_of(worker: str | None) -> int:
-    """The process that a worker's name tells; 0 for nobody."""
+    """The process id in a worker's name; 0 without a worker."""
     return int((worker or ":0").rpartition(":")[2])
 
 
 def read_queues(broker_url: str) -> list[tuple[str, int]]:
-    """References that are still in the queues once these had time to empty, taken out."""
+    """References that are still in the queues once these had time to empty; removes them."""
     left: list[tuple[str, int]] = []
     deadline = time.monotonic() + QUEUE_SECONDS
     with Connection(broker_url, connect_timeout=5) as broker:
         channel = broker.channel()
         for pool in POOLS:
-            while channel.queue_declare(queue=pool, passive=True).message_count:
+            while channel.queue_declare(pool, passive=True).message_count:
                 if time.monotonic() > deadline:
                     break
                 time.sleep(0.1)
@@ -223,7 +218,7 @@ def read_queues(broker_url: str) -> list[tuple[str, int]]:
 
 
 def wait_until_settled(engine: Engine, seconds: float) -> bool:
-    """Wait until nothing is on its way any more; false if something still is."""
+    """Wait until every job has ended; false if some have not."""
 
     def settled() -> bool:
         with suppress(StateStoreUnavailable), connect(engine) as connection:

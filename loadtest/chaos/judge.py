@@ -1,14 +1,13 @@
-"""PURE: the one judge. What clients were promised against what is true when all is over."""
+"""Compares what clients were promised with what is true at the end of a chaos run. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from loadtest.chaos.client import Heard
-from loadtest.chaos.ends import Excuses, killers_in, lost_runs, wrong_end, wrong_result, wrong_tries
-from loadtest.chaos.facts import Job, World
+from loadtest.chaos.ends import Excuses, wrong_attempts, wrong_end, wrong_result
+from loadtest.chaos.facts import Attempt, Job, World
 from loadtest.chaos.load import Exchange
 from loadtest.chaos.plan import UNKEYED, Order
 from loadtest.chaos.striker import Strike
@@ -18,9 +17,8 @@ from models.jobs.states import TERMINAL
 
 @dataclass(slots=True)
 class Report:
-    """What the judge found; every list of faults is empty if all is well."""
+    """Figures and faults; every list of faults is empty if all promises were kept."""
 
-    #: Not faults: how much there was of everything.
     figures: dict[str, int] = field(default_factory=dict)
     faults: dict[str, list[str]] = field(default_factory=dict)
 
@@ -37,12 +35,8 @@ class Report:
         return "\n".join(lines)
 
 
-#: How each kind of request may be answered; silence and 503 are always possible.
+#: How requests may be answered if not by 202; no answer and 503 are always possible.
 EXPECTED = {
-    "application": {202},
-    "job": {202},
-    "batch": {202},
-    "reuse": {202},
     "misuse": {422},
     "cancel": {200, 202, 409},
     "look": {200},
@@ -55,7 +49,7 @@ CLOCK_SECONDS = 0.05
 
 
 class Judge:
-    """Looks at one run from all sides."""
+    """Checks one run."""
 
     def __init__(
         self,
@@ -63,28 +57,43 @@ class Judge:
         world: World,
         strikes: Sequence[Strike],
         lines: Sequence[Line],
-        heard: Sequence[Heard],
+        ends: Sequence[tuple[str, str]],
     ) -> None:
+        """``lines`` is what the jobs logged, ``ends`` what the event stream sent."""
         self.exchanges = exchanges
         self.world = world
+        self.jobs = world.jobs
         self.lines = lines
-        self.heard = heard
-        self.excuses = Excuses(strikes, killers_in(world))
+        killers: list[Attempt] = []
+        others: list[Attempt] = []
+        for job in self.jobs.values():
+            (killers if job.type == "crash" else others).extend(world.attempts.get(job.id, ()))
+        self.excuses = Excuses(strikes, killers)
+        self.lost_runs = [one for one in others if one.error_class == "WORKER_CRASH"]
         self.promised: dict[str, Order] = {
             job_id: order for exchange in exchanges for job_id, order in exchange.promises()
         }
+        self.cancelling = {
+            job_of(one) for one in self.requests("cancel") if one.status not in (404, 409)
+        }
+        replays = self.requests("replay", 200)
+        self.replayed = Counter(job_id for one in replays for job_id in one.document["ids"])
+        self.unknown_replays = sum(one.status in AWAY for one in self.requests("replay"))
+        self.last_event = dict(ends)
+        self.events = Counter(job_id for job_id, _ in ends)
+        self.listed = Counter(world.listed)
 
     def report(self) -> Report:
         """Everything, by name."""
         return Report(
             self.figures(),
             {
-                "lost": [one for one in self.promised if one not in self.world.jobs],
+                "lost": [one for one in self.promised if one not in self.jobs],
                 "stuck": list(self.world.live),
-                "altered": list(self.altered()),
-                "wrong end": list(self.wrong_ends()),
-                "wrong result": list(self.wrong_results()),
-                "settled twice": list(self.wrong_tries()),
+                "altered": self.each(self.altered),
+                "wrong end": self.each(self.wrong_end),
+                "wrong result": self.each(self.wrong_result),
+                "settled twice": self.each(self.wrong_attempts),
                 "end changed": list(self.changed_ends()),
                 "admitted twice": list(self.admitted_twice()),
                 "key not kept": list(self.broken_keys()),
@@ -92,89 +101,112 @@ class Judge:
                 "ran after its end": list(self.late_runs()),
                 "ran too early": list(self.early_runs()),
                 "cancel not kept": list(self.broken_cancels()),
-                "replay not kept": list(self.broken_replays()),
-                "event lost": list(self.lost_events()),
-                "event repeated": list(self.repeated_events()),
-                "leaderboard": list(self.leaderboard()),
+                "replay not kept": self.each(self.wrong_replays),
+                "event lost": self.each(self.lost_event),
+                "event repeated": self.each(self.repeated_event),
+                "leaderboard": [*self.each(self.wrong_listing), *self.leaderboard()],
                 "miscounted": list(self.world.miscounted),
                 "usage": list(self.world.unbilled),
                 "forgotten in a queue": list(self.world.forgotten),
-                "unexpected answer": list(self.unexpected_answers()),
+                "unexpected answer": [
+                    f"{one.request.kind} {one.request.method} {one.request.path}"
+                    f" got {one.status} {str(one.document)[:300]}"
+                    for one in self.exchanges
+                    if one.status not in EXPECTED.get(one.request.kind, {202}) | AWAY
+                ],
             },
         )
 
     def figures(self) -> dict[str, int]:
         """How much there was of everything."""
-        jobs = self.world.jobs
-        lost = lost_runs(jobs, self.world.attempts)
-        ends = Counter(job.status for job in jobs.values())
+        ends = Counter(job.status for job in self.jobs.values())
         return {
             "requests": len(self.exchanges),
             "unanswered or 503": sum(one.status in AWAY for one in self.exchanges),
             "promised": len(self.promised),
-            "admitted, answer lost": len(jobs.keys() - self.promised.keys()),
+            "admitted, answer lost": len(self.jobs.keys() - self.promised.keys()),
             **{status: ends[status] for status in sorted(ENDED)},
-            "runs lost": len(lost),
-            "runs lost without a hit": sum(not self.excuses.for_loss(one) for one in lost),
+            "runs lost": len(self.lost_runs),
+            "runs lost without a hit": sum(not self.excuses.for_loss(o) for o in self.lost_runs),
             "dead of five lost workers": sum(
                 job.type != "crash" and job.error_class == "WORKER_CRASH" and job.status == "dead"
-                for job in jobs.values()
+                for job in self.jobs.values()
             ),
         }
 
-    def altered(self) -> Iterable[str]:
-        """The row is not what was ordered."""
-        for job_id, order in self.promised.items():
-            job = self.world.jobs.get(job_id)
-            if job is None:
-                continue
-            if job.type != order.type or not (job.large or job.payload == order.payload):
-                yield f"{job} payload {str(job.payload)[:200]}"
+    def each(self, check: Callable[[Job], str | None]) -> list[str]:
+        """What a check finds wrong with each job."""
+        found = ((job, check(job)) for job in self.jobs.values())
+        return [f"{job}: {wrong}" for job, wrong in found if wrong]
 
-    def wrong_ends(self) -> Iterable[str]:
-        cancelling = {
-            job_of(one) for one in self.requests("cancel") if one.status not in (404, 409)
-        }
-        for job in self.world.jobs.values():
-            attempts = self.world.attempts.get(job.id, ())
-            asked = job.id in cancelling
-            if wrong := wrong_end(job, attempts, self.excuses, asked_to_stop=asked):
-                yield f"{job}: {wrong}"
+    def altered(self, job: Job) -> str | None:
+        """The row must be what was ordered."""
+        order = self.promised.get(job.id)
+        if not order or (job.type == order.type and (job.large or job.payload == order.payload)):
+            return None
+        return f"payload {str(job.payload)[:200]}"
 
-    def wrong_results(self) -> Iterable[str]:
-        for job in self.world.jobs.values():
-            order = self.promised.get(job.id)
-            if job.status != "succeeded" or job.type == "crash":
-                continue
-            if (order is None and job.large) or (order and order.type != job.type):
-                continue  # its input is not at hand, or it is not what was ordered at all
-            if wrong := wrong_result(job, order.payload if order else job.payload):
-                yield f"{job}: {wrong}"
+    def wrong_end(self, job: Job) -> str | None:
+        attempts = self.world.attempts.get(job.id, ())
+        return wrong_end(job, attempts, self.excuses, asked_to_stop=job.id in self.cancelling)
 
-    def wrong_tries(self) -> Iterable[str]:
-        for job in self.world.jobs.values():
-            if job.status in ENDED and (
-                wrong := wrong_tries(job, self.world.attempts.get(job.id, ()))
-            ):
-                yield f"{job}: {wrong}"
+    def wrong_result(self, job: Job) -> str | None:
+        order = self.promised.get(job.id)
+        if job.status != "succeeded" or job.type == "crash":
+            return None
+        if (order is None and job.large) or (order and order.type != job.type):
+            return None  # its input is not at hand, or it is not what was ordered at all
+        return wrong_result(job, order.payload if order else job.payload)
+
+    def wrong_attempts(self, job: Job) -> str | None:
+        attempts = self.world.attempts.get(job.id, ())
+        return wrong_attempts(job, attempts) if job.status in ENDED else None
+
+    def wrong_replays(self, job: Job) -> str | None:
+        """As often as a client was answered, and not more often than it may have been."""
+        answered = self.replayed[job.id]
+        if answered <= job.replays <= answered + self.unknown_replays:
+            return None
+        return f"{answered} replays were answered"
+
+    def lost_event(self, job: Job) -> str | None:
+        """A client that is always connected gets every end; of a replayed job, the last one."""
+        sent = self.last_event.get(job.id)
+        return f"was sent as {sent}" if job.status in ENDED and sent != job.status else None
+
+    def repeated_event(self, job: Job) -> str | None:
+        """Reconnecting repeats nothing: a job has as many ends as replays, and one more."""
+        times = self.events[job.id]
+        return f"was sent {times} times" if times > job.replays + 1 else None
+
+    def wrong_listing(self, job: Job) -> str | None:
+        """Every scored application is listed once, and nothing else."""
+        scored = job.type == "score_application" and job.status == "succeeded"
+        times = self.listed[job.id]
+        return None if times == int(scored) else f"is listed {times} times"
+
+    def leaderboard(self) -> Iterable[str]:
+        """The best first, and only jobs that exist."""
+        for job_id in self.listed.keys() - self.jobs.keys():
+            yield f"{job_id} is listed, and there is no such job"
+        scores = [self.jobs[one].score or 0 for one in self.listed if one in self.jobs]
+        if scores != sorted(scores, reverse=True):
+            yield f"not by score: {scores[:20]}"
 
     def changed_ends(self) -> Iterable[str]:
-        """A client saw it end otherwise. Only the dead may come back."""
+        """A client saw it end otherwise. Only dead jobs may be replayed."""
         for one in self.requests("look", 200):
-            job, seen = self.world.jobs.get(one.document["id"]), one.document["status"]
-            if (
-                job
-                and seen in ENDED
-                and job.status != seen
-                and not (seen == "dead" and job.replays)
-            ):
+            job, seen = self.jobs.get(one.document["id"]), one.document["status"]
+            if job is None or seen not in ENDED or job.status == seen:
+                continue
+            if not (seen == "dead" and job.replays):
                 yield f"{job} was {seen}"
 
     def admitted_twice(self) -> Iterable[str]:
         """Rows that no key and no request without a key accounts for."""
         keyed = {job_id for ids in self.world.keys.values() for job_id in ids}
         tags: dict[str, list[Job]] = defaultdict(list)
-        for job in self.world.jobs.values():
+        for job in self.jobs.values():
             tag = tag_of(job)
             if tag is not None:
                 tags[tag].append(job)
@@ -185,7 +217,7 @@ class Judge:
                 yield f"{tag}: {', '.join(map(str, jobs))}"
 
     def broken_keys(self) -> Iterable[str]:
-        """One key, one set of jobs, whichever answer one looks at."""
+        """One key, one set of jobs, in every answer."""
         for one in self.exchanges:
             if one.request.key is None or one.status != 202:
                 continue
@@ -195,9 +227,9 @@ class Judge:
                 yield f"{one.request.key} was answered {ids}, the table says {kept}"
 
     def late_runs(self) -> Iterable[str]:
-        """Whoever did not sleep through the loss of its lease runs nothing that has ended."""
+        """A job that has ended is started only by a worker that was frozen meanwhile."""
         for line in self.lines:
-            job = self.world.jobs.get(line.job)
+            job = self.jobs.get(line.job)
             if line.what != "start" or job is None or job.replays or job.finished_at is None:
                 continue
             over = job.status in ENDED and line.at > job.finished_at + CLOCK_SECONDS
@@ -212,7 +244,7 @@ class Judge:
 
     def broken_cancels(self) -> Iterable[str]:
         for one in self.requests("cancel"):
-            job = self.world.jobs.get(job_of(one))
+            job = self.jobs.get(job_of(one))
             if job is None:
                 continue
             if one.status == 200 and job.status != "cancelled":
@@ -224,57 +256,10 @@ class Judge:
             elif one.status == 202 and job.status not in ("cancelled", "succeeded"):
                 yield f"{job} was to be cancelled"
 
-    def broken_replays(self) -> Iterable[str]:
-        """As often as a client was told, and not more often than it may have been."""
-        unanswered = sum(one.status in AWAY for one in self.requests("replay"))
-        told = Counter(
-            job_id for one in self.requests("replay", 200) for job_id in one.document["ids"]
-        )
-        for job in self.world.jobs.values():
-            if not told[job.id] <= job.replays <= told[job.id] + unanswered:
-                yield f"{job} was told to be replayed {told[job.id]} times"
-
-    def lost_events(self) -> Iterable[str]:
-        """Whoever listens all the time hears every end; of a replayed job, at least the last."""
-        told = {one.id: one.status for one in self.heard}
-        for job in self.world.jobs.values():
-            if job.status in ENDED and told.get(job.id) != job.status:
-                yield f"{job} was told as {told.get(job.id)}"
-
-    def repeated_events(self) -> Iterable[str]:
-        """Coming back repeats nothing: a job has as many ends as replays, and one more."""
-        times = Counter(one.id for one in self.heard)
-        for job in self.world.jobs.values():
-            if times[job.id] > job.replays + 1:
-                yield f"{job} was told {times[job.id]} times"
-
-    def leaderboard(self) -> Iterable[str]:
-        """Every scored application once, the best first, and nothing else."""
-        times = Counter(self.world.listed)
-        for job in self.world.jobs.values():
-            scored = job.type == "score_application" and job.status == "succeeded"
-            if times[job.id] != int(scored):
-                yield f"{job} is listed {times[job.id]} times"
-        for job_id in times.keys() - self.world.jobs.keys():
-            yield f"{job_id} is listed, and there is no such job"
-        scores = [self.world.jobs[one].score or 0 for one in times if one in self.world.jobs]
-        if scores != sorted(scores, reverse=True):
-            yield f"not by score: {scores[:20]}"
-
-    def unexpected_answers(self) -> Iterable[str]:
-        for one in self.exchanges:
-            if one.status not in EXPECTED[one.request.kind] | AWAY:
-                yield (
-                    f"{one.request.kind} {one.request.method} {one.request.path}"
-                    f" got {one.status} {str(one.document)[:300]}"
-                )
-
     def requests(self, kind: str, status: int | None = None) -> Iterable[Exchange]:
-        return (
-            one
-            for one in self.exchanges
-            if one.request.kind == kind and status in (None, one.status)
-        )
+        for one in self.exchanges:
+            if one.request.kind == kind and status in (None, one.status):
+                yield one
 
 
 def job_of(exchange: Exchange) -> str:
@@ -286,8 +271,7 @@ def tag_of(job: Job) -> str | None:
     """The name by which a client can tell its job from all others."""
     if not isinstance(job.payload, dict):
         return None
-    name = "candidate" if job.type == "score_application" else "tag"
-    tag = job.payload.get(name)
+    tag = job.payload.get("candidate" if job.type == "score_application" else "tag")
     return tag if isinstance(tag, str) else None
 
 

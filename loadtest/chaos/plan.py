@@ -1,9 +1,9 @@
-"""What clients order and who is hit, how and when: all of it follows from one seed. Pure."""
+"""What clients submit, and which processes are hit, how and when; all from one seed. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from random import Random
@@ -43,14 +43,14 @@ FAILURES: dict[tuple[str, int], int] = {
     ("POISON", 1): 1,
     ("PERMANENT", 1): 2,
 }
-#: More than fits into a row: lies in the blob store.
+#: More than fits into a row: stored as a blob.
 LARGE_CHARACTERS = 70_000
 MOST_IN_A_BATCH = 25
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One job that somebody wants."""
+    """One job that a client wants."""
 
     type: str
     payload: Any
@@ -63,14 +63,14 @@ class Order:
         return {"type": self.type, "payload": self.payload, **self.times()}
 
     def times(self) -> dict[str, str]:
-        """Its moments, as far as it has any."""
+        """Its times, as far as it has any."""
         moments = {"execute_at": self.execute_at, "not_after": self.not_after}
         return {name: rfc3339(at) for name, at in moments.items() if at is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call to the front door."""
+    """One call to the API."""
 
     kind: str
     method: str
@@ -79,6 +79,10 @@ class Request:
     key: str | None = None
     #: What it orders, in order; None for an item that must be refused.
     orders: tuple[Order | None, ...] = ()
+
+
+#: Job types of the kinds that are not named after theirs.
+TYPES = {"mark": "chaos.mark", "steps": "chaos.steps", "reuse": "echo"}
 
 
 class Orders:
@@ -92,44 +96,40 @@ class Orders:
     def next(self, now: float, known: Sequence[str]) -> Request:
         """What the client does next; ``known`` are ids it was given, newest last."""
         [kind] = self._chance.choices(list(HABITS), list(HABITS.values()))
-        match kind:
-            case "application":
-                return self._application(now)
-            case "batch":
-                return self._batch(now)
-            case "cancel" | "look" if known:
+        if kind in ("cancel", "look"):
+            if known:
                 method = "DELETE" if kind == "cancel" else "GET"
                 return Request(kind, method, f"/jobs/{self._recent(known)}")
-            case "replay":
-                filters = {"type": "fail"}
-                return Request(kind, "POST", "/dead-letters/replay", {"filter": filters})
-            case "reuse":
-                return self.single(self._order("echo", now, keyed=True), keyed=True, kind=kind)
-            case "cancel" | "look":
-                kind = "echo"
-        keyed = kind in ("fail", "count") or self._chance.random() < 0.7
-        return self.single(self._order(kind, now, keyed), keyed)
+            kind = "echo"
+        if kind == "replay":
+            body = {"filter": {"type": "fail"}}
+            return Request(kind, "POST", "/dead-letters/replay", body)
+        keyed = kind in ("fail", "count", "reuse") or self._chance.random() < 0.7
+        if kind == "application":
+            return self._application(now, keyed)
+        if kind == "batch":
+            return self._batch(now, keyed)
+        return self._single(
+            self._order(kind, now, keyed), keyed, kind if kind == "reuse" else "job"
+        )
 
     def crash(self) -> Request:
-        """A job that kills whoever runs it."""
-        return self.single(Order("crash", {}), keyed=True)
+        """A job that kills its worker."""
+        return self._single(Order("crash", {}), keyed=True)
 
-    def single(self, order: Order, keyed: bool, kind: str = "job") -> Request:
-        """One job by ``POST /jobs``."""
-        key = self._tag(KEYED) if keyed else None
+    def _single(self, order: Order, keyed: bool, kind: str = "job") -> Request:
+        key = self._tag(keyed) if keyed else None
         return Request(kind, "POST", "/jobs", order.body(), key, (order,))
 
-    def _application(self, now: float) -> Request:
-        keyed = self._chance.random() < 0.7
-        tag = self._tag(KEYED if keyed else UNKEYED)
+    def _application(self, now: float, keyed: bool) -> Request:
+        tag = self._tag(keyed)
         work = {"candidate": tag, "role": ROLE, "payload": {"letter": f"I am {tag}."}}
         order = self._timed(Order("score_application", work), now)
         body = {**work, **order.times()}
         key = tag if keyed else None
         return Request("application", "POST", "/applications", body, key, (order,))
 
-    def _batch(self, now: float) -> Request:
-        keyed = self._chance.random() < 0.7
+    def _batch(self, now: float, keyed: bool) -> Request:
         kinds = ("echo", "mark", "sleep", "fail") if keyed else ("echo", "mark", "sleep")
         count = self._chance.randint(1, MOST_IN_A_BATCH)
         orders: list[Order | None] = [
@@ -140,65 +140,59 @@ class Orders:
             place = self._chance.randrange(count + 1)
             orders.insert(place, None)
             items.insert(place, {"type": "no-such-type", "payload": {}})
-        key = self._tag(KEYED) if keyed else None
+        key = self._tag(keyed) if keyed else None
         return Request("batch", "POST", "/jobs/batch", {"jobs": items}, key, tuple(orders))
 
     def _order(self, kind: str, now: float, keyed: bool) -> Order:
-        chance, tag = self._chance, self._tag(KEYED if keyed else UNKEYED)
+        order = Order(TYPES.get(kind, kind), self._payload(kind, self._tag(keyed)))
+        return order if kind == "fail" else self._timed(order, now)
+
+    def _payload(self, kind: str, tag: str) -> dict[str, Any]:
+        chance = self._chance
         match kind:
-            case "sleep":
-                order = Order("sleep", {"seconds": self._duration(), "tag": tag})
-            case "mark":
-                order = Order("chaos.mark", {"seconds": self._duration(), "tag": tag})
+            case "sleep" | "mark":
+                return {"seconds": self._duration(), "tag": tag}
             case "steps":
                 pace = round(chance.uniform(0.1, 0.4), 3)
-                order = Order(
-                    "chaos.steps", {"to": chance.randint(3, 15), "seconds_each": pace, "tag": tag}
-                )
+                return {"to": chance.randint(3, 15), "seconds_each": pace, "tag": tag}
             case "count":
                 ballast = LARGE_CHARACTERS if chance.random() < 0.2 else 0
                 pace = round(chance.uniform(0.05, 0.3), 3)
-                to = chance.randint(2, 8)
-                payload = {"to": to, "seconds_each": pace, "ballast_bytes": ballast}
-                order = Order("count", payload)
+                return {"to": chance.randint(2, 8), "seconds_each": pace, "ballast_bytes": ballast}
             case "fail":
                 [(failure, times)] = chance.choices(list(FAILURES), list(FAILURES.values()))
-                wanted: dict[str, Any] = {"class": failure, "times": times}
-                if failure == "DEPENDENCY":
-                    wanted["retry_after"] = 1
-                return Order("fail", wanted)
-            case _:
-                large = {"ballast": "x" * LARGE_CHARACTERS} if chance.random() < 0.03 else {}
-                order = Order("echo", {"tag": tag, **large})
-        return self._timed(order, now)
+                later = {"retry_after": 1} if failure == "DEPENDENCY" else {}
+                return {"class": failure, "times": times, **later}
+        large = {"ballast": "x" * LARGE_CHARACTERS} if chance.random() < 0.03 else {}
+        return {"tag": tag, **large}
 
     def _timed(self, order: Order, now: float) -> Order:
-        """Some are for later, some for not too late."""
+        """Some start later, some expire."""
         luck = self._chance.random()
         execute_at = now + self._chance.uniform(1.0, 6.0) if luck < 0.12 else None
         not_after = None
         if 0.08 < luck < 0.2:
             patience = self._chance.choice((self._chance.uniform(2.0, 5.0), 120.0))
             not_after = (execute_at or now) + patience
-        return Order(order.type, order.payload, execute_at, not_after)
+        return replace(order, execute_at=execute_at, not_after=not_after)
 
     def _duration(self) -> float:
-        """Mostly short; one in eight is still running when a lost lease has come back."""
+        """Mostly short; one in eight still runs when a lost lease has been given to another."""
         longest = (4.0, 9.0) if self._chance.random() < 0.125 else (0.05, 2.0)
         return round(self._chance.uniform(*longest), 3)
 
     def _recent(self, known: Sequence[str]) -> str:
-        """Mostly one of the last, which may still be on its way."""
+        """Mostly one of the last, which may not have ended."""
         back = min(len(known), 1 + int(self._chance.expovariate(1 / 10)))
         return known[-back]
 
-    def _tag(self, beginning: str) -> str:
+    def _tag(self, keyed: bool) -> str:
         self._number += 1
-        return f"{beginning}-{self._client}-{self._number}"
+        return f"{KEYED if keyed else UNKEYED}-{self._client}-{self._number}"
 
 
 def rfc3339(at: float) -> str:
-    """A moment as the API wants it."""
+    """A time as the API wants it."""
     return datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -215,11 +209,11 @@ TARGETS = {
     "postgres": 1,
     "postgres-backend": 1,
 }
-#: Only a process that the supervisor knows by name is stopped politely.
+#: Only a process that the supervisor knows by name gets a stop signal.
 RESTARTED = frozenset(TARGETS) - {"api", "long-child", "postgres-backend"}
 #: The shortest and the longest time between two hits.
 PAUSE_SECONDS = (1.5, 5.0)
-#: A frozen process goes on after this long …
+#: A frozen process is resumed after this long …
 FREEZE_SECONDS = (1.0, 40.0)
 #: … half of them soon after their leases of 6 to 9 s, when others have just taken over.
 OUTLAST_SECONDS = (7.0, 15.0)
@@ -239,7 +233,7 @@ ACTS = {Act.KILL: 7, Act.FREEZE: 2, Act.RESTART: 1}
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One planned blow."""
+    """One planned kill, freeze or restart."""
 
     number: int
     #: After the beginning of the run.
@@ -262,26 +256,22 @@ def plan(targets: Sequence[str], seconds: float, seed: int) -> list[Hit]:
     hits: list[Hit] = []
     moment = 0.0
     acts = {target: _acts(target, chance.random()) for target in targets}
+    cards = [target for target in targets for _ in range(TARGETS[target])]
     while True:
-        for target in _round(targets, chance):
+        for target in chance.sample(cards, len(cards)):
             moment += chance.uniform(*PAUSE_SECONDS)
             choice, frozen = chance.random(), _freeze_seconds(chance)
             if moment > seconds:
                 return hits
             act = next(acts[target])
-            # Nothing stays frozen beyond the end: from then on everything must heal.
+            # Nothing stays frozen beyond the end: from then on everything must recover.
             frozen = min(frozen, max(FREEZE_SECONDS[0], seconds - moment))
             seconds_frozen = frozen if act is Act.FREEZE else 0.0
             hits.append(Hit(len(hits) + 1, moment, target, act, choice, seconds_frozen))
 
 
-def _round(targets: Sequence[str], chance: Random) -> list[str]:
-    cards = [target for target in targets for _ in range(TARGETS[target])]
-    return chance.sample(cards, len(cards))
-
-
 def _acts(target: str, seed: float) -> Iterator[Act]:
-    """The acts on one target: a shuffled ten after the other, so that none is forgotten."""
+    """The acts on one target: one shuffled ten after the other, so that none is left out."""
     chance = Random(seed)
     cards = [act for act, count in ACTS.items() for _ in range(count)]
     while True:

@@ -1,4 +1,4 @@
-"""One chaos run: load and hits at the same time, then calm, then the judge."""
+"""One chaos run: load and hits at the same time, then a calm phase, then the judge."""
 
 from __future__ import annotations
 
@@ -13,155 +13,143 @@ from app.stack.rabbitmq import EmbeddedRabbitMQ
 from loadtest.chaos.client import Listener
 from loadtest.chaos.facts import World, read_world, wait_until_settled
 from loadtest.chaos.judge import Judge, Report
-from loadtest.chaos.load import Ledger, Load
+from loadtest.chaos.load import ExchangeLog, Load
 from loadtest.chaos.plan import Act, Hit, plan
 from loadtest.chaos.stack import EVERY_POOL, Stack, embedded_stack
 from loadtest.chaos.striker import Striker
 from loadtest.chaos.witness import VARIABLE, read_lines
 
-#: Everything must have ended so long after the last hit: five leases of a job that kills its
-#: worker, five starts of that worker, and a line that has piled up meanwhile.
+#: Every job must have ended so long after the last hit: five leases of a job that kills its
+#: worker, five starts of that worker, and the backlog of that time.
 SETTLE_SECONDS = 180.0
 READY_SECONDS = 90.0
-#: The striker does not wait longer to learn who is busy.
+#: Statement timeout of the striker's question which workers are busy.
 LOOK_SECONDS = 0.5
-#: The last ends must have been heard so long after they were written.
-HEARD_SECONDS = 30.0
-#: No job that kills its worker is ordered in this last part of a run.
+#: The last events must have been received so long after they were written.
+EVENT_SECONDS = 30.0
+#: No job that kills its worker is submitted after this part of a run.
 HARMLESS_SHARE = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What kind of run it is to be."""
+class ChaosOptions:
+    """The options of a run."""
 
     seed: int
     seconds: float
-    #: Where the log, the hits and the report go.
+    #: Where the logs, the hits and the report go.
     folder: Path
     targets: tuple[str, ...]
     broker: str = "rabbitmq"
     per_second: float = 10.0
 
     def hits(self) -> list[Hit]:
-        """The plan, which follows from the wish alone."""
+        """The plan, which follows from the options alone."""
         return plan(self.targets, self.seconds, self.seed)
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where the run is, for whoever shows it."""
+    """A run in progress, for whatever displays it."""
 
-    planned: int
-    ledger: Ledger
+    options: ChaosOptions
+    stack: Stack
+    log: ExchangeLog
     striker: Striker
     listener: Listener
-    #: What is happening now, in words.
+    watch: Callable[[Progress], None]
+    #: What happens at the moment.
     now: str = "warming up"
     began: float = field(default_factory=time.monotonic)
-    #: Seconds from the last hit until everything had ended.
+    #: Seconds from the last hit until every job had ended.
     calm: float = 0.0
 
-
-Watcher = Callable[[Progress], None]
-
-
-def nobody(_: Progress) -> None:
-    """Shows nothing."""
+    def say(self, words: str) -> None:
+        self.now = words
+        self.watch(self)
 
 
-def run(wish: Wish, watch: Watcher = nobody) -> tuple[Striker, Report]:
-    """A stack of its own, hit under load; what the judge says."""
-    witness = wish.folder / "witness.jsonl"
-    variables = {**EVERY_POOL, "BROKER": wish.broker, VARIABLE: str(witness)}
+def run(
+    options: ChaosOptions, watch: Callable[[Progress], None] = lambda _: None
+) -> tuple[Striker, Report]:
+    """A stack, hit under load; what the judge found."""
+    witness = options.folder / "witness.jsonl"
+    variables = {**EVERY_POOL, "BROKER": options.broker, VARIABLE: str(witness)}
     with embedded_stack(**variables) as stack, stack.engine(LOOK_SECONDS) as engine:
-        ledger = Ledger(wish.folder / "client.jsonl")
+        log = ExchangeLog(options.folder / "client.jsonl")
         striker, listener = Striker(stack, engine), Listener(stack.port)
-        progress = Progress(len(wish.hits()), ledger, striker, listener)
-
-        def say(words: str) -> None:
-            progress.now = words
-            watch(progress)
-
+        progress = Progress(options, stack, log, striker, listener, watch)
         try:
             with listener.listening():
                 listener.placed.wait(READY_SECONDS)
-                _disturb(wish, stack, progress, say)
-                world = _calm(wish, stack, progress, say)
+                disturb(progress)
+                world = settle(progress)
                 report = Judge(
-                    ledger.exchanges, world, striker.strikes, read_lines(witness), listener.heard
+                    log.exchanges, world, striker.strikes, read_lines(witness), listener.ends
                 ).report()
                 report.figures["seconds until all had ended"] = round(progress.calm)
-            say("done")
+            progress.say("done")
         finally:
-            ledger.close()
-            keep_logs(stack, wish.folder)
-    write_world(wish, world)
-    write_report(wish, striker, report)
+            log.close()
+            shutil.copytree(stack.home.path / "logs", options.folder / "logs", dirs_exist_ok=True)
+            shutil.copy(stack.output, options.folder / "logs" / "up.out")
+    write(options, world, striker, report)
     return striker, report
 
 
-def _disturb(wish: Wish, stack: Stack, progress: Progress, say: Callable[[str], None]) -> None:
+def disturb(progress: Progress) -> None:
     """Load and hits."""
-    load = Load(stack.port, progress.ledger, seed=wish.seed, per_second=wish.per_second)
+    options, hits = progress.options, progress.options.hits()
+    load = Load(progress.stack.port, progress.log, seed=options.seed, per_second=options.per_second)
 
-    def tell(hit: Hit) -> None:
-        if hit.at_seconds > wish.seconds * HARMLESS_SHARE:
+    def announce(hit: Hit) -> None:
+        if hit.at_seconds > options.seconds * HARMLESS_SHARE:
             load.harmless.set()
-        say(f"hit {hit.number}/{progress.planned}: {hit}")
+        progress.say(f"hit {hit.number}/{len(hits)}: {hit}")
 
     with load.running():
-        progress.striker.run(wish.hits(), tell)
+        progress.striker.run(hits, announce)
         progress.striker.wait_replaced(READY_SECONDS)
-        say("waiting for the clients' last answers")
+        progress.say("waiting for the clients' last answers")
 
 
-def _calm(wish: Wish, stack: Stack, progress: Progress, say: Callable[[str], None]) -> World:
-    """Wait until everything has ended and been told; read what is true then."""
-    say("waiting for the last jobs")
-    began = time.monotonic()
-    with stack.engine() as engine:  # with its usual patience
+def settle(progress: Progress) -> World:
+    """Wait until every job has ended and its event was received; read the state then."""
+    progress.say("waiting for the last jobs")
+    stack, began = progress.stack, time.monotonic()
+    with stack.engine() as engine:  # with its usual timeout
         wait_until_settled(engine, SETTLE_SECONDS)
         progress.calm = time.monotonic() - began
         stack.wait_ready(READY_SECONDS)
-        broker = EmbeddedRabbitMQ(stack.home.path).url() if wish.broker == "rabbitmq" else None
+        rabbitmq = progress.options.broker == "rabbitmq"
+        broker = EmbeddedRabbitMQ(stack.home.path).url() if rabbitmq else None
         world = read_world(engine, stack.port, broker)
-    say("waiting for the last events")
+    progress.say("waiting for the last events")
     ends = {job.id: job.status for job in world.jobs.values() if job.finished_at}
-    progress.listener.wait_for(ends, HEARD_SECONDS)
+    progress.listener.wait_for(ends, EVENT_SECONDS)
     return world
 
 
-def keep_logs(stack: Stack, folder: Path) -> None:
-    """The stack's folder goes; what its processes said stays with the report."""
-    shutil.copytree(stack.home.path / "logs", folder / "logs", dirs_exist_ok=True)
-    shutil.copy(stack.output, folder / "logs" / "up.out")
-
-
-def write_world(wish: Wish, world: World) -> None:
-    """The rows that the judge saw, one a line."""
-    with (wish.folder / "jobs.jsonl").open("w") as file:
+def write(options: ChaosOptions, world: World, striker: Striker, report: Report) -> None:
+    """The rows that the judge saw, one per line, and the report."""
+    with (options.folder / "jobs.jsonl").open("w") as file:
         for job in world.jobs.values():
             attempts = [asdict(attempt) for attempt in world.attempts.get(job.id, ())]
             file.write(json.dumps({**asdict(job), "attempts": attempts}) + "\n")
-
-
-def write_report(wish: Wish, striker: Striker, report: Report) -> None:
-    """Everything for machines."""
     document = {
-        "seed": wish.seed,
-        "seconds": wish.seconds,
-        "targets": wish.targets,
-        "broker": wish.broker,
+        "seed": options.seed,
+        "seconds": options.seconds,
+        "targets": options.targets,
+        "broker": options.broker,
         "ok": report.ok,
         "kills": kills(striker),
         "figures": report.figures,
         "faults": report.faults,
-        "strikes": [strike.told() for strike in striker.strikes],
+        "strikes": [strike.as_dict() for strike in striker.strikes],
     }
-    (wish.folder / "report.json").write_text(json.dumps(document, indent=1) + "\n")
+    (options.folder / "report.json").write_text(json.dumps(document, indent=1) + "\n")
 
 
 def kills(striker: Striker) -> int:
-    """Kills that met somebody."""
+    """Kills that were not misses."""
     return sum(strike.hit.act is Act.KILL and bool(strike.pids) for strike in striker.strikes)

@@ -1,13 +1,12 @@
-"""A stack as a user starts it: ``python -m app.stack up`` in a folder of its own.
+"""A stack as a user starts it: ``python -m app.stack up`` in a temporary folder.
 
-Finds the processes behind the names, so that the rest can kill, freeze and thaw them, and
-leaves nothing behind: neither processes nor files.
+Finds its processes by name, so that tests can kill and freeze them; leaves neither processes nor
+files behind.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -23,15 +22,14 @@ from sqlalchemy import Engine
 
 from app.stack.control import NotRunning, ask
 from app.stack.home import Home
-from app.stack.ports import is_taken
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import tail
 from app.stack.spec import PROJECT_ROOT
 from loadtest.chaos.client import Api
-from models.settings import DatabaseSettings
-from models.store.session import open_engine
+from loadtest.figures import family
+from loadtest.fleet import clean_environment, database, free_ports, until
 
-#: One pool, and a lease short enough that lost work comes back while somebody watches.
+#: One pool, and a lease short enough that lost work is soon run again.
 MEDIUM_ONLY = {
     "FAIRLINE_SCORE_SECONDS": "0.2",
     "FAIRLINE_POOLS": '{"medium":{"lease_seconds":6}}',
@@ -46,8 +44,8 @@ EVERY_POOL = {
         '{"short":{"lease_seconds":6},"medium":{"lease_seconds":6},"long":{"lease_seconds":9}}'
     ),
     "FAIRLINE_JOB_MODULES": "loadtest.chaos.witness",
-    # Workers die by our hand, and for all the platform knows by the jobs they run: after a while
-    # the tenant would run one job at a time, and its line only grow.
+    # To the platform, killed workers look like crashes of the jobs they run: after a while the
+    # tenant would be throttled to one job at a time.
     "FAIRLINE_THROTTLE_CRASHES": "1000000",
     "WORKERS_SHORT": "2",
     "WORKERS_MEDIUM": "2",
@@ -57,14 +55,8 @@ EVERY_POOL = {
 }
 
 
-#: Where free ports are looked for.
-PORTS = range(21_000, 32_000)
-#: Variables of the caller that would configure the stack under test.
-FOREIGN = ("FAIRLINE_", "OTEL_", "CELERY_", "GUNICORN_", "FLASK_", "FLOWER_", "WORKERS_")
-
-
 class StackFailed(AssertionError):
-    """The stack did not do what was waited for; the message ends with its logs."""
+    """The stack did not get ready in time; the message ends with its logs."""
 
 
 class Stack:
@@ -73,11 +65,9 @@ class Stack:
     def __init__(self, folder: Path, **variables: str) -> None:
         """``variables`` go into the environment of ``up`` as they are."""
         self.home = Home(folder)
-        free = (port for port in random.sample(PORTS, 1000) if not is_taken(port))
-        self.port, self.flower_port = next(free), next(free)
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+        self.port, self.flower_port = free_ports(2)
         self.environment = {
-            **kept,
+            **clean_environment(),
             "FAIRLINE_HOME": str(folder),
             "PORT": str(self.port),
             "FLOWER_PORT": str(self.flower_port),
@@ -87,8 +77,7 @@ class Stack:
         self.process: subprocess.Popen[bytes] | None = None
 
     def up(self, seconds: float = 90.0) -> float:
-        """Start it and wait until it says that it is ready; how long that took."""
-        started = time.monotonic()
+        """Start it and wait until it is ready; how long that took."""
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 (sys.executable, "-m", "app.stack", "up"),
@@ -100,28 +89,26 @@ class Stack:
                 start_new_session=True,
             )
         process = self.process
-        self.wait(
-            lambda: "is ready" in self.said() or process.poll() is not None,
-            "the stack to be ready",
-            seconds,
+        took = self.wait(
+            lambda: "is ready" in self.printed() or process.poll() is not None, "the stack", seconds
         )
         if process.poll() is not None:
-            raise StackFailed(f"the stack ended while it started:\n{self.said()}")
-        return time.monotonic() - started
+            raise StackFailed(f"the stack ended while it started:\n{self.printed()}")
+        return took
 
     def down(self) -> str:
-        """Stop it from outside, as ``make down`` does; what that said."""
-        said = self.command("down").stdout
+        """Stop it, as ``make down`` does; the output of that."""
+        printed = self.command("down").stdout
         if self.process is not None:
             self.process.wait(30)
-        return said
+        return printed
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """``python -m app.stack …`` in the surroundings of this stack."""
+        """``python -m app.stack …`` in the environment of this stack."""
         return self.run(sys.executable, "-m", "app.stack", *arguments)
 
     def run(self, *argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Any command in the surroundings of this stack."""
+        """Any command in the environment of this stack."""
         return subprocess.run(
             argv,
             cwd=PROJECT_ROOT,
@@ -132,7 +119,7 @@ class Stack:
             check=True,
         )
 
-    def said(self) -> str:
+    def printed(self) -> str:
         """What ``up`` printed so far."""
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
@@ -144,32 +131,27 @@ class Stack:
         return {}
 
     def pid(self, name: str) -> int:
-        """The process of that name."""
         return self.pids()[name]
 
     def api_workers(self) -> list[int]:
-        """The processes behind the front door, in the order of their start."""
+        """The gunicorn workers of the API, in the order of their start."""
         return sorted(child.pid for child in psutil.Process(self.pid("api")).children())
 
     def family(self, name: str) -> list[psutil.Process]:
-        """A process and everything it started."""
-        leader = psutil.Process(self.pid(name))
-        return [leader, *leader.children(recursive=True)]
+        return list(family([self.pid(name)]))
 
     def wait_ready(self, seconds: float = 60.0) -> float:
         """Wait until a submitted job would be accepted and run; how long that took."""
         with Api(self.port) as api:
-            return self.wait(lambda: api.status("GET", "/readyz") == 200, "/readyz", seconds)
+            return self.wait(lambda: api.call("GET", "/readyz").status == 200, "/readyz", seconds)
 
     def wait(
         self, condition: Callable[[], bool], what: str, seconds: float, pause: float = 0.05
     ) -> float:
-        """Wait for an event; how long it took. In vain: an error with the ends of all logs."""
+        """Wait for a condition; how long it took. After a timeout, an error with all logs' ends."""
         started = time.monotonic()
-        while not condition():
-            if time.monotonic() - started > seconds:
-                raise StackFailed(f"waited {seconds:.0f} s in vain for {what}\n{self.logs()}")
-            time.sleep(pause)
+        if not until(condition, seconds, pause=pause):
+            raise StackFailed(f"waited {seconds:.0f} s for {what}\n{self.logs()}")
         return time.monotonic() - started
 
     def log(self, name: str) -> str:
@@ -178,24 +160,16 @@ class Stack:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def logs(self, lines: int = 12) -> str:
-        """The ends of all logs, to tell what happened."""
+        """The ends of all logs."""
         paths = [self.output, *sorted((self.home.path / "logs").glob("*.log"))]
         return "\n".join(f"== {path.name}\n{tail(path, lines)}" for path in paths)
 
-    @contextmanager
-    def engine(self, seconds: float = 5.0) -> Iterator[Engine]:
-        """The product's own way to the rows, with so much patience."""
-        settings = DatabaseSettings(
-            database_url=EmbeddedPostgres(self.home.path).url(), db_statement_seconds=seconds
-        )
-        engine = open_engine(settings, process="chaos")
-        try:
-            yield engine
-        finally:
-            engine.dispose()
+    def engine(self, statement_seconds: float = 5.0) -> AbstractContextManager[Engine]:
+        """Its database, by the product's own engine."""
+        return database(EmbeddedPostgres(self.home.path).url(), statement_seconds)
 
     def remains(self) -> list[str]:
-        """Every process that still has to do with this home."""
+        """Every process that still refers to this home."""
         found = []
         marks = (str(self.home.path), self.home.stack_id())
         for process in psutil.process_iter():
@@ -208,11 +182,10 @@ class Stack:
         return found
 
     def destroy(self) -> None:
-        """Stop whatever still runs, thaw what was frozen, and remove the files."""
-        for pid in self.pids().values():
+        """Stop whatever still runs, frozen or not, and remove the files."""
+        for process in family(list(self.pids().values())):
             with suppress(psutil.Error):
-                for process in [psutil.Process(pid), *psutil.Process(pid).children(True)]:
-                    process.send_signal(signal.SIGCONT)
+                process.send_signal(signal.SIGCONT)
         try:
             self.down()
         finally:
@@ -226,7 +199,7 @@ class Stack:
 
 @contextmanager
 def embedded_stack(**variables: str) -> Iterator[Stack]:
-    """A stack in a temporary folder, up and ready; gone afterwards, whatever happens."""
+    """A stack in a temporary folder, up and ready; removed afterwards, whatever happens."""
     folder = Path(tempfile.mkdtemp(prefix="fairline-chaos-"))
     stack = Stack(folder, **variables)
     try:

@@ -1,4 +1,4 @@
-"""Carries out the plan: kills, freezes, thaws and restarts, each written down as it happens."""
+"""Fault injection: carries out the planned kills, freezes and restarts, and records each."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from sqlalchemy import Engine
 
 from loadtest.chaos.plan import Act, Hit
 from loadtest.chaos.stack import Stack
+from loadtest.figures import family
 from loadtest.fleet import until
 from models.store.errors import StateStoreError
 from models.store.session import connect
 
-#: How each is asked to stop; PostgreSQL would wait for its clients after a SIGTERM.
+#: Stop signals; PostgreSQL would wait for its clients after a SIGTERM.
 STOP_SIGNALS = {"postgres": signal.SIGINT}
 READ_BUSY = "SELECT DISTINCT worker FROM jobs WHERE status = 'running' AND worker IS NOT NULL"
 
 
 def victims(stack: Stack, target: str) -> list[psutil.Process]:
-    """Living processes of that kind, in a stable order; none between two lives."""
+    """Live processes of that kind, in a stable order; none while it restarts."""
     with suppress(psutil.Error, KeyError):
         pids = stack.pids()
         match target:
@@ -41,17 +42,8 @@ def victims(stack: Stack, target: str) -> list[psutil.Process]:
     return []
 
 
-def family(leader: psutil.Process, target: str) -> list[psutil.Process]:
-    """Who is hit together: a server frozen without its children would go on working."""
-    if target in ("api", "long-child", "postgres-backend"):
-        return [leader]
-    with suppress(psutil.Error):
-        return [leader, *leader.children(recursive=True)]
-    return []
-
-
 def busy_first(engine: Engine, found: list[psutil.Process]) -> list[psutil.Process]:
-    """Those who run a job, or whose children do: there is more to lose. All, if nobody does."""
+    """Those that run a job, or whose children do: there is more to lose. All, if none does."""
     try:
         with connect(engine) as connection:
             busy = {int(row[0].rpartition(":")[2]) for row in connection.exec_driver_sql(READ_BUSY)}
@@ -76,44 +68,36 @@ def children(pid: int) -> list[psutil.Process]:
 
 
 def serves_a_client(process: psutil.Process) -> bool:
-    """Whether it is a backend of PostgreSQL; the others are its household."""
+    """Whether it is a backend of PostgreSQL, and none of its auxiliary processes."""
     with suppress(psutil.Error, IndexError):
         return "fairline" in process.cmdline()[0]
     return False
 
 
-#: A target that is between two lives is waited for so long; then the hit is a miss.
+#: How long to wait for a target that restarts; then the hit is a miss.
 ABSENT_SECONDS = 8.0
-#: How often the striker looks whether somebody is back.
+#: Interval of the checks for replaced processes.
 LOOK_SECONDS = 0.2
 
 
 @dataclass(slots=True)
 class Strike:
-    """A hit as it happened. Times are of the wall clock, to be read beside those of the rows."""
+    """A hit as it happened. Times are in seconds since the epoch, as in the rows."""
 
     hit: Hit
-    #: Everybody who was hit: the children of a killed process die with it. None: a miss.
+    #: Every process that was hit: the children of a killed process die with it. None: a miss.
     pids: tuple[int, ...]
     at: float
-    #: When a frozen process went on.
+    #: When a frozen process was resumed.
     until: float | None = None
     #: Seconds after a kill until another process was there.
     replaced: float | None = None
-    #: Who was there before: whoever is not among them is new.
+    #: Processes that were there before: any other is new.
     before: frozenset[int] = frozenset()
 
-    def told(self) -> dict[str, Any]:
-        """For the report."""
+    def as_dict(self) -> dict[str, Any]:
         names = ("pids", "at", "until", "replaced")
         return {**asdict(self.hit), **{name: getattr(self, name) for name in names}}
-
-
-@dataclass(slots=True)
-class _Frozen:
-    strike: Strike
-    processes: list[psutil.Process]
-    due: float
 
 
 @dataclass(slots=True)
@@ -121,37 +105,37 @@ class Striker:
     """One run of the plan against one stack."""
 
     stack: Stack
-    #: Tells who is busy; a state store that is away tells nothing.
+    #: To find busy workers; if the database is away, none are known.
     engine: Engine
     strikes: list[Strike] = field(default_factory=list)
-    _frozen: list[_Frozen] = field(default_factory=list)
-    #: Kills whose victims have no successor yet.
-    _missed: list[Strike] = field(default_factory=list)
+    #: Frozen processes: when to resume them, and why they are.
+    _frozen: list[tuple[float, Strike, list[psutil.Process]]] = field(default_factory=list)
+    #: Kills whose victims have not been replaced yet.
+    _killed: list[Strike] = field(default_factory=list)
 
-    def run(self, hits: Sequence[Hit], tell: Callable[[Hit], None]) -> None:
-        """Hit after hit, each at its time; returns when the last one has been thawed."""
+    def run(self, hits: Sequence[Hit], announce: Callable[[Hit], None]) -> None:
+        """Hit after hit, each at its time; returns when the last one has been resumed."""
         began = time.monotonic()
         try:
             for hit in hits:
-                tell(hit)
+                announce(hit)
                 self._rest(began + hit.at_seconds)
                 self.strike(hit)
             while self._frozen:
-                self._rest(min(one.due for one in self._frozen))
+                self._rest(min(due for due, _, _ in self._frozen))
         finally:
-            self.thaw_all()
+            self._resume(float("inf"))
 
     def wait_replaced(self, seconds: float) -> None:
-        """Wait until everybody who was killed has a successor, or for so long."""
+        """Wait until every killed process has been replaced, or for so long."""
 
         def replaced() -> bool:
-            self._look()
-            return not self._missed
+            self._note_replaced()
+            return not self._killed
 
         until(replaced, seconds, pause=LOOK_SECONDS)
 
     def strike(self, hit: Hit) -> Strike:
-        """Find the victim and hit it."""
         candidates = self._candidates(hit)
         strike = Strike(hit, (), time.time(), before=frozenset(one.pid for one in candidates))
         self.strikes.append(strike)
@@ -159,23 +143,20 @@ class Striker:
             return strike
         candidates = busy_first(self.engine, candidates)
         victim = candidates[int(hit.choice * len(candidates))]
-        struck = family(victim, hit.target)
+        # A server frozen without its children would go on working.
+        alone = hit.target in ("api", "long-child", "postgres-backend")
+        struck = [victim] if alone else list(family([victim.pid]))
         with suppress(psutil.Error):
             match hit.act:
                 case Act.KILL:
                     victim.kill()
-                    self._missed.append(strike)
+                    self._killed.append(strike)
                 case Act.RESTART:
                     victim.send_signal(STOP_SIGNALS.get(hit.target, signal.SIGTERM))
                 case Act.FREEZE:
                     struck = self._freeze(strike, struck)
             strike.pids = tuple(process.pid for process in struck)
         return strike
-
-    def thaw_all(self) -> None:
-        """Let everybody go on, whatever the plan says."""
-        for one in list(self._frozen):
-            self._thaw(one)
 
     def _candidates(self, hit: Hit) -> list[psutil.Process]:
         deadline = time.monotonic() + ABSENT_SECONDS
@@ -189,33 +170,35 @@ class Striker:
             with suppress(psutil.Error):
                 process.suspend()
                 stopped.append(process)
-        due = time.monotonic() + strike.hit.seconds
-        self._frozen.append(_Frozen(strike, stopped, due))
+        self._frozen.append((time.monotonic() + strike.hit.seconds, strike, stopped))
         return stopped
 
-    def _thaw(self, one: _Frozen) -> None:
-        self._frozen.remove(one)
-        held = {process for other in self._frozen for process in other.processes}
-        for process in set(one.processes) - held:  # who was frozen twice sleeps on
-            with suppress(psutil.Error):  # psutil knows if the pid is somebody else's by now
-                process.resume()
-        one.strike.until = time.time()
+    def _resume(self, now: float) -> None:
+        """Resume what was frozen until now."""
+        over = [one for one in self._frozen if one[0] <= now]
+        self._frozen = [one for one in self._frozen if one[0] > now]
+        # A process that was frozen twice stays so.
+        kept = {process for _, _, processes in self._frozen for process in processes}
+        for _, strike, processes in over:
+            for process in set(processes) - kept:
+                with suppress(psutil.Error):  # psutil notices if the pid was used again
+                    process.resume()
+            strike.until = time.time()
 
     def _rest(self, until: float) -> None:
-        """Wait, and do meanwhile what falls due."""
+        """Wait, and meanwhile do what is due."""
         while True:
             now = time.monotonic()
-            for one in [one for one in self._frozen if one.due <= now]:
-                self._thaw(one)
-            self._look()
+            self._resume(now)
+            self._note_replaced()
             if now >= until:
                 return
             time.sleep(min(LOOK_SECONDS, until - now))
 
-    def _look(self) -> None:
-        """Note who has been replaced: somebody of that kind is there who was not before."""
-        for strike in list(self._missed):
+    def _note_replaced(self) -> None:
+        """Note which kills are over: a process of that kind is there that was not before."""
+        for strike in list(self._killed):
             now = {process.pid for process in victims(self.stack, strike.hit.target)}
             if now - strike.before:
                 strike.replaced = time.time() - strike.at
-                self._missed.remove(strike)
+                self._killed.remove(strike)

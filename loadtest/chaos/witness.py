@@ -1,7 +1,7 @@
-"""Job types that tell a file what they do: a witness that neither rows nor messages can bend.
+"""Job types that log what they do to a file, independent of rows and messages.
 
-Named in ``FAIRLINE_JOB_MODULES`` of the stack under test. Each act is one line, appended in
-one write, so lines of many processes neither mix nor die with whoever wrote them.
+Named in ``FAIRLINE_JOB_MODULES`` of the stack under test. Each event is one line, appended in one
+write, so lines of many processes neither mix nor get lost with their writer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal
 from tasks.context import JobContext
 from tasks.registry import job_type
 
-#: Where the file is.
+#: The variable that names the file.
 VARIABLE = "FAIRLINE_CHAOS_WITNESS"
 
 What = Literal["start", "loaded", "kept"]
@@ -24,31 +24,28 @@ What = Literal["start", "loaded", "kept"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Something a run did."""
+    """One event of a run."""
 
     at: float
     pid: int
     job: str
     what: What
-    #: Steps that the checkpoint held, or now holds.
+    #: Steps in the checkpoint that was loaded or kept.
     step: int = 0
 
 
-def tell(ctx: JobContext, what: What, step: int = 0) -> None:
-    """Write one line, if anybody wants to know."""
+def log(ctx: JobContext, what: What, step: int = 0) -> None:
+    """Write one line, if a file is named."""
     path = os.environ.get(VARIABLE)
     if not path:
         return
     line = Line(time.time(), os.getpid(), ctx.job_id, what, step)
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(file, (json.dumps(asdict(line)) + "\n").encode())
-    finally:
-        os.close(file)
+    with open(path, "ab", buffering=0) as file:
+        file.write((json.dumps(asdict(line)) + "\n").encode())
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Everything the witness said, in the order in which it happened."""
+    """Every line, in the order in which it was written."""
     if not path.exists():
         return []
     return [Line(**json.loads(line)) for line in path.read_text().splitlines()]
@@ -56,22 +53,22 @@ def read_lines(path: Path) -> list[Line]:
 
 @job_type("chaos.mark", pool="medium", timeout=120)
 def mark(ctx: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
-    """Tells that it runs, and waits."""
-    tell(ctx, "start")
+    """Logs its start, and waits."""
+    log(ctx, "start")
     time.sleep(payload["seconds"])
     return {"tag": payload["tag"], "pid": os.getpid()}
 
 
 @job_type("chaos.steps", pool="long", timeout=600)
 def steps(ctx: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
-    """Counts with a checkpoint a step, and tells of each."""
-    tell(ctx, "start")
+    """Counts with a checkpoint per step, and logs each."""
+    log(ctx, "start")
     done = ctx.load_checkpoint() or 0
-    tell(ctx, "loaded", done)
+    log(ctx, "loaded", done)
     while done < payload["to"]:
         ctx.raise_if_cancelled()
         time.sleep(payload["seconds_each"])
         done += 1
         ctx.checkpoint(done)
-        tell(ctx, "kept", done)
+        log(ctx, "kept", done)
     return {"tag": payload["tag"], "steps": done, "pid": os.getpid()}

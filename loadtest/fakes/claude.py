@@ -1,10 +1,9 @@
 """A local server that speaks the Messages API and misbehaves on demand.
 
-``python -m loadtest.fakes.claude --port 9099`` serves people who want to try the Claude scorer
-without an account; tests use ``FakeClaude`` as a context manager. It checks requests as the API
-does (credentials, version, fields, schema keywords) and answers whatever schema it is given with
-numbers derived from the user's text, so equal applications get equal answers. It understands
-nothing: no test against it says how a model would score.
+``python -m loadtest.fakes.claude --port 9099`` is for trying the Claude scorer without an account;
+tests use ``FakeClaude`` as a context manager. It checks requests as the API does (credentials,
+version, fields, schema keywords) and answers any schema with numbers derived from the user's text,
+so equal applications get equal answers. No test against it says how a model would score.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import json
 import math
 import threading
 import time
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -24,75 +22,50 @@ from loadtest.fakes.claude_behaviours import BEHAVIOURS, Behaviour, Request, ref
 _REFUSED_KEYWORDS = {"minimum", "maximum", "multipleOf", "minLength", "maxLength"}
 
 
-@dataclass
-class Meter:
-    """One limit."""
-
-    #: A minute.
-    limit: float
-    #: What may be used at once.
-    capacity: float
-    level: float = field(init=False)
-    filled_at: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
-        self.level = self.capacity
-
-    def fill(self) -> None:
-        now = time.monotonic()
-        self.level = min(self.capacity, self.level + (now - self.filled_at) * self.limit / 60)
-        self.filled_at = now
-
-    def seconds_until(self, level: float) -> float:
-        return max(0.0, (level - self.level) * 60 / self.limit)
-
-
 class FakeQuota:
-    """Takes so many requests, and input tokens, a minute; refuses what is beyond.
+    """Accepts so many requests per minute and refuses the rest; a token bucket.
 
     ``burst_seconds`` is what an idle quota saves up: a minute's worth as a rule, less in tests
-    that cannot wait for a minute. ``refused`` and ``taken`` are counted.
+    that cannot wait for a minute.
     """
 
-    def __init__(
-        self, requests: float, input_tokens: float | None = None, *, burst_seconds: float = 60.0
-    ) -> None:
-        share = burst_seconds / 60.0
-        self._meters = {"requests": Meter(requests, max(1.0, requests * share))}
-        if input_tokens is not None:
-            self._meters["input-tokens"] = Meter(input_tokens, input_tokens * share)
+    def __init__(self, requests: float, *, burst_seconds: float = 60.0) -> None:
+        self._limit = requests
+        self._capacity = max(1.0, requests * burst_seconds / 60.0)
+        self._level = self._capacity
+        self._filled_at = time.monotonic()
         self._lock = threading.Lock()
-        self.taken = 0
+        self.accepted = 0
         self.refused = 0
 
-    def take(self, tokens: int) -> float | None:
+    def take(self) -> float | None:
         """Count a request; None if it fits, else the seconds to wait."""
-        costs = {"requests": 1.0, "input-tokens": float(tokens)}
         with self._lock:
-            waits = []
-            for name, meter in self._meters.items():
-                meter.fill()
-                waits.append(meter.seconds_until(min(costs[name], meter.capacity)))
-            if max(waits) > 0:
+            self._fill()
+            if self._level < 1.0:
                 self.refused += 1
-                return max(waits)
-            for name, meter in self._meters.items():
-                meter.level -= costs[name]
-            self.taken += 1
+                return (1.0 - self._level) * 60 / self._limit
+            self._level -= 1.0
+            self.accepted += 1
             return None
 
     def headers(self) -> dict[str, str]:
-        """What is left of each limit, and when all of it is there again."""
-        told = {}
+        """What is left of the limit, and when all of it is available again."""
         with self._lock:
-            for name, meter in self._meters.items():
-                meter.fill()
-                full = datetime.now(UTC) + timedelta(seconds=meter.seconds_until(meter.capacity))
-                prefix = f"anthropic-ratelimit-{name}"
-                told[f"{prefix}-limit"] = f"{meter.limit:.0f}"
-                told[f"{prefix}-remaining"] = str(max(0, math.floor(meter.level)))
-                told[f"{prefix}-reset"] = full.isoformat().replace("+00:00", "Z")
-        return told
+            self._fill()
+            left, missing = self._level, self._capacity - self._level
+        full = datetime.now(UTC) + timedelta(seconds=missing * 60 / self._limit)
+        prefix = "anthropic-ratelimit-requests"
+        return {
+            f"{prefix}-limit": f"{self._limit:.0f}",
+            f"{prefix}-remaining": str(math.floor(left)),
+            f"{prefix}-reset": full.isoformat().replace("+00:00", "Z"),
+        }
+
+    def _fill(self) -> None:
+        now = time.monotonic()
+        added = (now - self._filled_at) * self._limit / 60
+        self._level, self._filled_at = min(self._capacity, self._level + added), now
 
 
 class FakeClaude:
@@ -117,12 +90,11 @@ class FakeClaude:
         self._behaviour = "ok"
         self._every = 1
         self._lock = threading.Lock()
-        handler = type("Handler", (_Handler,), {"fake": self})
+        handler = type("BoundHandler", (Handler,), {"fake": self})
         self._server = _Server(("127.0.0.1", port), handler)
 
     @property
     def url(self) -> str:
-        """The base URL for a client."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def behave(self, name: str, *, every: int = 1) -> None:
@@ -132,11 +104,11 @@ class FakeClaude:
         self._behaviour, self._every = name, every
 
     def record(self, request: Request, client: tuple[str, int]) -> Behaviour:
-        """Note the request and say how to treat it."""
+        """Note the request; how to treat it."""
         with self._lock:
             self.requests.append(request)
             self.connections.add(client)
-            if self.quota and (wait := self.quota.take(len(request.user_text) // 4)) is not None:
+            if self.quota and (wait := self.quota.take()) is not None:
                 return refuse_for(wait)
             return BEHAVIOURS[self._behaviour if len(self.requests) % self._every == 0 else "ok"]
 
@@ -145,7 +117,7 @@ class FakeClaude:
         self._server.serve_forever(poll_interval=0.01)
 
     def stop(self) -> None:
-        """Let go of all requests and close the port."""
+        """End all requests and close the port."""
         self.stopping.set()
         self._server.shutdown()
         self._server.server_close()
@@ -164,10 +136,12 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is what half of the tests are about."""
+        """Clients that disconnect are expected."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    """One connection; what the behaviours act on."""
+
     fake: FakeClaude
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -178,8 +152,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.error(*problem)
             return
         request = Request({k.lower(): v for k, v in self.headers.items()}, json.loads(raw))
-        self.stopping, self.answer_seconds = self.fake.stopping, self.fake.answer_seconds
-        self.limits = self.fake.quota.headers if self.fake.quota else None
         self.fake.record(request, self.client_address)(self, request)
 
     def _problem(self, raw: bytes) -> tuple[int, str, str] | None:
@@ -202,7 +174,6 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-        """A whole response."""
         self.start(status, {"content-length": str(len(body)), **(headers or {})})
         self.wfile.write(body)
 
@@ -240,7 +211,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="how long an answer takes")
     parser.add_argument("--behaviour", default="ok", choices=sorted(BEHAVIOURS))
     parser.add_argument("--every", type=int, default=1, help="misbehave on each n-th request")
-    parser.add_argument("--requests-per-minute", type=float, help="refuse what is beyond")
+    parser.add_argument("--requests-per-minute", type=float, help="refuse the requests beyond")
     given = parser.parse_args()
     quota = FakeQuota(given.requests_per_minute) if given.requests_per_minute else None
     fake = FakeClaude(port=given.port, api_key=given.key, answer_seconds=given.seconds, quota=quota)

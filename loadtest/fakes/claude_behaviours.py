@@ -1,6 +1,7 @@
-"""Every way the fake Claude behaves, by name: one right and many wrong.
+"""Every way the fake Claude behaves, by name: one right and many wrong, mostly as data.
 
-Each is a function of the connection and the request. Those that wait end when the server stops.
+A behaviour is a function of the connection and the request. Those that wait end when the server
+stops.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ import hashlib
 import json
 import math
 import re
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from io import BufferedIOBase
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loadtest.fakes.claude import Handler
 
 MODEL_THAT_ANSWERS = "claude-haiku-5-5"
 RETRY_AFTER_SECONDS = 7
@@ -36,25 +38,6 @@ class Request:
         """All text of the user's turns."""
         blocks = [b for m in self.body["messages"] for b in m["content"]]
         return "\n".join(block["text"] for block in blocks)
-
-
-class Connection(Protocol):
-    """What a behaviour can do to a client."""
-
-    wfile: BufferedIOBase
-    close_connection: bool
-    #: Set when the server stops.
-    stopping: threading.Event
-    #: How long a right answer takes.
-    answer_seconds: float
-    #: Rate limit headers, where there is a quota.
-    limits: Callable[[], dict[str, str]] | None
-
-    def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None: ...
-    def start(self, status: int, headers: dict[str, str]) -> None: ...
-    def error(
-        self, status: int, kind: str, message: str, headers: dict[str, str] | None = None
-    ) -> None: ...
 
 
 def answer_to(request: Request) -> Any:
@@ -94,8 +77,9 @@ def strings_of(document: Any) -> list[str]:
     return [document] if isinstance(document, str) else []
 
 
-def message_of(request: Request, text: str, **changes: Any) -> bytes:
-    """A response body around this text."""
+def message_of(request: Request, answer: Any, **changes: Any) -> bytes:
+    """A response body around an answer; a string is sent as it is."""
+    text = answer if type(answer) is str else json.dumps(answer)
     rubric = sum(len(block["text"]) for block in request.body.get("system", []))
     body = {
         "id": "msg_fake",
@@ -116,11 +100,15 @@ def message_of(request: Request, text: str, **changes: Any) -> bytes:
     return json.dumps({**body, **changes}).encode()
 
 
-def _limits(*, remaining: int = 995_000, reset_seconds: int = 20) -> dict[str, str]:
-    """Rate limit headers: tokens as told, requests plentiful but reset later than those."""
+def limits_of(client: Handler, remaining: int = 995_000) -> dict[str, str]:
+    """Rate limit headers: of the quota, or of tokens, and of requests that are reset later."""
+    if client.fake.quota:
+        return client.fake.quota.headers()
     now = datetime.now(UTC)
-    reset = (now + timedelta(seconds=reset_seconds)).isoformat().replace("+00:00", "Z")
-    later = (now + timedelta(seconds=reset_seconds + 500)).isoformat().replace("+00:00", "Z")
+    reset, later = (
+        (now + timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
+        for seconds in (20, 520)
+    )
     prefix = "anthropic-ratelimit"
     return {
         f"{prefix}-requests-limit": "100000",
@@ -132,163 +120,168 @@ def _limits(*, remaining: int = 995_000, reset_seconds: int = 20) -> dict[str, s
     }
 
 
-Behaviour = Callable[[Connection, Request], None]
+Behaviour = Callable[["Handler", Request], None]
+Headers = Callable[["Handler"], dict[str, str]]
+Change = Callable[[Any], Any]
+LIMITED = "rate_limit_error"
 
 
-def _ok(client: Connection, request: Request) -> None:
-    client.stopping.wait(client.answer_seconds)
-    limits = (client.limits or _limits)()
-    client.send(200, message_of(request, json.dumps(answer_to(request))), limits)
+def ok(client: Handler, request: Request) -> None:
+    client.fake.stopping.wait(client.fake.answer_seconds)
+    client.send(200, message_of(request, answer_to(request)), limits_of(client))
+
+
+def failing(status: int, kind: str, message: str, headers: Headers = lambda _: {}) -> Behaviour:
+    """An error in the API's format."""
+    return lambda client, _: client.error(status, kind, message, headers(client))
 
 
 def refuse_for(seconds: float) -> Behaviour:
-    """The quota is spent; whole seconds, as the API says it."""
-
-    def respond(client: Connection, request: Request) -> None:
-        limits = {**(client.limits or _limits)(), "retry-after": str(math.ceil(seconds))}
-        client.error(429, _KIND, "number of requests has exceeded your rate limit", limits)
-
-    return respond
+    """The quota is spent; whole seconds, as in the API."""
+    wait = {"retry-after": str(math.ceil(seconds))}
+    words = "number of requests has exceeded your rate limit"
+    return failing(429, LIMITED, words, lambda client: {**limits_of(client), **wait})
 
 
-def _saying(change: Callable[[Any], Any]) -> Behaviour:
-    """A response whose text is the right answer after a change; a string is sent as it is."""
-
-    def respond(client: Connection, request: Request) -> None:
-        said = change(answer_to(request))
-        client.send(200, message_of(request, said if type(said) is str else json.dumps(said)))
-
-    return respond
-
-
-def _with(**changes: Any) -> Behaviour:
-    """A response with the right answer in a message that is wrong."""
-
-    def respond(client: Connection, request: Request) -> None:
-        client.send(200, message_of(request, json.dumps(answer_to(request)), **changes))
-
-    return respond
-
-
-def _failing(
-    status: int, kind: str, message: str, headers: Callable[[], dict[str, str]] = dict
-) -> Behaviour:
-    return lambda client, _: client.error(status, kind, message, headers())
-
-
-def _sending(status: int, body: bytes, **headers: str) -> Behaviour:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return lambda client, _: client.send(status, body, named)
-
-
-def _in_half_a_minute() -> dict[str, str]:
+def in_half_a_minute(_: Handler) -> dict[str, str]:
     moment = datetime.now(UTC) + timedelta(seconds=30)
     return {"retry-after": format_datetime(moment, usegmt=True)}
 
 
-def _hang(client: Connection, _: Request) -> None:
-    client.stopping.wait(_PATIENCE_SECONDS)
+def hang(client: Handler, _: Request) -> None:
+    client.fake.stopping.wait(_PATIENCE_SECONDS)
     client.close_connection = True
 
 
-def _hang_after_headers(client: Connection, request: Request) -> None:
+def hang_after_headers(client: Handler, request: Request) -> None:
     client.start(200, {"content-length": "500"})
-    _hang(client, request)
+    hang(client, request)
 
 
-def _drip(client: Connection, first: bytes) -> None:
+def drip(client: Handler, first: bytes) -> None:
     """One byte at a time, for as long as the client listens."""
     client.close_connection = True
     client.wfile.write(first)
     ends_at = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < ends_at and not client.stopping.wait(0.02):
+    while time.monotonic() < ends_at and not client.fake.stopping.wait(0.02):
         client.wfile.write(b" ")
 
 
-def _drip_body(client: Connection, _: Request) -> None:
+def drip_body(client: Handler, _: Request) -> None:
     client.start(200, {"content-length": "1000000"})
-    _drip(client, b"")
+    drip(client, b"")
 
 
-def _cut(client: Connection, _: Request) -> None:
+def cut(client: Handler, _: Request) -> None:
     client.close_connection = True
 
 
-def _cut_mid_body(client: Connection, request: Request) -> None:
-    body = message_of(request, json.dumps(answer_to(request)))
+def cut_mid_body(client: Handler, request: Request) -> None:
+    body = message_of(request, answer_to(request))
     client.start(200, {"content-length": str(len(body))})
     client.wfile.write(body[: len(body) // 2])
     client.close_connection = True
 
 
-def _marked(mark: Any) -> Behaviour:
-    return _saying(lambda right: {**right, "criteria": dict.fromkeys(right["criteria"], mark)})
-
-
 INVENTED = "Won the Turing award twice."
-
-
-def _with_inventions(right: Any) -> Any:
-    """Each criterion has one quote more, which nobody wrote."""
-    quotes = {key: [INVENTED, *true] for key, true in right["evidence"].items()}
-    return {**right, "evidence": quotes}
-
-
-_KIND = "rate_limit_error"
 _WAIT = {"retry-after": str(RETRY_AFTER_SECONDS)}
+_HTML = {"content-type": "text/html"}
+
+#: Errors: status, type, message and headers.
+ERRORS: dict[str, tuple[Any, ...]] = {
+    "429": (429, LIMITED, "too many tokens", lambda client: {**limits_of(client, 0), **_WAIT}),
+    "429_date": (429, LIMITED, "too many tokens", in_half_a_minute),
+    "429_reset": (429, LIMITED, "too many tokens", lambda client: limits_of(client, 0)),
+    "429_bare": (429, LIMITED, "too many tokens"),
+    "500": (500, "api_error", "internal server error"),
+    "503": (503, "api_error", "unavailable", lambda _: _WAIT),
+    "529": (529, "overloaded_error", "overloaded"),
+    "400": (400, "invalid_request_error", "messages: wrong"),
+    "401": (401, "authentication_error", "invalid x-api-key"),
+    "403": (403, "permission_error", "not for you"),
+    "404": (404, "not_found_error", "model: no-such-model"),
+    "413": (413, "request_too_large", "request exceeds the maximum size"),
+    "422": (422, "invalid_request_error", "cannot be processed"),
+}
+#: Responses that are no message: status, body and headers.
+BODIES: dict[str, tuple[int, bytes, dict[str, str]]] = {
+    "502_html": (502, b"<h1>Bad gateway</h1>", _HTML),
+    "redirect": (307, b"", {"location": "http://127.0.0.1:9/v1/messages"}),
+    "html": (200, b"<h1>Welcome to the hotel network</h1>", _HTML),
+    "broken_body": (200, b'{"id": "msg_fake", "content": [', {}),
+    "list_body": (200, b"[1, 2]", {}),
+    "empty_object": (200, b"{}", {}),
+}
+#: Messages with the right answer and these wrong fields.
+FIELDS: dict[str, dict[str, Any]] = {
+    "empty_content": {"content": []},
+    "null_content": {"content": None},
+    "odd_content": {"content": [7, {"type": "text"}]},
+    "max_tokens": {"stop_reason": "max_tokens"},
+    "refusal": {"stop_reason": "refusal"},
+    "tool_use": {"stop_reason": "tool_use"},
+    "no_usage": {"usage": None},
+    "odd_usage": {"usage": {"input_tokens": "many", "output_tokens": 1}},
+}
+#: Marks that are given to every criterion of an answer that is right otherwise.
+MARKS = {
+    "out_of_range": 100.01,
+    "negative": -1,
+    "nan": float("nan"),
+    "boolean": True,
+    "string_mark": "80",
+}
+#: What is said instead of the right answer.
+ANSWERS: dict[str, Change] = {
+    "invented_quotes": lambda right: {
+        **right,
+        "evidence": {key: [INVENTED, *true] for key, true in right["evidence"].items()},
+    },
+    "malformed_json": lambda right: json.dumps(right)[:-5],
+    "not_json": lambda _: "I would give this a solid 80.",
+    "not_an_object": lambda _: [80],
+    "infinite": lambda right: re.sub(r"\d+\.\d+", "1e999", json.dumps(right)),
+    "missing_field": lambda right: {"rationale": right["rationale"]},
+    "missing_mark": lambda right: {**right, "criteria": {}},
+    "odd_quotes": lambda right: {**right, "evidence": dict.fromkeys(right["evidence"], 7)},
+    "extra_field": lambda right: {**right, "bonus": 100},
+    "empty_rationale": lambda right: {**right, "rationale": " \u200b\0"},
+    "long_rationale": lambda right: {**right, "rationale": "so " * 500},
+}
+
+
+def sending(status: int, body: bytes, headers: dict[str, str]) -> Behaviour:
+    return lambda client, _: client.send(status, body, headers)
+
+
+def saying(
+    change: Callable[[Any], Any] | None = None, mark: Any = None, **fields: Any
+) -> Behaviour:
+    """A message with another answer, another mark for every criterion, or other fields."""
+
+    def respond(client: Handler, request: Request) -> None:
+        answer = answer_to(request)
+        if mark is not None:
+            answer["criteria"] = dict.fromkeys(answer["criteria"], mark)
+        client.send(200, message_of(request, change(answer) if change else answer, **fields))
+
+    return respond
+
 
 BEHAVIOURS: dict[str, Behaviour] = {
-    "ok": _ok,
-    "invented_quotes": _saying(_with_inventions),
-    "429": _failing(429, _KIND, "too many tokens", lambda: {**_limits(remaining=0), **_WAIT}),
-    "429_date": _failing(429, _KIND, "too many tokens", _in_half_a_minute),
-    "429_reset": _failing(429, _KIND, "too many tokens", lambda: _limits(remaining=0)),
-    "429_bare": _failing(429, _KIND, "too many tokens"),
-    "500": _failing(500, "api_error", "internal server error"),
-    "503": _failing(503, "api_error", "unavailable", lambda: _WAIT),
-    "529": _failing(529, "overloaded_error", "overloaded"),
-    "502_html": _sending(502, b"<h1>Bad gateway</h1>", content_type="text/html"),
-    "hang": _hang,
-    "hang_after_headers": _hang_after_headers,
-    "drip": _drip_body,
-    "drip_headers": lambda client, _: _drip(client, b"HTTP/1.1 200 OK\r\nx-slow: "),
-    "cut": _cut,
-    "cut_mid_body": _cut_mid_body,
-    "400": _failing(400, "invalid_request_error", "messages: wrong"),
-    "401": _failing(401, "authentication_error", "invalid x-api-key"),
+    "ok": ok,
     "401_echo": lambda client, request: client.error(
         401, "authentication_error", f"bad key: {request.headers['authorization']}"
     ),
-    "403": _failing(403, "permission_error", "not for you"),
-    "404": _failing(404, "not_found_error", "model: no-such-model"),
-    "413": _failing(413, "request_too_large", "request exceeds the maximum size"),
-    "422": _failing(422, "invalid_request_error", "cannot be processed"),
-    "redirect": _sending(307, b"", location="http://127.0.0.1:9/v1/messages"),
-    "html": _sending(200, b"<h1>Welcome to the hotel network</h1>", content_type="text/html"),
-    "broken_body": _sending(200, b'{"id": "msg_fake", "content": ['),
-    "list_body": _sending(200, b"[1, 2]"),
-    "empty_object": _sending(200, b"{}"),
-    "malformed_json": _saying(lambda right: json.dumps(right)[:-5]),
-    "not_json": _saying(lambda _: "I would give this a solid 80."),
-    "not_an_object": _saying(lambda _: [80]),
-    "out_of_range": _marked(100.01),
-    "negative": _marked(-1),
-    "nan": _marked(float("nan")),
-    "infinite": _saying(lambda right: re.sub(r"\d+\.\d+", "1e999", json.dumps(right))),
-    "boolean": _marked(True),
-    "string_mark": _marked("80"),
-    "missing_field": _saying(lambda right: {"rationale": right["rationale"]}),
-    "missing_mark": _saying(lambda right: {**right, "criteria": {}}),
-    "odd_quotes": _saying(lambda right: {**right, "evidence": dict.fromkeys(right["evidence"], 7)}),
-    "extra_field": _saying(lambda right: {**right, "bonus": 100}),
-    "empty_rationale": _saying(lambda right: {**right, "rationale": " \u200b\0"}),
-    "long_rationale": _saying(lambda right: {**right, "rationale": "so " * 500}),
-    "empty_content": _with(content=[]),
-    "null_content": _with(content=None),
-    "odd_content": _with(content=[7, {"type": "text"}]),
-    "max_tokens": _with(stop_reason="max_tokens"),
-    "refusal": _with(stop_reason="refusal"),
-    "tool_use": _with(stop_reason="tool_use"),
-    "no_usage": _with(usage=None),
-    "odd_usage": _with(usage={"input_tokens": "many", "output_tokens": 1}),
+    "hang": hang,
+    "hang_after_headers": hang_after_headers,
+    "drip": drip_body,
+    "drip_headers": lambda client, _: drip(client, b"HTTP/1.1 200 OK\r\nx-slow: "),
+    "cut": cut,
+    "cut_mid_body": cut_mid_body,
+    **{name: failing(*error) for name, error in ERRORS.items()},
+    **{name: sending(*body) for name, body in BODIES.items()},
+    **{name: saying(change) for name, change in ANSWERS.items()},
+    **{name: saying(mark=mark) for name, mark in MARKS.items()},
+    **{name: saying(**fields) for name, fields in FIELDS.items()},
 }

@@ -1,7 +1,7 @@
 """One run of locust from its start to its end, in one process or in several.
 
-Several processes come about in two ways: as parts of a `loadtest.generator`, which know nothing
-of each other but a folder; or as locust's own master and workers, by hand.
+Several processes are either parts of a `loadtest.generator`, which share nothing but a folder, or
+locust's own master and workers, by hand.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import sys
 import time
 from argparse import ArgumentTypeError
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,19 +19,8 @@ import gevent
 from locust import LoadTestShape, events
 from locust.runners import MasterRunner, WorkerRunner
 
-from loadtest.shapes import (
-    NAMES,
-    BadShape,
-    Stretch,
-    forever,
-    highest,
-    level_at,
-    named,
-    parse,
-    share,
-    total_seconds,
-    written,
-)
+from loadtest import shapes
+from loadtest.shapes import NAMED, BadShape, Stretch, highest, total_seconds
 from loadtest.users import submitter
 from loadtest.users.submitter import GRACE_SECONDS, Submitter
 from loadtest.users.wire import Target
@@ -42,7 +32,7 @@ def add_options(parser: Any) -> None:
     """Beside locust's own, of which some get defaults that suit a Fairline on this machine."""
     parser.set_defaults(host=HOST, num_users=20, spawn_rate=5, class_picker=True)
     add = parser.add_argument
-    add("--rate", type=above_zero, default=5.0, help="Submitter: submissions a second (5)")
+    add("--rate", type=above_zero, default=5.0, help="Submitter: submissions per second (5)")
     add(
         "--shape",
         default="",
@@ -56,14 +46,14 @@ def add_options(parser: Any) -> None:
         ("--record", str, "", "for programs: the folder for the record of what was sent"),
         ("--part", int, 0, "for programs: which of several processes this is"),
         ("--parts", int, 1, "for programs: how many processes share the work"),
-        ("--begin-at", float, 0.0, "for programs: when the clock of arrivals starts"),
-        ("--arrivals", str, "", "for programs: the shape, as the master tells its workers"),
+        ("--begin-at", float, 0.0, "for programs: when the arrivals start"),
+        ("--arrivals", str, "", "for programs: the shape, as the master sends it to its workers"),
     ):
         add(name, type=kind, default=default, include_in_web_ui=False, help=words)
 
 
 def above_zero(text: str) -> float:
-    """A rate; argparse makes a sentence of what is wrong with another."""
+    """A rate, for argparse."""
     value = float(text)
     if not 0 < value < float("inf"):
         raise ArgumentTypeError(f"{text} is no rate: it must be above 0")
@@ -74,7 +64,6 @@ logger = logging.getLogger("fairline")
 #: How long submissions may take before the next ones find no free submitter, and are late.
 PATIENCE_SECONDS = 10.0
 MOST_SUBMITTERS = 2_000
-HALF = 0.5
 
 
 class Shaped(LoadTestShape):
@@ -91,37 +80,31 @@ class Shaped(LoadTestShape):
 
     def stretches(self, level: float) -> list[Stretch]:
         """Up to this level."""
-        return named(type(self).__name__.lower(), level)
+        return NAMED[type(self).__name__.lower()](level)
 
     def tick(self) -> tuple[int, float] | None:
         """How many users there should be now, all at once; none when it is over."""
+        options = self.environment.parsed_options
+        only = only_submitters(self.environment)
         try:
-            return self.now()
+            stretches = self.stretches(options.rate if only else options.num_users)
         except BadShape as error:
             # From the web page, after everything was started.
             logger.error("--shape: %s", error)
             return None
-
-    def now(self) -> tuple[int, float] | None:
-        """The same, if the shape is one."""
-        options = self.environment.parsed_options
-        # Locust asks once a second: what holds in the middle of it.
-        second = HALF + self.get_run_time()  # type: ignore[no-untyped-call]  # locust's own
-        bound = options.run_time or math.inf
+        # Locust calls this once a second: what holds in the middle of it.
+        second = 0.5 + self.get_run_time()  # type: ignore[no-untyped-call]  # locust's own
+        # Submitters end by themselves when all was answered; this is for when they cannot.
+        end = total_seconds(stretches) + (2 * GRACE_SECONDS if only else 0.0)
+        if second > min(options.run_time or math.inf, end):
+            return None
         # A master spreads the users over its workers by itself.
         master = isinstance(self.runner, MasterRunner)
         part, parts = (0, 1) if master else (options.part, options.parts)
-        if only_submitters(self.environment):
-            stretches = self.stretches(options.rate)
-            # They say themselves when all was answered; this is for when they cannot.
-            if second > min(bound, total_seconds(stretches) + 2 * GRACE_SECONDS):
-                return None
-            users = hands(highest(stretches) / parts)
+        if only:
+            users = submitters_for(highest(stretches) / parts)
         else:
-            stretches = self.stretches(options.num_users)
-            if second > min(bound, total_seconds(stretches)):
-                return None
-            users = share(level_at(stretches, second), part, parts)
+            users = shapes.share(shapes.level_at(stretches, second), part, parts)
         return users, max(1.0, highest(stretches), users)
 
 
@@ -148,17 +131,17 @@ class Custom(Shaped):
         """The text's own levels, or up to this one if it is a name."""
         text = self.environment.parsed_options.shape
         if not text:
-            return forever(level)
-        return named(text, level) if text in NAMES else parse(text)
+            return shapes.forever(level)
+        return NAMED[text](level) if text in NAMED else shapes.parse(text)
 
 
 def only_submitters(environment: Any) -> bool:
-    """Whether nobody else takes part."""
+    """Whether there are no other users."""
     return list(environment.user_classes) == [Submitter]
 
 
-def hands(rate: float) -> int:
-    """Submitters enough for so many arrivals a second."""
+def submitters_for(rate: float) -> int:
+    """Submitters enough for so many arrivals per second."""
     return min(MOST_SUBMITTERS, max(1, math.ceil(rate * PATIENCE_SECONDS)))
 
 
@@ -166,24 +149,24 @@ def hands(rate: float) -> int:
 MEET_SECONDS = 30.0
 #: From the last start of a process to the first arrival.
 LEAD_SECONDS = 0.4
-#: From a master's word to the first arrival.
+#: From a master's start to the first arrival.
 MASTER_LEAD_SECONDS = 1.0
 CONNECT_SECONDS = 5.0
 BROKEN, MISUSED, UNREACHABLE = 1, 2, 3
 
 
 def listen() -> None:
-    """Take part in locust's runs."""
+    """Register with locust."""
     hooks: Any = events
     hooks.init_command_line_parser.add_listener(add_options)
     hooks.init.add_listener(prepare)
     hooks.test_start.add_listener(begin)
-    hooks.test_stop.add_listener(end)
+    hooks.test_stop.add_listener(submitter.end_round)
     hooks.quitting.add_listener(judge)
 
 
 def prepare(environment: Any, **_: object) -> None:
-    """Choose the shape that was asked for (locust alone takes the first) and meet the others."""
+    """Choose the shape of the options (locust would take the first); wait for other processes."""
     options, runner = environment.parsed_options, environment.runner
     environment.shape_class = None
     if options.shape or (options.headless and only_submitters(environment)):
@@ -198,11 +181,11 @@ def prepare(environment: Any, **_: object) -> None:
     if options.record and options.parts > 1:
         options.begin_at = meet(Path(options.record), options.part, options.parts)
     if not isinstance(runner, WorkerRunner):
-        runner.register_message("arrivals_over", Ending(environment))
+        runner.register_message("arrivals_over", ending(environment))
 
 
 def meet(folder: Path, part: int, parts: int) -> float:
-    """Wait until all processes are here; when all of them begin, in seconds since the epoch."""
+    """Wait until all processes have started; when to begin, in seconds since the epoch."""
     (folder / f"ready-{part}").touch()
     deadline = time.monotonic() + MEET_SECONDS
     while len(here := list(folder.glob("ready-*"))) < parts:
@@ -213,21 +196,20 @@ def meet(folder: Path, part: int, parts: int) -> float:
     return max(file.stat().st_mtime for file in here) + LEAD_SECONDS
 
 
-class Ending:
-    """Ends the run when every process says that its arrivals are over."""
+def ending(environment: Any) -> Callable[..., None]:
+    """Ends the run when every process has sent that its arrivals are over."""
+    over = 0
 
-    def __init__(self, environment: Any) -> None:
-        self._environment = environment
-        self._over = 0
+    def arrivals_over(**_: object) -> None:
+        nonlocal over
+        runner = environment.runner
+        over += 1
+        if over >= (runner.worker_count if isinstance(runner, MasterRunner) else 1):
+            over = 0
+            # Not from here: the greenlet that brought the message is one of those to be stopped.
+            gevent.spawn(runner.quit if environment.parsed_options.headless else runner.stop)
 
-    def __call__(self, **_: object) -> None:
-        runner = self._environment.runner
-        self._over += 1
-        if self._over < (runner.worker_count if isinstance(runner, MasterRunner) else 1):
-            return
-        self._over = 0
-        # Not from here: the greenlet that brought the message is one of those that are stopped.
-        gevent.spawn(runner.quit if self._environment.parsed_options.headless else runner.stop)
+    return arrivals_over
 
 
 def begin(environment: Any, **_: object) -> None:
@@ -242,7 +224,7 @@ def begin(environment: Any, **_: object) -> None:
         return
     if isinstance(runner, WorkerRunner):
         options.part = runner.worker_index % options.parts
-    if reach(environment) and submitter.Submitter in environment.user_classes:
+    if reach(environment) and Submitter in environment.user_classes:
         submitter.begin_round(environment)
 
 
@@ -252,11 +234,11 @@ def arrivals(environment: Any) -> str:
     if not isinstance(shape, Shaped) or not only_submitters(environment):
         return ""
     stretches = shape.stretches(environment.parsed_options.rate)
-    return "" if math.isinf(total_seconds(stretches)) else written(stretches)
+    return "" if math.isinf(total_seconds(stretches)) else shapes.written(stretches)
 
 
 def reach(environment: Any) -> bool:
-    """Whether there is somebody to send to; a run without a web page ends if there is not."""
+    """Whether the server can be reached; a run without a web page ends if not."""
     try:
         Target(environment.host or "").connect(CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
@@ -266,11 +248,6 @@ def reach(environment: Any) -> bool:
             gevent.spawn(environment.runner.quit)
             return False
     return True
-
-
-def end(environment: Any, **_: object) -> None:
-    """All users have stopped."""
-    submitter.end_round(environment)
 
 
 def judge(environment: Any, **_: object) -> None:

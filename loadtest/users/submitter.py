@@ -1,6 +1,6 @@
 """Submissions by a clock of intended starts, whether or not the earlier ones were answered.
 
-All submitters of a process share the clock: whoever is free takes the next start, waits for it
+All submitters of a process share the clock: any that is free takes the next start, waits for it
 and sends. Latency counts from the *intended* start, so a server that stalls cannot hide the
 requests that should have started meanwhile: late or unsent, they are in the record.
 """
@@ -12,7 +12,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,9 +21,9 @@ from gevent.event import Event
 from locust import User, task
 from locust.exception import StopUser
 
-from loadtest.closed_loop import Request, applications
-from loadtest.shapes import ArrivalClock, Stretch, forever, parse, total_seconds
-from loadtest.users.wire import Answer, Arrival, Target, Wire, write_arrivals
+from loadtest.closed_loop import Request, application, applications
+from loadtest.shapes import ArrivalClock, forever, parse, total_seconds
+from loadtest.users.wire import Answer, Arrival, Record, Target, Wire
 
 #: How long answers may come in after the last start.
 GRACE_SECONDS = 5.0
@@ -36,26 +36,19 @@ WORDS = ("kept", "systems", "running", "through", "quiet", "nights", "and", "lou
 class Round:
     """What the submitters of a process share during one run."""
 
-    def __init__(
-        self,
-        stretches: Sequence[Stretch],
-        target: Target,
-        payloads: Iterator[bytes],
-        *,
-        begin_at: float,
-        part: int = 0,
-        parts: int = 1,
-    ) -> None:
-        self._offset = time.time() - time.perf_counter()
-        self._payloads = payloads
+    def __init__(self, host: str, options: Any) -> None:
+        """``options`` are those of `loadtest.users.run`."""
+        stretches = parse(options.arrivals) if options.arrivals else forever(options.rate)
+        self._target = Target(host, options.key)
+        self._payloads = map(self._target.payload, submissions(options.path, options.letter_bytes))
         self._idle: list[Wire] = []
-        self._target = target
+        self._offset = time.time() - time.perf_counter()
+        self._begin = (options.begin_at or time.time() + LEAD_SECONDS) - self._offset
+        self._seconds = total_seconds(stretches)
+        self.clock = ArrivalClock(stretches, self._begin, options.part, options.parts)
+        self.arrivals: list[Arrival] = []
         #: Starts that were taken and have no answer yet.
         self._open = 0
-        self._begin = begin_at - self._offset
-        self._seconds = total_seconds(stretches)
-        self.clock = ArrivalClock(stretches, self._begin, part, parts)
-        self.arrivals: list[Arrival] = []
         #: Set when every arrival of the clock has been answered or lost.
         self.over = Event()
 
@@ -69,7 +62,7 @@ class Round:
         return due
 
     def send(self, name: str, due: float, fire: Callable[..., Any]) -> Answer:
-        """One submission, on the connection that rested least."""
+        """One submission, on the connection that was used last."""
         wire = self._idle.pop() if self._idle else Wire(self._target, fire)
         try:
             return wire.ask(name, next(self._payloads), EXPECTED, since=due)
@@ -77,7 +70,7 @@ class Round:
             self._idle.append(wire)
 
     def note(self, due: float, answer: Answer | None) -> None:
-        """What became of a start that was taken; one still to come when all ended never was."""
+        """Record a start that was taken; one that was still in the future at the end is dropped."""
         self._open -= 1
         if answer is not None or due <= time.perf_counter():
             self.arrivals.append(self._arrival(due, answer))
@@ -90,26 +83,22 @@ class Round:
         self.over.wait(max(0.0, left))
 
     def give_up(self) -> None:
-        """All hands have stopped: what was due and nobody came to send got no answer."""
+        """All submitters have stopped: starts that were due and not sent got no answer."""
         for due in self.clock.missed(time.perf_counter()):
             self.arrivals.append(self._arrival(due, None))
         for wire in self._idle:
             wire.close()
 
     def _arrival(self, due: float, answer: Answer | None) -> Arrival:
+        at = due + self._offset
         if answer is None:
-            return Arrival(due + self._offset, time.perf_counter() - due, 0, "")
-        accepted = answer.status in EXPECTED
-        return Arrival(
-            due + self._offset,
-            answer.seconds,
-            answer.status,
-            id_of(answer.response.body) if accepted else "",
-        )
+            return Arrival(at, time.perf_counter() - due, 0, "")
+        accepted = id_of(answer.response.body) if answer.status in EXPECTED else ""
+        return Arrival(at, answer.seconds, answer.status, accepted)
 
 
 class Submitter(User):
-    """One hand of many that send by the clock."""
+    """One of many users that send by the clock."""
 
     #: The run of this process.
     round: ClassVar[Round | None] = None
@@ -140,46 +129,35 @@ def id_of(body: bytes) -> str:
 
 
 def begin_round(environment: Any) -> None:
-    """The clock of this process starts; at its end the runner hears of it."""
+    """Start the clock of this process; at its end the runner gets a message."""
     options = environment.parsed_options
-    target = Target(environment.host, options.key)
-    stretches = parse(options.arrivals) if options.arrivals else forever(options.rate)
     Submitter.name = options.path
-    shared = Submitter.round = Round(
-        stretches,
-        target,
-        map(target.payload, submissions(options.path, options.letter_bytes)),
-        begin_at=options.begin_at or time.time() + LEAD_SECONDS,
-        part=options.part,
-        parts=options.parts,
-    )
+    shared = Submitter.round = Round(environment.host, options)
     if options.arrivals:
-        gevent.spawn(tell_end, environment, shared)
+        gevent.spawn(announce_end, environment, shared)
 
 
-def tell_end(environment: Any, shared: Round) -> None:
-    """Whoever runs this ends the run when all of its processes say so."""
+def announce_end(environment: Any, shared: Round) -> None:
+    """The run ends when all of its processes have sent this message."""
     shared.await_end()
     if Submitter.round is shared:
         environment.runner.send_message("arrivals_over")
 
 
-def end_round(environment: Any) -> None:
-    """Nothing more is sent; the record is written if somebody wants it."""
+def end_round(environment: Any, **_: object) -> None:
+    """Nothing more is sent; write the record, if it is wanted."""
     shared, Submitter.round = Submitter.round, None
     if shared is None:
         return
     shared.give_up()
     if environment.parsed_options.record:
-        write_arrivals(Path(environment.parsed_options.record), shared.arrivals)
+        Record(shared.arrivals).write(Path(environment.parsed_options.record))
 
 
 def submissions(path: str, letter_bytes: str) -> Iterator[Request]:
     """Applications without end, with letters of random length if a range of it is given."""
     if not letter_bytes:
-        yield from itertools.cycle(
-            Request("POST", path, body=each.body) for each in applications(500, prefix="Arrival")
-        )
+        yield from itertools.cycle(applications(500, "Arrival", path))
     shortest, _, longest = letter_bytes.partition("-")
     low, high = int(shortest), int(longest or shortest)
     chance = random.Random()
@@ -191,9 +169,4 @@ def submissions(path: str, letter_bytes: str) -> Iterator[Request]:
         # Even in powers: many small ones, some large ones, as letters are.
         length = round(math.exp(chance.uniform(math.log(max(1, low)), math.log(max(1, high)))))
         start = chance.randrange(len(text) - length + 1)
-        body = {
-            "candidate": f"Arrival {number}",
-            "role": ("engineer", "designer", "analyst", "general")[number % 4],
-            "payload": {"years": number % 30, "letter": text[start : start + length]},
-        }
-        yield Request("POST", path, body=json.dumps(body))
+        yield application(number, "Arrival", text[start : start + length], path)

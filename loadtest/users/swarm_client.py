@@ -1,11 +1,11 @@
-"""A client of the swarm: submits three applications, asks for each once a second, starts over.
+"""A client of the swarm: submits three applications, polls each once a second, starts over.
 
-One keep-alive connection a client. It sends the ETag that it knows and follows the header
-``Fairline-Status``; no document is parsed. A client whose questions take longer than a second
-asks again at once, so very many clients make a closed loop.
+One keep-alive connection per client. It sends the ETag that it knows and reads the header
+``Fairline-Status``; no document is parsed. A client whose polls take longer than a second polls
+again at once, so very many clients make a closed loop.
 
-What was refused is submitted again in the next second; what is gone (404) is given up. A request
-that is under way when the load ends is not in the record.
+A refused submission is repeated in the next second; one that is gone (404) is given up. A request
+in progress when the load ends is not in the record.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 import gevent
 from locust import User, constant, events, task
 
-from loadtest.closed_loop import Request, applications
-from loadtest.users.wire import POLL, ROUND, SUBMIT, Answer, Requests, Target, Wire
+from loadtest.closed_loop import Request, applications, value_of
+from loadtest.users.wire import POLL, ROUND, SUBMIT, Answer, Record, Requests, Target, Wire
 
 APPLICATIONS = 3
 PERIOD_SECONDS = 1.0
@@ -42,13 +42,9 @@ class Swarm:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.requests = Requests()
-        self._payloads = itertools.cycle(
+        self.submissions = itertools.cycle(
             [target.payload(each) for each in applications(500, prefix="Swarm")]
         )
-
-    def submission(self) -> bytes:
-        """The next application."""
-        return next(self._payloads)
 
     def note(self, answer: Answer, kind: int) -> None:
         """One more request and its answer."""
@@ -56,7 +52,7 @@ class Swarm:
 
 
 class Asked:
-    """An application that a client waits for."""
+    """An application that a client polls."""
 
     __slots__ = ("_etag", "_path", "payload")
 
@@ -66,7 +62,7 @@ class Asked:
         self.payload = target.payload(Request("GET", path))
 
     def know(self, etag: bytes, target: Target) -> None:
-        """From now on only what has changed."""
+        """Poll with this ETag from now on."""
         if etag != self._etag:
             self._etag = etag
             known = {"If-None-Match": etag.decode("latin-1")}
@@ -74,14 +70,14 @@ class Asked:
 
 
 class SwarmClient(User):
-    """Submits three, asks for them each second, starts over."""
+    """Submits three, polls them each second, starts over."""
 
     wait_time = constant(0)
     #: The run of this process.
     swarm: ClassVar[Swarm | None] = None
 
     def on_start(self) -> None:
-        """Somewhere in the second: those who come together must not ask together for ever."""
+        """At a random moment: users that start together must not poll together for ever."""
         assert self.swarm is not None
         self._swarm = self.swarm
         self._wire = Wire(self._swarm.target, self.environment.events.request.fire)
@@ -107,14 +103,14 @@ class SwarmClient(User):
 
     def submit(self) -> Asked | None:
         """One application; none if it was not accepted."""
-        answer = self._wire.ask("/applications", self._swarm.submission(), ACCEPTED)
+        answer = self._wire.ask("/applications", next(self._swarm.submissions), ACCEPTED)
         self._swarm.note(answer, SUBMIT)
         if answer.status not in ACCEPTED:
             return None
         return Asked(value_of(answer.response.head, LOCATION).decode(), self._swarm.target)
 
     def has_ended(self, asked: Asked) -> bool:
-        """Ask for it."""
+        """Poll it once."""
         answer = self._wire.ask("/applications/{id}", asked.payload, ANSWERED)
         self._swarm.note(answer, POLL)
         if answer.status not in ANSWERED:
@@ -125,7 +121,7 @@ class SwarmClient(User):
 
 
 def each_second() -> Iterator[None]:
-    """Waits for the next second; who is late goes on at once, and does not catch up."""
+    """Wait for the next second; a late caller goes on at once, and does not catch up."""
     due = time.perf_counter()
     while True:
         due += PERIOD_SECONDS
@@ -137,19 +133,9 @@ def each_second() -> Iterator[None]:
         yield
 
 
-def value_of(head: bytes, name: bytes) -> bytes:
-    """The value of a header, whose name is given as in `STATUS`; empty if it is not there."""
-    start = head.lower().find(name)
-    if start < 0:
-        return b""
-    start += len(name)
-    stop = head.find(b"\r", start)
-    return head[start : stop if stop >= 0 else None].strip()
-
-
 @events.test_start.add_listener  # type: ignore[untyped-decorator]  # locust's own is untyped
 def begin_swarm(environment: Any, **_: object) -> None:
-    """Room for very many connections, and an empty record."""
+    """Allow very many connections, and begin a record."""
     if SwarmClient not in environment.user_classes:
         return
     _soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -160,8 +146,8 @@ def begin_swarm(environment: Any, **_: object) -> None:
 
 @events.test_stop.add_listener  # type: ignore[untyped-decorator]  # locust's own is untyped
 def end_swarm(environment: Any, **_: object) -> None:
-    """All clients have stopped; the record is written if somebody wants it."""
+    """All clients have stopped; write the record, if it is wanted."""
     swarm, SwarmClient.swarm = SwarmClient.swarm, None
     folder = getattr(environment.parsed_options, "record", "")
     if swarm is not None and folder:
-        swarm.requests.write(Path(folder))
+        Record(requests=swarm.requests).write(Path(folder))

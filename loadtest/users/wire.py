@@ -1,14 +1,13 @@
-"""One keep-alive connection with little more than the bytes, and the record of what was sent."""
+"""A keep-alive HTTP connection with little overhead, and the record of what was sent."""
 
 from __future__ import annotations
 
-import csv
-import json
 import os
+import pickle
 import ssl
 import time
 from array import array
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,19 +35,17 @@ class Arrival:
     id: str
 
 
+@dataclass(slots=True)
 class Requests:
-    """Very many requests, a column each for when, how long, status and kind."""
+    """Very many requests, by column."""
 
-    __slots__ = ("at", "kind", "latency_seconds", "status")
-
-    def __init__(self) -> None:
-        #: When each was sent, in seconds since the epoch.
-        self.at = array("d")
-        self.latency_seconds = array("d")
-        #: 0 if no answer came.
-        self.status = array("H")
-        #: `SUBMIT`, `POLL` or `ROUND`.
-        self.kind = array("B")
+    #: When each was sent, in seconds since the epoch.
+    at: array[float] = field(default_factory=lambda: array("d"))
+    latency_seconds: array[float] = field(default_factory=lambda: array("d"))
+    #: 0 if no answer came.
+    status: array[int] = field(default_factory=lambda: array("H"))
+    #: `SUBMIT`, `POLL` or `ROUND`.
+    kind: array[int] = field(default_factory=lambda: array("B"))
 
     def __len__(self) -> int:
         return len(self.at)
@@ -58,32 +55,15 @@ class Requests:
         return self.at, self.latency_seconds, self.status, self.kind
 
     def add(self, at: float, latency_seconds: float, status: int, kind: int) -> None:
-        """One more."""
         self.at.append(at)
         self.latency_seconds.append(latency_seconds)
         self.status.append(status)
         self.kind.append(kind)
 
-    def write(self, folder: Path) -> Path:
-        """A file of this process."""
-        file = folder / f"requests-{os.getpid()}.bin"
-        with file.open("wb") as opened:
-            opened.write(json.dumps({"rows": len(self)}).encode() + b"\n")
-            for column in self.columns():
-                column.tofile(opened)
-        return file
-
-    def read(self, file: Path) -> None:
-        """Add what a process wrote."""
-        with file.open("rb") as opened:
-            rows = json.loads(opened.readline())["rows"]
-            for column in self.columns():
-                column.fromfile(opened, rows)
-
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Everything that a generator did; the users at work decide which of the two is filled."""
+    """Everything that a generator did; its kind of users decides which of the two is filled."""
 
     #: By intended start.
     arrivals: list[Arrival] = field(default_factory=list)
@@ -92,43 +72,29 @@ class Record:
 
     def statuses(self) -> Iterator[int]:
         """The status of everything that was sent."""
-        for arrival in self.arrivals:
-            yield arrival.status
+        yield from (arrival.status for arrival in self.arrivals)
         yield from self.requests.status
 
-
-def write_arrivals(folder: Path, arrivals: Sequence[Arrival]) -> Path:
-    """A file of this process."""
-    file = folder / f"arrivals-{os.getpid()}.csv"
-    with file.open("w", newline="") as opened:
-        rows = csv.writer(opened)
-        for each in arrivals:
-            rows.writerow((each.intended_at, each.latency_seconds, each.status, each.id))
-    return file
-
-
-def read_arrivals(file: Path) -> list[Arrival]:
-    """What a process wrote."""
-    with file.open(newline="") as opened:
-        return [
-            Arrival(float(at), float(latency), int(status), name)
-            for at, latency, status, name in csv.reader(opened)
-        ]
+    def write(self, folder: Path) -> None:
+        """Into a file of this process."""
+        (folder / f"{os.getpid()}.record").write_bytes(pickle.dumps(self))
 
 
 def read_record(folder: Path) -> Record:
-    """All files of a folder together."""
+    """What all processes wrote."""
     record = Record()
-    for file in sorted(folder.glob("arrivals-*.csv")):
-        record.arrivals.extend(read_arrivals(file))
-    for file in sorted(folder.glob("requests-*.bin")):
-        record.requests.read(file)
+    for file in sorted(folder.glob("*.record")):
+        part: Record = pickle.loads(file.read_bytes())
+        record.arrivals.extend(part.arrivals)
+        columns: Any = zip(record.requests.columns(), part.requests.columns(), strict=True)
+        for column, more in columns:
+            column.extend(more)
     record.arrivals.sort(key=lambda arrival: arrival.intended_at)
     return record
 
 
 TIMEOUT_SECONDS = 30.0
-#: A connection that rested longer is looked at before it is used: the server may have closed it.
+#: A connection that was idle for longer is checked before use: the server may have closed it.
 RESTED_SECONDS = 1.0
 READ_BYTES = 65_536
 
@@ -137,7 +103,7 @@ Fire = Callable[..., Any]
 
 
 class Target:
-    """A server, by its URL, and the key that opens it."""
+    """A server's URL and API key."""
 
     def __init__(self, url: str, key: str = "") -> None:
         parts = urlsplit(url)
@@ -154,13 +120,8 @@ class Target:
 
     def payload(self, request: Request) -> bytes:
         """The request as it goes over the wire."""
-        sent = Request(
-            request.method,
-            self._prefix + request.path,
-            {**self._headers, **request.headers},
-            request.body,
-        )
-        return request_bytes(sent, self.port)
+        path, headers = self._prefix + request.path, {**self._headers, **request.headers}
+        return request_bytes(Request(request.method, path, headers, request.body), self.port)
 
     def connect(self, timeout_seconds: float = TIMEOUT_SECONDS) -> socket:
         """A new connection."""
@@ -195,7 +156,7 @@ class Wire:
     def __init__(
         self, target: Target, fire: Fire | None = None, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        """``fire`` is told of every answer, so that locust's statistics see it."""
+        """``fire`` gets every answer, for locust's statistics."""
         self._target = target
         self._fire = fire
         self._timeout = timeout_seconds
@@ -209,7 +170,7 @@ class Wire:
         expected: Container[int] = (200,),
         since: float | None = None,
     ) -> Answer:
-        """Send and wait. ``since``, by `time.perf_counter`, is when the request was to start."""
+        """Send and wait; ``since`` is when the request was to start, by `time.perf_counter`."""
         began = time.perf_counter() if since is None else since
         error = ""
         try:
@@ -219,17 +180,29 @@ class Wire:
             error = str(lost) or type(lost).__name__
             response = NOTHING
         except BaseException:
-            # A user that is stopped in the middle: the answer must not meet the next question.
+            # A user that is stopped in the middle: the next request must not read this answer.
             self.close()
             raise
         self._used_at = time.perf_counter()
         answer = Answer(response.status, self._used_at - began, response, error)
         if self._fire is not None:
-            self._tell(self._fire, name, payload, answer, expected)
+            wrong: Exception | None = None
+            if answer.status == 0:
+                wrong = ConnectionError(error)
+            elif answer.status not in expected:
+                wrong = RuntimeError(f"status {answer.status}")
+            self._fire(
+                request_type=payload[: payload.index(b" ")].decode(),
+                name=name,
+                response_time=1000 * answer.seconds,
+                response_length=len(response.body),
+                exception=wrong,
+                context={},
+            )
         return answer
 
     def close(self) -> None:
-        """Hang up, if connected."""
+        """Close the connection, if there is one."""
         opened, self._socket = self._socket, None
         if opened is not None:
             opened.close()
@@ -237,7 +210,7 @@ class Wire:
     def _exchange(self, payload: bytes) -> Response:
         opened = self._socket
         if opened is not None and time.perf_counter() - self._used_at > RESTED_SECONDS:
-            opened = self._looked_at(opened)
+            opened = self._if_open(opened)
         if opened is None:
             opened = self._socket = self._target.connect(self._timeout)
         # gevent's `sendall` asks for the size of the buffer each time, one system call more.
@@ -254,8 +227,8 @@ class Wire:
             self.close()
         return response
 
-    def _looked_at(self, opened: socket) -> socket | None:
-        """The connection if it still stands. Whoever has something to say now says goodbye."""
+    def _if_open(self, opened: socket) -> socket | None:
+        """The connection, unless the server closed it: then there is something to read."""
         opened.settimeout(0)
         with suppress(BlockingIOError, ssl.SSLWantReadError):
             with suppress(ConnectionError):
@@ -264,30 +237,6 @@ class Wire:
             return None
         opened.settimeout(self._timeout)
         return opened
-
-    def _tell(
-        self, fire: Fire, name: str, payload: bytes, answer: Answer, expected: Container[int]
-    ) -> None:
-        wrong: Exception | None = None
-        if answer.status == 0:
-            wrong = ConnectionError(answer.error)
-        elif answer.status not in expected:
-            wrong = Unexpected(answer.status)
-        fire(
-            request_type=payload[: payload.index(b" ")].decode(),
-            name=name,
-            response_time=1000 * answer.seconds,
-            response_length=len(answer.response.body),
-            exception=wrong,
-            context={},
-        )
-
-
-class Unexpected(Exception):
-    """A status that was not among the expected ones."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"status {status}")
 
 
 NOTHING = Response(0, b"", b"")

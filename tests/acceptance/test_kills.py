@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.chaos.plan import TARGETS
-from loadtest.chaos.run import Wish, kills, run
+from loadtest.chaos.run import ChaosOptions, kills, run
 from tests.acceptance.conftest import need_rabbitmq
 
 SECONDS = float(os.environ.get("FAIRLINE_CHAOS_SECONDS", "50"))
@@ -24,7 +24,7 @@ SEED = int(os.environ.get("FAIRLINE_CHAOS_SEED", random.SystemRandom().randrange
 def test_every_promise_survives_whatever_happens_to_any_process(tmp_path: Path) -> None:
     need_rabbitmq()
     print(f"repeat it with make chaos SEED={SEED} MINUTES={SECONDS / 60:.4f}")
-    striker, report = run(Wish(SEED, SECONDS, tmp_path, tuple(TARGETS)))
+    striker, report = run(ChaosOptions(SEED, SECONDS, tmp_path, tuple(TARGETS)))
     print(report)
     assert report.ok, f"seed {SEED}: {report}\n{tmp_path} holds the logs"
     assert kills(striker) > SECONDS / 10, "somebody was to be killed every few seconds"

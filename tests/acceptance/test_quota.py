@@ -100,7 +100,9 @@ def wait_answers(client: Client, count: int) -> dict[int, int]:
 def judge(fake: FakeClaude, weights: dict[int, float], answers: dict[int, int]) -> None:
     quota = fake.quota
     assert quota is not None
-    assert quota.refused <= 0.02 * quota.taken, f"{quota.refused} refused, {quota.taken} taken"
+    assert quota.refused <= 0.02 * quota.accepted, (
+        f"{quota.refused} refused, {quota.accepted} accepted"
+    )
     for tenant, weight in weights.items():
         due = sum(answers.values()) * weight / sum(weights.values())
         # In so short a time, besides, a job or two more than is due.

@@ -1,4 +1,4 @@
-"""The baseline's state: one table, one SQLAlchemy pool a process, of 20 unless told otherwise."""
+"""The baseline's state: one table, and one SQLAlchemy pool per process, of 20 by default."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sqlalchemy.pool.base import ConnectionPoolEntry
 
 
 class WatchedPool(QueuePool):
-    """A queue pool that says how it is doing in ``<folder>/<pid>.json``."""
+    """A connection pool that writes its state to ``<folder>/<pid>.json``."""
 
     #: Set by `watch_in`, because SQLAlchemy makes the instances.
     folder: Path
@@ -33,28 +33,24 @@ class WatchedPool(QueuePool):
         self._count()
 
     def _do_get(self) -> ConnectionPoolEntry:
-        if self._overflow < self._max_overflow or self._pool.qsize():
-            taken = super()._do_get()
-            self._count()
-            return taken
-        self._count(waiting=1, waited=1)
+        waits = self._overflow >= self._max_overflow and not self._pool.qsize()
+        if waits:
+            self._count(waiting=1, waited=1)
+        timeouts = 0
         try:
-            taken = super()._do_get()
+            return super()._do_get()
         except PoolTimeout:
-            self._count(waiting=-1, timeouts=1)
+            timeouts = 1
             raise
-        except BaseException:
-            self._count(waiting=-1)
-            raise
-        self._count(waiting=-1)
-        return taken
+        finally:
+            self._count(waiting=-waits, timeouts=timeouts)
 
     def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
         super()._do_return_conn(record)
         self._count()
 
     def _count(self, waiting: int = 0, waited: int = 0, timeouts: int = 0) -> None:
-        """Add to the counts and tell how things are."""
+        """Add to the counts and write the state."""
         with self._counting:
             self._waiting += waiting
             self._waited += waited
@@ -77,7 +73,7 @@ def watch_in(folder: str) -> type[QueuePool]:
 
 
 POOL_SIZE = int(os.environ.get("PLAIN_POOL_SIZE", "20"))
-#: Where each process says who waits for its pool; nobody is told unless it is set.
+#: Where each process writes the state of its pool; unset, it does not.
 POOL_FOLDER = os.environ.get("PLAIN_POOL_FOLDER")
 
 metadata = sa.MetaData()

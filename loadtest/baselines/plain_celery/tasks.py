@@ -1,7 +1,7 @@
 """The baseline's Celery application: ``celery -A loadtest.baselines.plain_celery.tasks worker``.
 
 Tuned as its docs advise and then some: ``broker_heartbeat = 0`` because Celery 5.7 under gevent
-does ten messages a second without it. Other prefetch counts made no clear difference for tasks
+does ten messages per second without it. Other prefetch counts made no clear difference for tasks
 that end at once; for those that take a while, ``PLAIN_PREFETCH=1`` is what the docs advise.
 
 ``PLAIN_SCORE_SECONDS`` makes the scoring take time. ``PLAIN_HOLD_CONNECTION=1`` puts it inside the
@@ -43,7 +43,7 @@ engine = open_engine()
 
 @celery.task(name="plain.score")  # type: ignore[untyped-decorator]  # Celery has no types
 def score(application_id: str) -> None:
-    """Nothing to compute unless told otherwise: what is left is the cost of a durable job."""
+    """Computes nothing by default: what is left is the cost of a durable job."""
     mine = applications.c.id == uuid.UUID(application_id)
     if SCORE_SECONDS and not HOLD_CONNECTION:
         time.sleep(SCORE_SECONDS)

@@ -1,4 +1,4 @@
-"""The baseline's front door: ``gunicorn 'loadtest.baselines.plain_celery.web:create_app()'``."""
+"""The baseline's HTTP API: ``gunicorn 'loadtest.baselines.plain_celery.web:create_app()'``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtest.baselines.web import empty_app
 
 
 def create_app() -> Flask:
-    """Two routes: the work, and an empty one as the ceiling of what Flask can answer."""
+    """A route for applications, beside the empty one."""
     app = empty_app()
 
     @app.post("/applications")

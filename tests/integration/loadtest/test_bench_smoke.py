@@ -10,7 +10,7 @@ import pytest
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
-from loadtest.accept import FrontDoors, drain_fairline, drain_plain
+from loadtest.accept import Servers, drain_fairline, drain_plain
 from loadtest.bench import BAR_CONNECTIONS, compare
 from loadtest.fleet import Fairline, Fleet
 from loadtest.plain import PlainCelery
@@ -31,9 +31,9 @@ def small_fleet(
 def test_bench_measures_both_sides_and_compares_them(small_fleet: Fleet) -> None:
     fairline = Fairline(small_fleet, served_pools="medium", score_seconds="0.2")
     plain = PlainCelery(small_fleet)
-    http_clients = FrontDoors(fairline, plain, seconds=0.5)
-    with http_clients.open():
-        samples = http_clients.take_turns(BAR_CONNECTIONS, poll=True)
+    servers = Servers(fairline, plain, seconds=0.5)
+    with servers.open():
+        samples = servers.take_turns(BAR_CONNECTIONS, poll=True)
     samples += [drain_fairline(fairline, 200), drain_plain(plain, 100)]
 
     assert [(s.name, s.rate, s.unexpected) for s in samples if s.rate <= 0 or s.unexpected] == []

@@ -23,11 +23,11 @@ from loadtest.users.wire import (
     POLL,
     SUBMIT,
     Arrival,
+    Record,
     Requests,
     Target,
     Wire,
     read_record,
-    write_arrivals,
 )
 
 RATE = 40
@@ -193,7 +193,11 @@ def test_a_lost_connection_is_status_0_and_the_next_request_connects_again() -> 
     assert statuses == [0, 503]
     assert silent.status == 0 and silent.seconds >= 5.1 and silent.error == "timed out"
     words = [str(what["exception"]) for what in heard]
-    assert words == ["the server hung up before it had answered", "status 503", "timed out"]
+    assert words == [
+        "the server hung up before it had answered",
+        "status 503",
+        "timed out",
+    ]
 
 
 def test_a_record_is_read_back_from_all_processes(
@@ -202,11 +206,10 @@ def test_a_record_is_read_back_from_all_processes(
     late, early = Arrival(2.5, 0.01, 202, "b"), Arrival(1.5, 0.2, 0, "")
     for pid, arrival in ((10, late), (11, early)):
         monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
-        write_arrivals(tmp_path, [arrival])
         requests = Requests()
         requests.add(float(pid), 0.25, 202, SUBMIT)
         requests.add(float(pid), 0.5, 304, POLL)
-        requests.write(tmp_path)
+        Record([arrival], requests).write(tmp_path)
 
     record = read_record(tmp_path)
 

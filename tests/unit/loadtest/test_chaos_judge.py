@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from loadtest.chaos.client import Heard
 from loadtest.chaos.ends import Excuses, wrong_end
 from loadtest.chaos.facts import Attempt, Job, World, expected_score
 from loadtest.chaos.judge import Judge, Report
@@ -105,8 +104,7 @@ def judge(
         by_job.setdefault(attempt.job_id, []).append(attempt)
     rows = {job.id: job for job in (*jobs, scored)}
     world = World(rows, by_job, **{"keys": KEYS, "listed": ["id-app"], **facts})
-    told = [Heard(job.id, job.status, 60.0) for job in rows.values()]
-    told += [Heard(job_id, status, 61.0) for job_id, status in (heard or {}).items()]
+    told = [*((job.id, job.status) for job in rows.values()), *(heard or {}).items()]
     log = [one for one in (*EXCHANGES, *exchanges) if one is not without]
     return Judge(log, world, strikes, [*LINES, *lines], told).report()
 

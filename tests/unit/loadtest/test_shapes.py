@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.shapes import (
-    NAMES,
+    NAMED,
     ArrivalClock,
     BadShape,
     Stretch,
@@ -19,7 +19,6 @@ from loadtest.shapes import (
     forever,
     highest,
     level_at,
-    named,
     parse,
     ramp,
     share,
@@ -124,9 +123,9 @@ def test_a_rate_without_an_end_goes_on_but_has_no_text() -> None:
         written(forever(4))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMED)
 def test_named_shapes_stay_within_their_level(name: str) -> None:
-    shape = named(name, 40)
+    shape = NAMED[name](40)
     assert 0 < highest(shape) <= 40
     assert total_seconds(shape) >= 60
 
