@@ -1,4 +1,4 @@
-// Many jobs at once: ticks on a list, and batch after batch of all that match a filter.
+// Many jobs at once: those selected in a list, or all that match a filter, batch by batch.
 const telling = new Intl.NumberFormat("en");
 
 function watchTicks(form) {
@@ -6,7 +6,7 @@ function watchTicks(form) {
   const boxes = () => [...form.querySelectorAll("input[name=id]")];
   function tell() {
     const ticked = boxes().filter((box) => box.checked).length;
-    told.textContent = ticked ? `${ticked} ticked` : "";
+    told.textContent = ticked ? `${ticked} selected` : "";
     for (const button of form.querySelectorAll("button[name=action]")) button.disabled = !ticked;
     const all = form.querySelector("[data-tick-all]");
     if (all) all.checked = ticked > 0 && ticked === boxes().length;
@@ -35,7 +35,7 @@ function batches(form) {
 
   function say(state) {
     const parts = [`${telling.format(sums.done)} ${form.dataset.past}`];
-    if (sums.asked) parts.push(`${telling.format(sums.asked)} running asked to stop`);
+    if (sums.asked) parts.push(`${telling.format(sums.asked)} running jobs asked to stop`);
     if (sums.skipped) parts.push(`${telling.format(sums.skipped)} skipped`);
     told.textContent = `${state} ${parts.join(", ")}.`;
   }
@@ -44,7 +44,7 @@ function batches(form) {
     const answer = await fetch(address, {
       method: "POST", body: new URLSearchParams(new FormData(form)), headers: { Accept: "application/json" },
     });
-    if (!answer.ok) throw new Error(`the server said ${answer.status}`);
+    if (!answer.ok) throw new Error(`the server returned ${answer.status}`);
     return answer.json();
   }
 
@@ -68,7 +68,7 @@ function batches(form) {
       }
       if (stopped && !button.hidden) say("Stopped:");
     } catch (error) {
-      say(`It broke off (${error.message}), and what the last batch did is not known; press again to go on. Without it:`);
+      say(`Interrupted (${error.message}). The result of the last batch is unknown; press again to continue. Before it:`);
     }
     stop.hidden = true;
     button.disabled = false;
