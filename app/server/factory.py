@@ -133,7 +133,7 @@ def build_app(settings: Settings) -> FrontDoor:
 def end_of_keys(app: FrontDoor, keys: Collection[str]) -> None:
     """Whoever listens or looks by a key that was revoked does so no longer."""
     app.extensions["fairline"].events.end_of_keys(keys)
-    app.extensions["fairline_stage"].check_rights()
+    app.extensions["fairline_live_pages"].check_rights()
 
 
 def build_gate(engine: Engine, settings: Settings) -> Gate:

@@ -1,8 +1,8 @@
 """The load lab's reports as files: ``<results>/<name>/report.json``, pictures, tables, CSV.
 
-The lab writes them and may be writing at this moment; others may put in what they like. So
-everything is checked and bounded: what cannot be read is told as such and hurts nothing else.
-Nothing outside of the folder is ever opened.
+The lab may be writing at this moment, and anybody may have changed the files. So everything is
+validated and bounded: what cannot be read is reported as such and affects nothing else. Nothing
+outside of the folder is ever opened.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from app.stack.spec import PROJECT_ROOT
-
-#: Folders looked at, and how large a report may be.
+#: Most folders, and largest report.
 MOST_REPORTS = 100
 MOST_BYTES = 4 * 1_048_576
 #: Rows shown of a table.
@@ -27,7 +25,7 @@ MOST_ROWS = 200
 MOST_COLUMNS = 50
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\.(png|svg|csv|md|json)")
-#: What browsers are told that a file is.
+#: Content types.
 KINDS = {
     ".png": "image/png",
     ".svg": "image/svg+xml",
@@ -39,11 +37,11 @@ PICTURES = (".png", ".svg")
 
 
 class Unreadable(Exception):
-    """A report that is none; the text says why."""
+    """A report that cannot be read; the text says why."""
 
 
 class Bar(BaseModel):
-    """A figure that the experiment had to reach."""
+    """A figure that the experiment must reach."""
 
     claim: str
     measured: float
@@ -53,7 +51,7 @@ class Bar(BaseModel):
 
     @property
     def reached(self) -> bool:
-        """As the lab judges: not by what the file says of itself."""
+        """By the figures, not by what the file says about itself."""
         if self.relation == ">=":
             return self.measured >= self.required
         return self.measured <= self.required
@@ -67,7 +65,7 @@ class Picture(BaseModel):
 
 
 class Machine(BaseModel):
-    """What it ran on."""
+    """Where it ran."""
 
     cores: int | None = None
     architecture: str = ""
@@ -75,11 +73,11 @@ class Machine(BaseModel):
 
 
 def in_utc(moment: datetime) -> datetime:
-    """A moment as pages tell it, if they can."""
+    """A time that pages can show."""
     try:
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except OverflowError:
-        raise ValueError("is beyond the years that can be told") from None
+        raise ValueError("is out of range") from None
 
 
 class LabReport(BaseModel):
@@ -115,11 +113,6 @@ class ReportTable:
     more: int = 0
 
 
-def results_folder(setting: str) -> Path:
-    """Where reports are; relative to the project."""
-    return PROJECT_ROOT / setting
-
-
 def find_names(results: Path) -> list[str]:
     """Experiments that have left a report, readable or not."""
     try:
@@ -149,7 +142,7 @@ def find_file(results: Path, name: str, file: str) -> Path | None:
 
 
 def read_report(results: Path, name: str) -> LabReport:
-    """What the experiment found; Unreadable if nobody can tell."""
+    """What the experiment found."""
     path = find_file(results, name, "report.json")
     if path is None:
         raise Unreadable("there is no report.json")
@@ -162,7 +155,7 @@ def read_report(results: Path, name: str) -> LabReport:
 
 @lru_cache(maxsize=MOST_REPORTS)
 def parsed_report(path: Path, modified: int, size: int) -> LabReport:
-    """Kept until the file changes: a page that lives looks every few seconds."""
+    """Cached until the file changes: a live page reads it every few seconds."""
     if size > MOST_BYTES:
         raise Unreadable(f"report.json has more than {MOST_BYTES:,} bytes")
     try:

@@ -1,4 +1,4 @@
-"""What the overview shows, as values: a pool's card, the day's totals."""
+"""What the overview shows, as values: a pool's card, the totals of a day."""
 
 from __future__ import annotations
 
@@ -10,74 +10,50 @@ from app.console.overview.health import PoolHealth
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Since when jobs of a pool wait: in its line, and due outside of it."""
+    """Since when jobs of a pool wait: queued ones, and those due but not promoted."""
 
-    line: datetime | None
-    #: Whether there were more heads of lines than were looked at.
+    queued: datetime | None
+    #: Whether there were more heads of queues than were read.
     cut: bool
     #: May be in the future.
     due: datetime | None
 
     def oldest(self, now: datetime, slot_wait: float | None) -> datetime | None:
-        """Since when the oldest waits; of a long line, at least as long as the autoscaler saw."""
-        found = [one for one in (self.line, self.due) if one is not None and one < now]
+        """Since when the oldest waits; if not all were read, at least as the autoscaler saw."""
+        found = [one for one in (self.queued, self.due) if one is not None and one < now]
         if self.cut and slot_wait is not None:
             found.append((now - timedelta(seconds=slot_wait)).replace(microsecond=0))
         return min(found, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """A pool as the page shows it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card(PoolHealth):
+    """A pool as the page shows it: what it is judged by, and more."""
 
-    name: str
-    waiting: int
     scheduled: int
     in_flight: int
-    #: Since when the oldest waits; None if none does.
+    #: Since when the oldest job waits; None if none does.
     oldest_since: datetime | None
-    #: How long the oldest may wait, and does, as far as it is for a slot.
-    objective_seconds: float
-    wait_seconds: float
-    #: Whether it is older than that, but held by something else than a missing slot.
+    #: Whether that is longer than the objective, but for another reason than a missing slot.
     held: bool
-    #: In a minute; None if nobody has counted lately.
+    #: Per minute; None without recent samples.
     rate_in: float | None
     rate_out: float | None
-    busy: int
-    slots: int
     living: int
     desired: int | None
     #: At least so many, if not all of the deployment's were counted.
     dead_letters: int
     uncounted: bool
-    #: Jobs that ended in the last minutes, and how many of them died.
-    ended: int
-    died: int
 
     @property
     def late(self) -> bool:
-        """Whether the oldest waits for a slot longer than it should."""
+        """Whether the oldest job waits for a slot longer than it should."""
         return self.wait_seconds > self.objective_seconds
-
-    def health(self, served: bool) -> PoolHealth:
-        """What it is judged by."""
-        return PoolHealth(
-            name=self.name,
-            waiting=self.waiting,
-            wait_seconds=self.wait_seconds,
-            objective_seconds=self.objective_seconds,
-            slots=self.slots,
-            busy=self.busy,
-            served=served,
-            ended=self.ended,
-            died=self.died,
-        )
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What came and ended in the last day, or since that is written down."""
+    """Jobs of the last day, or since the first sample."""
 
     since: datetime | None
     submitted: int = 0

@@ -1,4 +1,4 @@
-"""``/``: whether all is well, and how every pool does, now and lately."""
+"""``/``: whether all is well, and every pool, now and over time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from app.api.services import current_services
 from app.console.overview.health import judge
 from app.console.overview.readings import DEATHS_SECONDS, read_overview, read_samples
 from app.console.overview.series import draw
-from app.console.page import LivePage, PageRequest
+from app.console.page import PageRequest, live_page
 from app.scheduler.maintenance.recorder import COARSE_STEP, FINE_STEP
 
 
 @dataclass(frozen=True, slots=True)
 class ChartWindow:
-    """A stretch of time that the charts show."""
+    """A period that the charts show."""
 
     #: As the address has it.
     name: str
@@ -31,12 +31,12 @@ WINDOWS = (
     ChartWindow("15m", "15 minutes", 900.0, FINE_STEP),
     ChartWindow("24h", "24 hours", 86_400.0, COARSE_STEP),
 )
-#: Name, title and what a reader who sees no picture is told.
+#: Name, title and text for screen readers.
 CHARTS = (
-    ("depth", "Waiting", "Jobs in the line by pool"),
-    ("rates", "In and out", "Jobs that came and jobs that ended, a minute, by pool"),
-    ("utilisation", "Utilisation", "Part of the slots in use, by pool"),
-    ("oldest", "Oldest wait", "Seconds that the oldest in the line had waited, by pool"),
+    ("depth", "Queue depth", "Queued jobs by pool"),
+    ("rates", "In and out", "Jobs submitted and ended per minute by pool"),
+    ("utilisation", "Utilisation", "Share of slots in use by pool"),
+    ("oldest", "Oldest wait", "How long the oldest queued job had waited, in seconds, by pool"),
 )
 
 
@@ -63,4 +63,4 @@ def read(asked: PageRequest) -> dict[str, Any]:
 
 
 #: As often as there are samples.
-OVERVIEW = LivePage("/", "console/overview.html", read, every_seconds=float(FINE_STEP))
+OVERVIEW = live_page("/", "console/overview.html", read, every_seconds=float(FINE_STEP))

@@ -1,7 +1,7 @@
-"""How a tenant's jobs come and go: rates, and how long they take by type.
+"""A tenant's throughput: jobs submitted and ended per minute, and durations by type.
 
-Two bounded walks: the newest jobs of the tenant by their ids, and those that ended last. A
-tenant that is faster than the walk is long gets its rate from the time that the walk covers.
+Two bounded queries: the newest jobs of the tenant by id, and those that ended last. If a query
+covers less than a minute, the rate is that of the time it covers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from app.reads.search import id_before
 
 #: Whole minutes that are drawn.
 MINUTES = 15
-#: Jobs that are looked at on the way in and on the way out.
+#: Submitted and ended jobs that are read.
 MOST_SUBMITTED = 5_000
 MOST_ENDED = 2_000
-#: Types that are told apart.
+#: Types that are listed.
 MOST_TYPES = 20
 
-#: The tenant is a range of one, or the planner might walk everybody's ids.
+#: The tenant is a range of one, or the planner might walk the ids of all tenants.
 READ_SUBMITTED = f"""
     SELECT date_trunc('minute', created_at) AS minute, count(*)::int AS jobs,
            count(*) FILTER (WHERE created_at > now() - interval '1 minute')::int AS recent,
@@ -44,29 +44,28 @@ READ_ENDED = f"""
     FROM jobs WHERE tenant_id = %(tenant)s AND ended_xid IS NOT NULL AND finished_at IS NOT NULL
     ORDER BY ended_xid DESC, id DESC LIMIT {MOST_ENDED}
 """
-READ_NOW = "SELECT now()"
 
 
 @dataclass(frozen=True, slots=True)
 class RateSeries:
-    """Jobs that passed somewhere."""
+    """Jobs submitted or ended over time."""
 
     #: By whole minute.
     minutes: dict[datetime, int]
     #: In the last minute.
     recent: int
-    #: The earliest that was looked at, if there may be earlier ones in the time that is drawn.
+    #: The earliest that was read, if there may be earlier ones in the charted time.
     since: datetime | None = None
 
     def per_second(self, now: datetime) -> float:
-        """Over the last minute, or over as much of it as was looked at."""
+        """Over the last minute, or as much of it as was read."""
         seconds = 60.0
         if self.since is not None:
             seconds = min(seconds, max(0.001, (now - self.since).total_seconds()))
         return self.recent / seconds
 
     def drawn(self, minutes: Sequence[datetime]) -> list[int | None]:
-        """Jobs in each minute; None where not all were looked at."""
+        """Jobs in each minute; None where not all were read."""
         return [
             None if self.since is not None and minute <= self.since else self.minutes.get(minute, 0)
             for minute in minutes
@@ -75,7 +74,7 @@ class RateSeries:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A job that came to an end."""
+    """A job that ended."""
 
     type: str
     status: str
@@ -88,7 +87,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How long something took: of a hundred, 50, 95 and 99 took no longer."""
+    """Percentiles of durations."""
 
     p50: float
     p95: float
@@ -97,7 +96,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class TypeFigures:
-    """What the last jobs of a type took."""
+    """Durations of the last jobs of a type."""
 
     type: str
     jobs: int
@@ -108,7 +107,7 @@ class TypeFigures:
 
 @dataclass(frozen=True, slots=True)
 class TenantFlow:
-    """What came in, what came out, and how long it took."""
+    """Rates in and out, and durations."""
 
     in_per_second: float
     out_per_second: float
@@ -118,7 +117,7 @@ class TenantFlow:
 
 def read_flow(connection: Connection, tenant_id: int) -> TenantFlow:
     """The last quarter of an hour."""
-    now: datetime = connection.exec_driver_sql(READ_NOW).scalar_one()
+    now: datetime = connection.exec_driver_sql("SELECT now()").scalar_one()
     since = now - timedelta(minutes=MINUTES + 1)
     asked = {"tenant": tenant_id, "since": id_before(since), "above": ABOVE_ALL}
     rows = connection.exec_driver_sql(READ_SUBMITTED, asked).all()
@@ -134,7 +133,7 @@ def read_flow(connection: Connection, tenant_id: int) -> TenantFlow:
 
 
 def flow_of(came: RateSeries, ended: Sequence[Ended], now: datetime) -> TenantFlow:
-    """The figures of one moment."""
+    """The figures at one moment."""
     minutes = whole_minutes(now)
     went = ends(ended, now)
     return TenantFlow(
@@ -142,7 +141,7 @@ def flow_of(came: RateSeries, ended: Sequence[Ended], now: datetime) -> TenantFl
         went.per_second(now),
         figures(ended),
         {
-            "unit": "jobs a minute",
+            "unit": "jobs per minute",
             "series": [
                 {"name": name, "x": [m.isoformat() for m in minutes], "y": stream.drawn(minutes)}
                 for name, stream in (("submitted", came), ("ended", went))
@@ -158,7 +157,7 @@ def whole_minutes(now: datetime) -> list[datetime]:
 
 
 def ends(ended: Sequence[Ended], now: datetime) -> RateSeries:
-    """The ends of jobs, newest first, as a stream."""
+    """Ended jobs, newest first, over time."""
     minutes = Counter(one.finished_at.replace(second=0, microsecond=0) for one in ended)
     recent = sum(one.finished_at > now - timedelta(minutes=1) for one in ended)
     cut = len(ended) >= MOST_ENDED
@@ -166,7 +165,7 @@ def ends(ended: Sequence[Ended], now: datetime) -> RateSeries:
 
 
 def figures(ended: Sequence[Ended]) -> list[TypeFigures]:
-    """By type, those with most jobs first; what was cancelled or expired does not count."""
+    """By type, those with most jobs first, without cancelled and expired jobs."""
     by_type: dict[str, list[Ended]] = {}
     for one in ended:
         if one.status in ("succeeded", "dead"):
@@ -185,7 +184,7 @@ def figures(ended: Sequence[Ended]) -> list[TypeFigures]:
 
 
 def spread(seconds: Sequence[float]) -> Spread | None:
-    """By the nearest rank: each is a time that was measured."""
+    """By nearest rank: each is one of the measured values."""
     if not seconds:
         return None
     ordered = sorted(seconds)

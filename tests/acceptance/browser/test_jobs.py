@@ -29,7 +29,7 @@ def test_a_job_is_found_by_a_filter_and_cancelled_before_ones_eyes(
     row = page.locator("tbody tr").filter(has=page.locator(f'[value="{put_off}"]'))
     expect(row).to_contain_text("scheduled")
     expect(page.locator("tbody tr").filter(has_not_text="count")).to_have_count(0)
-    cancel = page.get_by_role("button", name="Cancel ticked")
+    cancel = page.get_by_role("button", name="Cancel selected")
     expect(cancel).to_be_disabled()
     row.get_by_role("checkbox").check()
     cancel.click()
@@ -43,7 +43,7 @@ def test_a_job_is_found_by_a_filter_and_cancelled_before_ones_eyes(
     expect(page.locator("h1 .badge")).to_have_text("running")
     tab.check_accessible()
     page.get_by_role("button", name="Cancel").click()
-    expect(page.locator(".notice")).to_have_text("The job runs and was asked to stop.")
+    expect(page.locator(".notice")).to_have_text("The job is running and was asked to stop.")
     # From here on the page is not loaded again.
     expect(page.locator("h1 .badge")).to_have_text("cancelled", timeout=LIVE)
     expect(page.locator(".timeline")).to_contain_text("Run stopped")
