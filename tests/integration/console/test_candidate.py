@@ -37,11 +37,11 @@ def test_a_score_shows_the_record_that_it_came_from(
     for mark in document["criteria"]:
         assert f"{mark['title']} weight {mark['weight']} % {mark['mark']:.2f}" in seen
     assert "Built a compiler" in " ".join(q for qs in document["evidence"].values() for q in qs)
-    assert f"the marks amount to {document['score']:.2f}: the score" in seen
+    assert f"weighted marks add up to {document['score']:.2f}, the score" in seen
     assert document["record"]["input"] == ApplicationText("Ada", "record", LETTER).fingerprint()
     for value in (document["record"]["rubric"], document["record"]["input"], "simulated"):
         assert value in seen
-    assert "its hash is the one in the record" in seen
+    assert "its hash matches the record" in seen
 
 
 def api_database_score(database: DatabaseFixture, job_id: str) -> Any:
@@ -164,7 +164,7 @@ def test_a_large_application_is_cut_and_read_only_for_the_whole_page(visitor: Vi
     assert "The payload is no longer stored." in visitor.see(target)
     with visitor.app.app_context():
         parts = render_parts(CANDIDATE, PageRequest(target, {"application_id": job_id}))
-    assert "It waits in the line" in parts["standing"]
+    assert "Queued for scoring" in parts["standing"]
 
 
 def test_an_application_of_many_brackets_is_shown_in_one_line(visitor: Visitor) -> None:

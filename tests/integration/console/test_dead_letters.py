@@ -92,7 +92,7 @@ def test_without_dead_letters_the_page_says_what_would_be_here(
     console: Browser, database: DatabaseFixture
 ) -> None:
     assert "No dead letters" in console.page(PAGE)
-    assert "no tenant of the name nobody" in console.page(f"{PAGE}?tenant=nobody")
+    assert "no tenant named nobody" in console.page(f"{PAGE}?tenant=nobody")
 
 
 def test_more_than_are_counted_are_said_to_be_more(

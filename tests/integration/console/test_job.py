@@ -49,10 +49,10 @@ def test_the_timeline_tells_every_run_and_the_replay(
         assert told in dead
     assert "Dead: no further attempts" in dead and "/replay" in dead
     answer = console.post(f"/console/jobs/{claim.ref.id}/replay", {})
-    assert console.notice(answer) == "The job is in the line again."
+    assert console.notice(answer) == "The job is queued again."
     back = show(console, claim.ref.id)
-    assert "<b>Replayed</b>" in back and "Waits in the line" in back and "then it was that" in back
-    assert "no dead letter" in console.notice(
+    assert "<b>Replayed</b>" in back and "<b>Queued</b>" in back and "then it was that" in back
+    assert "not a dead letter" in console.notice(
         console.post(f"/console/jobs/{claim.ref.id}/replay", {})
     )
 
@@ -65,7 +65,7 @@ def test_a_job_that_waits_says_why_and_what_is_ahead(
     last = database.submit()
     page = show(console, last)
     assert "no workers" in page and "3 of the same tenant" in page
-    assert "nobody can say" in page
+    assert "unknown" in page
     due = (datetime.now(UTC) + timedelta(hours=3)).replace(microsecond=500_000)
     later = database.submit(execute_at=due)
     assert "It is not due for another 3 h" in show(console, later)
@@ -87,10 +87,10 @@ def test_a_running_job_shows_its_progress_and_is_asked_to_stop(
     assert "11 bytes" in page and "w1" in page
     answer = console.post(f"/console/jobs/{claim.ref.id}/cancel", {})
     assert console.notice(answer) == "The job is running and was asked to stop."
-    assert "Cancellation asked for" in show(console, claim.ref.id)
+    assert "Cancellation requested" in show(console, claim.ref.id)
     waiting = database.submit()
     assert "is cancelled" in console.notice(console.post(f"/console/jobs/{waiting}/cancel", {}))
-    assert "ended already" in console.notice(console.post(f"/console/jobs/{waiting}/cancel", {}))
+    assert "already finished" in console.notice(console.post(f"/console/jobs/{waiting}/cancel", {}))
 
 
 def test_progress_that_makes_no_sense_is_not_shown(

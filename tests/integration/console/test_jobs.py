@@ -124,9 +124,9 @@ def test_a_search_that_runs_out_of_time_says_how_far_it_came(
     page = console.page(f"{LIST}?status=expired&text=nothing")
     assert "Searched 100 jobs" in page and "found none" in page
     assert 'data-live="' not in page  # nobody repeats such a walk every few seconds
-    (further,) = links(page, "Go on with older ones")
+    (further,) = links(page, "Continue with older jobs")
     seen = 1
-    while going_on := links(console.page(further), "Go on with older ones"):
+    while going_on := links(console.page(further), "Continue with older jobs"):
         (further,) = going_on
         seen += 1
     assert seen == 3

@@ -188,7 +188,7 @@ def test_without_script_each_press_is_a_batch(
     first = console.post(ALL, form)
     assert "2 jobs cancelled. More jobs match" in console.notice(first)
     page = console.page(first.location)
-    assert "1 job that has not ended matches." in page
+    assert "1 unfinished job matches." in page
     cursor = re.search(r'name="cursor" value="([^"]+)"', page)
     assert cursor is not None
     last = console.post(ALL, {**form, "cursor": cursor[1]})
@@ -203,6 +203,6 @@ def test_more_than_can_be_counted_are_at_least_so_many(
     monkeypatch.setattr(jobs_actions, "COUNTED", 100)
     assert "At least 100 unfinished jobs match." in console.page(f"{ALL}?action=cancel")
     nothing = console.page(f"{ALL}?action=replay&status=queued")
-    assert "There are no dead letters that match" in nothing and "<form method" not in nothing
+    assert "No matching dead letters" in nothing and "<form method" not in nothing
     wrong = console.post(ALL, {"action": "cancel", "tenant": "nobody"})
     assert wrong.status_code == 422

@@ -64,7 +64,7 @@ def test_experiments_are_listed_with_the_verdict_of_their_bars(
     write(results, "soak", measured=42.0)
     text, page = pages.text(PAGE), pages.get(PAGE).text
     assert "The knee 2 of 2 targets met quick run" in text
-    assert "The knee 1 of 2 bars missed quick run" in text
+    assert "The knee 1 of 2 targets missed quick run" in text
     assert "What happens? The knee is at <b>6.66</b> a second." in text
     assert "<b>" not in page
     assert 'src="/console/lab/soak/knee.png"' in page
@@ -75,9 +75,13 @@ def test_an_experiment_is_shown_whole(pages: Browser, results: Path) -> None:
     text, page = pages.text(f"{PAGE}/knee"), pages.get(f"{PAGE}/knee").text
     assert "1 of 2 targets missed." in text
     assert "the knee 98.50 % at least 99.00 % missed" in text
-    assert "refused 0.00 at most 0.00 reached" in text
+    assert "refused 0.00 at most 0.00 met" in text
     assert "Steps offered scored 2/s 2.00/s <i>4</i>/s 4/s" in text and "<i>" not in page
-    assert "quick run: the same shapes" in text and "61 s" in text and "Waits grow." in text
+    assert (
+        "quick run: smaller, with looser targets" in text
+        and "61 s" in text
+        and "Waits grow." in text
+    )
     assert text.count("By rate") == 1 and "missing.png" not in page
     for file in ("seconds.csv", "report.md", "report.json"):
         assert f'href="/console/lab/knee/{file}" download' in page
@@ -196,7 +200,7 @@ def test_odd_figures_and_older_reports_are_shown(pages: Browser, results: Path) 
     text = pages.text(f"{PAGE}/knee")
     assert "Knee 1 of 2 targets missed." in text and "nan % at least" in text
     assert text.count("knee.png") == 1, "what the report does not name is shown all the same"
-    assert "1 of 2 bars missed" in pages.text(PAGE)
+    assert "1 of 2 targets missed" in pages.text(PAGE)
 
 
 def test_a_report_that_is_too_large_is_not_opened(pages: Browser, results: Path) -> None:
@@ -211,4 +215,4 @@ def test_a_new_report_takes_the_place_of_the_old_one(pages: Browser, results: Pa
     assert "2 of 2 targets met" in pages.text(PAGE)
     folder = write(results, measured=1.0)
     os.utime(folder / "report.json", ns=(2, 2))
-    assert "1 of 2 bars missed" in pages.text(PAGE)
+    assert "1 of 2 targets missed" in pages.text(PAGE)

@@ -11,11 +11,11 @@ PAGE = "/console/limits"
 def test_without_trouble_the_page_says_so(operator: Browser, database: DatabaseFixture) -> None:
     text = operator.text(PAGE)
     assert "claude closed never 0 Calls are allowed." in text
-    assert "No quota is declared, and no answer has told of one." in text
-    assert "Nothing is held against anybody." in text
+    assert "No quotas declared, and none reported by a dependency." in text
+    assert "No active restrictions." in text
     assert "No job has run yet." in text
-    assert "medium closed: jobs join the line none –" in text
-    assert "is the relief" not in text
+    assert "medium closed: jobs are queued none –" in text
+    assert "(relief)" not in text
 
 
 def test_an_open_circuit_is_told_with_what_waits_behind_it(
@@ -42,7 +42,7 @@ def test_a_quota_is_told_as_declared_learned_and_left(
     assert "tokens in – 80 000 4 000" in text
     assert "7 340 calls, 1 000 tokens in, 20 out" in text
     database.execute("UPDATE quotas SET closed_until = now() - interval '1 second'")
-    assert "lets jobs through" in operator.text(PAGE)
+    assert "accepting calls" in operator.text(PAGE)
 
 
 def test_verdicts_name_whom_they_are_on_and_what_they_mean(
@@ -56,9 +56,9 @@ def test_verdicts_name_whom_they_are_on_and_what_they_mean(
             ('throttle', '999:long', '"no object"'), ('spike', 'no number', '[]')""")
     text, page = operator.text(PAGE), operator.get(PAGE).text
     assert "type <u>odd</u>" in text and "<u>" not in page
-    assert "70 of 80 runs failed within an hour: its jobs have 2 tries" in text
-    assert "the tenant other" in text and "6 workers of medium were lost with its jobs" in text
-    assert "the tenant demo" in text and "4000 runs in this hour, 12 are usual." in text
+    assert "70 of 80 runs failed within an hour: its jobs get 2 attempts" in text
+    assert "tenant other" in text and "6 workers of medium were lost while running its jobs" in text
+    assert "tenant demo" in text and "4000 runs in this hour, 12 are usual." in text
     assert "999:long" in text and "? workers of ? were lost" in text
 
 
@@ -82,8 +82,8 @@ def test_types_lanes_and_predictions(operator: Browser, database: DatabaseFixtur
     assert text.index("report short") < text.index("echo short"), "what was moved comes first"
     assert "short open: jobs start at once none –" in text
     assert "medium closed: jobs are queued 20 17 %" in text
-    assert "long closed: jobs join the line none –" in text
-    assert "api@<here> is the relief" in text
+    assert "long closed: jobs are queued none –" in text
+    assert "api@<here> dispatches in its place (relief)" in text
 
 
 def test_the_parts_live_and_stay_the_same_while_nothing_changes(

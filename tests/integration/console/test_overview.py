@@ -90,7 +90,7 @@ def test_an_idle_house_is_well_and_says_so_in_one_sentence(
     page = Page(http_client, database)
     assert (page.level, page.others) == ("well", [])
     assert page.sentence == "All is well: workers are ready, no jobs are queued."
-    assert "Nothing has been written down yet" in page.html
+    assert "No samples yet" in page.html
     assert page.card("medium")["Slots busy"] == "0 of 10"
     assert page.card("medium")["In per minute"] == "–", "nobody has counted"
 

@@ -47,7 +47,7 @@ def test_a_page_without_schedules_says_how_to_make_one(
     operator: Browser, database: DatabaseFixture
 ) -> None:
     assert "No schedules yet." in operator.text(PAGE)
-    assert "The tenant other has no schedules." in operator.text(f"{PAGE}?tenant=other")
+    assert "Tenant other has no schedules." in operator.text(f"{PAGE}?tenant=other")
 
 
 def test_a_schedule_is_told_in_words(operator: Browser, database: DatabaseFixture) -> None:
@@ -60,7 +60,7 @@ def test_a_schedule_is_told_in_words(operator: Browser, database: DatabaseFixtur
     assert 'datetime="2040-01-01T03:00:00.000Z"' in page
     assert f'href="/console/jobs/{made["last_job_id"]}"' in page
     assert "/console/jobs?tenant=demo&amp;type=echo" in page
-    assert "1 200 submitted, 3 skipped skipped while one is running, catches up on one" in text
+    assert "1 200 submitted, 3 skipped overlaps are skipped, catches up on one" in text
 
 
 def test_all_tenants_are_walked_page_by_page_and_one_can_be_picked(

@@ -111,7 +111,7 @@ def test_a_tenants_key_opens_its_page_and_not_the_console(
     key = cookie_of(entered)["Cookie"].partition("=")[2]
     other = http_client.get(PAGE, {**HTML, "Cookie": f"fairline_operator={key}"})
     assert other.status == 403
-    assert b"Not yours" in other.body
+    assert b"Access denied" in other.body
     assert http_client.get(PAGE, {"Authorization": f"Bearer {key}"}).status == 403
 
 

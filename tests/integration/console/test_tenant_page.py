@@ -10,8 +10,7 @@ import pytest
 
 from app.api.services import Services
 from app.console.live import MOST_OF_TENANT
-from app.console.page import PageRequest
-from app.console.page import LIVE_PAGES
+from app.console.page import LIVE_PAGES, PageRequest
 from app.console.tenant_page import flow as tenant_page_flow
 from app.console.tenant_page import page as tenant_page
 from app.errors import TooManyStreams
@@ -160,7 +159,7 @@ def test_a_tenant_sees_its_own_figures_and_nobody_elses(
     assert cells(page, today)[1:] == ["2", "2", "4.0 s", "0", "0", "0.0001"]
     assert "0.00002 per slot-second, 0.00001 per job" in text
     assert "TENANT_RATE_LIMIT_EXCEEDED 12" in text
-    assert "In, last minute 0.07 jobs a second Out, last minute 0.03 jobs a second" in text
+    assert "In, last minute 0.07 jobs per second Out, last minute 0.03 jobs per second" in text
     assert "The pool medium has no workers." in text
     assert waiting[0] in page and waiting[1] in page
     for foreign in (other, waiting[2], "rival", "POISON"):
@@ -214,14 +213,16 @@ def test_dead_letters_are_replayed_one_by_one_or_as_a_group(
     assert "1%20dead%20letter%20queued" in answer.headers["Set-Cookie"]
     assert database.job(dead[0]).status == "queued"
     answer = browser.post(REPLAY, {"type": "echo", "error_class": "POISON"})
-    assert "2%20dead%20letters%20are" in answer.headers["Set-Cookie"]
+    assert "2%20dead%20letters%20queued" in answer.headers["Set-Cookie"]
     assert [database.job(job).status for job in (*dead, other, foreign)] == [
         *("queued", "queued", "queued", "dead", "dead")
     ]
-    assert "somebody%20was%20faster" in browser.post(REPLAY, {"id": dead[0]}).headers["Set-Cookie"]
+    assert "Nothing%20was%20replayed" in browser.post(REPLAY, {"id": dead[0]}).headers["Set-Cookie"]
     for form in ({}, {"type": "echo"}, {"error_class": "POISON"}):
         assert browser.post(REPLAY, form).status_code == 422
-    assert "somebody" in browser.post(REPLAY, {"id": "nonsense"}).headers["Set-Cookie"]
+    assert (
+        "Nothing%20was%20replayed" in browser.post(REPLAY, {"id": "nonsense"}).headers["Set-Cookie"]
+    )
 
 
 def test_a_job_tells_its_way_its_documents_and_its_error_as_text(
@@ -245,7 +246,7 @@ def test_a_job_tells_its_way_its_documents_and_its_error_as_text(
     done = end(database, acme)
     assert "<i>hello</i>" in text_of(browser.page(f"{PAGE}/jobs/{done}"))
     queued = database.submit(tenant_id=acme.id)
-    assert "Why it waits" in browser.page(f"{PAGE}/jobs/{queued}")
+    assert "Why it is waiting" in browser.page(f"{PAGE}/jobs/{queued}")
 
 
 def test_live_parts_are_the_same_while_nothing_changes(
@@ -303,7 +304,9 @@ def test_a_tenant_does_not_take_the_places_of_all_who_watch(
         bearer = {"Authorization": f"Bearer {key}"}
         full = http_client.open("GET", "/tenant/events?page=/tenant?x=1", bearer)
         assert full.status_code == 503
-        rival = live_pages.watch(page, PageRequest(PAGE, tenant=TenantProfile(99, "x")), lambda: True)
+        rival = live_pages.watch(
+            page, PageRequest(PAGE, tenant=TenantProfile(99, "x")), lambda: True
+        )
         next(rival)
         for stream in (rival, *streams):
             stream.close()
