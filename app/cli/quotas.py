@@ -1,61 +1,53 @@
-"""``flask --app app quotas …``: what dependencies take in a minute."""
+"""``flask --app app quotas …``: what dependencies accept per minute."""
 
 from __future__ import annotations
 
 import click
 from flask.cli import AppGroup
 
-from app.cli.errors import in_plain_words
+from app.cli.errors import short_errors
 from app.cli.tenants import database, moment, plain, show_table
 from app.tenants.quotas import Declared, clear_quota, declare_quota, read_quotas
 from models.store.session import connect
 
-quotas = AppGroup("quotas", help="What dependencies take in a minute.")
+quotas = AppGroup("quotas", help="What dependencies accept per minute.")
 
 
 @quotas.command("set")
 @click.argument("dependency")
-@click.option("--requests", "requests_per_minute", type=float, default=None, help="Calls a minute.")
-@click.option(
-    "--tokens-in", "tokens_in_per_minute", type=float, default=None, help="Input tokens a minute."
-)
-@click.option(
-    "--tokens-out",
-    "tokens_out_per_minute",
-    type=float,
-    default=None,
-    help="Output tokens a minute.",
-)
-@in_plain_words
+@click.option("--requests", "requests_per_minute", type=float, help="Calls per minute.")
+@click.option("--tokens-in", "tokens_in_per_minute", type=float, help="Input tokens per minute.")
+@click.option("--tokens-out", "tokens_out_per_minute", type=float, help="Output tokens per minute.")
+@short_errors
 def set_quota(dependency: str, **limits: float | None) -> None:
-    """Declare a quota, in place of what was declared before."""
+    """Declare a quota, replacing an earlier one."""
     from app.celery import job_types
 
     if all(limit is None for limit in limits.values()):
-        raise click.UsageError("Name --requests, --tokens-in or --tokens-out.")
+        raise click.UsageError("Give --requests, --tokens-in or --tokens-out.")
     known = {one.dependency for one in job_types.values() if one.dependency}
     show([declare_quota(database(), dependency, limits, known)])
 
 
 @quotas.command("list")
-@in_plain_words
+@short_errors
 def list_quotas() -> None:
-    """All quotas, declared or learned."""
+    """List all quotas, declared or reported by the dependency."""
     with connect(database()) as connection:
         show(read_quotas(connection))
 
 
 @quotas.command("clear")
 @click.argument("dependency")
-@in_plain_words
+@short_errors
 def forget_quota(dependency: str) -> None:
-    """Forget a quota; what is learned from the next answers counts again."""
+    """Remove a quota; what the dependency reports applies again."""
     clear_quota(database(), dependency)
-    click.echo(f"no quota for {dependency}")
+    click.echo(f"quota for {dependency} removed")
 
 
 def show(found: list[Declared]) -> None:
-    """A table of what is declared, and what the last answer said is left of what."""
+    """A table of what is declared, and what the dependency last reported as remaining."""
     rows = [
         (
             quota.dependency,
@@ -71,5 +63,13 @@ def show(found: list[Declared]) -> None:
         )
         for quota in found
     ]
-    heads = ("DEPENDENCY", "REQUESTS", "TOKENS IN", "TOKENS OUT", "LEFT", "CLOSED UNTIL", "REFUSED")
+    heads = (
+        "DEPENDENCY",
+        "REQUESTS",
+        "TOKENS IN",
+        "TOKENS OUT",
+        "REMAINING",
+        "PAUSED UNTIL",
+        "REJECTED",
+    )
     show_table(heads, rows)

@@ -126,7 +126,7 @@ def build_app(settings: Settings) -> FrontDoor:
     register_problems(app)
     register_console_errors(app)
     parts.tenants.directory.on_revoked = partial(end_of_keys, app)
-    register_commands(app, settings)
+    register_commands(app)
     return app
 
 
