@@ -1,6 +1,6 @@
-"""Work of a background thread, again and again, whatever happens to it.
+"""Periodic work of a background thread, which survives errors.
 
-A state store that is away is told of once; the work is tried again at its next turn.
+An unavailable state store is logged once; the work is tried again after the interval.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ def repeat(
     logger: logging.Logger,
     away: str,
 ) -> None:
-    """Do ``work`` every so many seconds until ``closed``; ``away`` says what holds meanwhile."""
-    told = False
+    """Do ``work`` periodically until ``closed``; ``away`` is logged if the store is unavailable."""
+    logged = False
     while not closed.wait(seconds):
         try:
             work()
-            told = False
+            logged = False
         except StateStoreError as error:
-            if not told:
+            if not logged:
                 logger.warning("%s: %s", away, error)
-            told = True
-        except Exception:  # one row's trouble must not end the thread
-            logger.exception("a turn failed")
+            logged = True
+        except Exception:  # one bad row must not end the thread
+            logger.exception("background work failed")
