@@ -112,7 +112,6 @@ class Settings(TaskSettings):
 
     @property
     def served_pool_names(self) -> tuple[str, ...]:
-        """The served pools by name."""
         return tuple(name.strip() for name in self.served_pools.split(",") if name.strip())
 
     @property

@@ -100,5 +100,4 @@ def configure_logging(level: Any = None) -> None:
 
 
 def lines_of(log_format: Literal["plain", "json"]) -> logging.Formatter:
-    """The formatter of that name."""
     return JsonLines() if log_format == "json" else PlainLines()

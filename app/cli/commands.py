@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def register_commands(app: Flask) -> None:
-    """Add the commands to the Flask application."""
     for command in (tenants, keys, quotas, migrate, run_scheduler, show_demo, replay_dead_letters):
         app.cli.add_command(command)
 

@@ -95,7 +95,6 @@ def run_demo(url: str, count: int, picture: str | None = None) -> None:
 
 
 def submit_all(api: Api, count: int, role: str) -> tuple[list[Sent], float]:
-    """Submit the applications one after another."""
     started = time.monotonic()
     submitted = []
     for number in range(count):

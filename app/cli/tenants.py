@@ -28,7 +28,6 @@ keys = AppGroup("keys", help="Manage API keys of tenants and operators.")
 
 
 def database() -> Engine:
-    """The database of the settings."""
     from app.config import settings
 
     return open_engine(settings(), process="cli")

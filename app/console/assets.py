@@ -63,7 +63,6 @@ def get_asset(digest: str, name: str) -> Response:
 
 
 def asset_url(name: str) -> str:
-    """The address of a file."""
     if name not in all_assets():
         raise LookupError(f"there is no asset {name!r}")
     return f"/console/assets/{all_assets()[name].digest}/{name}"
@@ -89,7 +88,6 @@ def asset_of(path: Path, digest: str) -> Asset:
 
 
 def digest_of(files: Iterable[Path]) -> str:
-    """A digest of the content of some files."""
     mark = hashlib.blake2b(digest_size=8)
     for path in files:
         mark.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -33,7 +33,6 @@ def count(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A fraction as a percentage."""
     return "–" if value is None else f"{value * 100:.0f}\u202f%"
 
 
@@ -53,7 +52,6 @@ def exact(amount: Decimal) -> str:
 
 
 def signed(seconds: float) -> str:
-    """A duration with its sign."""
     if abs(seconds) < 0.05:
         return "0\u202fs"
     return ("+" if seconds > 0 else "−") + duration(abs(seconds))
@@ -78,14 +76,12 @@ def age(since: datetime) -> Markup:
 
 
 def badge(status: str) -> Markup:
-    """A state as a coloured word."""
     return Markup('<span class="badge {0}">{1}</span>').format(
         status.replace("_", "-"), status.replace("_", " ")
     )
 
 
 def pretty(document: Any) -> str:
-    """JSON for people."""
     return json.dumps(document, indent=2, ensure_ascii=False)
 
 

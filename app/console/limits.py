@@ -76,7 +76,6 @@ EFFECTS = {
 
 
 def read_limits(asked: PageRequest) -> dict[str, Any]:
-    """Everything on the page."""
     declared = {one.dependency for one in current_services().types.values() if one.dependency}
     with read_state() as connection:
         run = connection.exec_driver_sql
@@ -118,7 +117,6 @@ def limits_of(quota: Declared) -> list[dict[str, Any]]:
 
 
 def effect_of(restriction: Any) -> str:
-    """What a restriction means for jobs."""
     detail = restriction.detail if isinstance(restriction.detail, dict) else {}
     return EFFECTS.get(restriction.kind, "").format_map(defaultdict(lambda: "?", detail))
 

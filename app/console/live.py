@@ -78,7 +78,6 @@ class ViewedPage:
             return self.changed.wait_for(lambda: self.version != seen, seconds)
 
     def render(self) -> None:
-        """Render the parts once."""
         try:
             self.publish(render_parts(self.page, self.asked))
         except StateStoreError:
@@ -207,5 +206,4 @@ def has_left(wire: socket.socket | None) -> bool:
 
 
 def event(name: str, document: object) -> bytes:
-    """A server-sent event."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(document))

@@ -53,7 +53,6 @@ class PageRequest:
 
     @property
     def own(self) -> TenantProfile:
-        """The tenant, on a tenant's pages."""
         assert self.tenant is not None
         return self.tenant
 
@@ -75,7 +74,6 @@ class LivePage:
 
     @property
     def endpoint(self) -> str:
-        """Its name among Flask's."""
         return self.beside or f"console.GET {self.rule}"
 
 

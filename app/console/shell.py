@@ -77,7 +77,6 @@ TITLES = {401: "Sign in", 403: "Access denied", 404: "Not found", 503: "Temporar
 
 
 def register_console(app: Flask, settings: Settings) -> None:
-    """Add the console to the application."""
     app.template_folder = "console/templates"
     app.extensions["fairline_live_pages"] = LivePages(app)
     app.extensions[PAGES] = {page.endpoint: page for page in LIVE_PAGES}
@@ -121,7 +120,6 @@ def refuse_nul_in(given: MultiDict[str, str]) -> None:
 
 
 def common_variables() -> dict[str, Any]:
-    """What every template may use."""
     if not has_request_context():  # a part that is rendered for several viewers
         return {"path": "", "notice": "", "signed_in": False}
     return {
@@ -185,7 +183,6 @@ def post_sign_in() -> AnyResponse:
 
 @route("POST", "/console/sign-out", Access.PUBLIC)
 def post_sign_out() -> AnyResponse:
-    """Forget the keys."""
     refuse_other_sites()
     response = redirect("/console/sign-in", HTTPStatus.SEE_OTHER)
     for cookie in (OPERATOR_COOKIE, TENANT_COOKIE):
@@ -204,13 +201,11 @@ def refuse_other_sites() -> None:
 
 @route("GET", "/console/events")
 def get_console_events() -> Response:
-    """What changes on a page of the console."""
     return follow(Access.CONSOLE, current_services().visitors.operator)
 
 
 @route("GET", "/tenant/events", Access.TENANT_PAGE)
 def get_tenant_events() -> Response:
-    """What changes on a tenant's page."""
     return follow(Access.TENANT_PAGE, current_services().visitors.tenant)
 
 

@@ -147,7 +147,6 @@ def id_attributes(ids: Sequence[str]) -> dict[str, AttributeValue]:
 
 
 def error_name(error: Exception) -> str:
-    """The class of an error."""
     return type(error).__qualname__
 
 

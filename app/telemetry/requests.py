@@ -58,7 +58,6 @@ class Requests:
     def answer(
         self, environ: WSGIEnvironment, start_response: StartResponse, answering: Answering
     ) -> Iterable[bytes]:
-        """Answer within a span."""
         path = environ["PATH_INFO"]
         if path in UNTRACED or path.endswith(STREAMS):
             return answering(environ, start_response)

@@ -87,7 +87,6 @@ class RunTelemetry:
 
     @contextmanager
     def span(self, claim: Claim, worker: str, message: object) -> Iterator[Noted]:
-        """The span of one run."""
         parent = Context()
         if claim.traceparent:
             parent = _propagator.extract({"traceparent": claim.traceparent}, parent)
@@ -117,7 +116,6 @@ class RunTelemetry:
 
 
 def attributes_of(claim: Claim, worker: str) -> dict[str, AttributeValue]:
-    """What the span says about the run."""
     found: dict[str, AttributeValue] = {
         names.MESSAGING_SYSTEM: names.SYSTEM,
         names.OPERATION_NAME: "run",

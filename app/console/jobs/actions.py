@@ -67,7 +67,6 @@ ACTIONS = {
 
 @route("GET", "/console/jobs/find")
 def get_find() -> Response:
-    """Go to a job by its id."""
     found = parse_id(request.args.get("id", "").strip())
     if found is None:
         return done(LIST, "Not a job id: an id has 36 characters.")
@@ -160,7 +159,6 @@ def post_all() -> Response:
 
 
 def existing(text: str) -> str:
-    """The id of a job that exists."""
     known = known_id(text)
     if find_row(FIND_JOB, id=known) is None:
         raise NotFound("There is no such job, or it was retired.")
@@ -168,7 +166,6 @@ def existing(text: str) -> str:
 
 
 def parse_action(name: str) -> Action:
-    """The action of that name."""
     if name not in ACTIONS:
         raise ValidationFailed(errors=(FieldError("action", "must be cancel or replay"),))
     return ACTIONS[name]
@@ -191,7 +188,6 @@ def act(action: Action, ids: Sequence[str]) -> Done:
 
 
 def describe(action: Action, result: Done) -> str:
-    """What happened."""
     parts = [f"{result.changed} {'job' if result.changed == 1 else 'jobs'} {action.past}"]
     if result.asked:
         parts.append(f"{result.asked} running asked to stop")

@@ -68,7 +68,6 @@ class DeadLetterGroups:
 
     @property
     def total(self) -> int:
-        """Dead letters in all groups."""
         return int(self.groups[0]["total"]) if self.groups else 0
 
 

@@ -87,7 +87,6 @@ class ShownDocument:
 
 
 def read_job(asked: PageRequest) -> dict[str, Any]:
-    """The job and all that belongs to it."""
     job_id = known_id(asked.values["job_id"])
     with read_state() as connection:
         job = connection.exec_driver_sql(READ_JOB, {"id": job_id}).first()
@@ -203,12 +202,10 @@ def get_result(job_id: str) -> Response:
 
 
 def plain_payload(job_id: str) -> Response:
-    """The whole payload as text."""
     return Response(read_payload(job_id)[0], 200, INERT, content_type="text/plain; charset=utf-8")
 
 
 def plain_result(job_id: str) -> Response:
-    """The whole result as text."""
     row = find_row(READ_RESULT, id=job_id)
     if row is None or row.result is None:
         raise NotFound("There is no such job, or it has no result.")

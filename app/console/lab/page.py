@@ -32,7 +32,6 @@ class ReportView:
 
     @property
     def title(self) -> str:
-        """What it is called."""
         given = self.document.title if self.document else ""
         return given or self.name.replace("-", " ").capitalize()
 
@@ -45,7 +44,6 @@ class ReportView:
 
     @property
     def missed(self) -> int:
-        """Targets that were not met."""
         return len(self.document.bars) - self.document.reached if self.document else 0
 
 
@@ -110,7 +108,6 @@ def get_file(name: str, file: str) -> Response:
 
 
 def folder() -> Path:
-    """Where the lab writes its reports."""
     results: str = current_app.config["LAB_RESULTS"]
     return PROJECT_ROOT / results
 

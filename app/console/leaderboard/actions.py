@@ -7,7 +7,6 @@ Errors are shown beside the form, which keeps what was typed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
@@ -29,39 +28,23 @@ FIELDS = {"candidate": "candidate", "role": "role", "payload": "application"}
 NOTHING_TYPED = "must not be empty"
 
 
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """The content of the form."""
-
-    tenant: str
-    candidate: str
-    role: str
-    #: Plain text, or a JSON object.
-    application: str
-
-    @classmethod
-    def of(cls, form: Mapping[str, str]) -> Typed:
-        """As the browser sent it, with line feeds for line ends."""
-        text = form.get("application", "").replace("\r\n", "\n")
-        return cls(form.get("tenant", ""), form.get("candidate", ""), form.get("role", ""), text)
-
-
 @route("POST", PATH)
 def post_application() -> AnyResponse:
     # The body as a whole was limited when it was read.
     request.max_form_memory_size = None
-    typed = Typed.of(request.form)
+    typed = {name: request.form.get(name, "") for name in ("tenant", *FIELDS.values())}
+    typed["application"] = typed["application"].replace("\r\n", "\n")
     try:
         application_id = submit(typed)
     except FairlineError as error:
         return refusal(typed, error)
-    return done(f"{PATH}/{application_id}", f"Submitted for {typed.tenant}.")
+    return done(f"{PATH}/{application_id}", f"Submitted for {typed['tenant']}.")
 
 
-def submit(typed: Typed) -> str:
-    """Admit the application; its id."""
+def submit(typed: Mapping[str, str]) -> str:
     services = current_services()
-    tenant = None if "\x00" in typed.tenant else services.visitors.tenant_named(typed.tenant)
+    name = typed["tenant"]
+    tenant = None if "\x00" in name else services.visitors.tenant_named(name)
     if tenant is None:
         raise ValidationFailed("There is no tenant with that name.")
     services.gate.pass_rate(tenant)
@@ -69,9 +52,9 @@ def submit(typed: Typed) -> str:
     return take_application(services, tenant, body, None).ids[0]
 
 
-def fit(typed: Typed) -> SubmitApplication:
+def fit(typed: Mapping[str, str]) -> SubmitApplication:
     """What was typed as the API takes it, or all of its errors."""
-    nothing = () if typed.application.strip() else (FieldError("payload", NOTHING_TYPED),)
+    nothing = () if typed["application"].strip() else (FieldError("payload", NOTHING_TYPED),)
     try:
         body = fit_body(document_of(typed), SubmitApplication)
     except ValidationFailed as error:
@@ -81,34 +64,33 @@ def fit(typed: Typed) -> SubmitApplication:
     return body
 
 
-def document_of(typed: Typed) -> JsonDocument:
+def document_of(typed: Mapping[str, str]) -> JsonDocument:
     """The body that a client would have sent."""
-    payload = typed.application.encode()
+    payload = typed["application"].encode()
     if not is_object(payload):
         if payload.lstrip().startswith(b"{"):
             wrong = "starts with { but is not a JSON object; start plain text differently"
             raise ValidationFailed(errors=(FieldError("payload", wrong),))
-        payload = orjson.dumps({"text": typed.application})
-    names = {"candidate": typed.candidate, "role": typed.role or "general"}
+        payload = orjson.dumps({"text": typed["application"]})
+    names = {"candidate": typed["candidate"], "role": typed["role"] or "general"}
     raw = b'%b,"payload":%b}' % (orjson.dumps(names)[:-1], payload)
     return JsonDocument(raw, orjson.loads(raw))
 
 
 def is_object(text: bytes) -> bool:
-    """Whether it is JSON for an object."""
     try:
         return isinstance(orjson.loads(text), dict)
     except orjson.JSONDecodeError:
         return False
 
 
-def refusal(typed: Typed, error: FairlineError) -> Response:
+def refusal(typed: Mapping[str, str], error: FairlineError) -> Response:
     """The page again, with the errors."""
     answer = problem_of(error)
     asked = PageRequest(request.full_path.rstrip("?"), {}, request.args)
     context: dict[str, Any] = {
         **LEADERBOARD.read(asked),
-        "typed": asdict(typed),
+        "typed": typed,
         "trouble": {"detail": error.detail, "fields": fields_of(error)},
     }
     page = render_template(LEADERBOARD.template, **context, asked=asked)

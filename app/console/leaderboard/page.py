@@ -134,7 +134,6 @@ def read_roles(connection: Connection, tenant: TenantProfile) -> list[str]:
 
 
 def read_choices(tenant: TenantProfile | None) -> dict[str, list[str]]:
-    """Tenants and roles to choose from."""
     with read_state() as connection:
         return {
             "tenants": list(connection.exec_driver_sql(READ_TENANTS).scalars()),

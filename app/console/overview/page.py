@@ -41,7 +41,6 @@ CHARTS = (
 
 
 def read(asked: PageRequest) -> dict[str, Any]:
-    """The whole page."""
     window = next((one for one in WINDOWS if one.name == asked.args.get("window")), WINDOWS[0])
     with read_state() as connection:
         drawn = read_samples(connection, window.step, window.seconds)

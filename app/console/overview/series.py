@@ -109,5 +109,4 @@ def draw(samples: ByPool, step: int, now: int) -> dict[str, dict[str, Any]]:
 
 
 def used_percent(busy: int, slots: int) -> float:
-    """Utilisation."""
     return round(100 * min(1.0, busy / slots), 1) if slots else 0.0

@@ -90,7 +90,6 @@ def existing(schedule_id: str) -> Row[Any]:
 
 
 def explain(error: FairlineError) -> str:
-    """An error with its fields."""
     return "; ".join(f"{one.field} {one.message}" for one in error.errors) or error.detail
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -37,6 +37,7 @@ READ_SUBMITTED = f"""
           ORDER BY tenant_id DESC, id DESC LIMIT {MOST_SUBMITTED}) AS newest
     GROUP BY 1 ORDER BY 1
 """
+#: ``run_seconds`` of the last run, NULL if it never ran; ``whole_seconds`` from its submission.
 READ_ENDED = f"""
     SELECT type, status::text, finished_at,
            extract(epoch FROM finished_at - started_at)::float8 AS run_seconds,
@@ -72,21 +73,7 @@ class RateSeries:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A job that ended."""
-
-    type: str
-    status: str
-    finished_at: datetime
-    #: Its last run; None if it never ran.
-    run_seconds: float | None
-    #: From its submission.
-    whole_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(NamedTuple):
     """Percentiles of durations."""
 
     p50: float
@@ -105,17 +92,7 @@ class TypeFigures:
     whole: Spread | None
 
 
-@dataclass(frozen=True, slots=True)
-class TenantFlow:
-    """Rates in and out, and durations."""
-
-    in_per_second: float
-    out_per_second: float
-    types: Sequence[TypeFigures]
-    chart: dict[str, Any]
-
-
-def read_flow(connection: Connection, tenant_id: int) -> TenantFlow:
+def read_flow(connection: Connection, tenant_id: int) -> dict[str, Any]:
     """The last quarter of an hour."""
     now: datetime = connection.exec_driver_sql("SELECT now()").scalar_one()
     since = now - timedelta(minutes=MINUTES + 1)
@@ -129,25 +106,23 @@ def read_flow(connection: Connection, tenant_id: int) -> TenantFlow:
         min(row.earliest for row in rows) if cut else None,
     )
     rows = connection.exec_driver_sql(READ_ENDED, {"tenant": tenant_id}).all()
-    return flow_of(came, [Ended(**row._mapping) for row in rows], now)
+    return flow_of(came, rows, now)
 
 
-def flow_of(came: RateSeries, ended: Sequence[Ended], now: datetime) -> TenantFlow:
+def flow_of(came: RateSeries, ended: Sequence[Any], now: datetime) -> dict[str, Any]:
     """The figures at one moment."""
     minutes = whole_minutes(now)
     went = ends(ended, now)
-    return TenantFlow(
-        came.per_second(now),
-        went.per_second(now),
-        figures(ended),
-        {
-            "unit": "jobs per minute",
-            "series": [
-                {"name": name, "x": [m.isoformat() for m in minutes], "y": stream.drawn(minutes)}
-                for name, stream in (("submitted", came), ("ended", went))
-            ],
-        },
-    )
+    series = [
+        {"name": name, "x": [m.isoformat() for m in minutes], "y": rates.drawn(minutes)}
+        for name, rates in (("submitted", came), ("ended", went))
+    ]
+    return {
+        "in_per_second": came.per_second(now),
+        "out_per_second": went.per_second(now),
+        "types": figures(ended),
+        "chart": {"unit": "jobs per minute", "series": series},
+    }
 
 
 def whole_minutes(now: datetime) -> list[datetime]:
@@ -156,7 +131,7 @@ def whole_minutes(now: datetime) -> list[datetime]:
     return [this - timedelta(minutes=n) for n in range(MINUTES, 0, -1)]
 
 
-def ends(ended: Sequence[Ended], now: datetime) -> RateSeries:
+def ends(ended: Sequence[Any], now: datetime) -> RateSeries:
     """Ended jobs, newest first, over time."""
     minutes = Counter(one.finished_at.replace(second=0, microsecond=0) for one in ended)
     recent = sum(one.finished_at > now - timedelta(minutes=1) for one in ended)
@@ -164,9 +139,9 @@ def ends(ended: Sequence[Ended], now: datetime) -> RateSeries:
     return RateSeries(dict(minutes), recent, min(one.finished_at for one in ended) if cut else None)
 
 
-def figures(ended: Sequence[Ended]) -> list[TypeFigures]:
+def figures(ended: Sequence[Any]) -> list[TypeFigures]:
     """By type, those with most jobs first, without cancelled and expired jobs."""
-    by_type: dict[str, list[Ended]] = {}
+    by_type: dict[str, list[Any]] = {}
     for one in ended:
         if one.status in ("succeeded", "dead"):
             by_type.setdefault(one.type, []).append(one)

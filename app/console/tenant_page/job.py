@@ -35,7 +35,6 @@ def own_id(text: str, tenant_id: int) -> str:
 
 
 def read(asked: PageRequest) -> dict[str, Any]:
-    """What the page shows."""
     own_id(asked.values["job_id"], asked.own.id)
     return {"tenant": asked.own, **read_job(asked)}
 
@@ -79,7 +78,6 @@ def post_replay() -> AnyResponse:
 
 
 def describe(replayed: int) -> str:
-    """What has happened."""
     if not replayed:
         return "Nothing was replayed: it is no longer a dead letter."
     more = "; there may be more of them" if replayed >= MOST_REPLAYED else ""

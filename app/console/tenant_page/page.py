@@ -82,7 +82,6 @@ class DeadLetterSummary:
 
     @property
     def count(self) -> int:
-        """In all groups."""
         return self.groups[0].total if self.groups else 0
 
     @property
@@ -92,7 +91,6 @@ class DeadLetterSummary:
 
 
 def read(asked: PageRequest) -> dict[str, Any]:
-    """What the page shows."""
     # By its terms of now: they may change while the page is viewed.
     tenant = current_services().visitors.tenant_named(asked.own.name) or asked.own
     with read_state() as connection:

@@ -59,7 +59,6 @@ class Days:
 
 
 def read(asked: PageRequest) -> dict[str, Any]:
-    """What the page shows."""
     listed = find_tenant(asked.values["name"])
     with read_state() as connection:
         return {"created_at": listed.created_at, **read_tenant(connection, listed.tenant)}
@@ -135,7 +134,6 @@ def chart_of(lines: Sequence[UsageLine], first: date, currency: str) -> dict[str
 
 
 def read_keys(tenant: TenantProfile) -> Sequence[ListedKey]:
-    """Without their secrets, which are not stored."""
     with read_state() as connection:
         return list_keys(connection, MOST_KEYS, tenant.id)
 

@@ -63,17 +63,7 @@ class TenantListRow:
     restrictions: Sequence[Restriction]
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """A page of the list of all tenants."""
-
-    listed: Sequence[Listed]
-    #: Where the next page is; empty after the last.
-    next_url: str
-
-
 def read(asked: PageRequest) -> dict[str, Any]:
-    """What the page shows."""
     pool = pool_of(asked.args)
     with read_state() as connection:
         rows, more = read_rows(connection, pool)
@@ -143,20 +133,20 @@ def chart_of(rows: Sequence[TenantListRow]) -> dict[str, Any]:
     }
 
 
-def read_names(args: MultiDict[str, str]) -> Names:
-    """Tenants whose names start with ``search``, after a name."""
+def read_names(args: MultiDict[str, str]) -> tuple[Sequence[Listed], str]:
+    """A page of tenants whose names start with ``search``; and the URL of the next page, if any."""
     prefix, after = args.get("search", "").strip().lower(), args.get("after", "")
     if prefix and not is_tenant_name(prefix):
-        return Names((), "")
+        return (), ""
     if after and not is_tenant_name(after):
         raise refused("after", "is not the name of a tenant")
     asked = {"prefix": prefix, "after": after, "limit": PAGE + 1}
     with read_state() as connection:
         found = [listed(row) for row in connection.exec_driver_sql(LIST_NAMED, asked)]
     if len(found) <= PAGE:
-        return Names(found, "")
+        return found, ""
     following = {**args.to_dict(), "after": found[PAGE - 1].tenant.name}
-    return Names(found[:PAGE], f"/console/tenants?{urlencode(following)}#all")
+    return found[:PAGE], f"/console/tenants?{urlencode(following)}#all"
 
 
 TENANTS = live_page("/console/tenants", "console/tenants.html", read, every_seconds=5.0)

@@ -30,7 +30,6 @@ class Working:
 
     @property
     def place(self) -> Place:
-        """Pool and tenant."""
         return self.pool, self.tenant_id
 
     @property

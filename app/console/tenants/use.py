@@ -153,7 +153,6 @@ def read_tenants(
 
 
 def read_restrictions(connection: Connection) -> dict[int, list[Restriction]]:
-    """Restrictions on tenants, by their ids."""
     found: dict[int, list[Restriction]] = {}
     for kind, name, since in connection.exec_driver_sql(READ_VERDICTS):
         tenant, _, pool = name.partition(":")

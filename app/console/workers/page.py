@@ -99,7 +99,6 @@ def read_workers(asked: PageRequest) -> dict[str, Any]:
 
 
 def read_running(connection: Connection) -> dict[str, list[Row[Any]]]:
-    """Running jobs by process."""
     jobs: dict[str, list[Row[Any]]] = {}
     for job in connection.exec_driver_sql(READ_RUNNING):
         jobs.setdefault(job.worker, []).append(job)
