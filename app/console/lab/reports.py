@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 #: Most folders, and largest report.
 MOST_REPORTS = 100
@@ -52,9 +52,8 @@ class Bar(BaseModel):
     @property
     def reached(self) -> bool:
         """By the figures, not by what the file says about itself."""
-        if self.relation == ">=":
-            return self.measured >= self.required
-        return self.measured <= self.required
+        at_least = self.relation == ">="
+        return self.measured >= self.required if at_least else self.measured <= self.required
 
 
 class Picture(BaseModel):
@@ -82,8 +81,6 @@ def in_utc(moment: datetime) -> datetime:
 
 class LabReport(BaseModel):
     """``report.json``, as far as the page shows it."""
-
-    model_config = ConfigDict(extra="ignore")
 
     measured_at: Annotated[datetime, AfterValidator(in_utc)]
     title: str = ""

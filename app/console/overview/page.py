@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.api.http.state import read_state
 from app.api.routes.metrics import objectives
 from app.api.services import current_services
 from app.console.overview.health import judge
-from app.console.overview.readings import DEATHS_SECONDS, read_overview, read_samples
+from app.console.overview.readings import (
+    DEATHS_SECONDS,
+    read_cards,
+    read_readings,
+    read_samples,
+    totals_of,
+)
 from app.console.overview.series import draw
 from app.console.page import PageRequest, live_page
 from app.scheduler.maintenance.recorder import COARSE_STEP, FINE_STEP
 
 
-@dataclass(frozen=True, slots=True)
-class ChartWindow:
+class ChartWindow(NamedTuple):
     """A period that the charts show."""
 
-    #: As the address has it.
+    #: In the address.
     name: str
     title: str
     seconds: float
@@ -47,17 +51,17 @@ def read(asked: PageRequest) -> dict[str, Any]:
         fine = drawn
         if window.step != FINE_STEP:
             fine = read_samples(connection, FINE_STEP, DEATHS_SECONDS)
-        overview = read_overview(connection, fine, objectives(), current_services().served_pools)
-    shown = [card.name for card in overview.cards]
-    samples = {pool: drawn[pool] for pool in shown if pool in drawn}
+        now, cards = read_cards(connection, fine, objectives(), current_services().served_pools)
+        readings = read_readings(connection, cards)
+    samples = {card.name: drawn[card.name] for card in cards if card.name in drawn}
     return {
-        "verdict": judge(overview.readings),
-        "cards": overview.cards,
-        "totals": overview.totals,
+        "verdict": judge(readings),
+        "cards": cards,
+        "totals": totals_of(cards),
         "window": window,
         "windows": WINDOWS,
         "charts": CHARTS,
-        "data": draw(samples, window.step, overview.now) if samples else None,
+        "data": draw(samples, window.step, int(now.timestamp())) if samples else None,
     }
 
 

@@ -6,14 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from app.api.routes.health import BROKER_SECONDS, READ_READINESS
-from app.console.overview.cards import Card, Totals, Waits
-from app.console.overview.health import HealthReadings
+from app.console.overview.health import HealthReadings, PoolHealth
 from app.console.overview.series import NEIGHBOURS, ByPool, Samples, first_within, per_minute
 from app.reads.demand import LINE_HEADS
 from app.scheduler.maintenance.recorder import COARSE_STEP, FINE_STEP
@@ -107,15 +106,28 @@ READ_SAMPLES = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """The system at one moment."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card(PoolHealth):
+    """A pool as the page shows it: what it is judged by, and more."""
 
-    #: By the database's clock, in seconds since the epoch.
-    now: int
-    cards: list[Card]
-    totals: Totals
-    readings: HealthReadings
+    #: Of READ_POOLS.
+    row: Row[Any]
+    #: Since when the oldest job waits; None if none does.
+    oldest_since: datetime | None
+    #: Whether that is longer than the objective, but for another reason than a missing slot.
+    held: bool
+    #: Per minute; None without recent samples.
+    rate_in: float | None
+    rate_out: float | None
+
+    @property
+    def late(self) -> bool:
+        """Whether the oldest job waits for a slot longer than it should."""
+        return self.wait_seconds > self.objective_seconds
+
+    @property
+    def workers(self) -> int:
+        return math.ceil(self.slots / POOLS[self.name].slots)
 
 
 def read_samples(connection: Connection, step: int, seconds: float) -> ByPool:
@@ -127,38 +139,34 @@ def read_samples(connection: Connection, step: int, seconds: float) -> ByPool:
     }
 
 
-def read_overview(
+def read_cards(
     connection: Connection,
     samples: ByPool,
     objectives: Mapping[str, float],
     served: Collection[str],
-) -> Overview:
-    """The pools and their health; ``samples`` are the fine ones of the last minutes."""
+) -> tuple[datetime, list[Card]]:
+    """The time, and pools in use; ``samples`` are the fine ones of the last minutes."""
     asked = {"pools": list(POOLS), "after": [0] * len(POOLS)}
-    all_rows = connection.exec_driver_sql(READ_POOLS, asked).all()
-    rows = [row for row in all_rows if row.name in served or row.submitted or row.slots]
-    cards = [
+    rows = connection.exec_driver_sql(READ_POOLS, asked).all()
+    return rows[0].now, [
         card_of(row, samples.get(row.name, Samples()), objectives[row.name], row.name in served)
         for row in rows
+        if row.name in served or row.submitted or row.slots
     ]
-    now = int(all_rows[0].now.timestamp())
-    return Overview(now, cards, totals_of(rows), read_readings(connection, cards))
 
 
 def card_of(row: Row[Any], samples: Samples, objective: float, served: bool) -> Card:
     """A pool as the page shows it."""
-    waits = Waits(row.line_since, row.line_cut, row.due_at)
-    since = waits.oldest(row.now, row.slot_wait)
+    since = oldest_since(row)
     age = seconds_since(since, row.now)
-    wait = age if row.slot_wait is None else max(row.slot_wait, seconds_since(waits.due, row.now))
+    wait = age if row.slot_wait is None else max(row.slot_wait, seconds_since(row.due_at, row.now))
     known = samples if is_fresh(samples, row.now) else Samples()
     minute, minutes = first_within(known.at, RATE_SECONDS), first_within(known.at, DEATHS_SECONDS)
     return Card(
+        row=row,
         name=row.name,
         served=served,
         waiting=row.queued,
-        scheduled=row.scheduled,
-        in_flight=row.in_flight,
         oldest_since=since,
         objective_seconds=objective,
         wait_seconds=wait,
@@ -167,13 +175,17 @@ def card_of(row: Row[Any], samples: Samples, objective: float, served: bool) -> 
         rate_out=rate(known.at, known.ended, minute),
         busy=min(row.busy, row.slots),
         slots=row.slots,
-        living=math.ceil(row.slots / POOLS[row.name].slots),
-        desired=row.desired,
-        dead_letters=row.dead_letters,
-        uncounted=row.dead_cut,
         ended=0 if minutes is None else known.ended[-1] - known.ended[minutes],
         died=0 if minutes is None else known.dead[-1] - known.dead[minutes],
     )
+
+
+def oldest_since(row: Row[Any]) -> datetime | None:
+    """Since when the oldest waits, queued or due; if not all were read, as the autoscaler saw."""
+    found = [one for one in (row.line_since, row.due_at) if one is not None and one < row.now]
+    if row.line_cut and row.slot_wait is not None:
+        found.append((row.now - timedelta(seconds=row.slot_wait)).replace(microsecond=0))
+    return min(found, default=None)
 
 
 def rate(at: Sequence[int], counter: Sequence[int], since: int | None) -> float | None:
@@ -194,16 +206,13 @@ def is_fresh(samples: Samples, now: datetime) -> bool:
     return bool(samples.at) and now.timestamp() - samples.at[-1] <= NEIGHBOURS * FINE_STEP
 
 
-def totals_of(rows: Sequence[Row[Any]]) -> Totals:
-    """All pools together."""
-    known = [row for row in rows if row.day_since is not None]
-    return Totals(
-        min((row.day_since for row in known), default=None),
-        *(
-            sum(max(0, getattr(row, name) - getattr(row, f"day_{name}")) for row in known)
-            for name in ("submitted", "succeeded", "dead", "cancelled", "expired")
-        ),
-    )
+def totals_of(cards: Sequence[Card]) -> dict[str, Any]:
+    """Jobs of all pools in the last day, or since the first sample."""
+    known = [card.row for card in cards if card.row.day_since is not None]
+    return {"since": min((row.day_since for row in known), default=None)} | {
+        name: sum(max(0, getattr(row, name) - getattr(row, f"day_{name}")) for row in known)
+        for name in ("submitted", "succeeded", "dead", "cancelled", "expired")
+    }
 
 
 def read_readings(connection: Connection, pools: Sequence[Card]) -> HealthReadings:
