@@ -24,8 +24,8 @@ GROUPS = {
     "live": tuple(status for status in STATUSES if status in LIVE),
 }
 CLASSES = (*(failure.value for failure in FailureClass), NO_CLASS)
-FIELDS = ("status", "type", "tenant", "pool", "error_class", "text", "since", "until")
-LABELS = {
+#: Fields and their labels.
+FIELDS = {
     "status": "State",
     "type": "Type",
     "tenant": "Tenant",
@@ -60,7 +60,7 @@ class JobFilter:
 
     def labelled(self) -> list[tuple[str, str]]:
         """The fields that are set, with their labels."""
-        return [(LABELS[name], self.given[name]) for name in FIELDS if name in self.given]
+        return [(label, self.given[name]) for name, label in FIELDS.items() if name in self.given]
 
 
 def parse_filter(args: Mapping[str, str]) -> JobFilter:

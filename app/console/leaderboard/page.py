@@ -7,7 +7,6 @@ than a point: their order may be down to chance.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -57,25 +56,19 @@ READ_ROLES = f"""
 """
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderboardLine:
-    """An entry, whether another has the same score, and whether one has nearly the same."""
-
-    entry: RankedScore
-    tied: bool
-    near: bool
-
-
 def lines(
     entries: Sequence[RankedScore], limit: int, above: Decimal | None
-) -> list[LeaderboardLine]:
-    """The first ``limit`` of the entries; ``above`` is the score before them."""
+) -> list[tuple[RankedScore, bool, bool]]:
+    """The first ``limit`` of the entries, whether another has the same score, or nearly the same.
+
+    ``above`` is the score before them.
+    """
     scores = [above, *[entry.score for entry in entries], None]
     found = []
     for place, entry in enumerate(entries[:limit]):
         beside = [score for score in (scores[place], scores[place + 2]) if score is not None]
         gaps = [abs(score - entry.score) for score in beside]
-        found.append(LeaderboardLine(entry, 0 in gaps, any(0 < gap < NEAR for gap in gaps)))
+        found.append((entry, 0 in gaps, any(0 < gap < NEAR for gap in gaps)))
     return found
 
 

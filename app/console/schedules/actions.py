@@ -33,13 +33,11 @@ READ_SCHEDULE = """
 
 @route("POST", "/console/schedules/<schedule_id>/pause")
 def post_pause(schedule_id: str) -> Response:
-    """No ticks from now on."""
     return set_paused(existing(schedule_id), paused=True)
 
 
 @route("POST", "/console/schedules/<schedule_id>/resume")
 def post_resume(schedule_id: str) -> Response:
-    """Ticks again; those missed during the pause are not made up for."""
     return set_paused(existing(schedule_id), paused=False)
 
 
@@ -65,7 +63,7 @@ def post_run(schedule_id: str) -> Response:
 
 
 def set_paused(found: Row[Any], *, paused: bool) -> Response:
-    """As ``PATCH /schedules/{id}`` with ``paused`` does."""
+    """As ``PATCH /schedules/{id}`` does; ticks missed during a pause are not made up for."""
     services = current_services()
 
     def changed(schedule: RecurringSchedule, now: datetime) -> RecurringSchedule:

@@ -81,17 +81,6 @@ class Spread(NamedTuple):
     p99: float
 
 
-@dataclass(frozen=True, slots=True)
-class TypeFigures:
-    """Durations of the last jobs of a type."""
-
-    type: str
-    jobs: int
-    succeeded: int
-    running: Spread | None
-    whole: Spread | None
-
-
 def read_flow(connection: Connection, tenant_id: int) -> dict[str, Any]:
     """The last quarter of an hour."""
     now: datetime = connection.exec_driver_sql("SELECT now()").scalar_one()
@@ -139,7 +128,7 @@ def ends(ended: Sequence[Any], now: datetime) -> RateSeries:
     return RateSeries(dict(minutes), recent, min(one.finished_at for one in ended) if cut else None)
 
 
-def figures(ended: Sequence[Any]) -> list[TypeFigures]:
+def figures(ended: Sequence[Any]) -> list[dict[str, Any]]:
     """By type, those with most jobs first, without cancelled and expired jobs."""
     by_type: dict[str, list[Any]] = {}
     for one in ended:
@@ -147,13 +136,13 @@ def figures(ended: Sequence[Any]) -> list[TypeFigures]:
             by_type.setdefault(one.type, []).append(one)
     ranked = sorted(by_type.items(), key=lambda item: (-len(item[1]), item[0]))
     return [
-        TypeFigures(
-            name,
-            len(those),
-            sum(one.status == "succeeded" for one in those),
-            spread([one.run_seconds for one in those if one.run_seconds is not None]),
-            spread([one.whole_seconds for one in those]),
-        )
+        {
+            "type": name,
+            "jobs": len(those),
+            "succeeded": sum(one.status == "succeeded" for one in those),
+            "running": spread([one.run_seconds for one in those if one.run_seconds is not None]),
+            "whole": spread([one.whole_seconds for one in those]),
+        }
         for name, those in ranked[:MOST_TYPES]
     ]
 

@@ -6,11 +6,9 @@ Programs that request the same address get a JSON document instead; see
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, RowMapping
+from sqlalchemy import Connection
 
 from app.api.auth.access import Access
 from app.api.http.state import read_state
@@ -72,24 +70,6 @@ GROUP_DEAD = f"""
 """
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterSummary:
-    """What a tenant could replay."""
-
-    #: Of GROUP_DEAD.
-    groups: Sequence[Row[Any]] = ()
-    latest: Sequence[RowMapping] = ()
-
-    @property
-    def count(self) -> int:
-        return self.groups[0].total if self.groups else 0
-
-    @property
-    def more(self) -> bool:
-        """Whether not all of them were counted."""
-        return self.count >= MOST_DEAD
-
-
 def read(asked: PageRequest) -> dict[str, Any]:
     # By its terms of now: they may change while the page is viewed.
     tenant = current_services().visitors.tenant_named(asked.own.name) or asked.own
@@ -113,14 +93,15 @@ def read_waiting_job(connection: Connection, tenant_id: int) -> dict[str, Any] |
     return {"id": job_id, **shown_wait(wait_document(found))}
 
 
-def read_dead(connection: Connection, tenant_id: int) -> DeadLetterSummary:
-    """Dead letters by type and class, and the latest of them."""
+def read_dead(connection: Connection, tenant_id: int) -> dict[str, Any]:
+    """Dead letters by type and class, how many, and the latest of them."""
     rows = connection.exec_driver_sql(GROUP_DEAD, {"tenant": tenant_id, "above": ABOVE_ALL}).all()
     if not rows:
-        return DeadLetterSummary()
+        return {"groups": (), "count": 0}
     dead = Filter(status="dead")
-    latest = read_page(connection, LIST_DEAD_JOBS, tenant_id, dead, LATEST_DEAD, None)
-    return DeadLetterSummary(rows, latest.rows)
+    latest = read_page(connection, LIST_DEAD_JOBS, tenant_id, dead, LATEST_DEAD, None).rows
+    total = rows[0].total
+    return {"groups": rows, "count": total, "more": total >= MOST_DEAD, "latest": latest}
 
 
 TENANT_PAGE = live_page(

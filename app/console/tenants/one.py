@@ -6,7 +6,6 @@ Read-only: terms and keys are changed with the API or the command line, and the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -22,7 +21,7 @@ from app.console.page import PageRequest, live_page
 from app.console.tenants.shares import entitled_shares
 from app.console.tenants.use import FRESH_SECONDS, read_restrictions, read_working
 from app.policy.pricing import PriceList
-from app.reads.usage import Total, UsageLine, read_usage, total_of
+from app.reads.usage import UsageLine, read_usage, total_of
 from app.tenants.listing import ListedKey, list_keys
 from app.tenants.tenant import TenantProfile
 from models.pools import POOLS
@@ -46,16 +45,6 @@ READ_POOLS = f"""
     LEFT JOIN shares AS everybody ON everybody.tenant_id = 0 AND everybody.pool = counts.pool
     ORDER BY counts.pool
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Days:
-    """Usage by day."""
-
-    #: Newest first, one for each day that has some.
-    days: Sequence[tuple[date, Total]]
-    total: Total
-    chart: dict[str, Any]
 
 
 def read(asked: PageRequest) -> dict[str, Any]:
@@ -99,8 +88,8 @@ def read_pools(connection: Connection, tenant: TenantProfile) -> list[dict[str, 
     ]
 
 
-def read_days(connection: Connection, tenant_id: int, prices: PriceList) -> Days:
-    """The last days of a tenant, with costs."""
+def read_days(connection: Connection, tenant_id: int, prices: PriceList) -> dict[str, Any]:
+    """Usage and cost by day, newest first, one for each day that has some; and their total."""
     today = datetime.now(UTC).date()
     first = today - timedelta(days=DAYS - 1)
     lines = read_usage(connection, tenant_id, first, today, prices).lines
@@ -108,7 +97,8 @@ def read_days(connection: Connection, tenant_id: int, prices: PriceList) -> Days
     for line in lines:
         by_day.setdefault(line.day, []).append(line)
     days = [(day, total_of(by_day[day])) for day in sorted(by_day, reverse=True)]
-    return Days(days, total_of(lines), chart_of(lines, first, prices.currency))
+    chart = chart_of(lines, first, prices.currency)
+    return {"days": days, "total": total_of(lines), "chart": chart}
 
 
 def chart_of(lines: Sequence[UsageLine], first: date, currency: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from app.api.http.state import read_state
 from app.console.page import PageRequest, live_page
 from app.console.tenants.shares import entitled_shares, over_all_pools
 from app.console.tenants.use import (
+    MOST_ACTIVE,
     Restriction,
     read_restrictions,
     read_tenants,
@@ -92,17 +93,18 @@ def read_rows(connection: Connection, pool: str | None) -> tuple[list[TenantList
     working = read_working(connection, list(POOLS) if pool is None else [pool])
     entitled = over_all_pools(working, entitled_shares(working))
     used = read_used(connection, entitled.keys(), pool)
+    used_by = {row.tenant_id: row for row in used[:MOST_ACTIVE]}
+    used_seconds = used[0].total_seconds if used else 0.0
     in_flight = sum(one.in_flight for one in working)
-    used_any = used.total_seconds > 0
     restrictions = read_restrictions(connection)
     rows = [
         TenantListRow(
             tenant=tenant,
-            used=used.by_tenant[tenant.id],
+            used=used_by[tenant.id],
             weight=entitlement_of(Tier(tenant.tier), tenant.weight).weight,
             entitled=entitled.get(tenant.id),
             in_flight=min(1.0, tenant.in_flight / in_flight) if in_flight else None,
-            usage=used.by_tenant[tenant.id].seconds / used.total_seconds if used_any else None,
+            usage=used_by[tenant.id].seconds / used_seconds if used_seconds > 0 else None,
             owed=tenant.owed if tenant.id in entitled else None,
             restrictions=[
                 one
@@ -110,10 +112,10 @@ def read_rows(connection: Connection, pool: str | None) -> tuple[list[TenantList
                 if pool in (None, one.pool) or not one.pool
             ],
         )
-        for tenant in read_tenants(connection, used.by_tenant, pool)
+        for tenant in read_tenants(connection, used_by, pool)
     ]
     rows.sort(key=lambda row: (-row.used.seconds, -row.tenant.in_flight, row.tenant.name))
-    return rows, used.more
+    return rows, len(used) > MOST_ACTIVE
 
 
 def chart_of(rows: Sequence[TenantListRow]) -> dict[str, Any]:

@@ -108,17 +108,6 @@ READ_VERDICTS = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class UsedToday:
-    """Slot-seconds and jobs by tenant, most first."""
-
-    by_tenant: dict[int, Row[Any]]
-    #: Of all that were read.
-    total_seconds: float
-    #: Whether there are more than are shown.
-    more: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Restriction:
     """What the scheduler has imposed on a tenant."""
 
@@ -134,15 +123,12 @@ def read_working(connection: Connection, pools: Collection[str]) -> list[Working
     return [Working(**row._mapping) for row in rows]
 
 
-def read_used(connection: Connection, working: Collection[int], pool: str | None) -> UsedToday:
-    """Usage of today, of tenants with work and of those that used something."""
+def read_used(
+    connection: Connection, working: Collection[int], pool: str | None
+) -> Sequence[Row[Any]]:
+    """Usage of today, most first; a row more than are shown if there are more."""
     asked = {"working": sorted(set(working)), "pool": pool}
-    rows = connection.exec_driver_sql(READ_USED, asked).all()
-    return UsedToday(
-        {row.tenant_id: row for row in rows[:MOST_ACTIVE]},
-        rows[0].total_seconds if rows else 0.0,
-        len(rows) > MOST_ACTIVE,
-    )
+    return connection.exec_driver_sql(READ_USED, asked).all()
 
 
 def read_tenants(

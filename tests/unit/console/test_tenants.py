@@ -121,12 +121,12 @@ def test_types_with_most_jobs_come_first_and_only_runs_count() -> None:
             ended(5, status="expired"),
         ]
     )
-    assert [(one.type, one.jobs, one.succeeded) for one in found] == [
+    assert [(one["type"], one["jobs"], one["succeeded"]) for one in found] == [
         ("echo", 2, 1),
         ("sleep", 1, 1),
     ]
-    assert found[0].running is not None and found[0].running.p99 == 1.0
-    assert found[0].whole is not None and found[0].whole.p99 == 9.0
+    assert found[0]["running"].p99 == 1.0
+    assert found[0]["whole"].p99 == 9.0
 
 
 def test_minutes_that_are_over_are_drawn() -> None:
