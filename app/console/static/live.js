@@ -16,7 +16,7 @@ function isTyping(part) {
   return part.contains(active) && active.matches("input:not([type=checkbox]), select, textarea");
 }
 
-const isTicked = (part) => part.querySelector("input[type=checkbox]:checked") !== null;
+const hasSelection = (part) => part.querySelector("input[type=checkbox]:checked") !== null;
 
 function keep(part) {
   const opened = new Set([...part.querySelectorAll("details[open][id]")].map((details) => details.id));
@@ -55,11 +55,11 @@ export function stayLive(afterwards) {
   function show() {
     for (const [name, html] of held) {
       const part = document.querySelector(`[data-live="${CSS.escape(name)}"]`);
-      if (part && (isTyping(part) || isTicked(part))) continue;
+      if (part && (isTyping(part) || hasSelection(part))) continue;
       held.delete(name);
       if (part) place(part, html);
     }
-    say([...held.keys()].some((name) => isTicked(document.querySelector(`[data-live="${CSS.escape(name)}"]`)))
+    say([...held.keys()].some((name) => hasSelection(document.querySelector(`[data-live="${CSS.escape(name)}"]`)))
       ? "Updates are paused while something is selected." : "");
     afterwards();
     document.dispatchEvent(new CustomEvent("fairline:parts"));

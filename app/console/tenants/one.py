@@ -34,7 +34,7 @@ READ_POOLS = f"""
     SELECT counts.pool, scheduled::bigint, queued::bigint, succeeded::bigint, dead::bigint,
            (dispatched + running)::bigint AS in_flight, (scheduled + queued)::bigint AS waiting,
            (CASE WHEN queued + dispatched + running > 0
-                 THEN (everybody.pass - share.pass) * share.weight END)::float8 AS owed,
+                 THEN (overall.pass - share.pass) * share.weight END)::float8 AS owed,
            share.weight, share.started_per_second
     FROM (SELECT pool, sum(scheduled) AS scheduled, sum(queued) AS queued,
                  sum(dispatched) AS dispatched, sum(running) AS running,
@@ -42,7 +42,7 @@ READ_POOLS = f"""
           FROM job_counts WHERE tenant_id = %(tenant)s GROUP BY pool) AS counts
     LEFT JOIN shares AS share ON share.tenant_id = %(tenant)s AND share.pool = counts.pool
         AND share.updated_at > now() - interval '{FRESH_SECONDS} seconds'
-    LEFT JOIN shares AS everybody ON everybody.tenant_id = 0 AND everybody.pool = counts.pool
+    LEFT JOIN shares AS overall ON overall.tenant_id = 0 AND overall.pool = counts.pool
     ORDER BY counts.pool
 """
 

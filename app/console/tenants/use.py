@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Row
 from app.console.tenants.shares import Working
 
 #: Tenants whose queues are read, in each pool; and jobs in flight.
-MOST_LINES = 500
+MOST_QUEUES = 500
 MOST_IN_FLIGHT = 10_000
 #: Tenants that are shown as active.
 MOST_ACTIVE = 100
@@ -30,28 +30,28 @@ MOST_VERDICTS = 1_000
 FRESH_SECONDS = 10
 
 READ_WORKING = f"""
-    WITH RECURSIVE line AS (
+    WITH RECURSIVE queue AS (
         SELECT served.pool, first.tenant_id, 1 AS place
         FROM unnest(%(pools)s::text[]) AS served (pool), LATERAL (
             SELECT tenant_id FROM jobs WHERE status = 'queued' AND pool = served.pool
             ORDER BY tenant_id, dependency LIMIT 1) AS first
         UNION ALL
-        SELECT line.pool, next.tenant_id, line.place + 1 FROM line, LATERAL (
+        SELECT queue.pool, next.tenant_id, queue.place + 1 FROM queue, LATERAL (
             SELECT tenant_id FROM jobs
-            WHERE status = 'queued' AND pool = line.pool AND tenant_id > line.tenant_id
+            WHERE status = 'queued' AND pool = queue.pool AND tenant_id > queue.tenant_id
             ORDER BY tenant_id, dependency LIMIT 1) AS next
-        WHERE line.place < {MOST_LINES}
+        WHERE queue.place < {MOST_QUEUES}
     ), flight AS (
         SELECT pool, tenant_id, count(*)::int AS jobs
         FROM (SELECT pool, tenant_id FROM jobs
               WHERE status IN ('dispatched', 'running') AND pool = ANY (%(pools)s::text[])
-              LIMIT {MOST_IN_FLIGHT}) AS flying
+              LIMIT {MOST_IN_FLIGHT}) AS in_flight
         GROUP BY pool, tenant_id
     )
     SELECT work.pool, tenant.id AS tenant_id, tenant.tier, tenant.weight, work.waits,
            work.jobs AS in_flight
-    FROM (SELECT pool, tenant_id, line.place IS NOT NULL AS waits, coalesce(jobs, 0) AS jobs
-          FROM line FULL JOIN flight USING (pool, tenant_id)) AS work
+    FROM (SELECT pool, tenant_id, queue.place IS NOT NULL AS waits, coalesce(jobs, 0) AS jobs
+          FROM queue FULL JOIN flight USING (pool, tenant_id)) AS work
     JOIN tenants AS tenant ON tenant.id = work.tenant_id
     ORDER BY 1, 2
 """
@@ -84,9 +84,9 @@ READ_TENANTS = f"""
               AND (%(pool)s::text IS NULL OR pool = %(pool)s::text)) AS caps,
            coalesce((SELECT sum(refused) FROM refusals
                      WHERE tenant_id = tenant.id AND day = current_date), 0)::bigint AS refused,
-           (SELECT sum((everybody.pass - share.pass) * share.weight)::float8
+           (SELECT sum((overall.pass - share.pass) * share.weight)::float8
             FROM shares AS share
-            JOIN shares AS everybody ON everybody.tenant_id = 0 AND everybody.pool = share.pool
+            JOIN shares AS overall ON overall.tenant_id = 0 AND overall.pool = share.pool
             WHERE share.tenant_id = tenant.id
               AND (%(pool)s::text IS NULL OR share.pool = %(pool)s::text)
               AND share.updated_at > now() - interval '{FRESH_SECONDS} seconds') AS owed

@@ -66,7 +66,7 @@ def test_dead_letters_appear_and_are_replayed_as_a_group(tab: Tab, client: Clien
     expect(page.get_by_text(f"{before + 4} dead letters match.")).to_be_visible()
     tab.check_accessible()
     page.get_by_role("button", name=f"Replay {before + 4}").click()
-    expect(page.locator("[data-bulk-told]")).to_have_text(f"Done: {before + 4} replayed.")
+    expect(page.locator("[data-bulk-status]")).to_have_text(f"Done: {before + 4} replayed.")
     expect(page.locator("progress")).to_have_attribute("value", "1")
     page.get_by_role("link", name="Dead letters", exact=True).click()
     client.wait_ended(ids)
