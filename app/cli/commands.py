@@ -10,7 +10,7 @@ from typing import Any
 import click
 from flask import Flask
 
-from app.cli.errors import short_errors
+from app.cli.errors import FairlineCommand
 from app.cli.quotas import quotas
 from app.cli.tenants import database, keys, tenants
 from app.logs import configure_logging
@@ -25,7 +25,7 @@ def register_commands(app: Flask) -> None:
         app.cli.add_command(command)
 
 
-@click.command("migrate")
+@click.command("migrate", cls=FairlineCommand)
 @click.option("--tenant", default=None, help="Also create this tenant if it does not exist.")
 @click.option(
     "--operator-key",
@@ -33,7 +33,6 @@ def register_commands(app: Flask) -> None:
     default=None,
     help="Also write an operator key to this file.",
 )
-@short_errors
 def migrate(tenant: str | None, operator_key: Path | None) -> None:
     """Migrate the database to the newest schema (alembic upgrade head)."""
     from alembic import command
@@ -82,11 +81,10 @@ def show_demo(count: int, url: str | None, picture: str | None) -> None:
     run_demo(url or f"http://127.0.0.1:{settings().port}", count, picture)
 
 
-@click.command("replay")
+@click.command("replay", cls=FairlineCommand)
 @click.option("--type", "job_type", default=None, help="Only jobs of this type.")
 @click.option("--tenant", default=None, help="Only jobs of this tenant.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@short_errors
 def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> None:
     """Queue dead letters again, with attempts reset."""
     from app.config import settings

@@ -8,10 +8,9 @@ from datetime import datetime
 from typing import Any
 
 import click
-from flask.cli import AppGroup
 from sqlalchemy import Engine
 
-from app.cli.errors import short_errors
+from app.cli.errors import FairlineGroup
 from app.policy.fairshare.tiers import Tier, entitlement_of
 from app.tenants import changes
 from app.tenants.keys import SHORT, presented
@@ -23,8 +22,8 @@ from models.store.session import connect, open_engine
 #: For more, the operator's routes have pages.
 MOST_LISTED = 10_000
 
-tenants = AppGroup("tenants", help="Manage tenants and their terms.")
-keys = AppGroup("keys", help="Manage API keys of tenants and operators.")
+tenants = FairlineGroup("tenants", help="Manage tenants and their terms.")
+keys = FairlineGroup("keys", help="Manage API keys of tenants and operators.")
 
 
 def database() -> Engine:
@@ -104,7 +103,6 @@ def terms(command: Callable[..., Any]) -> Callable[..., Any]:
 @tenants.command("create")
 @click.argument("name")
 @terms
-@short_errors
 def create(name: str, change: Change) -> None:
     """Create a tenant."""
     show_terms(changes.create_tenant(database(), name, change))
@@ -113,7 +111,6 @@ def create(name: str, change: Change) -> None:
 @tenants.command("set")
 @click.argument("name")
 @terms
-@short_errors
 def change_terms(name: str, change: Change) -> None:
     """Change a tenant's terms. Omitted options stay as they are; none clears one."""
     if not change.fields and not change.limits:
@@ -123,7 +120,6 @@ def change_terms(name: str, change: Change) -> None:
 
 @tenants.command("ensure")
 @click.argument("name")
-@short_errors
 def ensure(name: str) -> None:
     """Create a tenant if it does not exist."""
     changes.ensure_tenant(database(), name)
@@ -131,22 +127,14 @@ def ensure(name: str) -> None:
 
 
 @tenants.command("list")
-@short_errors
 def show_tenants() -> None:
     """List all tenants with their terms."""
     with connect(database()) as connection:
-        found = list_tenants(connection, MOST_LISTED)
-    rows = [
-        (
-            listed.tenant.name,
-            listed.tenant.tier,
-            weight_text(listed.tenant),
-            plain(listed.tenant.submit_per_second),
-            plain(listed.tenant.submit_burst),
-            limits_text(listed.tenant) or "-",
-        )
-        for listed in found
-    ]
+        found = [listed.tenant for listed in list_tenants(connection, MOST_LISTED)]
+    rows = []
+    for one in found:
+        rates = (one.submit_per_second, one.submit_burst)
+        rows.append((one.name, one.tier, weight_text(one), *rates, limits_text(one)))
     show_table(("TENANT", "TIER", "WEIGHT", "RATE", "BURST", "LIMITS"), rows)
 
 
@@ -154,7 +142,6 @@ def show_tenants() -> None:
 @click.option("--tenant", default=None, help="Tenant of the key.")
 @click.option("--operator", is_flag=True, help="Issue an operator key.")
 @click.option("--name", "label", default="", help="Label of the key.")
-@short_errors
 def issue(tenant: str | None, operator: bool, label: str) -> None:
     """Issue a key and print it once."""
     if (tenant is None) is not operator:
@@ -168,7 +155,6 @@ def issue(tenant: str | None, operator: bool, label: str) -> None:
 
 @keys.command("revoke")
 @click.argument("key")
-@short_errors
 def revoke(key: str) -> None:
     """Revoke a key by its id or in full. Takes effect within two seconds."""
     sent = presented(key)
@@ -176,12 +162,11 @@ def revoke(key: str) -> None:
     if not SHORT.fullmatch(short):  # not repeated: it may be a part of the secret
         raise click.UsageError("Not a key: its id is in the first column of keys list.")
     revoked_at = changes.revoke_key(database(), short)
-    click.echo(f"key {short} revoked at {moment(revoked_at)}")
+    click.echo(f"key {short} revoked at {cell(revoked_at)}")
 
 
 @keys.command("list")
 @click.option("--tenant", default=None, help="Only keys of this tenant.")
-@short_errors
 def show_keys(tenant: str | None) -> None:
     """List keys, without their secrets, which are not stored."""
     with connect(database()) as connection:
@@ -190,13 +175,7 @@ def show_keys(tenant: str | None) -> None:
             raise changes.no_tenant(tenant)
         found = list_keys(connection, MOST_LISTED, listed.tenant.id if listed else None)
     rows = [
-        (
-            key.id,
-            key.tenant or "(operator)",
-            key.name or "-",
-            moment(key.created_at),
-            moment(key.revoked_at),
-        )
+        (key.id, key.tenant or "(operator)", key.name, key.created_at, key.revoked_at)
         for key in found
     ]
     show_table(("KEY", "TENANT", "NAME", "ISSUED", "REVOKED"), rows)
@@ -216,11 +195,11 @@ def described(tenant: TenantProfile) -> str:
     """A tenant in one line."""
     parts = [f"tenant {tenant.name}: {tenant.tier}"]
     if tenant.weight is not None:
-        parts.append(f"weight {plain(tenant.weight)}")
+        parts.append(f"weight {cell(tenant.weight)}")
     if tenant.submit_per_second is not None:
-        parts.append(f"{plain(tenant.submit_per_second)} submissions per second")
+        parts.append(f"{cell(tenant.submit_per_second)} submissions per second")
     if tenant.submit_burst is not None:
-        parts.append(f"burst {plain(tenant.submit_burst)}")
+        parts.append(f"burst {cell(tenant.submit_burst)}")
     if limits := limits_text(tenant):
         parts.append(limits)
     return ", ".join(parts)
@@ -238,22 +217,22 @@ def limits_text(tenant: TenantProfile) -> str:
 
 def weight_text(tenant: TenantProfile) -> str:
     """The weight in effect; a tenant's own weight is marked."""
-    weight = plain(entitlement_of(Tier(tenant.tier), tenant.weight).weight)
+    weight = cell(entitlement_of(Tier(tenant.tier), tenant.weight).weight)
     return weight if tenant.weight is None else f"{weight} (own)"
 
 
-def plain(amount: float | None) -> str:
-    """A number without trailing zeros."""
-    return "-" if amount is None else f"{amount:g}"
+def cell(value: object) -> str:
+    """Numbers without trailing zeros, times to the second in UTC, ``-`` for nothing."""
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%SZ}"
+    if value is None or value == "":
+        return "-"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def moment(at: datetime | None) -> str:
-    """A time to the second, in UTC."""
-    return "-" if at is None else f"{at:%Y-%m-%d %H:%M:%SZ}"
-
-
-def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def show_table(titles: Sequence[str], values: Sequence[Sequence[object]]) -> None:
     """A table with columns as wide as their longest cell."""
+    rows = [[cell(value) for value in row] for row in values]
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     for row in (titles, *rows):
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
