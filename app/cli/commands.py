@@ -34,7 +34,7 @@ def register_commands(app: Flask) -> None:
     help="Also write an operator key to this file.",
 )
 def migrate(tenant: str | None, operator_key: Path | None) -> None:
-    """Migrate the database to the newest schema (alembic upgrade head)."""
+    """Migrate the database (alembic upgrade head)."""
     from alembic import command
     from alembic.config import Config
 
@@ -74,7 +74,7 @@ def run_scheduler() -> None:
 @click.option("--url", default=None, help="URL of the API. [default: http://127.0.0.1:$PORT]")
 @click.option("--picture", default=None, help="Save the output as an SVG file.")
 def show_demo(count: int, url: str | None, picture: str | None) -> None:
-    """Submit applications to a running stack and show them being scored."""
+    """Submit applications and show them being scored."""
     from app.cli.demo import run_demo
     from app.config import settings
 

@@ -9,7 +9,7 @@ from app.cli.tenants import database, show_table
 from app.tenants.quotas import Declared, clear_quota, declare_quota, read_quotas
 from models.store.session import connect
 
-quotas = FairlineGroup("quotas", help="What dependencies accept per minute.")
+quotas = FairlineGroup("quotas", help="Manage what dependencies accept per minute.")
 
 
 @quotas.command("set")

@@ -97,7 +97,9 @@ def terms(command: Callable[..., Any]) -> Callable[..., Any]:
         decorated = click.option(option, name, type=OfPool(), multiple=True, help=text)(decorated)
     for option, name, text in reversed(FIELDS):
         decorated = click.option(option, name, type=Amount(), help=text)(decorated)
-    return click.option("--tier", type=click.Choice(TIERS), default=None)(decorated)
+    return click.option("--tier", type=click.Choice(TIERS), help="Sets the default weight.")(
+        decorated
+    )
 
 
 @tenants.command("create")
