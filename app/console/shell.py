@@ -169,7 +169,7 @@ def post_sign_in() -> AnyResponse:
         caller = current_services().visitors.of_key(key)
     except Unauthenticated as error:
         page = render_template("console/sign-in.html", next=target, refused=error.detail)
-        return Response(page, HTTPStatus.UNAUTHORIZED, content_type="text/html; charset=utf-8")
+        return Response(page, HTTPStatus.UNAUTHORIZED)
     if caller.tenant is None:
         cookie, target = OPERATOR_COOKIE, "/" if target.startswith("/tenant") else target
     else:
@@ -269,10 +269,8 @@ def is_of_console() -> bool:
 def answer_error(error: Exception) -> Any:
     """A page for people, a problem document for programs."""
     answer = problem_of(error)
-    if (
-        not (is_of_console() and asks_for_page(request.environ))
-        or answer.status_code < HTTPStatus.BAD_REQUEST
-    ):
+    wants_page = is_of_console() and asks_for_page(request.environ)
+    if not wants_page or answer.status_code < HTTPStatus.BAD_REQUEST:
         return answer
     if answer.status_code == HTTPStatus.UNAUTHORIZED:
         target = quote(request.full_path.rstrip("?") if request.method == "GET" else "/")
@@ -284,4 +282,4 @@ def answer_error(error: Exception) -> Any:
     title = TITLES.get(answer.status_code, problem["title"])
     fields = problem.get("errors", ())
     page = render_template("console/error.html", title=title, problem=problem, fields=fields)
-    return Response(page, answer.status_code, content_type="text/html; charset=utf-8")
+    return Response(page, answer.status_code)

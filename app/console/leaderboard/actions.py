@@ -95,7 +95,7 @@ def refusal(typed: Mapping[str, str], error: FairlineError) -> Response:
     }
     page = render_template(LEADERBOARD.template, **context, asked=asked)
     headers = {name: value for name, value in answer.headers if name == "Retry-After"}
-    return Response(page, answer.status_code, headers, content_type="text/html; charset=utf-8")
+    return Response(page, answer.status_code, headers)
 
 
 def fields_of(error: FairlineError) -> dict[str, str]:
