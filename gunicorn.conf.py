@@ -68,12 +68,12 @@ def end_streams_on_stop(worker: Any) -> None:
     import gevent
 
     watch = worker.wsgi.extensions["fairline"].events
-    stage = worker.wsgi.extensions["fairline_stage"]
+    live_pages = worker.wsgi.extensions["fairline_live_pages"]
 
     def stop(sig: int, frame: FrameType | None) -> None:
         # Outside of the handler, which may have interrupted whoever holds a lock.
         gevent.spawn(watch.close)
-        gevent.spawn(stage.close)
+        gevent.spawn(live_pages.close)
         worker.handle_exit(sig, frame)
 
     signal.signal(signal.SIGTERM, stop)

@@ -1,4 +1,4 @@
-"""Fairline's front door and scheduler. ``create_app`` is what gunicorn and flask run."""
+"""Fairline's API and scheduler. ``create_app`` is what gunicorn and flask run."""
 
 from __future__ import annotations
 

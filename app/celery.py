@@ -16,6 +16,7 @@ from celery.signals import (
 from app.config import settings
 from app.logs import configure_logging
 from app.telemetry import end_telemetry, start_telemetry
+from models.presence import process_name
 from tasks.entry import register_tasks, this
 
 celery = Celery("fairline", amqp="app.broker.amqp:JobAmqp")
@@ -30,7 +31,7 @@ def _configure_logging(loglevel: Any = None, **_: Any) -> None:
 
 @worker_init.connect
 def _without_delayed_delivery(**_: Any) -> None:
-    """Delays live in the row; with quorum queues Celery would declare 28 queues for its own."""
+    """Delays are in the row; with quorum queues Celery would declare 28 queues for its own."""
     from celery.worker.consumer import Consumer, DelayedDelivery
 
     step = f"{DelayedDelivery.__module__}:{DelayedDelivery.__qualname__}"
@@ -44,7 +45,7 @@ def _without_delayed_delivery(**_: Any) -> None:
 def _start_telemetry(**_: Any) -> None:
     """After the worker's own handlers; the parent of a prefork pool has no engine."""
     if this.engine is not None:
-        start_telemetry("worker", this.engine)
+        start_telemetry("worker", this.engine, process_name(this.node))
 
 
 @worker_shutdown.connect

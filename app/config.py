@@ -20,21 +20,21 @@ QuotaField = Literal["requests_per_minute", "tokens_in_per_minute", "tokens_out_
 
 
 class Settings(TaskSettings):
-    """All settings: the state store's, the workers' and the front door's."""
+    """All settings: of the state store, the workers, the scheduler and the API."""
 
     #: How log lines are written: for people, or as JSON.
     log_format: Literal["plain", "json"] = "plain"
-    #: ``amqp://…`` for RabbitMQ or ``filesystem:///folder`` for the broker of last resort.
+    #: ``amqp://…`` for RabbitMQ, or ``filesystem:///folder`` where there is none.
     broker_url: str = "amqp://guest:guest@127.0.0.1:5672//"
     #: ``quorum`` in production, ``classic`` on one machine.
     queue_type: str = Field(default="quorum", pattern="^(quorum|classic)$")
     #: How long a publish may wait for the broker's confirmation.
     publish_seconds: float = Field(default=0.5, gt=0)
-    #: Tenant that a caller without a key acts as; empty refuses such callers.
+    #: Tenant of callers without a key; empty rejects such callers.
     anonymous_tenant: str = ""
-    #: Whether who calls from this machine is an operator in the console, without a key.
+    #: Whether loopback requests to the console have operator access without a key.
     console_open: bool = False
-    #: Where Flower is for those who look at the console; empty leaves the link out.
+    #: URL of Flower for links in the console; empty: no links.
     flower_url: str = ""
     #: Where the load lab's reports are.
     lab_results: str = "loadtest/results"
@@ -45,23 +45,23 @@ class Settings(TaskSettings):
     api_workers: int = Field(default=2, ge=1)
     #: How long a submission may wait for its commit before the caller gets 503.
     admission_seconds: float = Field(default=1.5, gt=0)
-    #: Pools this deployment has workers for, comma-separated; ``/readyz`` wants all of them, and
-    #: job types move between these only.
+    #: Pools with workers in this deployment, comma-separated; ``/readyz`` requires all of them, and
+    #: job types move only between these.
     served_pools: str = "short,medium,long"
-    #: Due jobs that may join the line of a pool in a second.
+    #: Due jobs that are promoted to a pool's queue per second.
     promote_per_second: float = Field(default=2000.0, gt=0)
-    #: Jobs of a tenant in a pool that took three workers each, within ten minutes, until it runs
-    #: one at a time there. More where machines come and go by themselves.
+    #: A tenant is throttled in a pool after so many of its jobs crashed three workers each within
+    #: ten minutes. Raise it where machines are preempted.
     throttle_crashes: int = Field(default=CRASHES, ge=1)
     #: How long ended jobs, dead letters, events and idempotency keys are kept.
     keep_finished_days: float = Field(default=7.0, gt=0)
     keep_dead_days: float = Field(default=7.0, gt=0)
     keep_events_days: float = Field(default=7.0, gt=0)
     keep_keys_hours: float = Field(default=24.0, gt=0)
-    #: What dependencies take in a minute until an operator says otherwise, as JSON:
+    #: What dependencies accept per minute unless an operator declares a quota, as JSON:
     #: ``{"claude": {"requests_per_minute": 60}}``; also tokens_in and tokens_out.
     quotas: dict[str, dict[QuotaField, PositiveFloat]] = Field(default_factory=dict)
-    #: Workers that a pool has at least and at most, by pool; 1 and 8 unless said otherwise.
+    #: Fewest and most workers, by pool; 1 and 8 by default.
     scale_min: dict[str, NonNegativeInt] = Field(default_factory=dict)
     scale_max: dict[str, NonNegativeInt] = Field(default_factory=dict)
     #: Other changes to the autoscaler's rules, by pool; see ``app/policy/scaling.py``.
@@ -72,13 +72,13 @@ class Settings(TaskSettings):
     price_million_tokens_in: Decimal = Field(default=Decimal("1"), ge=0)
     price_million_tokens_out: Decimal = Field(default=Decimal("5"), ge=0)
     currency: str = Field(default="USD", pattern="^[A-Z]{3}$")
-    #: Submissions a second of a tenant that has no limit of its own, and how many at once; 0: no
-    #: limit, and one second's worth.
+    #: Default rate of submissions per second and tenant, and burst; 0: no limit, and one second's
+    #: worth.
     submit_per_second: float = Field(default=0.0, ge=0)
     submit_burst: float = Field(default=0.0, ge=0)
     #: Jobs of a tenant that may wait in a pool.
     queue_depth: int = Field(default=10_000_000, ge=0)
-    #: Largest request body taken.
+    #: Largest request body.
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
     #: A request body must have arrived in this time.
     body_seconds: float = Field(default=15.0, gt=0)
@@ -87,7 +87,9 @@ class Settings(TaskSettings):
     @classmethod
     def _of_pools(cls, by_pool: dict[str, Any]) -> dict[str, Any]:
         if unknown := sorted(set(by_pool) - set(POOLS)):
-            raise ValueError(f"{', '.join(unknown)} is no pool; known: {', '.join(sorted(POOLS))}")
+            raise ValueError(
+                f"{', '.join(unknown)} is not a pool; known: {', '.join(sorted(POOLS))}"
+            )
         return by_pool
 
     @field_validator("scale_policy")
@@ -96,7 +98,7 @@ class Settings(TaskSettings):
         for pool, change in changes.items():
             if unknown := sorted(set(change) - SETTABLE):
                 known = ", ".join(sorted(SETTABLE))
-                raise ValueError(f"{pool}.{unknown[0]} is no rule; known: {known}")
+                raise ValueError(f"{pool}.{unknown[0]} is not a rule; known: {known}")
         return changes
 
     @model_validator(mode="after")
@@ -110,7 +112,6 @@ class Settings(TaskSettings):
 
     @property
     def served_pool_names(self) -> tuple[str, ...]:
-        """The served pools by name."""
         return tuple(name.strip() for name in self.served_pools.split(",") if name.strip())
 
     @property
@@ -123,10 +124,8 @@ class Settings(TaskSettings):
         """URL and transport options as Celery wants them."""
         if not self.broker_url.startswith("filesystem://"):
             return self.broker_url, {
-                "socket_settings": {
-                    # TCP_USER_TIMEOUT: a broker that stopped answering is an error in 10 s.
-                    18: 10_000,
-                },
+                # TCP_USER_TIMEOUT: a broker that stopped responding is an error in 10 s.
+                "socket_settings": {18: 10_000},
                 "connect_timeout": 2,
             }
         folder = Path(self.broker_url.removeprefix("filesystem://"))
@@ -143,5 +142,5 @@ class Settings(TaskSettings):
 
 @cache
 def settings() -> Settings:
-    """The settings of this process; it ends here if they make no sense."""
+    """The settings of this process, which exits here if they are invalid."""
     return read_settings(Settings)

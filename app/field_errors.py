@@ -1,4 +1,4 @@
-"""Validation errors of one field each, short enough to be sent back to the client."""
+"""Validation errors by field, short enough to be sent back to the client."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ MOST_NAME = 200
 def field_errors(error: ValidationError, within: str = "") -> tuple[FieldError, ...]:
     """Pydantic's errors as ours; ``within`` names the field that was validated."""
     found = error.errors(include_url=False, include_input=False)[:MOST_ERRORS]
+    prefix = [within] if within else []
     return tuple(
-        field_error(
-            ".".join([*([within] if within else []), *map(str, entry["loc"])]) or "(body)",
-            entry["msg"],
-        )
+        field_error(".".join([*prefix, *map(str, entry["loc"])]) or "(body)", entry["msg"])
         for entry in found
     )
 

@@ -1,4 +1,4 @@
-"""Whose affair a log line is: the ids of the job or the request in whose course it is written."""
+"""Ids on log lines: those of the job or the request during which a line is written."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tasks.worker.held import current_claim
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
-#: The request that is being answered here, until its answer is written.
+#: The current request, until its response is written.
 current_request: ContextVar[WSGIEnvironment | None] = ContextVar("fairline_request", default=None)
 
-#: Where the caller is noted. No header can set it: those begin with ``HTTP_``.
+#: The caller in the environ. No header can set it: those begin with ``HTTP_``.
 CALLER = "fairline.caller"
 #: What ``ctx.log`` puts on its records.
 OF_RECORDS = ("job_id", "tenant_id", "attempt")
 
 
 def ids_of(record: logging.LogRecord) -> dict[str, Any]:
-    """The ids that are known of a line."""
+    """The known ids of a line."""
     found: dict[str, Any] = {}
     claim = current_claim.get()
     if claim is not None:
@@ -49,7 +49,7 @@ def ids_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def span_ids() -> dict[str, str]:
-    """The span that is open here. Nothing is imported for it: without telemetry there is none."""
+    """The open span. Nothing is imported for it: without telemetry there is none."""
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return {}

@@ -1,11 +1,11 @@
 """Logging: time in UTC, to standard error.
 
-``FAIRLINE_LOG_FORMAT`` is ``plain``, for people, or ``json``: an object a line, with the ids of
-the job or the request in whose course it was written, as far as they are known. What a job says
-with ``ctx.log`` carries its ids in both. A plain record begins a line and goes on in indented
-ones; control characters are escaped. So nothing that is logged can pass for another record.
+``FAIRLINE_LOG_FORMAT`` is ``plain``, for people, or ``json``: one object per line, with the known
+ids of the job or the request during which it was written. What a job logs with ``ctx.log`` has its
+ids in both. Further lines of a plain record are indented and control characters are escaped, so
+that no message can pass for another record.
 
-Not guaranteed: ids in threads that a job starts by itself, but for those of ``ctx.log``.
+Not guaranteed: ids in threads that a job starts itself, except for those of ``ctx.log``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ from app.log_ids import OF_RECORDS, ids_of
 
 FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s"
 SECONDS = "%Y-%m-%dT%H:%M:%S"
-
-
-#: What goes on where the line has ended.
+#: Of further lines of a record.
 INDENT = "    "
-#: Moves the cursor, ends a line for some readers, or turns the order of what follows.
+#: Moves the cursor, ends a line for some readers, or reverses the order of what follows.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
@@ -41,7 +39,7 @@ class PlainLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         first, *rest = _UNSEEN.sub(escaped, super().format(record)).split("\n")
-        if hasattr(record, "job_id"):  # a job said it through its context
+        if hasattr(record, "job_id"):  # written by ``ctx.log``
             ids = ((name, getattr(record, name, None)) for name in OF_RECORDS)
             first += "".join(f" {name}={value}" for name, value in ids if value is not None)
         return f"\n{INDENT}".join([first, *rest])
@@ -71,7 +69,7 @@ class JsonLines(logging.Formatter):
             line["stack"] = record.stack_info
         try:
             return orjson.dumps(line, default=str).decode()
-        except orjson.JSONEncodeError:  # half a character
+        except orjson.JSONEncodeError:  # a lone surrogate
             whole = {name: whole_text(value) for name, value in line.items()}
             return orjson.dumps(whole).decode()
 
@@ -82,14 +80,14 @@ def escaped(found: re.Match[str]) -> str:
 
 
 def whole_text(value: object) -> str:
-    """What it says, without what no encoding can write."""
+    """The value as text that can be encoded."""
     return str(value).encode(errors="replace").decode()
 
 
 def configure_logging(level: Any = None) -> None:
-    """Set up the root logger; FAIRLINE_LOG_LEVEL counts before ``level``, a name or a number.
+    """Set up the root logger; FAIRLINE_LOG_LEVEL overrides ``level``, a name or a number.
 
-    Celery always names a level, and does not say whether somebody asked for it.
+    Celery always passes a level and does not say whether it was given by the user.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(lines_of(settings().log_format))
@@ -97,10 +95,9 @@ def configure_logging(level: Any = None) -> None:
     if isinstance(chosen, str):
         chosen = chosen.upper()
     logging.basicConfig(level=chosen, handlers=[handler], force=True)
-    # What jobs say is for their authors, however quiet the platform is told to be.
+    # Job logs are for their authors, whatever the level of the platform.
     logging.getLogger("fairline.job").setLevel(logging.INFO)
 
 
 def lines_of(log_format: Literal["plain", "json"]) -> logging.Formatter:
-    """The formatter of that name."""
     return JsonLines() if log_format == "json" else PlainLines()

@@ -64,8 +64,12 @@ class Presence:
 
 
 def process_name(kind: str) -> str:
-    """A name that no other live process has; containers need distinct host names."""
-    return f"{kind}@{socket.gethostname()}:{os.getpid()}"
+    """``kind@host:pid``; of a Celery worker, whose node name has its host, ``node:pid``.
+
+    No other living process has it, provided that containers have different host names.
+    """
+    node = kind if "@" in kind else f"{kind}@{socket.gethostname()}"
+    return f"{node}:{os.getpid()}"
 
 
 def announce(engine: Engine, presence: Presence) -> bool:

@@ -73,7 +73,7 @@ class WorkerProcess:
     leader_pid: int = 0
     #: Name of that parent; and Celery's name of the worker.
     parent: str | None = None
-    node: str = ""
+    node: str = "worker"
 
 
 this = WorkerProcess()
@@ -154,7 +154,7 @@ def _prepare_parent(celery: Celery) -> None:
     Nothing depends on the message any more: the reaper finds a run that was lost.
     """
     this.stopping = mmap(-1, 1)
-    this.parent = process_name("worker")
+    this.parent = process_name(this.node)
     for job_type in load_types(task_settings().job_modules).values():
         task = celery.tasks[job_type.name]
         task.acks_late = False
@@ -211,7 +211,7 @@ def _begin(slots: int) -> None:
     pools = {parse_queue(queue)[0] for queue in this.queues}
     prepared = PreparedTypes()
     prepared.begin(job_type for job_type in types.values() if job_type.pool in pools)
-    name = process_name("worker")
+    name = process_name(this.node)
     this.engine = open_engine(settings, process=name)
     this.worker = Worker(
         this.engine,

@@ -1,4 +1,4 @@
-"""Commands: ``flask --app app …``."""
+"""Commands that run the platform: ``migrate``, ``scheduler``, ``demo`` and ``replay``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 import click
 from flask import Flask
 
-from app.cli.errors import in_plain_words
+from app.cli.errors import FairlineCommand
 from app.cli.quotas import quotas
 from app.cli.tenants import database, keys, tenants
-from app.config import Settings
 from app.logs import configure_logging
 from models.presence import process_name
 from models.store.session import open_engine
@@ -21,28 +20,21 @@ from models.store.session import open_engine
 ROOT = Path(__file__).parents[2]
 
 
-def register_commands(app: Flask, settings: Settings) -> None:
-    """Hang the commands on the Flask application."""
-    app.cli.add_command(tenants)
-    app.cli.add_command(keys)
-    app.cli.add_command(quotas)
-    app.cli.add_command(migrate)
-    app.cli.add_command(run_scheduler)
-    app.cli.add_command(show_demo)
-    app.cli.add_command(replay_dead_letters)
+def register_commands(app: Flask) -> None:
+    for command in (tenants, keys, quotas, migrate, run_scheduler, show_demo, replay_dead_letters):
+        app.cli.add_command(command)
 
 
-@click.command("migrate")
-@click.option("--tenant", default=None, help="Also create this tenant unless it is there.")
+@click.command("migrate", cls=FairlineCommand)
+@click.option("--tenant", default=None, help="Also create this tenant if it does not exist.")
 @click.option(
     "--operator-key",
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
-    help="Also keep an operator's key in this file.",
+    help="Also write an operator key to this file.",
 )
-@in_plain_words
 def migrate(tenant: str | None, operator_key: Path | None) -> None:
-    """Bring the database up to date: alembic upgrade head and a first tenant in one go."""
+    """Migrate the database (alembic upgrade head)."""
     from alembic import command
     from alembic.config import Config
 
@@ -57,7 +49,7 @@ def migrate(tenant: str | None, operator_key: Path | None) -> None:
 
 @click.command("scheduler")
 def run_scheduler() -> None:
-    """Run a scheduler: one leads, the others stand by."""
+    """Run a scheduler. Of several, one leads and the others stand by."""
     from app.celery import celery
     from app.config import settings
     from app.scheduler.service import SchedulerService
@@ -77,24 +69,23 @@ def run_scheduler() -> None:
 
 
 @click.command("demo")
-@click.option("--count", default=40, show_default=True, help="Applications to send.")
-@click.option("--url", default=None, help="Where the API is; http://127.0.0.1:$PORT if not given.")
-@click.option("--picture", default=None, help="Draw what was shown into this SVG file.")
+@click.option("--count", default=40, show_default=True, help="Applications to submit.")
+@click.option("--url", default=None, help="URL of the API. [default: http://127.0.0.1:$PORT]")
+@click.option("--picture", default=None, help="Save the output as an SVG file.")
 def show_demo(count: int, url: str | None, picture: str | None) -> None:
-    """Send applications to a running stack and watch them being scored."""
+    """Submit applications and show them being scored."""
     from app.cli.demo import run_demo
     from app.config import settings
 
     run_demo(url or f"http://127.0.0.1:{settings().port}", count, picture)
 
 
-@click.command("replay")
+@click.command("replay", cls=FairlineCommand)
 @click.option("--type", "job_type", default=None, help="Only jobs of this type.")
 @click.option("--tenant", default=None, help="Only jobs of this tenant.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@in_plain_words
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> None:
-    """Bring dead letters back to the line, with a fresh count."""
+    """Queue dead letters again, with attempts reset."""
     from app.config import settings
     from models.jobs.replay import BATCH, count_dead, replay_matching
 
@@ -104,14 +95,14 @@ def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> 
         click.echo(f"{letters.tenant}: {letters.jobs:,} dead letters")
     total = sum(letters.jobs for letters in found)
     if not total:
-        click.echo("There are none to replay.")
+        click.echo("No dead letters to replay.")
         return
     if not yes:
         click.confirm(f"Replay {total:,}?", abort=True)
     replayed = 0
     for letters in found:
         while True:
-            # As of the count: what dies again meanwhile stays dead until it is asked for.
+            # As of the count: what dies again meanwhile stays dead.
             batch = replay_matching(
                 engine, letters.tenant_id, limit=BATCH, before=letters.as_of, job_type=job_type
             )

@@ -1,4 +1,4 @@
-"""``make demo``: sends applications to a running stack and shows them being scored, live."""
+"""``make demo``: submits applications to a running stack and shows them being scored, live."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GIVE_UP_SECONDS = 300
 
 @dataclass(slots=True)
 class Sent:
-    """An application on its way."""
+    """A submitted application."""
 
     id: str
     candidate: str
@@ -39,11 +39,11 @@ class Sent:
 
 
 class NotFairline(Exception):
-    """Something else answers at that address."""
+    """The server at that address is something else."""
 
 
 class Api:
-    """The few calls the demo makes, over one connection."""
+    """HTTP calls over one connection."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -69,17 +69,17 @@ def run_demo(url: str, count: int, picture: str | None = None) -> None:
     """Submit, watch, show the leaderboard; ``picture`` names an SVG file to draw it into."""
     console = Console(record=picture is not None, width=100 if picture else None)
     api = Api(url)
-    role = f"{ROLE} {time.strftime('%H:%M:%S')}"  # a leaderboard of this run's own
+    role = f"{ROLE} {time.strftime('%H:%M:%S')}"  # a separate leaderboard for this run
     try:
         submitted, seconds = submit_all(api, count, role)
     except (OSError, http.client.HTTPException) as error:
-        message = f"No answer from {url} ({error}). Is `make up` running there? (PORT=…)"
+        message = f"No response from {url} ({error}). Is `make up` running there? (PORT=…)"
         raise click.ClickException(message) from None
     except NotFairline as error:
-        raise click.ClickException(f"What answers at {url} is not Fairline ({error}).") from None
+        raise click.ClickException(f"The server at {url} is not Fairline ({error}).") from None
     console.print(
         f"[bold]{count} applications accepted[/] in {seconds:.2f} s "
-        f"({seconds / max(1, count) * 1000:.1f} ms each); now they are being scored."
+        f"({seconds / max(1, count) * 1000:.1f} ms each); scoring …"
     )
     watch(api, submitted, console)
     console.print()
@@ -89,13 +89,12 @@ def run_demo(url: str, count: int, picture: str | None = None) -> None:
         raise click.ClickException(f"{len(failed)} of {count} were not scored: {reason}")
     show_leaderboard(api, console, role)
     if picture:
-        # Without the fonts that it would fetch from elsewhere.
+        # Without the fonts, which it would load from another host.
         svg = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="make demo"), flags=re.S)
         Path(picture).write_text(svg)
 
 
 def submit_all(api: Api, count: int, role: str) -> tuple[list[Sent], float]:
-    """Send the applications one after another."""
     started = time.monotonic()
     submitted = []
     for number in range(count):
@@ -110,7 +109,7 @@ def submit_all(api: Api, count: int, role: str) -> tuple[list[Sent], float]:
 
 
 def watch(api: Api, submitted: list[Sent], console: Console) -> None:
-    """Poll what is not done and draw it, until all is done."""
+    """Poll and draw the applications until all are done."""
     progress = Progress(
         TextColumn("[bold]done"),
         BarColumn(bar_width=40),
@@ -137,7 +136,7 @@ def watch(api: Api, submitted: list[Sent], console: Console) -> None:
 
 
 def dots(submitted: list[Sent]) -> Text:
-    """One mark an application, coloured by its status, and the counts."""
+    """A dot per application, coloured by status, and the counts."""
     text = Text()
     for sent in submitted:
         text.append("● ", style=COLOURS.get(sent.status, "magenta"))

@@ -3,49 +3,43 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 import click
-from flask.cli import AppGroup
 from sqlalchemy import Engine
 
-from app.cli.errors import in_plain_words
+from app.cli.errors import FairlineGroup
 from app.policy.fairshare.tiers import Tier, entitlement_of
 from app.tenants import changes
 from app.tenants.keys import SHORT, presented
 from app.tenants.listing import list_keys, list_tenants, read_tenant
-from app.tenants.tenant import NO_LIMITS, TIERS, PoolLimits, TenantProfile
+from app.tenants.tenant import TIERS, TenantProfile
 from app.tenants.terms import Change
 from models.store.session import connect, open_engine
 
-#: More are for the operator's routes, which have pages.
+#: For more, the operator's routes have pages.
 MOST_LISTED = 10_000
 
-tenants = AppGroup("tenants", help="Whose work it is.")
-keys = AppGroup("keys", help="Who may speak for a tenant, or operate.")
+tenants = FairlineGroup("tenants", help="Manage tenants and their terms.")
+keys = FairlineGroup("keys", help="Manage API keys of tenants and operators.")
 
 
 def database() -> Engine:
-    """The one that the settings name."""
     from app.config import settings
 
     return open_engine(settings(), process="cli")
 
 
-class Amount(click.ParamType[float | int | None]):
-    """A number, or ``none`` for nothing."""
+class Amount(click.ParamType[float | None]):
+    """A number, or ``none`` to clear it."""
 
-    def __init__(self, kind: type[int] | type[float]) -> None:
-        self.name = "number"
-        self._kind = kind
+    name = "number"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> float | int | None:
-        if value == "none":
-            return None
+    def convert(self, value: Any, param: Any, ctx: Any) -> float | None:
         try:
-            return self._kind(value)
+            return None if value == "none" else float(value)
         except (TypeError, ValueError):
             self.fail(f"{value!r} is neither a number nor none", param, ctx)
 
@@ -60,27 +54,29 @@ class OfPool(click.ParamType[tuple[str, int | None]]):
             return value
         pool, equals, amount = value.partition("=")
         if not (pool and equals):
-            self.fail(f"{value!r} is not as medium=20", param, ctx)
-        whole = Amount(int).convert(amount, param, ctx)
-        return pool, None if whole is None else int(whole)
+            self.fail(f"{value!r} does not look like medium=20", param, ctx)
+        try:
+            return pool, None if amount == "none" else int(amount)
+        except ValueError:
+            self.fail(f"{amount!r} is neither a number nor none", param, ctx)
 
 
-#: Option, field and help of what stands in ``tenants``.
+#: Option, field and help of what is stored in ``tenants``.
 FIELDS = (
-    ("--weight", "weight", "Share in place of the tier's."),
-    ("--rate", "submit_per_second", "Submissions a second."),
-    ("--burst", "submit_burst", "Submissions at once."),
+    ("--weight", "weight", "Weight instead of the tier's."),
+    ("--rate", "submit_per_second", "Submissions per second."),
+    ("--burst", "submit_burst", "Submissions at once, above the rate."),
 )
-#: Option, field and help of what stands in ``tenant_limits``.
+#: Option, field and help of what is stored in ``tenant_limits``.
 LIMITS = (
-    ("--cap", "in_flight", "Most jobs of a pool in flight at once, as medium=20."),
-    ("--reserve", "reserved", "Slots of its own in a pool, as medium=2; enterprise only."),
-    ("--depth", "depth", "Most jobs of a pool waiting, as medium=1000000."),
+    ("--cap", "in_flight", "Most jobs in flight in a pool: medium=20."),
+    ("--reserve", "reserved", "Dedicated slots in a pool: medium=2; enterprise only."),
+    ("--depth", "depth", "Most jobs waiting in a pool: medium=1000000."),
 )
 
 
 def terms(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that are a change of terms; the command gets ``change``."""
+    """Add the options for terms; the command gets them as ``change``."""
 
     @functools.wraps(command)
     def run(*, tier: str | None, **given: Any) -> Any:
@@ -97,17 +93,18 @@ def terms(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(change=Change(fields, limits), **given)
 
     decorated: Callable[..., Any] = run
-    for option, name, words in reversed(LIMITS):
-        decorated = click.option(option, name, type=OfPool(), multiple=True, help=words)(decorated)
-    for option, name, words in reversed(FIELDS):
-        decorated = click.option(option, name, type=Amount(float), help=words)(decorated)
-    return click.option("--tier", type=click.Choice(TIERS), default=None)(decorated)
+    for option, name, text in reversed(LIMITS):
+        decorated = click.option(option, name, type=OfPool(), multiple=True, help=text)(decorated)
+    for option, name, text in reversed(FIELDS):
+        decorated = click.option(option, name, type=Amount(), help=text)(decorated)
+    return click.option("--tier", type=click.Choice(TIERS), help="Sets the default weight.")(
+        decorated
+    )
 
 
 @tenants.command("create")
 @click.argument("name")
 @terms
-@in_plain_words
 def create(name: str, change: Change) -> None:
     """Create a tenant."""
     show_terms(changes.create_tenant(database(), name, change))
@@ -116,116 +113,95 @@ def create(name: str, change: Change) -> None:
 @tenants.command("set")
 @click.argument("name")
 @terms
-@in_plain_words
 def change_terms(name: str, change: Change) -> None:
-    """Change a tenant's terms; what is not named stays, none clears."""
+    """Change a tenant's terms. Omitted options stay as they are; none clears one."""
     if not change.fields and not change.limits:
-        raise click.UsageError("Nothing to change: name a tier, a weight, a rate or a limit.")
+        raise click.UsageError("Nothing to change: give a tier, a weight, a rate or a limit.")
     show_terms(changes.change_tenant(database(), name, change))
 
 
 @tenants.command("ensure")
 @click.argument("name")
-@in_plain_words
 def ensure(name: str) -> None:
-    """Create a tenant unless it is there."""
+    """Create a tenant if it does not exist."""
     changes.ensure_tenant(database(), name)
     click.echo(f"tenant {name}")
 
 
 @tenants.command("list")
-@in_plain_words
 def show_tenants() -> None:
-    """All tenants with their terms."""
+    """List all tenants with their terms."""
     with connect(database()) as connection:
-        found = list_tenants(connection, MOST_LISTED)
-    rows = [
-        (
-            listed.tenant.name,
-            listed.tenant.tier,
-            weight_text(listed.tenant),
-            plain(listed.tenant.submit_per_second),
-            plain(listed.tenant.submit_burst),
-            limits_text(listed.tenant) or "-",
-        )
-        for listed in found
-    ]
+        found = [listed.tenant for listed in list_tenants(connection, MOST_LISTED)]
+    rows = []
+    for one in found:
+        rates = (one.submit_per_second, one.submit_burst)
+        rows.append((one.name, one.tier, weight_text(one), *rates, limits_text(one)))
     show_table(("TENANT", "TIER", "WEIGHT", "RATE", "BURST", "LIMITS"), rows)
 
 
 @keys.command("issue")
-@click.option("--tenant", default=None, help="Whose key it is.")
-@click.option("--operator", is_flag=True, help="A key that operates the platform.")
-@click.option("--name", "label", default="", help="What you call it.")
-@in_plain_words
+@click.option("--tenant", default=None, help="Tenant of the key.")
+@click.option("--operator", is_flag=True, help="Issue an operator key.")
+@click.option("--name", "label", default="", help="Label of the key.")
 def issue(tenant: str | None, operator: bool, label: str) -> None:
-    """Issue a key and print it, this once."""
+    """Issue a key and print it once."""
     if (tenant is None) is not operator:
-        raise click.UsageError("Name either --tenant or --operator.")
+        raise click.UsageError("Give either --tenant or --operator.")
     issued = changes.issue_key(database(), tenant, label)
     click.echo(issued.key)
-    # Apart, so that a script takes the key and nothing else.
+    # On stderr, so that a script reads the key and nothing else.
     revoking = f"flask --app app keys revoke {issued.id}"
-    click.echo(f"It is not shown again. It is revoked by: {revoking}", err=True)
+    click.echo(f"It is not shown again. To revoke it: {revoking}", err=True)
 
 
 @keys.command("revoke")
 @click.argument("key")
-@in_plain_words
 def revoke(key: str) -> None:
-    """Revoke a key by its short part or as a whole; all processes refuse it within two seconds."""
+    """Revoke a key by its id or in full. Takes effect within two seconds."""
     sent = presented(key)
     short = sent.id if sent else key
-    if not SHORT.fullmatch(short):  # which may be a part of the secret: it is not repeated
-        raise click.UsageError(
-            "That is no key; its short part is in the first column of keys list."
-        )
+    if not SHORT.fullmatch(short):  # not repeated: it may be a part of the secret
+        raise click.UsageError("Not a key: its id is in the first column of keys list.")
     revoked_at = changes.revoke_key(database(), short)
-    click.echo(f"key {short} revoked at {moment(revoked_at)}")
+    click.echo(f"key {short} revoked at {cell(revoked_at)}")
 
 
 @keys.command("list")
 @click.option("--tenant", default=None, help="Only keys of this tenant.")
-@in_plain_words
 def show_keys(tenant: str | None) -> None:
-    """Keys without their secrets, which nobody has."""
+    """List keys, without their secrets, which are not stored."""
     with connect(database()) as connection:
         listed = None if tenant is None else read_tenant(connection, tenant)
         if tenant is not None and listed is None:
             raise changes.no_tenant(tenant)
         found = list_keys(connection, MOST_LISTED, listed.tenant.id if listed else None)
     rows = [
-        (
-            key.id,
-            key.tenant or "(operator)",
-            key.name or "-",
-            moment(key.created_at),
-            moment(key.revoked_at),
-        )
+        (key.id, key.tenant or "(operator)", key.name, key.created_at, key.revoked_at)
         for key in found
     ]
     show_table(("KEY", "TENANT", "NAME", "ISSUED", "REVOKED"), rows)
 
 
 def show_terms(tenant: TenantProfile) -> None:
-    """A tenant's terms, and what does nothing in them."""
+    """A tenant's terms, with a warning about what has no effect."""
     from app.config import settings
 
     click.echo(described(tenant))
     rated = tenant.submit_per_second is not None or settings().submit_per_second
     if tenant.submit_burst is not None and not rated:
-        click.echo("A burst without a rate limits nothing: name a --rate too.", err=True)
+        click.echo("A burst without a rate has no effect: give a --rate too.", err=True)
 
 
 def described(tenant: TenantProfile) -> str:
     """A tenant in one line."""
     parts = [f"tenant {tenant.name}: {tenant.tier}"]
     if tenant.weight is not None:
-        parts.append(f"weight {plain(tenant.weight)}")
+        parts.append(f"weight {cell(tenant.weight)}")
     if tenant.submit_per_second is not None:
-        parts.append(f"{plain(tenant.submit_per_second)} submissions a second")
+        parts.append(f"{cell(tenant.submit_per_second)} submissions per second")
     if tenant.submit_burst is not None:
-        parts.append(f"{plain(tenant.submit_burst)} at once")
+        parts.append(f"burst {cell(tenant.submit_burst)}")
     if limits := limits_text(tenant):
         parts.append(limits)
     return ", ".join(parts)
@@ -236,37 +212,29 @@ def limits_text(tenant: TenantProfile) -> str:
     return ", ".join(
         f"{option.removeprefix('--')} {pool}={amount}"
         for pool, limits in sorted(tenant.limits.items())
-        for option, amount in amounts(limits)
+        for option, name, _ in LIMITS
+        if (amount := getattr(limits, name)) is not None
     )
 
 
-def amounts(limits: PoolLimits) -> Iterable[tuple[str, int]]:
-    """Those of the limits that say something."""
-    if limits == NO_LIMITS:
-        return
-    for option, name, _ in LIMITS:
-        if (amount := getattr(limits, name)) is not None:
-            yield option, amount
-
-
 def weight_text(tenant: TenantProfile) -> str:
-    """The weight in effect; one of the tenant's own is marked."""
-    weight = plain(entitlement_of(Tier(tenant.tier), tenant.weight).weight)
+    """The weight in effect; a tenant's own weight is marked."""
+    weight = cell(entitlement_of(Tier(tenant.tier), tenant.weight).weight)
     return weight if tenant.weight is None else f"{weight} (own)"
 
 
-def plain(amount: float | None) -> str:
-    """A number as people write it."""
-    return "-" if amount is None else f"{amount:g}"
+def cell(value: object) -> str:
+    """Numbers without trailing zeros, times to the second in UTC, ``-`` for nothing."""
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%SZ}"
+    if value is None or value == "":
+        return "-"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def moment(at: datetime | None) -> str:
-    """A time to the second, in UTC."""
-    return "-" if at is None else f"{at:%Y-%m-%d %H:%M:%SZ}"
-
-
-def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns of text, as wide as they must be."""
+def show_table(titles: Sequence[str], values: Sequence[Sequence[object]]) -> None:
+    """A table with columns as wide as their longest cell."""
+    rows = [[cell(value) for value in row] for row in values]
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     for row in (titles, *rows):
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]

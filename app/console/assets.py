@@ -1,7 +1,7 @@
-"""Scripts and styles: our own, and those that installed packages carry.
+"""Scripts and styles: our own, and those of installed packages.
 
-Every address holds a digest of what is behind it, so that browsers keep it for a year and never
-see an old one. What is large is sent compressed; that is done once, beside the loop.
+Every address contains a digest of the file, so that browsers can cache it for a year and never
+use an outdated one. Large files are compressed, once, in a thread beside the loop.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from functools import cache
 from pathlib import Path
 
 import gevent
-from flask import Blueprint, Response, request
+from flask import Response, request
 
-from app.api.auth.access import Access, open_to
+from app.api.auth.access import Access
+from app.console.page import route
 from app.errors import NotFound
-
-assets = Blueprint("assets", __name__)
 
 OWN = Path(__file__).parent / "static"
 #: Files of installed packages, by the name that pages use: package and path within.
@@ -30,14 +29,14 @@ PACKAGED = {
     "swagger-ui.js": ("flask_swagger_ui", "dist/swagger-ui-bundle.js"),
     "swagger-ui.css": ("flask_swagger_ui", "dist/swagger-ui.css"),
 }
-#: What is smaller is sent as it is.
+#: Smaller files are not compressed.
 COMPRESSED_BYTES = 4_096
-KEPT = "public, max-age=31536000, immutable"
+CACHED = "public, max-age=31536000, immutable"
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file that browsers ask for."""
+    """A file that browsers request."""
 
     path: Path
     #: Changes with the content.
@@ -45,15 +44,14 @@ class Asset:
     content_type: str
 
 
-@assets.get("/console/assets/<digest>/<path:name>")
-@open_to(Access.PUBLIC)
+@route("GET", "/console/assets/<digest>/<path:name>", Access.PUBLIC)
 def get_asset(digest: str, name: str) -> Response:
-    """A file, if it is still the one that the page meant."""
+    """A file, if it still has the content that the page refers to."""
     asset = all_assets().get(name)
     if asset is None or asset.digest != digest:
         raise NotFound
     headers = {
-        "Cache-Control": KEPT,
+        "Cache-Control": CACHED,
         "Vary": "Accept-Encoding",
         "X-Content-Type-Options": "nosniff",
     }
@@ -65,7 +63,6 @@ def get_asset(digest: str, name: str) -> Response:
 
 
 def asset_url(name: str) -> str:
-    """Where a page finds a file."""
     if name not in all_assets():
         raise LookupError(f"there is no asset {name!r}")
     return f"/console/assets/{all_assets()[name].digest}/{name}"
@@ -73,10 +70,10 @@ def asset_url(name: str) -> str:
 
 @cache
 def all_assets() -> dict[str, Asset]:
-    """Every file that there is, by name: what strangers ask for is looked up here and nowhere."""
+    """Every file by name: names in requests are looked up here, never in the file system."""
     own = {str(path.relative_to(OWN)): path for path in sorted(OWN.rglob("*")) if path.is_file()}
     packaged = {name: packaged_file(*place) for name, place in PACKAGED.items()}
-    # One digest for all files of ours: they name each other, and must be of one age.
+    # One digest for all our own files: they refer to each other and must match.
     digest = digest_of(own.values())
     return {name: asset_of(path, digest) for name, path in own.items()} | {
         name: asset_of(path, digest_of([path])) for name, path in packaged.items()
@@ -84,14 +81,13 @@ def all_assets() -> dict[str, Asset]:
 
 
 def asset_of(path: Path, digest: str) -> Asset:
-    """A file as it is sent."""
+    """A file with its content type."""
     guessed = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     text = guessed.startswith("text/") or guessed == "image/svg+xml"
     return Asset(path, digest, f"{guessed}; charset=utf-8" if text else guessed)
 
 
 def digest_of(files: Iterable[Path]) -> str:
-    """A digest of what is in some files."""
     mark = hashlib.blake2b(digest_size=8)
     for path in files:
         mark.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -99,7 +95,7 @@ def digest_of(files: Iterable[Path]) -> str:
 
 
 def packaged_file(package: str, inside: str) -> Path:
-    """A file that a package carries, without importing the package."""
+    """A file of a package, without importing the package."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise LookupError(f"the package {package} is not installed")
@@ -108,7 +104,7 @@ def packaged_file(package: str, inside: str) -> Path:
 
 @cache
 def compressed(name: str) -> bytes:
-    """A file as it is sent. In a thread of its own: the largest takes a tenth of a second."""
+    """A compressed file. In a thread: the largest takes a tenth of a second."""
     body = all_assets()[name].path.read_bytes()
     packed: bytes = gevent.get_hub().threadpool.apply(gzip.compress, (body, 6))
     return packed

@@ -1,4 +1,4 @@
-"""How values are told on pages: counts, times, states. Everything here is pure."""
+"""How pages show values: counts, times, states. Everything here is pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,19 @@ from markupsafe import Markup
 
 #: How much of a large document a page shows.
 SHOWN_CHARACTERS = 20_000
+#: Durations below the first number are shown in units of the second, with so many decimals.
+UNITS = (
+    (0.0995, 0.001, 0, "ms"),
+    (9.95, 1.0, 1, "s"),
+    (119.5, 1.0, 0, "s"),
+    (7_170, 60.0, 0, "min"),
+    (172_000, 3_600.0, 1, "h"),
+    (float("inf"), 86_400.0, 1, "d"),
+)
 
 
 def count(value: float | None) -> str:
-    """A number with its thousands set apart; fractions only where they matter."""
+    """A number with separated thousands, and decimals only where they matter."""
     if value is None:
         return "–"
     if value == int(value) or abs(value) >= 1_000:
@@ -24,33 +33,16 @@ def count(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A part of one."""
     return "–" if value is None else f"{value * 100:.0f}\u202f%"
 
 
 def duration(seconds: float | Decimal | None) -> str:
-    """A stretch of time, in the unit that people would use."""
+    """A duration in a readable unit."""
     if seconds is None:
         return "–"
     value = float(seconds)
-    if value < 0.0995:
-        return f"{value * 1000:.0f}\u202fms"
-    if value < 9.95:
-        return f"{value:.1f}\u202fs"
-    if value < 119.5:
-        return f"{value:.0f}\u202fs"
-    if value < 7_170:
-        return f"{value / 60:.0f}\u202fmin"
-    if value < 172_000:
-        return f"{value / 3600:.1f}\u202fh"
-    return f"{value / 86_400:.1f}\u202fd"
-
-
-def money(amount: Decimal | float, currency: str) -> str:
-    """An amount; small ones keep their digits."""
-    value = Decimal(amount)
-    digits = 2 if value == 0 or abs(value) >= 1 else 4
-    return f"{value:,.{digits}f}\u202f{currency}"
+    _, unit, decimals, name = next(one for one in UNITS if value < one[0])
+    return f"{value / unit:.{decimals}f}\u202f{name}"
 
 
 def exact(amount: Decimal) -> str:
@@ -60,50 +52,52 @@ def exact(amount: Decimal) -> str:
 
 
 def signed(seconds: float) -> str:
-    """A stretch of time that is owed, or was had too much."""
     if abs(seconds) < 0.05:
         return "0\u202fs"
     return ("+" if seconds > 0 else "−") + duration(abs(seconds))
 
 
-def moment(value: datetime | None, otherwise: str = "–") -> Markup:
-    """A time that the browser shows as an age, with the exact time on request."""
+def moment(value: datetime | None, otherwise: str = "–", attributes: str = "") -> Markup:
+    """A time that the browser shows as "12 s ago", with the exact time in its title."""
     if value is None:
         return Markup.escape(otherwise)
     exact = value.astimezone(UTC)
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+    return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(
         exact.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         exact.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        attributes,
         exact.strftime("%Y-%m-%d %H:%M:%S"),
     )
 
 
+def age(since: datetime) -> Markup:
+    """A time that the browser shows as how long ago it was: "12 s"."""
+    return moment(since, attributes=" data-age")
+
+
 def badge(status: str) -> Markup:
-    """A state as a coloured word."""
     return Markup('<span class="badge {0}">{1}</span>').format(
         status.replace("_", "-"), status.replace("_", " ")
     )
 
 
 def pretty(document: Any) -> str:
-    """JSON for people."""
     return json.dumps(document, indent=2, ensure_ascii=False)
 
 
 def short_id(job_id: str) -> str:
-    """An id as lists show it: its beginning is a time, its end tells it apart."""
+    """An id as lists show it: its beginning is a time, its end is random."""
     return f"{job_id[:8]}…{job_id[-6:]}"
 
 
-WORDS: dict[str, Callable[..., Any]] = {
-    "count": count,
-    "percent": percent,
-    "duration": duration,
-    "money": money,
-    "exact": exact,
-    "signed": signed,
-    "moment": moment,
-    "badge": badge,
-    "pretty": pretty,
-    "short_id": short_id,
-}
+def worker_name(process: str) -> Markup:
+    """A worker by its Celery node name, with the process in the title."""
+    node, _, pid = process.rpartition(":")
+    if not node:
+        return Markup("<code>{}</code>").format(process)
+    return Markup('<code title="process {}">{}</code>').format(pid, node)
+
+
+_FORMATS = (count, percent, duration, exact, signed, moment, age, badge, short_id, worker_name)
+#: What templates can call, by name.
+FORMATS: dict[str, Callable[..., Any]] = {one.__name__: one for one in _FORMATS}

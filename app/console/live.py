@@ -1,12 +1,12 @@
-"""Live pages: everybody who looks at the same page is told the same, read and rendered once.
+"""Live pages: a page is read and rendered once for all its viewers.
 
-A scene is a page that somebody watches. While it has viewers, a greenlet renders its live parts
-every few seconds; each viewer is sent those that are not what it was sent before, as a
-server-sent event ``parts`` with HTML by name. Without viewers there is no scene and no cost.
+While a page has viewers, a greenlet renders its live parts every few seconds. Each viewer is sent
+the parts that have changed since it was last sent them, as a server-sent event ``parts`` with HTML
+by name. Without viewers nothing runs.
 
-Not guaranteed: states between two looks. A viewer that reads slowly is left out of some and then
-told the newest. While the state store is away viewers are told so (``away``) and stay. A stream
-ends when the visitor's right does, at the next look.
+Not guaranteed: states between two renderings. A viewer that reads slowly misses some and is then
+sent the newest. While the state store is unavailable viewers get ``away`` and stay connected. A
+stream ends when the viewer loses access, at the next rendering.
 """
 
 from __future__ import annotations
@@ -33,69 +33,81 @@ logger = logging.getLogger(__name__)
 MOST_VIEWERS = 500
 #: Of them, those of one tenant: none may take the places of all others.
 MOST_OF_TENANT = 20
-#: A scene rests so many times as long as a look took, so that ten of them stay well below two
-#: percent of a core, whatever is in the tables; but no longer than this.
+#: A page is rendered again after so many times as long as rendering took, so that ten pages stay
+#: well below two percent of a core, whatever is in the tables; but no later than this.
 REST_FACTOR = 1_000.0
 LONGEST_REST_SECONDS = 20.0
-#: Browsers come back after so long.
+#: Browsers reconnect after so long.
 OPENING = b"retry: 2000\n\n"
 KEEP_ALIVE = b": \n\n"
-#: The state store is away.
+#: The state store is unavailable.
 AWAY = "away"
-#: The page is no more, say because its job was removed.
+#: What the page shows no longer exists, for example because its job was retired.
 GONE = "gone"
 
 
-class Scene:
-    """A page that somebody watches."""
+class ViewedPage:
+    """A page that has viewers, and its newest parts."""
 
     def __init__(self, page: LivePage, asked: PageRequest) -> None:
         self.page = page
         self.asked = asked
-        #: Rises with every look.
+        #: Rises with every rendering.
         self.version = 0
         self.parts: dict[str, str] = {}
-        #: Empty, or why there is nothing new.
+        #: AWAY or GONE if there is nothing new, else empty.
         self.trouble = ""
         self.viewers = 0
         self.changed = threading.Condition()
 
-    def tell(self, parts: dict[str, str], trouble: str = "") -> None:
-        """What the last look has shown."""
+    @property
+    def tenant_id(self) -> int:
+        """Whose page it is; 0 for the operators'."""
+        return self.asked.tenant.id if self.asked.tenant else 0
+
+    def publish(self, parts: dict[str, str], trouble: str = "") -> None:
+        """Pass on what was rendered."""
         with self.changed:
             self.parts, self.trouble = parts, trouble
             self.version += 1
             self.changed.notify_all()
 
     def wait(self, seen: int, seconds: float) -> bool:
-        """Whether there was a look after the version ``seen``, within the time."""
+        """Whether there was a version after ``seen`` within the time."""
         with self.changed:
             return self.changed.wait_for(lambda: self.version != seen, seconds)
 
+    def render(self) -> None:
+        try:
+            self.publish(render_parts(self.page, self.asked))
+        except StateStoreError:
+            self.publish(self.parts, AWAY)
+        except FairlineError:
+            self.publish(self.parts, GONE)
+        except Exception:
+            logger.exception("the page %s cannot be rendered", self.asked.url)
+            self.publish(self.parts, AWAY)
 
-class Stage:
-    """The scenes of one process."""
+
+class LivePages:
+    """The viewed pages of one process."""
 
     def __init__(self, app: Flask, most_viewers: int = MOST_VIEWERS) -> None:
         self._app = app
         self._most_viewers = most_viewers
-        self._scenes: dict[tuple[str, int], Scene] = {}
+        self._viewed: dict[tuple[str, int], ViewedPage] = {}
         self._changing = threading.Lock()
-        self._viewers = 0
+        #: Number of viewers.
+        self.viewers = 0
         self._of_tenants: Counter[int] = Counter()
         self._closed = False
-
-    @property
-    def viewers(self) -> int:
-        """How many look at something."""
-        return self._viewers
 
     def watch(
         self, page: LivePage, asked: PageRequest, allowed: Callable[[], bool]
     ) -> Iterator[bytes]:
-        """A viewer's stream; ``allowed`` says whether it may go on."""
+        """A viewer's stream; ``allowed`` says whether it may continue."""
         stream = self._stream(self._enter(page, asked), allowed)
-        next(stream)  # a generator that was never begun would not leave the scene either
+        next(stream)  # a generator that was never started would not run its ``finally``
         return stream
 
     def close(self) -> None:
@@ -104,97 +116,86 @@ class Stage:
         self.check_rights()
 
     def check_rights(self) -> None:
-        """Have every viewer ask anew whether it may go on: keys were revoked."""
-        for scene in list(self._scenes.values()):
-            scene.tell(scene.parts, scene.trouble)
+        """Make every stream check its viewer's access again: keys were revoked."""
+        for viewed in list(self._viewed.values()):
+            viewed.publish(viewed.parts, viewed.trouble)
 
-    def _stream(self, scene: Scene, allowed: Callable[[], bool]) -> Iterator[bytes]:
+    def _stream(self, viewed: ViewedPage, allowed: Callable[[], bool]) -> Iterator[bytes]:
         known: dict[str, str] = {}
         seen = 0
-        told_trouble = ""
+        sent_trouble = ""
         try:
             yield b""
             yield OPENING
-            told_at = time.monotonic()
+            sent_at = time.monotonic()
             while True:
-                rest = told_at + KEEP_ALIVE_SECONDS - time.monotonic()
-                # Looks that show nothing new say nothing: who has gone is noticed by this alone.
-                if rest <= 0 or not scene.wait(seen, rest):
-                    told_at = time.monotonic()
+                rest = sent_at + KEEP_ALIVE_SECONDS - time.monotonic()
+                # Nothing is sent while nothing changes: only this notices a closed connection.
+                if rest <= 0 or not viewed.wait(seen, rest):
+                    sent_at = time.monotonic()
                     yield KEEP_ALIVE
                     continue
                 if self._closed or not allowed():
                     return
-                seen, parts, trouble = scene.version, scene.parts, scene.trouble
-                if trouble and trouble != told_trouble:
+                seen, parts, trouble = viewed.version, viewed.parts, viewed.trouble
+                if trouble and trouble != sent_trouble:
                     yield event(trouble, {})
                 if trouble == GONE:
                     return
                 fresh = {name: html for name, html in parts.items() if known.get(name) != html}
-                if not trouble and (fresh or told_trouble):
+                if not trouble and (fresh or sent_trouble):
                     known.update(fresh)
-                    told_at = time.monotonic()
+                    sent_at = time.monotonic()
                     yield event("parts", fresh)
-                told_trouble = trouble
+                sent_trouble = trouble
         finally:
-            self._exit(scene)
+            with self._changing:
+                self.viewers -= 1
+                viewed.viewers -= 1
+                self._of_tenants -= Counter([viewed.tenant_id])
 
-    def _enter(self, page: LivePage, asked: PageRequest) -> Scene:
-        key = (asked.url, asked.tenant.id if asked.tenant else 0)
+    def _enter(self, page: LivePage, asked: PageRequest) -> ViewedPage:
+        fresh = ViewedPage(page, asked)
+        key = (asked.url, fresh.tenant_id)
         with self._changing:
-            if self._closed or self._viewers >= self._most_viewers:
+            if self._closed or self.viewers >= self._most_viewers:
                 raise TooManyStreams
             if asked.tenant and self._of_tenants[asked.tenant.id] >= MOST_OF_TENANT:
-                raise TooManyStreams("Too many tabs follow this tenant's pages.")
-            self._viewers += 1
-            self._of_tenants[key[1]] += 1
-            scene = self._scenes.get(key)
-            if scene is None:
-                scene = self._scenes[key] = Scene(page, asked)
+                raise TooManyStreams("Too many open tabs with this tenant's pages.")
+            self.viewers += 1
+            self._of_tenants[fresh.tenant_id] += 1
+            viewed = self._viewed.setdefault(key, fresh)
+            if viewed is fresh:
                 threading.Thread(
-                    target=self._play, args=(key, scene), name="scene", daemon=True
+                    target=self._render, args=(key, viewed), name="live page", daemon=True
                 ).start()
-            scene.viewers += 1
-        return scene
+            viewed.viewers += 1
+        return viewed
 
-    def _exit(self, scene: Scene) -> None:
-        with self._changing:
-            self._viewers -= 1
-            scene.viewers -= 1
-            self._of_tenants -= Counter([scene.asked.tenant.id if scene.asked.tenant else 0])
-
-    def _play(self, key: tuple[str, int], scene: Scene) -> None:
-        """Look until nobody watches any more."""
+    def _render(self, key: tuple[str, int], viewed: ViewedPage) -> None:
+        """Render the page again and again until it has no viewers."""
         rest = threading.Event()
         took, took_before = 0.0, 0.0
         with self._app.app_context():
             while True:
-                # The shorter of two: one that was kept waiting says nothing about its cost.
-                rest.wait(rest_seconds(scene.page.every_seconds, min(took, took_before)))
+                # The shorter of two: one that had to wait says nothing about its cost.
+                rest.wait(rest_seconds(viewed.page.every_seconds, min(took, took_before)))
                 with self._changing:
-                    if not scene.viewers:
-                        del self._scenes[key]
+                    if not viewed.viewers:
+                        del self._viewed[key]
                         return
                 began = time.monotonic()
-                try:
-                    scene.tell(render_parts(scene.page, scene.asked))
-                except StateStoreError:
-                    scene.tell(scene.parts, AWAY)
-                except FairlineError:
-                    scene.tell(scene.parts, GONE)
-                except Exception:
-                    logger.exception("the page %s cannot be rendered", scene.asked.url)
-                    scene.tell(scene.parts, AWAY)
+                viewed.render()
                 took, took_before = time.monotonic() - began, took
 
 
-def rest_seconds(every_seconds: float, look_seconds: float) -> float:
-    """How long to wait until the next look."""
-    return max(every_seconds, min(look_seconds * REST_FACTOR, LONGEST_REST_SECONDS))
+def rest_seconds(every_seconds: float, took_seconds: float) -> float:
+    """How long to wait until the next rendering."""
+    return max(every_seconds, min(took_seconds * REST_FACTOR, LONGEST_REST_SECONDS))
 
 
 def has_left(wire: socket.socket | None) -> bool:
-    """Whether a viewer has closed its connection; nothing else tells before the next write."""
+    """Whether a viewer has closed its connection; otherwise only a write would notice."""
     if wire is None:
         return False
     try:
@@ -205,5 +206,4 @@ def has_left(wire: socket.socket | None) -> bool:
 
 
 def event(name: str, document: object) -> bytes:
-    """A server-sent event."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(document))

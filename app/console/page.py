@@ -1,32 +1,46 @@
-"""What a page is: a path, what it reads, and a template with parts that live.
+"""What a page is: a path, what it reads, and a template with live parts.
 
-A part that changes while somebody looks is a block ``live_<name>`` of the template, inside an
-element with ``data-live="<name>"``. The page is rendered whole when it is asked for; afterwards
-:mod:`app.console.live` renders these blocks alone.
+A part that is updated while somebody views the page is a block ``live_<name>`` of the template,
+inside an element with ``data-live="<name>"``. The page is rendered whole when it is requested;
+afterwards :mod:`app.console.live` renders these blocks alone.
 
-The HTML of a part must be the same as long as nothing has changed: times are told as moments,
-which the browser turns into ages.
+The HTML of a part must be the same as long as nothing has changed: times are rendered as
+moments, which the browser turns into ages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from http import HTTPStatus
+from typing import Any, TypeVar
+from urllib.parse import quote
 
-from flask import Flask, current_app, render_template, request
+from flask import Blueprint, current_app, redirect, render_template, request
+from sqlalchemy import Row
 from werkzeug.datastructures import MultiDict
+from werkzeug.wrappers import Response
 
 from app.api.auth.access import Access, open_to
+from app.api.http.state import read_state
 from app.api.services import current_services
 from app.tenants.tenant import TenantProfile
 
+View = TypeVar("View", bound=Callable[..., Any])
+
 PREFIX = "live_"
+NOTICE_COOKIE = "fairline_notice"
+MOST_NOTICE = 300
+#: Where an application keeps its live pages, by endpoint.
+PAGES = "fairline_pages"
+
+#: Every route of the console.
+console = Blueprint("console", __name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """What somebody wants to see."""
+    """Which page to show, and to whom."""
 
     #: Path and query.
     url: str
@@ -39,7 +53,6 @@ class PageRequest:
 
     @property
     def own(self) -> TenantProfile:
-        """The tenant, on pages that are a tenant's."""
         assert self.tenant is not None
         return self.tenant
 
@@ -54,30 +67,36 @@ class LivePage:
     #: What the template needs.
     read: Callable[[PageRequest], dict[str, Any]]
     access: Access = Access.CONSOLE
-    #: How often it is looked at anew for those who watch.
+    #: How often it is rendered again while somebody views it.
     every_seconds: float = 2.0
-    #: The view that shows it to browsers and answers programs; empty: it has one of its own.
+    #: An endpoint that shows the page to browsers and answers programs; empty: the page's own.
     beside: str = ""
 
     @property
     def endpoint(self) -> str:
-        """Its name among Flask's."""
-        return self.beside or f"page:{self.rule}"
+        return self.beside or f"console.GET {self.rule}"
 
 
-PAGES = "fairline_pages"
+LIVE_PAGES: list[LivePage] = []
 
 
-def add_page(app: Flask, page: LivePage) -> None:
-    """Make it answer requests."""
-
-    @open_to(page.access)
-    def view(**values: Any) -> str:
-        return show(page, values)
-
-    app.extensions.setdefault(PAGES, {})[page.endpoint] = page
+def live_page(*args: Any, **options: Any) -> LivePage:
+    """A :class:`LivePage` that is part of the console."""
+    page = LivePage(*args, **options)
+    LIVE_PAGES.append(page)
     if not page.beside:
-        app.add_url_rule(page.rule, page.endpoint, view)
+        route("GET", page.rule, page.access)(lambda **values: show(page, values))
+    return page
+
+
+def route(method: str, rule: str, access: Access = Access.CONSOLE) -> Callable[[View], View]:
+    """Register a view of the console, for operators unless ``access`` says otherwise."""
+
+    def register(view: View) -> View:
+        console.add_url_rule(rule, f"{method} {rule}", open_to(access)(view), methods=[method])
+        return view
+
+    return register
 
 
 def show_beside() -> str:
@@ -90,8 +109,7 @@ def show(page: LivePage, values: Mapping[str, Any]) -> str:
     tenant = None
     if page.access is Access.TENANT_PAGE:
         tenant = current_services().visitors.tenant(request.environ)
-    url = request.full_path.rstrip("?")
-    asked = PageRequest(url, values, request.args, tenant)
+    asked = PageRequest(request.full_path.rstrip("?"), values, request.args, tenant)
     return render_template(page.template, **page.read(asked), asked=asked)
 
 
@@ -106,3 +124,24 @@ def render_parts(page: LivePage, asked: PageRequest) -> dict[str, str]:
         for name, block in template.blocks.items()
         if name.startswith(PREFIX)
     }
+
+
+def find_row(statement: str, **values: Any) -> Row[Any] | None:
+    """The first row of a statement that runs in a transaction of its own."""
+    with read_state() as connection:
+        return connection.exec_driver_sql(statement, values).first()
+
+
+def done(back_to: str, notice: str) -> Response:
+    """After an action: redirect to a page that shows what happened."""
+    response = redirect(local(back_to), HTTPStatus.SEE_OTHER)
+    response.set_cookie(
+        NOTICE_COOKIE, quote(notice[:MOST_NOTICE]), max_age=30, httponly=True, samesite="Lax"
+    )
+    return response
+
+
+def local(target: str, otherwise: str = "/") -> str:
+    """A path of this site, whatever was asked for."""
+    safe = target.startswith("/") and not target.startswith(("//", "/\\"))
+    return target if safe and target.isprintable() else otherwise

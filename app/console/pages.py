@@ -1,61 +1,12 @@
-"""Which pages there are, and how the console leads to them."""
+"""What the console's menu lists; importing this module imports every page of the console."""
 
 from __future__ import annotations
 
-from flask import Blueprint
+from importlib import import_module
+from pkgutil import walk_packages
 
-from app.console.docs import docs
-from app.console.jobs.actions import jobs_actions
-from app.console.jobs.dead_letters import DEAD_LETTERS
-from app.console.jobs.job import JOB
-from app.console.jobs.job_actions import job_actions
-from app.console.jobs.page import JOBS
-from app.console.lab.page import EXPERIMENT, LAB, lab
-from app.console.leaderboard.actions import leaderboard_actions
-from app.console.leaderboard.candidate import CANDIDATE
-from app.console.leaderboard.page import LEADERBOARD
-from app.console.limits import LIMITS
-from app.console.overview.page import OVERVIEW
-from app.console.page import LivePage
-from app.console.schedules.actions import schedules_actions
-from app.console.schedules.page import SCHEDULES
-from app.console.tenant_page.actions import tenant_page_actions
-from app.console.tenant_page.job import TENANT_JOB
-from app.console.tenant_page.page import TENANT_PAGE
-from app.console.tenants.one import TENANT
-from app.console.tenants.page import TENANTS
-from app.console.workers.actions import workers_actions
-from app.console.workers.page import WORKERS
+import app.console
 
-#: What keeps itself up to date.
-LIVE_PAGES: tuple[LivePage, ...] = (
-    WORKERS,
-    SCHEDULES,
-    LIMITS,
-    LAB,
-    EXPERIMENT,
-    TENANTS,
-    TENANT,
-    TENANT_PAGE,
-    TENANT_JOB,
-    OVERVIEW,
-    JOBS,
-    JOB,
-    DEAD_LETTERS,
-    LEADERBOARD,
-    CANDIDATE,
-)
-#: What else can be asked and done.
-BLUEPRINTS: tuple[Blueprint, ...] = (
-    docs,
-    tenant_page_actions,
-    workers_actions,
-    schedules_actions,
-    lab,
-    jobs_actions,
-    job_actions,
-    leaderboard_actions,
-)
 #: Path, name and icon of what the console's menu lists.
 NAVIGATION = (
     ("/", "Overview", "overview"),
@@ -68,3 +19,7 @@ NAVIGATION = (
     ("/console/limits", "Circuits and quotas", "limits"),
     ("/console/lab", "Load lab", "lab"),
 )
+
+# Pages and actions register themselves when they are imported.
+for module in walk_packages(app.console.__path__, "app.console."):
+    import_module(module.name)

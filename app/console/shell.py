@@ -1,7 +1,7 @@
-"""What all pages share: signing in and out, headers, errors, notices, the live stream.
+"""What all pages share: signing in and out, headers, errors, notices, the live stream, ``/docs``.
 
-A visitor who may not see a page is asked to sign in, and led back afterwards. Errors are pages
-for browsers and problem documents for scripts.
+A visitor without access to a page is asked to sign in and redirected back afterwards. Errors are
+pages for browsers and problem documents for scripts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from flask import (
-    Blueprint,
     Flask,
     Response,
     current_app,
@@ -25,7 +24,7 @@ from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
-from app.api.auth.access import Access, access_of, open_to
+from app.api.auth.access import Access, access_of
 from app.api.auth.visitors import (
     OPERATOR_COOKIE,
     SAFE_METHODS,
@@ -38,33 +37,31 @@ from app.api.http.problems import problem_of
 from app.api.routes.events import event_stream
 from app.api.services import current_services
 from app.config import Settings
-from app.console.assets import asset_url, assets
-from app.console.done import NOTICE_COOKIE, local
-from app.console.formatting import WORDS
-from app.console.live import Stage, has_left
-from app.console.page import PAGES, LivePage, PageRequest, add_page
-from app.console.pages import BLUEPRINTS, LIVE_PAGES, NAVIGATION
+from app.console.assets import asset_url
+from app.console.formatting import FORMATS
+from app.console.live import LivePages, has_left
+from app.console.page import (
+    LIVE_PAGES,
+    NOTICE_COOKIE,
+    PAGES,
+    LivePage,
+    PageRequest,
+    console,
+    local,
+    route,
+)
+from app.console.pages import NAVIGATION
 from app.errors import FieldError, Forbidden, NotFound, Unauthenticated, ValidationFailed
 from app.field_errors import shortened
 from app.reads.events.stream import prepare
 from app.tenants.keys import presented
 from models.store.errors import StateStoreError
 
-shell = Blueprint("shell", __name__)
-
-#: Nothing from elsewhere, no script and no style that is not a file of ours.
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",
-        "font-src 'self'",
-        "connect-src 'self'",
-        "form-action 'self'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
-    )
+#: Nothing from other hosts, and no script or style that is not a file of ours.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
+    " font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none';"
+    " frame-ancestors 'none'"
 )
 HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -75,39 +72,33 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 PAGE_ACCESS = (Access.CONSOLE, Access.TENANT_PAGE)
-#: What a browser is told when something went wrong, in place of the phrase of HTTP.
-TITLES = {401: "Sign in", 403: "Not yours", 404: "Nothing here", 503: "One moment"}
+#: Titles of error pages that say more than HTTP's phrase.
+TITLES = {401: "Sign in", 403: "Access denied", 404: "Not found", 503: "Temporarily unavailable"}
 
 
 def register_console(app: Flask, settings: Settings) -> None:
-    """Put the console into the application."""
     app.template_folder = "console/templates"
-    app.extensions["fairline_stage"] = Stage(app)
+    app.extensions["fairline_live_pages"] = LivePages(app)
+    app.extensions[PAGES] = {page.endpoint: page for page in LIVE_PAGES}
     app.config["LAB_RESULTS"] = settings.lab_results
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     app.jinja_env.globals.update(
-        WORDS, asset=asset_url, navigation=NAVIGATION, flower_url=settings.flower_url
+        FORMATS, asset=asset_url, navigation=NAVIGATION, flower_url=settings.flower_url
     )
-    for blueprint in (assets, shell, *BLUEPRINTS):
-        app.register_blueprint(blueprint)
-    for page in LIVE_PAGES:
-        add_page(app, page)
-    app.context_processor(surroundings)
+    app.register_blueprint(console)
+    app.context_processor(common_variables)
     app.after_request(finish)
 
 
 def register_console_errors(app: Flask) -> None:
-    """What comes after the checks of access and in place of the API's own ways.
-
-    Errors of the console's addresses are pages; all others stay what they are.
-    """
-    app.before_request(take_form)
+    """After the checks of access and the API's handlers: errors of the console are pages."""
+    app.before_request(read_form)
     app.before_request(refuse_nul)
     app.register_error_handler(Exception, answer_error)
 
 
-def take_form() -> None:
-    """A form is read as every body is: in bounded size and time."""
+def read_form() -> None:
+    """A form is read as every body is: with limits of size and time."""
     if is_of_console() and request.method not in SAFE_METHODS:
         body = read_body(request.environ, current_services().body_limits)
         request.environ["wsgi.input"] = BytesIO(body)
@@ -115,22 +106,21 @@ def take_form() -> None:
 
 
 def refuse_nul() -> None:
-    """No text of PostgreSQL's holds a NUL character. Forms answer for their own fields."""
+    """PostgreSQL's text cannot hold a NUL character. Forms check their own fields."""
     if is_of_console():
         refuse_nul_in(request.args)
 
 
 def refuse_nul_in(given: MultiDict[str, str]) -> None:
-    """The first field that holds one is named."""
+    """Raise for the first field with a NUL character."""
     for name, value in given.items(multi=True):
         if "\0" in name or "\0" in value:
             field = shortened(name.replace("\0", ""))
             raise ValidationFailed(errors=(FieldError(field, "must not contain NUL characters"),))
 
 
-def surroundings() -> dict[str, Any]:
-    """What every template may use."""
-    if not has_request_context():  # a part that is rendered for many
+def common_variables() -> dict[str, Any]:
+    if not has_request_context():  # a part that is rendered for several viewers
         return {"path": "", "notice": "", "signed_in": False}
     return {
         "path": request.path,
@@ -140,12 +130,12 @@ def surroundings() -> dict[str, Any]:
 
 
 def cookie_here() -> str:
-    """The one that opens the page that was asked for."""
+    """The cookie that gives access to the requested page."""
     return TENANT_COOKIE if request.path.startswith("/tenant") else OPERATOR_COOKIE
 
 
 def finish(response: Response) -> Response:
-    """Headers of what a browser shows; a notice is shown once."""
+    """Headers of pages; a notice is shown once."""
     if response.mimetype == "text/html":
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
@@ -154,43 +144,45 @@ def finish(response: Response) -> Response:
     return response
 
 
+@route("GET", "/docs", Access.PUBLIC)
+def get_docs() -> str:
+    """Swagger UI, from an installed package. A key entered there is gone with the page."""
+    return render_template("console/docs.html")
+
+
 # Signing in.
 
 
-@shell.get("/console/sign-in")
-@open_to(Access.PUBLIC)
+@route("GET", "/console/sign-in", Access.PUBLIC)
 def get_sign_in() -> str:
     return render_template("console/sign-in.html", next=local(request.args.get("next", "/")))
 
 
-@shell.post("/console/sign-in")
-@open_to(Access.PUBLIC)
+@route("POST", "/console/sign-in", Access.PUBLIC)
 def post_sign_in() -> AnyResponse:
-    """Keep the key in a cookie, for the pages that it opens."""
+    """Keep the key in a cookie, for the pages that it gives access to."""
     refuse_other_sites()
     key, target = request.form.get("key", "").strip(), local(request.form.get("next", "/"))
     try:
         if presented(key) is None:
-            raise Unauthenticated("That is no API key: they look like fair_abcd1234_….")
+            raise Unauthenticated("Not an API key: keys look like fair_abcd1234_….")
         caller = current_services().visitors.of_key(key)
     except Unauthenticated as error:
         page = render_template("console/sign-in.html", next=target, refused=error.detail)
-        return Response(page, HTTPStatus.UNAUTHORIZED, content_type="text/html; charset=utf-8")
+        return Response(page, HTTPStatus.UNAUTHORIZED)
     if caller.tenant is None:
         cookie, target = OPERATOR_COOKIE, "/" if target.startswith("/tenant") else target
     else:
         cookie, target = TENANT_COOKIE, target if target.startswith("/tenant") else "/tenant"
     response = redirect(target, HTTPStatus.SEE_OTHER)
-    # A proxy may have taken the encryption off; the browser knows what it sees.
+    # A proxy may have terminated TLS; the Origin header still has the browser's scheme.
     secure = request.is_secure or request.headers.get("Origin", "").startswith("https://")
     response.set_cookie(cookie, key, httponly=True, samesite="Lax", secure=secure)
     return response
 
 
-@shell.post("/console/sign-out")
-@open_to(Access.PUBLIC)
+@route("POST", "/console/sign-out", Access.PUBLIC)
 def post_sign_out() -> AnyResponse:
-    """Forget the keys."""
     refuse_other_sites()
     response = redirect("/console/sign-in", HTTPStatus.SEE_OTHER)
     for cookie in (OPERATOR_COOKIE, TENANT_COOKIE):
@@ -199,57 +191,50 @@ def post_sign_out() -> AnyResponse:
 
 
 def refuse_other_sites() -> None:
-    """Signing in and out is open to everybody, but only from a page of ours."""
+    """Signing in and out is public, but only from a page of this site."""
     if not is_same_origin(request.environ):
-        raise Forbidden("This was sent from a page of another site.")
+        raise Forbidden("This request came from a page of another site.")
 
 
 # Staying up to date.
 
 
-@shell.get("/console/events")
-@open_to(Access.CONSOLE)
+@route("GET", "/console/events")
 def get_console_events() -> Response:
-    """What changes on a page of the console."""
-    environ = request.environ
-    visitors = current_services().visitors
-    return follow(Access.CONSOLE, lambda: visitors.operator(environ))
+    return follow(Access.CONSOLE, current_services().visitors.operator)
 
 
-@shell.get("/tenant/events")
-@open_to(Access.TENANT_PAGE)
+@route("GET", "/tenant/events", Access.TENANT_PAGE)
 def get_tenant_events() -> Response:
-    """What changes on a tenant's page."""
-    environ = request.environ
-    visitors = current_services().visitors
-    return follow(Access.TENANT_PAGE, lambda: visitors.tenant(environ))
+    return follow(Access.TENANT_PAGE, current_services().visitors.tenant)
 
 
 def follow(access: Access, recognise: Any) -> Response:
-    """The stream of the page that ``page`` names."""
+    """The stream of the page that ``page`` names, while ``recognise`` accepts the viewer."""
+    environ = request.environ
     page, asked = find_page(request.args.get("page", "/"), access)
-    stage: Stage = current_app.extensions["fairline_stage"]
-    wire = request.environ.get("gunicorn.socket")
+    live_pages: LivePages = current_app.extensions["fairline_live_pages"]
+    wire = environ.get("gunicorn.socket")
 
     def allowed() -> bool:
         if has_left(wire):
             return False
         try:
-            recognise()
+            recognise(environ)
         except (Unauthenticated, Forbidden):
             return False
         except StateStoreError:
-            return True  # who was let in stays in while nobody can be asked
+            return True  # access is not withdrawn while it cannot be checked
         return True
 
-    if request.method == "HEAD":  # a viewer who never looks would never leave
+    if request.method == "HEAD":  # nothing would read the stream, so it would never end
         return event_stream(iter(()))
     prepare(wire)
-    return event_stream(stage.watch(page, asked, allowed))
+    return event_stream(live_pages.watch(page, asked, allowed))
 
 
 def find_page(url: str, access: Access) -> tuple[LivePage, PageRequest]:
-    """The page at an address, if its visitors may be told of it here."""
+    """The page at an address, if it is for visitors with this access."""
     parts = urlsplit(local(url, "/console/nowhere"))
     try:
         endpoint, values = current_app.url_map.bind("").match(parts.path)
@@ -259,7 +244,7 @@ def find_page(url: str, access: Access) -> tuple[LivePage, PageRequest]:
     if page is None or page.access is not access:
         raise NotFound
     if access is Access.TENANT_PAGE:
-        # They take no query; each address that differs would be looked at by itself.
+        # Without the query, which they ignore: each different address would be rendered.
         tenant = current_services().visitors.tenant(request.environ)
         return page, PageRequest(parts.path, values, MultiDict(), tenant)
     args = MultiDict(parse_qsl(parts.query, keep_blank_values=True))
@@ -270,14 +255,13 @@ def find_page(url: str, access: Access) -> tuple[LivePage, PageRequest]:
 # Errors.
 
 
-@shell.get("/console/<path:rest>")
-@open_to(Access.CONSOLE)
+@route("GET", "/console/<path:rest>")
 def get_nothing(rest: str) -> Response:
     raise NotFound
 
 
 def is_of_console() -> bool:
-    """Whether the address is one that people look at."""
+    """Whether the address is that of a page."""
     view = current_app.view_functions.get(request.endpoint or "")
     return request.path.startswith("/console") or access_of(view) in PAGE_ACCESS
 
@@ -285,19 +269,17 @@ def is_of_console() -> bool:
 def answer_error(error: Exception) -> Any:
     """A page for people, a problem document for programs."""
     answer = problem_of(error)
-    if (
-        not (is_of_console() and asks_for_page(request.environ))
-        or answer.status_code < HTTPStatus.BAD_REQUEST
-    ):
+    wants_page = is_of_console() and asks_for_page(request.environ)
+    if not wants_page or answer.status_code < HTTPStatus.BAD_REQUEST:
         return answer
     if answer.status_code == HTTPStatus.UNAUTHORIZED:
         target = quote(request.full_path.rstrip("?") if request.method == "GET" else "/")
         response = redirect(f"/console/sign-in?next={target}", HTTPStatus.SEE_OTHER)
-        if cookie_here() in request.cookies:  # its key opens nothing any more
+        if cookie_here() in request.cookies:  # its key is no longer accepted
             response.delete_cookie(cookie_here())
         return response
     problem = answer.get_json(force=True)
     title = TITLES.get(answer.status_code, problem["title"])
     fields = problem.get("errors", ())
     page = render_template("console/error.html", title=title, problem=problem, fields=fields)
-    return Response(page, answer.status_code, content_type="text/html; charset=utf-8")
+    return Response(page, answer.status_code)

@@ -127,14 +127,14 @@ def build_app(settings: Settings) -> FrontDoor:
     register_problems(app)
     register_console_errors(app)
     parts.tenants.directory.on_revoked = partial(end_of_keys, app)
-    register_commands(app, settings)
+    register_commands(app)
     return app
 
 
 def end_of_keys(app: FrontDoor, keys: Collection[str]) -> None:
     """Whoever listens or looks by a key that was revoked does so no longer."""
     app.extensions["fairline"].events.end_of_keys(keys)
-    app.extensions["fairline_stage"].check_rights()
+    app.extensions["fairline_live_pages"].check_rights()
 
 
 def begin_serving(app: FrontDoor, stop: threading.Event) -> None:

@@ -78,13 +78,16 @@ def worker(queue: str, slots: int, options: StackOptions, home: Home) -> Program
     """Workers of one queue, that of a pool or of a slice, with so many slots each."""
     pool = POOLS[parse_queue(queue)[0]]
 
+    # Stacks may share a broker, and two nodes of one name confuse remote control.
+    stack = f".{home.stack_id()}" if options.broker_url else ""
+
     def make(number: int) -> ProcessSpec:
+        name = f"worker-{queue}-{number}"
         return ProcessSpec(
-            name=f"worker-{queue}-{number}",
+            name=name,
             argv=command(
                 *("celery", "-A", "app", "worker", "-P", pool.concurrency, "-c", str(slots)),
-                # Stacks may share a broker, and two workers of one name confuse remote control.
-                *("-Q", queue, "-n", f"{queue}-{number}.{home.stack_id()}@%h"),
+                *("-Q", queue, "-n", f"{name}{stack}@%h"),
                 *("-E", "--without-gossip", "--without-mingle", f"--loglevel={options.log_level}"),
             ),
             stop=(

@@ -19,49 +19,44 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from sqlalchemy import Engine
 
-    from app.telemetry.admitting import Admitting
-    from app.telemetry.dispatching import Dispatching
+    from app.telemetry.jobs import JobTelemetry
     from app.telemetry.requests import Requests
     from app.telemetry.sdk import Sdk
     from models.jobs.dispatch import Dispatch
     from models.jobs.submission import Admitted, Submission
 
 _sdk: Sdk | None = None
-_admitting: Admitting | None = None
-_dispatching: Dispatching | None = None
+_jobs: JobTelemetry | None = None
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 def telemetry_wanted() -> bool:
-    """Whether somebody listens."""
+    """Whether a collector is configured."""
     return bool(os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")) and (
         os.environ.get("OTEL_SDK_DISABLED", "").lower() != "true"
     )
 
 
-def start_telemetry(kind: str, engine: Engine) -> None:
-    """Set up the SDK in this process, once, and watch its connection pool."""
+def start_telemetry(kind: str, engine: Engine, process: str = "") -> None:
+    """Set up the SDK in this process, once, and observe its connection pool."""
     if _sdk is not None or not telemetry_wanted():
         return
-    from app.telemetry.connections import observe_connections
-    from app.telemetry.sdk import start_sdk
+    from app.telemetry.sdk import observe_connections, start_sdk
 
-    sdk = start_sdk(kind)
+    sdk = start_sdk(kind, process)
     observe_connections(sdk.meters, engine, kind)
     emit_by(sdk)
 
 
 def emit_by(sdk: Sdk | None) -> None:
-    """From here on tell what happens; None: from here on be silent."""
-    global _sdk, _admitting, _dispatching
-    from app.telemetry.admitting import Admitting
-    from app.telemetry.dispatching import Dispatching
+    """From here on emit through this SDK; None: emit nothing."""
+    global _sdk, _jobs
+    from app.telemetry.jobs import JobTelemetry
     from app.telemetry.runs import RunTelemetry
     from tasks.worker import tracing
 
     _sdk = sdk
-    _admitting = Admitting(sdk.traces) if sdk else None
-    _dispatching = Dispatching(sdk.traces, sdk.meters) if sdk else None
+    _jobs = JobTelemetry(sdk.traces, sdk.meters) if sdk else None
     tracing.telemetry = RunTelemetry(sdk.traces, sdk.meters) if sdk else None
 
 
@@ -72,7 +67,7 @@ def end_telemetry() -> None:
 
 
 def requests_of(app: Flask) -> Requests | None:
-    """Who makes a span of every request; None without telemetry."""
+    """What makes a span of every request; None without telemetry."""
     if _sdk is None:
         return None
     from app.telemetry.requests import Requests
@@ -84,25 +79,23 @@ def admit_traced(
     submissions: Sequence[Submission], enter: Callable[[Sequence[Submission]], Admitted]
 ) -> Admitted:
     """``enter`` the submissions of one request within a span whose context their rows keep."""
-    return enter(submissions) if _admitting is None else _admitting.within(submissions, enter)
+    return enter(submissions) if _jobs is None else _jobs.admit(submissions, enter)
 
 
 def carrying_traces(submissions: Sequence[Submission]) -> Sequence[Submission]:
-    """Submissions that nobody asked for in a request: each begins a trace of its own."""
-    if _admitting is None:
-        return submissions
-    return [_admitting.alone(item) for item in submissions]
+    """Submissions without a request: each begins a trace."""
+    return submissions if _jobs is None else [_jobs.admit_alone(item) for item in submissions]
 
 
 def dispatching(dispatches: Sequence[Dispatch]) -> AbstractContextManager[None]:
     """A span for one publish, and the count of what was published."""
-    return _NOTHING if _dispatching is None else _dispatching.span(dispatches)
+    return _NOTHING if _jobs is None else _jobs.dispatch(dispatches)
 
 
 def note_reaped(pools_and_ends: Sequence[tuple[str, str]]) -> None:
     """Count what the reaper took from lost workers, by pool and by what became of it."""
-    if _dispatching is not None:
-        _dispatching.count_reaped(pools_and_ends)
+    if _jobs is not None:
+        _jobs.count_reaped(pools_and_ends)
 
 
 def system_meters() -> MeterProvider | None:

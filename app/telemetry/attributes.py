@@ -1,11 +1,10 @@
-"""Names of attributes: those of the semantic conventions for messaging, and our own."""
+"""Names of attributes: those of OpenTelemetry's messaging conventions, and our own."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: ``messaging.system``: the line is the queue that producers and consumers see; the broker
-#: behind it carries hints.
+#: ``messaging.system``: jobs are queued in PostgreSQL; the broker only carries references.
 SYSTEM: Final = "fairline"
 
 MESSAGING_SYSTEM: Final = "messaging.system"
@@ -18,7 +17,7 @@ CLIENT_ID: Final = "messaging.client.id"
 ERROR_TYPE: Final = "error.type"
 
 JOB_ID: Final = "fairline.job.id"
-#: Of a batch, as many as are told.
+#: Of a batch, the first ones.
 JOB_IDS: Final = "fairline.job.ids"
 JOB_TYPE: Final = "fairline.job.type"
 LEASE: Final = "fairline.job.lease"
@@ -31,7 +30,7 @@ POOL: Final = "fairline.pool"
 STATE: Final = "fairline.state"
 OUTCOME: Final = "fairline.outcome"
 CODE: Final = "fairline.code"
-#: An idempotency key was used before: nothing was inserted.
+#: An idempotency key was used before, so nothing was inserted.
 REPEATED: Final = "fairline.repeated"
 #: Jobs that were dispatched in the request.
 EXPRESS: Final = "fairline.express_jobs"

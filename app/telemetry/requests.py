@@ -1,8 +1,8 @@
 """A span and a duration for every request, by the semantic conventions for HTTP servers.
 
-Beneath Flask and not by its instrumentation: that needs every request to pass through Flask's
-dispatch and makes one of the hot routes eight times as dear. A span ends when the answer is made,
-not when it is sent. Health checks, ``/metrics`` and event streams are left alone.
+Below Flask and not by its instrumentation: that needs every request to pass through Flask's
+dispatch and makes a hot route eight times as expensive. A span ends when the response is made,
+not when it is sent. Health checks, ``/metrics`` and event streams are not traced.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 Answering = Callable[["WSGIEnvironment", "StartResponse"], Iterable[bytes]]
 
-#: Who asks again and again; streams, which never end, are told by the end of their path.
+#: Polled paths; streams, which never end, are recognised by the end of their path.
 UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})
 STREAMS = "/events"
-#: Methods that are told by name.
+#: Methods that are reported by name.
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 #: Routes that do not pass through Flask: by path, and by the path before an id.
 HOT = frozenset({"/applications", "/jobs"})
 HOT_READS = {"/applications/": "/applications/<application_id>", "/jobs/": "/jobs/<job_id>"}
-#: Where Flask's route is noted.
+#: Where Flask's route is stored.
 ROUTE = "fairline.route"
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
@@ -43,14 +43,14 @@ _propagator = TraceContextTextMapPropagator()
 
 
 class Requests:
-    """Watches the requests of a process."""
+    """Spans and durations of the requests of a process."""
 
     def __init__(self, traces: TracerProvider, meters: MeterProvider, app: Flask) -> None:
         self._tracer = traces.get_tracer("fairline")
         self._took = meters.get_meter("fairline").create_histogram(
             "http.server.request.duration",
             "s",
-            "How long requests took to be answered.",
+            "Duration of requests.",
             explicit_bucket_boundaries_advisory=BOUNDS,
         )
         request_started.connect(note_route, app)
@@ -58,7 +58,6 @@ class Requests:
     def answer(
         self, environ: WSGIEnvironment, start_response: StartResponse, answering: Answering
     ) -> Iterable[bytes]:
-        """Answer within a span."""
         path = environ["PATH_INFO"]
         if path in UNTRACED or path.endswith(STREAMS):
             return answering(environ, start_response)
@@ -108,7 +107,7 @@ class Requests:
 
 
 def route_of(environ: WSGIEnvironment, path: str) -> str | None:
-    """The route that answered; None for a path that has none."""
+    """The route of the request; None for a path that has none."""
     found: str | None = environ.get(ROUTE)
     if found is None:
         found = path if path in HOT else HOT_READS.get(path[:-ID_CHARACTERS])
@@ -116,6 +115,6 @@ def route_of(environ: WSGIEnvironment, path: str) -> str | None:
 
 
 def note_route(sender: Flask, **_: Any) -> None:
-    """Leave Flask's route where it is found once Flask is done with the request."""
+    """Store Flask's route where it is found once Flask has finished the request."""
     if request.url_rule is not None:
         request.environ[ROUTE] = request.url_rule.rule

@@ -1,13 +1,12 @@
 """Spans and counts of runs.
 
-A run has the submission's trace: its parent is the span ``admit``, from whichever process, and a
-link to it says that a wait lay between. Another leads to the message that brought it, as
-Celery's instrumentation tells of it: many short jobs may share one. Runs after a crash, a retry
-or a replay have the same parent and the same link. Without a ``traceparent`` in the row, a run is
-a trace of its own.
+A run is in the submission's trace: its parent is the span ``admit``, and a link to it shows the
+wait between them. Another link leads to the message that delivered it, as Celery's
+instrumentation reports it: many short jobs may share one. Runs after a crash, a retry or a replay
+have the same parent and link. Without a ``traceparent`` in the row, a run is a separate trace.
 
-Counts are of endings that the row took, with the status that the run asked for: the row has
-another if the job was to be cancelled meanwhile.
+Counted are runs whose outcome was written, with the status that the run asked for: the row has
+another if cancellation was requested meanwhile.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from models.jobs.settle import Ending, Settlement
 from models.jobs.states import JobStatus
 from tasks.worker.outcome import Failed, Outcome
 
-#: From a no-op to the longest runs, and from the express lane to a night in the line.
+#: From a no-op to the longest runs, and from the express lane to a night in the queue.
 RUN_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 WAIT_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 28800)
 
@@ -50,7 +49,7 @@ class Noted:
         self._span = span
 
     def note(self, outcome: Outcome) -> None:
-        """Say how the run ended; only a failure is an error. Its text may be anybody's data."""
+        """Record how the run ended; only a failure is an error. Its text may be personal data."""
         if isinstance(outcome, Failed):
             self._span.set_attribute(names.ERROR_TYPE, outcome.failure_class.value)
             self._span.set_status(Status(StatusCode.ERROR))
@@ -58,7 +57,7 @@ class Noted:
 
 
 class RunTelemetry:
-    """What a worker tells of its runs."""
+    """What a worker reports about its runs."""
 
     def __init__(self, traces: TracerProvider, meters: MeterProvider) -> None:
         self._tracer = traces.get_tracer("fairline")
@@ -75,20 +74,19 @@ class RunTelemetry:
         self._waited = meter.create_histogram(
             "fairline.wait.duration",
             "s",
-            "How long jobs that were due waited for their run.",
+            "How long due jobs waited for their run.",
             explicit_bucket_boundaries_advisory=WAIT_BOUNDS,
         )
 
     def message(self) -> SpanContext:
-        """The message at hand, as Celery's instrumentation tells of it; else one that is not valid.
+        """The current message, as Celery's instrumentation has it; else an invalid context.
 
-        Taken where the message is: the runs of a shared one are in threads that know nothing of it.
+        Taken where the message is: the runs of a shared one are in threads without its context.
         """
         return trace.get_current_span().get_span_context()
 
     @contextmanager
     def span(self, claim: Claim, worker: str, message: object) -> Iterator[Noted]:
-        """The span of one run."""
         parent = Context()
         if claim.traceparent:
             parent = _propagator.extract({"traceparent": claim.traceparent}, parent)
@@ -104,7 +102,7 @@ class RunTelemetry:
             yield Noted(span)
 
     def count(self, claim: Claim, settlement: Settlement) -> None:
-        """Count an ending that the row took."""
+        """Count a run whose outcome was written."""
         about = {
             names.POOL: claim.pool,
             names.JOB_TYPE: claim.type,
@@ -118,7 +116,6 @@ class RunTelemetry:
 
 
 def attributes_of(claim: Claim, worker: str) -> dict[str, AttributeValue]:
-    """What the span says of the run."""
     found: dict[str, AttributeValue] = {
         names.MESSAGING_SYSTEM: names.SYSTEM,
         names.OPERATION_NAME: "run",
@@ -141,7 +138,7 @@ def attributes_of(claim: Claim, worker: str) -> dict[str, AttributeValue]:
 
 
 def outcome_word(ending: Ending) -> str:
-    """The row's new status, or in a word why it goes back."""
+    """The row's new status, or why the job runs again."""
     if ending.status is JobStatus.SCHEDULED:
         return "snoozed" if ending.error_class is None else "retried"
     return "returned" if ending.status is JobStatus.QUEUED else ending.status.value

@@ -1,7 +1,7 @@
 """The OpenTelemetry SDK of this process, imported only when telemetry is wanted.
 
-A process that ends waits two seconds for its collector and no longer: the SDK's own way of
-ending tries a collector that is away again and again, for ten seconds and more.
+A process that ends waits two seconds for its collector and no longer: the SDK's own shutdown
+retries an unavailable collector for ten seconds and more.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ import atexit
 import os
 import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from opentelemetry import metrics, trace
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.instrumentation.celery import CeleryInstrumentor
+from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from sqlalchemy import Engine
 
 from models.presence import process_name
+from models.store.session import PoolStats, pool_stats
 
 FLUSH_SECONDS = 2.0
 
@@ -36,7 +40,7 @@ class Sdk:
     _closed: bool = field(default=False, init=False)
 
     def close(self) -> None:
-        """Send what is left, if that is soon done. The second call does nothing."""
+        """Send what is left, if that is quick. The second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -51,13 +55,13 @@ class Sdk:
             flush.join(max(0.0, until - time.monotonic()))
 
 
-def start_sdk(kind: str) -> Sdk:
-    """Providers and exporters of this process."""
+def start_sdk(kind: str, process: str = "") -> Sdk:
+    """Providers and exporters of this process; a worker has a name of its own."""
     resource = Resource.create(
         {
             "service.name": os.environ.get("OTEL_SERVICE_NAME", f"fairline-{kind}"),
             "service.namespace": "fairline",
-            "service.instance.id": process_name(kind),
+            "service.instance.id": process or process_name(kind),
         }
     )
     traces = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -67,9 +71,43 @@ def start_sdk(kind: str) -> Sdk:
     meters = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
     metrics.set_meter_provider(meters)
     if kind == "worker":
-        # A span of each message as Celery sees it. Only here: where a task is published that is
-        # not registered it leaks spans, and our publisher is not Celery's.
+        # A span of each message as Celery sees it. Only here: it leaks spans where unregistered
+        # tasks are published, and our publisher is not Celery's.
         CeleryInstrumentor().instrument(tracer_provider=traces, meter_provider=meters)
     sdk = Sdk(traces, meters)
     atexit.register(sdk.close)
     return sdk
+
+
+def observe_connections(meters: metrics.MeterProvider, engine: Engine, process: str) -> None:
+    """Size, use and waiters of the connection pool, by the names of the semantic conventions.
+
+    Not by the SQLAlchemy instrumentation: it is for older versions and uses outdated names.
+    """
+    meter = meters.get_meter("fairline")
+    pool = {"db.client.connection.pool.name": process}
+
+    def observe(
+        name: str, unit: str, text: str, read: Callable[[PoolStats], dict[str, float]]
+    ) -> None:
+        def callback(_: CallbackOptions) -> Iterable[Observation]:
+            for state, value in read(pool_stats(engine, f"otel.{name}")).items():
+                about = {"db.client.connection.state": state} if state else {}
+                yield Observation(value, {**pool, **about})
+
+        metric = f"db.client.connection.{name}"
+        meter.create_observable_up_down_counter(metric, [callback], unit, text)
+
+    observe(
+        "count",
+        "{connection}",
+        "Connections by state.",
+        lambda stats: {"used": stats.in_use, "idle": stats.idle},
+    )
+    observe("max", "{connection}", "Largest size of the pool.", lambda stats: {"": stats.size})
+    observe(
+        "pending_requests",
+        "{request}",
+        "Most that waited for a connection since the last observation.",
+        lambda stats: {"": stats.waiters},
+    )

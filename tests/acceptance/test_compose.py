@@ -250,7 +250,7 @@ def test_flower_lists_a_worker_for_each_pool(stack: Stack) -> None:
         workers = call(f"{stack.flower}/api/workers?refresh=1", auth=AUTH)[1]
         return {name.partition("@")[0] for name in workers}
 
-    eventually(lambda: listed() == set(POOLS))
+    eventually(lambda: listed() == {f"worker-{pool}" for pool in POOLS})
 
 
 def test_flower_cannot_shut_a_worker_down(stack: Stack) -> None:

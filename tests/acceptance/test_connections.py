@@ -25,7 +25,7 @@ LONGEST_START_SECONDS = 0.1
 
 READ_CONNECTIONS = """
     SELECT application_name, state, extract(epoch FROM clock_timestamp() - state_change)::float8
-    FROM pg_stat_activity WHERE application_name LIKE 'worker@%%'
+    FROM pg_stat_activity WHERE application_name LIKE 'worker%%@%%'
 """
 
 
@@ -104,7 +104,7 @@ def big_worker(calm_client: Client, tmp_path: Path) -> Iterator[psutil.Process]:
     log = tmp_path / "big.log"
     with log.open("wb") as output:
         worker = subprocess.Popen(
-            command(*argv, "-n", "big@%h"),
+            command(*argv, "-n", "worker-big@%h"),
             cwd=PROJECT_ROOT,
             env=surroundings,
             stdout=output,

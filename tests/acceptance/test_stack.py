@@ -56,7 +56,7 @@ def test_demo_ends_with_the_leaderboard(user: Client) -> None:
 
 def test_flower_shows_the_workers_and_what_they_do(user: Client) -> None:
     user.wait_scored(user.submit(1))
-    names = {f"{pool}-1.{user.stack.home.stack_id()}" for pool in ("short", "medium", "long")}
+    names = {f"worker-{pool}-1" for pool in ("short", "medium", "long")}
 
     def online() -> set[str]:
         with suppress(OSError):

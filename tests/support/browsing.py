@@ -18,8 +18,7 @@ from werkzeug.test import TestResponse
 
 from app.api.auth.visitors import OPERATOR_COOKIE, TENANT_COOKIE
 from app.api.services import Services
-from app.console.done import NOTICE_COOKIE
-from app.console.page import PAGES, PageRequest, render_parts
+from app.console.page import NOTICE_COOKIE, PAGES, PageRequest, render_parts
 from app.server.front_door import FrontDoor
 from app.tenants.changes import issue_key
 from app.tenants.tenant import TenantProfile

@@ -25,7 +25,7 @@ def worker(pool: str, slots: int = 10, kind: str = "gevent") -> tuple[str, ...]:
     """The worker command, as the README gives it."""
     return (
         *(str(BIN / "celery"), "-A", "app", "worker", "-P", kind, "-c", str(slots), "-Q", pool),
-        *("-n", f"{pool}-{os.getpid()}@%h", "--without-gossip", "--without-mingle"),
+        *("-n", f"worker-{pool}-{os.getpid()}@%h", "--without-gossip", "--without-mingle"),
     )
 
 

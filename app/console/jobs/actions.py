@@ -1,8 +1,8 @@
-"""What operators do to many jobs: cancel or replay those they ticked, or all that match a filter.
+"""What operators do to jobs: cancel or replay one, selected ones, or all that match a filter.
 
-All that match are done in batches. Each request walks on from where the one before ended, from
+All that match are processed in batches. Each request continues where the one before ended, from
 newer to older ids, so that a job is met once: one that is replayed and dies again stays dead.
-A script asks for batch after batch and shows how far it is; without one, each press of the
+A script requests batch after batch and shows the progress; without JavaScript, each press of the
 button is a batch.
 """
 
@@ -12,98 +12,105 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from flask import Blueprint, Response, jsonify, redirect, render_template, request
+from flask import jsonify, redirect, render_template, request
 from sqlalchemy import Engine
-from werkzeug.wrappers import Response as AnyResponse
+from werkzeug.wrappers import Response
 
-from app.api.auth.access import Access, open_to
 from app.api.http.state import patience, read_state
 from app.api.services import current_services
-from app.console.done import done
 from app.console.jobs.filter import GROUPS, LIST, parse_filter, resolve
+from app.console.jobs.job import known_id
 from app.console.jobs.page import parse_place
-from app.errors import FieldError, ValidationFailed
+from app.console.page import done, find_row, route
+from app.errors import FieldError, NotFound, ValidationFailed
 from app.reads.search import Wanted, id_before, search
 from models.jobs.cancel import MOST_SEVERAL, Done, cancel_several
 from models.jobs.ids import parse_id
 from models.jobs.replay import replay_several
 
-jobs_actions = Blueprint("jobs_actions", __name__)
-
 ALL = "/console/jobs/all"
 #: More are not counted before the question is asked.
 COUNTED = 10_000
-#: How long the jobs are counted, and looked for in one batch.
+#: How long the jobs are counted, and searched for in one batch.
 COUNT_SECONDS = 0.2
 BATCH_SECONDS = 0.25
-#: Ids tell a millisecond.
+#: The resolution of ids.
 A_MOMENT = timedelta(milliseconds=1)
+
+FIND_JOB = "SELECT 1 FROM jobs WHERE id = %(id)s::uuid"
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that is done to many jobs."""
+    """Something that can be done to jobs."""
 
     name: str
     #: Imperative and participle.
     verb: str
     past: str
-    #: States of those that it can be done to, and what one and many of them are called.
+    #: States in which it can be done, and what one and several such jobs are called.
     statuses: tuple[str, ...]
     one: str
     what: str
+    #: Why it was not done to others.
+    skipped: str
     act: Callable[[Engine, Sequence[str]], Done]
 
 
+ONGOING = ("unfinished job", "unfinished jobs", "already finished")
+DEAD = ("dead letter", "dead letters", "no longer dead letters")
 ACTIONS = {
-    action.name: action
-    for action in (
-        Action(
-            "cancel",
-            "Cancel",
-            "cancelled",
-            GROUPS["live"],
-            "job that has not ended",
-            "jobs that have not ended",
-            cancel_several,
-        ),
-        Action(
-            "replay", "Replay", "replayed", ("dead",), "dead letter", "dead letters", replay_several
-        ),
-    )
+    "cancel": Action("cancel", "Cancel", "cancelled", GROUPS["live"], *ONGOING, cancel_several),
+    "replay": Action("replay", "Replay", "replayed", ("dead",), *DEAD, replay_several),
 }
 
 
-@jobs_actions.get("/console/jobs/find")
-@open_to(Access.CONSOLE)
-def get_find() -> AnyResponse:
-    """Jump to a job by its id."""
-    typed = request.args.get("id", "").strip()
-    found = parse_id(typed)
+@route("GET", "/console/jobs/find")
+def get_find() -> Response:
+    found = parse_id(request.args.get("id", "").strip())
     if found is None:
-        return done(LIST, "That is not the id of a job. An id has 36 characters.")
+        return done(LIST, "Not a job id: an id has 36 characters.")
     return redirect(f"{LIST}/{found}", 303)
 
 
-@jobs_actions.post("/console/jobs/selected")
-@open_to(Access.CONSOLE)
-def post_selected() -> AnyResponse:
-    """Those that were ticked."""
+@route("POST", "/console/jobs/<job_id>/cancel")
+def post_cancel(job_id: str) -> Response:
+    """At once if it is waiting, soon if it is running."""
+    known = existing(job_id)
+    result = act(ACTIONS["cancel"], [known])
+    notice = "The job had already finished."
+    if result.changed:
+        notice = "The job is cancelled."
+    elif result.asked:
+        notice = "The job is running and was asked to stop."
+    return done(f"{LIST}/{known}", notice)
+
+
+@route("POST", "/console/jobs/<job_id>/replay")
+def post_replay(job_id: str) -> Response:
+    """Queued again, with attempts reset."""
+    known = existing(job_id)
+    result = act(ACTIONS["replay"], [known])
+    notice = "The job is queued again." if result.changed else "The job is not a dead letter."
+    return done(f"{LIST}/{known}", notice)
+
+
+@route("POST", "/console/jobs/selected")
+def post_selected() -> Response:
+    """Those selected in the list."""
     action = parse_action(request.form.get("action", ""))
     known = [parse_id(text) for text in request.form.getlist("id")]
     ids = [job_id for job_id in known if job_id is not None]
     back = request.form.get("back") or LIST
     if len(ids) != len(known) or len(ids) > MOST_SEVERAL:
-        raise ValidationFailed(
-            errors=(FieldError("id", f"must be ids of at most {MOST_SEVERAL} jobs"),)
-        )
+        wrong = FieldError("id", f"must be ids of at most {MOST_SEVERAL} jobs")
+        raise ValidationFailed(errors=(wrong,))
     if not ids:
-        return done(back, f"No job is ticked: there is nothing to {action.name}.")
-    return done(back, in_words(action, act(action, ids)))
+        return done(back, f"No jobs selected: nothing to {action.name}.")
+    return done(back, describe(action, act(action, ids)))
 
 
-@jobs_actions.get(ALL)
-@open_to(Access.CONSOLE)
+@route("GET", ALL)
 def get_all() -> str:
     """How many match, and whether that is meant."""
     action, chosen = parse_action(request.args.get("action", "")), parse_filter(request.args)
@@ -115,23 +122,22 @@ def get_all() -> str:
         if wanted is not None:
             found = search(connection, wanted, COUNTED, before=cursor, seconds=COUNT_SECONDS)
             count, more = len(found.ids), found.cursor is not None
-    context = {
-        "action": action,
-        "filter": chosen,
-        "fields": {**chosen.given, "action": action.name},
-        "cursor": cursor,
-        "matching": count,
-        "at_least": more,
-        "missing": wanted is None,
-        "back": chosen.url(),
-        "batch": MOST_SEVERAL,
-    }
-    return render_template("console/jobs-all.html", **context)
+    return render_template(
+        "console/jobs-all.html",
+        action=action,
+        filter=chosen,
+        fields={**chosen.given, "action": action.name},
+        cursor=cursor,
+        matching=count,
+        at_least=more,
+        missing=wanted is None,
+        back=chosen.url(),
+        batch=MOST_SEVERAL,
+    )
 
 
-@jobs_actions.post(ALL)
-@open_to(Access.CONSOLE)
-def post_all() -> AnyResponse:
+@route("POST", ALL)
+def post_all() -> Response:
     """A batch of all that match; ``cursor`` says where the one before ended."""
     action, chosen = parse_action(request.form.get("action", "")), parse_filter(request.form)
     cursor = parse_place(request.form, "cursor")
@@ -139,34 +145,34 @@ def post_all() -> AnyResponse:
         wanted = narrowed(resolve(connection, chosen), action)
         if wanted is None:
             fields = [FieldError(name, text) for name, text in chosen.errors.items()]
-            raise ValidationFailed(errors=tuple(fields or [FieldError("tenant", "is nobody")]))
+            raise ValidationFailed(errors=tuple(fields or [FieldError("tenant", "is unknown")]))
         found = search(connection, wanted, MOST_SEVERAL, before=cursor, seconds=BATCH_SECONDS)
     result = act(action, found.ids) if found.ids else Done()
     if request.accept_mimetypes.best == "application/json":
-        return batch_document(result, found.cursor)
-    words = in_words(action, result)
+        counts = {"done": result.changed, "asked": result.asked, "skipped": result.skipped}
+        return jsonify({**counts, "more": found.cursor is not None, "cursor": found.cursor})
+    notice = describe(action, result)
     if found.cursor is None:
-        return done(chosen.url(), words)
-    going_on = chosen.url(ALL, action=action.name, cursor=found.cursor)
-    return done(going_on, f"{words} More match: press again to go on.")
+        return done(chosen.url(), notice)
+    following = chosen.url(ALL, action=action.name, cursor=found.cursor)
+    return done(following, f"{notice} More jobs match: press again to continue.")
 
 
-def batch_document(result: Done, cursor: str | None) -> Response:
-    """What a script is told of a batch."""
-    counts = {"done": result.changed, "asked": result.asked, "skipped": result.skipped}
-    answer: Response = jsonify({**counts, "more": cursor is not None, "cursor": cursor})
-    return answer
+def existing(text: str) -> str:
+    known = known_id(text)
+    if find_row(FIND_JOB, id=known) is None:
+        raise NotFound("There is no such job, or it was retired.")
+    return known
 
 
 def parse_action(name: str) -> Action:
-    """What shall be done."""
     if name not in ACTIONS:
         raise ValidationFailed(errors=(FieldError("action", "must be cancel or replay"),))
     return ACTIONS[name]
 
 
 def narrowed(wanted: Wanted | None, action: Action) -> Wanted | None:
-    """Those that match and can be acted upon; None if there cannot be any."""
+    """Those that match and in whose state the action is possible; None if there are none."""
     if wanted is None:
         return None
     asked = wanted.statuses or action.statuses
@@ -181,13 +187,10 @@ def act(action: Action, ids: Sequence[str]) -> Done:
         return action.act(services.engine, ids)
 
 
-def in_words(action: Action, result: Done) -> str:
-    """What happened."""
-    jobs = "job" if result.changed == 1 else "jobs"
-    told = [f"{result.changed} {jobs} {action.past}"]
+def describe(action: Action, result: Done) -> str:
+    parts = [f"{result.changed} {'job' if result.changed == 1 else 'jobs'} {action.past}"]
     if result.asked:
-        told.append(f"{result.asked} running asked to stop")
+        parts.append(f"{result.asked} running asked to stop")
     if result.skipped:
-        why = "had ended already" if action.name == "cancel" else "no dead letters any more"
-        told.append(f"{result.skipped} skipped: {why}")
-    return f"{', '.join(told)}."
+        parts.append(f"{result.skipped} skipped: {action.skipped}")
+    return f"{', '.join(parts)}."

@@ -1,8 +1,7 @@
 """``/console/dead-letters``: what failed for good, by type and error class.
 
-Up to 100,000 dead letters are looked at. That many take a while, so what was found is kept for a
-hundred times as long as it took: a page that somebody leaves open costs a percent of a core at
-most, and shows when it was counted.
+Up to 100,000 dead letters are counted. That takes a while, so the result is cached for a hundred
+times as long as it took: a page that somebody leaves open costs a percent of a core at most.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from app.api.http.state import read_state
 from app.console.jobs.actions import ALL
 from app.console.jobs.filter import FIND_TENANT, LIST
 from app.console.jobs.page import offer_tenants
-from app.console.page import LivePage, PageRequest
+from app.console.page import PageRequest, live_page
 from app.reads.search import NO_CLASS
 
 COUNTED = 100_000
 GROUPS_SHOWN = 200
 SHOWN_MESSAGE = 300
-#: Of its own duration, how long a look is kept.
+#: For how many times its duration a result is cached.
 KEEP_TIMES = 100.0
-#: Looks that are kept: of everybody and of some tenants.
+#: Results that are cached: of all tenants and of some.
 KEEP_MOST = 50
 
 #: The message is that of the newest job; ids as text, for they have no maximum everywhere.
@@ -58,75 +57,70 @@ READ_GROUPS = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DeadLetterGroups:
     """The dead letters at one moment."""
 
     groups: tuple[RowMapping, ...]
-    #: None: nothing was found, or it is so quick that it is always fresh.
+    #: None if nothing was found, or if it is quick enough to be counted each time.
     counted_at: datetime | None
-    #: On the clock of this process.
-    kept_until: float
+    #: By the clock of this process.
+    cached_until: float
 
     @property
     def total(self) -> int:
-        """All that were counted."""
         return int(self.groups[0]["total"]) if self.groups else 0
 
 
-#: By tenant, None for everybody.
-_kept: dict[int | None, Look] = {}
+#: By tenant, None for all of them.
+_cached: dict[int | None, DeadLetterGroups] = {}
 
 
-def look(
+def read_groups(
     connection: Connection, tenant_id: int | None, clock: Callable[[], float] = time.monotonic
-) -> Look:
-    """The dead letters by type and class; a moment old where there are very many."""
+) -> DeadLetterGroups:
+    """The dead letters by type and class; from the cache where there are very many."""
     began = clock()
-    known = _kept.get(tenant_id)
-    if known is not None and began < known.kept_until:
+    known = _cached.get(tenant_id)
+    if known is not None and began < known.cached_until:
         return known
     asked = {"tenant": tenant_id, "most": COUNTED + 1}
     groups = tuple(connection.exec_driver_sql(READ_GROUPS, asked).mappings())
     took = clock() - began
-    old = took * KEEP_TIMES > DEAD_LETTERS.every_seconds
-    made = Look(
-        groups, groups[0]["counted_at"] if old and groups else None, clock() + took * KEEP_TIMES
-    )
-    if not old:  # it is looked at anew each time
-        _kept.pop(tenant_id, None)
-        return made
-    if len(_kept) >= KEEP_MOST:
-        _kept.clear()
-    _kept[tenant_id] = made
-    return made
+    slow = took * KEEP_TIMES > DEAD_LETTERS.every_seconds
+    counted_at = groups[0]["counted_at"] if slow and groups else None
+    found = DeadLetterGroups(groups, counted_at, clock() + took * KEEP_TIMES)
+    _cached.pop(tenant_id, None)
+    if slow:
+        if len(_cached) >= KEEP_MOST:
+            _cached.clear()
+        _cached[tenant_id] = found
+    return found
 
 
 def read_dead_letters(asked: PageRequest) -> dict[str, Any]:
-    """Groups of dead letters, of everybody or of one tenant."""
+    """Groups of dead letters, of all tenants or of one."""
     tenant = asked.args.get("tenant", "").strip()
-    tenant_id, missing = None, False
-    found: Look | None = None
+    found = DeadLetterGroups((), None, 0.0)
     with read_state() as connection:
-        if tenant:
-            row = connection.exec_driver_sql(FIND_TENANT, {"name": tenant}).first()
-            tenant_id, missing = (row.id, False) if row else (None, True)
+        row = connection.exec_driver_sql(FIND_TENANT, {"name": tenant}).first() if tenant else None
+        missing = bool(tenant) and row is None
         if not missing:
-            found = look(connection, tenant_id)
-    groups = found.groups if found else ()
+            found = read_groups(connection, row.id if row else None)
+    groups = found.groups
     return {
         "groups": [(group, links_of(group, tenant)) for group in groups],
         "tenant": tenant,
         "missing": missing,
-        "total": min(found.total, COUNTED) if found else 0,
-        "more": bool(found and found.total > COUNTED),
-        "counted_at": found.counted_at if found else None,
+        "total": min(found.total, COUNTED),
+        "more": found.total > COUNTED,
+        "counted_at": found.counted_at,
         "hidden_groups": max(0, groups[0]["groups"] - len(groups)) if groups else 0,
         "offer_tenants": offer_tenants,
     }
 
 
 def links_of(group: RowMapping, tenant: str) -> dict[str, str]:
-    """Where its jobs are listed, and where they are replayed."""
+    """Links that list and replay its jobs."""
     chosen = {"status": "dead", "type": group["type"], "error_class": group["error_class"]}
     if tenant:
         chosen["tenant"] = tenant
@@ -136,6 +130,6 @@ def links_of(group: RowMapping, tenant: str) -> dict[str, str]:
     }
 
 
-DEAD_LETTERS = LivePage(
+DEAD_LETTERS = live_page(
     "/console/dead-letters", "console/dead-letters.html", read_dead_letters, every_seconds=5.0
 )

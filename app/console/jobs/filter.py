@@ -1,6 +1,6 @@
-"""The filter of the list of jobs: what was typed, what it means, and how it is written in a link.
+"""The filter of the list of jobs: what was entered, what it means, and its link.
 
-Pure but for the tenant, whose name is looked up.
+Pure except for the tenant, whose name is looked up.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ GROUPS = {
     "live": tuple(status for status in STATUSES if status in LIVE),
 }
 CLASSES = (*(failure.value for failure in FailureClass), NO_CLASS)
-FIELDS = ("status", "type", "tenant", "pool", "error_class", "text", "since", "until")
-LABELS = {
+#: Fields and their labels.
+FIELDS = {
     "status": "State",
     "type": "Type",
     "tenant": "Tenant",
@@ -35,7 +35,7 @@ LABELS = {
     "since": "Submitted since",
     "until": "Submitted before",
 }
-#: Longer values are nobody's.
+#: Longer values match nothing.
 MOST_CHARACTERS = 200
 
 FIND_TENANT = "SELECT id FROM tenants WHERE name = %(name)s"
@@ -43,7 +43,7 @@ FIND_TENANT = "SELECT id FROM tenants WHERE name = %(name)s"
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """What somebody wants to see."""
+    """Which jobs to show."""
 
     #: Fields that are not empty, as the form shows them.
     given: Mapping[str, str] = field(default_factory=dict)
@@ -54,22 +54,22 @@ class JobFilter:
     until: datetime | None = None
 
     def url(self, path: str = LIST, **more: str | None) -> str:
-        """A link to what passes; ``more`` replaces fields, None leaves one out."""
+        """A link to what matches; ``more`` replaces fields, None omits one."""
         fields = {name: value for name, value in {**self.given, **more}.items() if value}
         return f"{path}?{urlencode(fields)}" if fields else path
 
-    def told(self) -> list[tuple[str, str]]:
-        """The filter in words."""
-        return [(LABELS[name], self.given[name]) for name in FIELDS if name in self.given]
+    def labelled(self) -> list[tuple[str, str]]:
+        """The fields that are set, with their labels."""
+        return [(label, self.given[name]) for name, label in FIELDS.items() if name in self.given]
 
 
 def parse_filter(args: Mapping[str, str]) -> JobFilter:
-    """The filter of a query or a form. Other fields are not its business."""
+    """The filter of a query or a form; other fields are ignored."""
     given = {name: value for name in FIELDS if (value := args.get(name, "").strip())}
     errors: dict[str, str] = {}
     for name, value in given.items():
         if len(value) > MOST_CHARACTERS or "\0" in value:
-            errors[name] = "is too long, or no text"
+            errors[name] = "is too long or contains invalid characters"
     status = given.get("status", "")
     statuses = GROUPS.get(status, (status,) if status in STATUSES else ())
     if status and not statuses:
@@ -87,7 +87,7 @@ def parse_filter(args: Mapping[str, str]) -> JobFilter:
 
 
 def parse_moment(text: str) -> datetime | None:
-    """A time as ISO 8601 has it; UTC if it does not say."""
+    """An ISO 8601 time; UTC unless it has an offset."""
     try:
         found = datetime.fromisoformat(text)
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
@@ -96,7 +96,7 @@ def parse_moment(text: str) -> datetime | None:
 
 
 def resolve(connection: Connection, asked: JobFilter) -> Wanted | None:
-    """What to look for; None if nothing can be: a field is wrong, or there is no such tenant."""
+    """What to search for; None if a field is invalid or there is no such tenant."""
     if asked.errors:
         return None
     tenant_id = None

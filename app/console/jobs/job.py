@@ -1,7 +1,7 @@
-"""``/console/jobs/<id>``: one job, what happened to it, what it waits for and what it gave.
+"""``/console/jobs/<id>``: one job, what happened to it, why it is waiting and its result.
 
-What cannot change, its payload, is read when the page is; the rest again and again while
-somebody looks. Long texts are cut, with a link to the whole.
+The payload, which cannot change, is read once with the page; the rest is live. Long texts are
+cut, with a link to the whole, which is sent as plain text that no browser interprets.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping
+from flask import Response
+from sqlalchemy import Connection, Row
 
 from app.api.http.state import read_state
 from app.api.routes.waits import wait_document
 from app.api.services import current_services
 from app.console.formatting import SHOWN_CHARACTERS, pretty
-from app.console.jobs.timeline import TimelineAttempt, Way, timeline
-from app.console.page import LivePage, PageRequest
+from app.console.jobs.timeline import timeline
+from app.console.page import PageRequest, find_row, live_page, route
 from app.errors import BlobStoreUnavailable, NotFound
 from app.reads.waits import read_facts
 from models.blobs import BlobError, BlobMissing
@@ -26,11 +27,17 @@ from models.jobs.ids import parse_id
 from models.jobs.states import LIVE
 from models.pools import POOLS
 
-#: The newest runs that gave no result, and characters of what each said.
+#: The newest runs without a result, and characters of each error.
 MOST_ATTEMPTS = 100
 SHOWN_MESSAGE = 2_000
-#: A tenant's newest events among which replays are looked for.
+#: A tenant's newest events, which are searched for replays.
 EVENTS_LOOKED = 2_000
+#: No script in it runs, whatever it contains.
+INERT = {
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
 
 READ_JOB = f"""
     SELECT job.id::text, job.tenant_id, tenant.name AS tenant, job.type, job.pool, job.priority,
@@ -54,7 +61,7 @@ READ_ATTEMPTS = f"""
            left(error_message, {SHOWN_MESSAGE}) AS error_message
     FROM attempts WHERE job_id = %(id)s::uuid ORDER BY lease DESC LIMIT {MOST_ATTEMPTS + 1}
 """
-#: No index is by job: the newest of the tenant are looked through.
+#: There is no index by job: the newest events of the tenant are searched.
 READ_REPLAYS = f"""
     SELECT at FROM (SELECT job_id, kind, at FROM events WHERE tenant_id = %(tenant)s
           ORDER BY xid DESC, id DESC LIMIT {EVENTS_LOOKED}) AS newest
@@ -70,90 +77,63 @@ READ_RESULT = "SELECT result::text FROM jobs WHERE id = %(id)s::uuid"
 class ShownDocument:
     """A document as far as the page shows it."""
 
-    text: str
+    text: str = ""
     #: Characters of the whole, if that is longer.
     cut_from: int | None = None
     #: Why it cannot be shown.
     trouble: str = ""
+    #: Of an application: whether it is what was scored; None if no hash is stored.
+    same_input: bool | None = None
 
 
 def read_job(asked: PageRequest) -> dict[str, Any]:
-    """The job and all that belongs to it."""
-    job_id = parse_id(asked.values["job_id"])
-    if job_id is None:
-        raise NotFound("There is no such job.")
+    job_id = known_id(asked.values["job_id"])
     with read_state() as connection:
-        job = connection.exec_driver_sql(READ_JOB, {"id": job_id}).mappings().first()
+        job = connection.exec_driver_sql(READ_JOB, {"id": job_id}).first()
         if job is None:
             raise NotFound("There is no such job, or it was retired.")
-        attempts = read_attempts(connection, job_id)
-        replays = read_replays(connection, job) if job["replays"] else []
+        attempts = connection.exec_driver_sql(READ_ATTEMPTS, {"id": job_id}).all()[::-1]
+        replays: list[datetime] = []
+        if job.replays:
+            whose = {"id": job_id, "tenant": job.tenant_id}
+            replays = list(connection.exec_driver_sql(READ_REPLAYS, whose).scalars())
         wait = read_wait(connection, job)
-    left_out = len(attempts) > MOST_ATTEMPTS
-    pool = POOLS.get(job["pool"])
-    known = current_services().types.get(job["type"])
+    pool = POOLS.get(job.pool)
+    known = current_services().types.get(job.type)
     return {
         "job": job,
-        "steps": timeline(way_of(job), attempts[-MOST_ATTEMPTS:], replays),
-        "left_out": left_out,
+        "steps": timeline(job, attempts[-MOST_ATTEMPTS:], replays),
+        "left_out": len(attempts) > MOST_ATTEMPTS,
         "wait": wait,
         "tries": known.limits.tries if known else pool.tries if pool else None,
-        "trace_id": trace_of(job["traceparent"]),
-        "progress": progress_of(job["progress"]),
-        "result": shown(job["result"], job["result_length"]),
-        "can_cancel": job["status"] in LIVE,
-        "can_replay": job["status"] == "dead",
-        # Called where it is written: parts that live do without.
+        "trace_id": trace_of(job.traceparent),
+        "progress": progress_of(job.progress),
+        "result": shown(job.result, job.result_length),
+        "can_cancel": job.status in LIVE,
+        "can_replay": job.status == "dead",
+        # Called outside of the live parts.
         "payload": lambda: show_payload(job_id),
     }
 
 
-def way_of(job: RowMapping) -> Way:
-    """What the row says of its way."""
-    return Way(
-        status=job["status"],
-        lease=job["lease"],
-        created_at=job["created_at"],
-        attempt=job["attempt"],
-        replays=job["replays"],
-        execute_at=job["execute_at"],
-        dispatched_at=job["dispatched_at"],
-        started_at=job["started_at"],
-        finished_at=job["finished_at"],
-        cancel_requested_at=job["cancel_requested_at"],
-        worker=job["worker"],
-    )
-
-
-def read_attempts(connection: Connection, job_id: str) -> list[TimelineAttempt]:
-    """Its runs that gave no result, oldest first."""
-    rows = connection.exec_driver_sql(READ_ATTEMPTS, {"id": job_id}).all()
-    return [TimelineAttempt(**row._mapping) for row in reversed(rows)]
-
-
-def read_replays(connection: Connection, job: RowMapping) -> list[datetime]:
-    """When it was brought back, as far as that is still known."""
-    asked = {"id": job["id"], "tenant": job["tenant_id"]}
-    return list(connection.exec_driver_sql(READ_REPLAYS, asked).scalars())
-
-
-def read_wait(connection: Connection, job: RowMapping) -> dict[str, Any] | None:
+def read_wait(connection: Connection, job: Row[Any]) -> dict[str, Any] | None:
     """Why it has not started; None if it has."""
-    if job["status"] not in ("scheduled", "queued", "dispatched"):
+    if job.status not in ("scheduled", "queued", "dispatched"):
         return None
-    found = read_facts(connection, job["id"])
-    if found is None:
-        return None
-    document = wait_document(found)
+    found = read_facts(connection, job.id)
+    return None if found is None else shown_wait(wait_document(found))
+
+
+def shown_wait(document: dict[str, Any]) -> dict[str, Any]:
+    """The prediction to the second: it is a guess, and the page is sent again when it changes."""
     predicted = document["predicted_start"]
     if isinstance(predicted, str):
-        # To the second: it is a guess, and the page is sent again whenever it changes.
         document["predicted_start"] = datetime.fromisoformat(predicted).replace(microsecond=0)
     return document
 
 
 def trace_of(traceparent: str | None) -> str | None:
-    """The id of the trace, as W3C writes the header."""
+    """The trace id of a W3C ``traceparent`` header."""
     parts = (traceparent or "").split("-")
     return parts[1] if len(parts) == 4 and len(parts[1]) == 32 else None
 
@@ -167,14 +147,12 @@ def progress_of(document: Any) -> tuple[float, float] | None:
 
 
 def show_payload(job_id: str) -> ShownDocument:
-    """What it was given, wherever it is kept."""
+    """The payload, from the row or the blob store."""
     try:
-        text = read_payload(job_id)
-    except BlobStoreUnavailable:
-        return ShownDocument("", trouble="The store for large payloads does not answer.")
-    except NotFound:
-        return ShownDocument("", trouble="Its payload is gone.")
-    return shown(text, len(text)) or ShownDocument("")
+        text, _ = read_payload(job_id)
+    except (BlobStoreUnavailable, NotFound) as error:
+        return ShownDocument(trouble=error.detail)
+    return shown(text, len(text)) or ShownDocument()
 
 
 def shown(text: str | None, length: int | None) -> ShownDocument | None:
@@ -190,29 +168,48 @@ def shown(text: str | None, length: int | None) -> ShownDocument | None:
     return ShownDocument(readable if len(readable) <= 2 * SHOWN_CHARACTERS else text)
 
 
-def read_payload(job_id: str) -> str:
-    """The whole payload as JSON."""
-    with read_state() as connection:
-        row = connection.exec_driver_sql(READ_PAYLOAD, {"id": job_id}).first()
+def read_payload(job_id: str) -> tuple[str, bool]:
+    """The whole payload as JSON, and whether it comes from the blob store."""
+    row = find_row(READ_PAYLOAD, id=job_id)
     if row is None:
         raise NotFound("There is no such job, or it was retired.")
     if row.payload_blob is None:
-        return str(row.payload)
+        return str(row.payload), False
     try:
-        return current_services().blobs.get(row.payload_blob).decode(errors="replace")
+        return current_services().blobs.get(row.payload_blob).decode(errors="replace"), True
     except BlobMissing:
-        raise NotFound("Its payload is gone.") from None
+        raise NotFound("The payload is no longer stored.") from None
     except BlobError as error:
         raise BlobStoreUnavailable from error
 
 
-def read_result(job_id: str) -> str:
-    """The whole result as JSON."""
-    with read_state() as connection:
-        row = connection.exec_driver_sql(READ_RESULT, {"id": job_id}).first()
+def known_id(text: str) -> str:
+    """A job's id as rows have it."""
+    found = parse_id(text)
+    if found is None:
+        raise NotFound("There is no such job.")
+    return found
+
+
+@route("GET", "/console/jobs/<job_id>/payload")
+def get_payload(job_id: str) -> Response:
+    return plain_payload(known_id(job_id))
+
+
+@route("GET", "/console/jobs/<job_id>/result")
+def get_result(job_id: str) -> Response:
+    return plain_result(known_id(job_id))
+
+
+def plain_payload(job_id: str) -> Response:
+    return Response(read_payload(job_id)[0], 200, INERT, content_type="text/plain; charset=utf-8")
+
+
+def plain_result(job_id: str) -> Response:
+    row = find_row(READ_RESULT, id=job_id)
     if row is None or row.result is None:
         raise NotFound("There is no such job, or it has no result.")
-    return str(row.result)
+    return Response(str(row.result), 200, INERT, content_type="text/plain; charset=utf-8")
 
 
-JOB = LivePage("/console/jobs/<job_id>", "console/job.html", read_job)
+JOB = live_page("/console/jobs/<job_id>", "console/job.html", read_job)

@@ -1,8 +1,7 @@
-"""``/console/jobs``: all jobs, newest first, by what they have in common.
+"""``/console/jobs``: all jobs that match a filter, newest first.
 
-A page looks at a bounded number of jobs for a bounded time. If it found fewer than a page it
-says how far it looked, and where to go on. The first page stays up to date, unless looking
-took long: then it stands as it was found.
+A search is bounded in jobs and time. If it finds less than a page, the page says how far it got
+and links to where it continues. The first page is live, unless the search was expensive.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from sqlalchemy import Connection, RowMapping
 from app.api.http.state import read_state
 from app.api.services import current_services
 from app.console.jobs.filter import CLASSES, GROUPS, STATUSES, JobFilter, parse_filter, resolve
-from app.console.page import LivePage, PageRequest
+from app.console.page import PageRequest, live_page
 from app.errors import FieldError, ValidationFailed
 from app.reads.job_counts import count_dead, count_states
 from app.reads.search import SearchPage, Wanted, search
@@ -24,7 +23,7 @@ from models.pools import POOLS
 from models.store.arrays import plain_array
 
 PAGE = 50
-#: A page that had to look at more is not looked at again and again.
+#: A page whose search read more jobs is not live.
 LIVE_LOOKS = 50_000
 #: More dead letters than this are not counted.
 DEAD_COUNTED = 10_000
@@ -60,9 +59,8 @@ def read_jobs(asked: PageRequest) -> dict[str, Any]:
                 asked_ids = {"ids": plain_array(found.ids)}
                 rows = connection.exec_driver_sql(READ_ROWS, asked_ids).mappings().all()
             if found.cut:
-                looked_to = connection.exec_driver_sql(
-                    READ_SUBMITTED, {"id": found.cursor}
-                ).scalar()
+                cursor = {"id": found.cursor}
+                looked_to = connection.exec_driver_sql(READ_SUBMITTED, cursor).scalar()
     older, newer = neighbours(found, before, after)
     return {
         "jobs": rows,
@@ -81,13 +79,13 @@ def read_jobs(asked: PageRequest) -> dict[str, Any]:
         "classes": CLASSES,
         "pools": sorted({*POOLS, *current_services().served_pools}),
         "types": sorted(current_services().types),
-        # Called where the form is written: parts that live do without.
+        # Called by the form, which is not live.
         "offer_tenants": offer_tenants,
     }
 
 
 def parse_place(args: Mapping[str, str], name: str) -> str | None:
-    """The id that a page begins at."""
+    """The id where a page begins."""
     text = args.get(name)
     if not text:
         return None
@@ -107,7 +105,7 @@ def neighbours(found: SearchPage, before: str | None, after: str | None) -> tupl
 
 
 def read_counts(connection: Connection, wanted: Wanted) -> dict[str, int]:
-    """Jobs by state; of the dead those that are still there, up to one more than are counted."""
+    """Jobs by state; of the dead only those not retired, up to one above DEAD_COUNTED."""
     counts = count_states(connection, wanted.tenant_id, wanted.pool)
     if counts["dead"]:
         counts["dead"] = count_dead(connection, DEAD_COUNTED + 1, wanted.tenant_id, wanted.pool)
@@ -137,9 +135,9 @@ def chips(chosen: JobFilter, counts: Mapping[str, int] | None) -> list[dict[str,
 
 
 def offer_tenants() -> list[str]:
-    """Names for the form; the first ones where there are many."""
+    """Names that the form suggests: the first ones if there are many."""
     with read_state() as connection:
         return [row.name for row in connection.exec_driver_sql(OFFER_TENANTS)]
 
 
-JOBS = LivePage("/console/jobs", "console/jobs.html", read_jobs, every_seconds=5.0)
+JOBS = live_page("/console/jobs", "console/jobs.html", read_jobs, every_seconds=5.0)

@@ -1,7 +1,7 @@
-"""A job's way from its submission to its end, as steps in order. Pure.
+"""A job from its submission to its end, as steps in order. Pure.
 
-The row knows the run that is on or was the last, the attempts those that gave no result, the
-events when it was replayed; these are forgotten sooner than the job, and then only counted.
+The row of the job has the current or last run, its attempts are the runs without a result, and
+events say when it was replayed. Events are deleted before the job is; then replays are counted.
 """
 
 from __future__ import annotations
@@ -9,37 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineAttempt:
-    """A run that gave no result."""
-
-    lease: int
-    worker: str | None
-    started_at: datetime | None
-    ended_at: datetime
-    #: What it made of the job.
-    status: str
-    error_class: str | None
-    error_message: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """What the row says."""
-
-    status: str
-    lease: int
-    created_at: datetime
-    attempt: int = 0
-    replays: int = 0
-    execute_at: datetime | None = None
-    dispatched_at: datetime | None = None
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-    cancel_requested_at: datetime | None = None
-    worker: str | None = None
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,58 +27,56 @@ class Step:
     seconds: float | None = None
     error_class: str | None = None
     message: str | None = None
-    #: Until the next run began, or will.
+    #: Until the next run started, or will.
     waited_seconds: float | None = None
     next_at: datetime | None = None
 
 
 ENDS = {
     "succeeded": ("Succeeded", "good"),
-    "dead": ("Dead: it will not be tried again", "bad"),
+    "dead": ("Dead: no further attempts", "bad"),
     "cancelled": ("Cancelled", "warn"),
-    "expired": ("Expired: it was too late to start", "warn"),
+    "expired": ("Expired: not started before its deadline", "warn"),
 }
 FAILED = {
-    "scheduled": ("Run failed; to be tried again", "warn"),
-    "queued": ("Run lost; back in the line", "warn"),
+    "scheduled": ("Run failed; will be retried", "warn"),
+    "queued": ("Run lost; queued again", "warn"),
     "dead": ("Run failed for good", "bad"),
-    "cancelled": ("Run stopped", "warn"),
-    "expired": ("Run ended too late", "warn"),
+    "cancelled": ("Run cancelled", "warn"),
+    "expired": ("Run ended after the deadline", "warn"),
 }
 
 
-def timeline(
-    way: Way, attempts: Sequence[TimelineAttempt], replays: Sequence[datetime]
-) -> list[Step]:
+def timeline(job: Any, attempts: Sequence[Any], replays: Sequence[datetime]) -> list[Step]:
     """The steps, oldest first; ``attempts`` by lease, ``replays`` as far as they are known."""
-    steps = [Step("Submitted", way.created_at)]
-    untold = way.replays - len(replays)
-    if untold > 0:
-        times = "once" if untold == 1 else f"{untold} times"
-        steps.append(Step(f"Replayed {times}; when is no longer known", None))
-    told = [
-        *(failed(way, attempts, place) for place in range(len(attempts))),
+    steps = [Step("Submitted", job.created_at)]
+    unknown = job.replays - len(replays)
+    if unknown > 0:
+        times = "once" if unknown == 1 else f"{unknown} times"
+        steps.append(Step(f"Replayed {times}, at an unknown time", None))
+    known = [
+        *(failed(job, attempts, place) for place in range(len(attempts))),
         *(Step("Replayed", at, "now") for at in replays),
-        *latest(way, attempts),
+        *latest(job, attempts),
     ]
-    if way.cancel_requested_at is not None:
-        told.append(Step("Cancellation asked for", way.cancel_requested_at, "warn"))
-    steps += sorted(told, key=lambda step: step.at or way.created_at)
-    if way.status in ENDS:
-        title, tone = ENDS[way.status]
-        steps.append(Step(title, way.finished_at, tone))
-    elif way.status in ("scheduled", "queued"):
-        waits = "Put off until it is due" if way.status == "scheduled" else "Waits in the line"
-        due = way.execute_at if way.status == "scheduled" else None
-        steps.append(Step(waits, None, "now", next_at=due))
+    if job.cancel_requested_at is not None:
+        known.append(Step("Cancellation requested", job.cancel_requested_at, "warn"))
+    steps += sorted(known, key=lambda step: step.at or job.created_at)
+    if job.status in ENDS:
+        title, tone = ENDS[job.status]
+        steps.append(Step(title, job.finished_at, tone))
+    elif job.status == "scheduled":
+        steps.append(Step("Scheduled", None, "now", next_at=job.execute_at))
+    elif job.status == "queued":
+        steps.append(Step("Queued", None, "now"))
     return steps
 
 
-def failed(way: Way, attempts: Sequence[TimelineAttempt], place: int) -> Step:
-    """A run that gave no result, and how long it was until the next."""
+def failed(job: Any, attempts: Sequence[Any], place: int) -> Step:
+    """A run without a result, and how long it was until the next."""
     attempt = attempts[place]
     title, tone = FAILED.get(attempt.status, ("Run ended", "warn"))
-    following = way.started_at if way.lease > attempt.lease else None
+    following = job.started_at if job.lease > attempt.lease else None
     if place + 1 < len(attempts):
         following = attempts[place + 1].started_at
     again = attempt.status in ("scheduled", "queued")
@@ -126,32 +94,23 @@ def failed(way: Way, attempts: Sequence[TimelineAttempt], place: int) -> Step:
     )
 
 
-def latest(way: Way, attempts: Sequence[TimelineAttempt]) -> list[Step]:
-    """The run that is on, or that ended well; or that it is on its way to a worker."""
-    if any(attempt.lease == way.lease for attempt in attempts):
+def latest(job: Any, attempts: Sequence[Any]) -> list[Step]:
+    """The current run, or the one that succeeded, or that the job was dispatched."""
+    if any(attempt.lease == job.lease for attempt in attempts):
         return []
-    if way.status == "dispatched":
-        return [
-            Step("Dispatched; a worker is about to take it", way.dispatched_at, "now", way.lease)
-        ]
-    if way.started_at is None or way.status not in ("running", "succeeded"):
+    if job.status == "dispatched":
+        return [Step("Dispatched; waiting for a worker", job.dispatched_at, "now", job.lease)]
+    if job.started_at is None or job.status not in ("running", "succeeded"):
         return []
-    on = way.status == "running"
-    return [
-        Step(
-            "Runs" if on else "Run succeeded",
-            way.started_at,
-            "now" if on else "good",
-            way.lease,
-            way.worker,
-            None if on else way.finished_at,
-            None if on else between(way.started_at, way.finished_at),
-        )
-    ]
+    run = (job.lease, job.worker)
+    if job.status == "running":
+        return [Step("Running", job.started_at, "now", *run)]
+    took = between(job.started_at, job.finished_at)
+    return [Step("Run succeeded", job.started_at, "good", *run, job.finished_at, took)]
 
 
 def between(start: datetime | None, end: datetime | None) -> float | None:
-    """Seconds from one moment to another; None if one of them is unknown."""
+    """Seconds from one time to another; None if one of them is unknown."""
     if start is None or end is None:
         return None
     return max(0.0, (end - start).total_seconds())

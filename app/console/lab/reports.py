@@ -1,8 +1,8 @@
 """The load lab's reports as files: ``<results>/<name>/report.json``, pictures, tables, CSV.
 
-The lab writes them and may be writing at this moment; others may put in what they like. So
-everything is checked and bounded: what cannot be read is told as such and hurts nothing else.
-Nothing outside of the folder is ever opened.
+The lab may be writing at this moment, and anybody may have changed the files. So everything is
+validated and bounded: what cannot be read is reported as such and affects nothing else. Nothing
+outside of the folder is ever opened.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from app.stack.spec import PROJECT_ROOT
-
-#: Folders looked at, and how large a report may be.
+#: Most folders, and largest report.
 MOST_REPORTS = 100
 MOST_BYTES = 4 * 1_048_576
 #: Rows shown of a table.
@@ -27,7 +26,7 @@ MOST_ROWS = 200
 MOST_COLUMNS = 50
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\.(png|svg|csv|md|json)")
-#: What browsers are told that a file is.
+#: Content types.
 KINDS = {
     ".png": "image/png",
     ".svg": "image/svg+xml",
@@ -39,11 +38,11 @@ PICTURES = (".png", ".svg")
 
 
 class Unreadable(Exception):
-    """A report that is none; the text says why."""
+    """A report that cannot be read; the text says why."""
 
 
 class Bar(BaseModel):
-    """A figure that the experiment had to reach."""
+    """A figure that the experiment must reach."""
 
     claim: str
     measured: float
@@ -53,10 +52,9 @@ class Bar(BaseModel):
 
     @property
     def reached(self) -> bool:
-        """As the lab judges: not by what the file says of itself."""
-        if self.relation == ">=":
-            return self.measured >= self.required
-        return self.measured <= self.required
+        """By the figures, not by what the file says about itself."""
+        at_least = self.relation == ">="
+        return self.measured >= self.required if at_least else self.measured <= self.required
 
 
 class Picture(BaseModel):
@@ -67,7 +65,7 @@ class Picture(BaseModel):
 
 
 class Machine(BaseModel):
-    """What it ran on."""
+    """Where it ran."""
 
     cores: int | None = None
     architecture: str = ""
@@ -75,17 +73,15 @@ class Machine(BaseModel):
 
 
 def in_utc(moment: datetime) -> datetime:
-    """A moment as pages tell it, if they can."""
+    """A time that pages can show."""
     try:
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except OverflowError:
-        raise ValueError("is beyond the years that can be told") from None
+        raise ValueError("is out of range") from None
 
 
 class LabReport(BaseModel):
     """``report.json``, as far as the page shows it."""
-
-    model_config = ConfigDict(extra="ignore")
 
     measured_at: Annotated[datetime, AfterValidator(in_utc)]
     title: str = ""
@@ -97,11 +93,6 @@ class LabReport(BaseModel):
     notes: list[str] = []
     pictures: list[Picture] = []
     bars: list[Bar] = []
-
-    @property
-    def reached(self) -> int:
-        """Bars that were reached."""
-        return sum(bar.reached for bar in self.bars)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,32 +106,93 @@ class ReportTable:
     more: int = 0
 
 
-def results_folder(setting: str) -> Path:
-    """Where reports are; relative to the project."""
-    return PROJECT_ROOT / setting
+class Experiment:
+    """The folder of an experiment that has left a report, readable or not."""
+
+    def __init__(self, results: Path, name: str) -> None:
+        self._results = results
+        self.name = name
+        #: None if it cannot be read, and why not.
+        self.document: LabReport | None = None
+        self.trouble = ""
+        try:
+            self.document = self._read()
+        except Unreadable as error:
+            self.trouble = str(error)
+        except OSError as error:
+            self.trouble = error.strerror or "it cannot be opened"
+
+    def _read(self) -> LabReport:
+        path = self.find("report.json")
+        if path is None:
+            raise Unreadable("there is no report.json")
+        facts = path.stat()
+        return parsed_report(path, facts.st_mtime_ns, facts.st_size)
+
+    @property
+    def title(self) -> str:
+        given = self.document.title if self.document else ""
+        return given or self.name.replace("-", " ").capitalize()
+
+    @property
+    def measured_at(self) -> datetime:
+        """When it was measured; what cannot be read comes last."""
+        return self.document.measured_at if self.document else datetime.min.replace(tzinfo=UTC)
+
+    @property
+    def missed(self) -> int:
+        """Targets that were not met."""
+        return sum(not bar.reached for bar in self.document.bars) if self.document else 0
+
+    def find(self, file: str) -> Path | None:
+        """A file, if it is one that may be shown; no link leads elsewhere."""
+        return find_file(self._results, self.name, file)
+
+    def files(self, *suffixes: str) -> list[tuple[str, int]]:
+        """Files by kind, with their sizes."""
+        try:
+            return [
+                (path.name, path.stat().st_size)
+                for suffix in suffixes
+                for path in sorted((self._results / self.name).iterdir())
+                if path.suffix == suffix and self.find(path.name)
+            ]
+        except OSError:
+            return []
+
+    def pictures(self) -> list[tuple[str, str]]:
+        """Files and captions: those that the report names, or all that there are."""
+        if self.document and self.document.pictures:
+            named = [(one.file, one.caption) for one in self.document.pictures]
+            return [picture for picture in named if self.find(picture[0])]
+        return [(file, "") for file, _ in self.files(*PICTURES)]
+
+    def tables(self) -> list[ReportTable]:
+        """The tables of ``report.md`` except for the targets; none if it cannot be read."""
+        path = self.find("report.md")
+        try:
+            with path.open("rb") if path else BytesIO() as file:
+                text = file.read(MOST_BYTES).decode(errors="replace")
+        except OSError:
+            return []
+        return [table for table in parse_tables(text) if table.title != "Bars"]
 
 
-def find_names(results: Path) -> list[str]:
+def find_experiments(results: Path) -> list[Experiment]:
     """Experiments that have left a report, readable or not."""
     try:
         folders = sorted(path.name for path in results.iterdir())
     except OSError:
         return []
-    found = [name for name in folders if is_experiment(results, name)]
-    return found[:MOST_REPORTS]
-
-
-def is_experiment(results: Path, name: str) -> bool:
-    """Whether the folder of that name holds a report."""
-    return NAME.fullmatch(name) is not None and find_file(results, name, "report.json") is not None
+    found = [name for name in folders if find_file(results, name, "report.json")]
+    return [Experiment(results, name) for name in found[:MOST_REPORTS]]
 
 
 def find_file(results: Path, name: str, file: str) -> Path | None:
     """A file of an experiment, if it is one that may be shown; no link leads elsewhere."""
     if NAME.fullmatch(name) is None or FILE.fullmatch(file) is None:
         return None
-    folder = results / name
-    path = folder / file
+    path = results / name / file
     try:
         ours = path.is_file() and path.resolve() == results.resolve() / name / file
     except OSError:
@@ -148,21 +200,9 @@ def find_file(results: Path, name: str, file: str) -> Path | None:
     return path if ours else None
 
 
-def read_report(results: Path, name: str) -> LabReport:
-    """What the experiment found; Unreadable if nobody can tell."""
-    path = find_file(results, name, "report.json")
-    if path is None:
-        raise Unreadable("there is no report.json")
-    try:
-        facts = path.stat()
-        return parsed_report(path, facts.st_mtime_ns, facts.st_size)
-    except OSError as error:
-        raise Unreadable(error.strerror or "it cannot be opened") from None
-
-
 @lru_cache(maxsize=MOST_REPORTS)
 def parsed_report(path: Path, modified: int, size: int) -> LabReport:
-    """Kept until the file changes: a page that lives looks every few seconds."""
+    """Cached until the file changes: a live page reads it every few seconds."""
     if size > MOST_BYTES:
         raise Unreadable(f"report.json has more than {MOST_BYTES:,} bytes")
     try:
@@ -171,19 +211,6 @@ def parsed_report(path: Path, modified: int, size: int) -> LabReport:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise Unreadable(f"{place + ': ' if place else ''}{first['msg']}") from None
-
-
-def read_tables(results: Path, name: str) -> list[ReportTable]:
-    """The tables of ``report.md`` but for the bars; none if it cannot be read."""
-    path = find_file(results, name, "report.md")
-    if path is None:
-        return []
-    try:
-        with path.open("rb") as file:
-            text = file.read(MOST_BYTES).decode(errors="replace")
-    except OSError:
-        return []
-    return [table for table in parse_tables(text) if table.title != "Bars"]
 
 
 def parse_tables(text: str) -> list[ReportTable]:
@@ -206,15 +233,3 @@ def parse_tables(text: str) -> list[ReportTable]:
 def fitted(row: Sequence[str], width: int) -> list[str]:
     """A row with as many cells as there are headings."""
     return [*row, *[""] * width][:width]
-
-
-def list_files(results: Path, name: str, suffix: str) -> list[tuple[str, int]]:
-    """Files of an experiment by kind, with their sizes."""
-    try:
-        return [
-            (path.name, path.stat().st_size)
-            for path in sorted((results / name).iterdir())
-            if path.suffix == suffix and find_file(results, name, path.name)
-        ]
-    except OSError:
-        return []

@@ -1,82 +1,60 @@
-"""Submitting an application from the leaderboard, as the tenant whose it is.
+"""Submitting an application from the leaderboard, on behalf of its tenant.
 
-It passes what ``POST /applications`` passes: the tenant's rate and depth, the same checks of the
-same document, the same commit. What is refused is shown beside the form, with all that was typed.
+As with ``POST /applications``: the tenant's rate and depth, the same validation, the same commit.
+Errors are shown beside the form, which keeps what was typed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
-from flask import Blueprint, Response, render_template, request
+from flask import Response, render_template, request
 from werkzeug.wrappers import Response as AnyResponse
 
-from app.api.auth.access import Access, open_to
 from app.api.http.body import JsonDocument, fit_body
 from app.api.http.problems import problem_of
 from app.api.routes.applications import take_application
 from app.api.schemas.requests import SubmitApplication
 from app.api.services import current_services
-from app.console.done import done
 from app.console.leaderboard.page import LEADERBOARD, PATH
-from app.console.page import PageRequest
+from app.console.page import PageRequest, done, route
 from app.errors import FairlineError, FieldError, ValidationFailed
-
-leaderboard_actions = Blueprint("leaderboard_actions", __name__)
 
 #: Fields of the document by those of the form.
 FIELDS = {"candidate": "candidate", "role": "role", "payload": "application"}
 
-NOTHING_TYPED = "There is nothing to be scored yet."
+NOTHING_TYPED = "must not be empty"
 
 
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """What stands in the form."""
-
-    tenant: str
-    candidate: str
-    role: str
-    #: Plain text, or a JSON object.
-    application: str
-
-    @classmethod
-    def of(cls, form: Mapping[str, str]) -> Typed:
-        """As the browser sent it; line ends as everybody else writes them."""
-        text = form.get("application", "").replace("\r\n", "\n")
-        return cls(form.get("tenant", ""), form.get("candidate", ""), form.get("role", ""), text)
-
-
-@leaderboard_actions.post(PATH)
-@open_to(Access.CONSOLE)
+@route("POST", PATH)
 def post_application() -> AnyResponse:
-    # The body as a whole was bounded when it was read.
+    # The body as a whole was limited when it was read.
     request.max_form_memory_size = None
-    typed = Typed.of(request.form)
+    typed = {name: request.form.get(name, "") for name in ("tenant", *FIELDS.values())}
+    typed["application"] = typed["application"].replace("\r\n", "\n")
     try:
         application_id = submit(typed)
     except FairlineError as error:
         return refusal(typed, error)
-    return done(f"{PATH}/{application_id}", f"Submitted for {typed.tenant}.")
+    return done(f"{PATH}/{application_id}", f"Submitted for {typed['tenant']}.")
 
 
-def submit(typed: Typed) -> str:
-    """Admit the application; its id."""
+def submit(typed: Mapping[str, str]) -> str:
     services = current_services()
-    tenant = None if "\x00" in typed.tenant else services.visitors.tenant_named(typed.tenant)
+    name = typed["tenant"]
+    tenant = None if "\x00" in name else services.visitors.tenant_named(name)
     if tenant is None:
-        raise ValidationFailed("There is no tenant of that name.")
+        raise ValidationFailed("There is no tenant with that name.")
     services.gate.pass_rate(tenant)
     body = fit(typed)
     return take_application(services, tenant, body, None).ids[0]
 
 
-def fit(typed: Typed) -> SubmitApplication:
-    """What was typed as the API takes it, or everything that is wrong with it."""
-    nothing = () if typed.application.strip() else (FieldError("payload", NOTHING_TYPED),)
+def fit(typed: Mapping[str, str]) -> SubmitApplication:
+    """What was typed as the API takes it, or all of its errors."""
+    nothing = () if typed["application"].strip() else (FieldError("payload", NOTHING_TYPED),)
     try:
         body = fit_body(document_of(typed), SubmitApplication)
     except ValidationFailed as error:
@@ -86,44 +64,42 @@ def fit(typed: Typed) -> SubmitApplication:
     return body
 
 
-def document_of(typed: Typed) -> JsonDocument:
+def document_of(typed: Mapping[str, str]) -> JsonDocument:
     """The body that a client would have sent."""
-    payload = typed.application.encode()
+    payload = typed["application"].encode()
     if not is_object(payload):
         if payload.lstrip().startswith(b"{"):
-            wrong = "begins like a JSON object and is none; begin a text with something else"
+            wrong = "starts with { but is not a JSON object; start plain text differently"
             raise ValidationFailed(errors=(FieldError("payload", wrong),))
-        payload = orjson.dumps({"text": typed.application})
-    names = {"candidate": typed.candidate, "role": typed.role or "general"}
+        payload = orjson.dumps({"text": typed["application"]})
+    names = {"candidate": typed["candidate"], "role": typed["role"] or "general"}
     raw = b'%b,"payload":%b}' % (orjson.dumps(names)[:-1], payload)
     return JsonDocument(raw, orjson.loads(raw))
 
 
 def is_object(text: bytes) -> bool:
-    """Whether it is JSON for an object."""
     try:
         return isinstance(orjson.loads(text), dict)
     except orjson.JSONDecodeError:
         return False
 
 
-def refusal(typed: Typed, error: FairlineError) -> Response:
-    """The page again, with what is wrong."""
+def refusal(typed: Mapping[str, str], error: FairlineError) -> Response:
+    """The page again, with the errors."""
     answer = problem_of(error)
-    url = request.full_path.rstrip("?")
-    asked = PageRequest(url, {}, request.args)
+    asked = PageRequest(request.full_path.rstrip("?"), {}, request.args)
     context: dict[str, Any] = {
         **LEADERBOARD.read(asked),
-        "typed": asdict(typed),
+        "typed": typed,
         "trouble": {"detail": error.detail, "fields": fields_of(error)},
     }
     page = render_template(LEADERBOARD.template, **context, asked=asked)
     headers = {name: value for name, value in answer.headers if name == "Retry-After"}
-    return Response(page, answer.status_code, headers, content_type="text/html; charset=utf-8")
+    return Response(page, answer.status_code, headers)
 
 
 def fields_of(error: FairlineError) -> dict[str, str]:
-    """What is wrong with each field of the form."""
+    """The first error of each field of the form."""
     found: dict[str, str] = {}
     for problem in error.errors:
         name = FIELDS.get(problem.field.partition(".")[0])

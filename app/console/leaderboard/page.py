@@ -1,13 +1,12 @@
 """``/console/leaderboard``: a tenant's scored applications of a role, best first.
 
-The rows are those of ``GET /leaderboard``. Equal scores are shown as the tie they are, and scores
-that differ by less than a point are marked: their order may be chance.
+The rows are those of ``GET /leaderboard``. Ties are marked, and so are scores that differ by less
+than a point: their order may be down to chance.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -16,13 +15,13 @@ from sqlalchemy import Connection
 from app.api.http.state import read_state
 from app.api.routes.leaderboard import Cursor, RankedScore, parse_role, read_page
 from app.api.services import current_services
-from app.console.page import LivePage, PageRequest
+from app.console.page import PageRequest, live_page
 from app.errors import NotFound
 from app.tenants.tenant import TenantProfile
 
 PATH = "/console/leaderboard"
 SHOWN = 50
-#: More than these are typed and not chosen.
+#: With more of them, the form has a text field instead of a list.
 MOST_TENANTS = 200
 MOST_ROLES = 100
 USUAL_ROLE = "general"
@@ -30,18 +29,18 @@ USUAL_ROLE = "general"
 NEAR = Decimal(1)
 
 READ_TENANTS = f"SELECT name FROM tenants ORDER BY name LIMIT {MOST_TENANTS + 1}"
-#: Among the newest applications of everybody; a tenant that has none there has no newest.
+#: Among the newest applications of all tenants; a tenant without any there has no newest role.
 READ_NEWEST_ROLE = """
     SELECT role FROM (
         SELECT tenant_id, role, id FROM applications ORDER BY id DESC LIMIT 1000) AS newest
     WHERE tenant_id = %(tenant)s ORDER BY id DESC LIMIT 1
 """
-#: The first along the ranking: whoever was made first and has a score.
+#: The first along the ranking: the oldest tenant with a score.
 READ_FIRST_TENANT = """
     SELECT tenant.name FROM tenants AS tenant WHERE tenant.id = (
         SELECT tenant_id FROM applications WHERE score IS NOT NULL ORDER BY tenant_id LIMIT 1)
 """
-#: From each role straight to the next along the ranking, however many applications it has.
+#: A loose index scan along the ranking: one step per role, however many applications it has.
 READ_ROLES = f"""
     WITH RECURSIVE found AS (
         (SELECT role FROM applications
@@ -57,32 +56,24 @@ READ_ROLES = f"""
 """
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderboardLine:
-    """An entry and how it stands to those beside it."""
-
-    entry: RankedScore
-    #: Somebody has the same score.
-    tied: bool
-    #: Somebody has nearly the same.
-    near: bool
-
-
 def lines(
     entries: Sequence[RankedScore], limit: int, above: Decimal | None
-) -> list[LeaderboardLine]:
-    """The first ``limit`` of the entries; ``above`` is the score before them."""
+) -> list[tuple[RankedScore, bool, bool]]:
+    """The first ``limit`` of the entries, whether another has the same score, or nearly the same.
+
+    ``above`` is the score before them.
+    """
     scores = [above, *[entry.score for entry in entries], None]
     found = []
     for place, entry in enumerate(entries[:limit]):
         beside = [score for score in (scores[place], scores[place + 2]) if score is not None]
         gaps = [abs(score - entry.score) for score in beside]
-        found.append(LeaderboardLine(entry, 0 in gaps, any(0 < gap < NEAR for gap in gaps)))
+        found.append((entry, 0 in gaps, any(0 < gap < NEAR for gap in gaps)))
     return found
 
 
 def read_leaderboard(asked: PageRequest) -> dict[str, Any]:
-    """A page of the ranking; the choices only for whoever is shown the whole page."""
+    """A page of the ranking; the choices are read only for the whole page."""
     text = asked.args.get("cursor")
     cursor = Cursor.decode(text) if text else None
     with read_state() as connection:
@@ -110,7 +101,7 @@ def find_tenant(connection: Connection, name: str) -> TenantProfile | None:
     if name:
         found = None if "\x00" in name else visitors.tenant_named(name)
         if found is None:
-            raise NotFound("There is no tenant of that name.")
+            raise NotFound("There is no tenant with that name.")
         return found
     if visitors.anonymous and (found := visitors.tenant_named(visitors.anonymous)):
         return found
@@ -121,7 +112,7 @@ def find_tenant(connection: Connection, name: str) -> TenantProfile | None:
 
 
 def find_role(connection: Connection, tenant: TenantProfile, text: str) -> str:
-    """The role that was asked for, or the one that somebody applied for last."""
+    """The requested role, or the one of the newest application."""
     if text.strip():
         return parse_role(text)
     if newest := connection.exec_driver_sql(READ_NEWEST_ROLE, {"tenant": tenant.id}).scalar():
@@ -136,7 +127,6 @@ def read_roles(connection: Connection, tenant: TenantProfile) -> list[str]:
 
 
 def read_choices(tenant: TenantProfile | None) -> dict[str, list[str]]:
-    """What there is to choose from."""
     with read_state() as connection:
         return {
             "tenants": list(connection.exec_driver_sql(READ_TENANTS).scalars()),
@@ -144,4 +134,4 @@ def read_choices(tenant: TenantProfile | None) -> dict[str, list[str]]:
         }
 
 
-LEADERBOARD = LivePage(PATH, "console/leaderboard.html", read_leaderboard)
+LEADERBOARD = live_page(PATH, "console/leaderboard.html", read_leaderboard)

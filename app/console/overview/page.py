@@ -1,25 +1,29 @@
-"""``/``: whether all is well, and how every pool does, now and lately."""
+"""``/``: whether all is well, and every pool, now and over time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.api.http.state import read_state
 from app.api.routes.metrics import objectives
 from app.api.services import current_services
 from app.console.overview.health import judge
-from app.console.overview.readings import DEATHS_SECONDS, read_overview, read_samples
+from app.console.overview.readings import (
+    DEATHS_SECONDS,
+    read_cards,
+    read_readings,
+    read_samples,
+    totals_of,
+)
 from app.console.overview.series import draw
-from app.console.page import LivePage, PageRequest
+from app.console.page import PageRequest, live_page
 from app.scheduler.maintenance.recorder import COARSE_STEP, FINE_STEP
 
 
-@dataclass(frozen=True, slots=True)
-class ChartWindow:
-    """A stretch of time that the charts show."""
+class ChartWindow(NamedTuple):
+    """A period that the charts show."""
 
-    #: As the address has it.
+    #: In the address.
     name: str
     title: str
     seconds: float
@@ -31,36 +35,35 @@ WINDOWS = (
     ChartWindow("15m", "15 minutes", 900.0, FINE_STEP),
     ChartWindow("24h", "24 hours", 86_400.0, COARSE_STEP),
 )
-#: Name, title and what a reader who sees no picture is told.
+#: Name, title and text for screen readers.
 CHARTS = (
-    ("depth", "Waiting", "Jobs in the line by pool"),
-    ("rates", "In and out", "Jobs that came and jobs that ended, a minute, by pool"),
-    ("utilisation", "Utilisation", "Part of the slots in use, by pool"),
-    ("oldest", "Oldest wait", "Seconds that the oldest in the line had waited, by pool"),
+    ("depth", "Queue depth", "Queued jobs by pool"),
+    ("rates", "In and out", "Jobs submitted and ended per minute by pool"),
+    ("utilisation", "Utilisation", "Share of slots in use by pool"),
+    ("oldest", "Oldest wait", "How long the oldest queued job had waited, in seconds, by pool"),
 )
 
 
 def read(asked: PageRequest) -> dict[str, Any]:
-    """The whole page."""
     window = next((one for one in WINDOWS if one.name == asked.args.get("window")), WINDOWS[0])
     with read_state() as connection:
         drawn = read_samples(connection, window.step, window.seconds)
         fine = drawn
         if window.step != FINE_STEP:
             fine = read_samples(connection, FINE_STEP, DEATHS_SECONDS)
-        overview = read_overview(connection, fine, objectives(), current_services().served_pools)
-    shown = [card.name for card in overview.cards]
-    samples = {pool: drawn[pool] for pool in shown if pool in drawn}
+        now, cards = read_cards(connection, fine, objectives(), current_services().served_pools)
+        readings = read_readings(connection, cards)
+    samples = {card.name: drawn[card.name] for card in cards if card.name in drawn}
     return {
-        "verdict": judge(overview.readings),
-        "cards": overview.cards,
-        "totals": overview.totals,
+        "verdict": judge(readings),
+        "cards": cards,
+        "totals": totals_of(cards),
         "window": window,
         "windows": WINDOWS,
         "charts": CHARTS,
-        "data": draw(samples, window.step, overview.now) if samples else None,
+        "data": draw(samples, window.step, int(now.timestamp())) if samples else None,
     }
 
 
 #: As often as there are samples.
-OVERVIEW = LivePage("/", "console/overview.html", read, every_seconds=float(FINE_STEP))
+OVERVIEW = live_page("/", "console/overview.html", read, every_seconds=float(FINE_STEP))

@@ -1,4 +1,4 @@
-"""What the overview reads: counters, the ends of indexes and samples, never a whole table."""
+"""Queries of the overview: counters, the ends of indexes and samples, never a whole table."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from app.api.routes.health import BROKER_SECONDS, READ_READINESS
-from app.console.overview.cards import Card, Totals, Waits
 from app.console.overview.health import HealthReadings, PoolHealth
 from app.console.overview.series import NEIGHBOURS, ByPool, Samples, first_within, per_minute
 from app.reads.demand import LINE_HEADS
@@ -22,20 +21,19 @@ from models.leadership import LEASE_SECONDS
 from models.pools import POOLS
 from models.presence import SERVING
 
-#: Heads of lines that one look goes over.
+#: Heads of queues that one query reads.
 MOST_HEADS = 1_000
-#: More dead letters than this are not counted: the page of their own knows better.
+#: More dead letters than this are not counted; their own page does.
 DEAD_LETTERS_COUNTED = 2_000
-#: What the autoscaler wrote counts for so long.
+#: What the autoscaler wrote is used for so long.
 FRESH_SECONDS = 10
 #: Rates on the cards, and the time in which deaths are recent.
 RATE_SECONDS = 60.0
 DEATHS_SECONDS = 300.0
 
-#: A pool by its counters, its workers, since when its oldest wait (by the heads of its lines, and
-#: by what is due and has not joined them), its dead letters (the index holds all that is asked
-#: for), and its counters a day ago or when they were first written down since. In one statement:
-#: going to the server and back costs more than any of it.
+#: A pool by its counters, its workers, since when its oldest jobs wait (by the heads of its queues,
+#: and by what is due and not promoted), its dead letters (an index-only scan), and its counters a
+#: day ago or at the first sample since. One statement: a round trip costs more than any of it.
 READ_POOLS = f"""{LINE_HEADS}, oldest AS (
         SELECT pool, min(since) AS since, sum(count(*)) OVER () >= {MOST_HEADS} AS cut
         FROM (SELECT * FROM head LIMIT {MOST_HEADS}) AS seen GROUP BY pool
@@ -80,9 +78,9 @@ READ_POOLS = f"""{LINE_HEADS}, oldest AS (
           AND at > now() - interval '24 hours' ORDER BY at LIMIT 1) AS day ON true
     ORDER BY pool.place
 """
-#: Scheduler, broker and relief, and what is held. A spike is news for the hour in which it was
-#: told.
-READ_HOUSE = f"""
+#: Scheduler, broker and relief, and what delays jobs. A spike counts for the hour in which it was
+#: detected.
+READ_SERVICES = f"""
     SELECT ready.leader_age, ready.broker_age, ready.relief_age, (
         SELECT coalesce(json_agg(json_build_array(kind, name, detail)), '[]') FROM (
             SELECT 'circuit', dependency, state FROM circuits WHERE {CIRCUIT_NOT_CLOSED}
@@ -108,67 +106,67 @@ READ_SAMPLES = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """The system at one moment."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card(PoolHealth):
+    """A pool as the page shows it: what it is judged by, and more."""
 
-    #: By the database's clock, in seconds since the epoch.
-    now: int
-    cards: list[Card]
-    totals: Totals
-    readings: HealthReadings
+    #: Of READ_POOLS.
+    row: Row[Any]
+    #: Since when the oldest job waits; None if none does.
+    oldest_since: datetime | None
+    #: Whether that is longer than the objective, but for another reason than a missing slot.
+    held: bool
+    #: Per minute; None without recent samples.
+    rate_in: float | None
+    rate_out: float | None
+
+    @property
+    def late(self) -> bool:
+        """Whether the oldest job waits for a slot longer than it should."""
+        return self.wait_seconds > self.objective_seconds
+
+    @property
+    def workers(self) -> int:
+        return math.ceil(self.slots / POOLS[self.name].slots)
 
 
 def read_samples(connection: Connection, step: int, seconds: float) -> ByPool:
-    """The samples of the last so many seconds, by pool; pools that have some."""
+    """The samples of the last seconds, by pool; only pools that have some."""
     asked = {"step": step, "seconds": seconds, "pools": list(POOLS)}
     rows = connection.exec_driver_sql(READ_SAMPLES, asked)
-    return {row.pool: samples_of(row) for row in rows}
+    return {
+        row.pool: Samples(**{name: getattr(row, name) for name in Samples._fields}) for row in rows
+    }
 
 
-def samples_of(row: Row[Any]) -> Samples:
-    """A row of READ_SAMPLES."""
-    return Samples(
-        at=row.at,
-        submitted=row.submitted,
-        ended=row.ended,
-        dead=row.dead,
-        queued=row.queued,
-        oldest_seconds=row.oldest_seconds,
-        busy=row.busy,
-        slots=row.slots,
-    )
-
-
-def read_overview(
+def read_cards(
     connection: Connection,
     samples: ByPool,
     objectives: Mapping[str, float],
     served: Collection[str],
-) -> Overview:
-    """The pools and what is not well; ``samples`` are the fine ones of the last minutes."""
+) -> tuple[datetime, list[Card]]:
+    """The time, and pools in use; ``samples`` are the fine ones of the last minutes."""
     asked = {"pools": list(POOLS), "after": [0] * len(POOLS)}
-    all_rows = connection.exec_driver_sql(READ_POOLS, asked).all()
-    rows = [row for row in all_rows if row.name in served or row.submitted or row.slots]
-    cards = [card_of(row, samples.get(row.name, Samples()), objectives[row.name]) for row in rows]
-    pools = [card.health(card.name in served) for card in cards]
-    now = int(all_rows[0].now.timestamp())
-    return Overview(now, cards, totals_of(rows), read_readings(connection, pools))
+    rows = connection.exec_driver_sql(READ_POOLS, asked).all()
+    return rows[0].now, [
+        card_of(row, samples.get(row.name, Samples()), objectives[row.name], row.name in served)
+        for row in rows
+        if row.name in served or row.submitted or row.slots
+    ]
 
 
-def card_of(row: Row[Any], samples: Samples, objective: float) -> Card:
+def card_of(row: Row[Any], samples: Samples, objective: float, served: bool) -> Card:
     """A pool as the page shows it."""
-    waits = Waits(row.line_since, row.line_cut, row.due_at)
-    since = waits.oldest(row.now, row.slot_wait)
+    since = oldest_since(row)
     age = seconds_since(since, row.now)
-    wait = age if row.slot_wait is None else max(row.slot_wait, seconds_since(waits.due, row.now))
+    wait = age if row.slot_wait is None else max(row.slot_wait, seconds_since(row.due_at, row.now))
     known = samples if is_fresh(samples, row.now) else Samples()
     minute, minutes = first_within(known.at, RATE_SECONDS), first_within(known.at, DEATHS_SECONDS)
     return Card(
+        row=row,
         name=row.name,
+        served=served,
         waiting=row.queued,
-        scheduled=row.scheduled,
-        in_flight=row.in_flight,
         oldest_since=since,
         objective_seconds=objective,
         wait_seconds=wait,
@@ -177,17 +175,21 @@ def card_of(row: Row[Any], samples: Samples, objective: float) -> Card:
         rate_out=rate(known.at, known.ended, minute),
         busy=min(row.busy, row.slots),
         slots=row.slots,
-        living=math.ceil(row.slots / POOLS[row.name].slots),
-        desired=row.desired,
-        dead_letters=row.dead_letters,
-        uncounted=row.dead_cut,
         ended=0 if minutes is None else known.ended[-1] - known.ended[minutes],
         died=0 if minutes is None else known.dead[-1] - known.dead[minutes],
     )
 
 
+def oldest_since(row: Row[Any]) -> datetime | None:
+    """Since when the oldest waits, queued or due; if not all were read, as the autoscaler saw."""
+    found = [one for one in (row.line_since, row.due_at) if one is not None and one < row.now]
+    if row.line_cut and row.slot_wait is not None:
+        found.append((row.now - timedelta(seconds=row.slot_wait)).replace(microsecond=0))
+    return min(found, default=None)
+
+
 def rate(at: Sequence[int], counter: Sequence[int], since: int | None) -> float | None:
-    """How many in a minute since that sample, without digits that say nothing."""
+    """How many per minute since that sample, without insignificant digits."""
     if since is None:
         return None
     found = per_minute(counter[-1] - counter[since], at[-1] - at[since])
@@ -195,30 +197,27 @@ def rate(at: Sequence[int], counter: Sequence[int], since: int | None) -> float 
 
 
 def seconds_since(moment: datetime | None, now: datetime) -> float:
-    """How long ago that was; 0 if it was not yet."""
+    """How long ago that was; 0 if it is in the future."""
     return max(0.0, (now - moment).total_seconds()) if moment is not None else 0.0
 
 
 def is_fresh(samples: Samples, now: datetime) -> bool:
-    """Whether the newest is one of just now."""
+    """Whether the newest sample is recent."""
     return bool(samples.at) and now.timestamp() - samples.at[-1] <= NEIGHBOURS * FINE_STEP
 
 
-def totals_of(rows: Sequence[Row[Any]]) -> Totals:
-    """All pools together."""
-    known = [row for row in rows if row.day_since is not None]
-    return Totals(
-        min((row.day_since for row in known), default=None),
-        *(
-            sum(max(0, getattr(row, name) - getattr(row, f"day_{name}")) for row in known)
-            for name in ("submitted", "succeeded", "dead", "cancelled", "expired")
-        ),
-    )
+def totals_of(cards: Sequence[Card]) -> dict[str, Any]:
+    """Jobs of all pools in the last day, or since the first sample."""
+    known = [card.row for card in cards if card.row.day_since is not None]
+    return {"since": min((row.day_since for row in known), default=None)} | {
+        name: sum(max(0, getattr(row, name) - getattr(row, f"day_{name}")) for row in known)
+        for name in ("submitted", "succeeded", "dead", "cancelled", "expired")
+    }
 
 
-def read_readings(connection: Connection, pools: Sequence[PoolHealth]) -> HealthReadings:
-    """What is judged: the pools, the scheduler, the broker, and what is held."""
-    services = connection.exec_driver_sql(READ_HOUSE).one()
+def read_readings(connection: Connection, pools: Sequence[Card]) -> HealthReadings:
+    """Pools, scheduler, broker, and what delays jobs."""
+    services = connection.exec_driver_sql(READ_SERVICES).one()
     held: dict[str, list[tuple[str, str]]] = {}
     for kind, name, detail in services.held:
         held.setdefault(kind, []).append((name, detail))

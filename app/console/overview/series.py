@@ -1,8 +1,8 @@
-"""Samples as lines of a chart. Pure.
+"""Samples as series of a chart. Pure.
 
-A rate is the difference of two counters over the time between them. Where samples are missing,
-because nobody led, a line has a gap; and so it has where a counter fell, which none does but
-when the database was put back to an earlier day.
+A rate is the difference of two counters over the time between them. A series has a gap where
+samples are missing, because there was no leader, and where a counter fell, which happens only
+when the database was restored from a backup.
 """
 
 from __future__ import annotations
@@ -12,20 +12,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-#: Steps between two samples that still are neighbours: one or two may be late or missing.
+#: Steps between two samples without a gap: one or two may be late or missing.
 NEIGHBOURS = 3
 MINUTE_SECONDS = 60.0
 
 
 class Samples(NamedTuple):
-    """A pool over a stretch of time, in the order of time: a list for each thing counted.
-
-    Hundreds of samples are read for a page. In columns they are few objects, and soon drawn.
-    """
+    """Samples of a pool in the order of time, a list for each value: few objects for hundreds."""
 
     #: Seconds since the epoch.
     at: Sequence[int] = ()
-    #: Jobs that came so far, that ended in any way, and those of them that died.
+    #: Counters: jobs submitted, ended in any way, and dead.
     submitted: Sequence[int] = ()
     ended: Sequence[int] = ()
     dead: Sequence[int] = ()
@@ -35,14 +32,14 @@ class Samples(NamedTuple):
     slots: Sequence[int] = ()
 
 
-#: By pool, in the order in which they are told.
+#: By pool, in the order of the legend.
 ByPool = Mapping[str, Samples]
-#: A line of a chart: what is known at which moment.
+#: A series of a chart: times and values.
 Points = Iterable[tuple[int, float | None]]
 
 
 def per_minute(rise: float, seconds: float) -> float | None:
-    """How much a counter rises in a minute; None if it fell, or no time lies between."""
+    """The rate of a counter; None if it fell, or if no time has passed."""
     if seconds <= 0 or rise < 0:
         return None
     return round(rise * MINUTE_SECONDS / seconds, 2)
@@ -57,7 +54,7 @@ def rates(at: Sequence[int], counter: Sequence[int], step: int) -> Points:
 
 
 def first_within(at: Sequence[int], seconds: float) -> int | None:
-    """The place of the first sample of the last so many seconds; None if it is the only one."""
+    """Index of the first sample of the last seconds; None if it is the only one."""
     if not at:
         return None
     place = bisect_left(at, at[-1] - seconds)
@@ -65,10 +62,7 @@ def first_within(at: Sequence[int], seconds: float) -> int | None:
 
 
 def moments(samples: ByPool, step: int, now: int) -> list[int]:
-    """When there is something to draw, and one moment inside each gap: there the lines break.
-
-    If there is nothing of just now, the last gap is still open and ends now.
-    """
+    """Times of samples, and one inside each gap, where the lines break; the last gap ends now."""
     known = sorted({at for of_pool in samples.values() for at in of_pool.at})
     drawn = known[:1]
     for before, at in pairwise(known):
@@ -81,7 +75,7 @@ def moments(samples: ByPool, step: int, now: int) -> list[int]:
 
 
 def draw(samples: ByPool, step: int, now: int) -> dict[str, dict[str, Any]]:
-    """Every chart's data, as the page's script wants it: by name of the chart."""
+    """The data of every chart, by its name, as the page's script expects it."""
     at = moments(samples, step, now)
     x = [1000 * moment for moment in at]
     pools = [(pool, colour, of_pool) for colour, (pool, of_pool) in enumerate(samples.items())]
@@ -104,7 +98,7 @@ def draw(samples: ByPool, step: int, now: int) -> dict[str, dict[str, Any]]:
     ]
     return {
         "depth": {"x": x, "unit": "jobs", "series": gauge(lambda one: one.queued)},
-        "rates": {"x": x, "unit": "jobs a minute", "series": [*came, *went]},
+        "rates": {"x": x, "unit": "jobs per minute", "series": [*came, *went]},
         "utilisation": {
             "x": x,
             "suffix": " %",
@@ -115,5 +109,4 @@ def draw(samples: ByPool, step: int, now: int) -> dict[str, dict[str, Any]]:
 
 
 def used_percent(busy: int, slots: int) -> float:
-    """The part of the slots that is in use."""
     return round(100 * min(1.0, busy / slots), 1) if slots else 0.0

@@ -1,69 +1,53 @@
-"""What can be done with a schedule: pause it, resume it, run its job now.
+"""What operators do with a schedule: pause it, resume it, run its job now.
 
-As its tenant could, by the rules of ``/schedules``: a resumption counts from now on, and a run
-is a submission like any other, held to the tenant's rate and depth.
+By the rules of ``/schedules``: a resumed schedule counts from now, and a run is a submission like
+any other, subject to the tenant's rate and depth.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from urllib.parse import urlsplit
 
-from flask import Blueprint, request
+from flask import request
 from pydantic_core import from_json
+from sqlalchemy import Row
 from werkzeug.wrappers import Response
 
 from app.admission.intake import take_in
-from app.api.auth.access import Access, open_to
-from app.api.http.state import patience, read_state
+from app.api.http.state import patience
 from app.api.routes.schedules import change_of, job_of, known_id
 from app.api.services import current_services
-from app.console.done import done
+from app.console.page import done, find_row, route
+from app.console.schedules.page import PATH
 from app.errors import FairlineError, NotFound
 from app.tenants import schedules
 from app.tenants.schedules import RecurringSchedule
-from app.tenants.tenant import TenantProfile
 
-schedules_actions = Blueprint("schedules_actions", __name__)
-
-PAGE = "/console/schedules"
-
-READ_OWNER = """
-    SELECT tenant.id, tenant.name FROM schedules AS schedule
+READ_SCHEDULE = """
+    SELECT schedule.id::text, schedule.tenant_id, tenant.name AS tenant FROM schedules AS schedule
     JOIN tenants AS tenant ON tenant.id = schedule.tenant_id WHERE schedule.id = %(id)s
 """
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedSchedule:
-    """A schedule's id and whose it is."""
-
-    id: str
-    tenant_id: int
-    tenant: str
-
-
-@schedules_actions.post("/console/schedules/<schedule_id>/pause")
-@open_to(Access.CONSOLE)
+@route("POST", "/console/schedules/<schedule_id>/pause")
 def post_pause(schedule_id: str) -> Response:
-    """No ticks from now on."""
-    return set_paused(owned(schedule_id), paused=True)
+    return set_paused(existing(schedule_id), paused=True)
 
 
-@schedules_actions.post("/console/schedules/<schedule_id>/resume")
-@open_to(Access.CONSOLE)
+@route("POST", "/console/schedules/<schedule_id>/resume")
 def post_resume(schedule_id: str) -> Response:
-    """Ticks again; those of the pause do not come."""
-    return set_paused(owned(schedule_id), paused=False)
+    return set_paused(existing(schedule_id), paused=False)
 
 
-@schedules_actions.post("/console/schedules/<schedule_id>/run")
-@open_to(Access.CONSOLE)
+@route("POST", "/console/schedules/<schedule_id>/run")
 def post_run(schedule_id: str) -> Response:
-    """One job of it now, and no tick."""
-    services, found = current_services(), owned(schedule_id)
-    tenant = tenant_of(found)
+    """Submit its job now, without a tick."""
+    services, found = current_services(), existing(schedule_id)
+    tenant = services.visitors.tenant_named(found.tenant)
+    if tenant is None:
+        raise NotFound
     try:
         services.gate.pass_rate(tenant)
         with patience(services.read_seconds):
@@ -74,12 +58,12 @@ def post_run(schedule_id: str) -> Response:
         job = job_of(services, tenant.id, schedule.type, payload, schedule.priority)
         (job_id,) = take_in(services, tenant, (job,), None).ids
     except FairlineError as error:
-        return back(f"Nothing was run: {said(error)}")
-    return back(f"{schedule.name} of {tenant.name} runs now as job {job_id}.")
+        return back(f"Not run: {explain(error)}")
+    return back(f"{schedule.name} of {tenant.name} was submitted as job {job_id}.")
 
 
-def set_paused(found: OwnedSchedule, *, paused: bool) -> Response:
-    """As PATCH /schedules/{id} with ``paused`` does it."""
+def set_paused(found: Row[Any], *, paused: bool) -> Response:
+    """As ``PATCH /schedules/{id}`` does; ticks missed during a pause are not made up for."""
     services = current_services()
 
     def changed(schedule: RecurringSchedule, now: datetime) -> RecurringSchedule:
@@ -91,34 +75,23 @@ def set_paused(found: OwnedSchedule, *, paused: bool) -> Response:
         if schedule is None:
             raise NotFound
     except FairlineError as error:
-        return back(f"Nothing was changed: {said(error)}")
+        return back(f"Not changed: {explain(error)}")
     return back(f"{schedule.name} of {found.tenant} is {'paused' if paused else 'active again'}.")
 
 
-def owned(schedule_id: str) -> OwnedSchedule:
-    """Whose schedule it is."""
-    known = known_id(schedule_id)
-    with read_state() as connection:
-        row = connection.exec_driver_sql(READ_OWNER, {"id": known}).first()
+def existing(schedule_id: str) -> Row[Any]:
+    """The schedule's id and tenant."""
+    row = find_row(READ_SCHEDULE, id=known_id(schedule_id))
     if row is None:
         raise NotFound
-    return OwnedSchedule(known, row.id, row.name)
+    return row
 
 
-def tenant_of(found: OwnedSchedule) -> TenantProfile:
-    """The tenant that the job is to be of."""
-    tenant = current_services().visitors.tenant_named(found.tenant)
-    if tenant is None:
-        raise NotFound
-    return tenant
-
-
-def said(error: FairlineError) -> str:
-    """What an error says, with its fields."""
+def explain(error: FairlineError) -> str:
     return "; ".join(f"{one.field} {one.message}" for one in error.errors) or error.detail
 
 
 def back(notice: str) -> Response:
-    """The page that the form was on."""
+    """To the page that the form was on."""
     target = request.form.get("back_to", "")
-    return done(target if urlsplit(target).path == PAGE else PAGE, notice)
+    return done(target if urlsplit(target).path == PATH else PATH, notice)

@@ -1,6 +1,6 @@
-"""Cron expressions in words, as far as they are simple. Pure.
+"""Simple cron expressions in words. Pure.
 
-What is not simple has no words: none are better than wrong ones. See `app.tenants.cron` for
+Other expressions have no words, as none are better than wrong ones. See ``app.tenants.cron`` for
 what an expression means.
 """
 
@@ -11,20 +11,20 @@ DAY_NAMES = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 
 
 def cron_words(cron: str) -> str:
-    """What people would say; empty if that is not simple."""
+    """The expression in words; empty if it is not simple."""
     fields = cron.upper().split()
     if len(fields) != 5 or fields[3] != "*":
         return ""
     minute, hour, day, _, weekday = fields
     if hour == day == weekday == "*":
-        return rhythm(minute)
+        return within_hour(minute)
     if not (minute.isdecimal() and hour.isdecimal()):
         return every_hours(minute, hour) if day == weekday == "*" else ""
     days = day_words(day, weekday)
     return f"{days} at {int(hour):02}:{int(minute):02}" if days else ""
 
 
-def rhythm(minute: str) -> str:
+def within_hour(minute: str) -> str:
     """Several times an hour, or once."""
     if minute == "*":
         return "every minute"

@@ -1,7 +1,7 @@
-"""``/console/schedules``: the schedules of all tenants, and when their next ticks come.
+"""``/console/schedules``: the schedules of all tenants and their next ticks.
 
-Walked along the index by tenant and name, a page at a time: the order is that of the tenants'
-numbers. A schedule without a next tick has ended: its expression means no time that is to come.
+Pages follow the index by tenant id and name. A schedule without a next tick has ended: its
+expression matches no future time.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from urllib.parse import urlencode
 
 from app.api.http.query import bad_cursor, pack_cursor, unpack_cursor
 from app.api.http.state import read_state
-from app.console.page import LivePage, PageRequest
+from app.console.page import PageRequest, live_page
 from app.console.schedules.formatting import cron_words
 
+PATH = "/console/schedules"
 PAGE = 100
 
 #: Without payloads, which may be large.
@@ -40,14 +41,13 @@ def read_schedules(asked: PageRequest) -> dict[str, Any]:
         statement = READ_OF_TENANT if tenant else READ_SCHEDULES
         rows = list(connection.exec_driver_sql(statement, values).mappings())
     shown = rows[:PAGE]
+    more = len(rows) > PAGE
     return {
         "schedules": [dict(row, words=cron_words(row["cron"])) for row in shown],
         "tenant": tenant,
         "back_to": asked.url,
         "first": page_link(tenant) if tenant_id else "",
-        "next": page_link(tenant, shown[-1]["tenant_id"], shown[-1]["name"])
-        if len(rows) > PAGE
-        else "",
+        "next": page_link(tenant, shown[-1]["tenant_id"], shown[-1]["name"]) if more else "",
     }
 
 
@@ -56,11 +56,11 @@ def page_link(tenant: str, last_tenant: int = 0, last_name: str = "") -> str:
     query = {"tenant": tenant} if tenant else {}
     if last_tenant:
         query["after"] = pack_cursor(f"{last_tenant} {last_name}")
-    return "/console/schedules" + (f"?{urlencode(query)}" if query else "")
+    return PATH + (f"?{urlencode(query)}" if query else "")
 
 
 def place_of(cursor: str) -> tuple[int, str]:
-    """The schedule that the page before ended with."""
+    """The last schedule of the page before."""
     tenant_id, _, name = unpack_cursor(cursor).partition(" ")
     if not cursor:
         return 0, ""
@@ -69,6 +69,4 @@ def place_of(cursor: str) -> tuple[int, str]:
     return int(tenant_id), name
 
 
-SCHEDULES = LivePage(
-    "/console/schedules", "console/schedules.html", read_schedules, every_seconds=3.0
-)
+SCHEDULES = live_page(PATH, "console/schedules.html", read_schedules, every_seconds=3.0)

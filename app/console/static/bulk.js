@@ -1,31 +1,31 @@
-// Many jobs at once: ticks on a list, and batch after batch of all that match a filter.
-const telling = new Intl.NumberFormat("en");
+// Many jobs at once: those selected in a list, or all that match a filter, batch by batch.
+const numbers = new Intl.NumberFormat("en");
 
-function watchTicks(form) {
-  const told = form.querySelector("[data-ticked]");
+function watchSelection(form) {
+  const status = form.querySelector("[data-selected]");
   const boxes = () => [...form.querySelectorAll("input[name=id]")];
-  function tell() {
-    const ticked = boxes().filter((box) => box.checked).length;
-    told.textContent = ticked ? `${ticked} ticked` : "";
-    for (const button of form.querySelectorAll("button[name=action]")) button.disabled = !ticked;
-    const all = form.querySelector("[data-tick-all]");
-    if (all) all.checked = ticked > 0 && ticked === boxes().length;
+  function update() {
+    const selected = boxes().filter((box) => box.checked).length;
+    status.textContent = selected ? `${selected} selected` : "";
+    for (const button of form.querySelectorAll("button[name=action]")) button.disabled = !selected;
+    const all = form.querySelector("[data-select-all]");
+    if (all) all.checked = selected > 0 && selected === boxes().length;
   }
   form.addEventListener("change", (event) => {
-    if (event.target.matches("[data-tick-all]")) {
+    if (event.target.matches("[data-select-all]")) {
       for (const box of boxes()) box.checked = event.target.checked;
     }
-    tell();
+    update();
   });
-  document.addEventListener("fairline:parts", tell);
-  addEventListener("pageshow", tell);
-  tell();
+  document.addEventListener("fairline:parts", update);
+  addEventListener("pageshow", update);
+  update();
 }
 
 function batches(form) {
   const button = form.querySelector("button:not([type=button])");
   const stop = form.querySelector("[data-bulk-stop]");
-  const told = form.querySelector("[data-bulk-told]");
+  const status = form.querySelector("[data-bulk-status]");
   const progress = form.querySelector("[data-bulk-progress]");
   const bar = progress.querySelector("progress");
   // Not form.action: that is its field of this name.
@@ -34,17 +34,17 @@ function batches(form) {
   let stopped = false;
 
   function say(state) {
-    const parts = [`${telling.format(sums.done)} ${form.dataset.past}`];
-    if (sums.asked) parts.push(`${telling.format(sums.asked)} running asked to stop`);
-    if (sums.skipped) parts.push(`${telling.format(sums.skipped)} skipped`);
-    told.textContent = `${state} ${parts.join(", ")}.`;
+    const parts = [`${numbers.format(sums.done)} ${form.dataset.past}`];
+    if (sums.asked) parts.push(`${numbers.format(sums.asked)} running jobs asked to stop`);
+    if (sums.skipped) parts.push(`${numbers.format(sums.skipped)} skipped`);
+    status.textContent = `${state} ${parts.join(", ")}.`;
   }
 
   async function batch() {
     const answer = await fetch(address, {
       method: "POST", body: new URLSearchParams(new FormData(form)), headers: { Accept: "application/json" },
     });
-    if (!answer.ok) throw new Error(`the server said ${answer.status}`);
+    if (!answer.ok) throw new Error(`the server returned ${answer.status}`);
     return answer.json();
   }
 
@@ -68,7 +68,7 @@ function batches(form) {
       }
       if (stopped && !button.hidden) say("Stopped:");
     } catch (error) {
-      say(`It broke off (${error.message}), and what the last batch did is not known; press again to go on. Without it:`);
+      say(`Interrupted (${error.message}). The result of the last batch is unknown; press again to continue. Before it:`);
     }
     stop.hidden = true;
     button.disabled = false;
@@ -82,5 +82,5 @@ function batches(form) {
   });
 }
 
-for (const form of document.querySelectorAll("form[data-selection]")) watchTicks(form);
+for (const form of document.querySelectorAll("form[data-selection]")) watchSelection(form);
 for (const form of document.querySelectorAll("form[data-bulk]")) batches(form);

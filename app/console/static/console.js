@@ -1,16 +1,16 @@
 // What every page does once it is there: stay up to date, tell ages, draw charts, switch the theme.
 import { drawCharts } from "./charts.js";
-import { tellAges } from "./ages.js";
+import { showAges } from "./ages.js";
 import { stayLive } from "./live.js";
 import { offerThemes } from "./theme-switch.js";
 import { confirmForms } from "./confirm.js";
 
 document.querySelector("nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
-tellAges();
+showAges();
 offerThemes(drawCharts);
 confirmForms();
 drawCharts();
 stayLive(() => {
-  tellAges();
+  showAges();
   drawCharts();
 });

@@ -1,7 +1,7 @@
-// Keeps the parts of a page that are marked by data-live as the server sees them.
+// Keeps the parts of a page that are marked by data-live up to date.
 //
-// The stream rests while nobody looks at the tab. A part in which somebody types stays as it is;
-// so does one in which something is ticked, until nothing is. Open details and the focus survive.
+// The stream is closed while the tab is hidden. A part in which somebody types is not replaced, nor
+// one in which something is selected, until nothing is. Open details and the focus survive.
 const banner = document.querySelector("[data-connection]");
 
 function say(text, stale = false) {
@@ -16,7 +16,7 @@ function isTyping(part) {
   return part.contains(active) && active.matches("input:not([type=checkbox]), select, textarea");
 }
 
-const isTicked = (part) => part.querySelector("input[type=checkbox]:checked") !== null;
+const hasSelection = (part) => part.querySelector("input[type=checkbox]:checked") !== null;
 
 function keep(part) {
   const opened = new Set([...part.querySelectorAll("details[open][id]")].map((details) => details.id));
@@ -31,7 +31,7 @@ function keep(part) {
 function place(part, html) {
   const fresh = document.createElement("template");
   fresh.innerHTML = html;
-  // A chart is drawn anew from its data; its drawing stays where it is.
+  // A chart keeps its canvas and is redrawn from the new data.
   for (const chart of fresh.content.querySelectorAll("[data-chart][id]")) {
     const drawn = document.getElementById(chart.id);
     if (!drawn || !part.contains(drawn)) continue;
@@ -49,18 +49,18 @@ export function stayLive(afterwards) {
   if (!events || !document.querySelector("[data-live]")) return;
   const address = `${events}?page=${encodeURIComponent(location.pathname + location.search)}`;
   let source = null;
-  // What would be shown if nothing were ticked, by part.
+  // Newest HTML by part, not shown yet while something is selected.
   const held = new Map();
 
   function show() {
     for (const [name, html] of held) {
       const part = document.querySelector(`[data-live="${CSS.escape(name)}"]`);
-      if (part && (isTyping(part) || isTicked(part))) continue;
+      if (part && (isTyping(part) || hasSelection(part))) continue;
       held.delete(name);
       if (part) place(part, html);
     }
-    say([...held.keys()].some((name) => isTicked(document.querySelector(`[data-live="${CSS.escape(name)}"]`)))
-      ? "This list stands still while something is ticked." : "");
+    say([...held.keys()].some((name) => hasSelection(document.querySelector(`[data-live="${CSS.escape(name)}"]`)))
+      ? "Updates are paused while something is selected." : "");
     afterwards();
     document.dispatchEvent(new CustomEvent("fairline:parts"));
   }
@@ -72,19 +72,19 @@ export function stayLive(afterwards) {
       for (const [name, html] of Object.entries(JSON.parse(event.data))) held.set(name, html);
       show();
     });
-    source.addEventListener("away", () => say("The state store does not answer. What you see is how it was a moment ago.", true));
+    source.addEventListener("away", () => say("The database is not responding. This page may be out of date.", true));
     source.addEventListener("gone", () => {
       close();
-      say("What this page shows is no more.", true);
+      say("What this page shows no longer exists.", true);
     });
     source.addEventListener("open", () => say(""));
     source.addEventListener("error", () => {
-      say("The connection is lost. Trying again …", true);
+      say("Connection lost. Reconnecting …", true);
       if (source?.readyState === EventSource.CLOSED) refused();
     });
   }
 
-  // Refused rather than lost: whoever may look no longer is led to the sign-in by the page itself.
+  // Rejected rather than lost: without access any more, reloading leads to the sign-in page.
   async function refused() {
     close();
     const answer = await fetch(address, { method: "HEAD" }).catch(() => null);

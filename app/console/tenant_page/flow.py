@@ -1,7 +1,7 @@
-"""How a tenant's jobs come and go: rates, and how long they take by type.
+"""A tenant's throughput: jobs submitted and ended per minute, and durations by type.
 
-Two bounded walks: the newest jobs of the tenant by their ids, and those that ended last. A
-tenant that is faster than the walk is long gets its rate from the time that the walk covers.
+Two bounded queries: the newest jobs of the tenant by id, and those that ended last. If a query
+covers less than a minute, the rate is that of the time it covers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -20,13 +20,13 @@ from models.jobs.ids import ABOVE_ALL
 
 #: Whole minutes that are drawn.
 MINUTES = 15
-#: Jobs that are looked at on the way in and on the way out.
+#: Submitted and ended jobs that are read.
 MOST_SUBMITTED = 5_000
 MOST_ENDED = 2_000
-#: Types that are told apart.
+#: Types that are listed.
 MOST_TYPES = 20
 
-#: The tenant is a range of one, or the planner might walk everybody's ids.
+#: The tenant is a range of one, or the planner might walk the ids of all tenants.
 READ_SUBMITTED = f"""
     SELECT date_trunc('minute', created_at) AS minute, count(*)::int AS jobs,
            count(*) FILTER (WHERE created_at > now() - interval '1 minute')::int AS recent,
@@ -37,6 +37,7 @@ READ_SUBMITTED = f"""
           ORDER BY tenant_id DESC, id DESC LIMIT {MOST_SUBMITTED}) AS newest
     GROUP BY 1 ORDER BY 1
 """
+#: ``run_seconds`` of the last run, NULL if it never ran; ``whole_seconds`` from its submission.
 READ_ENDED = f"""
     SELECT type, status::text, finished_at,
            extract(epoch FROM finished_at - started_at)::float8 AS run_seconds,
@@ -44,81 +45,45 @@ READ_ENDED = f"""
     FROM jobs WHERE tenant_id = %(tenant)s AND ended_xid IS NOT NULL AND finished_at IS NOT NULL
     ORDER BY ended_xid DESC, id DESC LIMIT {MOST_ENDED}
 """
-READ_NOW = "SELECT now()"
 
 
 @dataclass(frozen=True, slots=True)
 class RateSeries:
-    """Jobs that passed somewhere."""
+    """Jobs submitted or ended over time."""
 
     #: By whole minute.
     minutes: dict[datetime, int]
     #: In the last minute.
     recent: int
-    #: The earliest that was looked at, if there may be earlier ones in the time that is drawn.
+    #: The earliest that was read, if there may be earlier ones in the charted time.
     since: datetime | None = None
 
     def per_second(self, now: datetime) -> float:
-        """Over the last minute, or over as much of it as was looked at."""
+        """Over the last minute, or as much of it as was read."""
         seconds = 60.0
         if self.since is not None:
             seconds = min(seconds, max(0.001, (now - self.since).total_seconds()))
         return self.recent / seconds
 
     def drawn(self, minutes: Sequence[datetime]) -> list[int | None]:
-        """Jobs in each minute; None where not all were looked at."""
+        """Jobs in each minute; None where not all were read."""
         return [
             None if self.since is not None and minute <= self.since else self.minutes.get(minute, 0)
             for minute in minutes
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A job that came to an end."""
-
-    type: str
-    status: str
-    finished_at: datetime
-    #: Its last run; None if it never ran.
-    run_seconds: float | None
-    #: From its submission.
-    whole_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """How long something took: of a hundred, 50, 95 and 99 took no longer."""
+class Spread(NamedTuple):
+    """Percentiles of durations."""
 
     p50: float
     p95: float
     p99: float
 
 
-@dataclass(frozen=True, slots=True)
-class TypeFigures:
-    """What the last jobs of a type took."""
-
-    type: str
-    jobs: int
-    succeeded: int
-    running: Spread | None
-    whole: Spread | None
-
-
-@dataclass(frozen=True, slots=True)
-class TenantFlow:
-    """What came in, what came out, and how long it took."""
-
-    in_per_second: float
-    out_per_second: float
-    types: Sequence[TypeFigures]
-    chart: dict[str, Any]
-
-
-def read_flow(connection: Connection, tenant_id: int) -> TenantFlow:
+def read_flow(connection: Connection, tenant_id: int) -> dict[str, Any]:
     """The last quarter of an hour."""
-    now: datetime = connection.exec_driver_sql(READ_NOW).scalar_one()
+    now: datetime = connection.exec_driver_sql("SELECT now()").scalar_one()
     since = now - timedelta(minutes=MINUTES + 1)
     asked = {"tenant": tenant_id, "since": id_before(since), "above": ABOVE_ALL}
     rows = connection.exec_driver_sql(READ_SUBMITTED, asked).all()
@@ -130,25 +95,23 @@ def read_flow(connection: Connection, tenant_id: int) -> TenantFlow:
         min(row.earliest for row in rows) if cut else None,
     )
     rows = connection.exec_driver_sql(READ_ENDED, {"tenant": tenant_id}).all()
-    return flow_of(came, [Ended(**row._mapping) for row in rows], now)
+    return flow_of(came, rows, now)
 
 
-def flow_of(came: RateSeries, ended: Sequence[Ended], now: datetime) -> TenantFlow:
-    """The figures of one moment."""
+def flow_of(came: RateSeries, ended: Sequence[Any], now: datetime) -> dict[str, Any]:
+    """The figures at one moment."""
     minutes = whole_minutes(now)
     went = ends(ended, now)
-    return TenantFlow(
-        came.per_second(now),
-        went.per_second(now),
-        figures(ended),
-        {
-            "unit": "jobs a minute",
-            "series": [
-                {"name": name, "x": [m.isoformat() for m in minutes], "y": stream.drawn(minutes)}
-                for name, stream in (("submitted", came), ("ended", went))
-            ],
-        },
-    )
+    series = [
+        {"name": name, "x": [m.isoformat() for m in minutes], "y": rates.drawn(minutes)}
+        for name, rates in (("submitted", came), ("ended", went))
+    ]
+    return {
+        "in_per_second": came.per_second(now),
+        "out_per_second": went.per_second(now),
+        "types": figures(ended),
+        "chart": {"unit": "jobs per minute", "series": series},
+    }
 
 
 def whole_minutes(now: datetime) -> list[datetime]:
@@ -157,35 +120,35 @@ def whole_minutes(now: datetime) -> list[datetime]:
     return [this - timedelta(minutes=n) for n in range(MINUTES, 0, -1)]
 
 
-def ends(ended: Sequence[Ended], now: datetime) -> RateSeries:
-    """The ends of jobs, newest first, as a stream."""
+def ends(ended: Sequence[Any], now: datetime) -> RateSeries:
+    """Ended jobs, newest first, over time."""
     minutes = Counter(one.finished_at.replace(second=0, microsecond=0) for one in ended)
     recent = sum(one.finished_at > now - timedelta(minutes=1) for one in ended)
     cut = len(ended) >= MOST_ENDED
     return RateSeries(dict(minutes), recent, min(one.finished_at for one in ended) if cut else None)
 
 
-def figures(ended: Sequence[Ended]) -> list[TypeFigures]:
-    """By type, those with most jobs first; what was cancelled or expired does not count."""
-    by_type: dict[str, list[Ended]] = {}
+def figures(ended: Sequence[Any]) -> list[dict[str, Any]]:
+    """By type, those with most jobs first, without cancelled and expired jobs."""
+    by_type: dict[str, list[Any]] = {}
     for one in ended:
         if one.status in ("succeeded", "dead"):
             by_type.setdefault(one.type, []).append(one)
     ranked = sorted(by_type.items(), key=lambda item: (-len(item[1]), item[0]))
     return [
-        TypeFigures(
-            name,
-            len(those),
-            sum(one.status == "succeeded" for one in those),
-            spread([one.run_seconds for one in those if one.run_seconds is not None]),
-            spread([one.whole_seconds for one in those]),
-        )
+        {
+            "type": name,
+            "jobs": len(those),
+            "succeeded": sum(one.status == "succeeded" for one in those),
+            "running": spread([one.run_seconds for one in those if one.run_seconds is not None]),
+            "whole": spread([one.whole_seconds for one in those]),
+        }
         for name, those in ranked[:MOST_TYPES]
     ]
 
 
 def spread(seconds: Sequence[float]) -> Spread | None:
-    """By the nearest rank: each is a time that was measured."""
+    """By nearest rank: each is one of the measured values."""
     if not seconds:
         return None
     ordered = sorted(seconds)

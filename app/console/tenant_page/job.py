@@ -1,40 +1,89 @@
-"""``/tenant/jobs/<id>``: one job as its own tenant sees it, read as operators' page reads it.
+"""``/tenant/jobs/<id>``: a job as its own tenant sees it, and replaying a tenant's dead letters.
 
-A job of somebody else's is answered as one that there is not.
+A job of another tenant is answered like one that does not exist.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from flask import Response, request
+from werkzeug.wrappers import Response as AnyResponse
+
 from app.api.auth.access import Access
-from app.api.http.state import read_state
-from app.console.jobs.job import read_job
-from app.console.page import LivePage, PageRequest
+from app.api.http.state import patience
+from app.api.services import current_services
+from app.console.jobs.job import plain_payload, plain_result, read_job
+from app.console.page import PageRequest, done, find_row, live_page, route
+from app.errors import FieldError, ValidationFailed
 from app.tenants.ownership import own
 from models.jobs.ids import parse_id
+from models.jobs.replay import replay_ids, replay_matching
+
+#: Dead letters that one press of a button replays.
+MOST_REPLAYED = 1_000
 
 READ_OWNER = "SELECT tenant_id FROM jobs WHERE id = %(id)s::uuid"
 
 
 def own_id(text: str, tenant_id: int) -> str:
-    """The id of a job, if it is the tenant's; else there is no such thing."""
+    """The id of a job of this tenant; NotFound for any other."""
     job_id = parse_id(text)
-    row = None
-    if job_id is not None:
-        with read_state() as connection:
-            row = connection.exec_driver_sql(READ_OWNER, {"id": job_id}).first()
-    own(row, tenant_id)
+    own(find_row(READ_OWNER, id=job_id) if job_id else None, tenant_id)
     assert job_id is not None
     return job_id
 
 
 def read(asked: PageRequest) -> dict[str, Any]:
-    """What the page shows."""
     own_id(asked.values["job_id"], asked.own.id)
     return {"tenant": asked.own, **read_job(asked)}
 
 
-TENANT_JOB = LivePage(
+def tenant_id() -> int:
+    """The tenant who is signed in."""
+    return current_services().tenants.current(request.environ).id
+
+
+@route("GET", "/tenant/jobs/<job_id>/payload", Access.TENANT_PAGE)
+def get_payload(job_id: str) -> Response:
+    return plain_payload(own_id(job_id, tenant_id()))
+
+
+@route("GET", "/tenant/jobs/<job_id>/result", Access.TENANT_PAGE)
+def get_result(job_id: str) -> Response:
+    return plain_result(own_id(job_id, tenant_id()))
+
+
+@route("POST", "/tenant/dead-letters/replay", Access.TENANT_PAGE)
+def post_replay() -> AnyResponse:
+    """One by its id, or all of a type and error class, as ``POST /dead-letters/replay`` does."""
+    services, form = current_services(), request.form
+    if "id" in form:
+        job_id = parse_id(form["id"])
+        with patience(services.read_seconds):
+            found = replay_ids(services.engine, tenant_id(), [job_id] if job_id else [])
+        return done("/tenant#dead-letters", describe(len(found)))
+    job_type, error_class = form.get("type"), form.get("error_class")
+    if not (job_type and error_class) or "\0" in job_type + error_class:
+        raise ValidationFailed(errors=(FieldError("type", "give a type and a class, or an id"),))
+    found = replay_matching(
+        services.engine,
+        tenant_id(),
+        limit=MOST_REPLAYED,
+        job_type=job_type,
+        error_class=error_class,
+        patience=lambda: patience(services.read_seconds),
+    )
+    return done("/tenant#dead-letters", describe(len(found)))
+
+
+def describe(replayed: int) -> str:
+    if not replayed:
+        return "Nothing was replayed: it is no longer a dead letter."
+    more = "; there may be more of them" if replayed >= MOST_REPLAYED else ""
+    return f"{replayed} dead letter{'s' if replayed > 1 else ''} queued again{more}."
+
+
+TENANT_JOB = live_page(
     "/tenant/jobs/<job_id>", "console/tenant-job.html", read, access=Access.TENANT_PAGE
 )

@@ -1,7 +1,7 @@
-"""``/console/tenants``: who has work, what each is entitled to and what it gets.
+"""``/console/tenants``: tenants with work, what each is entitled to and what it gets.
 
-Active tenants, at most a hundred with most use first, stay up to date. All others are found by
-the beginning of their names, or by leafing through the list.
+Active tenants, at most a hundred and those with most usage first, are live. Others are found by
+the beginning of their names, or by paging through the list.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 from werkzeug.datastructures import MultiDict
 
 from app.api.http.query import refused
 from app.api.http.state import read_state
-from app.console.page import LivePage, PageRequest
+from app.console.page import PageRequest, live_page
 from app.console.tenants.shares import entitled_shares, over_all_pools
 from app.console.tenants.use import (
+    MOST_ACTIVE,
     Restriction,
-    Seen,
-    Used,
-    read_held,
-    read_seen,
+    read_restrictions,
+    read_tenants,
     read_used,
     read_working,
 )
@@ -32,7 +31,7 @@ from app.tenants.listing import Listed, list_tenants
 from app.tenants.tenant import is_tenant_name
 from models.pools import POOLS
 
-#: Tenants in the picture.
+#: Tenants in the chart.
 DRAWN = 10
 #: Tenants on a page of the list.
 PAGE = 50
@@ -42,31 +41,22 @@ PAGE = 50
 class TenantListRow:
     """A tenant on the page."""
 
-    seen: Seen
-    used: Used
-    #: In effect for one of its kind; floors and ceilings aside.
+    #: Of READ_TENANTS and READ_USED.
+    tenant: Row[Any]
+    used: Row[Any]
+    #: In effect by tier and its own weight, before floors and ceilings.
     weight: float
-    #: Parts of one: what it is entitled to now, what it has in flight, what it used today. The
-    #: first is None if it has no work, the others if nobody has any.
+    #: Fractions: what it is entitled to, has in flight, and used today. The first is None without
+    #: work, the others if no tenant has any.
     entitled: float | None
-    flying: float | None
-    using: float | None
-    #: Slot-seconds that it is owed. Without work it is owed nothing: nobody saves up credit.
+    in_flight: float | None
+    usage: float | None
+    #: Slot-seconds that it is owed. None without work: credit is not saved up.
     owed: float | None
-    held: Sequence[Restriction]
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """A page of the list of all tenants."""
-
-    listed: Sequence[Listed]
-    #: Where the next page is; empty after the last.
-    next_url: str
+    restrictions: Sequence[Restriction]
 
 
 def read(asked: PageRequest) -> dict[str, Any]:
-    """What the page shows."""
     pool = pool_of(asked.args)
     with read_state() as connection:
         rows, more = read_rows(connection, pool)
@@ -77,13 +67,13 @@ def read(asked: PageRequest) -> dict[str, Any]:
         "more": more,
         "chart": chart_of(rows[:DRAWN]),
         "search": asked.args.get("search", ""),
-        # Of the whole page only: what lives does not need it.
+        # Called outside of the live parts.
         "read_names": lambda: read_names(asked.args),
     }
 
 
 def pool_of(args: MultiDict[str, str]) -> str | None:
-    """The pool that is asked for; None for all of them."""
+    """The requested pool; None for all of them."""
     pool = args.get("pool") or None
     if pool is not None and pool not in POOLS:
         raise refused("pool", f"must be one of {', '.join(POOLS)}")
@@ -95,37 +85,38 @@ def read_rows(connection: Connection, pool: str | None) -> tuple[list[TenantList
     working = read_working(connection, list(POOLS) if pool is None else [pool])
     entitled = over_all_pools(working, entitled_shares(working))
     used = read_used(connection, entitled.keys(), pool)
-    flying = sum(one.in_flight for one in working)
-    held = read_held(connection)
+    used_by = {row.tenant_id: row for row in used[:MOST_ACTIVE]}
+    used_seconds = used[0].total_seconds if used else 0.0
+    in_flight = sum(one.in_flight for one in working)
+    restrictions = read_restrictions(connection)
     rows = [
         TenantListRow(
-            seen=seen,
-            used=used.by_tenant[seen.id],
-            weight=entitlement_of(Tier(seen.tier), seen.weight).weight,
-            entitled=entitled.get(seen.id),
-            flying=min(1.0, seen.in_flight / flying) if flying else None,
-            using=part(used.by_tenant[seen.id].seconds, used.total_seconds),
-            owed=seen.owed if seen.id in entitled else None,
-            held=[one for one in held.get(seen.id, ()) if pool in (None, one.pool) or not one.pool],
+            tenant=tenant,
+            used=used_by[tenant.id],
+            weight=entitlement_of(Tier(tenant.tier), tenant.weight).weight,
+            entitled=entitled.get(tenant.id),
+            in_flight=min(1.0, tenant.in_flight / in_flight) if in_flight else None,
+            usage=used_by[tenant.id].seconds / used_seconds if used_seconds > 0 else None,
+            owed=tenant.owed if tenant.id in entitled else None,
+            restrictions=[
+                one
+                for one in restrictions.get(tenant.id, ())
+                if pool in (None, one.pool) or not one.pool
+            ],
         )
-        for seen in read_seen(connection, used.by_tenant, pool)
+        for tenant in read_tenants(connection, used_by, pool)
     ]
-    rows.sort(key=lambda row: (-row.used.seconds, -row.seen.in_flight, row.seen.name))
-    return rows, used.more
-
-
-def part(of: float, whole: float) -> float | None:
-    """A part of the whole; None of nothing."""
-    return of / whole if whole > 0 else None
+    rows.sort(key=lambda row: (-row.used.seconds, -row.tenant.in_flight, row.tenant.name))
+    return rows, len(used) > MOST_ACTIVE
 
 
 def chart_of(rows: Sequence[TenantListRow]) -> dict[str, Any]:
     """Shares side by side, as percentages."""
-    names = [row.seen.name for row in rows]
+    names = [row.tenant.name for row in rows]
     series = {
         "entitled now": [row.entitled for row in rows],
-        "in flight now": [row.flying for row in rows],
-        "used today": [row.using for row in rows],
+        "in flight now": [row.in_flight for row in rows],
+        "used today": [row.usage for row in rows],
     }
     return {
         "suffix": "\u202f%",
@@ -136,19 +127,19 @@ def chart_of(rows: Sequence[TenantListRow]) -> dict[str, Any]:
     }
 
 
-def read_names(args: MultiDict[str, str]) -> Names:
-    """All tenants whose names begin so, from a name on."""
+def read_names(args: MultiDict[str, str]) -> tuple[Sequence[Listed], str]:
+    """A page of tenants whose names start with ``search``; and the URL of the next page, if any."""
     prefix, after = args.get("search", "").strip().lower(), args.get("after", "")
     if prefix and not is_tenant_name(prefix):
-        return Names((), "")
+        return (), ""
     if after and not is_tenant_name(after):
-        raise refused("after", "is no name of a tenant")
+        raise refused("after", "is not the name of a tenant")
     with read_state() as connection:
         found = list_tenants(connection, PAGE + 1, after, prefix)
     if len(found) <= PAGE:
-        return Names(found, "")
+        return found, ""
     following = {**args.to_dict(), "after": found[PAGE - 1].tenant.name}
-    return Names(found[:PAGE], f"/console/tenants?{urlencode(following)}#all")
+    return found[:PAGE], f"/console/tenants?{urlencode(following)}#all"
 
 
-TENANTS = LivePage("/console/tenants", "console/tenants.html", read, every_seconds=5.0)
+TENANTS = live_page("/console/tenants", "console/tenants.html", read, every_seconds=5.0)

@@ -1,12 +1,12 @@
-"""What part of the slots each tenant is entitled to, among those that have work now. Pure.
+"""The share of the slots that each tenant is entitled to, among those with work now. Pure.
 
-The same weights, floors and ceilings as the scheduler's. Free accounts have one claim together
-and are equal inside it. Caps are not looked at: they take from a share, they are no part of it.
+With the scheduler's weights, floors and ceilings. Free accounts divide one share equally. Caps are
+not considered: they limit what a tenant gets, not what it is entitled to.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -18,29 +18,28 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """A tenant that has work in a pool: in line, in flight or both."""
+    """A tenant with work in a pool: queued, in flight or both."""
 
     pool: str
     tenant_id: int
     tier: str
-    #: In place of the tier's.
+    #: Instead of the tier's.
     weight: float | None
     waits: bool
     in_flight: int
 
     @property
     def place(self) -> Place:
-        """Which claim it is."""
         return self.pool, self.tenant_id
 
     @property
     def entitlement(self) -> Entitlement:
-        """Its claim, or the one that all free accounts have together."""
+        """What it is entitled to; all free accounts have the same one together."""
         return entitlement_of(Tier(self.tier), self.weight)
 
 
 def entitled_shares(working: Collection[Working]) -> dict[Place, float]:
-    """The part of its pool that each is entitled to; those of a pool add up to one."""
+    """The fraction of its pool that each is entitled to; those of a pool add up to one."""
     by_pool: dict[str, list[Working]] = {}
     for one in working:
         by_pool.setdefault(one.pool, []).append(one)
@@ -65,16 +64,15 @@ def shares_of_pool(working: Collection[Working]) -> dict[Place, float]:
 
 
 def over_all_pools(working: Iterable[Working], shares: Mapping[Place, float]) -> dict[int, float]:
-    """The part of all pools together, each pool counted by what is in flight there."""
+    """The fraction of all pools together, each pool weighted by its jobs in flight."""
     known = list(working)
     sizes: Counter[str] = Counter()
     for one in known:
         sizes[one.pool] += one.in_flight
-    # A pool whose jobs all wait counts as one that runs a single job.
+    # A pool with queued jobs only counts as one that runs a single job.
     counted = {pool: max(1, size) for pool, size in sizes.items()}
     whole = sum(counted.values())
-    parts: dict[int, float] = {}
+    fractions: dict[int, float] = defaultdict(float)
     for one in known:
-        part = shares[one.place] * counted[one.pool] / whole
-        parts[one.tenant_id] = parts.get(one.tenant_id, 0.0) + part
-    return parts
+        fractions[one.tenant_id] += shares[one.place] * counted[one.pool] / whole
+    return dict(fractions)

@@ -1,9 +1,9 @@
-"""What the tables know of tenants and their work, for the page that shows all of them.
+"""Queries about tenants and their work, for the page that shows all of them.
 
-Cheap with ten thousand tenants: lines are walked by one step a tenant, what is in flight is as
-much as there are slots, and only tenants that are shown are looked up. Use is looked up for
-those with work, for the heaviest of the day as the scheduler counts them, and for the first
-thousand tenants: one that is none of these and used a little is found by its name.
+Cheap with ten thousand tenants: queues are walked in one step per tenant, as much is in flight as
+there are slots, and only tenants that are shown are read. Usage is read for tenants with work,
+for those that used most today by the scheduler's count, and for the first thousand tenants: any
+other that used a little is found by its name.
 """
 
 from __future__ import annotations
@@ -11,29 +11,30 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from app.console.tenants.shares import Working
 from app.reads.waits import FRESH_SECONDS
 from models.jobs.lane_walk import lane_walk
 
-#: Tenants whose lines are looked at, in each pool; and jobs in flight.
-MOST_LINES = 500
+#: Tenants whose queues are read, in each pool; and jobs in flight.
+MOST_QUEUES = 500
 MOST_IN_FLIGHT = 10_000
 #: Tenants that are shown as active.
 MOST_ACTIVE = 100
-#: Tenants whose use of today is looked up although nothing else speaks for them.
+#: Tenants whose usage of today is read although they have no work.
 MOST_ASKED = 1_000
-#: What is held against tenants, newest first.
+#: Restrictions on tenants, newest first.
 MOST_VERDICTS = 1_000
 
-QUEUED_TENANTS = lane_walk(pools="unnest(%(pools)s::text[])", keys="tenant_id", most=MOST_LINES)
+QUEUED_TENANTS = lane_walk(pools="unnest(%(pools)s::text[])", keys="tenant_id", most=MOST_QUEUES)
 READ_WORKING = f"""{QUEUED_TENANTS}, flight AS (
         SELECT pool, tenant_id, count(*)::int AS jobs
         FROM (SELECT pool, tenant_id FROM jobs
               WHERE status IN ('dispatched', 'running') AND pool = ANY (%(pools)s::text[])
-              LIMIT {MOST_IN_FLIGHT}) AS flying
+              LIMIT {MOST_IN_FLIGHT}) AS in_flight
         GROUP BY pool, tenant_id
     )
     SELECT work.pool, tenant.id AS tenant_id, tenant.tier, tenant.weight, work.waits,
@@ -62,6 +63,8 @@ READ_USED = f"""
     ORDER BY 2 DESC, 3 DESC, 1 LIMIT {MOST_ACTIVE + 1}
 """
 
+#: ``caps``: most jobs in flight, by pool. ``refused``: submissions today. ``owed``: slot-seconds
+#: that the pools owe it; NULL without recent word from the leader.
 READ_TENANTS = f"""
     SELECT tenant.id, tenant.name, tenant.tier, tenant.weight, counts.scheduled, counts.queued,
            counts.in_flight,
@@ -70,9 +73,9 @@ READ_TENANTS = f"""
               AND (%(pool)s::text IS NULL OR pool = %(pool)s::text)) AS caps,
            coalesce((SELECT sum(refused) FROM refusals
                      WHERE tenant_id = tenant.id AND day = current_date), 0)::bigint AS refused,
-           (SELECT sum((everybody.pass - share.pass) * share.weight)::float8
+           (SELECT sum((overall.pass - share.pass) * share.weight)::float8
             FROM shares AS share
-            JOIN shares AS everybody ON everybody.tenant_id = 0 AND everybody.pool = share.pool
+            JOIN shares AS overall ON overall.tenant_id = 0 AND overall.pool = share.pool
             WHERE share.tenant_id = tenant.id
               AND (%(pool)s::text IS NULL OR share.pool = %(pool)s::text)
               AND share.updated_at > now() - interval '{FRESH_SECONDS} seconds') AS owed
@@ -94,46 +97,8 @@ READ_VERDICTS = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
-    """What a tenant used today."""
-
-    seconds: float
-    jobs: int
-
-
-@dataclass(frozen=True, slots=True)
-class UsedToday:
-    """Who used how much, most first."""
-
-    by_tenant: dict[int, Used]
-    #: Of all that were looked at.
-    total_seconds: float
-    #: Whether there are more than are shown.
-    more: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A tenant as the tables have it, in one pool or in all."""
-
-    id: int
-    name: str
-    tier: str
-    weight: float | None
-    scheduled: int
-    queued: int
-    in_flight: int
-    #: Jobs in flight at most, by pool.
-    caps: dict[str, int] | None
-    #: Submissions refused today.
-    refused: int
-    #: Slot-seconds that it is behind where the pool is; None if the leader said nothing lately.
-    owed: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Restriction:
-    """Something that the scheduler holds against a tenant."""
+    """What the scheduler has imposed on a tenant."""
 
     kind: str
     #: Empty if it is about no pool in particular.
@@ -142,31 +107,28 @@ class Restriction:
 
 
 def read_working(connection: Connection, pools: Collection[str]) -> list[Working]:
-    """Those that have jobs in line or in flight in these pools."""
+    """Tenants with jobs queued or in flight in these pools."""
     rows = connection.exec_driver_sql(READ_WORKING, {"pools": list(pools)})
     return [Working(**row._mapping) for row in rows]
 
 
-def read_used(connection: Connection, working: Collection[int], pool: str | None) -> UsedToday:
-    """Use of today, of those with work and of whoever used something."""
+def read_used(
+    connection: Connection, working: Collection[int], pool: str | None
+) -> Sequence[Row[Any]]:
+    """Usage of today, most first; a row more than are shown if there are more."""
     asked = {"working": sorted(set(working)), "pool": pool}
-    rows = connection.exec_driver_sql(READ_USED, asked).all()
-    return UsedToday(
-        {row.tenant_id: Used(row.seconds, row.jobs) for row in rows[:MOST_ACTIVE]},
-        rows[0].total_seconds if rows else 0.0,
-        len(rows) > MOST_ACTIVE,
-    )
+    return connection.exec_driver_sql(READ_USED, asked).all()
 
 
-def read_seen(connection: Connection, ids: Collection[int], pool: str | None) -> Sequence[Seen]:
-    """These tenants."""
-    rows = connection.exec_driver_sql(READ_TENANTS, {"ids": list(ids), "pool": pool})
-    return [Seen(**row._mapping) for row in rows]
+def read_tenants(
+    connection: Connection, ids: Collection[int], pool: str | None
+) -> Sequence[Row[Any]]:
+    """These tenants, in one pool or in all."""
+    return connection.exec_driver_sql(READ_TENANTS, {"ids": list(ids), "pool": pool}).all()
 
 
-def read_held(connection: Connection) -> dict[int, list[Restriction]]:
-    """What is held against tenants, by their ids."""
-    held: dict[int, list[Restriction]] = {}
+def read_restrictions(connection: Connection) -> dict[int, list[Restriction]]:
+    found: dict[int, list[Restriction]] = {}
     for tenant_id, kind, pool, since in connection.exec_driver_sql(READ_VERDICTS):
-        held.setdefault(tenant_id, []).append(Restriction(kind, pool, since))
-    return held
+        found.setdefault(tenant_id, []).append(Restriction(kind, pool, since))
+    return found

@@ -1,34 +1,66 @@
-"""``/console/workers``: who could run jobs, what each runs, and how its connections do.
+"""``/console/workers``: worker processes, what each runs, its connections, and draining one.
 
-A worker is what stops as a whole: forked processes are shown as the one worker they are. What a
-worker runs is read from the jobs themselves; slots and connections are as it said with its last
-heartbeat. A worker that was killed is shown as lost until its row is forgotten.
+A worker is what stops as a whole: forked processes are shown as one worker, by the name that
+Celery gives it. What it runs is read from the jobs; slots and connections are those of its last
+heartbeat. A worker that was killed is shown as lost until its row is deleted.
+
+A drain request is a mark in the worker's row and nothing else: the worker reads it with its next
+heartbeat and exits when its jobs have ended; the process manager starts another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+import logging
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from app.api.http.state import read_state
-from app.console.page import LivePage, PageRequest
-from models.pools import POOLS, parse_queue
-from models.presence import ALIVE
+from flask import request
+from sqlalchemy import Connection, Row
+from werkzeug.wrappers import Response
 
-#: Jobs shown of one worker and of all, and jobs in flight that are looked at for it.
+from app.api.http.state import patience, read_state
+from app.api.services import current_services
+from app.console.page import PageRequest, done, live_page, route
+from models.pools import POOLS, parse_queue
+from models.presence import ALIVE, request_drain
+
+logger = logging.getLogger(__name__)
+
+PATH = "/console/workers"
+#: Jobs shown of one worker and of all, and jobs in flight that are read for it.
 SHOWN_EACH = 20
 SHOWN = 500
 LOOKED_AT = 5_000
 
-READ_PROCESSES = f"""
-    SELECT coalesce(parent, name) AS worker, name, kind, pools, slots, busy, draining,
-           db_size, db_in_use, db_waiters, started_at, heartbeat_at, node, drain_requested_at,
-           {ALIVE} AS alive
-    FROM processes ORDER BY kind, pools, 1, name
+#: Of a forked worker, what its living processes say together. ``seen_at`` only of a lost one: of
+#: all others it would change every two seconds.
+READ_WORKERS = f"""
+    SELECT worker AS name, array_agg(process.name) AS members,
+           (array_agg(coalesce(nullif(node, ''), worker) ORDER BY heartbeat_at DESC))[1] AS node,
+           string_to_array((array_agg(array_to_string(pools, ' ') ORDER BY heartbeat_at DESC))[1],
+                           ' ') AS queues,
+           CASE WHEN NOT bool_or(alive) THEN 'lost'
+                WHEN bool_or(alive AND draining) THEN 'draining'
+                WHEN bool_or(alive AND drain_requested_at IS NOT NULL) THEN 'drain_requested'
+                ELSE 'alive' END AS state,
+           coalesce(sum(slots) FILTER (WHERE alive), 0)::int AS slots,
+           coalesce(sum(busy) FILTER (WHERE alive), 0)::int AS busy,
+           coalesce(sum(db_size) FILTER (WHERE alive), 0)::int AS db_size,
+           coalesce(sum(db_in_use) FILTER (WHERE alive), 0)::int AS db_in_use,
+           coalesce(sum(db_waiters) FILTER (WHERE alive), 0)::int AS db_waiters,
+           count(*) FILTER (WHERE alive) AS processes, min(started_at) AS started_at,
+           CASE WHEN NOT bool_or(alive) THEN max(heartbeat_at) END AS seen_at
+    FROM (SELECT *, coalesce(parent, name) AS worker, {ALIVE} AS alive FROM processes
+          WHERE kind = 'worker') AS process
+    GROUP BY worker ORDER BY NOT bool_or(alive), queues, worker
 """
-#: Along ``jobs_in_flight``; what waits at the broker is in it too.
+READ_OTHERS = f"""
+    SELECT name, kind, db_size, db_in_use, db_waiters, started_at, heartbeat_at, {ALIVE} AS alive,
+           (SELECT CASE role WHEN 'scheduler' THEN 'leader' ELSE role END FROM leaders
+            WHERE holder = name AND expires_at > now() LIMIT 1) AS role
+    FROM processes WHERE kind <> 'worker' ORDER BY kind, name
+"""
+#: Along ``jobs_in_flight``, which includes jobs waiting at the broker.
 READ_RUNNING = f"""
     SELECT running.worker, running.id::text, running.type, tenant.name AS tenant,
            running.started_at, running.of_worker
@@ -44,143 +76,79 @@ READ_RUNNING = f"""
     WHERE running.place <= {SHOWN_EACH}
     ORDER BY running.worker, running.place LIMIT {SHOWN}
 """
-#: Who leads, and who stands in.
-READ_LEADERS = "SELECT role, holder FROM leaders WHERE expires_at > now()"
+#: What the autoscaler wants, if it has decided lately.
 READ_DESIRED = """
-    SELECT pool, workers, reason, changed_at, updated_at > now() - interval '10 seconds' AS fresh
-    FROM desired_workers
+    SELECT pool, workers, reason, changed_at FROM desired_workers
+    WHERE updated_at > now() - interval '10 seconds'
 """
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerView:
-    """A worker as the page shows it."""
-
-    #: Of the process that stops as a whole.
-    name: str
-    node: str
-    #: ``alive``, ``drain_requested``, ``draining`` or ``lost``.
-    state: str
-    queues: Sequence[str]
-    slots: int
-    busy: int
-    db_size: int
-    db_in_use: int
-    db_waiters: int
-    started_at: datetime
-    #: Only of a lost one: of all others it would be news every two seconds.
-    seen_at: datetime | None
-    #: Living processes; more than one if they were forked, and none if it is lost.
-    processes: int
-    jobs: Sequence[Any]
-    #: Jobs it runs that are not among those.
-    more: int
-
-
-@dataclass(frozen=True, slots=True)
-class PoolView:
-    """What a pool has and what the autoscaler wants."""
-
-    name: str
-    workers: int
-    slots: int
-    busy: int
-    desired: int | None
-    reason: str
-    changed_at: datetime | None
 
 
 def read_workers(asked: PageRequest) -> dict[str, Any]:
     """Every process of the deployment, with what it runs."""
     with read_state() as connection:
-        rows = connection.exec_driver_sql(READ_PROCESSES).all()
-        running = connection.exec_driver_sql(READ_RUNNING).all()
+        workers = connection.exec_driver_sql(READ_WORKERS).all()
+        others = connection.exec_driver_sql(READ_OTHERS).all()
+        jobs = read_running(connection)
         desired = {row.pool: row for row in connection.exec_driver_sql(READ_DESIRED)}
-        roles = {row.holder: row.role for row in connection.exec_driver_sql(READ_LEADERS)}
-    workers = worker_views(rows, running)
     return {
-        "pools": [pool_view(name, workers, desired.get(name)) for name in POOLS],
-        "workers": workers,
+        "pools": [(pool_totals(name, workers), desired.get(name)) for name in POOLS],
+        "workers": [(worker, *jobs_of(worker, jobs)) for worker in workers],
         "alone": alone(workers),
-        "others": [row for row in rows if row.kind != "worker"],
-        "roles": {"scheduler": "leads", "relief": "is the relief"},
-        "role_of": roles,
+        "others": others,
     }
 
 
-def worker_views(rows: Iterable[Any], running: Iterable[Any]) -> list[WorkerView]:
-    """The processes put together to workers: the living first, then by queue and name."""
-    jobs: dict[str, list[Any]] = {}
-    for job in running:
+def read_running(connection: Connection) -> dict[str, list[Row[Any]]]:
+    jobs: dict[str, list[Row[Any]]] = {}
+    for job in connection.exec_driver_sql(READ_RUNNING):
         jobs.setdefault(job.worker, []).append(job)
-    workers: dict[str, list[Any]] = {}
-    for row in rows:
-        if row.kind == "worker":
-            workers.setdefault(row.worker, []).append(row)
-    views = [worker_view(name, members, jobs) for name, members in workers.items()]
-    return sorted(views, key=lambda view: (view.state == "lost", view.queues, view.name))
+    return jobs
 
 
-def worker_view(name: str, members: Sequence[Any], jobs: Mapping[str, Sequence[Any]]) -> WorkerView:
-    """One worker; of a forked one, what its living processes say together."""
-    living = [row for row in members if row.alive]
-    shown = [job for row in members for job in jobs.get(row.name, ())]
-    running = sum(jobs[row.name][0].of_worker for row in members if row.name in jobs)
-    newest = max(members, key=lambda row: row.heartbeat_at)
-    return WorkerView(
-        name=name,
-        node=newest.node,
-        state=state_of(living),
-        queues=newest.pools,
-        slots=sum(row.slots for row in living),
-        busy=sum(row.busy for row in living),
-        db_size=sum(row.db_size for row in living),
-        db_in_use=sum(row.db_in_use for row in living),
-        db_waiters=sum(row.db_waiters for row in living),
-        started_at=min(row.started_at for row in members),
-        seen_at=None if living else newest.heartbeat_at,
-        processes=len(living),
-        jobs=shown,
-        more=max(0, running - len(shown)),
-    )
+def jobs_of(worker: Row[Any], jobs: dict[str, list[Row[Any]]]) -> tuple[list[Row[Any]], int]:
+    """Jobs of a worker that are shown, and how many others it runs."""
+    by_process = [jobs[name] for name in worker.members if name in jobs]
+    shown = [job for those in by_process for job in those]
+    return shown, max(0, sum(those[0].of_worker for those in by_process) - len(shown))
 
 
-def alone(workers: Iterable[WorkerView]) -> set[str]:
-    """Workers whose jobs would have nowhere else to go."""
+def alone(workers: Iterable[Row[Any]]) -> set[str]:
+    """Workers that are the only one of a queue."""
     serving: dict[str, list[str]] = {}
-    for view in workers:
-        for queue in view.queues if view.state == "alive" else ():
-            serving.setdefault(queue, []).append(view.name)
+    for worker in workers:
+        for queue in worker.queues if worker.state == "alive" else ():
+            serving.setdefault(queue, []).append(worker.name)
     return {names[0] for names in serving.values() if len(names) == 1}
 
 
-def state_of(living: Sequence[Any]) -> str:
-    """One word for the worker whose living processes these are."""
-    if not living:
-        return "lost"
-    if any(row.draining for row in living):
-        return "draining"
-    return "drain_requested" if any(row.drain_requested_at for row in living) else "alive"
-
-
-def pool_view(name: str, workers: Iterable[WorkerView], desired: Any | None) -> PoolView:
-    """A pool with its slices; who drains takes nothing new and does not count."""
+def pool_totals(name: str, workers: Sequence[Row[Any]]) -> dict[str, Any]:
+    """A pool with its slices; draining workers take no jobs and do not count."""
     serving = [
-        view
-        for view in workers
-        if view.state in ("alive", "drain_requested")
-        and name in {parse_queue(queue)[0] for queue in view.queues}
+        worker
+        for worker in workers
+        if worker.state in ("alive", "drain_requested")
+        and name in {parse_queue(queue)[0] for queue in worker.queues}
     ]
-    fresh = desired is not None and desired.fresh
-    return PoolView(
-        name=name,
-        workers=len(serving),
-        slots=sum(view.slots for view in serving),
-        busy=sum(view.busy for view in serving),
-        desired=desired.workers if desired is not None and fresh else None,
-        reason=desired.reason if desired is not None and fresh else "",
-        changed_at=desired.changed_at if desired is not None and fresh else None,
-    )
+    return {
+        "name": name,
+        "workers": len(serving),
+        "slots": sum(worker.slots for worker in serving),
+        "busy": sum(worker.busy for worker in serving),
+    }
 
 
-WORKERS = LivePage("/console/workers", "console/workers.html", read_workers)
+@route("POST", f"{PATH}/drain")
+def post_drain() -> Response:
+    """Ask one worker to exit once its jobs have ended."""
+    services = current_services()
+    worker = request.form.get("worker", "").replace("\0", "")
+    node = worker.rpartition(":")[0] or worker
+    with patience(services.read_seconds):
+        asked = request_drain(services.engine, worker)
+    if not asked:
+        return done(PATH, f"{node} is gone or already draining.")
+    logger.warning("%s was asked to drain", node)
+    return done(PATH, f"{node} was asked to drain: it finishes what it runs and exits.")
+
+
+WORKERS = live_page(PATH, "console/workers.html", read_workers)

@@ -44,7 +44,7 @@ def test_every_page_is_accessible_and_fits_in_light_in_the_dark_and_on_a_phone(t
 def test_the_console_works_by_keyboard(tab: Tab) -> None:
     page = tab.go("/")
     page.keyboard.press("Tab")
-    expect(page.get_by_text("Skip to the content")).to_be_focused()
+    expect(page.get_by_text("Skip to main content")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator("main")).to_be_focused()
     page.get_by_role("link", name="Jobs", exact=True).focus()

@@ -32,12 +32,12 @@ def test_an_application_is_submitted_scored_before_ones_eyes_and_ranked(
     expect(page.locator("[data-live=status]")).to_have_text("scored")
     assert page.evaluate("window.opened") == "once", "nobody has loaded the page again"
     standing = page.locator("[data-live=standing]")
-    expect(standing).to_contain_text(re.compile(r"Rank\s*(1st|2nd)\s*of the role"))
+    expect(standing).to_contain_text(re.compile(r"Rank\s*(1st|2nd)\s*in this role"))
     expect(standing.locator("q").first).to_have_text(re.compile(r"\w+"))
     assert all(quote in LETTER for quote in standing.locator("q").all_text_contents())
     tab.check_accessible()
 
-    page.get_by_role("link", name=f"Leaderboard of {role}").click()
+    page.get_by_role("link", name=f"Leaderboard: {role}").click()
     expect(page.get_by_role("link", name=HOSTILE)).to_be_visible()
     expect(page.get_by_role("row")).to_have_count(3)
 
@@ -47,7 +47,7 @@ def test_the_ranking_follows_what_is_scored_and_keeps_what_is_typed(
 ) -> None:
     role = new_role()
     page = tab.go(f"/console/leaderboard?tenant=demo&role={role}")
-    expect(page.get_by_text("is scored yet")).to_be_visible()
+    expect(page.get_by_text("has been scored yet")).to_be_visible()
     page.get_by_label("Candidate", exact=True).fill("Half a na")
     client.wait_scored(client.submit(2, role))
     expect(page.get_by_role("row")).to_have_count(3)

@@ -20,7 +20,7 @@ def figure(card: Locator, name: str) -> Locator:
 
 def test_the_overview_shows_by_itself_what_runs_and_what_died(tab: Tab, client: Client) -> None:
     page = tab.go("/")
-    expect(page.locator(".verdict")).to_have_text(re.compile(r"^(Well|Watch|Trouble) .+\.$"))
+    expect(page.locator(".verdict")).to_have_text(re.compile(r"^(✓|Warning|Problem) .+\.$"))
     expect(page.locator("#chart-depth .main-svg").first).to_be_visible()
     medium, short = (
         page.locator(f"section[aria-labelledby=pool-{n}]") for n in ("medium", "short")
@@ -32,5 +32,5 @@ def test_the_overview_shows_by_itself_what_runs_and_what_died(tab: Tab, client: 
     expect(figure(short, "Dead letters")).to_have_text(str(dead + 1), timeout=LOOK_MILLISECONDS)
     tab.check_accessible()
     page.get_by_role("link", name="24 hours").click()
-    expect(page.get_by_role("heading", name="Charts of the last 24 hours")).to_be_visible()
+    expect(page.get_by_role("heading", name="Charts, last 24 hours")).to_be_visible()
     expect(page.locator("[data-chart] script").first).to_be_attached()

@@ -33,7 +33,7 @@ def test_a_schedule_is_paused_resumed_and_run(tab: Tab, client: Client) -> None:
     row.get_by_role("button", name="Resume").click()
     see(said, "is active again")
     row.get_by_role("button", name="Run").click()
-    see(said, "runs now as job")
+    see(said, "was submitted as job")
     found = re.search(r"as job (\S+)\.", said.inner_text())
     assert found
     client.wait_ended([found[1]], 20)
@@ -44,7 +44,7 @@ def test_a_schedule_is_paused_resumed_and_run(tab: Tab, client: Client) -> None:
 def test_circuits_and_the_lab_are_there_to_be_read(tab: Tab) -> None:
     page = tab.go("/console/limits")
     expect(page.get_by_role("heading", name="Circuits and quotas")).to_be_visible()
-    expect(page.get_by_role("row", name="claude")).to_contain_text("It is asked.")
+    expect(page.get_by_role("row", name="claude")).to_contain_text("Calls are allowed.")
     tab.check_accessible()
     tab.go("/console/lab")
     expect(page.get_by_role("heading", name="Load lab")).to_be_visible()

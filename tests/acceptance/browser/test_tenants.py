@@ -74,7 +74,7 @@ def test_operators_see_the_shares_of_two_tenants_side_by_side(
     expect(page.get_by_role("heading", level=1)).to_have_text(companies["south"].name)
     expect(page.get_by_role("region", name="By pool")).to_contain_text("medium")
     # What changes comes by itself.
-    expect(page.get_by_role("region", name="Use and cost by day")).to_contain_text("30 days")
+    expect(page.get_by_role("region", name="Usage and cost by day")).to_contain_text("30 days")
     tab.check_accessible()
 
 
@@ -92,7 +92,7 @@ def test_a_tenant_sees_its_own_work_and_replays_its_dead_letter(
     page.get_by_label("API key").fill(north.key)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(north.name)
-    expect(page.get_by_text("Why your oldest job waits")).to_be_visible()
+    expect(page.get_by_text("Why your oldest job is waiting")).to_be_visible()
     expect(page.get_by_role("region", name="Newest dead letters")).to_contain_text("<b>no</b>")
     assert "south" not in page.content()
     assert not any(job in page.content() for job in south.jobs)
@@ -100,7 +100,7 @@ def test_a_tenant_sees_its_own_work_and_replays_its_dead_letter(
 
     group = page.get_by_role("region", name="Dead letters by type and class")
     group.get_by_role("button", name="Replay all").click()
-    expect(page.get_by_role("status")).to_contain_text("1 dead letter is in the line again.")
+    expect(page.get_by_role("status")).to_contain_text("1 dead letter queued again.")
     client.stack.wait(lambda: client.job(dead).replays == 1, "the replay", 10)
     page.get_by_role("region", name="Latest jobs").get_by_role("link").first.click()
     expect(page.get_by_role("heading", name="Timeline")).to_be_visible()
@@ -108,7 +108,7 @@ def test_a_tenant_sees_its_own_work_and_replays_its_dead_letter(
     tab.check_accessible()
 
     tab.go(f"/tenant/jobs/{south.jobs[0]}")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Nothing here")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Not found")
     tab.go("/tenant")
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")

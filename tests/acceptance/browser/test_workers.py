@@ -44,7 +44,7 @@ def test_a_worker_dies_another_is_drained_and_both_are_replaced(tab: Tab, client
     page.on("dialog", lambda dialog: (questions.append(dialog.message), dialog.accept()))
     row_of(page, drained).get_by_role("button", name="Drain").click()
     see(page.get_by_role("status"), "was asked to drain")
-    assert "ends what it runs" in questions[0]
+    assert "finishes what it runs" in questions[0]
     see(row_of(page, drained), re.compile("drain requested|draining"))
 
     successor = wait_for_another(client, "worker-short-2", killed)

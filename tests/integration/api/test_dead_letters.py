@@ -185,4 +185,4 @@ def test_operator_replays_by_the_command_after_a_look_at_the_count(
     assert done.exit_code == 0 and "1 of 1 replayed" in done.output
     assert api_database.job(mine).status == "queued"
     assert api_database.job(foreign).status == api_database.job(other).status == "dead"
-    assert "There are none" in run(replay_dead_letters, ["--type", "nobodys"]).output
+    assert "No dead letters" in run(replay_dead_letters, ["--type", "nobodys"]).output

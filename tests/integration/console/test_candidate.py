@@ -33,15 +33,15 @@ def test_a_score_shows_the_record_that_it_came_from(
     seen = visitor.see(f"{PATH}/{job_id}")
     document = visitor.call(None, "GET", f"/applications/{job_id}").json
     assert document is not None
-    assert "Rank 2nd of the role, tied with 1" in seen
+    assert "Rank 2nd in this role, tied with 1" in seen
     for mark in document["criteria"]:
         assert f"{mark['title']} weight {mark['weight']} % {mark['mark']:.2f}" in seen
     assert "Built a compiler" in " ".join(q for qs in document["evidence"].values() for q in qs)
-    assert f"the marks amount to {document['score']:.2f}: the score" in seen
+    assert f"weighted marks add up to {document['score']:.2f}, the score" in seen
     assert document["record"]["input"] == ApplicationText("Ada", "record", LETTER).fingerprint()
     for value in (document["record"]["rubric"], document["record"]["input"], "simulated"):
         assert value in seen
-    assert "its hash is the one in the record" in seen
+    assert "its hash matches the record" in seen
 
 
 def api_database_score(database: DatabaseFixture, job_id: str) -> Any:
@@ -60,7 +60,7 @@ def test_the_record_outlives_the_job(visitor: Visitor, api_database: DatabaseFix
     assert [after[part] for part in parts] == [before[part] for part in parts]
     seen = visitor.see(f"{PATH}/{job_id}")
     assert after["record"]["input"] in seen
-    assert "It was removed with its job" in seen
+    assert "It was deleted with its job" in seen
 
 
 def test_a_quote_that_was_dropped_is_told_and_hostile_ones_are_text(
@@ -72,7 +72,7 @@ def test_a_quote_that_was_dropped_is_told_and_hostile_ones_are_text(
     page = visitor.get(f"{PATH}/{job_id}").text
     assert HOSTILE not in page
     assert "<q>&lt;script&gt;" in page
-    assert "2 that do not occur there or say nothing were dropped" in words(page)
+    assert "2 without a match or without content were dropped" in words(page)
 
 
 def test_a_score_that_its_marks_do_not_amount_to_is_told(
@@ -85,7 +85,7 @@ def test_a_score_that_its_marks_do_not_amount_to_is_told(
     )
     seen = visitor.see(f"{PATH}/{job_id}")
     assert "which is not the score" in seen
-    assert "Its hash is not the one in the record" in seen
+    assert "Its hash does not match the record" in seen
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,11 @@ def test_scores_from_before_records_were_kept_are_shown(
 @pytest.mark.parametrize(
     ("status", "changes", "told"),
     [
-        ("queued", "attempt = 0", "It waits in the line to be scored."),
-        ("running", "started_at = now()", "It is being scored."),
+        ("queued", "attempt = 0", "Queued for scoring."),
+        ("running", "started_at = now()", "Being scored."),
         ("dead", "error_class = 'PERMANENT', error_message = '<b>no key</b>'", "PERMANENT: <b>no"),
-        ("cancelled", "finished_at = now()", "It was withdrawn"),
-        ("expired", "not_after = now()", "It expired: it was not started by"),
+        ("cancelled", "finished_at = now()", "Withdrawn"),
+        ("expired", "not_after = now()", "Expired: scoring had not started by"),
     ],
 )
 def test_what_is_not_scored_says_why(
@@ -141,7 +141,7 @@ def test_a_retry_is_announced_with_its_reason(
         job_id,
     )
     seen = visitor.see(f"{PATH}/{job_id}")
-    assert "The last try gave no score; it is tried again" in seen
+    assert "The last attempt failed. Next attempt:" in seen
     assert "DEPENDENCY: overloaded" in seen
 
 
@@ -161,10 +161,10 @@ def test_a_large_application_is_cut_and_read_only_for_the_whole_page(visitor: Vi
     job_id = target.rpartition("/")[2]
     for blob in visitor.services.blobs.list(-1.0):
         visitor.services.blobs.delete(blob)
-    assert "The store for large applications does not answer." in visitor.see(target)
+    assert "The payload is no longer stored." in visitor.see(target)
     with visitor.app.app_context():
         parts = render_parts(CANDIDATE, PageRequest(target, {"application_id": job_id}))
-    assert "It waits in the line" in parts["standing"]
+    assert "Queued for scoring" in parts["standing"]
 
 
 def test_an_application_of_many_brackets_is_shown_in_one_line(visitor: Visitor) -> None:

@@ -91,8 +91,8 @@ def test_a_group_is_counted_and_replayed_and_nothing_else_is(
 def test_without_dead_letters_the_page_says_what_would_be_here(
     console: Browser, database: DatabaseFixture
 ) -> None:
-    assert "There are none" in console.page(PAGE)
-    assert "no tenant of the name nobody" in console.page(f"{PAGE}?tenant=nobody")
+    assert "No dead letters" in console.page(PAGE)
+    assert "no tenant named nobody" in console.page(f"{PAGE}?tenant=nobody")
 
 
 def test_more_than_are_counted_are_said_to_be_more(
@@ -110,9 +110,9 @@ def test_a_look_that_took_long_is_kept_and_says_so(
     bury(database, "fail", "TIMEOUT", 1)
     ticks = iter([0.0, 1.0, 1.0, 50.0, 102.0, 102.0, 102.0])  # the first look takes a second
     with database.engine.connect() as connection:
-        first = dead_letters.look(connection, None, lambda: next(ticks))
+        first = dead_letters.read_groups(connection, None, lambda: next(ticks))
         bury(database, "fail", "TIMEOUT", 1)
-        kept = dead_letters.look(connection, None, lambda: next(ticks))
-        fresh = dead_letters.look(connection, None, lambda: next(ticks))
+        kept = dead_letters.read_groups(connection, None, lambda: next(ticks))
+        fresh = dead_letters.read_groups(connection, None, lambda: next(ticks))
     assert first is kept and first.counted_at is not None and first.total == 1
     assert fresh.total == 2 and fresh.counted_at is None

@@ -122,11 +122,11 @@ def test_a_search_that_runs_out_of_time_says_how_far_it_came(
     hasty = lambda *args, **named: search(*args, **named, seconds=0.0)  # noqa: E731
     monkeypatch.setattr(page_module, "search", hasty)
     page = console.page(f"{LIST}?status=expired&text=nothing")
-    assert "Looked at 100 jobs" in page and "found none" in page
+    assert "Searched 100 jobs" in page and "found none" in page
     assert 'data-live="' not in page  # nobody repeats such a walk every few seconds
-    (further,) = links(page, "Go on with older ones")
+    (further,) = links(page, "Continue with older jobs")
     seen = 1
-    while going_on := links(console.page(further), "Go on with older ones"):
+    while going_on := links(console.page(further), "Continue with older jobs"):
         (further,) = going_on
         seen += 1
     assert seen == 3
@@ -222,7 +222,7 @@ def test_a_slip_in_the_filter_is_told_beside_its_field(
     assert "must be a time" in page and "must be one of scheduled" in page
     assert 'value="yesterday"' in page and "<img>" not in page
     assert not ids_in(page)
-    assert "There is no tenant of the name nobody" in console.page(f"{LIST}?tenant=nobody")
+    assert "There is no tenant named nobody" in console.page(f"{LIST}?tenant=nobody")
     assert console.get(f"{LIST}?before=here").status_code == 422
 
 
@@ -230,7 +230,7 @@ def test_an_id_jumps_to_its_job(console: Browser) -> None:
     job_id = new_id()
     answer = console.get(f"{LIST}/find?id=+{job_id.upper()}+")
     assert (answer.status_code, answer.location) == (303, f"{LIST}/{job_id}")
-    assert "not the id of a job" in console.notice(console.get(f"{LIST}/find?id=17"))
+    assert "Not a job id" in console.notice(console.get(f"{LIST}/find?id=17"))
 
 
 def test_an_empty_house_says_how_to_submit(console: Browser, database: DatabaseFixture) -> None:

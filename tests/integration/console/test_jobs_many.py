@@ -49,7 +49,7 @@ def test_ticked_jobs_are_cancelled_whosever_they_are(
     answer = console.post(f"{LIST}/selected", form)
     assert answer.location == f"{LIST}?pool=short"
     assert console.notice(answer) == (
-        "4 jobs cancelled, 1 running asked to stop, 4 skipped: had ended already."
+        "4 jobs cancelled, 1 running asked to stop, 4 skipped: already finished."
     )
     for status in ("scheduled", "queued", "dispatched"):
         assert status_of(database, made[status]) == "cancelled"
@@ -66,7 +66,7 @@ def test_ticked_jobs_are_cancelled_whosever_they_are(
 def test_ticked_dead_letters_are_replayed(console: Browser, database: DatabaseFixture) -> None:
     made = one_of_each(database)
     answer = console.post(f"{LIST}/selected", {"action": "replay", "id": list(made.values())})
-    assert console.notice(answer) == "1 job replayed, 6 skipped: no dead letters any more."
+    assert console.notice(answer) == "1 job replayed, 6 skipped: no longer dead letters."
     assert status_of(database, made["dead"]) == "queued"
     assert database.job(made["dead"]).replays == 1
     assert not database.miscounted()
@@ -127,7 +127,7 @@ def test_all_that_match_are_counted_and_then_cancelled_in_batches(
     bring(database, made[1], "running")
     kept = database.submit(type="echo")
     page = console.page(f"{ALL}?action=cancel&type=sleep")
-    assert "6 jobs that have not ended match." in page and "Cancel 6" in page
+    assert "6 unfinished jobs match." in page and "Cancel 6" in page
     assert status_of(database, made[2]) == "queued"  # nobody has confirmed yet
     first = batch(console, action="cancel", type="sleep")
     assert (first["done"], first["more"]) == (3, True)
@@ -186,9 +186,9 @@ def test_without_script_each_press_is_a_batch(
         database.submit()
     form = {"action": "cancel", "status": "queued"}
     first = console.post(ALL, form)
-    assert "2 jobs cancelled. More match" in console.notice(first)
+    assert "2 jobs cancelled. More jobs match" in console.notice(first)
     page = console.page(first.location)
-    assert "1 job that has not ended matches." in page
+    assert "1 unfinished job matches." in page
     cursor = re.search(r'name="cursor" value="([^"]+)"', page)
     assert cursor is not None
     last = console.post(ALL, {**form, "cursor": cursor[1]})
@@ -201,8 +201,8 @@ def test_more_than_can_be_counted_are_at_least_so_many(
 ) -> None:
     database.execute(FILL)
     monkeypatch.setattr(jobs_actions, "COUNTED", 100)
-    assert "At least 100 jobs that have not ended match." in console.page(f"{ALL}?action=cancel")
+    assert "At least 100 unfinished jobs match." in console.page(f"{ALL}?action=cancel")
     nothing = console.page(f"{ALL}?action=replay&status=queued")
-    assert "There are no dead letters that match" in nothing and "<form method" not in nothing
+    assert "No matching dead letters" in nothing and "<form method" not in nothing
     wrong = console.post(ALL, {"action": "cancel", "tenant": "nobody"})
     assert wrong.status_code == 422

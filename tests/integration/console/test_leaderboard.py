@@ -63,7 +63,7 @@ def test_a_tenant_and_a_role_are_chosen_where_none_is_named(
 ) -> None:
     create_tenant(api_database.engine, "chosen")
     (row,) = api_database.query("SELECT id FROM tenants WHERE name = 'chosen'")
-    assert "role general of chosen is scored yet" in visitor.see(f"{PATH}?tenant=chosen")
+    assert "general at chosen has been scored yet" in visitor.see(f"{PATH}?tenant=chosen")
     for role in ("welder", "baker", "baker", "chef"):
         put(api_database, role, [50], tenant_id=row.id)
     newest = "ffffffff-ffff-7fff-8fff-ffffffffffff"
@@ -113,7 +113,7 @@ def test_what_is_submitted_waits_and_what_is_no_object_is_text(
         assert (row.tenant_id, row.type, row.dependency) == (1, "score_application", "claude")
         page = visitor.get(target).text
         assert HOSTILE not in page
-        assert "It waits in the line to be scored." in page
+        assert "Queued for scoring." in page
         assert HOSTILE in words(page)
 
 
@@ -131,9 +131,9 @@ def test_an_application_is_submitted_as_the_tenant_of_the_page(
         ({"candidate": " "}, "candidate", "at least 1 character"),
         ({"candidate": "x" * 201}, "candidate", "at most 200 characters"),
         ({"role": "\0"}, "role", "NUL"),
-        ({"application": " \n"}, "application", "nothing to be scored"),
+        ({"application": " \n"}, "application", "must not be empty"),
         ({"application": '{"a": "\\u0000"}'}, "application", "NUL"),
-        ({"application": '{"broken": NaN}'}, "application", "begins like a JSON object"),
+        ({"application": '{"broken": NaN}'}, "application", "starts with { but is not"),
     ],
 )
 def test_what_is_refused_is_told_beside_its_field_and_nothing_typed_is_lost(

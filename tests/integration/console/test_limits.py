@@ -10,12 +10,12 @@ PAGE = "/console/limits"
 
 def test_without_trouble_the_page_says_so(operator: Browser, database: DatabaseFixture) -> None:
     text = operator.text(PAGE)
-    assert "claude closed never 0 It is asked." in text
-    assert "No quota is declared, and no answer has told of one." in text
-    assert "Nothing is held against anybody." in text
+    assert "claude closed never 0 Calls are allowed." in text
+    assert "No quotas declared, and none reported by a dependency." in text
+    assert "No active restrictions." in text
     assert "No job has run yet." in text
-    assert "medium closed: jobs join the line none –" in text
-    assert "is the relief" not in text
+    assert "medium closed: jobs are queued none –" in text
+    assert "(relief)" not in text
 
 
 def test_an_open_circuit_is_told_with_what_waits_behind_it(
@@ -26,7 +26,7 @@ def test_an_open_circuit_is_told_with_what_waits_behind_it(
     database.submit()
     page = operator.get(PAGE).text
     assert "badge open" in page
-    assert "1 It is not asked; jobs that need it wait." in operator.text(PAGE)
+    assert "1 Not called; jobs that need it wait." in operator.text(PAGE)
 
 
 def test_a_quota_is_told_as_declared_learned_and_left(
@@ -38,11 +38,11 @@ def test_a_quota_is_told_as_declared_learned_and_left(
         VALUES ('claude', 60, '{"requests": [50, 12, 30], "tokens_in": [80000, 4000, 9]}', now(),
                 now() + interval '1 hour', 7, 340, 1000, 20)""")
     text = operator.text(PAGE)
-    assert "claude calls 60 50 12 refused; closed, opens" in text
+    assert "claude calls 60 50 12 rate limited; resumes" in text
     assert "tokens in – 80 000 4 000" in text
     assert "7 340 calls, 1 000 tokens in, 20 out" in text
     database.execute("UPDATE quotas SET closed_until = now() - interval '1 second'")
-    assert "lets jobs through" in operator.text(PAGE)
+    assert "accepting calls" in operator.text(PAGE)
 
 
 def test_verdicts_name_whom_they_are_on_and_what_they_mean(
@@ -55,10 +55,10 @@ def test_verdicts_name_whom_they_are_on_and_what_they_mean(
             ('spike', '', 1, '', '{"runs": 4000, "usual": 12}'),
             ('throttle', '', 999, 'long', '"no object"'), ('spike', '', 998, '', '[]')""")
     text, page = operator.text(PAGE), operator.get(PAGE).text
-    assert "the type <u>odd</u>" in text and "<u>" not in page
-    assert "70 of 80 runs failed within an hour: its jobs have 2 tries" in text
-    assert "the tenant other" in text and "6 workers of medium were lost with its jobs" in text
-    assert "the tenant demo" in text and "4000 runs in this hour, 12 are usual." in text
+    assert "type <u>odd</u>" in text and "<u>" not in page
+    assert "70 of 80 runs failed within an hour: its jobs get 2 attempts" in text
+    assert "tenant other" in text and "6 workers of medium were lost while running its jobs" in text
+    assert "tenant demo" in text and "4000 runs in this hour, 12 are usual." in text
     assert "tenant 999" in text and "? workers of long were lost" in text
 
 
@@ -81,9 +81,9 @@ def test_types_lanes_and_predictions(operator: Browser, database: DatabaseFixtur
     assert "report short medium 2.4 s 7.1 s 812" in text
     assert text.index("report short") < text.index("echo short"), "what was moved comes first"
     assert "short open: jobs start at once none –" in text
-    assert "medium closed: jobs join the line 20 17 %" in text
-    assert "long closed: jobs join the line none –" in text
-    assert "api@<here> is the relief" in text
+    assert "medium closed: jobs are queued 20 17 %" in text
+    assert "long closed: jobs are queued none –" in text
+    assert "api@<here> dispatches in its place (relief)" in text
 
 
 def test_the_parts_live_and_stay_the_same_while_nothing_changes(

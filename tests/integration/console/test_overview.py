@@ -89,10 +89,10 @@ def test_an_idle_house_is_well_and_says_so_in_one_sentence(
 ) -> None:
     page = Page(http_client, database)
     assert (page.level, page.others) == ("well", [])
-    assert page.sentence == "All is well: workers are ready, and nothing waits."
-    assert "Nothing has been written down yet" in page.html
+    assert page.sentence == "All is well: workers are ready, no jobs are queued."
+    assert "No samples yet" in page.html
     assert page.card("medium")["Slots busy"] == "0 of 10"
-    assert page.card("medium")["In, a minute"] == "–", "nobody has counted"
+    assert page.card("medium")["In per minute"] == "–", "nobody has counted"
 
 
 def test_a_card_tells_depth_age_rates_slots_workers_and_dead_letters(
@@ -116,7 +116,7 @@ def test_a_card_tells_depth_age_rates_slots_workers_and_dead_letters(
     assert (card["Waiting"], card["In flight"], card["Dead letters"]) == ("3", "1", "1")
     assert card["Slots busy"] == "9 of 10" and card["Workers"] == "1 , 3 suggested"
     # 5 came and one ended in 30 or 35 seconds.
-    assert 8 <= float(card["In, a minute"]) <= 10 and 1.7 <= float(card["Out, a minute"]) <= 2
+    assert 8 <= float(card["In per minute"]) <= 10 and 1.7 <= float(card["Out per minute"]) <= 2
     assert card["Objective"] == "5.0 s missed"
     since = re.search(r'datetime="([^"]+)"', page.part("pools").split("pool-medium", 1)[1])
     assert since is not None
@@ -138,33 +138,33 @@ def test_a_card_tells_depth_age_rates_slots_workers_and_dead_letters(
         (
             "UPDATE leaders SET expires_at = now() - interval '1 s'",
             "trouble",
-            "No scheduler leads: jobs are accepted, but nothing is dispatched.",
+            "No leading scheduler: jobs are accepted but not dispatched.",
         ),
         (
             "UPDATE leaders SET broker_seen_at = now() - interval '20 s'",
             "trouble",
-            "The broker does not answer: jobs are accepted and wait for it.",
+            "The broker is not responding: jobs are accepted and wait for it.",
         ),
         (
             "DELETE FROM processes WHERE name = 'w-long'",
             "watch",
-            "No worker serves long; nothing waits there yet.",
+            "No worker serves long; no jobs are queued there yet.",
         ),
         (
             "INSERT INTO circuits VALUES ('claude', 'open')",
             "watch",
-            "The circuit is open for claude: jobs in its lane wait.",
+            "The circuit is open for claude: jobs that need it wait.",
         ),
         (
             "INSERT INTO quotas (dependency, closed_until)"
             " VALUES ('claude', now() + interval '9 s')",
             "watch",
-            "The quota of claude is used up for now: jobs in its lane wait.",
+            "The quota of claude is exhausted: jobs that need it wait.",
         ),
         (
             "INSERT INTO verdicts (kind, name) VALUES ('quarantine', '<script>alert(1)</script>')",
             "watch",
-            "In quarantine, with fewer tries, as most of its runs fail: <script>alert(1)</script>.",
+            "Quarantined with fewer attempts, as most runs fail: <script>alert(1)</script>.",
         ),
         (
             "INSERT INTO verdicts (kind, tenant_id, pool) VALUES ('throttle', 1, 'medium')",
@@ -209,7 +209,7 @@ def test_what_a_limit_holds_back_is_old_but_not_late(
     database.execute("INSERT INTO desired_workers (pool, workers, reason) VALUES ('medium', 1, '')")
     page = Page(http_client, database)
     assert (
-        page.level == "well" and "held back by a limit" in page.card("medium")["Oldest waits since"]
+        page.level == "well" and "delayed by a limit" in page.card("medium")["Oldest job waiting"]
     )
     database.execute("UPDATE desired_workers SET updated_at = now() - interval '1 minute'")
     late = Page(http_client, database)

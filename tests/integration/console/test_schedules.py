@@ -46,8 +46,8 @@ def shown(operator: Browser, path: str = PAGE) -> list[str]:
 def test_a_page_without_schedules_says_how_to_make_one(
     operator: Browser, database: DatabaseFixture
 ) -> None:
-    assert "Nobody has a schedule." in operator.text(PAGE)
-    assert "The tenant other has no schedules." in operator.text(f"{PAGE}?tenant=other")
+    assert "No schedules yet." in operator.text(PAGE)
+    assert "Tenant other has no schedules." in operator.text(f"{PAGE}?tenant=other")
 
 
 def test_a_schedule_is_told_in_words(operator: Browser, database: DatabaseFixture) -> None:
@@ -60,7 +60,7 @@ def test_a_schedule_is_told_in_words(operator: Browser, database: DatabaseFixtur
     assert 'datetime="2040-01-01T03:00:00.000Z"' in page
     assert f'href="/console/jobs/{made["last_job_id"]}"' in page
     assert "/console/jobs?tenant=demo&amp;type=echo" in page
-    assert "1 200 made, 3 skipped skips while one runs, catches up by one" in text
+    assert "1 200 submitted, 3 skipped overlaps are skipped, catches up on one" in text
 
 
 def test_all_tenants_are_walked_page_by_page_and_one_can_be_picked(
@@ -111,16 +111,16 @@ def test_it_runs_now_as_a_job_of_its_tenant_without_a_tick(
     made = keep(database, "nightly", OTHER, payload='{"a": 1}', priority=3)
     said = operator.do(f"{PAGE}/{made}/run")
     (job,) = database.query("SELECT id::text, tenant_id, type, priority, payload FROM jobs")
-    assert said == f"nightly of other runs now as job {job.id}."
+    assert said == f"nightly of other was submitted as job {job.id}."
     assert (job.tenant_id, job.type, job.priority, job.payload) == (OTHER, "echo", 3, {"a": 1})
     assert (row(database, made).made, row(database, made).last_at) == (0, None)
 
 
 def test_what_cannot_run_says_why(operator: Browser, database: DatabaseFixture) -> None:
     made = keep(database, "odd", type="no_such_type")
-    assert operator.do(f"{PAGE}/{made}/run").startswith("Nothing was run: type is not registered")
+    assert operator.do(f"{PAGE}/{made}/run").startswith("Not run: type is not registered")
     ended = keep(database, "ended", cron="0 0 30 2 *", next_at=None, paused=True)
-    assert operator.do(f"{PAGE}/{ended}/resume").startswith("Nothing was changed: cron")
+    assert operator.do(f"{PAGE}/{ended}/resume").startswith("Not changed: cron")
     assert not database.query("SELECT 1 FROM jobs")
 
 
@@ -129,7 +129,7 @@ def test_a_run_is_held_to_the_tenants_depth(operator: Browser, database: Databas
     database.execute("UPDATE tenants SET changed_at = now() WHERE id = 2")
     operator.app.extensions["fairline"].tenants.directory.refresh()
     made = keep(database, "nightly", OTHER)
-    assert operator.do(f"{PAGE}/{made}/run").startswith("Nothing was run:")
+    assert operator.do(f"{PAGE}/{made}/run").startswith("Not run:")
     assert not database.query("SELECT 1 FROM jobs")
 
 

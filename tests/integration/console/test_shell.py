@@ -111,7 +111,7 @@ def test_a_tenants_key_opens_its_page_and_not_the_console(
     key = cookie_of(entered)["Cookie"].partition("=")[2]
     other = http_client.get(PAGE, {**HTML, "Cookie": f"fairline_operator={key}"})
     assert other.status == 403
-    assert b"Not yours" in other.body
+    assert b"Access denied" in other.body
     assert http_client.get(PAGE, {"Authorization": f"Bearer {key}"}).status == 403
 
 
@@ -189,7 +189,7 @@ def test_pages_may_load_nothing_but_files_of_ours(open_client: ApiServer) -> Non
 def test_an_address_without_a_page_is_a_page_that_says_so(open_client: ApiServer) -> None:
     answer = open_client.get("/console/<script>alert(1)</script>", HTML)
     assert answer.status == 404
-    assert b"Nothing here" in answer.body
+    assert b"Not found" in answer.body
     assert b"<script>alert" not in answer.body
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from app.api.services import Services
 from app.console.live import MOST_OF_TENANT
-from app.console.page import PageRequest
-from app.console.pages import LIVE_PAGES
+from app.console.page import LIVE_PAGES, PageRequest
 from app.console.tenant_page import flow as tenant_page_flow
 from app.console.tenant_page import page as tenant_page
 from app.errors import TooManyStreams
@@ -157,9 +156,9 @@ def test_a_tenant_sees_its_own_figures_and_nobody_elses(
     assert cells(page, "echo")[1:3] == ["2", "100 %"]
     today = datetime.now(UTC).date().isoformat()
     assert cells(page, today)[1:] == ["2", "2", "4.0 s", "0", "0", "0.0001"]
-    assert "0.00002 a slot-second, 0.00001 a job" in text
+    assert "0.00002 per slot-second, 0.00001 per job" in text
     assert "TENANT_RATE_LIMIT_EXCEEDED 12" in text
-    assert "In, last minute 0.07 jobs a second Out, last minute 0.03 jobs a second" in text
+    assert "In, last minute 0.07 jobs per second Out, last minute 0.03 jobs per second" in text
     assert "The pool medium has no workers." in text
     assert waiting[0] in page and waiting[1] in page
     for foreign in (other, waiting[2], "rival", "POISON"):
@@ -210,17 +209,19 @@ def test_dead_letters_are_replayed_one_by_one_or_as_a_group(
     assert "echo POISON 3" in text_of(page) and "echo TIMEOUT 1" in text_of(page)
     answer = browser.post(REPLAY, {"id": dead[0]})
     assert (answer.status_code, answer.headers["Location"]) == (303, "/tenant#dead-letters")
-    assert "1%20dead%20letter%20is" in answer.headers["Set-Cookie"]
+    assert "1%20dead%20letter%20queued" in answer.headers["Set-Cookie"]
     assert database.job(dead[0]).status == "queued"
     answer = browser.post(REPLAY, {"type": "echo", "error_class": "POISON"})
-    assert "2%20dead%20letters%20are" in answer.headers["Set-Cookie"]
+    assert "2%20dead%20letters%20queued" in answer.headers["Set-Cookie"]
     assert [database.job(job).status for job in (*dead, other, foreign)] == [
         *("queued", "queued", "queued", "dead", "dead")
     ]
-    assert "somebody%20was%20faster" in browser.post(REPLAY, {"id": dead[0]}).headers["Set-Cookie"]
+    assert "Nothing%20was%20replayed" in browser.post(REPLAY, {"id": dead[0]}).headers["Set-Cookie"]
     for form in ({}, {"type": "echo"}, {"error_class": "POISON"}):
         assert browser.post(REPLAY, form).status_code == 422
-    assert "somebody" in browser.post(REPLAY, {"id": "nonsense"}).headers["Set-Cookie"]
+    assert (
+        "Nothing%20was%20replayed" in browser.post(REPLAY, {"id": "nonsense"}).headers["Set-Cookie"]
+    )
 
 
 def test_a_job_tells_its_way_its_documents_and_its_error_as_text(
@@ -234,7 +235,7 @@ def test_a_job_tells_its_way_its_documents_and_its_error_as_text(
     text = text_of(page)
     assert "<script>alert" not in page
     assert "POISON <script>alert(1)</script>" in text
-    assert "Submitted" in text and "Dead: it will not be tried again" in text
+    assert "Submitted" in text and "Dead: no further attempts" in text
     assert f'href="{path}/payload"' in page
     assert 'name="id"' in page and "Replay" in page
     whole = browser.get(f"{path}/payload")
@@ -244,7 +245,7 @@ def test_a_job_tells_its_way_its_documents_and_its_error_as_text(
     done = end(database, acme)
     assert "<i>hello</i>" in text_of(browser.page(f"{PAGE}/jobs/{done}"))
     queued = database.submit(tenant_id=acme.id)
-    assert "Why it waits" in browser.page(f"{PAGE}/jobs/{queued}")
+    assert "Why it is waiting" in browser.page(f"{PAGE}/jobs/{queued}")
 
 
 def test_live_parts_are_the_same_while_nothing_changes(
@@ -271,42 +272,44 @@ def test_streams_of_a_page_are_the_tenants_own(
 ) -> None:
     own, other = end(database, acme), end(database, rival)
     bearer = {"Authorization": f"Bearer {key}"}
-    stage = http_client.app.extensions["fairline_stage"]
+    live_pages = http_client.app.extensions["fairline_live_pages"]
     for page in ("/tenant", f"/tenant/jobs/{own}"):
         answer = http_client.open("GET", f"/tenant/events?page={page}", bearer)
         assert (answer.status_code, answer.mimetype) == (200, "text/event-stream")
         # Who only asks for the headers watches nothing.
         assert http_client.open("HEAD", f"/tenant/events?page={page}", bearer).status_code == 200
-    assert stage.viewers == 0
+    assert live_pages.viewers == 0
     for page in ("/", "/console/tenants", "/console/jobs", "/tenant/usage"):
         assert http_client.open("GET", f"/tenant/events?page={page}", bearer).status_code == 404
-    with pytest.raises(Exception, match="not yours"):
+    with pytest.raises(Exception, match="another tenant"):
         Browser(http_client.app).parts(JOB, tenant=acme, job_id=other)
 
 
 def test_a_tenant_does_not_take_the_places_of_all_who_watch(
     http_client: HttpClient, key: str, database: DatabaseFixture, acme: TenantProfile
 ) -> None:
-    stage = http_client.app.extensions["fairline_stage"]
+    live_pages = http_client.app.extensions["fairline_live_pages"]
     page = next(page for page in LIVE_PAGES if page.rule == PAGE)
     with http_client.app.test_request_context():
         streams = [
-            stage.watch(page, PageRequest(PAGE, tenant=acme), lambda: True)
+            live_pages.watch(page, PageRequest(PAGE, tenant=acme), lambda: True)
             for _ in range(MOST_OF_TENANT)
         ]
         for stream in streams:
             next(stream)
         with pytest.raises(TooManyStreams):
-            stage.watch(page, PageRequest(PAGE, tenant=acme), lambda: True)
+            live_pages.watch(page, PageRequest(PAGE, tenant=acme), lambda: True)
         # Whatever is behind the question mark, it is the same page, and the same refusal.
         bearer = {"Authorization": f"Bearer {key}"}
         full = http_client.open("GET", "/tenant/events?page=/tenant?x=1", bearer)
         assert full.status_code == 503
-        rival = stage.watch(page, PageRequest(PAGE, tenant=TenantProfile(99, "x")), lambda: True)
+        rival = live_pages.watch(
+            page, PageRequest(PAGE, tenant=TenantProfile(99, "x")), lambda: True
+        )
         next(rival)
         for stream in (rival, *streams):
             stream.close()
-    assert stage.viewers == 0
+    assert live_pages.viewers == 0
     assert http_client.open("GET", "/tenant/events?page=/tenant", bearer).status_code == 200
 
 

@@ -149,7 +149,7 @@ def check_trace(job_id: str, asked: Span, admitted: Span, run: Span, call: Span)
     assert (ran["fairline.job.lease"], ran["fairline.job.attempt"]) == (1, 1)
     assert (ran["fairline.job.crashes"], ran["fairline.outcome"]) == (0, "succeeded")
     assert 0 <= ran["fairline.job.wait_seconds"] < 20
-    assert ran["messaging.client.id"].startswith("worker@")
+    assert ran["messaging.client.id"].startswith("worker-medium-")
     called = attributes(call)
     assert called["gen_ai.operation.name"] == "chat"
     assert called["gen_ai.provider.name"] == "anthropic"

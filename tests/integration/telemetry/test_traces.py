@@ -24,11 +24,9 @@ from app.errors import IdempotencyKeyReused
 from app.scheduler.maintenance.observer import Observer
 from app.scheduler.maintenance.reaper import Reaper
 from app.telemetry import carrying_traces, emit_by, note_reaped
-from app.telemetry.admitting import MOST_IDS
-from app.telemetry.connections import observe_connections
-from app.telemetry.dispatching import Dispatching
+from app.telemetry.jobs import MOST_IDS, JobTelemetry
 from app.telemetry.requests import ROUTE, Requests
-from app.telemetry.sdk import Sdk
+from app.telemetry.sdk import Sdk, observe_connections
 from models.jobs.admit import insert_jobs
 from models.jobs.ids import new_id
 from models.jobs.replay import replay_ids
@@ -256,10 +254,10 @@ def test_a_publish_is_a_span_and_counts_only_if_it_succeeds(
 ) -> None:
     database.submit(pool="short")
     dispatches = database.dispatch("short")
-    dispatching = Dispatching(seen.sdk.traces, seen.sdk.meters)
-    with dispatching.span(dispatches):
+    jobs = JobTelemetry(seen.sdk.traces, seen.sdk.meters)
+    with jobs.dispatch(dispatches):
         pass
-    with pytest.raises(OSError, match="away"), dispatching.span(dispatches):
+    with pytest.raises(OSError, match="away"), jobs.dispatch(dispatches):
         raise OSError("away")
     good, bad = seen.named("dispatch")
     assert (good.attributes or {})["messaging.destination.name"] == "short"

@@ -68,7 +68,7 @@ def test_a_tenant_is_created_with_its_terms(terminal: Terminal) -> None:
         " --cap medium=20 --cap long=2 --reserve medium=2 --depth medium=1000000"
     )
     assert said == (
-        "tenant acme: enterprise, weight 500, 20 submissions a second, 100 at once,"
+        "tenant acme: enterprise, weight 500, 20 submissions per second, burst 100,"
         " cap long=2, cap medium=20, reserve medium=2, depth medium=1000000\n"
     )
     acme = terminal.tenant("acme")
@@ -99,7 +99,7 @@ def test_tenants_are_listed_as_a_table(terminal: Terminal) -> None:
 
 
 def test_a_burst_without_a_rate_is_told_to_limit_nothing(terminal: Terminal) -> None:
-    assert "limits nothing" in terminal.run("tenants create acme --burst 5").stderr
+    assert "has no effect" in terminal.run("tenants create acme --burst 5").stderr
     assert not terminal.run("tenants set acme --rate 2").stderr
 
 
@@ -110,7 +110,7 @@ def test_a_database_that_is_away_is_one_line_with_the_way_to_the_stacks(
     monkeypatch.setattr(tenants, "database", lambda: open_engine(away))
     monkeypatch.setattr(config, "settings", Settings.model_construct)
     told = terminal.refused("tenants list")
-    assert told.startswith("Error: the database does not answer: ") and told.count("\n") == 1
+    assert told.startswith("Error: the database is not responding: ") and told.count("\n") == 1
     assert told.endswith('(for the stack of make up: eval "$(python -m app.stack env)")\n')
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.console.formatting import badge, count, duration, moment, money, percent, short_id
+from app.console.formatting import badge, count, duration, moment, percent, short_id
 
 THIN = "\u202f"
 
@@ -56,12 +56,6 @@ def test_a_longer_time_is_never_told_in_a_smaller_unit(one: float, other: float)
     assert units.index(duration(shorter).split(THIN)[1]) <= units.index(
         duration(longer).split(THIN)[1]
     )
-
-
-def test_small_amounts_keep_their_digits() -> None:
-    assert money(Decimal("12.5"), "USD") == f"12.50{THIN}USD"
-    assert money(Decimal("0.00071"), "EUR") == f"0.0007{THIN}EUR"
-    assert money(0, "USD") == f"0.00{THIN}USD"
 
 
 def test_a_part_is_told_in_percent() -> None:

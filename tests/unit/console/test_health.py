@@ -94,14 +94,14 @@ def with_pool(**fields: object) -> HealthReadings:
     ("seen", "level", "part"),
     [
         (WELL, Level.WELL, "workers are ready"),
-        (with_pool(busy=3), Level.WELL, "jobs run"),
-        (with_pool(waiting=4, busy=3), Level.WELL, "within its objective"),
-        (replace(WELL, leads=False), Level.TROUBLE, "nothing is dispatched"),
+        (with_pool(busy=3), Level.WELL, "jobs are running"),
+        (with_pool(waiting=4, busy=3), Level.WELL, "within their objective"),
+        (replace(WELL, leads=False), Level.TROUBLE, "not dispatched"),
         (replace(WELL, leads=False, relieved=True), Level.TROUBLE, "an API process dispatches"),
-        (replace(WELL, broker_seen=False), Level.TROUBLE, "broker does not answer"),
-        (with_pool(slots=0, waiting=1), Level.TROUBLE, "serves medium, where 1 job waits."),
-        (with_pool(slots=0, waiting=1200), Level.TROUBLE, "where 1\u202f200 jobs wait."),
-        (with_pool(slots=0), Level.WATCH, "No worker serves medium; nothing waits"),
+        (replace(WELL, broker_seen=False), Level.TROUBLE, "broker is not responding"),
+        (with_pool(slots=0, waiting=1), Level.TROUBLE, "serves medium, where 1 job is waiting."),
+        (with_pool(slots=0, waiting=1200), Level.TROUBLE, "where 1\u202f200 jobs are waiting."),
+        (with_pool(slots=0), Level.WATCH, "No worker serves medium; no jobs are queued"),
         (with_pool(slots=0, served=False), Level.WELL, ""),
         (with_pool(wait_seconds=5.0), Level.WELL, ""),
         (with_pool(wait_seconds=6.0), Level.WATCH, "wait longer than their objective of 5 s"),
@@ -119,8 +119,8 @@ def with_pool(**fields: object) -> HealthReadings:
         (replace(WELL, quarantined=["parse"]), Level.WATCH, "fail: parse."),
         (replace(WELL, throttled={"medium": 2}), Level.WATCH, "2 tenants are throttled in medium"),
         (replace(WELL, spiking=1), Level.WATCH, "1 tenant is running far more"),
-        (with_pool(busy=10), Level.WELL, "jobs run"),
-        (with_pool(busy=10, waiting=2), Level.WATCH, "Every slot of medium is busy, and 2 jobs"),
+        (with_pool(busy=10), Level.WELL, "jobs are running"),
+        (with_pool(busy=10, waiting=2), Level.WATCH, "All slots of medium are busy, and 2 jobs"),
     ],
 )
 def test_what_is_said_of_what(seen: HealthReadings, level: Level, part: str) -> None:
@@ -137,9 +137,9 @@ def test_the_gravest_reason_comes_first() -> None:
         leads=False,
     )
     verdict = judge(seen)
-    assert "No scheduler leads" in verdict.sentence
+    assert "No leading scheduler" in verdict.sentence
     # Of the broker nobody can tell without a leader.
-    told = ["Jobs in medium wait", "The circuit", "Every slot"]
+    told = ["Jobs in medium wait", "The circuit", "All slots"]
     assert [other.startswith(begin) for other, begin in zip(verdict.others, told, strict=True)] == [
         True
     ] * 3

@@ -1,25 +1,54 @@
-"""A job's way is told whole and in order, whatever happened to it."""
+"""A job's timeline is complete and in order, whatever happened to it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.console.jobs.timeline import ENDS, Step, TimelineAttempt, Way, timeline
+from app.console.jobs.timeline import ENDS, Step, timeline
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """A row of READ_ATTEMPTS."""
+
+    lease: int
+    worker: str | None
+    started_at: datetime | None
+    ended_at: datetime
+    status: str
+    error_class: str | None
+    error_message: str | None
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A row of READ_JOB, as far as the timeline needs it."""
+
+    status: str
+    lease: int
+    created_at: datetime
+    attempt: int = 0
+    replays: int = 0
+    execute_at: datetime | None = None
+    dispatched_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    cancel_requested_at: datetime | None = None
+    worker: str | None = None
 
 
 def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def attempt(
-    lease: int, began: float, status: str = "scheduled", error: str = "boom"
-) -> TimelineAttempt:
-    return TimelineAttempt(lease, f"w{lease}", at(began), at(began + 2), status, "APP_ERROR", error)
+def attempt(lease: int, began: float, status: str = "scheduled", error: str = "boom") -> AttemptRow:
+    return AttemptRow(lease, f"w{lease}", at(began), at(began + 2), status, "APP_ERROR", error)
 
 
 def titles(steps: list[Step]) -> list[str]:
@@ -27,7 +56,7 @@ def titles(steps: list[Step]) -> list[str]:
 
 
 def test_a_job_that_succeeds_at_its_second_try_shows_both_and_the_wait_between() -> None:
-    way = Way("succeeded", 2, START, started_at=at(9), finished_at=at(10), worker="w2")
+    way = JobRow("succeeded", 2, START, started_at=at(9), finished_at=at(10), worker="w2")
     first, failed, run, end = timeline(way, [attempt(1, 1)], [])
     assert (first.title, end.title, end.tone) == ("Submitted", "Succeeded", "good")
     assert (failed.worker, failed.lease, failed.seconds) == ("w1", 1, 2.0)
@@ -37,26 +66,26 @@ def test_a_job_that_succeeds_at_its_second_try_shows_both_and_the_wait_between()
 
 
 def test_a_replay_stands_between_the_death_and_what_came_after() -> None:
-    way = Way("queued", 1, START, replays=1)
+    way = JobRow("queued", 1, START, replays=1)
     steps = timeline(way, [attempt(1, 1, "dead")], [at(60)])
-    assert titles(steps) == ["Submitted", "Run failed for good", "Replayed", "Waits in the line"]
+    assert titles(steps) == ["Submitted", "Run failed for good", "Replayed", "Queued"]
     assert steps[1].waited_seconds is None
 
 
 def test_replays_that_nobody_remembers_are_counted() -> None:
-    steps = timeline(Way("queued", 3, START, replays=3), [], [at(60)])
-    assert steps[1].title == "Replayed 2 times; when is no longer known"
+    steps = timeline(JobRow("queued", 3, START, replays=3), [], [at(60)])
+    assert steps[1].title == "Replayed 2 times, at an unknown time"
 
 
 def test_a_job_on_its_way_says_where_it_is() -> None:
-    running = Way("running", 1, START, started_at=at(1), worker="w1", cancel_requested_at=at(5))
-    assert titles(timeline(running, [], [])) == ["Submitted", "Runs", "Cancellation asked for"]
-    sent = timeline(Way("dispatched", 1, START, dispatched_at=at(1)), [], [])
+    running = JobRow("running", 1, START, started_at=at(1), worker="w1", cancel_requested_at=at(5))
+    assert titles(timeline(running, [], [])) == ["Submitted", "Running", "Cancellation requested"]
+    sent = timeline(JobRow("dispatched", 1, START, dispatched_at=at(1)), [], [])
     assert sent[-1].title.startswith("Dispatched")
     # A run that failed and is put off has left its start in the row.
-    again = Way("scheduled", 1, START, started_at=at(1), execute_at=at(30))
+    again = JobRow("scheduled", 1, START, started_at=at(1), execute_at=at(30))
     put_off = timeline(again, [attempt(1, 1)], [])
-    assert titles(put_off)[1:] == ["Run failed; to be tried again", "Put off until it is due"]
+    assert titles(put_off)[1:] == ["Run failed; will be retried", "Scheduled"]
     assert put_off[-1].next_at == at(30)
 
 
@@ -69,7 +98,7 @@ def test_nothing_is_left_out_and_time_never_goes_back(
     status: str, begins: list[int], replays: list[int]
 ) -> None:
     attempts = [attempt(lease, began) for lease, began in enumerate(sorted(begins), 1)]
-    way = Way(
+    way = JobRow(
         status,
         len(attempts) + 1,
         START,

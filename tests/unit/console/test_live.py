@@ -13,7 +13,7 @@ import pytest
 from flask import Flask
 from jinja2 import DictLoader
 
-from app.console.live import KEEP_ALIVE, OPENING, Stage, has_left, rest_seconds
+from app.console.live import KEEP_ALIVE, OPENING, LivePages, has_left, rest_seconds
 from app.console.page import LivePage, PageRequest
 from app.errors import NotFound, TooManyStreams
 from models.store.errors import StateStoreUnavailable
@@ -58,8 +58,8 @@ def app() -> Flask:
 
 
 @pytest.fixture
-def stage(app: Flask) -> Iterator[Stage]:
-    made = Stage(app, most_viewers=3)
+def live_pages(app: Flask) -> Iterator[LivePages]:
+    made = LivePages(app, most_viewers=3)
     yield made
     made.close()
 
@@ -69,9 +69,9 @@ def always() -> bool:
 
 
 def watch(
-    stage: Stage, page: LivePage, url: str = "/x", allowed: Callable[[], bool] = always
+    live_pages: LivePages, page: LivePage, url: str = "/x", allowed: Callable[[], bool] = always
 ) -> Iterator[bytes]:
-    stream = stage.watch(page, PageRequest(url), allowed)
+    stream = live_pages.watch(page, PageRequest(url), allowed)
     assert next(stream) == OPENING
     return stream
 
@@ -82,18 +82,18 @@ def parsed(message: bytes) -> tuple[str, Any]:
 
 
 def test_a_viewer_is_told_all_parts_first_and_then_what_changed(
-    stage: Stage, page: LivePage, source: Source
+    live_pages: LivePages, page: LivePage, source: Source
 ) -> None:
-    stream = watch(stage, page)
+    stream = watch(live_pages, page)
     assert parsed(next(stream)) == ("parts", {"one": "1", "two": "&lt;b&gt;"})
     source.values = {"one": 2, "two": "<b>"}
     assert parsed(next(stream)) == ("parts", {"one": "2"})
 
 
 def test_all_viewers_of_one_address_share_the_reads(
-    stage: Stage, page: LivePage, source: Source
+    live_pages: LivePages, page: LivePage, source: Source
 ) -> None:
-    streams = [watch(stage, page) for _ in range(3)]
+    streams = [watch(live_pages, page) for _ in range(3)]
     for stream in streams:
         assert parsed(next(stream))[0] == "parts"
     before, began = source.reads, time.monotonic()
@@ -104,35 +104,39 @@ def test_all_viewers_of_one_address_share_the_reads(
     assert source.reads - before <= looks  # and not three times as many
 
 
-def test_viewers_of_different_addresses_see_their_own(stage: Stage, app: Flask) -> None:
+def test_viewers_of_different_addresses_see_their_own(live_pages: LivePages, app: Flask) -> None:
     page = LivePage("/x", "x.html", lambda asked: {"one": asked.url, "two": ""}, every_seconds=0.02)
-    first, second = watch(stage, page, "/x?a"), watch(stage, page, "/x?b")
+    first, second = watch(live_pages, page, "/x?a"), watch(live_pages, page, "/x?b")
     assert parsed(next(first))[1]["one"] == "/x?a"
     assert parsed(next(second))[1]["one"] == "/x?b"
 
 
-def test_one_viewer_too_many_is_refused_and_a_place_is_freed(stage: Stage, page: LivePage) -> None:
-    streams = [watch(stage, page) for _ in range(3)]
+def test_one_viewer_too_many_is_refused_and_a_place_is_freed(
+    live_pages: LivePages, page: LivePage
+) -> None:
+    streams = [watch(live_pages, page) for _ in range(3)]
     with pytest.raises(TooManyStreams):
-        stage.watch(page, PageRequest("/x"), always)
+        live_pages.watch(page, PageRequest("/x"), always)
     streams[0].close()  # type: ignore[attr-defined]  # it is a generator
-    assert stage.viewers == 2
-    watch(stage, page)
+    assert live_pages.viewers == 2
+    watch(live_pages, page)
 
 
-def test_a_stream_that_nobody_reads_leaves_no_viewer(stage: Stage, page: LivePage) -> None:
-    stage.watch(page, PageRequest("/x"), always).close()  # type: ignore[attr-defined]  # a generator
-    assert stage.viewers == 0
-    stage.watch(page, PageRequest("/x"), always)  # forgotten at once
-    assert stage.viewers == 0
+def test_a_stream_that_nobody_reads_leaves_no_viewer(live_pages: LivePages, page: LivePage) -> None:
+    live_pages.watch(page, PageRequest("/x"), always).close()  # type: ignore[attr-defined]  # a generator
+    assert live_pages.viewers == 0
+    live_pages.watch(page, PageRequest("/x"), always)  # forgotten at once
+    assert live_pages.viewers == 0
 
 
-def test_nobody_reads_when_nobody_watches(stage: Stage, page: LivePage, source: Source) -> None:
-    stream = watch(stage, page)
+def test_nobody_reads_when_nobody_watches(
+    live_pages: LivePages, page: LivePage, source: Source
+) -> None:
+    stream = watch(live_pages, page)
     next(stream)
     stream.close()  # type: ignore[attr-defined]  # it is a generator
     deadline = time.monotonic() + 5
-    while any(thread.name == "scene" for thread in threading.enumerate()):
+    while any(thread.name == "live page" for thread in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     reads = source.reads
@@ -141,9 +145,9 @@ def test_nobody_reads_when_nobody_watches(stage: Stage, page: LivePage, source: 
 
 
 def test_a_store_that_is_away_is_told_once_and_so_is_its_return(
-    stage: Stage, page: LivePage, source: Source
+    live_pages: LivePages, page: LivePage, source: Source
 ) -> None:
-    stream = watch(stage, page)
+    stream = watch(live_pages, page)
     next(stream)
     source.error = StateStoreUnavailable()
     assert parsed(next(stream)) == ("away", {})
@@ -153,9 +157,9 @@ def test_a_store_that_is_away_is_told_once_and_so_is_its_return(
 
 
 def test_a_page_that_is_no_more_ends_the_stream(
-    stage: Stage, page: LivePage, source: Source
+    live_pages: LivePages, page: LivePage, source: Source
 ) -> None:
-    stream = watch(stage, page)
+    stream = watch(live_pages, page)
     next(stream)
     source.error = NotFound()
     assert parsed(next(stream)) == ("gone", {})
@@ -163,30 +167,30 @@ def test_a_page_that_is_no_more_ends_the_stream(
 
 
 def test_who_may_no_longer_look_is_told_nothing_more(
-    stage: Stage, page: LivePage, source: Source
+    live_pages: LivePages, page: LivePage, source: Source
 ) -> None:
     allowed = [True]
-    stream = watch(stage, page, allowed=lambda: allowed[0])
+    stream = watch(live_pages, page, allowed=lambda: allowed[0])
     next(stream)
     allowed[0] = False
     source.values = {"one": "secret", "two": ""}
     assert next(stream, None) is None
-    assert stage.viewers == 0
+    assert live_pages.viewers == 0
 
 
-def test_streams_end_with_the_process(stage: Stage, page: LivePage) -> None:
-    stream = watch(stage, page)
+def test_streams_end_with_the_process(live_pages: LivePages, page: LivePage) -> None:
+    stream = watch(live_pages, page)
     next(stream)
-    stage.close()
+    live_pages.close()
     assert next(stream, None) is None
     with pytest.raises(TooManyStreams):
-        stage.watch(page, PageRequest("/x"), always)
+        live_pages.watch(page, PageRequest("/x"), always)
 
 
 def test_a_fault_in_a_page_is_no_end(
-    stage: Stage, page: LivePage, source: Source, caplog: pytest.LogCaptureFixture
+    live_pages: LivePages, page: LivePage, source: Source, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stream = watch(stage, page)
+    stream = watch(live_pages, page)
     next(stream)
     source.error = ZeroDivisionError()
     assert parsed(next(stream)) == ("away", {})
@@ -196,19 +200,19 @@ def test_a_fault_in_a_page_is_no_end(
 
 
 def test_a_quiet_stream_is_kept_alive(
-    stage: Stage, app: Flask, source: Source, monkeypatch: pytest.MonkeyPatch
+    live_pages: LivePages, app: Flask, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.console.live.KEEP_ALIVE_SECONDS", 0.01)
     slow = LivePage("/x", "x.html", source.read, every_seconds=30)
-    stream = watch(stage, slow)
+    stream = watch(live_pages, slow)
     assert next(stream) == KEEP_ALIVE
 
 
 def test_a_page_that_never_changes_is_kept_alive_so_that_who_left_is_noticed(
-    stage: Stage, page: LivePage, monkeypatch: pytest.MonkeyPatch
+    live_pages: LivePages, page: LivePage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.console.live.KEEP_ALIVE_SECONDS", 5 * page.every_seconds)
-    stream = watch(stage, page)
+    stream = watch(live_pages, page)
     assert parsed(next(stream))[0] == "parts"
     assert [next(stream), next(stream)] == [KEEP_ALIVE] * 2, "looked at five times each"
 
@@ -234,10 +238,12 @@ def test_who_has_closed_the_connection_is_noticed_without_a_write() -> None:
     assert not has_left(None)
 
 
-def test_rights_are_asked_for_again_when_keys_were_revoked(stage: Stage, source: Source) -> None:
+def test_rights_are_asked_for_again_when_keys_were_revoked(
+    live_pages: LivePages, source: Source
+) -> None:
     allowed = [True]
     slow = LivePage("/x", "x.html", source.read, every_seconds=30)
-    stream = watch(stage, slow, allowed=lambda: allowed[0])
+    stream = watch(live_pages, slow, allowed=lambda: allowed[0])
     allowed[0] = False
-    stage.check_rights()
+    live_pages.check_rights()
     assert next(stream, None) is None

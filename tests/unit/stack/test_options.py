@@ -73,10 +73,14 @@ def test_a_mark_that_no_stack_wrote_changes_nothing() -> None:
     ("name", "value", "said"),
     [
         ("SCALE_MAX", '{"medium": "x"}', "FAIRLINE_SCALE_MAX: medium must be a whole number"),
-        ("SCALE_MAX", '{"giant": 1}', "FAIRLINE_SCALE_MAX: giant is no pool; known: long"),
+        ("SCALE_MAX", '{"giant": 1}', "FAIRLINE_SCALE_MAX: giant is not a pool; known: long"),
         ("SCALE_MAX", '{"medium": 0}', "the scaling of medium: from 1 to 0 workers is no range"),
         ("SCALE_MAX", "{medium: 1}", "FAIRLINE_SCALE_MAX: is not valid JSON: Expecting"),
-        ("SCALE_POLICY", '{"medium": {"foo": 1}}', "FAIRLINE_SCALE_POLICY: medium.foo is no rule"),
+        (
+            "SCALE_POLICY",
+            '{"medium": {"foo": 1}}',
+            "FAIRLINE_SCALE_POLICY: medium.foo is not a rule",
+        ),
         ("QUOTAS", '{"claude": 5}', "FAIRLINE_QUOTAS: claude must be an object, as JSON, not 5"),
         ("PORT", "http", "FAIRLINE_PORT: must be a whole number, not 'http'"),
     ],

@@ -36,12 +36,24 @@ def test_counts_come_from_the_environment(tmp_path: Path) -> None:
     assert "worker-long-1" not in names
 
 
-def test_workers_of_two_stacks_never_share_a_name(tmp_path: Path) -> None:
+def node_names(home: Path, **given: str) -> dict[str, str]:
+    """What Celery calls the workers, by what the stack calls them."""
+    commands = _commands(home, WORKERS_SHORT="2", **given).items()
+    return {name: argv[argv.index("-n") + 1] for name, argv in commands if "-n" in argv}
+
+
+def test_a_worker_has_the_same_name_in_the_stack_and_in_celery(tmp_path: Path) -> None:
+    names = node_names(tmp_path)
+    assert len(names) == 4
+    assert all(node == f"{name}@%h" for name, node in names.items())
+
+
+def test_workers_of_two_stacks_at_one_broker_never_share_a_name(tmp_path: Path) -> None:
+    broker = {"FAIRLINE_BROKER_URL": "amqp://elsewhere"}
     names = [
-        argv[argv.index("-n") + 1]
+        node
         for home in (tmp_path / "a", tmp_path / "b")
-        for argv in _commands(home, WORKERS_SHORT="2").values()
-        if "-n" in argv
+        for node in node_names(home, **broker).values()
     ]
     assert len(set(names)) == len(names) == 8
 

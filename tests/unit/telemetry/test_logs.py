@@ -47,7 +47,9 @@ def kept() -> Iterator[Kept]:
     handler, logger = Kept(), logging.getLogger("fairline.job")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+    outside = current_request.set(None)  # whatever ran in this process before
     yield handler
+    current_request.reset(outside)
     logger.removeHandler(handler)
 
 

@@ -1,0 +1,155 @@
+"""Spans and counts of jobs until a worker has them: ``admit`` and ``dispatch``.
+
+``admit`` is a request's jobs until their rows are committed. Its context is stored in the rows
+(``jobs.traceparent``), so that every run of them, after a crash, a retry or a replay too, belongs
+to the same trace and is linked to this span.
+
+``dispatch`` is one publish, not one job: a turn of the scheduler or a batch of the express lane,
+in a separate trace, since its jobs belong to many. Counts are those of this process: the API's
+express lane dispatches too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+
+from app.errors import FairlineError
+from app.telemetry import attributes as names
+from models.jobs.dispatch import Dispatch
+from models.jobs.submission import Admitted, Submission
+
+#: Ids of a batch that its span has; all of its runs are linked to the span anyway.
+MOST_IDS = 20
+
+_propagator = TraceContextTextMapPropagator()
+
+
+class JobTelemetry:
+    """What a process reports about the jobs that it admits, dispatches and reaps."""
+
+    def __init__(self, traces: TracerProvider, meters: MeterProvider) -> None:
+        self._tracer = traces.get_tracer("fairline")
+        meter = meters.get_meter("fairline")
+        self._dispatched = meter.create_counter(
+            "fairline.jobs.dispatched", "{job}", "Jobs handed to the broker."
+        )
+        self._reaped = meter.create_counter(
+            "fairline.jobs.reaped", "{job}", "Jobs taken back from lost workers and messages."
+        )
+
+    def admit(
+        self, submissions: Sequence[Submission], enter: Callable[[Sequence[Submission]], Admitted]
+    ) -> Admitted:
+        """``enter`` the submissions of one request, which carry the context of its span."""
+        with self._span("admit", None, admit_attributes(submissions), error_code) as span:
+            kept = traceparent_of(span)
+            admitted = enter([item._replace(traceparent=kept) for item in submissions])
+            if admitted.repeated:  # the jobs are those of the first request with the same key
+                span.set_attributes({names.REPEATED: True, **id_attributes(admitted.ids)})
+            elif admitted.express:
+                span.set_attribute(names.EXPRESS, len(admitted.express))
+            return admitted
+
+    def admit_alone(self, item: Submission) -> Submission:
+        """A job without a request, at the beginning of a trace."""
+        span = self._tracer.start_span(
+            "admit", Context(), kind=SpanKind.PRODUCER, attributes=admit_attributes([item])
+        )
+        span.end()
+        return item._replace(traceparent=traceparent_of(span))
+
+    @contextmanager
+    def dispatch(self, dispatches: Sequence[Dispatch]) -> Iterator[None]:
+        """The span of a publish, which counts unless it fails."""
+        by_pool = Counter(each.pool for each in dispatches)
+        attributes = common_attributes("dispatch", set(by_pool))
+        attributes[names.BATCH_COUNT] = len(dispatches)
+        with self._span("dispatch", Context(), attributes, error_name):
+            yield
+        for pool, jobs in by_pool.items():
+            self._dispatched.add(jobs, {names.POOL: pool})
+
+    def count_reaped(self, pools_and_ends: Sequence[tuple[str, str]]) -> None:
+        """Count by pool and by the status that the jobs got."""
+        for (pool, end), jobs in Counter(pools_and_ends).items():
+            self._reaped.add(jobs, {names.POOL: pool, names.OUTCOME: end})
+
+    @contextmanager
+    def _span(
+        self,
+        name: str,
+        parent: Context | None,
+        attributes: Mapping[str, AttributeValue],
+        error_type: Callable[[Exception], str],
+    ) -> Iterator[Span]:
+        """A span that has an error's type, but not its text, which may contain personal data."""
+        with self._tracer.start_as_current_span(
+            name,
+            parent,
+            kind=SpanKind.PRODUCER,
+            attributes=attributes,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield span
+            except Exception as error:
+                span.set_attribute(names.ERROR_TYPE, error_type(error))
+                span.set_status(Status(StatusCode.ERROR))
+                raise
+
+
+def traceparent_of(span: Span) -> str | None:
+    """The context to store in the row, even if the span is not recorded."""
+    carrier: dict[str, str] = {}
+    _propagator.inject(carrier, trace.set_span_in_context(span, Context()))
+    return carrier.get("traceparent")
+
+
+def common_attributes(operation: str, pools: set[str]) -> dict[str, AttributeValue]:
+    """What every span says; the pool is omitted if there are several."""
+    found: dict[str, AttributeValue] = {
+        names.MESSAGING_SYSTEM: names.SYSTEM,
+        names.OPERATION_NAME: operation,
+        names.OPERATION_TYPE: "send",
+    }
+    if len(pools) == 1:
+        found[names.DESTINATION] = found[names.POOL] = pools.pop()
+    return found
+
+
+def admit_attributes(submissions: Sequence[Submission]) -> dict[str, AttributeValue]:
+    """What the span says about them; what differs within a batch is omitted."""
+    found = common_attributes("admit", {item.pool for item in submissions})
+    found[names.TENANT_ID] = submissions[0].tenant_id
+    types = {item.type for item in submissions}
+    if len(types) == 1:
+        found[names.JOB_TYPE] = types.pop()
+    if len(submissions) > 1:
+        found[names.BATCH_COUNT] = len(submissions)
+    return found | id_attributes([item.id for item in submissions])
+
+
+def id_attributes(ids: Sequence[str]) -> dict[str, AttributeValue]:
+    """The ids of jobs, as many as a span has."""
+    if len(ids) == 1:
+        return {names.MESSAGE_ID: ids[0], names.JOB_ID: ids[0]}
+    return {names.JOB_IDS: tuple(ids[:MOST_IDS])}
+
+
+def error_name(error: Exception) -> str:
+    return type(error).__qualname__
+
+
+def error_code(error: Exception) -> str:
+    """The code that the caller gets, else the class of the error."""
+    return error.code if isinstance(error, FairlineError) else error_name(error)
