@@ -1,4 +1,7 @@
-"""What can go wrong at the front door. Knows nothing of HTTP; ``app.api.http.problems`` does."""
+"""Errors of the API, independent of HTTP; ``app.api.http.problems`` maps them to responses.
+
+The docstring of a class is its default message to the client.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One field that is not as it should be."""
+    """An invalid field."""
 
     #: Path in the body, such as ``payload.years`` or ``(body)``.
     field: str
@@ -24,56 +27,45 @@ class FairlineError(Exception):
     #: Stable, upper-case, part of the API.
     code = "INTERNAL_ERROR"
 
+    def __init_subclass__(cls, code: str = "") -> None:
+        cls.code = code or cls.code
+
     def __init__(self, detail: str | None = None, errors: tuple[FieldError, ...] = ()) -> None:
         self.detail = detail or (type(self).__doc__ or "").strip()
         self.errors = errors
         super().__init__(self.detail)
 
 
-class MalformedBody(FairlineError):
+class MalformedBody(FairlineError, code="VALIDATION_FAILED"):
     """The body is not valid JSON."""
 
-    code = "VALIDATION_FAILED"
+
+class ValidationFailed(FairlineError, code="VALIDATION_FAILED"):
+    """The request does not match the schema."""
 
 
-class ValidationFailed(FairlineError):
-    """The request does not fit the schema."""
-
-    code = "VALIDATION_FAILED"
-
-
-class UnsupportedMediaType(FairlineError):
+class UnsupportedMediaType(FairlineError, code="UNSUPPORTED_MEDIA_TYPE"):
     """Send the body as application/json."""
 
-    code = "UNSUPPORTED_MEDIA_TYPE"
+
+class PayloadTooLarge(FairlineError, code="PAYLOAD_TOO_LARGE"):
+    """The body is too large."""
 
 
-class PayloadTooLarge(FairlineError):
-    """The body is larger than this server takes."""
-
-    code = "PAYLOAD_TOO_LARGE"
-
-
-class RequestTimeout(FairlineError):
+class RequestTimeout(FairlineError, code="REQUEST_TIMEOUT"):
     """The body did not arrive in time."""
 
-    code = "REQUEST_TIMEOUT"
+
+class Unauthenticated(FairlineError, code="UNAUTHENTICATED"):
+    """An API key is required."""
 
 
-class Unauthenticated(FairlineError):
-    """An API key is needed."""
-
-    code = "UNAUTHENTICATED"
-
-
-class Forbidden(FairlineError):
-    """This API key does not open this."""
-
-    code = "FORBIDDEN"
+class Forbidden(FairlineError, code="FORBIDDEN"):
+    """This API key does not grant access to this resource."""
 
 
 class Refused(FairlineError):
-    """There is too much of this already; try again later."""
+    """A limit was reached; try again later."""
 
     def __init__(
         self,
@@ -83,54 +75,43 @@ class Refused(FairlineError):
         allowance: RateAllowance | None = None,
     ) -> None:
         super().__init__(detail)
-        #: From when on it is worth to try again.
+        #: When it makes sense to try again.
         self.retry_seconds = retry_seconds
         self.allowance = allowance
 
 
-class RateLimited(Refused):
-    """The tenant submits more often than it may."""
-
-    code = "TENANT_RATE_LIMIT_EXCEEDED"
+class RateLimited(Refused, code="TENANT_RATE_LIMIT_EXCEEDED"):
+    """The tenant exceeded its submission rate."""
 
 
-class QueueDepthExceeded(Refused):
-    """The tenant has as many jobs waiting as it may."""
-
-    code = "TENANT_QUEUE_DEPTH_EXCEEDED"
+class QueueDepthExceeded(Refused, code="TENANT_QUEUE_DEPTH_EXCEEDED"):
+    """The tenant has reached its limit of waiting jobs."""
 
 
-class NotFound(FairlineError):
-    """There is no such thing, or it is not yours."""
-
-    code = "NOT_FOUND"
+class NotFound(FairlineError, code="NOT_FOUND"):
+    """It does not exist, or it does not belong to you."""
 
 
-class Conflict(FairlineError):
-    """The job has ended; there is nothing left to do."""
-
-    code = "CONFLICT"
+class Conflict(FairlineError, code="CONFLICT"):
+    """The job has already ended."""
 
 
-class IdempotencyKeyReused(FairlineError):
-    """This Idempotency-Key was used for another request."""
-
-    code = "IDEMPOTENCY_KEY_REUSED"
+class IdempotencyKeyReused(FairlineError, code="IDEMPOTENCY_KEY_REUSED"):
+    """This Idempotency-Key was used for a different request."""
 
 
-class BlobStoreUnavailable(FairlineError):
-    """The store for large payloads does not answer."""
-
-    code = "BLOB_STORE_UNAVAILABLE"
+class BlobStoreUnavailable(FairlineError, code="BLOB_STORE_UNAVAILABLE"):
+    """The store for large payloads is not responding."""
 
 
-class TooManyStreams(FairlineError):
-    """This process has as many event streams as it can serve."""
-
-    code = "TOO_MANY_STREAMS"
+class TooManyStreams(FairlineError, code="TOO_MANY_STREAMS"):
+    """This process has reached its limit of event streams."""
 
 
-class BrokerUnavailable(FairlineError):
+class BrokerUnavailable(FairlineError, code="BROKER_UNAVAILABLE"):
     """The broker did not confirm in time."""
 
-    code = "BROKER_UNAVAILABLE"
+
+def invalid_field(field: str, message: str) -> ValidationFailed:
+    """The error for one invalid field, parameter or header."""
+    return ValidationFailed(errors=(FieldError(field, message),))

@@ -1,4 +1,4 @@
-"""What the blueprints call, and where they find it."""
+"""The parts of an API process, and the tenant of the current request, as routes find them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flask import current_app
+from flask import current_app, request
 from sqlalchemy import Engine
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from app.policy.pricing import PriceList
     from app.reads.events import Watch
     from app.reads.views import Views
+    from app.tenants.tenant import TenantProfile
     from models.blobs import BlobStore
     from tasks.registry import JobType
 
@@ -28,31 +29,36 @@ class Services:
     """The parts of one API process."""
 
     engine: Engine
-    #: Rate and depth of what tenants submit.
+    #: Submission rate and queue depth of tenants.
     gate: Gate
     admission: Admission
     views: Views
     tenants: CallerTenants
-    #: Who looks at pages.
+    #: Callers of pages.
     visitors: Visitors
     body_limits: BodyLimits
-    #: What may be submitted.
+    #: The job types that may be submitted.
     types: Mapping[str, JobType]
-    #: Where large payloads go.
+    #: Storage of large payloads.
     blobs: BlobStore
     prices: PriceList
-    #: How long a read may take before the caller hears 503.
+    #: How long a read may take before the answer is 503.
     read_seconds: float
     served_pools: tuple[str, ...]
-    #: Where new jobs of a type go.
+    #: The pool for new jobs of each type.
     pools_of_types: PoolsOfTypes
     #: Server-sent events.
     events: Watch
-    #: What browsers get at ``/tenant``, where programs get a document.
+    #: The page that browsers get at ``/tenant``, where programs get JSON.
     tenant_page: Callable[[], str]
 
 
 def current_services() -> Services:
-    """Those of the application that answers the current request."""
+    """The services of the application that handles the current request."""
     found: Services = current_app.extensions["fairline"]
     return found
+
+
+def current_tenant() -> TenantProfile:
+    """The tenant that sent the current request."""
+    return current_services().tenants.current(request.environ)

@@ -1,16 +1,16 @@
-"""gunicorn's log, written as everything else is."""
+"""gunicorn's log, in the format of the application's."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gunicorn.glogging import Logger  # type: ignore[import-untyped]  # no stubs
+from gunicorn.glogging import Logger
 
 from app.logs import configure_logging
 
 
 class ServerLog(Logger):  # type: ignore[misc]  # an untyped base
-    """Hands gunicorn's lines to the root logger, which the application uses too."""
+    """Passes gunicorn's log lines to the root logger, which the application uses too."""
 
     def setup(self, cfg: Any) -> None:
         super().setup(cfg)

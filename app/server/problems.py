@@ -1,7 +1,6 @@
-"""What gunicorn refuses before the application sees it, as problem documents too.
+"""Problem documents for requests that gunicorn rejects before the application sees them.
 
-A request line, header or framing that cannot be parsed never reaches Flask; gunicorn
-answers it with a page of HTML through one function, which is replaced here.
+gunicorn answers unparsable requests with HTML, through one function, which is replaced here.
 """
 
 from __future__ import annotations
@@ -9,23 +8,24 @@ from __future__ import annotations
 import socket
 from http import HTTPStatus
 
-from gunicorn import util  # type: ignore[import-untyped]  # no stubs
+import orjson
+from gunicorn import util
 
-from app.api.http.problems import code_of, document
+from app.api.http.problems import code_of, members
 
-#: A parser's message repeats what it could not parse; this much of it is enough.
+#: A parser's message repeats what it could not parse, up to this many characters.
 MOST_DETAIL = 300
 
 
-def speak_problems() -> None:
+def replace_error_pages() -> None:
     """Replace gunicorn's error pages in this process."""
     util.write_error = write_problem
 
 
 def write_problem(wire: socket.socket, status_int: int, reason: str, message: str) -> None:
-    """Answer in the place of gunicorn's ``write_error`` and let the connection be closed."""
+    """Replaces gunicorn's ``write_error``; the connection is closed afterwards."""
     status = HTTPStatus(status_int)
-    body = document(status, code_of(status), message[:MOST_DETAIL] or reason)
+    body = orjson.dumps(members(status, code_of(status), message[:MOST_DETAIL] or reason))
     head = (
         f"HTTP/1.1 {status_int} {reason}\r\n"
         "Connection: close\r\n"

@@ -19,8 +19,8 @@ from typing import Any
 import gevent
 import gevent.socket
 from gevent.server import StreamServer
-from gunicorn.config import Config  # type: ignore[import-untyped]  # no stubs
-from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped]  # no stubs
+from gunicorn.config import Config
+from gunicorn.workers.ggevent import GeventWorker
 
 from app.server.worker import LeanWorker
 

@@ -1,4 +1,4 @@
-"""Every error as RFC 9457 ``application/problem+json``: the one place that knows both sides."""
+"""Maps every error to RFC 9457 ``application/problem+json``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 from http import HTTPStatus
 from typing import Any
 
-import orjson
 from flask import Flask, Response
 from werkzeug.exceptions import HTTPException
 
@@ -34,20 +33,20 @@ STATUS: dict[type[errors.FairlineError], HTTPStatus] = {
     errors.TooManyStreams: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
-#: Where the code is not what Python calls the status; Python's names change with its version.
+#: Codes that differ from Python's name of the status, which changes with its version.
 CODES = {413: "PAYLOAD_TOO_LARGE", 414: "URI_TOO_LONG"}
 
-#: In place of Werkzeug's prose.
+#: Replace Werkzeug's texts.
 DETAILS = {
-    404: "There is nothing at this path.",
-    405: "This path does not take that method; Allow names those that it does.",
+    404: "There is no such path.",
+    405: "This path does not support that method; see the Allow header.",
 }
 
-#: Codes of what has no class of ours: the state store is away, a mistake of ours.
+#: Codes of errors without a class: the state store is unavailable, or an unexpected exception.
 AWAY_CODE = "STATE_STORE_UNAVAILABLE"
 INTERNAL_CODE = errors.FairlineError.code
 
-#: Seconds a caller should wait when a store is away.
+#: Seconds that a caller should wait when a store is unavailable.
 RETRY_AFTER_SECONDS = 2
 
 
@@ -56,17 +55,10 @@ def code_of(status: HTTPStatus) -> str:
     return CODES.get(status, status.name)
 
 
-def document(
-    status: HTTPStatus, code: str, detail: str, fields: tuple[errors.FieldError, ...] = ()
-) -> bytes:
-    """A problem document."""
-    return orjson.dumps(members(status, code, detail, fields))
-
-
 def members(
     status: HTTPStatus, code: str, detail: str, fields: tuple[errors.FieldError, ...] = ()
 ) -> dict[str, Any]:
-    """What a problem document says."""
+    """A problem document."""
     body: dict[str, Any] = {
         "type": f"urn:fairline:problem:{code.lower().replace('_', '-')}",
         "title": status.phrase,
@@ -77,13 +69,6 @@ def members(
     if fields:
         body["errors"] = [{"field": error.field, "message": error.message} for error in fields]
     return body
-
-
-def problem_fields(
-    error: errors.FairlineError, fields: tuple[errors.FieldError, ...]
-) -> dict[str, Any]:
-    """An error as a part of a larger document."""
-    return members(status_of(error), error.code, error.detail, fields)
 
 
 def status_of(error: errors.FairlineError) -> HTTPStatus:
@@ -99,8 +84,8 @@ def problem(
     headers: dict[str, str] | None = None,
 ) -> Response:
     """A problem document as a response."""
-    body = document(status, code, detail, fields)
-    return Reply(body, status.value, headers or {}, "application/problem+json")
+    document = members(status, code, detail, fields)
+    return Reply(document, status.value, headers, "application/problem+json")
 
 
 def register_problems(app: Flask) -> None:
@@ -109,7 +94,7 @@ def register_problems(app: Flask) -> None:
 
 
 def problem_of(error: Exception) -> Any:
-    """What the caller is told."""
+    """The response to an exception."""
     match error:
         case errors.FairlineError():
             return _ours(error)
@@ -118,9 +103,9 @@ def problem_of(error: Exception) -> Any:
         case HTTPException():
             return _http(error)
         case _:
-            logger.error("unexpected", exc_info=error)
+            logger.error("unexpected error", exc_info=error)
             return problem(
-                HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL_CODE, "Something unexpected happened."
+                HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL_CODE, "An unexpected error occurred."
             )
 
 
@@ -143,7 +128,7 @@ def _away(error: StateStoreError) -> Response:
         HTTPStatus.SERVICE_UNAVAILABLE,
         AWAY_CODE,
         # A group may still be committed after its callers gave up, so no more is promised.
-        "The state store did not answer in time; what was asked may not have been done."
+        "The state store did not respond in time; the request may not have been processed."
         " Please try again.",
         headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
     )
@@ -152,7 +137,7 @@ def _away(error: StateStoreError) -> Response:
 def _http(error: HTTPException) -> Any:
     status = HTTPStatus(error.code or 500)
     if status < HTTPStatus.BAD_REQUEST:
-        return error.get_response()  # a redirect, with the Location it is worth nothing without
+        return error.get_response()  # a redirect, which needs its Location
     headers = {}
     if status is HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = ", ".join(getattr(error, "valid_methods", None) or ())

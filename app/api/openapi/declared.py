@@ -1,4 +1,4 @@
-"""What a view says of itself: one decorator, read by the document and by the checks.
+"""The decorator with which a route declares its access, parameters and answers.
 
 A declaration is an attribute of the function. It wraps nothing and costs a request nothing.
 """
@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from app.api.auth.access import Access, open_to
+
 View = TypeVar("View", bound=Callable[..., Any])
 Schema = Mapping[str, Any]
 
-#: Attribute of a view function that holds its operation.
+#: Attribute of a view function with its operation.
 DECLARED = "fairline_operation"
 
 JSON = "application/json"
@@ -22,7 +24,7 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of the query, of the path or in a header."""
+    """A parameter in the query, the path or a header."""
 
     name: str
     description: str
@@ -30,32 +32,20 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class Header(Parameter):
     """A header of an answer."""
 
-    name: str
-    description: str
-    schema: Schema = field(default_factory=lambda: {"type": "string"})
-    #: Whether no such answer is without it.
+    #: Whether every such answer has it.
     always: bool = True
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """As OpenAPI has it."""
-        return {
-            "description": self.description,
-            "required": self.always,
-            "schema": dict(self.schema),
-        }
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredResponse:
-    """What a view may answer, other than a problem."""
+class Returns:
+    """An answer of a view that is not a problem."""
 
     status: int
     description: str
-    #: What is in it; None is no body, a mapping a schema that is no model's.
+    #: None: no body; a mapping: a schema without a model.
     content: type[BaseModel] | Schema | None = None
     headers: tuple[Header, ...] = ()
     content_type: str = JSON
@@ -63,48 +53,33 @@ class DeclaredResponse:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A view as callers see it."""
+    """Declares a view's access, parameters and answers; its docstring is the description."""
 
+    access: Access
     summary: str
-    answers: tuple[DeclaredResponse, ...]
-    #: What the body has to be; None takes none.
+    answer: Returns
+    #: Other answers that are not problems.
+    also: tuple[Returns, ...] = ()
+    #: Schema of the body; None: there is none.
     body: type[BaseModel] | None = None
-    #: Whether there has to be one.
     body_required: bool = True
-    #: All that the query may hold. None: nothing looks at it, and what it holds is not refused.
+    #: All allowed query parameters. None: they are ignored, and unknown ones are not rejected.
     query: tuple[Parameter, ...] | None = ()
     headers: tuple[Parameter, ...] = ()
-    #: What may go wrong besides what may with every route that is made like this one.
+    #: Errors besides those that follow from the other fields.
     errors: tuple[type[Exception], ...] = ()
-    #: Whether HEAD is worth a word of its own.
+    #: Whether HEAD is documented too.
     head: bool = False
 
+    def __call__(self, view: View) -> View:
+        setattr(view, DECLARED, self)
+        return open_to(self.access)(view)
+
     @property
-    def query_names(self) -> tuple[str, ...] | None:
-        """The names that the query may hold; None: any."""
-        return None if self.query is None else tuple(one.name for one in self.query)
-
-
-def described(
-    summary: str,
-    *answers: DeclaredResponse,
-    body: type[BaseModel] | None = None,
-    body_required: bool = True,
-    query: tuple[Parameter, ...] | None = (),
-    headers: tuple[Parameter, ...] = (),
-    errors: tuple[type[Exception], ...] = (),
-    head: bool = False,
-) -> Callable[[View], View]:
-    """Declare what a view takes and answers; its docstring is the description."""
-    operation = Operation(summary, answers, body, body_required, query, headers, errors, head)
-
-    def declare(view: View) -> View:
-        setattr(view, DECLARED, operation)
-        return view
-
-    return declare
+    def answers(self) -> tuple[Returns, ...]:
+        return (self.answer, *self.also)
 
 
 def operation_of(view: Callable[..., Any] | None) -> Operation | None:
-    """What a view declared."""
+    """The operation a view declared."""
     return getattr(view, DECLARED, None)

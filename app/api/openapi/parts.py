@@ -1,11 +1,12 @@
-"""Parameters, headers and errors that several routes share."""
+"""Parameters, headers and errors that several routes declare."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import app.errors as errors
-from app.api.openapi.declared import DeclaredResponse, Header, Parameter
+from app.api.openapi.declared import Header, Parameter, Returns
 from app.tenants.keys import SHORT
 from app.tenants.tenant import NAME as TENANT_NAME
 from models.jobs.states import ApplicationStatus, JobStatus
@@ -18,32 +19,32 @@ STREAM = {"type": "string"}
 
 
 def pattern(expression: str) -> dict[str, Any]:
-    """The schema of a text that fits an expression whole."""
+    """The schema of a string that matches an expression completely."""
     return {"type": "string", "pattern": f"^{expression}$"}
 
 
-#: Everything that a path may name.
+#: All path parameters.
 IN_PATHS = {
     one.name: one
     for one in (
-        Parameter("application_id", "Of an application of yours.", ID),
-        Parameter("job_id", "Of a job of yours.", ID),
-        Parameter("schedule_id", "Of a schedule of yours.", ID),
-        Parameter("name", "Of a tenant.", pattern(TENANT_NAME.pattern)),
+        Parameter("application_id", "The id of one of your applications.", ID),
+        Parameter("job_id", "The id of one of your jobs.", ID),
+        Parameter("schedule_id", "The id of one of your schedules.", ID),
+        Parameter("name", "The name of a tenant.", pattern(TENANT_NAME.pattern)),
         Parameter("key_id", "The first part of a key, after `fair_`.", pattern(SHORT.pattern)),
-        Parameter("dependency", "What a job type depends on.", DEPENDENCY),
+        Parameter("dependency", "A dependency of a job type.", DEPENDENCY),
     )
 }
 
-CURSOR = Parameter("cursor", "From the `Link` of the page before.")
-TYPE = Parameter("type", "Jobs of this type only.", pattern(TYPE_NAME.pattern))
-POOL = Parameter("pool", "Jobs of this pool only.", pattern(TYPE_NAME.pattern))
+CURSOR = Parameter("cursor", "From the `Link` header of the previous page.")
+TYPE = Parameter("type", "Only jobs of this type.", pattern(TYPE_NAME.pattern))
+POOL = Parameter("pool", "Only jobs of this pool.", pattern(TYPE_NAME.pattern))
 
 
 def page_limit(usual: int, most: int) -> Parameter:
-    """How many are on a page."""
+    """The page size."""
     schema = {"type": "integer", "minimum": 1, "maximum": most, "default": usual}
-    return Parameter("limit", "Most entries of a page.", schema)
+    return Parameter("limit", "Maximum number of entries per page.", schema)
 
 
 def choice(name: str, description: str, values: tuple[str, ...]) -> Parameter:
@@ -51,46 +52,57 @@ def choice(name: str, description: str, values: tuple[str, ...]) -> Parameter:
     return Parameter(name, description, {"type": "string", "enum": list(values)})
 
 
+def status_header(statuses: type[JobStatus | ApplicationStatus]) -> Header:
+    """The current status."""
+    schema = {"type": "string", "enum": [status.value for status in statuses]}
+    return Header("Fairline-Status", "The current status.", schema)
+
+
+def headers_object(headers: Iterable[Header]) -> dict[str, Any]:
+    """The ``headers`` of a response, if it has any."""
+    objects = {
+        one.name: {
+            "description": one.description,
+            "required": one.always,
+            "schema": dict(one.schema),
+        }
+        for one in headers
+    }
+    return {"headers": objects} if objects else {}
+
+
 IDEMPOTENCY_KEY = Parameter(
     "Idempotency-Key",
-    "The same key with the same body gives the same jobs, for a day.",
+    "The same key with the same body returns the same jobs, for a day.",
     pattern("[ -~]{1,255}"),
 )
-IF_NONE_MATCH = Parameter("If-None-Match", "An `ETag` that you know: 304 if it is still so.")
-LAST_EVENT_ID = Parameter("Last-Event-ID", "Where to go on: the id of the last event seen.")
-LAST_EVENT_ID_IN_QUERY = Parameter(
-    "last_event_id", "The same for clients that cannot set the header."
-)
+IF_NONE_MATCH = Parameter("If-None-Match", "The `ETag` you have: 304 if nothing has changed.")
+LAST_EVENT_ID = Parameter("Last-Event-ID", "Where to resume: the id of the last event received.")
+LAST_EVENT_ID_IN_QUERY = Parameter("last_event_id", "For clients that cannot set the header.")
 
-LOCATION = Header("Location", "Where it is found.")
-ETAG = Header("ETag", "Another one as soon as anything has changed.")
-LINK = Header("Link", 'The next page, as `<…>; rel="next"`, if there is one.', always=False)
-ASK_AFTER = Header("Retry-After", "Seconds after which to ask for it.", SECONDS)
+LOCATION = Header("Location", "The path of the new resource.")
+ETAG = Header("ETag", "Changes with the content.")
+LINK = Header("Link", 'The next page, if any, as `<…>; rel="next"`.', always=False)
+ASK_AFTER = Header("Retry-After", "Seconds to wait before polling.", SECONDS)
 ASK_AGAIN_AFTER = Header(
-    "Retry-After", "Seconds after which to ask again; none once it has ended.", SECONDS, False
+    "Retry-After", "Seconds to wait before polling again; absent once it has ended.", SECONDS, False
 )
-STATUS_OF_JOB = Header(
-    "Fairline-Status", "Its status.", {"type": "string", "enum": [one.value for one in JobStatus]}
-)
-STATUS_OF_APPLICATION = Header(
-    "Fairline-Status",
-    "Its status.",
-    {"type": "string", "enum": [one.value for one in ApplicationStatus]},
-)
+STATUS_OF_JOB = status_header(JobStatus)
+STATUS_OF_APPLICATION = status_header(ApplicationStatus)
 REPLAYED = Header(
     "Idempotent-Replayed",
-    "That the same request came before.",
+    "The same request was received before.",
     {"type": "string", "const": "true"},
     False,
 )
 RATE_LIMIT = (
-    Header("RateLimit", "What is left of your rate, if you have a limit.", always=False),
-    Header("RateLimit-Policy", "Your rate, if you have a limit.", always=False),
+    Header("RateLimit", "What remains of your rate limit, if you have one.", always=False),
+    Header("RateLimit-Policy", "Your rate limit, if you have one.", always=False),
 )
-#: Of a reply to a submission.
+#: Headers of an accepted submission.
 SUBMITTED = (ASK_AFTER, REPLAYED, *RATE_LIMIT)
 
-#: What may be in the way of any submission.
+#: Errors of any submission.
 SUBMISSION_ERRORS = (
     errors.RateLimited,
     errors.QueueDepthExceeded,
@@ -99,6 +111,6 @@ SUBMISSION_ERRORS = (
 )
 
 
-def unchanged(status: Header) -> DeclaredResponse:
-    """The answer to who knows the state already."""
-    return DeclaredResponse(304, "It is as you know it.", headers=(ETAG, status, ASK_AGAIN_AFTER))
+def unchanged(*headers: Header) -> Returns:
+    """The answer to a request with the current ``ETag``."""
+    return Returns(304, "It has not changed.", headers=(ETAG, *headers))

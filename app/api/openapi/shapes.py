@@ -1,4 +1,4 @@
-"""The schemas of the document, from the models that validate requests and describe answers."""
+"""The JSON schemas of the document, from the models of requests and answers."""
 
 from __future__ import annotations
 
@@ -9,30 +9,29 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json_schema
 
 from app.api.schemas.answers import Problem
-from app.api.schemas.requests import SubmitBatch, SubmitJob
-from app.api.schemas.schedules import ChangeSchedule, CreateSchedule
+from app.api.schemas.requests import ChangeSchedule, CreateSchedule, SubmitBatch, SubmitJob
 
 REFERENCE = "#/components/schemas/{model}"
 #: Requests that name a registered job type.
 WITH_TYPE = (SubmitJob, CreateSchedule, ChangeSchedule)
-#: The model leaves items open: each is judged by itself.
-OTHER_ITEM = "Anything else is refused alone, in its result."
+#: The model accepts any item: each is validated by itself.
+OTHER_ITEM = "Any other item is rejected individually, in its result."
 
 
 class Untitled(GenerateJsonSchema):
-    """Without a title for every field, which would only repeat its name."""
+    """Omits the titles of fields, which only repeat their names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 class Shapes:
-    """The schemas that routes refer to."""
+    """The schemas that operations refer to."""
 
     def __init__(
         self, models: Iterable[tuple[type[BaseModel], bool]], types: Collection[str]
     ) -> None:
-        """``models``: with whether it is one of a request; ``types``: what may be submitted."""
+        """``models``: each with whether it is a request's; ``types``: registered job types."""
         wanted: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {
             (Problem, "serialization"): None
         }
@@ -57,6 +56,6 @@ class Shapes:
         return self._references[model]
 
     def leave_out_defaults(self, model: type[BaseModel]) -> None:
-        """Of a change: what is left out stays as it is, whatever the model says."""
+        """For a change: omitted fields keep their values, whatever the model's defaults."""
         for field in self.schemas[model.__name__]["properties"].values():
             field.pop("default", None)

@@ -1,32 +1,24 @@
-"""``/dead-letters``: jobs that are given up on, and the way back.
+"""``/dead-letters``: jobs that failed for good, and their replay.
 
-A dead letter is replayed by whoever is first: of concurrent calls each job is brought back by
-one. The others count it as skipped.
+Of concurrent replays of the same job one succeeds; the others count it as skipped.
 """
 
 from __future__ import annotations
 
-import orjson
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 
-from app.api.auth.access import Access, open_to
+from app.api.auth.access import Access
 from app.api.http.body import parse_body
-from app.api.http.query import (
-    next_link,
-    pack_cursor,
-    parse_choice,
-    parse_id_cursor,
-    parse_limit,
-    parse_name,
-)
+from app.api.http.query import next_link, parse_choice, parse_cursor, parse_limit, parse_name
 from app.api.http.reply import Reply
-from app.api.http.state import patience, read_state
-from app.api.openapi.declared import DeclaredResponse, described
+from app.api.http.state import patience, read_state, write_state
+from app.api.openapi.declared import Operation, Returns
 from app.api.openapi.parts import CURSOR, LINK, TYPE, choice, page_limit
 from app.api.schemas import answers
 from app.api.schemas.requests import Replay
-from app.api.services import current_services
-from app.errors import FieldError, ValidationFailed
+from app.api.services import current_services, current_tenant
+from app.errors import FieldError, ValidationFailed, invalid_field
+from app.field_errors import MOST_ERRORS
 from app.reads.job_pages import Filter, page_statement, read_page
 from app.reads.job_views import JOB_COLUMNS, MORE_COLUMNS, attempts_join, job_document, more_of
 from models.jobs.ids import parse_id
@@ -37,7 +29,7 @@ dead_letters = Blueprint("dead_letters", __name__)
 
 PAGE = 50
 MOST = 200
-#: The newest attempts of each, on a page of many.
+#: Newest attempts shown for each entry of a page.
 MOST_ATTEMPTS = 10
 CLASSES = tuple(failure.value for failure in FailureClass)
 
@@ -47,52 +39,45 @@ LIST_DEAD_LETTERS = page_statement(
 
 
 @dead_letters.get("/dead-letters")
-@open_to(Access.TENANT)
-@described(
+@Operation(
+    Access.TENANT,
     "Jobs that failed for good",
-    DeclaredResponse(
-        200, "A page of them; with filters it may be short.", answers.DeadLetters, (LINK,)
-    ),
+    Returns(200, "A page; with filters it may be short.", answers.DeadLetters, (LINK,)),
     query=(
         TYPE,
-        choice("error_class", "Those that died of this only.", CLASSES),
+        choice("error_class", "Only jobs that failed with this class of error.", CLASSES),
         page_limit(PAGE, MOST),
         CURSOR,
     ),
 )
 def get_dead_letters() -> Response:
     """Newest job first, each with its error and its latest attempts."""
-    tenant_id = current_services().tenants.current(request.environ).id
+    tenant_id = current_tenant().id
     wanted = Filter(type=parse_name("type"), error_class=parse_choice("error_class", CLASSES))
-    limit, before = parse_limit(PAGE, MOST), parse_id_cursor()
+    limit, before = parse_limit(PAGE, MOST), parse_cursor(parse_id)
     with read_state() as connection:
         page = read_page(connection, LIST_DEAD_LETTERS, tenant_id, wanted, limit, before)
-    headers = {}
-    if page.cursor is not None:
-        following = {**request.args, "limit": limit, "cursor": pack_cursor(page.cursor)}
-        headers = next_link("/dead-letters", following)
     letters = [job_document(row) | more_of(row) for row in page.rows]
-    return Reply(orjson.dumps({"dead_letters": letters}), 200, headers)
+    return Reply({"dead_letters": letters}, 200, next_link(limit, page.cursor))
 
 
 @dead_letters.post("/dead-letters/replay")
-@open_to(Access.TENANT)
-@described(
+@Operation(
+    Access.TENANT,
     "Replay dead letters",
-    DeclaredResponse(200, "What is in the line again.", answers.Replayed),
+    Returns(200, "The jobs that are queued again.", answers.Replayed),
     body=Replay,
 )
 def post_replay() -> Response:
-    """Bring dead letters back to the line, by their ids or by what they have in common."""
-    services = current_services()
-    tenant_id = services.tenants.current(request.environ).id
-    body = parse_body(request.environ, Replay, services.body_limits)
+    """Queues dead letters again, selected by id or by a filter."""
+    services, tenant_id = current_services(), current_tenant().id
+    body = parse_body(Replay)
     if (body.ids is None) == (body.filter is None):
-        raise ValidationFailed(errors=(FieldError("(body)", "needs either ids or filter"),))
+        raise invalid_field("(body)", "must have either ids or filter")
     if body.ids is not None:
         wanted = canonical(body.ids)
-        with patience(services.read_seconds):
-            replayed = replay_ids(services.engine, tenant_id, wanted[: body.limit])
+        with write_state() as engine:
+            replayed = replay_ids(engine, tenant_id, wanted[: body.limit])
         skipped = len(wanted) - len(replayed)
     else:
         assert body.filter is not None
@@ -106,16 +91,17 @@ def post_replay() -> Response:
             patience=lambda: patience(services.read_seconds),
         )
         skipped = 0
-    document = {"replayed": len(replayed), "skipped": skipped, "ids": replayed}
-    return Reply(orjson.dumps(document), 200, {})
+    return Reply({"replayed": len(replayed), "skipped": skipped, "ids": replayed})
 
 
 def canonical(ids: list[str]) -> list[str]:
-    """The ids as rows have them, each once."""
+    """The ids as rows have them, without duplicates."""
     known = [parse_id(text) for text in ids]
     wrong = [place for place, job_id in enumerate(known) if job_id is None]
     if wrong:
         raise ValidationFailed(
-            errors=tuple(FieldError(f"ids.{place}", "is not an id") for place in wrong[:20])
+            errors=tuple(
+                FieldError(f"ids.{place}", "is not an id") for place in wrong[:MOST_ERRORS]
+            )
         )
     return list(dict.fromkeys(job_id for job_id in known if job_id is not None))

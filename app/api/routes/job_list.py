@@ -1,31 +1,24 @@
 """``GET /jobs``: a tenant's jobs, newest first.
 
-Entries leave out what may be large, results and attempts; ``GET /jobs/{id}`` has them. A
-page looks at a bounded number of jobs: it may be short, or empty, and still have a next.
+Entries omit what may be large, results and attempts; ``GET /jobs/{id}`` has them. Each request
+examines a bounded number of jobs: a page may be short, or empty, and still have a next one.
 """
 
 from __future__ import annotations
 
-import orjson
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 
-from app.api.auth.access import Access, open_to
-from app.api.http.query import (
-    next_link,
-    pack_cursor,
-    parse_choice,
-    parse_id_cursor,
-    parse_limit,
-    parse_name,
-)
+from app.api.auth.access import Access
+from app.api.http.query import next_link, parse_choice, parse_cursor, parse_limit, parse_name
 from app.api.http.reply import Reply
 from app.api.http.state import read_state
-from app.api.openapi.declared import DeclaredResponse, described
+from app.api.openapi.declared import Operation, Returns
 from app.api.openapi.parts import CURSOR, LINK, POOL, TYPE, choice, page_limit
 from app.api.schemas import answers
-from app.api.services import current_services
+from app.api.services import current_tenant
 from app.reads.job_pages import Filter, page_statement, read_page
 from app.reads.job_views import JOB_COLUMNS, job_document
+from models.jobs.ids import parse_id
 from models.jobs.states import JobStatus
 
 job_list = Blueprint("job_list", __name__)
@@ -39,12 +32,12 @@ LIST_DEAD_JOBS = page_statement(JOB_COLUMNS, dead=True)
 
 
 @job_list.get("/jobs")
-@open_to(Access.TENANT)
-@described(
+@Operation(
+    Access.TENANT,
     "Your jobs, newest first",
-    DeclaredResponse(200, "A page of them; with filters it may be short.", answers.Jobs, (LINK,)),
+    Returns(200, "A page; with filters it may be short.", answers.Jobs, (LINK,)),
     query=(
-        choice("status", "Jobs of this status only.", STATUSES),
+        choice("status", "Only jobs with this status.", STATUSES),
         TYPE,
         POOL,
         page_limit(PAGE, MOST),
@@ -52,16 +45,13 @@ LIST_DEAD_JOBS = page_statement(JOB_COLUMNS, dead=True)
     ),
 )
 def get_jobs() -> Response:
-    tenant_id = current_services().tenants.current(request.environ).id
+    tenant_id = current_tenant().id
     wanted = Filter(
         status=parse_choice("status", STATUSES), type=parse_name("type"), pool=parse_name("pool")
     )
-    limit, before = parse_limit(PAGE, MOST), parse_id_cursor()
+    limit, before = parse_limit(PAGE, MOST), parse_cursor(parse_id)
     statement = LIST_DEAD_JOBS if wanted.status == "dead" else LIST_JOBS
     with read_state() as connection:
         page = read_page(connection, statement, tenant_id, wanted, limit, before)
-    headers = {}
-    if page.cursor is not None:
-        following = {**request.args, "limit": limit, "cursor": pack_cursor(page.cursor)}
-        headers = next_link("/jobs", following)
-    return Reply(orjson.dumps({"jobs": [job_document(row) for row in page.rows]}), 200, headers)
+    entries = [job_document(row) for row in page.rows]
+    return Reply({"jobs": entries}, 200, next_link(limit, page.cursor))

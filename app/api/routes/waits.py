@@ -1,18 +1,17 @@
-"""``GET /jobs/{id}/wait``: why a job has not started, what is ahead of it, when it may start."""
+"""``GET /jobs/{id}/wait``: why a job has not started, its position, its predicted start."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-import orjson
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 
-from app.api.auth.access import Access, open_to
+from app.api.auth.access import Access
 from app.api.http.reply import Reply
 from app.api.http.state import read_state
-from app.api.openapi.declared import DeclaredResponse, described
+from app.api.openapi.declared import Operation, Returns
 from app.api.schemas import answers
-from app.api.services import current_services
+from app.api.services import current_tenant
 from app.errors import NotFound
 from app.policy.wait_reasons import explain
 from app.reads.times import rfc3339
@@ -22,25 +21,24 @@ from models.jobs.ids import parse_id
 
 waits = Blueprint("waits", __name__)
 
-#: Beyond this nobody can say: a prediction for next year is none.
+#: No predictions beyond this.
 MOST_SECONDS = 366 * 86_400.0
 
 
 @waits.get("/jobs/<job_id>/wait")
-@open_to(Access.TENANT)
-@described(
-    "Why a job has not started, and when it probably does",
-    DeclaredResponse(200, "What binds it.", answers.Wait),
+@Operation(
+    Access.TENANT,
+    "Why a job has not started, and when it probably will",
+    Returns(200, "The reason.", answers.Wait),
 )
 def get_wait(job_id: str) -> Response:
-    tenant_id = current_services().tenants.current(request.environ).id
+    tenant_id = current_tenant().id
     known = parse_id(job_id)
     if known is None:
         raise NotFound
     with read_state() as connection:
         found = own(read_facts(connection, known), tenant_id)
-    document = {"id": known, **wait_document(found)}
-    return Reply(orjson.dumps(document), 200, {"Cache-Control": "no-cache"})
+    return Reply({"id": known, **wait_document(found)}, 200, {"Cache-Control": "no-cache"})
 
 
 def wait_document(found: WaitingJob) -> dict[str, object]:

@@ -14,7 +14,6 @@ from urllib.parse import urlencode
 from sqlalchemy import Connection
 from werkzeug.datastructures import MultiDict
 
-from app.api.http.query import refused
 from app.api.http.state import read_state
 from app.console.page import LivePage, PageRequest
 from app.console.tenants.shares import entitled_shares, over_all_pools
@@ -27,6 +26,7 @@ from app.console.tenants.use import (
     read_used,
     read_working,
 )
+from app.errors import invalid_field
 from app.policy.fairshare import Tier, entitlement_of
 from app.tenants.listing import Listed, listed
 from app.tenants.rows import TENANT_COLUMNS
@@ -94,7 +94,7 @@ def pool_of(args: MultiDict[str, str]) -> str | None:
     """The pool that is asked for; None for all of them."""
     pool = args.get("pool") or None
     if pool is not None and pool not in POOLS:
-        raise refused("pool", f"must be one of {', '.join(POOLS)}")
+        raise invalid_field("pool", f"must be one of {', '.join(POOLS)}")
     return pool
 
 
@@ -150,7 +150,7 @@ def read_names(args: MultiDict[str, str]) -> Names:
     if prefix and not is_tenant_name(prefix):
         return Names((), "")
     if after and not is_tenant_name(after):
-        raise refused("after", "is no name of a tenant")
+        raise invalid_field("after", "is no name of a tenant")
     asked = {"prefix": prefix, "after": after, "limit": PAGE + 1}
     with read_state() as connection:
         found = [listed(row) for row in connection.exec_driver_sql(LIST_NAMED, asked)]

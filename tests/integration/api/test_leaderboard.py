@@ -168,7 +168,7 @@ def cursor_at(database: DatabaseFixture, role: str, place: int) -> Cursor:
         role,
         place - 1,
     )
-    return Cursor(row.score, row.id, 1, place)
+    return Cursor(score=row.score, id=row.id, rank=1, place=place)
 
 
 @pytest.mark.parametrize("role", ["crowd", "tie"])

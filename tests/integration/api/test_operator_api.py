@@ -209,7 +209,7 @@ def test_an_operators_key_cannot_be_issued_over_the_wire(operator: Operator) -> 
         "POST", "/tenants/demo/keys", {"operator": True}, 422, "VALIDATION_FAILED"
     )
     assert fields == ["operator"]
-    assert operator.do("POST", "/keys", {}, 404)["detail"] == "There is nothing at this path."
+    assert operator.do("POST", "/keys", {}, 404)["detail"] == "There is no such path."
 
 
 def test_a_revoked_operator_is_out(operator: Operator, api_database: DatabaseFixture) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.api.routes.metrics import tell
+from app.api.routes.metrics import exposition
 from models.pools import POOLS
 from tests.unit.telemetry.test_dashboards import everything
 
@@ -16,7 +16,7 @@ from tests.unit.telemetry.test_dashboards import everything
 KEPT = (Path(__file__).parent / "metrics.txt").read_text()
 OBJECTIVES = {"short": 5.0, "medium": 5.0, "long": 60.0}
 
-TOLD = tell(everything(), POOLS, OBJECTIVES)
+TOLD = exposition(everything(), POOLS, OBJECTIVES)
 
 
 def families(text: str) -> dict[str, Metric]:
@@ -43,6 +43,8 @@ def test_a_label_may_hold_anything() -> None:
     readings = everything()
     readings.dead_letters[name] = 2
     [sample] = (
-        s for s in families(tell(readings, POOLS))["fairline_dead_letters"].samples if s.value == 2
+        s
+        for s in families(exposition(readings, POOLS))["fairline_dead_letters"].samples
+        if s.value == 2
     )
     assert sample.labels == {"type": name}
