@@ -1,4 +1,4 @@
-"""Query parameters: parsing, validation, opaque cursors and links to the next page."""
+"""Path and query parameters: validation, opaque cursors and links to the next page."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ from urllib.parse import urlencode
 
 from flask import request
 
-from app.errors import FieldError, ValidationFailed, invalid_field
+from app.errors import FieldError, NotFound, ValidationFailed, invalid_field
 from app.field_errors import MOST_ERRORS, shortened
+from models.jobs.ids import parse_id
 from tasks.registry import NAME
 
 Position = TypeVar("Position")
 
 LIMIT = re.compile(r"\d{1,6}", re.ASCII)
+
+
+def known_id(text: str) -> str:
+    """The id in a path, in canonical form; an invalid one is a 404."""
+    found = parse_id(text)
+    if found is None:
+        raise NotFound
+    return found
 
 
 def refuse_parameters_besides(known: Collection[str]) -> None:

@@ -119,11 +119,7 @@ def whole_seconds(seconds: float) -> int:
 
 def poll_reply(view: View, environ: WSGIEnvironment) -> QuickReply:
     """The current view, or 304 if it has not changed."""
-    headers = {
-        "ETag": view.etag,
-        STATUS_HEADER: view.status,
-        "Cache-Control": "no-cache",
-    }
+    headers = {"ETag": view.etag, STATUS_HEADER: view.status, "Cache-Control": "no-cache"}
     if not view.ended:
         headers["Retry-After"] = POLL_SECONDS
     known = environ.get("HTTP_IF_NONE_MATCH")

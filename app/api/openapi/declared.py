@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -44,10 +45,11 @@ class Returns:
     """An answer of a view that is not a problem."""
 
     status: int
-    description: str
     #: None: no body; a mapping: a schema without a model.
     content: type[BaseModel] | Schema | None = None
     headers: tuple[Header, ...] = ()
+    #: By default that of the model, or the name of the status.
+    description: str = ""
     content_type: str = JSON
 
 
@@ -78,6 +80,11 @@ class Operation:
     @property
     def answers(self) -> tuple[Returns, ...]:
         return (self.answer, *self.also)
+
+
+for_anyone = partial(Operation, Access.PUBLIC)
+for_tenants = partial(Operation, Access.TENANT)
+for_operators = partial(Operation, Access.OPERATOR)
 
 
 def operation_of(view: Callable[..., Any] | None) -> Operation | None:

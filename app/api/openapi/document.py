@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from flask import Flask
@@ -174,9 +175,13 @@ def operation_object(
 
 def answer_object(answer: Returns, method: str, shapes: Shapes) -> dict[str, Any]:
     """An answer that is not a problem."""
-    described = {"description": answer.description, **headers_object(answer.headers)}
-    if answer.content is not None and method != "HEAD":
-        content = answer.content
+    content = answer.content
+    name = content.__doc__ if isinstance(content, type) else HTTPStatus(answer.status).phrase
+    described: dict[str, Any] = {
+        "description": answer.description or name,
+        **headers_object(answer.headers),
+    }
+    if content is not None and method != "HEAD":
         schema = shapes.reference(content) if isinstance(content, type) else dict(content)
         described["content"] = {answer.content_type: {"schema": schema}}
     return described

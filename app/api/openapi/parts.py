@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from pydantic import BaseModel
+
 import app.errors as errors
-from app.api.openapi.declared import Header, Parameter, Returns
+from app.api.openapi.declared import Header, Operation, Parameter, Returns, for_tenants
 from app.tenants.keys import SHORT
 from app.tenants.tenant import NAME as TENANT_NAME
 from models.jobs.states import ApplicationStatus, JobStatus
@@ -113,4 +115,42 @@ SUBMISSION_ERRORS = (
 
 def unchanged(*headers: Header) -> Returns:
     """The answer to a request with the current ``ETag``."""
-    return Returns(304, "It has not changed.", headers=(ETAG, *headers))
+    return Returns(304, headers=(ETAG, *headers))
+
+
+def submission(
+    summary: str, accepted: type[BaseModel], body: type[BaseModel], status: Header
+) -> Operation:
+    """The operation that submits a job or an application."""
+    return for_tenants(
+        summary,
+        Returns(202, accepted, (LOCATION, status, *SUBMITTED)),
+        body=body,
+        query=None,
+        headers=(IDEMPOTENCY_KEY,),
+        errors=(*SUBMISSION_ERRORS, errors.IdempotencyKeyReused),
+    )
+
+
+def poll(summary: str, content: type[BaseModel], status: Header) -> Operation:
+    """The operation that reads a job or an application."""
+    return for_tenants(
+        summary,
+        Returns(200, content, (ETAG, status, ASK_AGAIN_AFTER)),
+        also=(unchanged(status, ASK_AGAIN_AFTER),),
+        query=None,
+        headers=(IF_NONE_MATCH,),
+        head=True,
+    )
+
+
+def cancellation(
+    summary: str, cancelled: type[BaseModel], stopping: type[BaseModel], status: Header
+) -> Operation:
+    """The operation that cancels a waiting job, or asks a running one to stop."""
+    return for_tenants(
+        summary,
+        Returns(200, cancelled, (status,)),
+        also=(Returns(202, stopping, (status, ASK_AFTER)),),
+        errors=(errors.Conflict,),
+    )

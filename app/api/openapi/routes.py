@@ -12,7 +12,7 @@ from flask import Blueprint, Flask, Response, current_app, request
 from app.api.auth.access import Access
 from app.api.auth.visitors import asks_for_page
 from app.api.http.query import refuse_parameters_besides
-from app.api.openapi.declared import Operation, Returns, operation_of
+from app.api.openapi.declared import Returns, for_anyone, operation_of
 from app.api.openapi.document import build_document, find_routes
 from app.api.openapi.parts import ETAG, IF_NONE_MATCH, unchanged
 from app.api.services import Services
@@ -67,10 +67,9 @@ def refuse_undeclared_parameters() -> None:
 
 
 @openapi.get("/openapi.json")
-@Operation(
-    Access.PUBLIC,
+@for_anyone(
     "This document",
-    Returns(200, "The API in OpenAPI 3.1.", {"type": "object"}, (ETAG,)),
+    Returns(200, {"type": "object"}, (ETAG,), "The API in OpenAPI 3.1."),
     also=(unchanged(),),
     headers=(IF_NONE_MATCH,),
     query=None,

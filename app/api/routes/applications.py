@@ -9,29 +9,16 @@ from pydantic_core import to_json
 
 from app.admission import Admitted, IdempotencyKey, Submission
 from app.admission.intake import start_of, take_in
-from app.api.auth.access import Access
 from app.api.http.body import fit_body, read_document
 from app.api.http.idempotency import parse_key
 from app.api.http.reply import QuickReply, poll_reply, submission_headers
 from app.api.http.state import patience
-from app.api.openapi.declared import Operation, Returns
-from app.api.openapi.parts import (
-    ASK_AFTER,
-    ASK_AGAIN_AFTER,
-    ETAG,
-    IDEMPOTENCY_KEY,
-    IF_NONE_MATCH,
-    LOCATION,
-    STATUS_OF_APPLICATION,
-    SUBMISSION_ERRORS,
-    SUBMITTED,
-    unchanged,
-)
+from app.api.openapi import parts
 from app.api.routes.jobs import cancel_reply
 from app.api.schemas import answers
 from app.api.schemas.requests import SubmitApplication
 from app.api.services import Services, current_services, current_tenant
-from app.errors import Conflict, IdempotencyKeyReused, NotFound
+from app.errors import Conflict, NotFound
 from app.reads.job_views import View
 from app.tenants.ownership import own
 from app.tenants.tenant import TenantProfile
@@ -45,35 +32,19 @@ applications = Blueprint("applications", __name__)
 
 
 @applications.post("/applications")
-@Operation(
-    Access.TENANT,
+@parts.submission(
     "Submit an application",
-    Returns(
-        202,
-        "Accepted.",
-        answers.AcceptedApplication,
-        (LOCATION, STATUS_OF_APPLICATION, *SUBMITTED),
-    ),
-    body=SubmitApplication,
-    query=None,
-    headers=(IDEMPOTENCY_KEY,),
-    errors=(*SUBMISSION_ERRORS, IdempotencyKeyReused),
+    answers.AcceptedApplication,
+    SubmitApplication,
+    parts.STATUS_OF_APPLICATION,
 )
 def post_application() -> QuickReply:
     return submit_application(current_services(), request.environ)
 
 
 @applications.get("/applications/<application_id>")
-@Operation(
-    Access.TENANT,
-    "An application's status, score and rank",
-    Returns(
-        200, "The application.", answers.Application, (ETAG, STATUS_OF_APPLICATION, ASK_AGAIN_AFTER)
-    ),
-    also=(unchanged(STATUS_OF_APPLICATION, ASK_AGAIN_AFTER),),
-    query=None,
-    headers=(IF_NONE_MATCH,),
-    head=True,
+@parts.poll(
+    "An application's status, score and rank", answers.Application, parts.STATUS_OF_APPLICATION
 )
 def get_application(application_id: str) -> QuickReply:
     """Supports HEAD, and returns 304 if the application has not changed."""
@@ -81,19 +52,11 @@ def get_application(application_id: str) -> QuickReply:
 
 
 @applications.delete("/applications/<application_id>")
-@Operation(
-    Access.TENANT,
+@parts.cancellation(
     "Withdraw an application",
-    Returns(200, "Withdrawn.", answers.WithdrawnApplication, (STATUS_OF_APPLICATION,)),
-    also=(
-        Returns(
-            202,
-            "It is being scored; its job was asked to stop.",
-            answers.StoppingApplication,
-            (STATUS_OF_APPLICATION, ASK_AFTER),
-        ),
-    ),
-    errors=(Conflict,),
+    answers.WithdrawnApplication,
+    answers.StoppingApplication,
+    parts.STATUS_OF_APPLICATION,
 )
 def delete_application(application_id: str) -> Response:
     """Withdraws a waiting application immediately; asks the job of one being scored to stop."""

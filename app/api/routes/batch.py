@@ -9,8 +9,7 @@ from flask import Blueprint, Response, request
 from pydantic import ValidationError
 
 from app.admission import Submission
-from app.admission.intake import job_submission, status_of, take_in, take_what_fits
-from app.api.auth.access import Access
+from app.admission.intake import status_of, take_in, take_what_fits
 from app.api.http.body import (
     fit_outline,
     may_hold_nul,
@@ -22,10 +21,11 @@ from app.api.http.idempotency import parse_key
 from app.api.http.problems import members
 from app.api.http.problems import status_of as http_status_of
 from app.api.http.reply import FIRST_POLL_SECONDS, REPLAYED, Reply, limit_headers
-from app.api.openapi.declared import Operation, Returns
+from app.api.openapi.declared import Returns, for_tenants
 from app.api.openapi.parts import IDEMPOTENCY_KEY, SUBMISSION_ERRORS, SUBMITTED
+from app.api.routes.jobs import submission_of
 from app.api.schemas import answers
-from app.api.schemas.requests import SubmitBatch, SubmitJob, timing_of
+from app.api.schemas.requests import SubmitBatch, SubmitJob
 from app.api.services import Services, current_services
 from app.errors import FieldError, IdempotencyKeyReused, QueueDepthExceeded, ValidationFailed
 from app.field_errors import MOST_ERRORS, field_error, field_errors
@@ -43,10 +43,9 @@ Read = Submission | ValidationFailed
 
 
 @batch.post("/jobs/batch")
-@Operation(
-    Access.TENANT,
+@for_tenants(
     "Submit up to 1,000 jobs in one commit",
-    Returns(202, "The valid items were accepted.", answers.BatchResults, SUBMITTED),
+    Returns(202, answers.BatchResults, SUBMITTED),
     body=SubmitBatch,
     headers=(IDEMPOTENCY_KEY,),
     errors=(*SUBMISSION_ERRORS, IdempotencyKeyReused),
@@ -105,8 +104,7 @@ def read_item(services: Services, tenant_id: int, item: Any, with_nul: bool) -> 
         if with_nul:
             refuse_nul(item)
         refuse_many_fields(item, SubmitJob)
-        body = SubmitJob.model_validate(item)
-        return job_submission(services.types, tenant_id, body.type, body.payload, **timing_of(body))
+        return submission_of(services, tenant_id, SubmitJob.model_validate(item))
     except ValidationFailed as error:
         return error
     except ValidationError as error:

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 
 from flask import Blueprint, Response, request
 
-from app.api.auth.access import Access
-from app.api.openapi.declared import Operation, Parameter, Returns
+from app.api.http.query import known_id
+from app.api.openapi.declared import Parameter, Returns, for_tenants
 from app.api.openapi.parts import LAST_EVENT_ID, LAST_EVENT_ID_IN_QUERY, STREAM
 from app.api.services import current_services, current_tenant
-from app.errors import NotFound, TooManyStreams, invalid_field
-from models.jobs.ids import parse_id
+from app.errors import TooManyStreams, invalid_field
 
 events = Blueprint("events", __name__)
 
@@ -35,11 +34,10 @@ EVENT_STREAM = "text/event-stream"
 
 
 @events.get("/jobs/<job_id>/events")
-@Operation(
-    Access.TENANT,
+@for_tenants(
     "Follow a job",
-    Returns(200, "Events until it has ended.", STREAM, content_type=EVENT_STREAM),
-    also=(Returns(204, "It has ended, and you have received its last event."),),
+    Returns(200, STREAM, (), "Events until it has ended.", EVENT_STREAM),
+    also=(Returns(204, description="It has ended, and you have received its last event."),),
     query=(LAST_EVENT_ID_IN_QUERY,),
     headers=(LAST_EVENT_ID,),
     errors=(TooManyStreams,),
@@ -47,12 +45,9 @@ EVENT_STREAM = "text/event-stream"
 def get_job_events(job_id: str) -> Response:
     """The job's current state, then every change, until it has ended."""
     services, tenant_id = current_services(), current_tenant().id
-    parsed = parse_id(job_id)
-    if parsed is None:
-        raise NotFound
     messages = services.events.open_job(
         tenant_id,
-        parsed,
+        known_id(job_id),
         last_event_id(),
         request.environ.get("gunicorn.socket"),
         services.tenants.caller(request.environ).key,
@@ -61,10 +56,9 @@ def get_job_events(job_id: str) -> Response:
 
 
 @events.get("/events")
-@Operation(
-    Access.TENANT,
+@for_tenants(
     "Follow all your jobs",
-    Returns(200, "Events, without end.", STREAM, content_type=EVENT_STREAM),
+    Returns(200, STREAM, (), "Events, without end.", EVENT_STREAM),
     query=(LAST_EVENT_ID_IN_QUERY, TYPE),
     headers=(LAST_EVENT_ID,),
     errors=(TooManyStreams,),

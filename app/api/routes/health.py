@@ -6,10 +6,9 @@ import logging
 
 from flask import Blueprint, Response
 
-from app.api.auth.access import Access
 from app.api.http.reply import Reply
 from app.api.http.state import read_state
-from app.api.openapi.declared import Operation, Returns
+from app.api.openapi.declared import Returns, for_anyone
 from app.api.schemas import platform_answers
 from app.api.services import current_services
 from models.leadership import LEASE_SECONDS, SILENT
@@ -40,22 +39,16 @@ READ_READINESS = f"""
 
 
 @health.get("/healthz")
-@Operation(
-    Access.PUBLIC,
-    "This process responds",
-    Returns(200, "It does.", platform_answers.Health),
-    query=None,
-)
+@for_anyone("This process responds", Returns(200, platform_answers.Health), query=None)
 def get_health() -> Response:
     return Reply({"status": "ok"})
 
 
 @health.get("/readyz")
-@Operation(
-    Access.PUBLIC,
+@for_anyone(
     "A job would be accepted and run",
-    Returns(200, "It would.", platform_answers.Readiness),
-    also=(Returns(503, "It would not.", platform_answers.Readiness),),
+    Returns(200, platform_answers.Readiness),
+    also=(Returns(503, platform_answers.Readiness),),
     query=None,
 )
 def get_readiness() -> Response:

@@ -1,18 +1,20 @@
-"""``/jobs``: submit, read, cancel."""
+"""``/jobs``: submit, read, cancel, and why a job is waiting."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import orjson
 from flask import Blueprint, Response, request
 
+from app.admission import Submission
 from app.admission.intake import job_submission, status_of, take_in
-from app.api.auth.access import Access
 from app.api.http.body import fit_body, read_document
 from app.api.http.idempotency import parse_key
+from app.api.http.query import known_id
 from app.api.http.reply import (
     POLL_SECONDS,
     STATUS_HEADER,
@@ -21,24 +23,16 @@ from app.api.http.reply import (
     poll_reply,
     submission_headers,
 )
-from app.api.http.state import write_state
-from app.api.openapi.declared import Operation, Returns
-from app.api.openapi.parts import (
-    ASK_AFTER,
-    ASK_AGAIN_AFTER,
-    ETAG,
-    IDEMPOTENCY_KEY,
-    IF_NONE_MATCH,
-    LOCATION,
-    STATUS_OF_JOB,
-    SUBMISSION_ERRORS,
-    SUBMITTED,
-    unchanged,
-)
+from app.api.http.state import read_state, write_state
+from app.api.openapi import parts
+from app.api.openapi.declared import Returns, for_tenants
 from app.api.schemas import answers
-from app.api.schemas.requests import SubmitJob, timing_of
+from app.api.schemas.requests import SubmitJob
 from app.api.services import Services, current_services, current_tenant
-from app.errors import Conflict, IdempotencyKeyReused, NotFound
+from app.errors import Conflict, NotFound
+from app.policy.wait_reasons import explain
+from app.reads.times import rfc3339
+from app.reads.waits import WaitingJob, read_facts
 from app.tenants.ownership import own
 from models.jobs.cancel import cancel
 from models.jobs.ids import parse_id
@@ -48,55 +42,61 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
 jobs = Blueprint("jobs", __name__)
+waits = Blueprint("waits", __name__)
 
 #: The length of an id: ``/jobs/batch`` is not a job, and takes POST alone.
 JOB_RULE = "/jobs/<string(length=36):job_id>"
+#: No predictions beyond this.
+MOST_SECONDS = 366 * 86_400.0
 
 
 @jobs.post("/jobs")
-@Operation(
-    Access.TENANT,
-    "Submit a job",
-    Returns(202, "Accepted.", answers.AcceptedJob, (LOCATION, STATUS_OF_JOB, *SUBMITTED)),
-    body=SubmitJob,
-    query=None,
-    headers=(IDEMPOTENCY_KEY,),
-    errors=(*SUBMISSION_ERRORS, IdempotencyKeyReused),
-)
+@parts.submission("Submit a job", answers.AcceptedJob, SubmitJob, parts.STATUS_OF_JOB)
 def post_job() -> QuickReply:
     return submit_job(current_services(), request.environ)
 
 
 @jobs.get(JOB_RULE)
-@Operation(
-    Access.TENANT,
-    "A job, its progress and its failed runs",
-    Returns(200, "The job.", answers.Job, (ETAG, STATUS_OF_JOB, ASK_AGAIN_AFTER)),
-    also=(unchanged(STATUS_OF_JOB, ASK_AGAIN_AFTER),),
-    query=None,
-    headers=(IF_NONE_MATCH,),
-    head=True,
-)
+@parts.poll("A job, its progress and its failed runs", answers.Job, parts.STATUS_OF_JOB)
 def get_job(job_id: str) -> QuickReply:
     """Supports HEAD, and returns 304 if the job has not changed."""
     return read_job(current_services(), request.environ, job_id)
 
 
 @jobs.delete(JOB_RULE)
-@Operation(
-    Access.TENANT,
-    "Cancel a job",
-    Returns(200, "Cancelled.", answers.CancelledJob, (STATUS_OF_JOB,)),
-    also=(Returns(202, "Asked to stop.", answers.StoppingJob, (STATUS_OF_JOB, ASK_AFTER)),),
-    errors=(Conflict,),
-)
+@parts.cancellation("Cancel a job", answers.CancelledJob, answers.StoppingJob, parts.STATUS_OF_JOB)
 def delete_job(job_id: str) -> Response:
     """Cancels a waiting job immediately; asks a running job to stop."""
-    tenant_id = current_tenant().id
-    known = parse_id(job_id)
-    if known is None:
-        raise NotFound
-    return cancel_reply(tenant_id, known)
+    return cancel_reply(current_tenant().id, known_id(job_id))
+
+
+@waits.get("/jobs/<job_id>/wait")
+@for_tenants("Why a job has not started, and when it probably will", Returns(200, answers.Wait))
+def get_wait(job_id: str) -> Response:
+    tenant_id, known = current_tenant().id, known_id(job_id)
+    with read_state() as connection:
+        found = own(read_facts(connection, known), tenant_id)
+    return Reply({"id": known, **wait_document(found)}, 200, {"Cache-Control": "no-cache"})
+
+
+def wait_document(found: WaitingJob) -> dict[str, object]:
+    """The reason, position and predicted start of a waiting job."""
+    facts, wait = found.facts, explain(found.facts)
+    seconds = wait.seconds
+    if seconds is not None and seconds > MOST_SECONDS:
+        seconds = None
+    start = None if seconds is None else found.now + timedelta(seconds=seconds)
+    return {
+        "status": facts.status,
+        "pool": facts.pool,
+        "reason": wait.reason.value,
+        "detail": wait.detail,
+        "also": [reason.value for reason in wait.also],
+        "position": facts.ahead if facts.status == "queued" else None,
+        "at_least": facts.at_least,
+        "predicted_start": rfc3339(start),
+        "predicted_wait_seconds": None if seconds is None else round(seconds, 3),
+    }
 
 
 def cancel_reply(
@@ -128,13 +128,25 @@ def submit_job(services: Services, environ: WSGIEnvironment) -> QuickReply:
     allowance = services.gate.pass_rate(tenant)
     document = read_document(environ, services.body_limits)
     body = fit_body(document, SubmitJob)
-    submission = job_submission(
-        services.types, tenant.id, body.type, body.payload, **timing_of(body)
-    )
+    submission = submission_of(services, tenant.id, body)
     admitted = take_in(services, tenant, (submission,), parse_key(environ, document))
     job_id, status = admitted.ids[0], status_of(submission, admitted)
     headers = submission_headers(f"/jobs/{job_id}", status, allowance, admitted.repeated)
     return QuickReply(orjson.dumps({"id": job_id, "status": status}), 202, headers)
+
+
+def submission_of(services: Services, tenant_id: int, body: SubmitJob) -> Submission:
+    """A validated body as a submission; raises if the type is unknown or rejects the payload."""
+    return job_submission(
+        services.types,
+        tenant_id,
+        body.type,
+        body.payload,
+        priority=body.priority,
+        execute_at=body.execute_at,
+        not_after=body.not_after,
+        jitter=body.jitter,
+    )
 
 
 def read_job(services: Services, environ: WSGIEnvironment, text: str) -> QuickReply:

@@ -16,11 +16,10 @@ from flask import Blueprint, Response, request
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection
 
-from app.api.auth.access import Access
 from app.api.http.query import bad_cursor, next_link, pack_cursor, parse_limit, unpack_cursor
 from app.api.http.reply import Reply, fields_of
 from app.api.http.state import read_state
-from app.api.openapi.declared import Operation, Parameter, Returns
+from app.api.openapi.declared import Parameter, Returns, for_tenants
 from app.api.openapi.parts import CURSOR, LINK, page_limit
 from app.api.schemas import answers
 from app.api.schemas.requests import Name
@@ -115,10 +114,9 @@ def read_page(
 
 
 @leaderboard.get("/leaderboard")
-@Operation(
-    Access.TENANT,
+@for_tenants(
     "Scored applications of a role, best first",
-    Returns(200, "A page of them.", answers.Leaderboard, (LINK,)),
+    Returns(200, answers.Leaderboard, (LINK,)),
     query=(ROLE, page_limit(PAGE, MOST), CURSOR),
 )
 def get_leaderboard() -> Response:

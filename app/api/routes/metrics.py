@@ -16,9 +16,8 @@ from flask.blueprints import BlueprintSetupState
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from app.api.auth.access import Access
 from app.api.http.state import read_state
-from app.api.openapi.declared import Operation, Returns
+from app.api.openapi.declared import Returns, for_anyone
 from app.api.services import current_services
 from app.config import settings
 from app.policy.scaling import policy_of
@@ -97,10 +96,9 @@ def _keep_page(state: BlueprintSetupState) -> None:
 
 
 @metrics.get("/metrics")
-@Operation(
-    Access.PUBLIC,
+@for_anyone(
     "Metrics for Prometheus",
-    Returns(200, "Text format 0.0.4.", {"type": "string"}, content_type="text/plain"),
+    Returns(200, {"type": "string"}, (), "Text format 0.0.4.", "text/plain"),
     query=None,
     errors=(StateStoreUnavailable,),
 )

@@ -10,12 +10,11 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
-from app.api.auth.access import Access
 from app.api.http.body import parse_body
 from app.api.http.query import next_link, parse_cursor, parse_limit
 from app.api.http.reply import Reply, fields_of
 from app.api.http.state import read_state, write_state
-from app.api.openapi.declared import Operation, Returns
+from app.api.openapi.declared import Returns, for_operators
 from app.api.openapi.parts import CURSOR, LINK, LOCATION, page_limit
 from app.api.routes.tenant import standing_document, terms_document
 from app.api.schemas import platform_answers
@@ -47,10 +46,9 @@ READ_SCALING = """
 
 
 @operator.get("/tenants")
-@Operation(
-    Access.OPERATOR,
+@for_operators(
     "All tenants",
-    Returns(200, "A page of them.", platform_answers.Tenants, (LINK,)),
+    Returns(200, platform_answers.Tenants, (LINK,)),
     query=(page_limit(PAGE, MOST), CURSOR),
 )
 def get_tenants() -> Response:
@@ -65,10 +63,9 @@ def get_tenants() -> Response:
 
 
 @operator.post("/tenants")
-@Operation(
-    Access.OPERATOR,
+@for_operators(
     "Create a tenant",
-    Returns(201, "Created.", platform_answers.TenantEntry, (LOCATION,)),
+    Returns(201, platform_answers.TenantEntry, (LOCATION,)),
     body=NewTenant,
     errors=(Conflict,),
 )
@@ -81,7 +78,7 @@ def post_tenant() -> Response:
 
 
 @operator.get("/tenants/<name>")
-@Operation(Access.OPERATOR, "A tenant", Returns(200, "The tenant.", platform_answers.TenantInFull))
+@for_operators("A tenant", Returns(200, platform_answers.TenantInFull))
 def get_tenant(name: str) -> Response:
     """Its terms, the effective limits, what is waiting and what was rejected."""
     known = find_tenant(name)
@@ -90,11 +87,8 @@ def get_tenant(name: str) -> Response:
 
 
 @operator.patch("/tenants/<name>")
-@Operation(
-    Access.OPERATOR,
-    "Change a tenant's terms",
-    Returns(200, "The changed tenant.", platform_answers.TenantEntry),
-    body=TenantTerms,
+@for_operators(
+    "Change a tenant's terms", Returns(200, platform_answers.TenantEntry), body=TenantTerms
 )
 def patch_tenant(name: str) -> Response:
     """Takes effect in every process about a second later."""
@@ -106,7 +100,7 @@ def patch_tenant(name: str) -> Response:
 
 
 @operator.get("/tenants/<name>/keys")
-@Operation(Access.OPERATOR, "A tenant's keys", Returns(200, "Up to 1,000.", platform_answers.Keys))
+@for_operators("A tenant's keys", Returns(200, platform_answers.Keys))
 def get_keys(name: str) -> Response:
     """Without their secrets, which are not stored."""
     known = find_tenant(name)
@@ -116,12 +110,8 @@ def get_keys(name: str) -> Response:
 
 
 @operator.post("/tenants/<name>/keys")
-@Operation(
-    Access.OPERATOR,
-    "Issue a key",
-    Returns(201, "The key.", platform_answers.IssuedKey),
-    body=NewKey,
-    body_required=False,
+@for_operators(
+    "Issue a key", Returns(201, platform_answers.IssuedKey), body=NewKey, body_required=False
 )
 def post_key(name: str) -> Response:
     """The only response that contains the key."""
@@ -136,7 +126,7 @@ def post_key(name: str) -> Response:
 
 
 @operator.delete("/keys/<key_id>")
-@Operation(Access.OPERATOR, "Revoke a key", Returns(200, "Revoked.", platform_answers.RevokedKey))
+@for_operators("Revoke a key", Returns(200, platform_answers.RevokedKey))
 def delete_key(key_id: str) -> Response:
     """A tenant's or an operator's; within two seconds no process accepts it."""
     if not SHORT.fullmatch(key_id):
@@ -161,9 +151,7 @@ def tenant_document(listed: Listed) -> dict[str, Any]:
 
 
 @quotas.get("")
-@Operation(
-    Access.OPERATOR, "Quotas of dependencies", Returns(200, "All of them.", platform_answers.Quotas)
-)
+@for_operators("Quotas of dependencies", Returns(200, platform_answers.Quotas))
 def get_quotas() -> Response:
     """All that are declared, learned or closed."""
     with read_state() as connection:
@@ -172,12 +160,7 @@ def get_quotas() -> Response:
 
 
 @quotas.put("/<dependency>")
-@Operation(
-    Access.OPERATOR,
-    "Declare a quota",
-    Returns(200, "The new quota.", platform_answers.Quota),
-    body=QuotaTerms,
-)
+@for_operators("Declare a quota", Returns(200, platform_answers.Quota), body=QuotaTerms)
 def put_quota(dependency: str) -> Response:
     """Replaces the previous declaration; takes effect within a second."""
     body = parse_body(QuotaTerms)
@@ -187,7 +170,7 @@ def put_quota(dependency: str) -> Response:
 
 
 @quotas.delete("/<dependency>")
-@Operation(Access.OPERATOR, "Forget a quota", Returns(204, "Forgotten."))
+@for_operators("Forget a quota", Returns(204))
 def delete_quota(dependency: str) -> Response:
     """Forgets the declared and learned limits, and reopens a closed dependency."""
     with write_state() as engine:
@@ -213,10 +196,8 @@ def quota_document(quota: Declared) -> dict[str, Any]:
 
 
 @scaling.get("/operator/scaling")
-@Operation(
-    Access.OPERATOR,
-    "How many workers each pool should have, and why",
-    Returns(200, "By pool.", platform_answers.Scaling),
+@for_operators(
+    "How many workers each pool should have, and why", Returns(200, platform_answers.Scaling)
 )
 def get_scaling() -> Response:
     """As the autoscaler decided, about a second ago while there is a leader."""

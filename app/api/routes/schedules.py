@@ -12,22 +12,13 @@ from pydantic_core import from_json
 
 from app.admission import Submission
 from app.admission.intake import is_large, job_submission, take_in
-from app.api.auth.access import Access
 from app.api.http.body import parse_body
-from app.api.http.query import next_link, parse_cursor, parse_limit
+from app.api.http.query import known_id, next_link, parse_cursor, parse_limit
 from app.api.http.reply import Reply, fields_of, submission_headers
 from app.api.http.state import read_state, write_state
-from app.api.openapi.declared import Operation, Returns
-from app.api.openapi.parts import (
-    ASK_AFTER,
-    CURSOR,
-    LINK,
-    LOCATION,
-    RATE_LIMIT,
-    STATUS_OF_JOB,
-    SUBMISSION_ERRORS,
-    page_limit,
-)
+from app.api.openapi import parts
+from app.api.openapi.declared import Returns, for_tenants
+from app.api.openapi.parts import CURSOR, LINK, LOCATION, page_limit
 from app.api.schemas import answers
 from app.api.schemas.requests import ChangeSchedule, CreateSchedule
 from app.api.services import Services, current_services, current_tenant
@@ -37,7 +28,7 @@ from app.tenants.cron import BadCron, Rule, UnknownZone, read_rule
 from app.tenants.schedules import RecurringSchedule
 from app.tenants.ticks import CatchUp, Overlap, TickPolicy
 from models.blobs import INLINE_BYTES
-from models.jobs.ids import new_id, parse_id
+from models.jobs.ids import new_id
 from models.store.session import connect
 
 schedules = Blueprint("schedules", __name__)
@@ -47,10 +38,9 @@ MOST = 200
 
 
 @schedules.post("/schedules")
-@Operation(
-    Access.TENANT,
+@for_tenants(
     "Create a schedule",
-    Returns(201, "Created.", answers.Schedule, (LOCATION,)),
+    Returns(201, answers.Schedule, (LOCATION,)),
     body=CreateSchedule,
     errors=(Conflict,),
 )
@@ -61,19 +51,8 @@ def post_schedule() -> Response:
     rule = rule_of(body.cron, body.timezone)
     check_policy(body.overlap, body.catch_up)
     job = job_of(services, tenant.id, body.type, body.payload, body.priority)
-    schedule = RecurringSchedule(
-        id=new_id(),
-        tenant_id=tenant.id,
-        name=body.name,
-        cron=rule.cron,
-        timezone=body.timezone,
-        overlap=body.overlap,
-        catch_up=body.catch_up,
-        type=job.type,
-        payload=job.payload,
-        priority=job.priority,
-        paused=body.paused,
-    )
+    given = body.model_dump() | {"cron": rule.cron, "payload": job.payload}
+    schedule = RecurringSchedule(id=new_id(), tenant_id=tenant.id, **given)
     with write_state() as engine:
         with connect(engine) as connection:
             now = store.read_clock(connection)
@@ -82,10 +61,9 @@ def post_schedule() -> Response:
 
 
 @schedules.get("/schedules")
-@Operation(
-    Access.TENANT,
+@for_tenants(
     "Your schedules",
-    Returns(200, "A page of them.", answers.Schedules, (LINK,)),
+    Returns(200, answers.Schedules, (LINK,)),
     query=(page_limit(PAGE, MOST), CURSOR),
 )
 def get_schedules() -> Response:
@@ -100,20 +78,15 @@ def get_schedules() -> Response:
 
 
 @schedules.get("/schedules/<schedule_id>")
-@Operation(
-    Access.TENANT,
-    "A schedule, its next tick and its last job",
-    Returns(200, "The schedule.", answers.Schedule),
-)
+@for_tenants("A schedule, its next tick and its last job", Returns(200, answers.Schedule))
 def get_schedule(schedule_id: str) -> Response:
     return Reply(document_of(find(schedule_id), full=True))
 
 
 @schedules.patch("/schedules/<schedule_id>")
-@Operation(
-    Access.TENANT,
+@for_tenants(
     "Pause, resume or change a schedule",
-    Returns(200, "The changed schedule.", answers.Schedule),
+    Returns(200, answers.Schedule),
     body=ChangeSchedule,
     errors=(Conflict,),
 )
@@ -134,7 +107,7 @@ def patch_schedule(schedule_id: str) -> Response:
 
 
 @schedules.delete("/schedules/<schedule_id>")
-@Operation(Access.TENANT, "Remove a schedule", Returns(204, "Removed."))
+@for_tenants("Remove a schedule", Returns(204))
 def delete_schedule(schedule_id: str) -> Response:
     """There are no further ticks. Jobs that it created remain."""
     tenant = current_tenant()
@@ -145,16 +118,14 @@ def delete_schedule(schedule_id: str) -> Response:
 
 
 @schedules.post("/schedules/<schedule_id>/run")
-@Operation(
-    Access.TENANT,
+@for_tenants(
     "Run a schedule's job now",
     Returns(
         202,
-        "A job was accepted.",
         answers.AcceptedJob,
-        (LOCATION, STATUS_OF_JOB, ASK_AFTER, *RATE_LIMIT),
+        (LOCATION, parts.STATUS_OF_JOB, parts.ASK_AFTER, *parts.RATE_LIMIT),
     ),
-    errors=(*SUBMISSION_ERRORS, PayloadTooLarge),
+    errors=(*parts.SUBMISSION_ERRORS, PayloadTooLarge),
 )
 def post_run(schedule_id: str) -> Response:
     """Submits one of its jobs, in addition to its ticks."""
@@ -173,14 +144,6 @@ def find(text: str) -> RecurringSchedule:
     tenant = current_tenant()
     with write_state() as engine:
         found = store.read(engine, tenant.id, known_id(text))
-    if found is None:
-        raise NotFound
-    return found
-
-
-def known_id(text: str) -> str:
-    """The id in a path; an invalid one is a 404."""
-    found = parse_id(text)
     if found is None:
         raise NotFound
     return found

@@ -22,7 +22,7 @@ from app.api.auth.identity import CALLER
 from app.api.auth.visitors import asks_for_page
 from app.api.http.reply import Reply, fields_of
 from app.api.http.state import read_state
-from app.api.openapi.declared import Operation, Parameter, Returns
+from app.api.openapi.declared import Operation, Parameter, Returns, for_tenants
 from app.api.schemas import platform_answers
 from app.api.services import current_services, current_tenant
 from app.errors import invalid_field
@@ -49,7 +49,7 @@ A_DAY = {"type": "string", "format": "date"}
 @Operation(
     Access.TENANT_PAGE,
     "Your terms, waiting jobs and rejected submissions",
-    Returns(200, "The tenant. Browsers get a page.", platform_answers.Tenant),
+    Returns(200, platform_answers.Tenant),
 )
 def get_tenant() -> Response:
     if asks_for_page(request.environ):
@@ -82,10 +82,9 @@ def terms_document(tenant: TenantProfile) -> dict[str, Any]:
 
 
 @usage.get("/tenant/usage")
-@Operation(
-    Access.TENANT,
+@for_tenants(
     "Slot time, jobs, tokens and cost by day and pool",
-    Returns(200, "The report.", platform_answers.UsageReport),
+    Returns(200, platform_answers.UsageReport),
     query=(
         Parameter("from", "First day; by default the first of the month.", A_DAY),
         Parameter("to", "Last day; by default today.", A_DAY),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AwareDatetime,
@@ -66,25 +66,6 @@ class Timing(Strict):
     jitter: bool = Field(
         True, description="Whether a time over an hour ahead gets a jitter of up to a minute."
     )
-
-
-class TimingArguments(TypedDict):
-    """The fields of ``Timing`` as arguments of ``job_submission``."""
-
-    priority: int
-    execute_at: datetime | None
-    not_after: datetime | None
-    jitter: bool
-
-
-def timing_of(body: Timing) -> TimingArguments:
-    """The arguments of ``job_submission`` that a body contains."""
-    return {
-        "priority": body.priority,
-        "execute_at": body.execute_at,
-        "not_after": body.not_after,
-        "jitter": body.jitter,
-    }
 
 
 class SubmitApplication(Timing):
@@ -169,7 +150,7 @@ class CreateSchedule(Strict):
     paused: bool = False
 
 
-class ChangeSchedule(Strict):
+class ChangeSchedule(CreateSchedule):
     """Body of ``PATCH /schedules/{id}``: omitted fields keep their values.
 
     The defaults are never used: ``model_fields_set`` has the fields that were sent.
@@ -177,13 +158,7 @@ class ChangeSchedule(Strict):
 
     name: Name = ""
     cron: CronText = ""
-    timezone: ZoneName = ""
-    overlap: OverlapName = Overlap.ALLOW
-    catch_up: CatchUpName = CatchUp.ONE
     type: str = ""
-    payload: Any = None
-    priority: int = PRIORITY
-    paused: bool = False
 
 
 def bounded(description: str, bounds: tuple[float, float]) -> Any:

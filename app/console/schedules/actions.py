@@ -16,8 +16,9 @@ from werkzeug.wrappers import Response
 
 from app.admission.intake import take_in
 from app.api.auth.access import Access, open_to
+from app.api.http.query import known_id
 from app.api.http.state import patience, read_state
-from app.api.routes.schedules import change_of, job_of, known_id
+from app.api.routes.schedules import change_of, job_of
 from app.api.services import current_services
 from app.console.done import done
 from app.errors import FairlineError, NotFound

@@ -18,8 +18,8 @@ from app.admission.refusals import read_refusals
 from app.api.auth.access import Access
 from app.api.http.state import read_state
 from app.api.routes.job_list import LIST_DEAD_JOBS, LIST_JOBS
+from app.api.routes.jobs import wait_document
 from app.api.routes.tenant import standing_document, terms_document
-from app.api.routes.waits import wait_document
 from app.api.services import current_services
 from app.console.page import LivePage, PageRequest
 from app.console.tenant_page.flow import read_flow

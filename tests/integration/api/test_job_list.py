@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.api.routes.dead_letters import LIST_DEAD_LETTERS
-from app.api.routes.job_list import LIST_DEAD_JOBS, LIST_JOBS
+from app.api.routes.job_list import LIST_DEAD_JOBS, LIST_DEAD_LETTERS, LIST_JOBS
 from app.reads.job_pages import ABOVE_ALL, SCAN_ROWS
 from tests.integration.api.test_contract import JOB_FIELDS, WAYS, bring
 from tests.support.api_server import ApiServer
