@@ -23,7 +23,7 @@ from app.api.auth.access import guard
 from app.api.auth.identity import CallerTenants
 from app.api.auth.visitors import Visitors
 from app.api.http.body import BodyLimits
-from app.api.http.problems import register_problems
+from app.api.http.problems import problem_of
 from app.api.openapi.routes import openapi, publish
 from app.api.services import Services
 from app.broker.publish import Publisher
@@ -88,7 +88,7 @@ def build_app(settings: Settings) -> FrontDoor:
     register_console(app, settings)
     guard(app)
     publish(app, anonymous=bool(settings.anonymous_tenant))
-    register_problems(app)
+    app.register_error_handler(Exception, problem_of)
     register_console_errors(app)
     directory.on_revoked = partial(end_of_keys, app)
     register_commands(app, settings)

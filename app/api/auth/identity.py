@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Where the caller is kept. No header can set it: those begin with ``HTTP_``.
 CALLER = "fairline.caller"
+NOT_A_TENANT = "This is an operator's API key; use a tenant's API key."
+NOT_AN_OPERATOR = "An operator's API key is required; this is a tenant's."
 
 
 class CallerTenants:
@@ -30,7 +32,7 @@ class CallerTenants:
         """The tenant that is calling."""
         tenant = self.caller(environ).tenant
         if tenant is None:
-            raise Forbidden("This is an operator's API key; use a tenant's API key.")
+            raise Forbidden(NOT_A_TENANT)
         return tenant
 
     def operator(self, environ: WSGIEnvironment) -> Caller:
@@ -40,7 +42,7 @@ class CallerTenants:
             return caller
         if not caller.key:
             raise Unauthenticated("An operator's API key is required.")
-        raise Forbidden("An operator's API key is required; this is a tenant's.")
+        raise Forbidden(NOT_AN_OPERATOR)
 
     def caller(self, environ: WSGIEnvironment) -> Caller:
         """The caller; a wrong key is an error even where none is required."""

@@ -30,7 +30,7 @@ from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 from werkzeug.sansio.http import parse_cookie
 
-from app.api.auth.identity import CALLER
+from app.api.auth.identity import CALLER, NOT_A_TENANT, NOT_AN_OPERATOR
 from app.errors import Forbidden, Unauthenticated
 from app.tenants.directory import Caller, Directory
 from app.tenants.tenant import TenantProfile
@@ -72,7 +72,7 @@ class Visitors:
         if caller is None:
             raise Unauthenticated("Sign in with an operator's API key.")
         if caller.tenant is not None:
-            raise Forbidden("An operator's API key is required; this is a tenant's.")
+            raise Forbidden(NOT_AN_OPERATOR)
         return self._check_site(environ, caller)
 
     def tenant(self, environ: WSGIEnvironment) -> TenantProfile:
@@ -83,7 +83,7 @@ class Visitors:
         if caller is None:
             raise Unauthenticated("Sign in with a tenant's API key.")
         if caller.tenant is None:
-            raise Forbidden("This is an operator's API key; use a tenant's API key.")
+            raise Forbidden(NOT_A_TENANT)
         self._check_site(environ, caller)
         return caller.tenant
 

@@ -6,7 +6,7 @@ import logging
 from http import HTTPStatus
 from typing import Any
 
-from flask import Flask, Response
+from flask import Response
 from werkzeug.exceptions import HTTPException
 
 import app.errors as errors
@@ -44,10 +44,15 @@ DETAILS = {
 
 #: Codes of errors without a class: the state store is unavailable, or an unexpected exception.
 AWAY_CODE = "STATE_STORE_UNAVAILABLE"
+#: A group may still be committed after its callers gave up, so no more is promised.
+AWAY_DETAIL = (
+    "The state store did not respond in time; the request may not have been processed."
+    " Please try again."
+)
 INTERNAL_CODE = errors.FairlineError.code
 
-#: Seconds that a caller should wait when a store is unavailable.
-RETRY_AFTER_SECONDS = 2
+#: By status; Retry-After is in seconds.
+HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
 
 def code_of(status: HTTPStatus) -> str:
@@ -85,21 +90,19 @@ def problem(
 ) -> Response:
     """A problem document as a response."""
     document = members(status, code, detail, fields)
+    headers = {**HEADERS.get(status, {}), **(headers or {})}
     return Reply(document, status.value, headers, "application/problem+json")
-
-
-def register_problems(app: Flask) -> None:
-    """Turn every exception that reaches Flask into a problem document."""
-    app.register_error_handler(Exception, problem_of)
 
 
 def problem_of(error: Exception) -> Any:
     """The response to an exception."""
     match error:
         case errors.FairlineError():
-            return _ours(error)
+            headers = limits_of(error) if isinstance(error, errors.Refused) else {}
+            return problem(status_of(error), error.code, error.detail, error.errors, headers)
         case StateStoreError():
-            return _away(error)
+            logger.warning("503: %s", error)
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, AWAY_CODE, AWAY_DETAIL)
         case HTTPException():
             return _http(error)
         case _:
@@ -109,29 +112,10 @@ def problem_of(error: Exception) -> Any:
             )
 
 
-def _ours(error: errors.FairlineError) -> Response:
-    status = status_of(error)
-    headers = {}
-    if status is HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = "Bearer"
-    if status is HTTPStatus.SERVICE_UNAVAILABLE:
-        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
-    if isinstance(error, errors.Refused):
-        headers["Retry-After"] = str(whole_seconds(error.retry_seconds))
-        headers |= limit_headers(error.allowance)
-    return problem(status, error.code, error.detail, error.errors, headers)
-
-
-def _away(error: StateStoreError) -> Response:
-    logger.warning("503: %s", error)
-    return problem(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        AWAY_CODE,
-        # A group may still be committed after its callers gave up, so no more is promised.
-        "The state store did not respond in time; the request may not have been processed."
-        " Please try again.",
-        headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
-    )
+def limits_of(error: errors.Refused) -> dict[str, str]:
+    """When to try again, and what remains of the limit."""
+    seconds = str(whole_seconds(error.retry_seconds))
+    return {"Retry-After": seconds, **limit_headers(error.allowance)}
 
 
 def _http(error: HTTPException) -> Any:

@@ -7,20 +7,29 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from typing import Any
 
 from flask import Flask
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json_schema
 from werkzeug.routing import Rule
 
 from app.api.auth.access import Access
-from app.api.openapi.declared import JSON, Operation, Parameter, Returns, operation_of
+from app.api.openapi.declared import (
+    IN_PATHS,
+    JSON,
+    Operation,
+    Parameter,
+    Returns,
+    headers_object,
+    operation_of,
+)
 from app.api.openapi.errors import problem_responses
-from app.api.openapi.parts import IN_PATHS, headers_object
-from app.api.openapi.shapes import Shapes
+from app.api.schemas.answers import Problem
+from app.api.schemas.requests import ChangeSchedule, CreateSchedule, SubmitBatch, SubmitJob
 
 #: The API's version, not the software's: changes only if clients must change.
 API_VERSION = "1"
@@ -54,6 +63,12 @@ SECURITY_SCHEMES = {
     TENANT_KEY: {"type": "http", "scheme": "bearer", "description": "A tenant's API key."},
     OPERATOR_KEY: {"type": "http", "scheme": "bearer", "description": "An operator's API key."},
 }
+
+REFERENCE = "#/components/schemas/{model}"
+#: Requests that name a registered job type.
+WITH_TYPE = (SubmitJob, CreateSchedule, ChangeSchedule)
+#: The model accepts any item: each is validated by itself.
+OTHER_ITEM = "Any other item is rejected individually, in its result."
 
 
 class UndeclaredRoute(RuntimeError):
@@ -106,7 +121,7 @@ def build_document(
     routes: Collection[Route], types: Collection[str], *, anonymous: bool
 ) -> dict[str, Any]:
     """The document; ``anonymous``: callers without a key act as a tenant."""
-    shapes = Shapes(models_of(routes), types)
+    shapes = Shapes([route.operation for route in routes], types)
     for route in routes:
         if route.operation.body is not None and "PATCH" in route.methods:
             shapes.leave_out_defaults(route.operation.body)
@@ -116,7 +131,7 @@ def build_document(
         item = paths.setdefault(route.path, {})
         if route.rule.arguments:
             names = sorted(route.rule.arguments, key=route.rule.rule.index)
-            item["parameters"] = [parameter_object(IN_PATHS[name], "path") for name in names]
+            item["parameters"] = parameter_objects([IN_PATHS[name] for name in names], "path")
         for method in route.methods:
             item[method.lower()] = operation_object(route, method, shapes, responses, anonymous)
     return {
@@ -130,16 +145,6 @@ def build_document(
             "securitySchemes": SECURITY_SCHEMES,
         },
     }
-
-
-def models_of(routes: Collection[Route]) -> Iterator[tuple[type[BaseModel], bool]]:
-    """The models of all routes, each with whether it is a request's."""
-    for route in routes:
-        if route.operation.body is not None:
-            yield route.operation.body, True
-        for answer in route.operation.answers:
-            if isinstance(answer.content, type):
-                yield answer.content, False
 
 
 def operation_object(
@@ -156,8 +161,8 @@ def operation_object(
     if route.description:
         described["description"] = route.description
     parameters = [
-        *(parameter_object(one, "query") for one in operation.query or ()),
-        *(parameter_object(one, "header") for one in operation.headers),
+        *parameter_objects(operation.query or (), "query"),
+        *parameter_objects(operation.headers, "header"),
     ]
     if parameters:
         described["parameters"] = parameters
@@ -187,15 +192,10 @@ def answer_object(answer: Returns, method: str, shapes: Shapes) -> dict[str, Any
     return described
 
 
-def parameter_object(parameter: Parameter, place: str) -> dict[str, Any]:
-    """A parameter; only those in the path are required."""
-    return {
-        "name": parameter.name,
-        "in": place,
-        "required": place == "path",
-        "description": parameter.description,
-        "schema": dict(parameter.schema),
-    }
+def parameter_objects(parameters: Iterable[Parameter], place: str) -> list[dict[str, Any]]:
+    """Parameters in one place; only those in the path are required."""
+    required = place == "path"
+    return [{"in": place, "required": required, **asdict(parameter)} for parameter in parameters]
 
 
 def tag_of(path: str) -> str:
@@ -210,3 +210,48 @@ def security_of(access: Access, anonymous: bool) -> list[dict[str, list[str]]]:
     if access is Access.OPERATOR:
         return [{OPERATOR_KEY: []}]
     return [{TENANT_KEY: []}, {}] if anonymous else [{TENANT_KEY: []}]
+
+
+class Untitled(GenerateJsonSchema):
+    """Omits the titles of fields, which only repeat their names."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+class Shapes:
+    """The schemas that operations refer to."""
+
+    def __init__(self, operations: Iterable[Operation], types: Collection[str]) -> None:
+        """``types``: registered job types."""
+        models: set[tuple[type[BaseModel], JsonSchemaMode]] = {(Problem, "serialization")}
+        for operation in operations:
+            if operation.body is not None:
+                models.add((operation.body, "validation"))
+            contents = [answer.content for answer in operation.answers]
+            models |= {(one, "serialization") for one in contents if isinstance(one, type)}
+        references, made = models_json_schema(
+            sorted(models, key=str),
+            by_alias=True,
+            ref_template=REFERENCE,
+            schema_generator=Untitled,
+        )
+        self._references = {model: dict(found) for (model, _), found in references.items()}
+        self.schemas: dict[str, Any] = made["$defs"]
+        for schema in self.schemas.values():
+            if "description" in schema:
+                schema["description"] = schema["description"].replace("``", "`")
+        for model in WITH_TYPE:
+            self.schemas[model.__name__]["properties"]["type"]["enum"] = sorted(types)
+        self.schemas[SubmitBatch.__name__]["properties"]["jobs"]["items"] = {
+            "anyOf": [self.reference(SubmitJob), {"description": OTHER_ITEM}]
+        }
+
+    def reference(self, model: type[BaseModel]) -> dict[str, Any]:
+        """A reference to the model's schema."""
+        return self._references[model]
+
+    def leave_out_defaults(self, model: type[BaseModel]) -> None:
+        """For a change: omitted fields keep their values, whatever the model's defaults."""
+        for field in self.schemas[model.__name__]["properties"].values():
+            field.pop("default", None)

@@ -12,9 +12,8 @@ from typing import Any
 
 import app.errors as errors
 from app.api.auth.access import Access
-from app.api.http.problems import AWAY_CODE, INTERNAL_CODE, STATUS
-from app.api.openapi.declared import Header, Operation
-from app.api.openapi.parts import RATE_LIMIT, SECONDS, headers_object
+from app.api.http.problems import AWAY_CODE, STATUS
+from app.api.openapi.declared import RATE_LIMIT, SECONDS, Header, Operation, headers_object
 from models.store.errors import StateStoreError, StateStoreUnavailable
 
 PROBLEM_TYPE = "application/problem+json"
@@ -55,13 +54,12 @@ def errors_of(operation: Operation, names_something: bool) -> Iterator[type[Exce
 
 def status_and_code(error: type[Exception]) -> tuple[int, str]:
     """The status and code that callers get for an error."""
-    if issubclass(error, StateStoreError):
-        return HTTPStatus.SERVICE_UNAVAILABLE.value, AWAY_CODE
     if error is errors.FairlineError:
-        return HTTPStatus.INTERNAL_SERVER_ERROR.value, INTERNAL_CODE
-    if not issubclass(error, errors.FairlineError):
-        raise TypeError(f"{error.__name__} has no code")
-    return STATUS[error].value, error.code
+        return HTTPStatus.INTERNAL_SERVER_ERROR.value, error.code
+    if issubclass(error, errors.FairlineError):
+        return STATUS[error].value, error.code
+    assert issubclass(error, StateStoreError)
+    return HTTPStatus.SERVICE_UNAVAILABLE.value, AWAY_CODE
 
 
 def problem_responses(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property
+from functools import cached_property, partial
 
 import gevent
 import orjson
@@ -12,10 +12,15 @@ from flask import Blueprint, Flask, Response, current_app, request
 from app.api.auth.access import Access
 from app.api.auth.visitors import asks_for_page
 from app.api.http.query import refuse_parameters_besides
-from app.api.openapi.declared import Returns, for_anyone, operation_of
+from app.api.openapi.declared import (
+    ETAG,
+    IF_NONE_MATCH,
+    Returns,
+    for_anyone,
+    operation_of,
+    unchanged,
+)
 from app.api.openapi.document import build_document, find_routes
-from app.api.openapi.parts import ETAG, IF_NONE_MATCH, unchanged
-from app.api.services import Services
 
 openapi = Blueprint("openapi", __name__)
 
@@ -26,20 +31,14 @@ class Published:
     """The document of one application, built on first use."""
 
     def __init__(self, app: Flask, *, anonymous: bool) -> None:
-        services: Services = app.extensions["fairline"]
-        self._types = tuple(services.types)
-        self._anonymous = anonymous
-        #: Found now: an application with an undeclared route is not built.
-        self._routes = find_routes(app)
+        types = tuple(app.extensions["fairline"].types)
+        # The routes are found now: an application with an undeclared one is not built.
+        self._build = partial(build_document, find_routes(app), types, anonymous=anonymous)
 
     @cached_property
     def body(self) -> bytes:
         """The document as JSON. Building it takes a while, so a thread does it, not the loop."""
-        made: bytes = gevent.get_hub().threadpool.apply(self._make)
-        return made
-
-    def _make(self) -> bytes:
-        return orjson.dumps(build_document(self._routes, self._types, anonymous=self._anonymous))
+        return orjson.dumps(gevent.get_hub().threadpool.apply(self._build))
 
     @cached_property
     def etag(self) -> str:

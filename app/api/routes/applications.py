@@ -13,7 +13,7 @@ from app.api.http.body import fit_body, read_document
 from app.api.http.idempotency import parse_key
 from app.api.http.reply import QuickReply, poll_reply, submission_headers
 from app.api.http.state import patience
-from app.api.openapi import parts
+from app.api.openapi import declared
 from app.api.routes.jobs import cancel_reply
 from app.api.schemas import answers
 from app.api.schemas.requests import SubmitApplication
@@ -32,19 +32,19 @@ applications = Blueprint("applications", __name__)
 
 
 @applications.post("/applications")
-@parts.submission(
+@declared.submission(
     "Submit an application",
     answers.AcceptedApplication,
     SubmitApplication,
-    parts.STATUS_OF_APPLICATION,
+    declared.STATUS_OF_APPLICATION,
 )
 def post_application() -> QuickReply:
     return submit_application(current_services(), request.environ)
 
 
 @applications.get("/applications/<application_id>")
-@parts.poll(
-    "An application's status, score and rank", answers.Application, parts.STATUS_OF_APPLICATION
+@declared.poll(
+    "An application's status, score and rank", answers.Application, declared.STATUS_OF_APPLICATION
 )
 def get_application(application_id: str) -> QuickReply:
     """Supports HEAD, and returns 304 if the application has not changed."""
@@ -52,11 +52,11 @@ def get_application(application_id: str) -> QuickReply:
 
 
 @applications.delete("/applications/<application_id>")
-@parts.cancellation(
+@declared.cancellation(
     "Withdraw an application",
     answers.WithdrawnApplication,
     answers.StoppingApplication,
-    parts.STATUS_OF_APPLICATION,
+    declared.STATUS_OF_APPLICATION,
 )
 def delete_application(application_id: str) -> Response:
     """Withdraws a waiting application immediately; asks the job of one being scored to stop."""

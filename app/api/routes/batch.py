@@ -21,8 +21,13 @@ from app.api.http.idempotency import parse_key
 from app.api.http.problems import members
 from app.api.http.problems import status_of as http_status_of
 from app.api.http.reply import FIRST_POLL_SECONDS, REPLAYED, Reply, limit_headers
-from app.api.openapi.declared import Returns, for_tenants
-from app.api.openapi.parts import IDEMPOTENCY_KEY, SUBMISSION_ERRORS, SUBMITTED
+from app.api.openapi.declared import (
+    IDEMPOTENCY_KEY,
+    SUBMISSION_ERRORS,
+    SUBMITTED,
+    Returns,
+    for_tenants,
+)
 from app.api.routes.jobs import submission_of
 from app.api.schemas import answers
 from app.api.schemas.requests import SubmitBatch, SubmitJob

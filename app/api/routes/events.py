@@ -12,8 +12,14 @@ from collections.abc import Iterator
 from flask import Blueprint, Response, request
 
 from app.api.http.query import known_id
-from app.api.openapi.declared import Parameter, Returns, for_tenants
-from app.api.openapi.parts import LAST_EVENT_ID, LAST_EVENT_ID_IN_QUERY, STREAM
+from app.api.openapi.declared import (
+    LAST_EVENT_ID,
+    LAST_EVENT_ID_IN_QUERY,
+    STREAM,
+    Parameter,
+    Returns,
+    for_tenants,
+)
 from app.api.services import current_services, current_tenant
 from app.errors import TooManyStreams, invalid_field
 

@@ -12,8 +12,7 @@ from app.api.http.body import parse_body
 from app.api.http.query import next_link, parse_choice, parse_cursor, parse_limit, parse_name
 from app.api.http.reply import Reply
 from app.api.http.state import patience, read_state
-from app.api.openapi.declared import Returns, for_tenants
-from app.api.openapi.parts import CURSOR, LINK, POOL, TYPE, choice, page_limit
+from app.api.openapi.declared import LINK, POOL, TYPE, Returns, choice, for_tenants, paging
 from app.api.schemas import answers
 from app.api.schemas.requests import Replay
 from app.api.services import current_services, current_tenant
@@ -49,7 +48,7 @@ LIST_DEAD_LETTERS = page_statement(
 @for_tenants(
     "Your jobs, newest first",
     Returns(200, answers.Jobs, (LINK,)),
-    query=(STATUS, TYPE, POOL, page_limit(PAGE, MOST), CURSOR),
+    query=(STATUS, TYPE, POOL, *paging(PAGE, MOST)),
 )
 def get_jobs() -> Response:
     """Without results and attempts, which may be large. A page with filters may be short."""
@@ -69,7 +68,7 @@ def get_jobs() -> Response:
 @for_tenants(
     "Jobs that failed for good",
     Returns(200, answers.DeadLetters, (LINK,)),
-    query=(TYPE, ERROR_CLASS, page_limit(PAGE, MOST_DEAD_LETTERS), CURSOR),
+    query=(TYPE, ERROR_CLASS, *paging(PAGE, MOST_DEAD_LETTERS)),
 )
 def get_dead_letters() -> Response:
     """Newest job first, each with its error and its latest attempts."""

@@ -24,7 +24,7 @@ from app.api.http.reply import (
     submission_headers,
 )
 from app.api.http.state import read_state, write_state
-from app.api.openapi import parts
+from app.api.openapi import declared
 from app.api.openapi.declared import Returns, for_tenants
 from app.api.schemas import answers
 from app.api.schemas.requests import SubmitJob
@@ -51,20 +51,22 @@ MOST_SECONDS = 366 * 86_400.0
 
 
 @jobs.post("/jobs")
-@parts.submission("Submit a job", answers.AcceptedJob, SubmitJob, parts.STATUS_OF_JOB)
+@declared.submission("Submit a job", answers.AcceptedJob, SubmitJob, declared.STATUS_OF_JOB)
 def post_job() -> QuickReply:
     return submit_job(current_services(), request.environ)
 
 
 @jobs.get(JOB_RULE)
-@parts.poll("A job, its progress and its failed runs", answers.Job, parts.STATUS_OF_JOB)
+@declared.poll("A job, its progress and its failed runs", answers.Job, declared.STATUS_OF_JOB)
 def get_job(job_id: str) -> QuickReply:
     """Supports HEAD, and returns 304 if the job has not changed."""
     return read_job(current_services(), request.environ, job_id)
 
 
 @jobs.delete(JOB_RULE)
-@parts.cancellation("Cancel a job", answers.CancelledJob, answers.StoppingJob, parts.STATUS_OF_JOB)
+@declared.cancellation(
+    "Cancel a job", answers.CancelledJob, answers.StoppingJob, declared.STATUS_OF_JOB
+)
 def delete_job(job_id: str) -> Response:
     """Cancels a waiting job immediately; asks a running job to stop."""
     return cancel_reply(current_tenant().id, known_id(job_id))

@@ -19,8 +19,7 @@ from sqlalchemy import Connection
 from app.api.http.query import bad_cursor, next_link, pack_cursor, parse_limit, unpack_cursor
 from app.api.http.reply import Reply, fields_of
 from app.api.http.state import read_state
-from app.api.openapi.declared import Parameter, Returns, for_tenants
-from app.api.openapi.parts import CURSOR, LINK, page_limit
+from app.api.openapi.declared import LINK, Parameter, Returns, for_tenants, paging
 from app.api.schemas import answers
 from app.api.schemas.requests import Name
 from app.api.services import current_tenant
@@ -117,7 +116,7 @@ def read_page(
 @for_tenants(
     "Scored applications of a role, best first",
     Returns(200, answers.Leaderboard, (LINK,)),
-    query=(ROLE, page_limit(PAGE, MOST), CURSOR),
+    query=(ROLE, *paging(PAGE, MOST)),
 )
 def get_leaderboard() -> Response:
     tenant_id = current_tenant().id

@@ -14,8 +14,7 @@ from app.api.http.body import parse_body
 from app.api.http.query import next_link, parse_cursor, parse_limit
 from app.api.http.reply import Reply, fields_of
 from app.api.http.state import read_state, write_state
-from app.api.openapi.declared import Returns, for_operators
-from app.api.openapi.parts import CURSOR, LINK, LOCATION, page_limit
+from app.api.openapi.declared import LINK, LOCATION, Returns, for_operators, paging
 from app.api.routes.tenant import standing_document, terms_document
 from app.api.schemas import platform_answers
 from app.api.schemas.requests import NewKey, NewTenant, QuotaTerms, TenantTerms
@@ -47,9 +46,7 @@ READ_SCALING = """
 
 @operator.get("/tenants")
 @for_operators(
-    "All tenants",
-    Returns(200, platform_answers.Tenants, (LINK,)),
-    query=(page_limit(PAGE, MOST), CURSOR),
+    "All tenants", Returns(200, platform_answers.Tenants, (LINK,)), query=paging(PAGE, MOST)
 )
 def get_tenants() -> Response:
     """By name."""

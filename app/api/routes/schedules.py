@@ -16,9 +16,8 @@ from app.api.http.body import parse_body
 from app.api.http.query import known_id, next_link, parse_cursor, parse_limit
 from app.api.http.reply import Reply, fields_of, submission_headers
 from app.api.http.state import read_state, write_state
-from app.api.openapi import parts
-from app.api.openapi.declared import Returns, for_tenants
-from app.api.openapi.parts import CURSOR, LINK, LOCATION, page_limit
+from app.api.openapi import declared
+from app.api.openapi.declared import LINK, LOCATION, Returns, for_tenants, paging
 from app.api.schemas import answers
 from app.api.schemas.requests import ChangeSchedule, CreateSchedule
 from app.api.services import Services, current_services, current_tenant
@@ -61,11 +60,7 @@ def post_schedule() -> Response:
 
 
 @schedules.get("/schedules")
-@for_tenants(
-    "Your schedules",
-    Returns(200, answers.Schedules, (LINK,)),
-    query=(page_limit(PAGE, MOST), CURSOR),
-)
+@for_tenants("Your schedules", Returns(200, answers.Schedules, (LINK,)), query=paging(PAGE, MOST))
 def get_schedules() -> Response:
     """By name, without their payloads."""
     tenant, limit = current_tenant(), parse_limit(PAGE, MOST)
@@ -123,9 +118,9 @@ def delete_schedule(schedule_id: str) -> Response:
     Returns(
         202,
         answers.AcceptedJob,
-        (LOCATION, parts.STATUS_OF_JOB, parts.ASK_AFTER, *parts.RATE_LIMIT),
+        (LOCATION, declared.STATUS_OF_JOB, declared.ASK_AFTER, *declared.RATE_LIMIT),
     ),
-    errors=(*parts.SUBMISSION_ERRORS, PayloadTooLarge),
+    errors=(*declared.SUBMISSION_ERRORS, PayloadTooLarge),
 )
 def post_run(schedule_id: str) -> Response:
     """Submits one of its jobs, in addition to its ticks."""
