@@ -25,7 +25,7 @@ keepalive = 75
 graceful_timeout = 10
 timeout = 30
 accesslog = None
-logger_class = "app.server.log.ServerLog"
+logger_class = "app.server.gunicorn_hooks.ServerLog"
 loglevel = "info"
 # Heartbeats of gunicorn's own go to memory, not to a disk that may stall.
 worker_tmp_dir = "/dev/shm"
@@ -55,7 +55,7 @@ def pre_request(worker: Any, req: Any) -> None:
 def post_worker_init(worker: Any) -> None:
     """Runs in each worker, patched and with the application loaded."""
     from app.server.factory import begin_serving
-    from app.server.problems import replace_error_pages
+    from app.server.gunicorn_hooks import replace_error_pages
 
     replace_error_pages()
     worker.fairline_stop = threading.Event()

@@ -31,7 +31,7 @@ _places: dict[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class HeadLimits:
-    """Limits of a request head."""
+    """gunicorn's limits of a request head; it rejects requests that exceed them."""
 
     line_bytes: int
     fields: int

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 #: head may depend on how much of it has arrived.
 READ_BYTES = 8_192
 #: Connections accepted per loop iteration: more are served sooner, fewer are shared better.
-ACCEPTS_A_TURN = 16
+ACCEPTS_PER_ITERATION = 16
 #: Interval between checks for idle connections.
 SWEEP_SECONDS = 1.0
 #: When the process stops, connections idle for longer are closed. Others may be about to send a
@@ -63,7 +63,7 @@ class Listener(StreamServer):
 
     @property
     def max_accept(self) -> int:
-        return ACCEPTS_A_TURN
+        return ACCEPTS_PER_ITERATION
 
     @max_accept.setter
     def max_accept(self, _: int) -> None:
@@ -89,7 +89,11 @@ class LeanWorker(ggevent.GeventWorker):  # type: ignore[misc]  # no stubs
             or os.environ.get("SCRIPT_NAME")
         )
         self._keepalive = cfg.keepalive
-        self.limits = limits(cfg)
+        self.limits = HeadLimits(
+            min(cfg.limit_request_line, MAX_REQUEST_LINE),
+            min(cfg.limit_request_fields, MAX_HEADERS),
+            cfg.limit_request_field_size,
+        )
         self._names: dict[socket.socket, Address] = {}
         #: Idle connections, and since when.
         self.idle: dict[socket.socket, float] = {}
@@ -279,12 +283,3 @@ def scheme_headers(cfg: Any, addr: Address) -> Mapping[str, str]:
     policy.cfg, policy.peer_addr = cfg, addr
     trusted, _ = policy._peer_trusted_for_forwarded()
     return {f"HTTP_{name.replace('-', '_')}": value for name, value in trusted.items()}
-
-
-def limits(cfg: Any) -> HeadLimits:
-    """gunicorn's configured limits; it rejects requests that exceed them."""
-    return HeadLimits(
-        min(cfg.limit_request_line, MAX_REQUEST_LINE),
-        min(cfg.limit_request_fields, MAX_HEADERS),
-        cfg.limit_request_field_size,
-    )

@@ -1,8 +1,7 @@
 """Authentication of browsers: operators and tenants who view pages.
 
-A browser cannot send an API key with a link or an ``EventSource``, so signing in stores the key
-in a cookie that scripts cannot read: one for the console, one for the tenant page. Only pages
-accept it; the API itself uses ``Authorization`` alone.
+Signing in stores the API key in a cookie that scripts cannot read, since a browser cannot send a
+key with a link or an ``EventSource``. Only pages accept it; the API uses ``Authorization`` alone.
 
 Browsers send cookies with forms of other sites too, and callers that need no key have no secret
 that another site would lack. So a request that changes something must come from one of our own
@@ -10,14 +9,13 @@ pages, according to the browser: by ``Sec-Fetch-Site`` or, where browsers do not
 plain HTTP to hosts other than localhost), by ``Origin``. A page that only shows something may be
 linked to from elsewhere, but not fetched by or embedded in another site.
 
-With an open console, requests from this machine that use one of its own names are an operator's:
-another site whose name resolves to this machine is not trusted. Nor are requests through a proxy
-on this machine that announces itself, which would make every caller local; a proxy that adds no
-header and passes on a loopback ``Host`` cannot be detected, so the console must not be open
-behind one.
+With an open console, loopback requests that use a loopback name are an operator's, so that another
+site whose name resolves to this machine is not trusted. Nor are requests through a proxy on this
+machine, which would make every caller local. A proxy that adds no header and passes on a loopback
+``Host`` cannot be detected: the console must not be open behind one.
 
-Not protected against: cookies ignore ports, so any other HTTP service on this machine under the
-same name receives the key too.
+Not protected against: cookies ignore ports, so any other HTTP service under the same name receives
+the key too.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ STATUS: dict[type[errors.FairlineError], HTTPStatus] = {
     errors.BlobStoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.BrokerUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.TooManyStreams: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.FairlineError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
 #: Codes that differ from Python's name of the status, which changes with its version.
@@ -76,11 +77,6 @@ def members(
     return body
 
 
-def status_of(error: errors.FairlineError) -> HTTPStatus:
-    """The status that goes with an error."""
-    return STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
-
-
 def problem(
     status: HTTPStatus,
     code: str,
@@ -99,7 +95,8 @@ def problem_of(error: Exception) -> Any:
     match error:
         case errors.FairlineError():
             headers = limits_of(error) if isinstance(error, errors.Refused) else {}
-            return problem(status_of(error), error.code, error.detail, error.errors, headers)
+            status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+            return problem(status, error.code, error.detail, error.errors, headers)
         case StateStoreError():
             logger.warning("503: %s", error)
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, AWAY_CODE, AWAY_DETAIL)

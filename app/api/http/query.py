@@ -10,8 +10,7 @@ from urllib.parse import urlencode
 
 from flask import request
 
-from app.errors import FieldError, NotFound, ValidationFailed, invalid_field
-from app.field_errors import MOST_ERRORS, shortened
+from app.errors import NotFound, ValidationFailed, invalid_field
 from models.jobs.ids import parse_id
 from tasks.registry import NAME
 
@@ -26,17 +25,6 @@ def known_id(text: str) -> str:
     if found is None:
         raise NotFound
     return found
-
-
-def refuse_parameters_besides(known: Collection[str]) -> None:
-    """Unknown parameters are errors: a misspelled filter would filter nothing."""
-    unknown = sorted(set(request.args) - set(known))
-    if unknown:
-        raise ValidationFailed(
-            errors=tuple(
-                FieldError(shortened(name), "is not a parameter") for name in unknown[:MOST_ERRORS]
-            )
-        )
 
 
 def parse_limit(usual: int, most: int) -> int:

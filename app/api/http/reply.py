@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from datetime import date, datetime
+from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +75,6 @@ def time_as_text(value: object) -> str | None:
     """Serialises what orjson leaves to us."""
     if isinstance(value, datetime):
         return rfc3339(value)
-    if isinstance(value, date):
-        return value.isoformat()
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 

@@ -57,11 +57,9 @@ TAGS = {
     "": ("Platform", "Health, metrics and this document."),
 }
 
-TENANT_KEY = "tenantKey"
-OPERATOR_KEY = "operatorKey"
 SECURITY_SCHEMES = {
-    TENANT_KEY: {"type": "http", "scheme": "bearer", "description": "A tenant's API key."},
-    OPERATOR_KEY: {"type": "http", "scheme": "bearer", "description": "An operator's API key."},
+    "tenantKey": {"type": "http", "scheme": "bearer", "description": "A tenant's API key."},
+    "operatorKey": {"type": "http", "scheme": "bearer", "description": "An operator's API key."},
 }
 
 REFERENCE = "#/components/schemas/{model}"
@@ -121,10 +119,7 @@ def build_document(
     routes: Collection[Route], types: Collection[str], *, anonymous: bool
 ) -> dict[str, Any]:
     """The document; ``anonymous``: callers without a key act as a tenant."""
-    shapes = Shapes([route.operation for route in routes], types)
-    for route in routes:
-        if route.operation.body is not None and "PATCH" in route.methods:
-            shapes.leave_out_defaults(route.operation.body)
+    shapes = Shapes(routes, types)
     paths: dict[str, dict[str, Any]] = {}
     responses: dict[str, Any] = {}
     for route in routes:
@@ -155,7 +150,7 @@ def operation_object(
     described: dict[str, Any] = {
         "operationId": route.rule.endpoint.replace(".", "_") + ("_head" * (method == "HEAD")),
         "summary": operation.summary,
-        "tags": [tag_of(route.path)],
+        "tags": [TAGS.get(route.path.split("/")[1], TAGS[""])[0]],
         "security": security_of(operation.access, anonymous),
     }
     if route.description:
@@ -169,7 +164,7 @@ def operation_object(
     if operation.body is not None:
         described["requestBody"] = {
             "required": operation.body_required,
-            "content": {JSON: {"schema": shapes.reference(operation.body)}},
+            "content": {JSON: {"schema": shapes.references[operation.body]}},
         }
     described["responses"] = {
         **{str(one.status): answer_object(one, method, shapes) for one in operation.answers},
@@ -187,7 +182,7 @@ def answer_object(answer: Returns, method: str, shapes: Shapes) -> dict[str, Any
         **headers_object(answer.headers),
     }
     if content is not None and method != "HEAD":
-        schema = shapes.reference(content) if isinstance(content, type) else dict(content)
+        schema = shapes.references[content] if isinstance(content, type) else dict(content)
         described["content"] = {answer.content_type: {"schema": schema}}
     return described
 
@@ -198,18 +193,13 @@ def parameter_objects(parameters: Iterable[Parameter], place: str) -> list[dict[
     return [{"in": place, "required": required, **asdict(parameter)} for parameter in parameters]
 
 
-def tag_of(path: str) -> str:
-    """The group that a path belongs to."""
-    return TAGS.get(path.split("/")[1], TAGS[""])[0]
-
-
 def security_of(access: Access, anonymous: bool) -> list[dict[str, list[str]]]:
     """The accepted kinds of keys; an empty entry means no key."""
     if access is Access.PUBLIC:
         return []
     if access is Access.OPERATOR:
-        return [{OPERATOR_KEY: []}]
-    return [{TENANT_KEY: []}, {}] if anonymous else [{TENANT_KEY: []}]
+        return [{"operatorKey": []}]
+    return [{"tenantKey": []}, {}] if anonymous else [{"tenantKey": []}]
 
 
 class Untitled(GenerateJsonSchema):
@@ -222,13 +212,13 @@ class Untitled(GenerateJsonSchema):
 class Shapes:
     """The schemas that operations refer to."""
 
-    def __init__(self, operations: Iterable[Operation], types: Collection[str]) -> None:
+    def __init__(self, routes: Iterable[Route], types: Collection[str]) -> None:
         """``types``: registered job types."""
         models: set[tuple[type[BaseModel], JsonSchemaMode]] = {(Problem, "serialization")}
-        for operation in operations:
-            if operation.body is not None:
-                models.add((operation.body, "validation"))
-            contents = [answer.content for answer in operation.answers]
+        bodies = [(one.operation.body, one.methods) for one in routes if one.operation.body]
+        models |= {(body, "validation") for body, _ in bodies}
+        for route in routes:
+            contents = [answer.content for answer in route.operation.answers]
             models |= {(one, "serialization") for one in contents if isinstance(one, type)}
         references, made = models_json_schema(
             sorted(models, key=str),
@@ -236,7 +226,7 @@ class Shapes:
             ref_template=REFERENCE,
             schema_generator=Untitled,
         )
-        self._references = {model: dict(found) for (model, _), found in references.items()}
+        self.references = {model: dict(found) for (model, _), found in references.items()}
         self.schemas: dict[str, Any] = made["$defs"]
         for schema in self.schemas.values():
             if "description" in schema:
@@ -244,14 +234,10 @@ class Shapes:
         for model in WITH_TYPE:
             self.schemas[model.__name__]["properties"]["type"]["enum"] = sorted(types)
         self.schemas[SubmitBatch.__name__]["properties"]["jobs"]["items"] = {
-            "anyOf": [self.reference(SubmitJob), {"description": OTHER_ITEM}]
+            "anyOf": [self.references[SubmitJob], {"description": OTHER_ITEM}]
         }
-
-    def reference(self, model: type[BaseModel]) -> dict[str, Any]:
-        """A reference to the model's schema."""
-        return self._references[model]
-
-    def leave_out_defaults(self, model: type[BaseModel]) -> None:
-        """For a change: omitted fields keep their values, whatever the model's defaults."""
-        for field in self.schemas[model.__name__]["properties"].values():
-            field.pop("default", None)
+        for body, methods in bodies:
+            # In a change omitted fields keep their values, whatever the model's defaults.
+            for field in self.schemas[body.__name__]["properties"].values():
+                if "PATCH" in methods:
+                    field.pop("default", None)

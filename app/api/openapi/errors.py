@@ -54,8 +54,6 @@ def errors_of(operation: Operation, names_something: bool) -> Iterator[type[Exce
 
 def status_and_code(error: type[Exception]) -> tuple[int, str]:
     """The status and code that callers get for an error."""
-    if error is errors.FairlineError:
-        return HTTPStatus.INTERNAL_SERVER_ERROR.value, error.code
     if issubclass(error, errors.FairlineError):
         return STATUS[error].value, error.code
     assert issubclass(error, StateStoreError)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from functools import cached_property, partial
+from functools import cache, partial
 
 import gevent
 import orjson
@@ -11,49 +10,37 @@ from flask import Blueprint, Flask, Response, current_app, request
 
 from app.api.auth.access import Access
 from app.api.auth.visitors import asks_for_page
-from app.api.http.query import refuse_parameters_besides
-from app.api.openapi.declared import (
-    ETAG,
-    IF_NONE_MATCH,
-    Returns,
-    for_anyone,
-    operation_of,
-    unchanged,
-)
+from app.api.openapi import declared
+from app.api.openapi.declared import ETAG, Returns, operation_of
 from app.api.openapi.document import build_document, find_routes
+from app.errors import ValidationFailed
+from app.field_errors import MOST_ERRORS, field_error
 
 openapi = Blueprint("openapi", __name__)
 
 EXTENSION = "fairline_openapi"
 
 
-class Published:
-    """The document of one application, built on first use."""
-
-    def __init__(self, app: Flask, *, anonymous: bool) -> None:
-        types = tuple(app.extensions["fairline"].types)
-        # The routes are found now: an application with an undeclared one is not built.
-        self._build = partial(build_document, find_routes(app), types, anonymous=anonymous)
-
-    @cached_property
-    def body(self) -> bytes:
-        """The document as JSON. Building it takes a while, so a thread does it, not the loop."""
-        return orjson.dumps(gevent.get_hub().threadpool.apply(self._build))
-
-    @cached_property
-    def etag(self) -> str:
-        """Changes with the document."""
-        return hashlib.blake2b(self.body, digest_size=9).hexdigest()
-
-
 def publish(app: Flask, *, anonymous: bool) -> None:
     """Publish the document and enforce it; call it after all routes and ``guard``."""
-    app.extensions[EXTENSION] = Published(app, anonymous=anonymous)
+    types = tuple(app.extensions["fairline"].types)
+    # The routes are found now: an application with an undeclared one is not built.
+    build = partial(build_document, find_routes(app), types, anonymous=anonymous)
+
+    @cache
+    def published() -> bytes:
+        # Building takes a while, so a thread does it, not the loop.
+        return orjson.dumps(gevent.get_hub().threadpool.apply(build))
+
+    app.extensions[EXTENSION] = published
     app.before_request(refuse_undeclared_parameters)
 
 
 def refuse_undeclared_parameters() -> None:
-    """Runs before each request that Flask handles, after the access check."""
+    """Runs before each request that Flask handles, after the access check.
+
+    Unknown parameters are errors: a misspelled filter would filter nothing.
+    """
     if request.endpoint is None or not request.args:
         return
     view = current_app.view_functions.get(request.endpoint)
@@ -62,21 +49,24 @@ def refuse_undeclared_parameters() -> None:
         return
     if operation.access is Access.TENANT_PAGE and asks_for_page(request.environ):
         return  # the page at the same path has other parameters
-    refuse_parameters_besides([parameter.name for parameter in operation.query])
+    unknown = sorted(set(request.args) - {parameter.name for parameter in operation.query})
+    if unknown:
+        raise ValidationFailed(
+            errors=tuple(field_error(name, "is not a parameter") for name in unknown[:MOST_ERRORS])
+        )
 
 
 @openapi.get("/openapi.json")
-@for_anyone(
+@declared.for_anyone(
     "This document",
     Returns(200, {"type": "object"}, (ETAG,), "The API in OpenAPI 3.1."),
-    also=(unchanged(),),
-    headers=(IF_NONE_MATCH,),
+    also=(declared.unchanged(),),
+    headers=(declared.IF_NONE_MATCH,),
     query=None,
 )
 def get_openapi() -> Response:
-    published: Published = current_app.extensions[EXTENSION]
-    response = Response(published.body, content_type="application/json")
-    response.set_etag(published.etag)
+    response = Response(current_app.extensions[EXTENSION](), content_type="application/json")
+    response.add_etag()
     response.headers["Cache-Control"] = "no-cache"
     response.make_conditional(request.environ)
     return response

@@ -18,8 +18,7 @@ from app.api.http.body import (
     refuse_nul,
 )
 from app.api.http.idempotency import parse_key
-from app.api.http.problems import members
-from app.api.http.problems import status_of as http_status_of
+from app.api.http.problems import STATUS, members
 from app.api.http.reply import FIRST_POLL_SECONDS, REPLAYED, Reply, limit_headers
 from app.api.openapi.declared import (
     IDEMPOTENCY_KEY,
@@ -56,6 +55,7 @@ Read = Submission | ValidationFailed
     errors=(*SUBMISSION_ERRORS, IdempotencyKeyReused),
 )
 def post_batch() -> Response:
+    """Valid items are accepted, invalid ones are rejected individually."""
     return submit_batch(current_services(), request.environ)
 
 
@@ -88,7 +88,7 @@ def submit_batch(services: Services, environ: WSGIEnvironment) -> Response:
         error = refused.get(item.id) if isinstance(item, Submission) else item
         if error is not None:
             shown = error.errors[:MOST_ITEM_ERRORS]
-            problem = members(http_status_of(error), error.code, error.detail, shown)
+            problem = members(STATUS[type(error)], error.code, error.detail, shown)
             results.append({"error": {"index": index, **problem}})
         elif isinstance(item, Submission):
             results.append({"id": next(ids), "status": status_of(item, admitted)})

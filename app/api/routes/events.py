@@ -8,6 +8,7 @@ key that opened it was revoked.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from flask import Blueprint, Response, request
 
@@ -51,13 +52,7 @@ EVENT_STREAM = "text/event-stream"
 def get_job_events(job_id: str) -> Response:
     """The job's current state, then every change, until it has ended."""
     services, tenant_id = current_services(), current_tenant().id
-    messages = services.events.open_job(
-        tenant_id,
-        known_id(job_id),
-        last_event_id(),
-        request.environ.get("gunicorn.socket"),
-        services.tenants.caller(request.environ).key,
-    )
+    messages = services.events.open_job(tenant_id, known_id(job_id), last_event_id(), *client())
     return event_stream(messages) if messages is not None else Response(status=204)
 
 
@@ -75,21 +70,20 @@ def get_tenant_events() -> Response:
     job_type = request.args.get("type")
     if job_type is not None and not 0 < len(job_type) <= MOST_TYPE_CHARACTERS:
         raise invalid_field("type", "must have 1 to 200 characters")
-    return event_stream(
-        services.events.open_feed(
-            tenant_id,
-            last_event_id(),
-            job_type,
-            request.environ.get("gunicorn.socket"),
-            services.tenants.caller(request.environ).key,
-        )
-    )
+    messages = services.events.open_feed(tenant_id, last_event_id(), job_type, *client())
+    return event_stream(messages)
 
 
 def event_stream(messages: Iterator[bytes]) -> Response:
     """A streaming response; HEAD gets only its headers."""
     body = iter(()) if request.method == "HEAD" else messages
     return Response(body, 200, HEADERS, content_type=EVENT_STREAM, direct_passthrough=True)
+
+
+def client() -> tuple[Any, str]:
+    """The client's connection, to notice when it is closed, and its key."""
+    caller = current_services().tenants.caller(request.environ)
+    return request.environ.get("gunicorn.socket"), caller.key
 
 
 def last_event_id() -> str | None:

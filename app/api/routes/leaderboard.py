@@ -6,6 +6,7 @@ is as fast as the first; the cursor contains the rank.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from datetime import datetime
@@ -135,10 +136,7 @@ def get_leaderboard() -> Response:
 
 def parse_role(text: str) -> str:
     """A role, validated as in submissions."""
-    try:
-        role = NAME.validate_python(text)
-    except ValidationError:
-        role = "\x00"
-    if "\x00" in role:
-        raise invalid_field("role", "must have 1 to 200 characters")
-    return role
+    with contextlib.suppress(ValidationError):
+        if "\x00" not in text:
+            return NAME.validate_python(text)
+    raise invalid_field("role", "must have 1 to 200 characters")

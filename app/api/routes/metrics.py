@@ -38,15 +38,12 @@ METRICS = {
     "fairline_jobs_in_flight{pool,state}": "Jobs scheduled, at the broker or running.",
     "fairline_oldest_job_age_seconds{pool}": "Age of the oldest queued job; with thousands of"
     " tenants and priorities, at least.",
-    "fairline_wait_objective_seconds{pool}": "The age of the oldest queued job above which a pool"
-    " gets more workers.",
-    "fairline_oldest_due_unpromoted_age_seconds{pool}": "How long the oldest due job has waited to"
-    " be queued.",
+    "fairline_wait_objective_seconds{pool}": "Wait above which a pool gets more workers.",
+    "fairline_oldest_due_unpromoted_age_seconds{pool}": "Age of the oldest due job not yet queued.",
     "fairline_jobs_admitted_total{pool}": "Jobs submitted or replayed.",
     "fairline_jobs_total{pool,outcome}": "Jobs ended, by outcome.",
     "fairline_refusals_total{code}": "Submissions rejected, by error code.",
-    "fairline_dead_letters{type}": "Dead letters; at most"
-    f" {DEAD_LETTERS_COUNTED} in total are counted.",
+    "fairline_dead_letters{type}": f"Dead letters; at most {DEAD_LETTERS_COUNTED} are counted.",
     # Workers.
     "fairline_pool_slots{pool,state}": "Slots of live workers.",
     "fairline_desired_workers{pool}": "Workers that a pool should have.",
@@ -54,12 +51,9 @@ METRICS = {
     "fairline_db_pool{process,state}": "Database connections of a process; waiting is the peak"
     " since its last heartbeat.",
     # Failures and restrictions.
-    "fairline_circuit_open{dependency}": "1 while a dependency is not called, 0.5 while it is"
-    " probed.",
-    "fairline_job_type_quarantined{type}": "1 for a job type that mostly fails and gets fewer"
-    " attempts.",
-    "fairline_throttled_tenants{pool}": "Tenants limited to one job at a time because their jobs"
-    " kill workers.",
+    "fairline_circuit_open{dependency}": "1 while a dependency is not called, 0.5 while probed.",
+    "fairline_job_type_quarantined{type}": "1 for a mostly failing job type, with fewer attempts.",
+    "fairline_throttled_tenants{pool}": "Tenants whose jobs kill workers and run one at a time.",
     "fairline_pool_violations{type}": "Runs in the last hour that exceeded the pool's limit.",
     "fairline_runs": "Runs that succeeded or failed in the last ten minutes.",
     "fairline_retries": "Retries granted in the last ten minutes.",
@@ -70,21 +64,20 @@ METRICS = {
     " without fair share.",
     # Durations of job types.
     "fairline_job_type_p95_seconds{type}": "95th percentile of recent run times of a job type.",
-    "fairline_job_type_moved{type,from,to}": "1 for a job type whose jobs go to a pool other than"
-    " the declared one.",
+    "fairline_job_type_moved{type,from,to}": "1 for a job type moved away from its declared pool.",
     # Schedules.
     "fairline_schedules{state}": "Schedules; one that has ended has no further ticks.",
-    "fairline_oldest_due_tick_age_seconds": "How long the oldest due tick of a schedule has waited"
-    " to become a job.",
+    "fairline_oldest_due_tick_age_seconds": "Age of the oldest due tick that is not yet a job.",
     # Quotas of dependencies.
     "fairline_quota_per_minute{dependency,kind}": "What a dependency accepts per minute, declared"
     " or learned.",
-    "fairline_quota_remaining{dependency,kind}": "What remained according to the dependency's last"
-    " response.",
+    "fairline_quota_remaining{dependency,kind}": "Remaining quota in the last response.",
     "fairline_quota_closed{dependency}": "1 while a dependency that rejected calls is not called.",
-    "fairline_quota_refused_total{dependency}": "Calls that a dependency rejected because of its"
-    " quota.",
+    "fairline_quota_refused_total{dependency}": "Calls rejected because of a dependency's quota.",
 }
+
+#: Columns of ``processes`` by state of the connections.
+DB_POOL = {"size": "db_size", "in_use": "db_in_use", "waiting": "db_waiters"}
 
 #: The values of its labels and, last, the sample's own.
 Sample = tuple[Any, ...]
@@ -201,13 +194,9 @@ def worker_samples(readings: GaugeReadings, pools: Sequence[str]) -> dict[str, I
         "fairline_desired_workers": served(readings.desired),
         "fairline_living_workers": served(readings.living),
         "fairline_db_pool": [
-            (process.name, state, value)
+            (process.name, state, getattr(process, column))
             for process in readings.processes
-            for state, value in (
-                ("size", process.db_size),
-                ("in_use", process.db_in_use),
-                ("waiting", process.db_waiters),
-            )
+            for state, column in DB_POOL.items()
         ],
     }
 

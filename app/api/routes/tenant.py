@@ -52,12 +52,9 @@ A_DAY = {"type": "string", "format": "date"}
     Returns(200, platform_answers.Tenant),
 )
 def get_tenant() -> Response:
+    """Browsers get a page instead."""
     if asks_for_page(request.environ):
-        return Response(
-            current_services().tenant_page(),
-            headers=BY_ACCEPT,
-            content_type="text/html; charset=utf-8",
-        )
+        return Response(current_services().tenant_page(), headers=BY_ACCEPT)
     request.environ.pop(CALLER, None)  # a cookie grants access to the page only
     tenant = current_tenant()
     with read_state() as connection:
@@ -105,8 +102,8 @@ def get_usage() -> Response:
     total = total_of(report.lines)
     document = {
         "tenant": report.tenant,
-        "from": first,
-        "to": last,
+        "from": first.isoformat(),
+        "to": last.isoformat(),
         "currency": prices.currency,
         "prices": {
             name: format(price, "f")
@@ -114,7 +111,8 @@ def get_usage() -> Response:
         },
         "total": amounts(total.runs, total.use, total.cost),
         "days": [
-            {"day": line.day, "pool": line.pool} | amounts(line.runs, line.use, line.cost)
+            {"day": line.day.isoformat(), "pool": line.pool}
+            | amounts(line.runs, line.use, line.cost)
             for line in report.lines
         ],
     }

@@ -225,26 +225,21 @@ class Schedule(ScheduleEntry):
     payload: Any
 
 
+#: Fields of what was asked to stop.
+STOPPING = {"id": UUID, "cancel_requested_at": datetime}
+
 AcceptedApplication = model(
     "AcceptedApplication", "An accepted application.", id=UUID, status=Literal["pending"]
 )
 CancelledJob = model("CancelledJob", "A cancelled job.", id=UUID, status=Literal["cancelled"])
 StoppingJob = model(
-    "StoppingJob",
-    "A running job that was asked to stop.",
-    id=UUID,
-    status=Literal["running"],
-    cancel_requested_at=datetime,
+    "StoppingJob", "A running job that was asked to stop.", status=Literal["running"], **STOPPING
 )
 WithdrawnApplication = model(
     "WithdrawnApplication", "A withdrawn application.", id=UUID, status=Literal["withdrawn"]
 )
 StoppingApplication = model(
-    "StoppingApplication",
-    "An application being scored, whose job was asked to stop.",
-    id=UUID,
-    status=Literal["scoring"],
-    cancel_requested_at=datetime,
+    "StoppingApplication", "Being scored, but asked to stop.", status=Literal["scoring"], **STOPPING
 )
 Replayed = model(
     "Replayed", "Dead letters queued again.", replayed=int, skipped=int, ids=list[UUID]
@@ -254,9 +249,6 @@ DeadLetters = model(
     "DeadLetters", "A page of dead letters, newest job first.", dead_letters=list[DeadLetter]
 )
 Leaderboard = model(
-    "Leaderboard",
-    "Scored applications of a role, best first.",
-    role=str,
-    entries=list[LeaderboardEntry],
+    "Leaderboard", "Scores of a role, best first.", role=str, entries=list[LeaderboardEntry]
 )
 Schedules = model("Schedules", "A page of schedules, by name.", schedules=list[ScheduleEntry])

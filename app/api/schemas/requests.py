@@ -161,29 +161,36 @@ class ChangeSchedule(CreateSchedule):
     type: str = ""
 
 
-def bounded(description: str, bounds: tuple[float, float]) -> Any:
-    """An optional field with bounds for the document; they are enforced where terms change."""
-    schema: Any = {"minimum": bounds[0], "maximum": bounds[1]}
+#: Schemas of terms and quotas, for the document; they are enforced where those are changed.
+SCHEMAS = {
+    name: {"minimum": least, "maximum": most}
+    for name, (least, most) in (*BOUNDS.items(), *LIMIT_BOUNDS.items())
+}
+PER_MINUTE = {"exclusiveMinimum": 0, "maximum": MOST_PER_MINUTE}
+
+
+def documented(description: str, schema: Any) -> Any:
+    """An optional field whose schema is only documented."""
     return Field(None, description=description, json_schema_extra=schema)
 
 
 class PoolTerms(Strict):
     """Limits in one pool; null clears."""
 
-    in_flight: int | None = bounded("Maximum number of jobs in flight.", LIMIT_BOUNDS["in_flight"])
-    reserved: int | None = bounded("Dedicated slots (enterprise).", LIMIT_BOUNDS["reserved"])
-    depth: int | None = bounded("Maximum number of waiting jobs.", LIMIT_BOUNDS["depth"])
+    in_flight: int | None = documented("Maximum number of jobs in flight.", SCHEMAS["in_flight"])
+    reserved: int | None = documented("Dedicated slots (enterprise).", SCHEMAS["reserved"])
+    depth: int | None = documented("Maximum number of waiting jobs.", SCHEMAS["depth"])
 
 
 class TenantTerms(Strict):
     """Body of ``PATCH /operator/tenants/{name}``; omitted fields keep their values, null clears."""
 
     tier: Literal["free", "standard", "pro", "enterprise"] = "standard"
-    weight: float | None = bounded("Overrides the tier's.", BOUNDS["weight"])
-    submit_per_second: float | None = bounded(
-        "Submissions per second.", BOUNDS["submit_per_second"]
+    weight: float | None = documented("Overrides the tier's.", SCHEMAS["weight"])
+    submit_per_second: float | None = documented(
+        "Submissions per second.", SCHEMAS["submit_per_second"]
     )
-    submit_burst: float | None = bounded("Submissions at once.", BOUNDS["submit_burst"])
+    submit_burst: float | None = documented("Submissions at once.", SCHEMAS["submit_burst"])
     limits: dict[str, PoolTerms | None] | None = Field(
         default_factory=dict, max_length=100, description="By pool; null clears all."
     )
@@ -217,19 +224,11 @@ class NewKey(Strict):
     name: str = Field("", max_length=200, description="A label.")
 
 
-#: For the document; limits are validated where they are declared.
-PER_MINUTE: dict[str, Any] = {"exclusiveMinimum": 0, "maximum": MOST_PER_MINUTE}
-
-
 class QuotaTerms(Strict):
     """Body of ``PUT /operator/quotas/{dependency}``; omitted limits are not declared."""
 
-    requests_per_minute: float | None = Field(
-        None, description="Calls per minute.", examples=[60], json_schema_extra=PER_MINUTE
+    requests_per_minute: float | None = documented(
+        "Calls per minute.", {**PER_MINUTE, "examples": [60]}
     )
-    tokens_in_per_minute: float | None = Field(
-        None, description="Input tokens per minute.", json_schema_extra=PER_MINUTE
-    )
-    tokens_out_per_minute: float | None = Field(
-        None, description="Output tokens per minute.", json_schema_extra=PER_MINUTE
-    )
+    tokens_in_per_minute: float | None = documented("Input tokens per minute.", PER_MINUTE)
+    tokens_out_per_minute: float | None = documented("Output tokens per minute.", PER_MINUTE)

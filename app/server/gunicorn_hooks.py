@@ -1,24 +1,34 @@
-"""Problem documents for requests that gunicorn rejects before the application sees them.
-
-gunicorn answers unparsable requests with HTML, through one function, which is replaced here.
-"""
+"""gunicorn's log and error pages, in the formats of the application."""
 
 from __future__ import annotations
 
 import socket
 from http import HTTPStatus
+from typing import Any
 
 import orjson
 from gunicorn import util
+from gunicorn.glogging import Logger
 
 from app.api.http.problems import code_of, members
+from app.logs import configure_logging
 
 #: A parser's message repeats what it could not parse, up to this many characters.
 MOST_DETAIL = 300
 
 
+class ServerLog(Logger):  # type: ignore[misc]  # an untyped base
+    """Passes gunicorn's log lines to the root logger, which the application uses too."""
+
+    def setup(self, cfg: Any) -> None:
+        super().setup(cfg)
+        self.error_log.handlers.clear()
+        self.error_log.propagate = True
+        configure_logging()
+
+
 def replace_error_pages() -> None:
-    """Replace gunicorn's error pages in this process."""
+    """Have this process answer unparsable requests, which never reach Flask, with problems."""
     util.write_error = write_problem
 
 
