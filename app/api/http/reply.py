@@ -87,12 +87,9 @@ def submission_headers(
     location: str, status: str, allowance: RateAllowance | None, repeated: bool = False
 ) -> dict[str, str]:
     """The headers of an accepted submission."""
-    headers = {
-        "Location": location,
-        "Retry-After": FIRST_POLL_SECONDS,
-        STATUS_HEADER: status,
-        **limit_headers(allowance),
-    }
+    headers = {"Location": location, "Retry-After": FIRST_POLL_SECONDS, STATUS_HEADER: status}
+    if allowance is not None:
+        headers |= limit_headers(allowance)
     if repeated:
         headers[REPLAYED] = "true"
     return headers

@@ -150,7 +150,7 @@ def read_names(args: MultiDict[str, str]) -> Names:
     if prefix and not is_tenant_name(prefix):
         return Names((), "")
     if after and not is_tenant_name(after):
-        raise invalid_field("after", "is no name of a tenant")
+        raise invalid_field("after", "is not a tenant name")
     asked = {"prefix": prefix, "after": after, "limit": PAGE + 1}
     with read_state() as connection:
         found = [listed(row) for row in connection.exec_driver_sql(LIST_NAMED, asked)]
