@@ -26,7 +26,7 @@ MOST_NAMES = 1_000
 MOST_NAME = 40
 
 #: Environment keys by header name as spelled.
-_places: dict[str, str] = {}
+_keys: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class PlainRequest(NamedTuple):
 
 
 def read_plain(
-    data: bytes, surroundings: Mapping[str, Any], limits: HeadLimits, schemes: Mapping[str, str]
+    data: bytes, base_environ: Mapping[str, Any], limits: HeadLimits, schemes: Mapping[str, str]
 ) -> PlainRequest | None:
     """The request at the start of ``data``, if it is plain and its head is complete.
 
-    ``surroundings``: the environment shared by all requests of the connection; ``schemes``:
+    ``base_environ``: the environment shared by all requests of the connection; ``schemes``:
     headers by which a trusted proxy announces ``https``, with the value that does.
     """
     end = data.find(b"\r\n\r\n")
@@ -69,17 +69,17 @@ def read_plain(
     # in UTF-8, some of whose bytes look like control characters.
     if not "".join(lines).isprintable():
         return None
-    environ = dict(surroundings)
+    environ = dict(base_environ)
     for line in lines[1:]:
         name, colon, value = line.partition(":")
         if not colon:
             return None
-        place = _places.get(name)
-        if place is None:
-            place = place_of(name)
-        if not place or place in environ:
+        key = _keys.get(name)
+        if key is None:
+            key = environ_key(name)
+        if not key or key in environ:
             return None
-        environ[place] = value.strip(" ")
+        environ[key] = value.strip(" ")
     length = 0
     announced = environ.get("CONTENT_LENGTH")
     if announced is not None:
@@ -106,19 +106,19 @@ def read_plain(
     return PlainRequest(environ, end + 4, length, last)
 
 
-def place_of(name: str) -> str:
+def environ_key(name: str) -> str:
     """The key of a header in the environment; empty if it is not plain."""
     upper = name.upper()
     # The name of a folded line begins with a space. An underscore would be taken for a hyphen.
     if not TOKEN_RE.fullmatch(name) or "_" in upper or upper in NOT_PLAIN:
-        place = ""
+        key = ""
     elif upper in ("CONTENT-TYPE", "CONTENT-LENGTH"):
-        place = upper.replace("-", "_")
+        key = upper.replace("-", "_")
     else:
-        place = "HTTP_" + upper.replace("-", "_")
-    if place and len(name) <= MOST_NAME and len(_places) < MOST_NAMES:
-        _places[name] = place
-    return place
+        key = "HTTP_" + upper.replace("-", "_")
+    if key and len(name) <= MOST_NAME and len(_keys) < MOST_NAMES:
+        _keys[name] = key
+    return key
 
 
 def set_scheme(environ: dict[str, Any], schemes: Mapping[str, str]) -> bool:

@@ -26,7 +26,7 @@ MOST_NAMES = 1_000
 _meanings: dict[str, int] = {}
 #: The second for which the common headers were formatted; for keep-alive and for close.
 _second = 0
-_beginnings = ("", "")
+_common_headers = ("", "")
 
 
 class HttpResponse:
@@ -72,7 +72,7 @@ class HttpResponse:
         chunked = length is None and not bare
         if chunked:
             lines += "Transfer-Encoding: chunked\r\n"
-        head = f"HTTP/1.1 {status}\r\n{beginning(self._last)}{lines}\r\n".encode("latin-1")
+        head = f"HTTP/1.1 {status}\r\n{common_headers(self._last)}{lines}\r\n".encode("latin-1")
         if bare:
             self._write(head)
         elif chunked:
@@ -104,14 +104,14 @@ def chunk(data: bytes) -> bytes:
     return b"%X\r\n%b\r\n" % (len(data), data)
 
 
-def beginning(last: bool) -> str:
+def common_headers(last: bool) -> str:
     """The headers common to all responses."""
-    global _second, _beginnings
+    global _second, _common_headers
     now = int(time.time())
     if now != _second:
         common = f"Server: {SERVER}\r\nDate: {util.http_date(now)}\r\nConnection: "
-        _second, _beginnings = now, (f"{common}keep-alive\r\n", f"{common}close\r\n")
-    return _beginnings[last]
+        _second, _common_headers = now, (f"{common}keep-alive\r\n", f"{common}close\r\n")
+    return _common_headers[last]
 
 
 def header_lines(

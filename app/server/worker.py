@@ -17,7 +17,8 @@ import contextlib
 import errno
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import gevent
 from gevent import socket
@@ -35,10 +36,8 @@ from app.log_ids import current_request
 from app.server.request import HeadLimits, PlainRequest, read_plain
 from app.server.response import HttpResponse
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    Address = Any
+#: Of a socket: host and port.
+Address = Any
 
 #: Bytes read at once: most requests are smaller. The same as gunicorn's: its answer to a malformed
 #: head may depend on how much of it has arrived.
@@ -167,7 +166,7 @@ class Serving:
         self._client = client
         self._addr = addr
         self._listener_name = listener_name
-        self._surroundings = surroundings(worker.cfg, self._listener_name, client, addr)
+        self._base_environ = base_environ(worker.cfg, self._listener_name, client, addr)
         self._schemes = scheme_headers(worker.cfg, addr)
         self._limits = worker.limits
         #: The request being handled by gunicorn.
@@ -179,7 +178,7 @@ class Serving:
         """Handle requests one after the other until either side closes."""
         data = b""
         while data := data or self._next_bytes():
-            plain = read_plain(data, self._surroundings, self._limits, self._schemes)
+            plain = read_plain(data, self._base_environ, self._limits, self._schemes)
             if plain is None or plain.environ["PATH_INFO"].endswith("/events"):
                 left = self._by_gunicorn(data)
             else:
@@ -261,7 +260,7 @@ class Serving:
         return buffered if ended else None
 
 
-def surroundings(cfg: Any, server: Address, client: socket.socket, addr: Address) -> dict[str, Any]:
+def base_environ(cfg: Any, server: Address, client: socket.socket, addr: Address) -> dict[str, Any]:
     """The WSGI environment shared by all requests of a connection."""
     return {
         **wsgi.base_environ(cfg),

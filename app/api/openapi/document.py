@@ -119,7 +119,7 @@ def build_document(
     routes: Collection[Route], types: Collection[str], *, anonymous: bool
 ) -> dict[str, Any]:
     """The document; ``anonymous``: callers without a key act as a tenant."""
-    shapes = Shapes(routes, types)
+    schemas = Schemas(routes, types)
     paths: dict[str, dict[str, Any]] = {}
     responses: dict[str, Any] = {}
     for route in routes:
@@ -128,14 +128,14 @@ def build_document(
             names = sorted(route.rule.arguments, key=route.rule.rule.index)
             item["parameters"] = parameter_objects([IN_PATHS[name] for name in names], "path")
         for method in route.methods:
-            item[method.lower()] = operation_object(route, method, shapes, responses, anonymous)
+            item[method.lower()] = operation_object(route, method, schemas, responses, anonymous)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Fairline", "version": API_VERSION, "description": DESCRIPTION},
         "tags": [{"name": name, "description": text} for name, text in TAGS.values() if text],
         "paths": paths,
         "components": {
-            "schemas": shapes.schemas,
+            "schemas": schemas.objects,
             "responses": responses,
             "securitySchemes": SECURITY_SCHEMES,
         },
@@ -143,7 +143,7 @@ def build_document(
 
 
 def operation_object(
-    route: Route, method: str, shapes: Shapes, responses: dict[str, Any], anonymous: bool
+    route: Route, method: str, schemas: Schemas, responses: dict[str, Any], anonymous: bool
 ) -> dict[str, Any]:
     """One method of a path."""
     operation = route.operation
@@ -164,16 +164,16 @@ def operation_object(
     if operation.body is not None:
         described["requestBody"] = {
             "required": operation.body_required,
-            "content": {JSON: {"schema": shapes.references[operation.body]}},
+            "content": {JSON: {"schema": schemas.references[operation.body]}},
         }
     described["responses"] = {
-        **{str(one.status): answer_object(one, method, shapes) for one in operation.answers},
+        **{str(one.status): answer_object(one, method, schemas) for one in operation.answers},
         **problem_responses(operation, bool(route.rule.arguments), responses),
     }
     return described
 
 
-def answer_object(answer: Returns, method: str, shapes: Shapes) -> dict[str, Any]:
+def answer_object(answer: Returns, method: str, schemas: Schemas) -> dict[str, Any]:
     """An answer that is not a problem."""
     content = answer.content
     name = content.__doc__ if isinstance(content, type) else HTTPStatus(answer.status).phrase
@@ -182,7 +182,7 @@ def answer_object(answer: Returns, method: str, shapes: Shapes) -> dict[str, Any
         **headers_object(answer.headers),
     }
     if content is not None and method != "HEAD":
-        schema = shapes.references[content] if isinstance(content, type) else dict(content)
+        schema = schemas.references[content] if isinstance(content, type) else dict(content)
         described["content"] = {answer.content_type: {"schema": schema}}
     return described
 
@@ -209,7 +209,7 @@ class Untitled(GenerateJsonSchema):
         return False
 
 
-class Shapes:
+class Schemas:
     """The schemas that operations refer to."""
 
     def __init__(self, routes: Iterable[Route], types: Collection[str]) -> None:
@@ -227,17 +227,17 @@ class Shapes:
             schema_generator=Untitled,
         )
         self.references = {model: dict(found) for (model, _), found in references.items()}
-        self.schemas: dict[str, Any] = made["$defs"]
-        for schema in self.schemas.values():
+        self.objects: dict[str, Any] = made["$defs"]
+        for schema in self.objects.values():
             if "description" in schema:
                 schema["description"] = schema["description"].replace("``", "`")
         for model in WITH_TYPE:
-            self.schemas[model.__name__]["properties"]["type"]["enum"] = sorted(types)
-        self.schemas[SubmitBatch.__name__]["properties"]["jobs"]["items"] = {
+            self.objects[model.__name__]["properties"]["type"]["enum"] = sorted(types)
+        self.objects[SubmitBatch.__name__]["properties"]["jobs"]["items"] = {
             "anyOf": [self.references[SubmitJob], {"description": OTHER_ITEM}]
         }
         for body, methods in bodies:
             # In a change omitted fields keep their values, whatever the model's defaults.
-            for field in self.schemas[body.__name__]["properties"].values():
+            for field in self.objects[body.__name__]["properties"].values():
                 if "PATCH" in methods:
                     field.pop("default", None)
