@@ -1,6 +1,6 @@
-"""Two servers of one small application: gunicorn's own worker, and ours with its short way.
+"""Two servers of one small application: gunicorn's own worker, and ours with its fast path.
 
-They run in a thread with a hub of its own, so that a test may speak to them over plain sockets.
+They run in a thread with its own hub, so that tests can use plain sockets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``GET /jobs``: order, filters, pages, and what a page costs."""
+"""``GET /jobs``: order, filters, pages, and the cost of a page."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_deep_page_costs_what_the_first_does(
 def test_few_that_match_are_found_through_short_pages(
     api: ApiServer, crowd: DatabaseFixture
 ) -> None:
-    """The walk to the dead of the demo tenant is not that of its many others."""
+    """Listing dead jobs does not scan the tenant's many others."""
     rare = crowd.submit(type="rare")
     crowd.execute(
         "UPDATE jobs SET tenant_id = 1 WHERE tenant_id = 2 AND id < %s",

@@ -1,4 +1,4 @@
-"""``/metrics`` tells what the tables say; that it is answered is in the API's contract."""
+"""``/metrics`` reports what is in the tables."""
 
 from __future__ import annotations
 
