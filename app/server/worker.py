@@ -115,10 +115,8 @@ class LeanWorker(ggevent.GeventWorker):  # type: ignore[misc]  # no stubs
         serving = Serving(self, self._name_of(listener), client, addr)
         try:
             serving.serve()
-        except (StopIteration, NoMoreData):
-            pass  # how gunicorn ends a connection
-        except gevent.GreenletExit:
-            pass  # the graceful timeout is over
+        except (StopIteration, NoMoreData, gevent.GreenletExit):
+            pass  # gunicorn's way to end a connection; the graceful timeout is over
         except OSError as error:
             if error.errno not in GONE:
                 self.log.exception("Socket error processing request.")

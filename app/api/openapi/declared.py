@@ -5,7 +5,7 @@ A declaration is an attribute of the function. It wraps nothing and costs a requ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -141,15 +141,6 @@ def status_header(statuses: type[JobStatus | ApplicationStatus]) -> Header:
     """The current status."""
     schema = {"type": "string", "enum": [status.value for status in statuses]}
     return Header("Fairline-Status", "The current status.", schema)
-
-
-def headers_object(headers: Iterable[Header]) -> dict[str, Any]:
-    """The ``headers`` of a response, if it has any."""
-    objects = {
-        one.name: {"description": one.description, "required": one.always, "schema": one.schema}
-        for one in headers
-    }
-    return {"headers": objects} if objects else {}
 
 
 IDEMPOTENCY_KEY = Parameter(

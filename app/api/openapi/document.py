@@ -18,16 +18,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json
 from werkzeug.routing import Rule
 
 from app.api.auth.access import Access
-from app.api.openapi.declared import (
-    IN_PATHS,
-    JSON,
-    Operation,
-    Parameter,
-    Returns,
-    headers_object,
-    operation_of,
-)
-from app.api.openapi.errors import problem_responses
+from app.api.openapi.declared import IN_PATHS, JSON, Operation, Parameter, Returns, operation_of
+from app.api.openapi.errors import headers_object, problem_responses
 from app.api.schemas.answers import Problem
 from app.api.schemas.requests import ChangeSchedule, CreateSchedule, SubmitBatch, SubmitJob
 

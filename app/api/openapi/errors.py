@@ -6,14 +6,14 @@ others are declared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from typing import Any
 
 import app.errors as errors
 from app.api.auth.access import Access
 from app.api.http.problems import AWAY_CODE, STATUS
-from app.api.openapi.declared import RATE_LIMIT, SECONDS, Header, Operation, headers_object
+from app.api.openapi.declared import RATE_LIMIT, SECONDS, Header, Operation
 from models.store.errors import StateStoreError, StateStoreUnavailable
 
 PROBLEM_TYPE = "application/problem+json"
@@ -85,3 +85,12 @@ def problem_response(status: int, codes: list[str]) -> dict[str, Any]:
         "content": {PROBLEM_TYPE: {"schema": {"allOf": [PROBLEM, narrowed]}}},
         **headers_object(HEADERS.get(status, ())),
     }
+
+
+def headers_object(headers: Iterable[Header]) -> dict[str, Any]:
+    """The ``headers`` of a response, if it has any."""
+    objects = {
+        one.name: {"description": one.description, "required": one.always, "schema": one.schema}
+        for one in headers
+    }
+    return {"headers": objects} if objects else {}

@@ -105,9 +105,8 @@ def take_application(
 
 def read_application(services: Services, environ: WSGIEnvironment, text: str) -> QuickReply:
     """The caller's application, or 304."""
-    return poll_reply(
-        find_application(services, services.tenants.current(environ).id, text), environ
-    )
+    view = find_application(services, services.tenants.current(environ).id, text)
+    return poll_reply(view, environ)
 
 
 def find_application(services: Services, tenant_id: int, text: str) -> View:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flask import Blueprint, Response, request
 from pydantic import ValidationError
 
-from app.admission import Submission
+from app.admission import Admitted, Submission
 from app.admission.intake import status_of, take_in, take_what_fits
 from app.api.http.body import (
     fit_outline,
@@ -63,16 +63,16 @@ def submit_batch(services: Services, environ: WSGIEnvironment) -> Response:
     """Parse, admit the valid items, 202 if there are any."""
     tenant = services.tenants.current(environ)
     services.gate.knock(tenant)
-    document = read_document(environ, services.body_limits)
-    items = fit_outline(document, SubmitBatch).jobs
+    body = read_document(environ, services.body_limits)
+    items = fit_outline(body, SubmitBatch).jobs
     allowance = services.gate.pass_rate(tenant, len(items))
-    with_nul = may_hold_nul(document)
+    with_nul = may_hold_nul(body)
     read = [read_item(services, tenant.id, item, with_nul) for item in items]
     accepted = [item for item in read if isinstance(item, Submission)]
     # With other job types registered, other items are valid: it is not a repetition then, or the
     # ids of the first request would be assigned to the wrong items.
     rejected = [index for index, item in enumerate(read) if isinstance(item, ValidationFailed)]
-    key = parse_key(environ, document, reading=str(rejected))
+    key = parse_key(environ, body, reading=str(rejected))
     if not accepted:
         raise ValidationFailed("No item of the batch is valid.", all_errors(read))
     refused: Mapping[str, QueueDepthExceeded] = {}
@@ -82,6 +82,18 @@ def submit_batch(services: Services, environ: WSGIEnvironment) -> Response:
         # A key identifies the whole batch, which may fit when repeated and must not be a
         # different request then.
         admitted = take_in(services, tenant, accepted, key)
+    headers = {"Retry-After": FIRST_POLL_SECONDS, **limit_headers(allowance)}
+    if admitted.repeated:
+        headers[REPLAYED] = "true"
+    taken, results = len(admitted.ids), results_of(read, admitted, refused)
+    document = {"accepted": taken, "rejected": len(read) - taken, "results": results}
+    return Reply(document, 202, headers)
+
+
+def results_of(
+    read: list[Read], admitted: Admitted, refused: Mapping[str, QueueDepthExceeded]
+) -> list[dict[str, Any]]:
+    """The result of each item, in order."""
     ids = iter(admitted.ids)
     results: list[dict[str, Any]] = []
     for index, item in enumerate(read):
@@ -92,15 +104,7 @@ def submit_batch(services: Services, environ: WSGIEnvironment) -> Response:
             results.append({"error": {"index": index, **problem}})
         elif isinstance(item, Submission):
             results.append({"id": next(ids), "status": status_of(item, admitted)})
-    reply = {
-        "accepted": len(admitted.ids),
-        "rejected": len(read) - len(admitted.ids),
-        "results": results,
-    }
-    headers = {"Retry-After": FIRST_POLL_SECONDS, **limit_headers(allowance)}
-    if admitted.repeated:
-        headers[REPLAYED] = "true"
-    return Reply(reply, 202, headers)
+    return results
 
 
 def read_item(services: Services, tenant_id: int, item: Any, with_nul: bool) -> Read:

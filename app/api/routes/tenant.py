@@ -6,6 +6,7 @@ At ``GET /tenant`` programs get JSON; browsers get :mod:`app.console.tenant_page
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import asdict
 from datetime import UTC, date, datetime
@@ -136,9 +137,7 @@ def parse_day(field: str, usual: date) -> date:
     text = request.args.get(field)
     if text is None:
         return usual
-    try:
-        if not DAY.fullmatch(text):
-            raise ValueError
-        return date.fromisoformat(text)
-    except ValueError:
-        raise invalid_field(field, "must be a date such as 2030-01-31") from None
+    with contextlib.suppress(ValueError):
+        if DAY.fullmatch(text):
+            return date.fromisoformat(text)
+    raise invalid_field(field, "must be a date such as 2030-01-31")
