@@ -50,10 +50,7 @@ class CallerTenants:
         if known is not None:
             return known
         authorization = environ.get("HTTP_AUTHORIZATION")
-        if authorization is not None:
-            caller = self.directory.caller(authorization)
-        else:
-            caller = self._keyless()
+        caller = self._keyless() if authorization is None else self.directory.caller(authorization)
         environ[CALLER] = caller
         return caller
 
