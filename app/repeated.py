@@ -1,6 +1,6 @@
-"""Work of a background thread, again and again, whatever happens to it.
+"""Background loop: work that a thread repeats until it is closed, whatever happens to it.
 
-A state store that is away is told of once; the work is tried again at its next turn.
+While the state store is away that is logged once; the work is tried again at its next turn.
 """
 
 from __future__ import annotations
@@ -11,23 +11,43 @@ from collections.abc import Callable
 
 from models.store.errors import StateStoreError
 
+logger = logging.getLogger(__name__)
 
-def repeat(
-    work: Callable[[], object],
-    closed: threading.Event,
-    seconds: float,
-    logger: logging.Logger,
-    away: str,
-) -> None:
-    """Do ``work`` every so many seconds until ``closed``; ``away`` says what holds meanwhile."""
-    told = False
-    while not closed.wait(seconds):
-        try:
-            work()
-            told = False
-        except StateStoreError as error:
-            if not told:
-                logger.warning("%s: %s", away, error)
-            told = True
-        except Exception:  # one row's trouble must not end the thread
-            logger.exception("a turn failed")
+
+class BackgroundLoop:
+    """Does ``work`` every so many seconds; never if that is 0."""
+
+    def __init__(self, work: Callable[[], object], seconds: float, name: str, *, away: str) -> None:
+        """``away`` says what holds while the state store is away."""
+        self._work = work
+        self._seconds = seconds
+        self._name = name
+        self._away = away
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def start(self) -> None:
+        """Start, unless it runs. Called late, so that a process forks before it has threads."""
+        if self._thread is None and self._seconds > 0:
+            with self._starting:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                    self._thread.start()
+
+    def close(self) -> None:
+        """Do no more turns."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        logged = False
+        while not self._closed.wait(self._seconds):
+            try:
+                self._work()
+                logged = False
+            except StateStoreError as error:
+                if not logged:
+                    logger.warning("%s: %s", self._away, error)
+                logged = True
+            except Exception:  # one row's trouble must not end the thread
+                logger.exception("%s: a turn failed", self._name)

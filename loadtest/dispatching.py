@@ -28,10 +28,10 @@ from sqlalchemy import Engine
 from app.broker.publish import NOTHING_KNOWN, Publisher
 from app.reads.estimates import Estimates
 from app.scheduler.dispatching.dispatcher import Dispatcher
-from app.scheduler.dispatching.lines import Lines
+from app.scheduler.dispatching.pool_queues import PoolQueues
 from app.scheduler.dispatching.pools import Pools
-from app.scheduler.dispatching.quotas import Taps
-from app.scheduler.dispatching.shares import RECONCILE_SECONDS, Shares
+from app.scheduler.dispatching.quotas import QuotaPacers
+from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
 from app.scheduler.role import TimedRole
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import running
@@ -195,11 +195,11 @@ def measure(engine: Engine, waiting: int, tenants: int, most: int) -> Scene:
     """Dispatch ``most`` jobs; what one took."""
     leader = Leader(engine, "bench")
     leader.run_once(0.0)
-    lines = Lines(engine, leader)
-    taps = Taps(engine, leader, load_types())
-    estimates, pools, broker = Estimates(engine), Pools(engine, lines, taps), Nowhere()
-    dispatcher = Dispatcher(engine, leader, broker, pools, lines, estimates, taps)
-    shares = Shares(engine, leader, lines, estimates)
+    queues = PoolQueues(engine, leader)
+    pacers = QuotaPacers(engine, leader, load_types())
+    estimates, pools, broker = Estimates(engine), Pools(engine, queues, pacers), Nowhere()
+    dispatcher = Dispatcher(engine, leader, broker, pools, estimates, pacers)
+    shares = ShareReconciler(engine, leader, queues, estimates)
     turning = ((leader, RENEW_SECONDS), (dispatcher, 0.0), (shares, RECONCILE_SECONDS))
     roles = [TimedRole(role, seconds) for role, seconds in turning]
     meter, bystander = Meter(engine), Bystander(engine, waiting, tenants)
@@ -260,7 +260,7 @@ def judge(scenes: Sequence[Scene]) -> Report:
 def main() -> None:
     chosen = options(
         *("make bench-dispatch", __doc__),
-        ("--quick", False, "short lines only, for a first look"),
+        ("--quick", False, "short queues only, for a first look"),
         (
             "--job-seconds",
             0.005,

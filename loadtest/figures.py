@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import linear_regression, median
 
 import psutil
 
@@ -24,30 +24,23 @@ def percentiles(values: Iterable[float], *shares: float) -> list[float]:
 
 
 def steady_rate(moments: Sequence[float], begin: float, end: float) -> float:
-    """Events a second between two moments: the slope of their running count.
+    """Events per second between two moments: the slope of their running count.
 
-    Slots that started together end together. Counting such bursts in a window is wrong by up
-    to one burst; a line fitted through all of them is not.
+    Slots that started together end together. Counting such bursts in a window is wrong by up to
+    one burst; a line fitted through all of them is not.
     """
     inside = sorted(moment for moment in moments if begin <= moment <= end)
-    count = len(inside)
-    if count < 2 or inside[-1] == inside[0]:
+    if len(inside) < 2 or inside[-1] == inside[0]:
         return 0.0
-    mean_time = sum(inside) / count
-    mean_number = (count - 1) / 2
-    covariance = sum(
-        (moment - mean_time) * (number - mean_number) for number, moment in enumerate(inside)
-    )
-    return covariance / sum((moment - mean_time) ** 2 for moment in inside)
+    return linear_regression(inside, range(len(inside))).slope
 
 
 def rolling_rate(
     moments: Sequence[float], begin: float, end: float, window_seconds: int
 ) -> list[tuple[float, float]]:
-    """Events a second over the window before each full second: (seconds since begin, rate).
+    """Events per second over the window before each full second: (seconds since begin, rate).
 
-    The window is to be a multiple of the time that a job takes, or slots that began together
-    draw teeth.
+    The window should be a multiple of a job's duration, or bursts of slots show as a sawtooth.
     """
     counts = [0] * (int(end - begin) + 1)
     for moment in moments:
@@ -60,12 +53,12 @@ def rolling_rate(
     ]
 
 
-#: The part that stands for everything that ran.
+#: The part for everything that ran.
 MACHINE = "machine"
 
 
 def family(pids: Sequence[int]) -> Iterator[psutil.Process]:
-    """These processes and all that they started; whoever ends meanwhile ends the look at it."""
+    """These processes and all that they started, as far as they are alive."""
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
             leader = psutil.Process(pid)
@@ -83,29 +76,32 @@ def cpu_seconds(pids: Sequence[int]) -> float:
 
 
 class CoreMeter:
-    """Cores in use by part, between its creation and `read`."""
+    """Cores in use by part, from one reading to the next; its creation is the first.
+
+    One reading ends an interval and begins the next. On a busy machine a reading takes a tenth
+    of a second; with two of them in between, parts would have more time than there was.
+    """
 
     def __init__(self, parts: Mapping[str, Sequence[int]]) -> None:
         self._parts = parts
-        self._before = {name: cpu_seconds(pids) for name, pids in parts.items()}
-        self._machine = sum(busy_seconds())
         self._at = time.monotonic()
+        self._used = self._cpu_seconds()
 
     def read(self) -> dict[str, float]:
-        """Cores by part; `MACHINE` is everything that ran, strangers included."""
+        """Cores by part; `MACHINE` is everything that ran, other processes included."""
         seconds = time.monotonic() - self._at
-        used = {
-            name: (cpu_seconds(pids) - self._before[name]) / seconds
-            for name, pids in self._parts.items()
+        self._at += seconds
+        before, self._used = self._used, self._cpu_seconds()
+        return {
+            name: round(max(0.0, used - before[name]) / seconds, 3)
+            for name, used in self._used.items()
         }
-        used[MACHINE] = (sum(busy_seconds()) - self._machine) / seconds
-        return {name: round(value, 2) for name, value in used.items()}
 
-
-def busy_seconds() -> tuple[float, float]:
-    """Time all cores spent on user and on system work."""
-    times = psutil.cpu_times()
-    return times.user + times.nice, times.system + times.irq + times.softirq
+    def _cpu_seconds(self) -> dict[str, float]:
+        used = {name: cpu_seconds(pids) for name, pids in self._parts.items()}
+        times = psutil.cpu_times()
+        busy = times.user + times.nice + times.system + times.irq + times.softirq
+        return {**used, MACHINE: busy}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +109,7 @@ class Sample:
     """One measurement of one thing."""
 
     name: str
-    #: Requests or jobs a second.
+    #: Requests or jobs per second.
     rate: float
     p50_ms: float | None = None
     p99_ms: float | None = None
@@ -124,17 +120,17 @@ class Sample:
 
     @property
     def own_cores(self) -> float:
-        """Cores that everything under measurement took, the generator included."""
+        """Cores that everything under measurement used, the generator included."""
         return sum(used for part, used in self.cores.items() if part != MACHINE)
 
     @property
     def strangers(self) -> float:
-        """Cores that something else took meanwhile."""
+        """Cores that other processes used meanwhile."""
         return max(0.0, self.cores.get(MACHINE, 0.0) - self.own_cores)
 
     @property
     def per_core_second(self) -> float:
-        """Requests or jobs for each second of CPU: the same on a busy machine."""
+        """Requests or jobs per second of CPU time: the same on a busy machine."""
         return self.rate / self.own_cores if self.own_cores else 0.0
 
 
@@ -147,19 +143,19 @@ def medians(samples: Iterable[Sample]) -> dict[str, Sample]:
 
 
 def median_of(group: list[Sample]) -> Sample:
-    """One sample in the middle of many."""
-    parts = {part for sample in group for part in sample.cores}
+    """The median of each value of a group."""
+    parts = sorted({part for sample in group for part in sample.cores})
     return Sample(
         group[0].name,
         median(sample.rate for sample in group),
-        middle(sample.p50_ms for sample in group),
-        middle(sample.p99_ms for sample in group),
+        median_known(sample.p50_ms for sample in group),
+        median_known(sample.p99_ms for sample in group),
         max(sample.unexpected for sample in group),
-        {part: median(s.cores.get(part, 0.0) for s in group) for part in sorted(parts)},
+        {part: median(s.cores.get(part, 0.0) for s in group) for part in parts},
     )
 
 
-def middle(values: Iterable[float | None]) -> float | None:
-    """The median of the values that are there."""
+def median_known(values: Iterable[float | None]) -> float | None:
+    """The median without missing values."""
     known = [value for value in values if value is not None]
     return median(known) if known else None

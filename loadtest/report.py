@@ -20,7 +20,7 @@ from rich.table import Table as RichTable
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One claim with the value that was measured."""
+    """A measured value and the bound that it has to keep."""
 
     claim: str
     measured: float
@@ -30,13 +30,11 @@ class Bar:
 
     @property
     def passed(self) -> bool:
-        """Whether the measured value is on the right side."""
         if self.relation == ">=":
             return self.measured >= self.required
         return self.measured <= self.required
 
     def cells(self) -> tuple[str, str, str, str]:
-        """The bar as a row of a table."""
         return (
             self.claim,
             f"{self.measured:.2f}{self.unit}",
@@ -45,8 +43,17 @@ class Bar:
         )
 
 
+def at_least(claim: str, measured: float, required: float, unit: str = "") -> Bar:
+    return Bar(claim, measured, ">=", required, unit)
+
+
+def at_most(claim: str, measured: float, required: float = 0, unit: str = "") -> Bar:
+    return Bar(claim, measured, "<=", required, unit)
+
+
 RESULTS = Path(__file__).parent / "results"
-BAR_HEADINGS = ("bar", "measured", "required", "")
+#: Cells that stand out in a terminal.
+COLOURED = {"pass": "[green]pass[/]", "FAIL": "[bold red]FAIL[/]"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,10 @@ def table(title: str, columns: Mapping[str, str | Callable[[Any], str]], items: 
     return Table(title, tuple(columns), [tuple(cell(item) for cell in cells) for item in items])
 
 
+def bar_table(bars: Sequence[Bar]) -> Table:
+    return Table("Bars", ("bar", "measured", "required", ""), [bar.cells() for bar in bars])
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """An image file beside the report."""
@@ -79,23 +90,21 @@ class Report:
     #: Also the folder's name.
     name: str
     title: str
-    #: What it says, in sentences with figures, the most important first.
+    #: The results in sentences with figures, the most important first.
     findings: list[str] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
-    #: What a reader must know to weigh the figures.
+    #: What a reader must know to interpret the figures.
     notes: list[str] = field(default_factory=list)
     #: Everything measured, for machines.
     data: dict[str, Any] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
-        """Whether every bar was reached."""
         return all(bar.passed for bar in self.bars)
 
     def show(self, console: Console) -> None:
-        """Print it."""
         for finding in self.findings:
             console.print(f"[bold]{finding}[/]", highlight=False)
         for table in self._all_tables():
@@ -103,7 +112,7 @@ class Report:
             for number, heading in enumerate(table.headings):
                 drawn.add_column(heading, justify="right" if number else "left")
             for row in table.rows:
-                drawn.add_row(*(coloured(cell) for cell in row))
+                drawn.add_row(*(COLOURED.get(cell, cell) for cell in row))
             console.print(drawn)
         for note in self.notes:
             console.print(note, style="yellow", highlight=False)
@@ -142,9 +151,7 @@ class Report:
         return 0 if self.passed or no_fail else 1
 
     def _all_tables(self) -> list[Table]:
-        if not self.bars:
-            return self.tables
-        return [*self.tables, Table("Bars", BAR_HEADINGS, [bar.cells() for bar in self.bars])]
+        return [*self.tables, bar_table(self.bars)] if self.bars else self.tables
 
 
 def options(
@@ -153,18 +160,18 @@ def options(
     *flags: tuple[str, Any, str],
     given: Sequence[str] | None = None,
 ) -> argparse.Namespace:
-    """What was asked for; a flag is its name, its default (or its choices) and what it means."""
+    """The parsed command line; a flag is its name, its default (or choices) and its help."""
     parser = argparse.ArgumentParser(
         prog=program, description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name, default, words in flags:
+    for name, default, meaning in flags:
         if default is False:
-            parser.add_argument(name, action="store_true", help=words)
+            parser.add_argument(name, action="store_true", help=meaning)
         elif isinstance(default, tuple):
-            parser.add_argument(name, choices=default, help=words)
+            parser.add_argument(name, choices=default, help=meaning)
         else:
             more = {"type": type(default), "default": default}
-            parser.add_argument(name, **more, help=f"{words} ({default:g})")
+            parser.add_argument(name, **more, help=f"{meaning} ({default:g})")
     return parser.parse_args(given)
 
 
@@ -173,7 +180,7 @@ NO_FAIL = ("--no-fail", False, "exit 0 even if a bar is missed")
 
 
 class Screen:
-    """A bar for each thing that takes time; a line where there is no terminal."""
+    """A progress bar for each task; a line of text where there is no terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -188,7 +195,7 @@ class Screen:
         self._bars.stop()
 
     def task(self, name: str, total: float) -> Callable[[float], None]:
-        """Something begins; who does it says how much of it is done."""
+        """Start a progress bar; call the result with how much is done."""
         if not self._console.is_terminal:
             self._console.print(f"{name} …", highlight=False)
         task = self._bars.add_task(name, total=total)
@@ -196,33 +203,26 @@ class Screen:
 
     def steps(self, name: str, count: int) -> Iterator[int]:
         """Numbers from 0, with a bar that moves along."""
-        tell = self.task(name, count)
+        advance = self.task(name, count)
         for number in range(count):
             yield number
-            tell(number + 1)
+            advance(number + 1)
 
     def wait(self, name: str, seconds: float) -> None:
-        """Let time pass, visibly."""
-        tell, began = self.task(name, seconds), time.monotonic()
+        """Sleep, with a progress bar."""
+        advance, began = self.task(name, seconds), time.monotonic()
         while (passed := time.monotonic() - began) < seconds:
-            tell(passed)
+            advance(passed)
             time.sleep(min(0.25, seconds - passed))
-        tell(seconds)
-
-
-def coloured(cell: str) -> str:
-    """Pass and fail stand out."""
-    return {"pass": "[green]pass[/]", "FAIL": "[bold red]FAIL[/]"}.get(cell, cell)
+        advance(seconds)
 
 
 def markdown(table: Table) -> list[str]:
-    """A table in markdown."""
     rule = ["---", *("---:" for _ in table.headings[1:])]
     return [f"| {' | '.join(row)} |" for row in (table.headings, rule, *table.rows)]
 
 
 def machine() -> Mapping[str, Any]:
-    """What it ran on."""
     return {
         "cores": os.cpu_count(),
         "architecture": platform.machine(),
@@ -232,7 +232,6 @@ def machine() -> Mapping[str, Any]:
 
 
 def describe(facts: Mapping[str, Any]) -> str:
-    """The machine in one line."""
     return (
         f"{facts['cores']} cores, {facts['architecture']}, Python {facts['python']}, "
         f"load {facts['load_average'][0]}; generator, services and servers on the same cores"

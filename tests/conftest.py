@@ -6,10 +6,20 @@ a stack that two of them need is started twice, which costs more than many a tes
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-#: Files that use the same stack, whole folders by their name: one process runs them all.
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("fairline", deadline=None)
+settings.load_profile("fairline")
+
+#: Files of tests/acceptance that use the same stack: one process runs them all.
 TOGETHER = {
     "shared_stack": (
         *("test_stack.py", "test_drain.py", "test_connections.py", "test_outages.py"),
@@ -18,27 +28,25 @@ TOGETHER = {
     ),
     "platform_stack": (
         *("test_failures.py", "test_quota.py", "test_measured_pools.py", "test_writing_jobs.py"),
-        "browser",
+        *("browser",),
     ),
 }
-GROUPS = {name: group for group, names in TOGETHER.items() for name in names}
+GROUPS = {f"acceptance/{name}": group for group, names in TOGETHER.items() for name in names}
 #: The longest first, a quarter of a minute at least; then everything else, as it comes.
 LONGEST = (
-    *TOGETHER["shared_stack"],
-    "test_lab.py",
-    "test_kills.py",
-    *TOGETHER["platform_stack"],
-    "test_compose.py",
-    "test_autoscale.py",
-    "test_bench_smoke.py",
-    "test_schemathesis.py",
-    "test_races.py",
-    "test_api_outage.py",
-    "test_stack_up.py",
-    "test_state_machine.py",
-    "test_runaways_green.py",
-    "test_telemetry.py",
+    *(f"acceptance/{name}" for name in TOGETHER["shared_stack"]),
+    *("acceptance/test_lab.py", "acceptance/test_kills.py"),
+    *(f"acceptance/{name}" for name in TOGETHER["platform_stack"]),
+    *("acceptance/test_compose.py", "acceptance/test_autoscale.py"),
+    *("loadtest/test_bench_smoke.py", "api/test_schemathesis.py", "models/test_races.py"),
+    *("api/test_outage.py", "stack/test_up.py", "models/test_state_machine.py"),
+    *("tasks/test_runaways_green.py", "telemetry/test_telemetry.py"),
 )
+
+
+def pairs(path: str) -> list[str]:
+    """Each part of a path with its folder."""
+    return ["/".join(pair) for pair in pairwise(path.split("/"))]
 
 
 class ByStack(LoadScopeScheduling):
@@ -46,7 +54,7 @@ class ByStack(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return next((GROUPS[part] for part in path.split("/") if part in GROUPS), path)
+        return next((GROUPS[pair] for pair in pairs(path) if pair in GROUPS), path)
 
 
 @pytest.hookimpl(tryfirst=True, optionalhook=True)
@@ -59,6 +67,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(LONGEST)}
 
     def place(item: pytest.Item) -> int:
-        return min(places.get(part, len(LONGEST)) for part in item.path.parts[-2:])
+        return min(places.get(pair, len(LONGEST)) for pair in pairs(item.path.as_posix()))
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Temporary folders of this run alone.
+
+    pytest closes the folder that its runs share to other users each time one starts, and the
+    embedded PostgreSQL of another run, which has a user account of its own, loses its files.
+    """
+    if config.option.basetemp is None and not hasattr(config, "workerinput"):
+        config.option.basetemp = Path(tempfile.mkdtemp(prefix="fairline-tests-"))
+        config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))

@@ -1,7 +1,7 @@
-"""The front door's two groups: rows to be inserted, and express references to be published.
+"""Admission in groups: rows to be inserted, and express references to be published.
 
-The reply waits for the first only. A publish that fails costs nothing: the rows are
-released to the line, or found by the reaper.
+The reply waits for the rows only. After a failed publish they are released to their queue, or
+found by the reaper.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXPRESS_REST_SECONDS = 5.0
 
 
 class Admission:
-    """Takes submissions in, in groups."""
+    """Admits the submissions of one process."""
 
     def __init__(self, engine: Engine, publisher: Publisher, timeout_seconds: float) -> None:
         self._engine = engine
@@ -56,18 +56,17 @@ class Admission:
         return admitted
 
     def close(self, timeout: float) -> None:
-        """Write and publish what is still in line, before the process ends."""
+        """Write and publish what still waits, before the process ends."""
         self._rows.close(timeout)
         self._express.close(timeout)
 
     def _admit(self, group: Sequence[SubmissionGroup]) -> list[Outcome]:
         express = time.monotonic() >= self._express_from
         admitted = admit_group(self._engine, group, express)
-        # Posted before the callers are told: the message travels while the replies do.
+        # Posted before the callers continue: the message travels while the replies do.
         for entry in admitted:
-            if isinstance(entry, Admitted):
-                for item in entry.express:
-                    self._express.post(Dispatch(item.id, 1, item.type, item.pool))
+            for item in entry.express if isinstance(entry, Admitted) else ():
+                self._express.post(Dispatch(item.id, 1, item.type, item.pool))
         return admitted
 
     def _publish(self, group: Sequence[Dispatch]) -> list[None]:

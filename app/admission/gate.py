@@ -1,6 +1,6 @@
-"""The gate: what a tenant must pass before anything of its request is admitted.
+"""The gate: the limits that a request must pass before anything of it is admitted.
 
-The rate first, which costs nothing to refuse, then the depth. Whoever is refused is counted.
+The rate first, which costs nothing to refuse, then the depth. Refusals are counted.
 """
 
 from __future__ import annotations
@@ -9,25 +9,37 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sqlalchemy import Engine
+
 from app.admission.depth import Depth
-from app.admission.keys import KnownKeys
 from app.admission.rate import Rate
-from app.admission.refusals import Refusals
+from app.admission.refusals import FLUSH_SECONDS, Refusals
 from app.errors import QueueDepthExceeded, Refused
 from app.policy.rate_limit import Limit, RateAllowance, limit_of
 from app.tenants.tenant import TenantProfile
 from models.jobs.submission import IdempotencyKey, Submission
+from models.store.arrays import plain_array, text_array
+from models.store.group_commit import GroupCommit
+from models.store.session import connect
 
-#: A line of waiting jobs does not get much shorter in a moment.
+#: A queue does not get much shorter in a moment.
 DEPTH_RETRY_SECONDS = 5.0
+
+READ_KNOWN = """
+    SELECT asked.place
+    FROM unnest(%(places)s::int[], %(tenants)s::bigint[], %(keys)s::text[])
+        AS asked (place, tenant_id, key)
+    JOIN idempotency_keys AS known
+        ON known.tenant_id = asked.tenant_id AND known.key = asked.key
+"""
 
 
 class Entered(NamedTuple):
-    """What the lines took of one request."""
+    """The room that the queues had for one request."""
 
-    #: How many, by pool.
+    #: For how many jobs, by pool.
     jobs: dict[str, int]
-    #: A pool whose line did not take all; None if all were taken.
+    #: A pool whose queue has no room for all; None if all have.
     full: str | None = None
 
 
@@ -36,25 +48,28 @@ class Gate:
 
     def __init__(
         self,
-        rate: Rate,
-        depth: Depth,
-        known_keys: KnownKeys,
-        refusals: Refusals,
+        engine: Engine,
+        timeout_seconds: float,
         *,
         per_second: float,
         burst: float,
         queue_depth: int,
+        flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
-        """The limits of tenants that have none of their own; a rate of 0 is none."""
-        self._rate = rate
-        self._depth = depth
-        self._known_keys = known_keys
-        self._refusals = refusals
+        """The limits of tenants without their own; a rate of 0 is none."""
+        self._engine = engine
+        self._timeout_seconds = timeout_seconds
+        self._rate = Rate(engine, timeout_seconds)
+        self._depth = Depth(engine, timeout_seconds)
+        self._refusals = Refusals(engine, flush_seconds)
+        self._known_keys: GroupCommit[tuple[int, str], bool] = GroupCommit(
+            self._read_known, name="known keys"
+        )
         self._limit = limit_of(per_second, burst or None) if per_second else None
         self._queue_depth = queue_depth
 
     def limit(self, tenant: TenantProfile) -> Limit | None:
-        """How often the tenant may submit; None: as often as it likes."""
+        """How often the tenant may submit; None: no limit."""
         if tenant.submit_per_second is not None:
             return limit_of(tenant.submit_per_second, tenant.submit_burst)
         if self._limit is not None and tenant.submit_burst is not None:
@@ -62,7 +77,7 @@ class Gate:
         return self._limit
 
     def terms(self, tenant: TenantProfile, pools: Iterable[str]) -> dict[str, Any]:
-        """What the tenant's terms come to where the deployment's defaults stand for null."""
+        """The tenant's terms in effect, with the deployment's defaults in place of null."""
         limit = self.limit(tenant)
         caps = {pool: of.in_flight for pool, of in tenant.limits.items()}
         return {
@@ -83,18 +98,18 @@ class Gate:
             self.count(tenant, refused, submissions)
             raise
 
-    def knock(self, tenant: TenantProfile) -> None:
-        """Refuse at once who would be refused anyway, before the request is read."""
+    def refuse_early(self, tenant: TenantProfile) -> None:
+        """Refuse, before the request is read, what would be refused anyway."""
         limit = self.limit(tenant)
         if limit is not None:
             try:
-                self._rate.look(tenant.id, limit)
+                self._rate.check(tenant.id, limit)
             except Refused as refused:
                 self.count(tenant, refused)
                 raise
 
     def enter(self, tenant: TenantProfile, submissions: Sequence[Submission]) -> Entered:
-        """What of the submissions the lines of their pools take; :meth:`settle` must follow."""
+        """Reserve room in the queues of the pools; :meth:`settle` must follow."""
         if len(submissions) == 1:
             wanted: Mapping[str, int] = {submissions[0].pool: 1}
         else:
@@ -111,16 +126,21 @@ class Gate:
         return entered if full is None else Entered(entered.jobs, full)
 
     def settle(self, tenant: TenantProfile, entered: Entered, *, joined: bool = True) -> None:
-        """What entered is committed, or certainly has not joined its line."""
+        """What entered is committed, or certainly has not joined its queue."""
         for pool, jobs in entered.jobs.items():
             self._depth.settle((tenant.id, pool), jobs, joined=joined)
 
     def repeats(self, tenant: TenantProfile, key: IdempotencyKey | None) -> bool:
-        """Whether a request only repeats an earlier one, and adds nothing to a line."""
-        return key is not None and self._known_keys.is_known(tenant.id, key.text)
+        """Whether a request repeats an earlier one, and so adds nothing to a queue.
+
+        Asked only for requests that would be refused otherwise. The answer may be out of date a
+        moment later; admitting decides.
+        """
+        asked = None if key is None else (tenant.id, key.text)
+        return asked is not None and self._known_keys.submit(asked, self._timeout_seconds)
 
     def too_deep(self, tenant: TenantProfile, pool: str) -> QueueDepthExceeded:
-        """What is said to a submission that a line does not take."""
+        """The error of a submission that a queue has no room for."""
         return QueueDepthExceeded(
             f"At most {self.depth_limit(tenant, pool):,} of your jobs may wait in the pool"
             f" {pool}, and as many do. /tenant shows what waits.",
@@ -133,12 +153,21 @@ class Gate:
         return self._queue_depth if depth is None else depth
 
     def count(self, tenant: TenantProfile, refused: Refused, submissions: int = 1) -> None:
-        """Note that submissions were refused."""
+        """Count refused submissions."""
         self._refusals.count(tenant.id, refused.code, submissions)
 
     def close(self, timeout: float) -> None:
-        """Write what was counted, and ask nothing more."""
+        """Write what was counted, and read nothing more."""
         self._refusals.close()
-        self._rate.close(timeout)
-        self._depth.close(timeout)
-        self._known_keys.close(timeout)
+        for part in (self._rate, self._depth, self._known_keys):
+            part.close(timeout)
+
+    def _read_known(self, group: Sequence[tuple[int, str]]) -> list[bool]:
+        asked = {
+            "places": plain_array(range(len(group))),
+            "tenants": plain_array(tenant_id for tenant_id, _ in group),
+            "keys": text_array(key for _, key in group),
+        }
+        with connect(self._engine) as connection:
+            known = {row.place for row in connection.exec_driver_sql(READ_KNOWN, asked)}
+        return [place in known for place in range(len(group))]

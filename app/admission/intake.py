@@ -1,17 +1,18 @@
 """Intake: validated bodies become submissions, submissions become rows.
 
-A large payload goes to the blob store before the commit, so that no row ever names a blob
-that is not there. A blob whose row was not inserted is removed at once where that is certain,
-and collected later where it is not.
+A large payload goes to the blob store before the commit, so that every blob a row names exists.
+A blob whose row was not inserted is removed at once where that is certain, and collected later
+where it is not.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from gevent import Timeout
 from pydantic import ValidationError
@@ -41,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 #: How long all blobs of a request may take together.
 BLOB_SECONDS = 5.0
-#: Job types named to a caller who does not know them.
+#: Job types named in an error.
 MOST_NAMED = 50
 #: Most bytes of UTF-8 that a character has.
 CHARACTER_BYTES = 4
@@ -49,17 +50,17 @@ CHARACTER_BYTES = 4
 _chance = Random()
 
 
-class IntakeServices(Protocol):
-    """What taking a request in needs of its process."""
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """The parts of a process that take submissions in."""
 
-    @property
-    def gate(self) -> Gate: ...
-    @property
-    def admission(self) -> Admission: ...
-    @property
-    def blobs(self) -> BlobStore: ...
-    @property
-    def pools_of_types(self) -> PoolsOfTypes: ...
+    #: Rate and depth of what tenants submit.
+    gate: Gate
+    admission: Admission
+    #: Where large payloads go.
+    blobs: BlobStore
+    #: Where new jobs of a type go.
+    pools_of_types: PoolsOfTypes
 
 
 def job_submission(
@@ -73,24 +74,22 @@ def job_submission(
     not_after: datetime | None = None,
     jitter: bool = True,
 ) -> Submission:
-    """A job that somebody asked for as a submission; refuses what its type does not take."""
+    """A submission of a job; refuses what its type does not take."""
     job_type = types.get(type_name)
     if job_type is None:
         known = ", ".join(sorted(types)[:MOST_NAMED])
         raise ValidationFailed(errors=(FieldError("type", f"is not registered; known: {known}"),))
     fitted = check_payload(job_type, payload)
-    candidate, role = None, None
-    if isinstance(fitted, ApplicationPayload):
-        # The same as POST /applications, leaderboard included.
-        payload, candidate, role = fitted.model_dump(), fitted.candidate, fitted.role
+    # An application is the same as one of POST /applications, leaderboard included.
+    application = fitted if isinstance(fitted, ApplicationPayload) else None
     return Submission(
         id=new_id(),
         tenant_id=tenant_id,
         type=job_type.name,
         pool=job_type.pool,
-        payload=to_json(payload).decode(),
-        candidate=candidate,
-        role=role,
+        payload=to_json(application.model_dump() if application else payload).decode(),
+        candidate=application.candidate if application else None,
+        role=application.role if application else None,
         priority=priority,
         execute_at=start_of(execute_at, not_after, jitter),
         not_after=not_after,
@@ -104,7 +103,7 @@ def check_payload(job_type: JobType, payload: object) -> object:
         return job_type.read(payload)
     except ValidationError as error:
         raise ValidationFailed(errors=field_errors(error, "payload")) from None
-    except Exception as error:  # a validator of the author's that trips over what it was given
+    except Exception as error:  # a validator of the author's that fails
         logger.warning("the schema of %s raised %r", job_type.name, error)
         message = f"cannot be read as {job_type.name} takes it"
         raise ValidationFailed(errors=(field_error("payload", message),)) from error
@@ -122,9 +121,9 @@ def start_of(
 
 
 def directed(
-    services: IntakeServices, tenant: TenantProfile, submissions: Sequence[Submission]
+    services: Intake, tenant: TenantProfile, submissions: Sequence[Submission]
 ) -> Sequence[Submission]:
-    """The submissions with the pool they belong to and the way they may take."""
+    """The submissions in the pools they belong to; free accounts have no express lane."""
     submissions = services.pools_of_types.place(submissions)
     if tenant.tier == Tier.FREE:
         return [item._replace(express=False) for item in submissions]
@@ -132,33 +131,33 @@ def directed(
 
 
 def take_in(
-    services: IntakeServices,
+    services: Intake,
     tenant: TenantProfile,
     submissions: Sequence[Submission],
     key: IdempotencyKey | None,
 ) -> Admitted:
     """Make the submissions of one request durable, all of them or none."""
-    submissions = directed(services, tenant, submissions)
-    entered = services.gate.enter(tenant, submissions)
+    submissions, gate = directed(services, tenant, submissions), services.gate
+    entered = gate.enter(tenant, submissions)
     joined = entered.full is None
     try:
-        if entered.full is not None and not services.gate.repeats(tenant, key):
-            refused = services.gate.too_deep(tenant, entered.full)
-            services.gate.count(tenant, refused, len(submissions))
+        if entered.full is not None and not gate.repeats(tenant, key):
+            refused = gate.too_deep(tenant, entered.full)
+            gate.count(tenant, refused, len(submissions))
             raise refused
         admitted = make_durable(services, submissions, key)
         joined = not admitted.repeated
         return admitted
     finally:
-        services.gate.settle(tenant, entered, joined=joined)
+        gate.settle(tenant, entered, joined=joined)
 
 
 def take_what_fits(
-    services: IntakeServices, tenant: TenantProfile, submissions: Sequence[Submission]
+    services: Intake, tenant: TenantProfile, submissions: Sequence[Submission]
 ) -> tuple[Admitted, dict[str, QueueDepthExceeded]]:
-    """Make those durable, together, that their lines take; the others by id, with the reason."""
-    submissions = directed(services, tenant, submissions)
-    entered = services.gate.enter(tenant, submissions)
+    """Make those durable, together, that their queues have room for; refuse the others by id."""
+    submissions, gate = directed(services, tenant, submissions), services.gate
+    entered = gate.enter(tenant, submissions)
     try:
         left, fitting = dict(entered.jobs), []
         refused: dict[str, QueueDepthExceeded] = {}
@@ -167,24 +166,23 @@ def take_what_fits(
             if left[item.pool] >= 0:
                 fitting.append(item)
             else:
-                refused[item.id] = services.gate.too_deep(tenant, item.pool)
+                refused[item.id] = last = gate.too_deep(tenant, item.pool)
         if refused:
-            last = refused[next(reversed(refused))]
-            services.gate.count(tenant, last, len(refused))
+            gate.count(tenant, last, len(refused))
             if not fitting:
                 raise last
         return make_durable(services, fitting, None), refused
     finally:
-        services.gate.settle(tenant, entered)
+        gate.settle(tenant, entered)
 
 
 def make_durable(
-    services: IntakeServices, submissions: Sequence[Submission], key: IdempotencyKey | None
+    services: Intake, submissions: Sequence[Submission], key: IdempotencyKey | None
 ) -> Admitted:
     """Write the submissions of one request, together."""
     large = [item.id for item in submissions if is_large(item.payload)]
     if large:
-        submissions = put_payloads(services.blobs, submissions, set(large))
+        submissions = put_payloads(services.blobs, submissions, large)
     try:
         admitted = services.admission.admit(submissions, key)
     except IdempotencyKeyReused:
@@ -197,10 +195,8 @@ def make_durable(
 
 def status_of(submission: Submission, admitted: Admitted) -> str:
     """What a reply calls the status: the same for a repetition as for the first request."""
-    if submission.execute_at is None:
-        return "queued"
-    at = admitted.first_at or datetime.now(UTC)
-    return "scheduled" if submission.execute_at > at else "queued"
+    start, at = submission.execute_at, admitted.first_at or datetime.now(UTC)
+    return "scheduled" if start is not None and start > at else "queued"
 
 
 def is_large(payload: str) -> bool:
@@ -209,33 +205,30 @@ def is_large(payload: str) -> bool:
 
 
 def put_payloads(
-    blobs: BlobStore, submissions: Sequence[Submission], large: set[str]
+    blobs: BlobStore, submissions: Sequence[Submission], large: Sequence[str]
 ) -> list[Submission]:
     """The submissions, with the payloads of the large ones in the store."""
+    keys = {job_id: payload_key(job_id) for job_id in large}
     # No exception of ours is given to raise: the store's client would take it for its own
     # and try again. A bare timeout goes through.
     with Timeout(BLOB_SECONDS) as patience:
         try:
-            return [stored(blobs, item) if item.id in large else item for item in submissions]
-        except BlobError as error:
-            logger.warning("503: %s", error)
-            raise BlobStoreUnavailable from error
-        except Timeout as expired:
-            if expired is not patience:
+            for item in submissions:
+                if item.id in keys:
+                    blobs.put(keys[item.id], item.payload.encode())
+        except (BlobError, Timeout) as error:
+            if isinstance(error, Timeout) and error is not patience:
                 raise
-            logger.warning("503: the blob store took longer than %g s", BLOB_SECONDS)
-            raise BlobStoreUnavailable from expired
-
-
-def stored(blobs: BlobStore, item: Submission) -> Submission:
-    """The submission with its payload in the store."""
-    key = payload_key(item.id)
-    blobs.put(key, item.payload.encode())
-    return item._replace(payload="null", payload_blob=key)
+            logger.warning("503: the blob store failed or took over %g s: %s", BLOB_SECONDS, error)
+            raise BlobStoreUnavailable from error
+    return [
+        item._replace(payload="null", payload_blob=keys[item.id]) if item.id in keys else item
+        for item in submissions
+    ]
 
 
 def discard_payloads(blobs: BlobStore, ids: Sequence[str]) -> None:
-    """Remove blobs that no row will name. Who fails leaves them to the collector."""
+    """Remove blobs that no row will name. Those that cannot be removed are collected later."""
     for job_id in ids:
         try:
             blobs.delete(payload_key(job_id))

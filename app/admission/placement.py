@@ -1,7 +1,7 @@
 """Where new jobs go: into the pool in which their type was measured to belong.
 
-Read at most once a second, by the request that finds the last look too old; the others go on
-with what is known, and so does this one if the state store takes its time.
+A type that was declared anew, or whose new pool is not served, goes where its author said,
+without waiting for the Classifier to notice.
 """
 
 from __future__ import annotations
@@ -9,54 +9,68 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
-from app.admission import Submission
-from app.admission.moved_types import Moved, placed, read_moved
+from models.jobs.submission import Submission
 from models.pools import POOLS
 from models.store.errors import StateStoreError
 from models.store.session import connect
 
 logger = logging.getLogger(__name__)
 
-#: A look is good for this long.
+#: The table is read at most this often.
 LOOK_SECONDS = 1.0
-#: How long a request waits for one.
+#: How long a request waits for the read.
 WAIT_SECONDS = 0.25
+
+READ_MOVED = "SELECT type, declared_pool, pool FROM job_types WHERE pool <> declared_pool"
+
+#: Pools by type and declared pool.
+Moved = Mapping[tuple[str, str], str]
+
+
+def read_moved(connection: Connection, served: Collection[str] = tuple(POOLS)) -> Moved:
+    """The types that moved, and where to."""
+    rows = connection.exec_driver_sql(READ_MOVED)
+    return {(name, declared): pool for name, declared, pool in rows if pool in served}
+
+
+def placed(submissions: Sequence[Submission], moved: Moved) -> Sequence[Submission]:
+    """The submissions, those of moved types in their new pool."""
+    if not moved:
+        return submissions
+    return [
+        item._replace(pool=moved.get((item.type, item.pool), item.pool)) for item in submissions
+    ]
 
 
 class PoolsOfTypes:
-    """The types that moved, as of a second ago."""
+    """The types that moved, as of a second ago, or as last known while the store is away."""
 
     def __init__(self, engine: Engine, served_pools: Collection[str]) -> None:
         self._engine = engine
         self._served = {name for name in served_pools if name in POOLS}
         self._moved: Moved = {}
         self._due = 0.0
-        self._looking = threading.Lock()
+        self._reading = threading.Lock()
 
     def place(self, submissions: Sequence[Submission]) -> Sequence[Submission]:
         """The submissions, those of moved types in their new pool."""
-        if time.monotonic() >= self._due:
-            self._refresh()
+        if time.monotonic() >= self._due and self._reading.acquire(blocking=False):
+            self._due = time.monotonic() + LOOK_SECONDS
+            # Beside the request: a store that hangs is waited for only once, at admission.
+            read = threading.Thread(target=self._read, name="pools of types", daemon=True)
+            read.start()
+            read.join(WAIT_SECONDS)
         return placed(submissions, self._moved)
 
-    def _refresh(self) -> None:
-        if not self._looking.acquire(blocking=False):
-            return  # somebody is at it
-        self._due = time.monotonic() + LOOK_SECONDS
-        # Beside the request: a store that hangs has to be waited for only once, at admission.
-        look = threading.Thread(target=self._look, name="pools of types", daemon=True)
-        look.start()
-        look.join(WAIT_SECONDS)
-
-    def _look(self) -> None:
+    def _read(self) -> None:
         try:
             with connect(self._engine) as connection:
                 self._moved = read_moved(connection, self._served)
         except StateStoreError as error:
             logger.debug("types stay where they are: %s", error)
         finally:
-            self._looking.release()
+            self._reading.release()

@@ -1,12 +1,12 @@
-"""The submission rate of tenants, held across API processes.
+"""The submission rate of tenants, enforced across API processes.
 
 A bucket is one row. A process leases some of it with one conditional statement, shared by all
-tenants that ask at the same moment, and spends the lease from memory. Of an empty bucket it
-knows until when, and refuses from memory: a flood costs about ten statements a second, tenant
-and process, however hard it is. See :mod:`app.policy.rate_limit` for what is guaranteed.
+tenants that ask at the same moment, and spends the lease from memory. While a bucket is known to
+be empty it refuses from memory: a flood costs about ten statements per second, tenant and
+process, however many requests it has. See :mod:`app.policy.rate_limit` for what is guaranteed.
 
-A lease that a process loses with its life is lost: a tenth of a second's worth. While the state
-store is away nobody is refused for its rate: who needs a new lease hears that the store is away.
+The lease of a process that dies is lost: a tenth of a second's worth. While the state store is
+away nothing is refused for its rate: what needs a new lease fails, as the store is away.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Engine
 
 from app.errors import RateLimited
-from app.policy.rate_limit import EXACT_SECONDS, Limit, Purse, RateAllowance, TokenGrant
+from app.policy.rate_limit import EXACT_SECONDS, LeasedTokens, Limit, RateAllowance, TokenGrant
 from models.store.arrays import plain_array
 from models.store.errors import StateStoreUnavailable
 from models.store.group_commit import GroupCommit
@@ -86,7 +86,7 @@ class Holder:
     __slots__ = ("asking", "failures", "guard", "purse", "used_at")
 
     def __init__(self, limit: Limit) -> None:
-        self.purse = Purse(limit)
+        self.purse = LeasedTokens(limit)
         #: Held for a moment, around each look into the purse.
         self.guard = threading.Lock()
         #: Held while the bucket is asked: the others wait, then look again.
@@ -97,7 +97,7 @@ class Holder:
 
 
 class Rate:
-    """Lets the submissions of tenants pass, or not, in one process."""
+    """Lets the submissions of tenants pass or refuses them, in one process."""
 
     def __init__(self, engine: Engine, timeout_seconds: float) -> None:
         self._engine = engine
@@ -106,20 +106,19 @@ class Rate:
         self._keeping = threading.Lock()
         self._chance = Random()
         self._leases: GroupCommit[TokenRequest, TokenGrant] = GroupCommit(self._lease, name="lease")
+        self.close = self._leases.close
 
     def take(self, tenant_id: int, limit: Limit, tokens: int = 1) -> RateAllowance:
         """Spend tokens of the tenant's; RateLimited if there are too few."""
         holder = self._holder(tenant_id, limit)
-        allowed = self._spend(holder, tokens)
-        if allowed is not None:
+        if allowed := self._spend(holder, tokens):
             return allowed
         failures = holder.failures
         if not holder.asking.acquire(timeout=self._timeout_seconds):
             raise StateStoreUnavailable
         try:
-            # The one who asked before us may have brought something, or bad news.
-            allowed = self._spend(holder, tokens)
-            if allowed is not None:
+            # The request before us may have brought something, or may have failed.
+            if allowed := self._spend(holder, tokens):
                 return allowed
             if holder.failures != failures:
                 raise StateStoreUnavailable
@@ -127,18 +126,13 @@ class Rate:
         finally:
             holder.asking.release()
 
-    def look(self, tenant_id: int, limit: Limit) -> None:
-        """RateLimited if this process knows that not even one token is there."""
+    def check(self, tenant_id: int, limit: Limit) -> None:
+        """RateLimited if this process knows that there is not even one token."""
         holder = self._holder(tenant_id, limit)
         with holder.guard:
-            now = time.monotonic()
-            wait = holder.purse.wait_seconds(now, 1)
+            wait = holder.purse.wait_seconds(time.monotonic(), 1)
         if wait > 0:
             raise refusal(limit, 1, wait)
-
-    def close(self, timeout: float) -> None:
-        """Ask no more."""
-        self._leases.close(timeout)
 
     def _spend(self, holder: Holder, tokens: int) -> RateAllowance | None:
         """From memory: pass, be refused, or have to ask."""
@@ -177,24 +171,21 @@ class Rate:
         if holder is None or holder.purse.limit is not limit:
             with self._keeping:
                 if len(self._holders) >= MOST_PURSES:
-                    self._forget(now)
+                    # A forgotten purse costs its tenant what is in it, and a statement.
+                    for known, of in list(self._holders.items()):
+                        if now - of.used_at > FORGET_SECONDS:
+                            del self._holders[known]
                 holder = self._holders.get(tenant_id)
                 if holder is None or holder.purse.limit != limit:
                     holder = self._holders[tenant_id] = Holder(limit)
         holder.used_at = now
         return holder
 
-    def _forget(self, now: float) -> None:
-        """A forgotten purse costs its tenant what is in it, and a question."""
-        for tenant_id, holder in list(self._holders.items()):
-            if now - holder.used_at > FORGET_SECONDS:
-                del self._holders[tenant_id]
-
     def _lease(self, group: Sequence[TokenRequest]) -> list[TokenGrant]:
         grants: dict[int, TokenGrant] = {}
         with connect(self._engine) as connection:
             while left := [place for place in range(len(group)) if place not in grants]:
-                # One question of a tenant at a time; a second one is rare: the limit was
+                # One request of a tenant at a time; a second one is rare: the limit was
                 # changed, or the first one's caller gave up.
                 turn = {group[place].tenant_id: place for place in reversed(left)}
                 found = lease_group(connection, [group[place] for place in turn.values()])
@@ -227,25 +218,21 @@ def lease_existing(connection: Connection, group: Sequence[TokenRequest]) -> dic
     return {row.tenant_id: TokenGrant(row.tokens, row.good_seconds, row.remaining) for row in rows}
 
 
-def allowance(purse: Purse, now: float) -> RateAllowance:
+def allowance(purse: LeasedTokens, now: float) -> RateAllowance:
     """What a reply says of the purse; of one in debt, when something passes again."""
     remaining = purse.remaining(now)
-    lacking = purse.limit.burst - remaining
-    full_seconds = lacking / purse.limit.per_second
+    full_seconds = (purse.limit.burst - remaining) / purse.limit.per_second
     return RateAllowance(purse.limit, remaining, max(full_seconds, purse.wait_seconds(now, 1)))
 
 
 def refusal(limit: Limit, tokens: int, wait: float) -> RateLimited:
-    """What a refused caller is told."""
+    """The error of a refused request."""
     asked = "" if tokens == 1 else f" This request asked for {tokens:,} at once."
+    seconds = limit.window_seconds
+    window = "a second" if seconds == 1 else f"in {seconds:,} seconds"
     return RateLimited(
-        f"You may submit {limit.quota:,} {window_of(limit)}, {limit.burst:,.12g} at once;"
+        f"You may submit {limit.quota:,} {window}, {limit.burst:,.12g} at once;"
         f" try again in {max(1, math.ceil(wait)):,} s.{asked}",
         retry_seconds=wait,
         allowance=RateAllowance(limit, 0, wait),
     )
-
-
-def window_of(limit: Limit) -> str:
-    """The window of a limit, for people."""
-    return "a second" if limit.window_seconds == 1 else f"in {limit.window_seconds:,} seconds"

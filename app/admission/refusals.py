@@ -1,10 +1,10 @@
 """Refusals, counted by tenant, day and code.
 
-Counted in memory and written by one statement, at most once a second. What a process has not
+Counted in memory and written by one statement, at most once per second. What a process has not
 written when it is killed is lost; while the state store is away it is kept, up to a bound. A
 write whose answer was lost is written again, so a second of an outage may count twice.
 
-The row of tenant 0 and no day is the sum over everybody, for the metrics.
+The row of tenant 0 and no day is the sum over all tenants, for the metrics.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine
 
-from app.repeated import repeat
+from app.repeated import BackgroundLoop
 from models.store.arrays import plain_array, text_array
 from models.store.errors import StateStoreError
 from models.store.session import connect
@@ -30,7 +30,7 @@ MOST_KEPT = 10_000
 #: Stands for all days in the sum over all tenants.
 NO_DAY = date(1970, 1, 1)
 
-#: In one order, as everybody writes them.
+#: In one order, in which every process writes them.
 ADD_REFUSALS = """
     INSERT INTO refusals (tenant_id, day, code, refused)
     SELECT * FROM unnest(%(tenants)s::bigint[], %(days)s::date[], %(codes)s::text[],
@@ -59,73 +59,55 @@ class Refusals:
 
     def __init__(self, engine: Engine, flush_seconds: float = FLUSH_SECONDS) -> None:
         self._engine = engine
-        self._flush_seconds = flush_seconds
         self._counts: Counter[Refusal] = Counter()
         self._guard = threading.Lock()
-        self._something = threading.Event()
-        self._closed = threading.Event()
-        self._writer: threading.Thread | None = None
+        self._writer = BackgroundLoop(
+            self.flush, flush_seconds, "refusals", away="refusals are counted in memory"
+        )
 
     def count(self, tenant_id: int, code: str, refused: int = 1) -> None:
-        """Note that submissions were refused."""
+        """Count refused submissions."""
         one = Refusal(tenant_id, datetime.now(UTC).date(), code)
         with self._guard:
             if one not in self._counts and len(self._counts) >= MOST_KEPT:
                 return
             self._counts[one] += refused
-            if self._writer is None and self._flush_seconds > 0:
-                # Begun late, so that a process forks before it has threads.
-                self._writer = threading.Thread(target=self._run, name="refusals", daemon=True)
-                self._writer.start()
-        self._something.set()
+        self._writer.start()
 
     def flush(self) -> None:
         """Write what was counted."""
         with self._guard:
-            self._something.clear()
             counts, self._counts = self._counts, Counter()
         if not counts:
             return
         written = Counter(counts)
         for one, refused in counts.items():
             written[Refusal(0, NO_DAY, one.code)] += refused
+        columns = {
+            "tenants": plain_array(one.tenant_id for one in written),
+            "days": plain_array(one.day.isoformat() for one in written),
+            "codes": text_array(one.code for one in written),
+            "refused": plain_array(written.values()),
+        }
         try:
             with connect(self._engine) as connection:
-                connection.exec_driver_sql(
-                    ADD_REFUSALS,
-                    {
-                        "tenants": plain_array(one.tenant_id for one in written),
-                        "days": plain_array(one.day.isoformat() for one in written),
-                        "codes": text_array(one.code for one in written),
-                        "refused": plain_array(written.values()),
-                    },
-                )
+                connection.exec_driver_sql(ADD_REFUSALS, columns)
         except StateStoreError:
             with self._guard:
                 self._counts.update(counts)
-                self._something.set()
             raise
 
     def close(self) -> None:
         """Write the rest, if that is possible, and no more after it."""
-        self._closed.set()
-        self._something.set()
+        self._writer.close()
         try:
             self.flush()
         except StateStoreError as error:
             logger.warning("refusals that were not written are forgotten: %s", error)
 
-    def _run(self) -> None:
-        away = "refusals are counted in memory"
-        repeat(self._flush_something, self._closed, self._flush_seconds, logger, away)
-
-    def _flush_something(self) -> None:
-        self._something.wait()
-        self.flush()
-
 
 def read_refusals(connection: Connection, tenant_id: int, days: int) -> dict[str, dict[str, int]]:
-    """What was refused of a tenant's in the last days, today included, by day and code."""
+    """A tenant's refused submissions of the last days, today included, by day and code."""
     found: dict[str, dict[str, int]] = {}
     rows = connection.exec_driver_sql(READ_REFUSALS, {"tenant_id": tenant_id, "days": days})
     for day, code, refused in rows:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from flask import current_app, request
 from sqlalchemy import Engine
 
+from app.admission.intake import Intake
+
 if TYPE_CHECKING:
-    from app.admission import Admission
-    from app.admission.gate import Gate
-    from app.admission.placement import PoolsOfTypes
     from app.api.auth.identity import CallerTenants
     from app.api.auth.visitors import Visitors
     from app.api.http.body import BodyLimits
@@ -20,18 +19,14 @@ if TYPE_CHECKING:
     from app.reads.events import Watch
     from app.reads.views import Views
     from app.tenants.tenant import TenantProfile
-    from models.blobs import BlobStore
     from tasks.registry import JobType
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class Services(Intake):
     """The parts of one API process."""
 
     engine: Engine
-    #: Submission rate and queue depth of tenants.
-    gate: Gate
-    admission: Admission
     views: Views
     tenants: CallerTenants
     #: Callers of pages.
@@ -39,14 +34,10 @@ class Services:
     body_limits: BodyLimits
     #: The job types that may be submitted.
     types: Mapping[str, JobType]
-    #: Storage of large payloads.
-    blobs: BlobStore
     prices: PriceList
     #: How long a read may take before the answer is 503.
     read_seconds: float
     served_pools: tuple[str, ...]
-    #: The pool for new jobs of each type.
-    pools_of_types: PoolsOfTypes
     #: Server-sent events.
     events: Watch
     #: The page that browsers get at ``/tenant``, where programs get JSON.

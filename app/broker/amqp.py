@@ -1,7 +1,7 @@
-"""Celery's way to the broker, with queues for the slices of pools.
+"""Celery's AMQP settings, with queues for the slices of pools.
 
-A slice's queue is declared like its pool's as soon as somebody names it: a worker with ``-Q``,
-or whoever sends to it. Any other unknown name stays unknown: Celery refuses it.
+A slice's queue is declared like its pool's as soon as a worker names it with ``-Q`` or a publisher
+sends to it. Any other unknown name is refused by Celery.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from models.pools import is_job_queue
 
 
 class JobQueues(Queues):  # type: ignore[misc]  # Celery has no types
-    """Celery's table of queues, which knows every slice."""
+    """Celery's table of queues, including every slice."""
 
     def __missing__(self, name: str) -> Queue:
         if not is_job_queue(name):

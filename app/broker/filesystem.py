@@ -1,15 +1,13 @@
-"""The broker of last resort: messages are files in a folder, for machines without RabbitMQ.
+"""Filesystem broker: messages are files in a folder, for machines without RabbitMQ.
 
-kombu has such a transport. This one keeps its ways and replaces its files, because there
+It replaces the file handling of kombu's transport, because there
 
 * readers take messages that are still being written, and the worker dies of the half;
 * every poll lists the messages of all queues together;
 * the events for a Flower that was killed are kept for good, one file each;
 * two processes that start at the same time can overwrite each other's bindings.
 
-Here whatever appears is complete, each queue and each binding has a place of its own, and what
-nobody reads is not kept. Not guaranteed: a message that a reader took before it was killed is
-lost. The row knows better.
+Not guaranteed: a message that a reader took before it was killed is lost; the reaper finds its job.
 """
 
 from __future__ import annotations
@@ -31,9 +29,9 @@ from kombu.utils.json import dumps, loads
 
 from models.pools import is_job_queue
 
-#: A queue of anything but jobs that was not read for so long gets nothing more.
+#: A queue without jobs that was not read for so long gets no more messages.
 SILENT_SECONDS = 30.0
-#: A reader shows itself this often.
+#: A reader touches its marker this often.
 NOTE_SECONDS = 5.0
 #: Touched by the readers of a queue. Hidden files are no messages.
 READER = ".reader"
@@ -58,13 +56,13 @@ class Channel(kombu_filesystem.Channel):
         folder = self._folder(queue)
         self._note_reader(folder)
         for name in messages(folder):
-            connection = folder / f".{name}"
+            taken = folder / f".{name}"
             try:
-                os.rename(folder / name, connection)
+                os.rename(folder / name, taken)
             except FileNotFoundError:
                 continue  # another reader was faster
-            text = connection.read_text()
-            connection.unlink()
+            text = taken.read_text()
+            taken.unlink()
             return loads(text)
         raise Empty
 
@@ -122,7 +120,7 @@ class Channel(kombu_filesystem.Channel):
 
 
 class Transport(kombu_filesystem.Transport):
-    """What ``filesystem://`` means here; `celeryconfig` tells kombu so."""
+    """Registered for ``filesystem://`` by ``celeryconfig``."""
 
     Channel = Channel
 
@@ -136,7 +134,7 @@ def messages(folder: Path) -> list[str]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Let a file appear with all of its content."""
+    """Write a file atomically."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:

@@ -1,8 +1,8 @@
-"""Publish: references go to the queue of their pool, many in flight, one wait for all confirms.
+"""Publisher: sends job references to the queue of their pool and waits once for all confirms.
 
-A confirm for each publish would cost a round trip each; here a group is written and then
-confirmed together. Everything is bounded in time: a broker that is away, blocked by an
-alarm or silent is :class:`BrokerUnavailable`, and the caller releases the rows.
+A confirm per message would cost a round trip each. Everything is bounded in time: for a broker that
+is unreachable, blocked by an alarm or silent, :class:`BrokerUnavailable` is raised and the caller
+releases the jobs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from celery import Celery
 from kombu import Connection, Queue
 from kombu.exceptions import KombuError
 
+from app.broker.queues import job_queue
 from app.errors import BrokerUnavailable
 from app.policy.window import packs, refs_in_message
 from app.telemetry import dispatching
@@ -54,29 +55,22 @@ class Publisher:
         ``lengths`` are the seconds that jobs take by type, as far as they are known.
         """
         with dispatching(dispatches):
-            self._publish(dispatches, workers, lengths)
-
-    def _publish(
-        self, dispatches: Sequence[Dispatch], workers: int, lengths: Mapping[str, float]
-    ) -> None:
-        try:
-            self._open()
-            for group in by_destination(dispatches):
-                pool = POOLS.get(group[0].pool)
-                most = pool.refs_per_message if pool else 1
-                most = refs_in_message(most, lengths.get(group[0].type))
-                for pack in packs(group, most, workers):
-                    self._send(pack)
-            self._await_confirms()
-        except self._errors() as error:
-            self.close()
-            raise BrokerUnavailable(f"The broker did not take the message: {error}") from error
-        if self._refused:
-            self._refused = False
-            raise BrokerUnavailable("The broker refused a message.")
+            try:
+                self._open()
+                for group in by_destination(dispatches):
+                    most = refs_in_message(most_refs(group[0]), lengths.get(group[0].type))
+                    for pack in packs(group, most, workers):
+                        self._send(pack)
+                self._await_confirms()
+            except self._errors() as error:
+                self.close()
+                raise BrokerUnavailable(f"The broker did not take the message: {error}") from error
+            if self._refused:
+                self._refused = False
+                raise BrokerUnavailable("The broker refused a message.")
 
     def ping(self) -> None:
-        """Reach the broker and come back, or raise."""
+        """Raise :class:`BrokerUnavailable` unless the broker answers."""
         try:
             self._open()
             if self._confirms:
@@ -96,7 +90,6 @@ class Publisher:
         self._slices.clear()
         self._refused = False
         if connection is not None:
-            # Whatever state it is in, it is to be forgotten.
             with contextlib.suppress(Exception):
                 connection.collect(socket_timeout=0.1)
 
@@ -131,7 +124,7 @@ class Publisher:
         self._celery.send_task(
             first.type,
             args=([[dispatch.id, dispatch.lease] for dispatch in pack],),
-            # What Flower shows; Celery's own way of finding it costs a quarter of a publish.
+            # Shown by Flower; Celery's own repr of the arguments costs a quarter of a publish.
             argsrepr=f"({len(pack)} job{'s' if len(pack) > 1 else ''})",
             kwargsrepr="{}",
             task_id=first.id,
@@ -144,20 +137,11 @@ class Publisher:
             self._unconfirmed.add(self._sent)
 
     def _slice_queue(self, dispatch: Dispatch) -> Queue:
-        """The queue of a slice: as its pool's, and not listed anywhere. Made sure of once."""
-        queue = self._slices.get(dispatch.queue)
-        if queue is None:
-            shared = self._celery.amqp.queues[dispatch.pool]
-            queue = Queue(
-                dispatch.queue,
-                shared.exchange,
-                routing_key=dispatch.queue,
-                durable=True,
-                queue_arguments=shared.queue_arguments,
-            )
+        """The queue of a slice, like its pool's; declared once per connection."""
+        if dispatch.queue not in self._slices:
+            queue = self._slices[dispatch.queue] = job_queue(dispatch.queue)
             queue(self._channel).declare()
-            self._slices[dispatch.queue] = queue
-        return queue
+        return self._slices[dispatch.queue]
 
     def _await_confirms(self) -> None:
         deadline = time.monotonic() + self._timeout_seconds
@@ -179,9 +163,8 @@ class Publisher:
 
     def _errors(self) -> tuple[type[BaseException], ...]:
         connection = self._connection
-        # Also those that will not heal by themselves, such as a queue declared with another type:
-        # the scheduler says so and goes on asking. send_task turns what it knows into an
-        # OperationalError, which is none of the known ones.
+        # Also permanent ones, such as a queue declared with another type: the scheduler logs them
+        # and retries. send_task turns known ones into an OperationalError, which is a KombuError.
         known = (*connection.connection_errors, *connection.channel_errors) if connection else ()
         return (OSError, KombuError, *known)
 
@@ -190,8 +173,13 @@ def by_destination(dispatches: Sequence[Dispatch]) -> list[list[Dispatch]]:
     """Jobs that may share a message: of one type, for one queue. Others keep their order."""
     groups: dict[tuple[str, ...], list[Dispatch]] = {}
     for dispatch in dispatches:
-        pool = POOLS.get(dispatch.pool)
-        alone = pool is None or pool.refs_per_message == 1
+        alone = most_refs(dispatch) == 1
         key = (dispatch.id,) if alone else (dispatch.type, dispatch.queue)
         groups.setdefault(key, []).append(dispatch)
     return list(groups.values())
+
+
+def most_refs(dispatch: Dispatch) -> int:
+    """References of its pool that may share a message."""
+    pool = POOLS.get(dispatch.pool)
+    return pool.refs_per_message if pool else 1

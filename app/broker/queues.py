@@ -1,6 +1,6 @@
-"""How a queue of jobs is declared: durable, of the type that the deployment has chosen.
+"""Declaration of job queues: durable, of the type that the deployment has chosen.
 
-``celeryconfig`` reads this, in a green worker before it is green: nothing of Celery here.
+``celeryconfig`` reads this in a gevent worker before monkey patching: do not import Celery here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from app.config import settings
 
 
 def job_queue(name: str) -> Queue:
-    """The queue of a pool or of a slice: both are declared the same."""
+    """The queue of a pool or of a slice."""
     chosen = settings()
     return Queue(
         name,

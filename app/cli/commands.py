@@ -46,8 +46,7 @@ def migrate(tenant: str | None, operator_key: Path | None) -> None:
     from alembic import command
     from alembic.config import Config
 
-    from app.tenants.changes import ensure_tenant
-    from app.tenants.key_file import keep_operator_key
+    from app.tenants.changes import ensure_tenant, keep_operator_key
 
     command.upgrade(Config(ROOT / "alembic.ini"), "head")
     if tenant is not None:

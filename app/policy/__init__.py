@@ -1,5 +1,4 @@
-"""Decisions as plain functions over plain values. Imports the standard library only.
+"""Decisions as plain functions over plain values; ``now`` and randomness are passed in.
 
-Fair share, rate limits, pacing, pool choice, quotas, scaling, forecasts, prices. ``now`` and
-randomness are passed in, so that the scheduler, property tests and simulations run the same code.
+Imports the standard library only, so that scheduler, property tests and simulations share it.
 """

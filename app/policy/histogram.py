@@ -1,8 +1,7 @@
-"""Histograms of run times: what can be said of many runs from a few counts. Pure.
+"""Histograms of run times: mean and quantiles from a few counts. Pure.
 
-A bin has a number, runs and their seconds; that higher numbers hold longer runs is all that
-is known of it. A quantile is the mean of the bin in which it falls, so it is off by less
-than the width of that bin. Runs may be fractions: older ones count less.
+A bin has a number, runs and their seconds; higher numbers hold longer runs. A quantile is the mean
+of the bin in which it falls. Runs may be fractions: older ones count less.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-#: Runs that are this old count half.
+#: Runs of this age count half.
 HALF_LIFE_SECONDS = 900.0
 
 #: Number, runs, seconds.
@@ -25,18 +24,17 @@ class Histogram:
 
     @property
     def runs(self) -> float:
-        """How many there are."""
         return sum(runs for runs, _ in self.bins.values())
 
     @property
     def mean_seconds(self) -> float | None:
-        """What a run takes on average; None if there was none."""
+        """None without runs."""
         runs = self.runs
         return sum(seconds for _, seconds in self.bins.values()) / runs if runs > 0 else None
 
     def quantile(self, share: float) -> float | None:
-        """What ``share`` of the runs do not exceed; None if there was none."""
-        # What is lost in sums of fractions must not push the rank into the next bin.
+        """Seconds that ``share`` of the runs do not exceed; None without runs."""
+        # Rounding errors of fractions must not push the rank into the next bin.
         wanted, reached = self.runs * (share - 1e-9), 0.0
         for number in sorted(self.bins):
             runs, seconds = self.bins[number]
@@ -45,17 +43,9 @@ class Histogram:
                 return seconds / runs
         return None
 
-    def merged(self, other: Histogram) -> Histogram:
-        """Both together."""
-        return gather([*self.items(), *other.items()])
-
-    def items(self) -> list[Bin]:
-        """Its bins."""
-        return [(number, runs, seconds) for number, (runs, seconds) in self.bins.items()]
-
 
 def gather(bins: Iterable[Bin]) -> Histogram:
-    """A histogram of all of them; bins of the same number are added up."""
+    """Add up bins of the same number."""
     gathered: dict[int, tuple[float, float]] = {}
     for number, runs, seconds in bins:
         known_runs, known_seconds = gathered.get(number, (0.0, 0.0))
@@ -64,5 +54,5 @@ def gather(bins: Iterable[Bin]) -> Histogram:
 
 
 def decay(age_seconds: float) -> float:
-    """How much a run of that age counts, from 1 to 0."""
+    """Weight of a run of that age, from 1 to 0."""
     return 1.0 if age_seconds <= 0 else float(0.5 ** (age_seconds / HALF_LIFE_SECONDS))

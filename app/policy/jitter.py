@@ -1,6 +1,6 @@
-"""Jitter: jobs that many callers put on the same full hour do not all come due in one second.
+"""Jitter: jobs that many callers schedule for the same full hour do not all come due in one second.
 
-Pure: ``now`` and chance are passed in.
+Pure: ``now`` and randomness are passed in.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from random import Random
 
-#: A time no further away than this is meant as it is.
+#: A time no further away than this is exact.
 NEAR_SECONDS = 3600.0
-#: A time further away moves by up to this much, to either side.
+#: A later time moves by up to this much, either way.
 JITTER_SECONDS = 60.0
 
 
@@ -21,14 +21,12 @@ def jittered_time(
     jitter: bool = True,
     not_after: datetime | None = None,
 ) -> datetime | None:
-    """When to run a job that was asked for at ``execute_at``.
+    """When to run a job submitted for ``execute_at``.
 
-    A deadline is heeded: at most half of the time up to ``not_after`` is given away, or a job
-    with a narrow window would be late before it was due.
+    The delay is at most half of the time up to ``not_after``, or a job with a narrow window would
+    expire before it is due.
     """
-    if not jitter or execute_at is None:
-        return execute_at
-    if (execute_at - now).total_seconds() <= NEAR_SECONDS:
+    if not jitter or execute_at is None or (execute_at - now).total_seconds() <= NEAR_SECONDS:
         return execute_at
     later = JITTER_SECONDS
     if not_after is not None:

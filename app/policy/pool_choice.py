@@ -1,29 +1,25 @@
-"""The rule of pools: where a job type belongs, by what was declared and what was measured. Pure.
+"""Pool choice: in which pool a job type belongs, by what was declared and measured. Pure.
 
-A type runs where its author declared it. It moves up the chain short, medium, long when two
-things come together within an hour: its runs broke the bound of its pool 100 times, or more
-than one in a hundred of at least 50 did; and its p95 does not fit the pool. So a few slow runs
-among many fast ones move nothing. It comes back, never below what was declared, when its p95
-is half of what the lower pool allows: the author may have had other reasons than time.
+A type moves up the chain short, medium, long if within an hour its runs broke the bound of its pool
+100 times, or more than 1 % of at least 50 did, and its p95 does not fit the pool. It comes back,
+never below what was declared, when its p95 is half of what the lower pool allows. After a change
+there is no other one for an hour, so what the rule sees happened after the change.
 
-After a change there is no other one for an hour, and the rule looks at the last hour only: so
-what it sees then happened after the change.
-
-Pools outside of the chain are neither source nor target. A move never makes a run fail that
-would not have failed before: not into a pool that allows less time than the type, that would
-miss reports of progress the type never promised, that is green if the declared one is not,
-or where nobody works.
+A move never makes a run fail that would not have failed before: not into a pool that allows less
+time than the type, that requires reports of progress the type never promised, that is green if the
+declared one is not, or without workers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 #: The pools that differ by duration, shortest first.
 CHAIN = ("short", "medium", "long")
-#: What the rule looks at, and how long a change lasts at least.
+#: The rule uses counts of this long, and a change lasts at least as long.
 WINDOW_SECONDS = 3600.0
 #: So many violations are enough …
 VIOLATIONS = 100
@@ -45,32 +41,32 @@ class MoveReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PoolBounds:
-    """A pool, as far as the rule is concerned."""
+    """What the rule needs to know about a pool."""
 
-    #: A run that takes longer does not belong here; None: all do.
+    #: A longer run does not belong here; None: all do.
     bound_seconds: float | None
     #: Longest time limit of its types.
     most_seconds: float
-    #: A run without a sign of progress is stopped after so long.
+    #: A run without reported progress is stopped after so long.
     progress_seconds: float | None = None
     #: Runs share a process.
     green: bool = True
-    #: Somebody works here now.
+    #: It has workers now.
     alive: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A job type, and what it did within the window."""
+    """A job type and its runs within the window."""
 
     declared: str
     #: Where its new jobs go.
     pool: str
     timeout_seconds: float
-    #: Of all its runs, recent ones first.
+    #: Of all its runs, recent ones weighted more.
     p95_seconds: float | None = None
     runs: int = 0
-    #: In the pool it is in.
+    #: In its current pool.
     runs_here: int = 0
     violations: int = 0
     #: Since the last change; None if it was never moved.
@@ -96,7 +92,7 @@ def next_pool(measured: Measured, served: Mapping[str, PoolBounds]) -> PoolMove 
         return None
     if measured.p95_seconds is None:
         return None
-    # A run that was stopped says how long it may take, not how long it would have taken.
+    # A run that was stopped shows how long it may take, not how long it would have taken.
     p95 = min(measured.p95_seconds, measured.timeout_seconds)
     if not fits(served[measured.pool], p95):
         reason = broken(measured)
@@ -107,26 +103,24 @@ def next_pool(measured: Measured, served: Mapping[str, PoolBounds]) -> PoolMove 
 
 
 def broken(measured: Measured) -> MoveReason | None:
-    """Why its pool's bound does not hold, if it does not."""
+    """Which rule its runs in the current pool broke, if any."""
     if measured.violations >= VIOLATIONS:
         return MoveReason.VIOLATIONS
-    enough = measured.runs_here >= MIN_RUNS
-    return MoveReason.SHARE if enough and measured.violations > SHARE * measured.runs_here else None
+    many = measured.violations > SHARE * measured.runs_here
+    return MoveReason.SHARE if many and measured.runs_here >= MIN_RUNS else None
 
 
 def pool_above(measured: Measured, served: Mapping[str, PoolBounds], p95: float) -> str | None:
-    """The first roomier pool that fits, else the roomiest."""
-    here = served[measured.pool].bound_seconds
+    """The first pool with a higher bound that fits, else the one with the highest bound."""
+    here = bound(served[measured.pool])
     above = CHAIN[CHAIN.index(measured.pool) + 1 :]
-    roomier = [
+    higher = [
         name
         for name in above
-        if (place := served.get(name)) is not None
-        and takes(place, measured, served)
-        and (place.bound_seconds is None or (here is not None and place.bound_seconds > here))
+        if takes(served.get(name), measured, served) and bound(served[name]) > here
     ]
-    fitting = [name for name in roomier if fits(served[name], p95)]
-    return next(iter(fitting), roomier[-1] if roomier else None)
+    fitting = [name for name in higher if fits(served[name], p95)]
+    return next(iter(fitting or higher[-1:]), None)
 
 
 def pool_below(measured: Measured, served: Mapping[str, PoolBounds], p95: float) -> str | None:
@@ -135,24 +129,28 @@ def pool_below(measured: Measured, served: Mapping[str, PoolBounds], p95: float)
         return None
     below = CHAIN[CHAIN.index(measured.declared) : CHAIN.index(measured.pool)]
     for name in below:
-        place = served.get(name)
-        if place is not None and takes(place, measured, served) and fits(place, p95, BACK):
+        if takes(served.get(name), measured, served) and fits(served[name], p95, BACK):
             return name
     return None
 
 
-def fits(place: PoolBounds, p95_seconds: float, share: float = 1.0) -> bool:
+def bound(pool: PoolBounds) -> float:
+    return math.inf if pool.bound_seconds is None else pool.bound_seconds
+
+
+def fits(pool: PoolBounds, p95_seconds: float, share: float = 1.0) -> bool:
     """Whether nearly all runs stay within this share of the pool's bound."""
-    return place.bound_seconds is None or p95_seconds <= share * place.bound_seconds
+    return p95_seconds <= share * bound(pool)
 
 
-def takes(place: PoolBounds, measured: Measured, served: Mapping[str, PoolBounds]) -> bool:
-    """Whether runs of the type can do in this pool what they may do now."""
+def takes(pool: PoolBounds | None, measured: Measured, served: Mapping[str, PoolBounds]) -> bool:
+    """Whether runs of the type can do in this pool, if it is served, what they may do now."""
     timeout = measured.timeout_seconds
     origin = served.get(measured.declared, served[measured.pool])
     return (
-        place.alive
-        and timeout <= place.most_seconds
-        and (place.progress_seconds is None or timeout <= place.progress_seconds)
-        and (origin.green or not place.green)
+        pool is not None
+        and pool.alive
+        and timeout <= pool.most_seconds
+        and (pool.progress_seconds is None or timeout <= pool.progress_seconds)
+        and (origin.green or not pool.green)
     )

@@ -1,8 +1,7 @@
-"""What a use costs. Pure.
+"""Pricing: what usage costs. Pure.
 
-Computed exactly and rounded once, half up, to a millionth of the currency. Rounded costs add
-up to the cost of the sum within half a millionth each: an invoice that lists days should sum
-what it lists.
+Computed exactly and rounded once, half up, to a millionth of the currency. The costs of days add up
+to the cost of the sum within half a millionth each: an invoice should sum what it lists.
 """
 
 from __future__ import annotations
@@ -10,19 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 
-#: What a cost is rounded to.
 MILLIONTH = Decimal("0.000001")
-#: Digits to compute with: more than any use and price have together, so nothing is lost.
+#: More digits than any use and price have together, so nothing is lost.
 EXACT = Context(prec=200, rounding=ROUND_HALF_UP)
 
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """What each unit costs. The defaults are an example to bill with, not a market price."""
+    """Price per unit. The defaults are an example, not a market price."""
 
-    #: A slot held for a second: 7.2 cents an hour, about a shared core with its memory.
+    #: A slot for a second: 7.2 cents an hour, about a shared core with its memory.
     per_slot_second: Decimal = Decimal("0.00002")
-    #: Base fee of a job that ended, whatever it did: ten for a million.
+    #: Base fee of a job that ended, whatever it did: ten per million.
     per_job: Decimal = Decimal("0.00001")
     #: Model tokens, as small models are listed.
     per_million_tokens_in: Decimal = Decimal("1")
@@ -37,7 +35,7 @@ class Use:
 
     #: Jobs that ended.
     jobs: int
-    #: Seconds that their runs held a slot, all runs together.
+    #: Seconds that their runs held a slot.
     slot_seconds: Decimal
     tokens_in: int
     tokens_out: int

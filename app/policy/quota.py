@@ -1,20 +1,15 @@
-"""PURE: the tap of a dependency, how many jobs may be dispatched towards it now.
+"""Quota pacer: how many jobs may be dispatched to a dependency now. Pure.
 
-Three things bound the flow, and the least of them counts:
+Three bounds, and the lowest counts:
 
-* **Pace.** A bucket for each limit fills at ``MARGIN`` of the limit and holds a second's worth,
-  at least one call. It is empty when the tap is new, so a scheduler that restarts sends no burst.
-* **Reading.** What the dependency's last answer said is left, less the jobs that it cannot have
-  counted yet. What is used up is taken to come back evenly until the reset, which is how the
-  Messages API describes its buckets.
-* **Refusal.** A tap that is closed gives nothing until it opens. If no limit is known, it opens
-  slowly: one job in the first second, twice as many in each after it.
+* **Pace.** A bucket per limit fills at ``MARGIN`` of the limit and holds a second's worth, at least
+  one call. It starts empty, so a scheduler that restarts sends no burst.
+* **Reading.** What the dependency's last response said is left, less the jobs that it cannot have
+  counted yet. What is used up comes back evenly until the reset, as the Messages API describes.
+* **Refusal.** A closed pacer allows nothing until it reopens, slowly if no limit is known.
 
-A declared limit is an upper bound: one that is learned replaces it only if it is lower.
-
-Knows no clock: every moment comes from the caller, in seconds of one clock; one that is turned
-back neither fills a bucket nor blocks it. A job counts as one call. Not guaranteed: that nothing
-is refused while others use the same quota, or while a call comes much later than its dispatch.
+A job is one call. A clock that is turned back neither fills a bucket nor blocks it. Not guaranteed:
+that nothing is refused while others use the quota, or calls come long after dispatch.
 """
 
 from __future__ import annotations
@@ -29,17 +24,17 @@ from dataclasses import dataclass, field
 MARGIN = 0.95
 #: What a bucket holds.
 BURST_SECONDS = 1.0
-#: A closed tap opens so much later than it was told to: workers go by clocks of their own.
+#: A closed pacer reopens so much later than it was told to: the clocks of workers differ.
 OPENING_SECONDS = 0.25
-#: A tap without limits opens over so long.
+#: A pacer without limits reopens over so long.
 RAMP_SECONDS = 12.0
-#: A reading older than this says nothing any more.
+#: A reading older than this is ignored.
 READING_SECONDS = 3600.0
 #: Calls dispatched so shortly before a reading may have been made after it.
 LAG_SECONDS = 1.0
-#: Nobody looks more often than he needs to: what happens in such a stretch is one step.
+#: What is dispatched within such an interval is recorded as one step.
 STEP_SECONDS = 0.25
-#: Tokens of a call while none was seen.
+#: Tokens of a call before any was measured.
 UNSEEN_TOKENS_IN = 1000.0
 UNSEEN_TOKENS_OUT = 500.0
 #: Weight of one call in the means.
@@ -54,31 +49,31 @@ _OPENING = "opening"
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What an answer said of one limit."""
+    """What a response said about one limit."""
 
-    #: A minute.
+    #: Per minute.
     limit: float
     remaining: float
-    #: From the answer until all of it is there again.
+    #: From the response until all of it is available again.
     reset_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaBucket:
-    """All that is known of a dependency's quota at one moment."""
+    """What is known about a dependency's quota."""
 
-    #: Limits a minute by kind, as an operator said.
+    #: Limits per minute by kind, set by an operator.
     declared: Mapping[str, float] = field(default_factory=dict)
-    #: The last answer's words by kind, and how old they are.
+    #: The last response by kind, and how old it is.
     reading: Mapping[str, Left] = field(default_factory=dict)
     age_seconds: float = 0.0
-    #: Until the tap opens; negative if that is past, None if it never was closed.
+    #: Until the dependency reopens; negative if it has, None if it was never closed.
     closed_seconds: float | None = None
     #: Jobs that are at the broker.
     dispatched: int = 0
 
     def limits(self) -> dict[str, float]:
-        """The limits in force, a minute."""
+        """The limits in force, per minute."""
         limits = dict(self.declared)
         if self.age_seconds < READING_SECONDS:
             for kind, left in self.reading.items():
@@ -88,7 +83,7 @@ class QuotaBucket:
 
 @dataclass(slots=True)
 class Bucket:
-    """Fills evenly, and holds no more than its capacity."""
+    """Token bucket: fills evenly up to its capacity."""
 
     filled_at: float
     rate: float = 0.0
@@ -96,32 +91,31 @@ class Bucket:
     level: float = 0.0
 
     def fill(self, now: float) -> None:
-        """What has come in since."""
         self.level += self.rate * max(0.0, now - self.filled_at)
         self.level = min(self.level, self.capacity)
         self.filled_at = now
 
-    def pour(self, amount: float) -> None:
-        """Add, or take if negative; a debt is bounded."""
+    def add(self, amount: float) -> None:
+        """Add an amount, or take it if negative; the debt is bounded."""
         debt = -self.rate * DEBT_SECONDS
         self.level = max(debt, min(self.level + amount, self.capacity))
 
 
-class Tap:
-    """The flow towards one dependency."""
-
+class QuotaPacer:
     def __init__(self) -> None:
         self._quota = QuotaBucket()
-        self._looked_at = 0.0
+        self._updated_at = 0.0
         self._opens_at: float | None = None
         self._buckets: dict[str, Bucket] = {}
+        #: Tokens of a call in the mean, in and out.
         self._tokens: tuple[float, float] | None = None
-        #: When how many jobs were dispatched, as far back as a reading may be.
+        self._totals: tuple[int, float, float] | None = None
+        #: (time, jobs dispatched), as far back as a reading may be.
         self._spent: deque[tuple[float, int]] = deque()
 
-    def look(self, quota: QuotaBucket, now: float) -> None:
-        """Take note of what is known."""
-        self._quota, self._looked_at = quota, now
+    def update(self, quota: QuotaBucket, now: float) -> None:
+        """Use what is known now."""
+        self._quota, self._updated_at = quota, now
         closed = quota.closed_seconds
         self._opens_at = None if closed is None else now + closed + OPENING_SECONDS
         rates = {kind: limit * MARGIN / 60.0 for kind, limit in quota.limits().items()}
@@ -134,13 +128,13 @@ class Tap:
             self._spent.clear()
 
     def closed(self, now: float) -> bool:
-        """Whether nothing may flow."""
+        """Whether the dependency is not to be called."""
         return self._opens_at is not None and now < self._opens_at
 
-    def room(self, now: float) -> int | None:
+    def allowance(self, now: float) -> int | None:
         """Jobs that may be dispatched now; None if nothing bounds them."""
         if self.closed(now):
-            for bucket in self._buckets.values():  # so that it opens without a burst
+            for bucket in self._buckets.values():  # so that it reopens without a burst
                 bucket.fill(now)
                 bucket.level = min(bucket.level, 0.0)
             return 0
@@ -149,38 +143,37 @@ class Tap:
             if open_seconds >= RAMP_SECONDS:
                 return None
             self._set_rate(_OPENING, 2.0**open_seconds, now)
-        rooms = [self._paced(kind, now) for kind in self._buckets]
-        rooms += [self._remaining(kind, left, now) for kind, left in self._quota.reading.items()]
-        least = min(rooms, default=math.inf)
-        # An amount that was filled up in many small steps is short of the whole by a rounding.
+        bounds = [self._paced(kind, now) for kind in self._buckets]
+        bounds += [self._remaining(kind, left, now) for kind, left in self._quota.reading.items()]
+        least = min(bounds, default=math.inf)
+        # A level that was filled in many small steps is short of the whole by a rounding error.
         return None if math.isinf(least) else max(0, math.floor(least + 1e-9))
 
     def spend(self, jobs: int, now: float) -> None:
-        """So many jobs were dispatched; negative if they did not leave after all."""
+        """So many jobs were dispatched; negative if they could not be sent after all."""
         for kind, bucket in self._buckets.items():
-            bucket.pour(-jobs * self._cost(kind))
+            bucket.add(-jobs * self._cost(kind))
         if self._spent and 0.0 <= now - self._spent[-1][0] < STEP_SECONDS:
             at, before = self._spent.pop()
             self._spent.append((at, before + jobs))
         elif self._quota.reading:
             self._spent.append((now, jobs))
 
-    def learn_means(self, calls: int, tokens_in: float, tokens_out: float) -> None:
-        """Begin with what calls have cost so far."""
-        if calls > 0:
-            self._tokens = (tokens_in / calls, tokens_out / calls)
-
-    def used(self, calls: int, tokens_in: float, tokens_out: float) -> None:
-        """So many calls have told what they cost; the difference is settled now."""
+    def report_usage(self, calls: int, tokens_in: float, tokens_out: float) -> None:
+        """Totals of all calls so far. Their actual cost replaces what was expected of them; the
+        first report only sets what a call costs on average."""
+        before, self._totals = self._totals, (calls, tokens_in, tokens_out)
+        if before is not None:
+            calls -= before[0]
+            tokens_in, tokens_out = tokens_in - before[1], tokens_out - before[2]
         if calls <= 0:
             return
-        for kind, tokens in (
-            ("tokens_in", tokens_in),
-            ("tokens_out", tokens_out),
-            ("tokens", tokens_in + tokens_out),
-        ):
+        if before is None:
+            self._tokens = (tokens_in / calls, tokens_out / calls)
+            return
+        for kind, tokens in by_kind(tokens_in, tokens_out).items():
             if bucket := self._buckets.get(kind):
-                bucket.pour(calls * self._cost(kind) - tokens)
+                bucket.add(calls * self._cost(kind) - tokens)
         old = self._tokens or (tokens_in / calls, tokens_out / calls)
         keep = (1.0 - MEAN_WEIGHT) ** calls
         self._tokens = (
@@ -192,21 +185,13 @@ class Tap:
         bucket = self._buckets[kind]
         bucket.fill(now)
         bucket.rate = rate
-        # A bucket that cannot hold the price of one call would never let it pass; one that holds
-        # no more loses what comes in until somebody looks.
+        # A bucket that cannot hold the cost of one call would never let it pass; one that holds no
+        # more loses what comes in until the next call of `allowance`.
         bucket.capacity = max(rate * BURST_SECONDS, self._cost(kind) + rate * STEP_SECONDS)
 
     def _cost(self, kind: str) -> float:
         tokens_in, tokens_out = self._tokens or (UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT)
-        match kind:
-            case "tokens_in":
-                return tokens_in
-            case "tokens_out":
-                return tokens_out
-            case "tokens":
-                return tokens_in + tokens_out
-            case _:
-                return 1.0
+        return by_kind(tokens_in, tokens_out).get(kind, 1.0)
 
     def _paced(self, kind: str, now: float) -> float:
         bucket = self._buckets[kind]
@@ -215,7 +200,7 @@ class Tap:
         return bucket.level / cost if cost > 0 else math.inf
 
     def _remaining(self, kind: str, left: Left, now: float) -> float:
-        age = max(0.0, self._quota.age_seconds + now - self._looked_at)
+        age = max(0.0, self._quota.age_seconds + now - self._updated_at)
         cost = self._cost(kind)
         if age >= left.reset_seconds or age >= READING_SECONDS or cost <= 0:
             return math.inf
@@ -224,8 +209,12 @@ class Tap:
         return (left.remaining + back) / cost - self._uncounted(now)
 
     def _uncounted(self, now: float) -> int:
-        """Jobs on their way that the reading cannot know of; some may be counted twice."""
-        read_at = self._looked_at - self._quota.age_seconds - LAG_SECONDS
+        """Jobs on their way that the reading cannot include; some may be counted twice."""
+        read_at = self._updated_at - self._quota.age_seconds - LAG_SECONDS
         while self._spent and not read_at <= self._spent[0][0] <= now:
             self._spent.popleft()
         return self._quota.dispatched + sum(jobs for _, jobs in self._spent)
+
+
+def by_kind(tokens_in: float, tokens_out: float) -> dict[str, float]:
+    return {"tokens_in": tokens_in, "tokens_out": tokens_out, "tokens": tokens_in + tokens_out}

@@ -1,15 +1,11 @@
-"""The token bucket of a tenant, leased to API processes in chunks.
+"""Rate limit: a tenant's token bucket, leased to API processes in chunks. Pure.
 
-Pure: ``now`` and chance are passed in.
-
-A token is a stretch of time, ``1 / per_second`` long, and may be spent until ``burst`` of them
-have passed since it began. The bucket is one moment, ``spent_until``: what lies between it and
-now is there to be leased, the oldest first. Since every token belongs to a moment of its own
-and goes bad by itself, wherever it is kept, no window of ``t`` seconds ever sees more than
-``burst + per_second * t`` tokens spent, with any number of processes and whatever these keep
-for how long. A counter of tokens would need to know what is lent to whom to say as much.
-
-More tokens than ``burst`` in one request are given when the bucket is full; it is in debt then.
+A token is an interval of time, ``1 / per_second`` long, and may be spent until ``burst`` of them
+have passed since it began. The bucket is one moment, ``spent_until``: what lies between it and now
+may be leased, oldest first. Every token expires by itself, so no window of ``t`` seconds ever sees
+more than ``burst + per_second * t`` tokens spent, whatever processes keep. A counter of tokens
+would have to know what is leased to whom. A request for more than ``burst`` passes when the bucket
+is full, and leaves it in debt.
 """
 
 from __future__ import annotations
@@ -20,13 +16,13 @@ from fractions import Fraction
 from functools import lru_cache
 from random import Random
 
-#: A process that spends all it gets asks about this often.
+#: A process that spends all it gets leases more about this often.
 PERIOD_SECONDS = 0.1
-#: A burst is worth this long at least: what comes in between two asks must fit into the bucket.
+#: Least burst in seconds: what comes in between two leases must fit into the bucket.
 LEAST_BURST_SECONDS = 0.25
-#: Moments in the database are as exact as this; nobody is refused for less.
+#: Precision of times in the database; nobody is refused for less.
 EXACT_SECONDS = 1e-6
-#: A policy is told in windows no longer than this, if it can be.
+#: A limit is stated in windows no longer than this, if it can be.
 MOST_WINDOW_SECONDS = 3600
 
 
@@ -38,13 +34,13 @@ class Limit:
     burst: float
     #: Most tokens in a lease, unless one request needs more.
     chunk: int
-    #: The limit in whole numbers: so many in so many seconds.
+    #: The limit in whole numbers: ``quota`` in ``window_seconds``.
     quota: int
     window_seconds: int
 
     @property
     def full_seconds(self) -> float:
-        """How long an empty bucket takes to be full, and how long a token is good."""
+        """How long an empty bucket takes to fill, and how long a token is valid."""
         return self.burst / self.per_second
 
 
@@ -52,15 +48,15 @@ class Limit:
 def limit_of(per_second: float, burst: float | None = None) -> Limit:
     """The limit; the burst is one second's worth unless given, and never less than one."""
     least = max(1.0, per_second * LEAST_BURST_SECONDS)
-    told = Fraction(per_second).limit_denominator(MOST_WINDOW_SECONDS)
-    if told <= 0:
-        told = Fraction(1, math.ceil(1 / per_second))
+    stated = Fraction(per_second).limit_denominator(MOST_WINDOW_SECONDS)
+    if stated <= 0:
+        stated = Fraction(1, math.ceil(1 / per_second))
     return Limit(
         per_second=per_second,
         burst=max(least, per_second if burst is None else burst),
         chunk=max(1, int(per_second * PERIOD_SECONDS)),
-        quota=told.numerator,
-        window_seconds=told.denominator,
+        quota=stated.numerator,
+        window_seconds=stated.denominator,
     )
 
 
@@ -70,46 +66,25 @@ class RateAllowance:
 
     limit: Limit
     remaining: int
-    #: Until the bucket is full; for who was refused, until it is worth to try again.
+    #: Until the bucket is full; after a refusal, until a retry may pass.
     reset_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class TokenGrant:
-    """What the bucket gave."""
+    """Tokens leased from the bucket."""
 
-    #: None, or at least as many as were needed.
+    #: 0, or at least as many as were needed.
     tokens: int
-    #: How long the oldest of them is good; each further one is good for one token longer.
+    #: How long the oldest of them is valid; each further one for one interval longer.
     good_seconds: float
-    #: What is in the bucket now, negative if it is in debt.
+    #: Tokens left in the bucket, negative if it is in debt.
     left: float
 
 
-def lease(
-    spent_until: float, now: float, limit: Limit, need: int, want: int
-) -> tuple[float, TokenGrant]:
-    """Take ``need`` tokens or none; up to ``want`` if that is more, and the rest if it is less.
-
-    What the statement in ``rate.py`` does, for tests to compare it with.
-    """
-    since = max(spent_until, now - limit.full_seconds)
-    level = (now - since) * limit.per_second
-    there = level + limit.per_second * EXACT_SECONDS
-    if there < min(need, limit.burst):
-        tokens = 0
-    else:
-        tokens = max(need, math.floor(there) if there < 2 * want else want)
-    good_seconds = limit.full_seconds - (now - since)
-    return (
-        since + tokens / limit.per_second if tokens else spent_until,
-        TokenGrant(tokens, good_seconds, level - tokens),
-    )
-
-
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A question to the bucket on its way."""
+class LeaseRequest:
+    """A request to the bucket on its way."""
 
     at: float
     need: int
@@ -118,36 +93,24 @@ class Ask:
     held: int
 
 
-class Purse:
-    """What one process holds of one bucket, and what it knows of the rest."""
+@dataclass(slots=True, eq=False)
+class LeasedTokens:
+    """Tokens of one bucket that one process holds, and what it knows of the rest."""
 
-    __slots__ = (
-        "_asked_at",
-        "_good_until",
-        "_left",
-        "_quiet_until",
-        "_tokens",
-        "_told_at",
-        "_want",
-        "limit",
-    )
-
-    def __init__(self, limit: Limit) -> None:
-        self.limit = limit
-        self._tokens = 0
-        #: When the oldest token goes bad.
-        self._good_until = 0.0
-        #: What was in the bucket when it was last heard of. Nobody else adds to it, so there
-        #: cannot be more in it than that and what time has added.
-        self._left = math.inf
-        self._told_at = -math.inf
-        self._quiet_until = -math.inf
-        self._asked_at = -math.inf
-        self._want = 1
+    limit: Limit
+    _tokens: int = 0
+    #: When the oldest token expires.
+    _good_until: float = 0.0
+    #: What was left in the bucket at the last lease. Only time adds to it.
+    _left: float = math.inf
+    _left_at: float = -math.inf
+    _quiet_until: float = -math.inf
+    _asked_at: float = -math.inf
+    _want: int = 1
 
     def spend(self, now: float, tokens: int) -> bool:
-        """Spend tokens that are at hand; False if these are too few."""
-        self._drop_bad(now)
+        """Spend tokens that are held; False if these are too few."""
+        self._drop_expired(now)
         if self._tokens < tokens:
             return False
         self._tokens -= tokens
@@ -155,26 +118,26 @@ class Purse:
         return True
 
     def wait_seconds(self, now: float, tokens: int) -> float:
-        """How long it is pointless to ask for what is not at hand; 0 if it is not."""
+        """How long it is pointless to request the tokens that are not held; 0 if it is not."""
         limit = self.limit
-        self._drop_bad(now)
+        self._drop_expired(now)
         if self._tokens >= tokens:
             return 0.0
         lacking = min(tokens - self._tokens, limit.burst) - self._left
         if lacking <= 0:
             return 0.0
-        ready_at = self._told_at + lacking / limit.per_second
+        ready_at = self._left_at + lacking / limit.per_second
         return max(0.0, max(ready_at, self._quiet_until) - now)
 
     def remaining(self, now: float) -> int:
         """What could be submitted now, as far as this process knows."""
-        self._drop_bad(now)
+        self._drop_expired(now)
         return max(0, int(self._tokens + min(self._left, self.limit.burst)))
 
-    def ask(self, now: float, tokens: int) -> Ask:
-        """What to ask the bucket for.
+    def ask(self, now: float, tokens: int) -> LeaseRequest:
+        """What to request from the bucket.
 
-        A process asks for more the faster it comes back, up to a chunk: one that submits now
+        The sooner a process comes back, the more it requests, up to a chunk: one that submits now
         and then holds nothing that another one might need.
         """
         since = now - self._asked_at
@@ -183,31 +146,31 @@ class Purse:
         elif since > 2 * PERIOD_SECONDS:
             self._want = max(1, self._want // 2)
         self._asked_at = now
-        self._drop_bad(now)
+        self._drop_expired(now)
         held, self._tokens = self._tokens, 0
         need = tokens - held
-        return Ask(now, need, self._want, held)
+        return LeaseRequest(now, need, self._want, held)
 
-    def receive(self, ask: Ask, grant: TokenGrant, now: float, chance: Random) -> bool:
-        """Take the answer in; whether the request may pass."""
-        self._left, self._told_at = grant.left, now
-        # Not all at once, or the same process would come second for ever.
+    def receive(self, ask: LeaseRequest, grant: TokenGrant, now: float, chance: Random) -> bool:
+        """Add what was granted; whether the request may pass."""
+        self._left, self._left_at = grant.left, now
+        # Jittered, or the same process would come second for ever.
         self._quiet_until = now + PERIOD_SECONDS * chance.uniform(0.75, 1.25)
         if not grant.tokens:
             self.put_back(ask)
             return False
-        # Counted from before the question: no token is ever good for too long.
+        # Counted from before the request: no token is ever valid for too long.
         self._tokens = grant.tokens - ask.need
         self._good_until = ask.at + grant.good_seconds + ask.need / self.limit.per_second
         return True
 
-    def put_back(self, ask: Ask) -> None:
-        """Keep what the request would have spent; there was no answer, or none."""
+    def put_back(self, ask: LeaseRequest) -> None:
+        """Keep what the request would have spent: nothing was granted."""
         self._tokens = ask.held
 
-    def _drop_bad(self, now: float) -> None:
+    def _drop_expired(self, now: float) -> None:
         if self._tokens and now > self._good_until:
             late = (now - self._good_until) * self.limit.per_second
-            bad = min(self._tokens, math.ceil(late))
-            self._tokens -= bad
-            self._good_until += bad / self.limit.per_second
+            expired = min(self._tokens, math.ceil(late))
+            self._tokens -= expired
+            self._good_until += expired / self.limit.per_second

@@ -1,7 +1,7 @@
-"""How much of the line may be at the broker. Pure.
+"""Window: how many jobs of a pool may be in flight, at the broker or running. Pure.
 
-The window is what makes fairness, priority and cancellation real: they apply to the line
-in PostgreSQL, not to what is at the broker.
+Fair share, priority and cancellation apply to the queue in PostgreSQL, not to what is at the
+broker; so the window is as small as keeps all slots busy.
 """
 
 from __future__ import annotations
@@ -10,39 +10,37 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-#: Work waits at the broker for as long as the scheduler may need to bring more: its turn, the
-#: message and the claim. How long that is depends on the machine and is found out, between
-#: these bounds and from the first one on: too much for a moment delays a newcomer, too little
-#: leaves slots idle until somebody looks.
-BRIDGE_SECONDS = 0.25
-LEAST_BRIDGE_SECONDS = 0.02
-MOST_BRIDGE_SECONDS = 0.5
+#: The reserve at the broker, in seconds of work: as long as the scheduler may need to send more
+#: (its turn, the message and the claim). That depends on the machine and is adapted from the first
+#: value between the bounds: too much delays a newcomer, too little leaves slots idle.
+RESERVE_SECONDS = 0.25
+LEAST_RESERVE_SECONDS = 0.02
+MOST_RESERVE_SECONDS = 0.5
 #: Share of busy slots below which more is needed, and above which less may do.
 IDLE_SHARE = 0.85
 BUSY_SHARE = 0.95
-#: Jobs up to this length are supplied by the bridge.
+#: For jobs up to this length the reserve is counted in seconds.
 MOMENT_SECONDS = 0.1
-#: From this length of a job on none has to wait there: the moment until the next one comes is
-#: lost on it. In between the part of a round that waits falls evenly.
+#: Jobs from this length on need no reserve: the pause until the next one comes hardly counts.
+#: In between, the part of the slots with a job in reserve falls linearly.
 LONG_SECONDS = 10.0
 #: Never more than this many jobs of a pool in flight.
 CEILING = 5000
 #: Slot-seconds of work in one message, about. A message costs as much as some ten jobs that do
-#: nothing, but what is in it is one worker's.
+#: nothing, but all of its jobs go to one worker.
 MESSAGE_SECONDS = 1.0
-#: References of a message while nobody knows how long the jobs take.
+#: References in a message while the duration of its jobs is unknown.
 UNKNOWN_REFS = 20
 
 T = TypeVar("T")
 
 
-def window(slots: int, ended_per_second: float, bridge: float = BRIDGE_SECONDS) -> int:
+def window(slots: int, ended_per_second: float, reserve_seconds: float = RESERVE_SECONDS) -> int:
     """Jobs of a pool that may be in flight, with ``slots`` alive and this rate of endings.
 
-    As many as there are slots, and a reserve. What is in it is ahead of whoever comes next, so
-    it is as small as it may be: ``bridge`` seconds of work for jobs of a moment, up to a second
-    round for those of a second, hardly any for long ones, where slots that fall free together
-    cost less than the wait of a newcomer.
+    One per slot and a reserve. The reserve is ahead of whatever is submitted next, so it is small:
+    ``reserve_seconds`` of work for the shortest jobs, up to one more per slot for jobs of a second,
+    hardly any for long ones, where idle slots cost less than the wait of a newcomer.
     """
     if slots <= 0:
         return 0
@@ -50,26 +48,25 @@ def window(slots: int, ended_per_second: float, bridge: float = BRIDGE_SECONDS) 
         return min(CEILING, 2 * slots)
     seconds = slots / ended_per_second
     if seconds <= MOMENT_SECONDS:
-        reserve = ended_per_second * bridge
+        reserve = ended_per_second * reserve_seconds
     else:
         part = (LONG_SECONDS - seconds) / (LONG_SECONDS - MOMENT_SECONDS)
         reserve = slots * max(0.0, part)
     return min(CEILING, slots + max(1, math.ceil(reserve)))
 
 
-def next_bridge(bridge: float, busy: int, slots: int) -> float:
-    """The bridge after a look at the slots of a pool with a line: they should all be busy.
+def next_reserve(reserve: float, busy: int, slots: int) -> float:
+    """The reserve in seconds, adapted to how many slots of a pool with a queue are busy.
 
-    Slots that idle although somebody waits wait for messages; where all are busy, work waits
-    at the broker in vain.
+    Idle slots although jobs are queued wait for messages; where all are busy, less may do.
     """
     if slots <= 0:
-        return bridge
+        return reserve
     if busy < IDLE_SHARE * slots:
-        return min(MOST_BRIDGE_SECONDS, bridge * 2)
+        return min(MOST_RESERVE_SECONDS, reserve * 2)
     if busy > BUSY_SHARE * slots:
-        return max(LEAST_BRIDGE_SECONDS, bridge * 0.6)
-    return bridge
+        return max(LEAST_RESERVE_SECONDS, reserve * 0.6)
+    return reserve
 
 
 def smoothed_rate(rate: float, ended: int, seconds: float) -> float:

@@ -1,11 +1,11 @@
-"""What a pool is asked for: jobs that wait for a slot, how long, and what is on its way.
+"""The demand for a pool: jobs that wait for a slot, how long, and what is in flight.
 
-The first of each lane and priority by id is looked at, each one step along the index: the cost
-grows with the number of lanes, not with what waits in them. With very many a look goes over
-some of them and the next one goes on from there; an age may then be some looks old.
+The first of each lane and priority by id is read, each one step along the index: the cost grows
+with the number of lanes, not with what waits in them. With very many a read covers some of them
+and the next one goes on from there; an age may then be some reads old.
 
-Whether anything waits for a slot is said by that look. How much is counted by counters, and
-what is taken off for tenants at their cap is exact only up to MOST_COUNTED: it may be too few.
+Whether anything waits for a slot is known by that read. How much is counted by counters, and
+what is subtracted for tenants at their cap is exact only up to MOST_COUNTED: it may be too few.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ READ_WAITS = f"""{LINE_HEADS}
     FROM (SELECT * FROM head LIMIT {MOST_HEADS}) AS seen
     LEFT JOIN tenants AS tenant ON tenant.id = seen.tenant_id
 """
-#: What the shared workers run, what of it is free accounts', and how long the rest waits at the
-#: broker.
+#: What the shared workers run, what of it is free accounts', and how long the oldest waits at
+#: the broker.
 READ_FLIGHT = """
     SELECT job.pool, count(*) FILTER (WHERE job.status = 'running') AS running,
            count(*) FILTER (WHERE tenant.tier = 'free') AS free,
@@ -75,7 +75,7 @@ READ_FLIGHT = """
     WHERE job.status IN ('dispatched', 'running') AND job.slice = ''
     GROUP BY job.pool
 """
-#: The line by dependency; all tenants together.
+#: Queued jobs by dependency; all tenants together.
 READ_DEPTHS = """
     SELECT pool, dependency, sum(queued)::bigint AS queued FROM job_counts WHERE tenant_id = 0
     GROUP BY pool, dependency HAVING sum(queued) > 0
@@ -85,7 +85,7 @@ READ_TENANT_DEPTHS = """
     FROM unnest(%(pools)s::text[], %(capped)s::bigint[]) AS asked (pool, tenant_id)
     JOIN job_counts AS counts USING (pool, tenant_id) GROUP BY asked.pool
 """
-#: What of that is in limited lanes; a tenant's counters do not tell its lanes apart.
+#: What of that is in limited lanes; a tenant's counters are not by lane.
 READ_TENANT_LANES = f"""
     SELECT pool, count(*) AS queued FROM (
         SELECT asked.pool
@@ -103,7 +103,7 @@ READ_TENANT_LANES = f"""
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """Jobs of a pool that are out of the line, but for slices."""
+    """Jobs of a pool in flight, but for slices."""
 
     running: int = 0
     #: Of free accounts, running or not.
@@ -120,12 +120,12 @@ class Parked:
     lanes: Mapping[str, int]
     #: Tenants at their cap, by pool.
     capped: Mapping[str, Collection[int]]
-    #: Pools in which free accounts have all that they may, or workers of their own; and who
-    #: they are, as far as they are known.
+    #: Free accounts, as far as they are known, by the pools in which they have all that they may,
+    #: or dedicated workers.
     free_full: Mapping[str, Collection[int]] = field(default_factory=dict)
 
     def in_pool(self, pool: str) -> dict[str, object]:
-        """What READ_WAITS wants to know."""
+        """Parameters of READ_WAITS."""
         return {
             "held": [lane for lane, room in self.lanes.items() if room <= 0],
             "capped": list(self.capped.get(pool, ())),
@@ -133,12 +133,12 @@ class Parked:
         }
 
     def tenants(self, pool: str) -> set[int]:
-        """Whom no slot of the shared workers could help."""
+        """Tenants that can use no slot of the shared workers."""
         return {*self.capped.get(pool, ()), *self.free_full.get(pool, ())}
 
 
 def read_flight(connection: Connection) -> dict[str, Flight]:
-    """What is out of the line, by pool."""
+    """What is in flight, by pool."""
     return {
         row.pool: Flight(row.running, row.free, row.oldest_seconds)
         for row in connection.exec_driver_sql(READ_FLIGHT)
@@ -146,9 +146,9 @@ def read_flight(connection: Connection) -> dict[str, Flight]:
 
 
 def read_depths(connection: Connection, parked: Parked) -> dict[str, int]:
-    """Jobs in the line that only a slot could help, by pool, as far as they can be counted.
+    """Queued jobs that only lack a slot, by pool, as far as they can be counted.
 
-    Pools in which every lane is held are left out. 0 does not say that none waits.
+    Pools in which every lane is held are left out. 0 does not mean that none waits.
     """
     depths: dict[str, int] = {}
     for pool, dependency, queued in connection.exec_driver_sql(READ_DEPTHS):
@@ -168,14 +168,11 @@ def read_kept(connection: Connection, parked: Parked) -> dict[str, int]:
     ]
     if not pairs:
         return {}
-    asked: dict[str, object] = {
-        "pools": [pool for pool, _ in pairs],
-        "capped": [tenant_id for _, tenant_id in pairs],
-    }
+    pools, capped = zip(*pairs, strict=True)
+    asked = {"pools": list(pools), "capped": list(capped), "lanes": list(parked.lanes)}
     kept = {row.pool: row.queued for row in connection.exec_driver_sql(READ_TENANT_DEPTHS, asked)}
     if parked.lanes:
-        # In there they were not counted as waiting, so there is nothing to take off.
-        asked["lanes"] = list(parked.lanes)
+        # In there they were not counted as waiting, so there is nothing to subtract.
         for pool, queued in connection.exec_driver_sql(READ_TENANT_LANES, asked):
             kept[pool] -= queued
     return kept
@@ -183,12 +180,12 @@ def read_kept(connection: Connection, parked: Parked) -> dict[str, int]:
 
 @dataclass(slots=True)
 class LineWatch:
-    """Looks along the line of one pool, from look to look."""
+    """Reads the queue of one pool, some of it at a time."""
 
     pool: str
-    #: Where the next look begins.
+    #: Where the next read begins.
     after: int = 0
-    #: When the oldest of this round began to wait, and that of the last round if it took several.
+    #: When the oldest jobs of this round began to wait, and of the last if it took several reads.
     found: list[float] = field(default_factory=list)
     before: list[float] = field(default_factory=list)
 
@@ -205,6 +202,6 @@ class LineWatch:
             self.before = self.found if self.after else []
             self.after, self.found = 0, []
         else:
-            # The last tenant may have more lanes, unless it filled the look alone.
+            # The last tenant may have more lanes, unless it filled the read alone.
             self.after = max(self.after + 1, seen.last_tenant - 1)
         return None if oldest is None else max(0.0, seen.now - oldest)

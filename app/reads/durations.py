@@ -1,12 +1,10 @@
-"""Reading: what workers counted about job types, and what is written about them."""
+"""How long jobs of each type ran, and what the table says of the types."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from app.policy.histogram import Bin, Histogram, decay, gather
 from app.policy.pool_choice import WINDOW_SECONDS
@@ -62,13 +60,8 @@ class TypeRecord:
 
 def read_runs(connection: Connection) -> dict[str, TypeRuns]:
     """What ran within the window, by type."""
-    return fold_runs(connection.exec_driver_sql(READ_RUNS))
-
-
-def fold_runs(rows: Iterable[Row[Any]]) -> dict[str, TypeRuns]:
-    """Rows of READ_RUNS by type."""
     found: dict[str, TypeRuns] = {}
-    for row in rows:
+    for row in connection.exec_driver_sql(READ_RUNS):
         job_type, pool, number, over = parse_run_name(row.name)
         runs = found.setdefault(job_type, TypeRuns())
         before, violations = runs.by_pool.get(pool, (0, 0))
@@ -79,7 +72,7 @@ def fold_runs(rows: Iterable[Row[Any]]) -> dict[str, TypeRuns]:
 
 
 def read_standings(connection: Connection) -> dict[str, TypeRecord]:
-    """The types that the table knows."""
+    """The types that are in the table."""
     return {
         row.type: TypeRecord(row.declared_pool, row.pool, row.moved_seconds)
         for row in connection.exec_driver_sql(READ_TYPES)
@@ -87,5 +80,5 @@ def read_standings(connection: Connection) -> dict[str, TypeRecord]:
 
 
 def read_alive(connection: Connection) -> set[str]:
-    """Queues that somebody works on."""
+    """Queues that live workers consume."""
     return {row.queue for row in connection.exec_driver_sql(READ_ALIVE)}

@@ -1,4 +1,4 @@
-"""Estimates: how long a job of a type will hold its slot, as far as one can know before.
+"""Estimates: how long a job of a type is expected to hold its slot.
 
 The mean that the Classifier wrote, as of a few seconds ago; the default of the pool for a
 type that never ran. While the state store is away the last figures stay.
@@ -11,7 +11,7 @@ import math
 
 from sqlalchemy import Engine
 
-from app.policy.fairshare.estimates import default_seconds
+from app.policy.fairshare import default_seconds
 from models.store.errors import StateStoreError
 from models.store.session import connect
 
@@ -35,23 +35,17 @@ class Estimates:
 
     def seconds(self, type: str, pool: str, now: float) -> float:
         """What a job of ``type`` in ``pool`` is expected to take."""
-        if now >= self._due:
-            self._read(now)
-        mean = self._means.get(type)
-        return default_seconds(pool) if mean is None else max(LEAST_SECONDS, mean)
+        mean = self.known(now).get(type)
+        return default_seconds(pool) if mean is None else mean
 
     def known(self, now: float) -> dict[str, float]:
         """Every type that was measured, with its mean."""
         if now >= self._due:
-            self._read(now)
-        return {name: max(LEAST_SECONDS, mean) for name, mean in self._means.items()}
-
-    def _read(self, now: float) -> None:
-        self._due = now + READ_SECONDS
-        try:
-            with connect(self._engine) as connection:
-                rows = connection.exec_driver_sql(READ_MEANS).all()
-        except StateStoreError as error:
-            logger.debug("estimates stay as they are: %s", error)
-            return
-        self._means = {row.type: float(row.mean_seconds) for row in rows}
+            self._due = now + READ_SECONDS
+            try:
+                with connect(self._engine) as connection:
+                    rows = connection.exec_driver_sql(READ_MEANS).all()
+                self._means = {row.type: max(LEAST_SECONDS, row.mean_seconds) for row in rows}
+            except StateStoreError as error:
+                logger.debug("estimates stay as they are: %s", error)
+        return self._means

@@ -1,4 +1,4 @@
-"""What the metrics are read from: counters and the ends of indexes, never a whole table."""
+"""Readings for the metrics, from counters and the ends of indexes, never from a whole table."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.reads.demand import LINE_HEADS
+from models.jobs.states import JobStatus
 from models.leadership import SILENT
 from models.pools import POOLS
 from models.presence import ALIVE
@@ -16,23 +17,14 @@ from tasks.retry import budget
 
 #: More dead letters than this are not counted: the number is bad enough.
 DEAD_LETTERS_COUNTED = 10_000
-STATES = (
-    "scheduled",
-    "queued",
-    "dispatched",
-    "running",
-    "succeeded",
-    "dead",
-    "cancelled",
-    "expired",
-)
+STATES = tuple(status.value for status in JobStatus)
 
 READ_COUNTS = f"""
     SELECT pool, {", ".join(f"sum({state}) AS {state}" for state in STATES)}
     FROM job_counts WHERE tenant_id = 0 GROUP BY pool ORDER BY pool
 """
-#: Heads of lines that one look goes over. The heads of all pools come in turns: with more, the
-#: age of some line is that of the oldest so far.
+#: Heads of queues that are read at once. The heads of all pools come in turns: with more, the
+#: age of some queue is that of the oldest so far.
 MOST_HEADS = 2_000
 READ_AGES = f"""{LINE_HEADS}
     SELECT pool, extract(epoch FROM now() - min(since)) AS age_seconds,
@@ -40,7 +32,7 @@ READ_AGES = f"""{LINE_HEADS}
     FROM (SELECT * FROM head LIMIT {MOST_HEADS}) AS seen GROUP BY pool
 """
 READ_DUE_AGES = """
-    SELECT pool.name, extract(epoch FROM now() - due.execute_at) AS age_seconds
+    SELECT pool.name, extract(epoch FROM now() - due.execute_at)::float8
     FROM unnest(%(pools)s::text[]) AS pool (name), LATERAL (
         SELECT execute_at FROM jobs WHERE status = 'scheduled' AND pool = pool.name
         ORDER BY execute_at LIMIT 1) AS due
@@ -89,7 +81,7 @@ READ_TYPES = """
     WHERE p95_seconds IS NOT NULL ORDER BY type
 """
 READ_REFUSED = "SELECT code, refused FROM refusals WHERE tenant_id = 0 ORDER BY code"
-#: Limits in force, by dependency and kind; those that were learned count for an hour.
+#: Limits in force, by dependency and kind; learned ones count for an hour.
 READ_QUOTAS = """
     SELECT dependency, kind, least(declared, learned) AS most, remaining FROM (
         SELECT dependency, kind, declared,
@@ -108,7 +100,7 @@ READ_PROCESSES = f"""
     FROM processes
     WHERE {ALIVE} ORDER BY name
 """
-#: What the autoscaler wants, and the longest wait for a slot that it has seen, if that was lately.
+#: What the autoscaler wants, and the longest recent wait for a slot that it has seen.
 READ_DESIRED = """
     SELECT pool, workers,
            CASE WHEN updated_at > now() - interval '10 seconds' THEN oldest_seconds ELSE 0 END
@@ -138,7 +130,7 @@ class GaugeReadings:
 
     #: Jobs by pool and state.
     counts: dict[str, dict[str, int]]
-    #: Age of the oldest in the line and of the oldest due outside of it, by pool.
+    #: Age of the oldest queued job and of the oldest that is due to be queued, by pool.
     line_seconds: dict[str, float]
     due_seconds: dict[str, float]
     dead_letters: dict[str, int]
@@ -148,9 +140,8 @@ class GaugeReadings:
     trouble: dict[str, dict[str, float]] = field(default_factory=dict)
     #: Submissions that were refused, by code.
     refused: dict[str, int] = field(default_factory=dict)
-    #: Workers that the autoscaler wants, by pool.
+    #: Workers that the autoscaler wants, and those that there are, by pool.
     desired: dict[str, int] = field(default_factory=dict)
-    #: Workers that a pool has, as the autoscaler counts them.
     living: dict[str, int] = field(default_factory=dict)
     #: Rows of READ_TYPES.
     types: Sequence[Any] = ()
@@ -181,8 +172,7 @@ def slots_of(readings: GaugeReadings, pools: Iterable[str]) -> dict[str, tuple[i
 
 
 def read_gauges(connection: Connection) -> GaugeReadings:
-    """Everything that the metrics tell."""
-    pools = {"pools": list(POOLS)}
+    """Everything that the metrics show."""
     desired = connection.exec_driver_sql(READ_DESIRED).all()
     trouble: dict[str, dict[str, float]] = {}
     for row in connection.exec_driver_sql(READ_TROUBLE):
@@ -193,31 +183,31 @@ def read_gauges(connection: Connection) -> GaugeReadings:
             for row in connection.exec_driver_sql(READ_COUNTS)
         },
         line_seconds=read_ages(connection, {row.pool: row.oldest_seconds for row in desired}),
-        due_seconds={
-            row.name: float(row.age_seconds)
-            for row in connection.exec_driver_sql(READ_DUE_AGES, pools)
-        },
-        dead_letters={
-            row.type: row.letters for row in connection.exec_driver_sql(READ_DEAD_LETTERS)
-        },
+        due_seconds=read_pairs(connection, READ_DUE_AGES, pools=list(POOLS)),
+        dead_letters=read_pairs(connection, READ_DEAD_LETTERS),
         processes=connection.exec_driver_sql(READ_PROCESSES).all(),
         trouble=trouble,
-        refused={row.code: row.refused for row in connection.exec_driver_sql(READ_REFUSED)},
+        refused=read_pairs(connection, READ_REFUSED),
         desired={row.pool: row.workers for row in desired},
         living={row.pool: row.living for row in desired},
         types=connection.exec_driver_sql(READ_TYPES).all(),
         quotas=connection.exec_driver_sql(READ_QUOTAS).all(),
         taps=connection.exec_driver_sql(READ_TAPS).all(),
-        schedules={row.state: row.schedules for row in connection.exec_driver_sql(READ_SCHEDULES)},
+        schedules=read_pairs(connection, READ_SCHEDULES),
         tick_seconds=float(connection.exec_driver_sql(READ_TICK_AGE).scalar() or 0.0),
     )
 
 
-def read_ages(connection: Connection, watched: Mapping[str, float]) -> dict[str, float]:
-    """Age of the oldest in each line.
+def read_pairs(connection: Connection, statement: str, **asked: object) -> dict[str, Any]:
+    """A statement of two columns: its second by its first."""
+    return dict(map(tuple, connection.exec_driver_sql(statement, asked)))
 
-    With more heads than are looked at it may be more; then it is at least what the autoscaler
-    has seen, which looks along the whole line in turns.
+
+def read_ages(connection: Connection, watched: Mapping[str, float]) -> dict[str, float]:
+    """Age of the oldest queued job of each pool.
+
+    With more heads than are read it may be more; then it is at least what the autoscaler has
+    seen, which reads the whole queue in turns.
     """
     asked = {"pools": list(POOLS), "after": [0] * len(POOLS)}
     return {

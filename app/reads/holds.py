@@ -1,8 +1,8 @@
-"""Holds: what the dispatcher must leave in the line for now.
+"""Holds: what the dispatcher must leave queued for now.
 
 Lanes of dependencies whose circuit is not closed or whose quota is spent, and tenants whose
-jobs keep killing the workers of a pool. The first and the last are rows that the Warden
-writes; here they are only read.
+jobs keep killing the workers of a pool. Circuits and throttles are written by the scheduler's
+guards; here they are only read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from models.presence import NEWS_SECONDS
 from models.store.session import connect
 from tasks.retry.circuit import PROBES
 
-#: Circuits and verdicts change by the second, not by the turn.
+#: Circuits and throttles change by the second, not by the turn.
 READ_SECONDS = 0.25
 
 #: A run that began before the circuit changed is no probe: an hour of work that is under way
@@ -37,7 +37,7 @@ READ_HOLDS = f"""
 
 
 class Rooms(Protocol):
-    """Jobs that dependencies with a quota take now."""
+    """Jobs that dependencies with a quota accept now."""
 
     def rooms(self, now: float) -> Mapping[str, int]: ...
 
@@ -64,7 +64,7 @@ class HoldReader:
     def read(self, now: float) -> Holds:
         """The holds in force; probes and quotas are counted afresh each time."""
         if now >= self._due or self._holds.lanes:
-            self._holds = self._look()
+            self._holds = self._read_holds()
             self._due = now + READ_SECONDS
         rooms = self._quotas.rooms(now) if self._quotas else {}
         if not rooms:
@@ -74,7 +74,7 @@ class HoldReader:
             lanes[dependency] = min(room, lanes.get(dependency, room))
         return Holds(lanes, self._holds.tenants)
 
-    def _look(self) -> Holds:
+    def _read_holds(self) -> Holds:
         holds = Holds()
         with connect(self._engine) as connection:
             rows = connection.exec_driver_sql(READ_HOLDS).all()

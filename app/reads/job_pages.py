@@ -8,28 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import ARRAY, Connection, RowMapping, Select, Text, any_, cast, select, text, true
+
+from app.reads.job_views import JOB_COLUMNS, attempts_of_job
+from app.reads.search import Wanted, values_of, walk_statement
+from models.schema import Job, Tenant
 
 #: Rows that one page looks at.
 SCAN_ROWS = 5_000
-#: No id is as high.
-ABOVE_ALL = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which jobs; None lets all pass."""
-
-    status: str | None = None
-    type: str | None = None
-    pool: str | None = None
-    error_class: str | None = None
-
-    @property
-    def narrow(self) -> bool:
-        """Whether some may not pass. Dead jobs have an index of their own."""
-        return any((self.status not in (None, "dead"), self.type, self.pool, self.error_class))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,65 +30,39 @@ class JobPage:
     cursor: str | None
 
 
-def page_statement(columns: str, joins: str = "", *, dead: bool = False) -> str:
-    """The statement; ``dead`` walks the index of the dead letters.
-
-    The tenant is a range of one: were it an equality, the order would be that of the ids alone,
-    and the planner might walk the primary key through millions of rows of other tenants.
-    """
-    return f"""
-    WITH scanned AS MATERIALIZED (
-        SELECT id, status, type, pool, error_class FROM jobs
-        WHERE tenant_id >= %(tenant)s AND (tenant_id, id) < (%(tenant)s, %(before)s::uuid)
-        {"AND status = 'dead'" if dead else ""}
-        ORDER BY tenant_id DESC, id DESC LIMIT %(scan)s
-    ), matching AS MATERIALIZED (
-        SELECT id FROM scanned
-        WHERE (%(status)s::job_status IS NULL OR status = %(status)s::job_status)
-          AND (%(type)s::text IS NULL OR type = %(type)s::text)
-          AND (%(pool)s::text IS NULL OR pool = %(pool)s::text)
-          AND (%(error_class)s::text IS NULL OR error_class = %(error_class)s::text)
-        ORDER BY id DESC LIMIT %(limit)s
-    ), seen AS (
-        SELECT count(*) AS rows, (SELECT id FROM scanned ORDER BY id LIMIT 1) AS last FROM scanned
+@cache
+def page_statement(step: Select[Any], attempts: int) -> Select[Any]:
+    """The jobs of a step of a walk, each with so many of its attempts."""
+    found = step.subquery("found")
+    job, tenant = Job.__table__.alias("job"), Tenant.__table__.alias("tenant")
+    columns = [
+        cast(job.c.progress, Text).label(name) if name == "progress" else job.c[name]
+        for name in ("id", "tenant_id", *JOB_COLUMNS)
+    ]
+    # A step that found nothing still has one row, which says how far it looked.
+    source = found.outerjoin(job, job.c.id == any_(cast(found.c.ids, ARRAY(job.c.id.type))))
+    source = source.outerjoin(tenant, tenant.c.id == job.c.tenant_id)
+    if attempts:
+        tried = text(attempts_of_job(attempts)).columns(attempts=Text).lateral("tried")
+        source = source.outerjoin(tried, true())
+        columns += [job.c.replays, job.c.slot_seconds, tried.c.attempts]
+    return (
+        select(found.c.looked, found.c.last, tenant.c.name.label("tenant"), *columns)
+        .select_from(source)
+        .order_by(job.c.id.desc())
     )
-    SELECT seen.rows AS seen_rows, seen.last::text AS seen_last, job.id::text, job.tenant_id,
-           tenant.name AS tenant, {columns}
-    FROM seen
-    LEFT JOIN (matching
-        JOIN jobs AS job ON job.id = matching.id
-        JOIN tenants AS tenant ON tenant.id = job.tenant_id
-        {joins}
-    ) ON true
-    ORDER BY job.id DESC
-"""
 
 
 def read_page(
-    connection: Connection,
-    statement: str,
-    tenant_id: int,
-    wanted: Filter,
-    limit: int,
-    before: str | None,
+    connection: Connection, wanted: Wanted, limit: int, before: str | None, *, attempts: int = 0
 ) -> JobPage:
-    """A page of at most ``limit`` jobs older than ``before``."""
+    """A page of at most ``limit`` jobs of a tenant that are older than ``before``."""
     # Without a filter every row that is looked at is shown, but for one that says there is more.
-    scan = SCAN_ROWS if wanted.narrow else limit + 1
-    asked = {
-        "tenant": tenant_id,
-        "before": before or ABOVE_ALL,
-        "scan": scan,
-        "limit": limit + 1,
-        "status": wanted.status,
-        "type": wanted.type,
-        "pool": wanted.pool,
-        "error_class": wanted.error_class,
-    }
-    rows = connection.exec_driver_sql(statement, asked).mappings().all()
-    # Where nothing matches there is still one row, which says how far the page looked.
-    seen = rows[0]
+    scan = SCAN_ROWS if wanted.filters else limit + 1
+    asked = {**values_of(wanted, before, None), "step": scan, "limit": limit + 1}
+    statement = page_statement(walk_statement(wanted.shape), attempts)
+    rows = connection.execute(statement, asked).mappings().all()
     found = [row for row in rows if row["id"] is not None]
     if len(found) > limit:
         return JobPage(found[:limit], found[limit - 1]["id"])
-    return JobPage(found, seen["seen_last"] if seen["seen_rows"] == scan else None)
+    return JobPage(found, rows[0]["last"] if rows[0]["looked"] == scan else None)

@@ -1,4 +1,4 @@
-"""A job as its tenant sees it: the columns, the document, the tag that changes with both."""
+"""A job as its tenant sees it: columns, document, and an ETag that changes with them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,32 @@ from models.store.prepared import PreparedStatement
 #: one every five minutes.
 MOST_ATTEMPTS = 100
 
-#: What ``job_document`` reads beside ``id`` and ``tenant``, the name.
-JOB_COLUMNS = """
-    job.type, job.pool, job.priority, job.status, job.attempt, job.crashes, job.created_at,
-    job.execute_at, job.not_after, job.dispatched_at, job.started_at, job.finished_at,
-    job.progress::text, job.error_class, job.error_message, job.cancel_requested_at"""
-#: What a job says beyond what an application does.
-MORE_COLUMNS = "job.replays, job.slot_seconds, tried.attempts"
+#: The columns of a job that change on its way, but for its status.
+CHANGING = (
+    "attempt",
+    "crashes",
+    "created_at",
+    "execute_at",
+    "not_after",
+    "dispatched_at",
+    "started_at",
+    "finished_at",
+    "progress",
+    "error_class",
+    "error_message",
+    "cancel_requested_at",
+)
+#: What ``job_document`` reads beside ``id`` and ``tenant``, the name. ``progress`` is JSON text.
+JOB_COLUMNS = ("type", "pool", "priority", "status", *CHANGING)
+JOB_SQL = ", ".join(f"job.{name}" for name in JOB_COLUMNS).replace("progress", "progress::text")
 
 
-def attempts_join(most: int) -> str:
-    """Joins ``tried.attempts``, JSON text: the newest unsuccessful runs, oldest first.
+def attempts_of_job(most: int) -> str:
+    """Selects ``attempts`` of ``job``, JSON text: the newest unsuccessful runs, oldest first.
 
-    A job without any is not looked up: most have none. A run that succeeded counts as a try.
+    A job without any is not looked up: most have none. A run that succeeded counts as an attempt.
     """
     return f"""
-    LEFT JOIN LATERAL (
         SELECT json_agg(json_build_object(
                    'lease', run.lease, 'worker', run.worker,
                    'started_at', {sql_rfc3339("run.started_at")},
@@ -51,40 +61,22 @@ def attempts_join(most: int) -> str:
                    OR job.crashes > 0 OR job.replays > 0
                    OR job.status IN ('dead', 'cancelled', 'expired'))
             ORDER BY attempts.lease DESC LIMIT {most}
-        ) AS run
-    ) AS tried ON true"""
+        ) AS run"""
 
 
 READ_JOBS = f"""
     SELECT job.id::text, job.tenant_id,
            (SELECT name FROM tenants WHERE tenants.id = job.tenant_id) AS tenant,
-           {JOB_COLUMNS}, {MORE_COLUMNS}, job.result::text
+           {JOB_SQL}, job.replays, job.slot_seconds, tried.attempts, job.result::text
     FROM unnest(%(ids)s::uuid[]) AS asked (id)
     JOIN jobs AS job ON job.id = asked.id
-    {attempts_join(MOST_ATTEMPTS)}
+    LEFT JOIN LATERAL ({attempts_of_job(MOST_ATTEMPTS)}) AS tried ON true
 """
 PREPARED = PreparedStatement("read_jobs", READ_JOBS)
 
-#: The columns that the tag of a job changes with, replays and attempts among them.
-MARKED: itemgetter[tuple[Any, ...]] = itemgetter(
-    "id",
-    "priority",
-    "status",
-    "attempt",
-    "crashes",
-    "created_at",
-    "execute_at",
-    "not_after",
-    "dispatched_at",
-    "started_at",
-    "finished_at",
-    "progress",
-    "error_class",
-    "error_message",
-    "cancel_requested_at",
-    "replays",
-    "slot_seconds",
-    "attempts",
+#: The columns that the tag of a job changes with.
+TAGGED: itemgetter[tuple[Any, ...]] = itemgetter(
+    "id", "priority", "status", *CHANGING, "replays", "slot_seconds", "attempts"
 )
 
 
@@ -93,9 +85,9 @@ class View:
     """A job or an application as its tenant sees it."""
 
     tenant_id: int
-    #: That of the job, or of the application.
+    #: Of the job, or of the application.
     status: str
-    #: Nothing about it changes any more, but for a replay.
+    #: Nothing about it changes any more, except by a replay.
     ended: bool
     etag: str
     document: dict[str, Any]
@@ -104,7 +96,7 @@ class View:
 
 
 def read_jobs(connection: Connection, ids: Iterable[str]) -> dict[str, View]:
-    """The jobs that there are, by id."""
+    """Those of the jobs that exist, by id."""
     # Mappings: by its attributes a row is read ten times as slowly.
     rows = PREPARED.execute(connection, {"ids": plain_array(ids)}).mappings()
     return {row["id"]: job_view(row) for row in rows}
@@ -116,7 +108,7 @@ def job_view(row: RowMapping) -> View:
     status, result = row["status"], row["result"]
     # As it stands in the row: nothing is gained by parsing it.
     document["result"] = None if result is None else orjson.Fragment(result)
-    etag = etag_of("|".join(map(str, MARKED(row))))
+    etag = etag_of("|".join(map(str, TAGGED(row))))
     weight = len(result or "")
     return View(row["tenant_id"], status, JobStatus(status) in TERMINAL, etag, document, weight)
 
@@ -146,7 +138,7 @@ def job_document(row: RowMapping) -> dict[str, Any]:
 
 
 def more_of(row: RowMapping) -> dict[str, Any]:
-    """MORE_COLUMNS as jobs show them."""
+    """What a job shows beyond what an application does."""
     attempts = row["attempts"]
     return {
         "replays": row["replays"],
@@ -157,5 +149,5 @@ def more_of(row: RowMapping) -> dict[str, Any]:
 
 
 def etag_of(mark: str) -> str:
-    """A tag that is another if ``mark`` is."""
+    """An ETag that changes with ``mark``."""
     return f'"{hashlib.blake2b(mark.encode(), digest_size=9).hexdigest()}"'

@@ -1,7 +1,7 @@
-"""Ranks of scored applications: one walk along the ranking for all that are asked together.
+"""Ranks of scored applications: one walk along the ranking for all of a group.
 
-A rank counts who stands above, so it costs a walk down to the lowest score asked about. To
-count for each application on its own would make a group of 500 cost 500 such walks.
+A rank counts the applications above, so it costs a walk down to the lowest score of the group.
+To count for each application alone would make a group of 500 cost 500 such walks.
 """
 
 from __future__ import annotations
@@ -40,23 +40,21 @@ PREPARED = PreparedStatement("read_ranks", READ_RANKS)
 
 
 class ScoreRank(NamedTuple):
-    """Where a score stands: all that share it share a rank."""
+    """What a rank depends on: all that share a score share a rank."""
 
     tenant_id: int
     role: str
     score: Decimal
 
 
-def read_ranks(connection: Connection, standings: AbstractSet[ScoreRank]) -> dict[ScoreRank, int]:
+def read_ranks(connection: Connection, scores: AbstractSet[ScoreRank]) -> dict[ScoreRank, int]:
     """The rank of each."""
-    rows = PREPARED.execute(
-        connection,
-        {
-            "tenants": plain_array(standing.tenant_id for standing in standings),
-            "roles": text_array(standing.role for standing in standings),
-            "scores": plain_array(str(standing.score) for standing in standings),
-        },
-    ).mappings()
+    asked = {
+        "tenants": plain_array(one.tenant_id for one in scores),
+        "roles": text_array(one.role for one in scores),
+        "scores": plain_array(str(one.score) for one in scores),
+    }
+    rows = PREPARED.execute(connection, asked).mappings()
     return {
         ScoreRank(row["tenant_id"], row["role"], row["score"]): int(row["rank"]) for row in rows
     }

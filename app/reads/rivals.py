@@ -1,7 +1,7 @@
-"""Who else waits for the slots of a pool, and what part of them is left to one tenant.
+"""Tenants that compete for the slots of a pool, and the share that is left to one tenant.
 
-By the weights of those that wait now, as the scheduler would count them: what it wrote down may
-be older than the burst that is asked about. Only where very many wait is that taken instead.
+By the weights of those with queued jobs now, as the scheduler would count them: what it wrote
+may be older than the burst in question. Only where very many wait is that used instead.
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ READ_RIVALS = f"""
 
 @dataclass(frozen=True, slots=True)
 class Rivals:
-    """The others that wait."""
+    """The other tenants with queued jobs."""
 
-    #: How many of each claim.
+    #: How many of each entitlement.
     paying: Counter[Entitlement] = field(default_factory=Counter)
-    #: Free accounts, which have one claim together.
+    #: Free accounts, which share one entitlement.
     free: int = 0
-    #: Whether there are more than were looked at.
+    #: Whether there are more than were read.
     more: bool = False
 
-    def share_of(self, own: Entitlement, told: float | None = None) -> float:
-        """The part of who has this claim and pays; ``told``: the weight of all, if there are more.
+    def share_of(self, own: Entitlement, written: float | None = None) -> float:
+        """The share of a paying tenant; ``written``: the weight of all, if there are more.
 
-        The parts of all that wait add up to one.
+        The shares of all that wait add up to one.
         """
         claims = self.paying + Counter([own])
         if self.free:
             claims[entitlement_of(Tier.FREE)] += 1
         weights = effective_weights({claim: (claim, n) for claim, n in claims.items()})
         total = sum(weights[claim] * n for claim, n in claims.items())
-        if self.more and told:
-            total = max(total, told)
+        if self.more and written:
+            total = max(total, written)
         return min(1.0, weights[own] / total) if total > 0 else 1.0
 
 
 def read_rivals(connection: Connection, pool: str, tenant_id: int) -> Rivals:
-    """Those that wait in the pool besides the tenant."""
+    """Those with queued jobs in the pool besides the tenant."""
     paying: Counter[Entitlement] = Counter()
     free, more = 0, False
     for row in connection.exec_driver_sql(READ_RIVALS, {"pool": pool, "tenant_id": tenant_id}):

@@ -1,8 +1,10 @@
-"""Jobs of all tenants by what they have in common, newest first, at a bounded cost.
+"""Jobs by what they have in common, newest first, at a bounded cost.
 
-States that few jobs are in have an index of their own: it is read whole and sorted. Everything
-else is a walk along the ids, a chunk at a time, until there is a page of jobs or the time is
-spent. Then the walk says how far it has come, and may be taken up again from there.
+States that few jobs are in have their own index: it is read whole and sorted. Everything else is
+a walk along the ids, in steps, until there is a page of jobs or the time is up. Then the walk
+says how far it got, and can be resumed from there.
+
+Statements are built once for each set of filters; values are parameters.
 
 Not guaranteed: that a job is still in the state it was found in.
 """
@@ -10,14 +12,19 @@ Not guaranteed: that a job is still in the state it was found in.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from functools import cache
+from itertools import chain
+from typing import Any, NamedTuple
+from uuid import UUID
 
-from sqlalchemy import Connection
+import sqlalchemy as sa
+from sqlalchemy import CTE, ColumnElement, Connection, Select, bindparam, func, select
 
-from models.store.arrays import plain_array
+from app.reads.job_counts import JOBS, count_dead, count_states
+from models.jobs.ids import ABOVE_ALL, BELOW_ALL
 
 #: A state with more jobs is walked along the ids: then one does not have to walk far.
 FEW = 20_000
@@ -29,43 +36,41 @@ LONGEST_STEP = 16_000
 STEP_SECONDS = 0.02
 #: How long a walk goes on.
 WALK_SECONDS = 0.18
-#: No id is as low, and none as high.
-BELOW_ALL = "00000000-0000-0000-0000-000000000000"
-ABOVE_ALL = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 #: Error class of those that have none.
 NO_CLASS = "none"
 
-PASSES = """
-    (%(statuses)s::job_status[] IS NULL OR status = ANY (%(statuses)s::job_status[]))
-    AND (%(type)s::text IS NULL OR type = %(type)s::text)
-    AND (%(pool)s::text IS NULL OR pool = %(pool)s::text)
-    AND (%(error_class)s::text IS NULL OR coalesce(error_class, 'none') = %(error_class)s::text)
-    AND (%(text)s::text IS NULL OR strpos(
-            lower(concat_ws(' ', error_class, error_message)), lower(%(text)s::text)) > 0)"""
-#: Whole states along their indexes; one of them is two states.
-SOURCES = {
-    "queued": "status = 'queued' ORDER BY pool, tenant_id, dependency, priority DESC, id",
-    "scheduled": "status = 'scheduled' ORDER BY pool, execute_at",
-    "in_flight": "status IN ('dispatched', 'running') ORDER BY pool",
-    "dead": "status = 'dead' ORDER BY tenant_id, id",
+TENANT = bindparam("tenant", type_=JOBS.tenant_id.type)
+BOTTOM = bindparam("bottom", type_=JOBS.id.type)
+TOP = bindparam("top", type_=JOBS.id.type)
+STEP = bindparam("step", type_=sa.Integer)
+ERROR = func.concat_ws(" ", JOBS.error_class, JOBS.error_message)
+#: By the field of ``Wanted`` that they take the value of.
+CONDITIONS: Mapping[str, ColumnElement[bool]] = {
+    "statuses": JOBS.status.in_(bindparam("statuses", expanding=True)),
+    "type": JOBS.type == bindparam("type"),
+    "pool": JOBS.pool == bindparam("pool"),
+    "error_class": func.coalesce(JOBS.error_class, NO_CLASS) == bindparam("error_class"),
+    "text": func.strpos(func.lower(ERROR), func.lower(bindparam("text"))) > 0,
 }
-SOURCE_OF = {
-    "queued": "queued",
-    "scheduled": "scheduled",
-    "dispatched": "in_flight",
-    "running": "in_flight",
-    "dead": "dead",
+States = tuple[str, ...]
+Sources = tuple[States, ...]
+#: The states that have their own index, and the order in which it is read.
+SOURCES: Mapping[States, Sequence[ColumnElement[Any]]] = {
+    ("queued",): (JOBS.pool, JOBS.tenant_id, JOBS.dependency, JOBS.priority.desc(), JOBS.id),
+    ("scheduled",): (JOBS.pool, JOBS.execute_at),
+    ("dispatched", "running"): (JOBS.pool,),
+    ("dead",): (JOBS.tenant_id, JOBS.id),
 }
-#: Jobs by source. Ends are counted for ever, so of the dead there are no more than this.
-COUNT_SOURCES = """
-    SELECT coalesce(sum(queued), 0) AS queued, coalesce(sum(scheduled), 0) AS scheduled,
-           coalesce(sum(dispatched + running), 0) AS in_flight, coalesce(sum(dead), 0) AS dead
-    FROM job_counts WHERE tenant_id = 0
-"""
-COUNT_DEAD = """
-    SELECT count(*) FROM (
-        SELECT FROM jobs WHERE status = 'dead' ORDER BY tenant_id, id LIMIT %(most)s) AS dead
-"""
+
+
+class Shape(NamedTuple):
+    """The structure of a search, without its values."""
+
+    #: Names of CONDITIONS.
+    filters: tuple[str, ...]
+    of_tenant: bool
+    #: Whether only dead letters are walked.
+    dead: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +89,18 @@ class Wanted:
     until: datetime | None = None
 
     @property
-    def dead_of_tenant(self) -> bool:
-        """Whether the index of a tenant's dead letters has them in order."""
-        return self.tenant_id is not None and self.statuses == ("dead",)
+    def filters(self) -> dict[str, Any]:
+        """Values of the conditions that some jobs of a walk may not meet."""
+        found = {name: value for name in CONDITIONS if (value := getattr(self, name))}
+        if self.tenant_id is not None and self.statuses == ("dead",):
+            del found["statuses"]  # the index of a tenant's dead letters has them in order
+        return found
 
     @property
-    def narrow(self) -> bool:
-        """Whether some of those that a walk looks at may not pass."""
-        status = bool(self.statuses) and not self.dead_of_tenant
-        return any((status, self.type, self.pool, self.error_class, self.text))
+    def shape(self) -> Shape:
+        """What its statements depend on."""
+        filters, of_tenant = tuple(self.filters), self.tenant_id is not None
+        return Shape(filters, of_tenant, bool(self.statuses) and "statuses" not in filters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +111,7 @@ class SearchPage:
     ids: Sequence[str]
     #: Where to go on in the same direction; None at the end.
     cursor: str | None
-    #: Whether the time was spent before there was a page of them.
+    #: Whether the time was up before there was a page of them.
     cut: bool = False
     #: Jobs that were looked at.
     looked: int = 0
@@ -112,51 +120,54 @@ class SearchPage:
 def id_before(moment: datetime) -> str:
     """An id that is lower than all made at or after the moment, higher than all before."""
     milliseconds = int(moment.astimezone(UTC).timestamp() * 1000)
-    value = max(0, min(milliseconds, 2**48 - 1) << 80)
-    digits = f"{value:032x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    return str(UUID(int=max(0, min(milliseconds, 2**48 - 1)) << 80))
 
 
-def walk_statement(wanted: Wanted, newer: bool = False) -> str:
-    """One step along the ids, or along those of the tenant.
-
-    The tenant is a range of one: see :mod:`app.reads.job_pages`.
-    """
-    order = "ASC" if newer else "DESC"
-    if wanted.tenant_id is None:
-        where, along = "id > %(bottom)s::uuid AND id < %(top)s::uuid", f"id {order}"
-    else:
-        where = """(tenant_id, id) > (%(tenant)s, %(bottom)s::uuid)
-            AND (tenant_id, id) < (%(tenant)s, %(top)s::uuid)"""
-        along = f"tenant_id {order}, id {order}"
-    if wanted.dead_of_tenant:
-        where += " AND status = 'dead'"
-    last = "DESC" if newer else "ASC"
-    return f"""
-    WITH looked AS MATERIALIZED (
-        SELECT id, ({PASSES}) AS passes FROM jobs WHERE {where} ORDER BY {along} LIMIT %(step)s
+@cache
+def walk_statement(shape: Shape, newer: bool = False) -> Select[Any]:
+    """One step along the ids, or along those of the tenant."""
+    passes = sa.and_(sa.true(), *[CONDITIONS[name] for name in shape.filters]).label("passes")
+    # The tenant is a range of one: were it an equality, the order would be that of the ids alone,
+    # and the planner might walk the primary key through millions of rows of other tenants.
+    key, tenant = ([JOBS.tenant_id, JOBS.id], [TENANT]) if shape.of_tenant else ([JOBS.id], [])
+    rows = select(JOBS.id, passes).where(
+        sa.tuple_(*key) > sa.tuple_(*tenant, BOTTOM), sa.tuple_(*key) < sa.tuple_(*tenant, TOP)
     )
-    SELECT count(*), (SELECT id::text FROM looked ORDER BY id {last} LIMIT 1),
-           array(SELECT id::text FROM looked WHERE passes ORDER BY id {order} LIMIT %(limit)s)
-    FROM looked
-"""
+    if shape.dead:
+        rows = rows.where(JOBS.status == "dead")
+    along = [column.asc() if newer else column.desc() for column in key]
+    return found_in(rows.order_by(*along).limit(STEP).cte("looked"), newer)
 
 
-def few_statement(sources: Sequence[str], newer: bool = False) -> str:
+@cache
+def few_statement(sources: Sources, shape: Shape, newer: bool = False) -> Select[Any]:
     """All jobs of some states, and of them those that pass, in order."""
-    whole = " UNION ALL ".join(
-        f"""(SELECT id, tenant_id, ({PASSES}) AS passes FROM jobs
-         WHERE {SOURCES[source]} LIMIT {2 * FEW})"""
-        for source in sources
-    )
-    return f"""
-    WITH looked AS MATERIALIZED ({whole})
-    SELECT (SELECT count(*) FROM looked), array(
-        SELECT id::text FROM looked
-        WHERE passes AND id > %(bottom)s::uuid AND id < %(top)s::uuid
-          AND (%(tenant)s::bigint IS NULL OR tenant_id = %(tenant)s::bigint)
-        ORDER BY id {"ASC" if newer else "DESC"} LIMIT %(limit)s)
-"""
+    conditions = [CONDITIONS[name] for name in shape.filters]
+    if shape.of_tenant:
+        conditions.append(JOBS.tenant_id == TENANT)
+    passes = sa.and_(JOBS.id > BOTTOM, JOBS.id < TOP, *conditions).label("passes")
+    looked = [
+        select(JOBS.id, passes)
+        .where(JOBS.status.in_(states))
+        .order_by(*SOURCES[states])
+        .limit(STEP)
+        for states in sources
+    ]
+    return found_in(sa.union_all(*looked).cte("looked"), newer)
+
+
+def found_in(looked: CTE, newer: bool) -> Select[Any]:
+    """How many were looked at, the last of them, and the first that pass."""
+    looked = looked.prefix_with("MATERIALIZED")
+    newest, oldest = looked.c.id.desc(), looked.c.id.asc()
+    ids = select(sa.cast(looked.c.id, sa.Text)).where(looked.c.passes)
+    ids = ids.order_by(oldest if newer else newest).limit(bindparam("limit"))
+    last = select(sa.cast(looked.c.id, sa.Text)).order_by(newest if newer else oldest).limit(1)
+    return select(
+        func.count().label("looked"),
+        last.scalar_subquery().label("last"),
+        func.array(ids.scalar_subquery()).label("ids"),
+    ).select_from(looked)
 
 
 def search(
@@ -173,81 +184,63 @@ def search(
 
     ``after`` gives those next to it, and goes on towards the newest.
     """
-    bottom = BELOW_ALL if wanted.since is None else id_before(wanted.since)
-    top = ABOVE_ALL if wanted.until is None else id_before(wanted.until)
-    asked: dict[str, Any] = {
-        "bottom": max(bottom, after or bottom),
-        "top": min(top, before or top),
-        "statuses": plain_array(wanted.statuses) if wanted.statuses else None,
-        "type": wanted.type,
-        "pool": wanted.pool,
-        "error_class": wanted.error_class,
-        "text": wanted.text,
-        "tenant": wanted.tenant_id,
-    }
+    deadline = clock() + seconds
     newer = after is not None
-    sources = few_sources(connection, wanted)
-    if sources:
-        found = read_few(connection, sources, asked, limit, newer)
-    else:
-        found = walk(connection, wanted, asked, limit, newer, clock() + seconds, clock)
-    return SearchPage(found.ids[::-1], found.cursor, found.cut, found.looked) if newer else found
-
-
-def few_sources(connection: Connection, wanted: Wanted) -> list[str]:
-    """The indexes that hold all that is wanted and little else; empty if there are none."""
-    if not wanted.statuses or wanted.dead_of_tenant:
-        return []
-    names = {SOURCE_OF.get(status) for status in wanted.statuses}
-    if None in names:
-        return []
-    counted = connection.exec_driver_sql(COUNT_SOURCES).one()
-    counts = {source: int(getattr(counted, source)) for source in SOURCES}
-    if "dead" in names and counts["dead"] > FEW:
-        counts["dead"] = connection.exec_driver_sql(COUNT_DEAD, {"most": FEW + 1}).scalar_one()
-    # A text is looked for in every message, however long: that takes the walk with its deadline.
-    most = FEW if wanted.text is None else FEW_TEXTS
-    few = sum(counts[name] for name in SOURCES if name in names) <= most
-    return [name for name in SOURCES if name in names] if few else []
-
-
-def read_few(
-    connection: Connection, sources: Sequence[str], asked: dict[str, Any], limit: int, newer: bool
-) -> SearchPage:
-    """A page out of indexes that are read whole."""
-    statement = few_statement(sources, newer)
-    looked, ids = connection.exec_driver_sql(statement, {**asked, "limit": limit + 1}).one()
-    more = len(ids) > limit
-    return SearchPage(ids[:limit], ids[limit - 1] if more else None, looked=looked)
-
-
-def walk(
-    connection: Connection,
-    wanted: Wanted,
-    asked: dict[str, Any],
-    limit: int,
-    newer: bool,
-    deadline: float,
-    clock: Callable[[], float],
-) -> SearchPage:
-    """A page by steps that grow, until the deadline."""
-    statement = walk_statement(wanted, newer)
-    # Without a filter every job that is looked at is shown, but for one that says there is more.
-    step = FIRST_STEP if wanted.narrow else limit + 1
+    asked = values_of(wanted, before, after)
+    statement, step = first_step(connection, wanted, limit, newer)
     ids: list[str] = []
     looked = 0
     while True:
-        room = {"step": step, "limit": limit + 1 - len(ids)}
         began = clock()
-        count, last, passing = connection.exec_driver_sql(statement, {**asked, **room}).one()
-        ids += passing
-        looked += count
-        if len(ids) > limit:
-            return SearchPage(ids[:limit], ids[limit - 1], looked=looked)
-        if count < step:
-            return SearchPage(ids, None, looked=looked)
-        if clock() >= deadline:
-            return SearchPage(ids, last, cut=True, looked=looked)
-        asked["bottom" if newer else "top"] = last
+        bounds = {"step": step, "limit": limit + 1 - len(ids)}
+        found = connection.execute(statement, asked | bounds).one()
+        ids += found.ids
+        looked += found.looked
+        full, ended = len(ids) > limit, found.looked < step
+        if full or ended or clock() >= deadline:
+            break
+        asked["bottom" if newer else "top"] = found.last
         if clock() - began < STEP_SECONDS:
             step = min(2 * step, LONGEST_STEP)
+    cursor = ids[limit - 1] if full else None if ended else found.last
+    shown = ids[:limit]
+    return SearchPage(shown[::-1] if newer else shown, cursor, not (full or ended), looked)
+
+
+def values_of(wanted: Wanted, before: str | None, after: str | None) -> dict[str, Any]:
+    """The parameters of a search."""
+    bottom = BELOW_ALL if wanted.since is None else id_before(wanted.since)
+    top = ABOVE_ALL if wanted.until is None else id_before(wanted.until)
+    return {
+        "bottom": max(bottom, after or bottom),
+        "top": min(top, before or top),
+        "tenant": wanted.tenant_id,
+        **wanted.filters,
+    }
+
+
+def first_step(
+    connection: Connection, wanted: Wanted, limit: int, newer: bool
+) -> tuple[Select[Any], int]:
+    """The statement of a search, and how many rows it looks at first."""
+    sources = few_sources(connection, wanted)
+    if sources:
+        # More than there are: one step reads them all.
+        return few_statement(sources, wanted.shape, newer), 2 * FEW
+    # Without a filter all jobs of a step are shown, but for one that says there is more.
+    return walk_statement(wanted.shape, newer), FIRST_STEP if wanted.filters else limit + 1
+
+
+def few_sources(connection: Connection, wanted: Wanted) -> Sources:
+    """The indexes that hold all that is wanted and little else; empty if there are none."""
+    states = set(wanted.statuses)
+    sources = tuple(source for source in SOURCES if states.intersection(source))
+    if not sources or wanted.shape.dead or not states.issubset(chain(*sources)):
+        return ()
+    counts = count_states(connection)
+    if "dead" in states and counts["dead"] > FEW:
+        # The counters count dead letters for ever.
+        counts["dead"] = count_dead(connection, FEW + 1)
+    # A text is looked for in every message, however long: that takes the walk with its deadline.
+    most = FEW if wanted.text is None else FEW_TEXTS
+    return sources if sum(counts[state] for state in chain(*sources)) <= most else ()

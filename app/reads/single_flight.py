@@ -1,6 +1,6 @@
-"""A page that is the same for everybody: one reads it, all who asked meanwhile are told.
+"""Single-flight cache: concurrent callers share one read of a page, which is kept for a moment.
 
-It is told again for a moment. An error is told only to those who waited for it.
+An error is raised only for those who waited for that read.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 
-#: A page is not older than this when somebody asks.
+#: A page is served for this long.
 FRESH_SECONDS = 1.0
 
 
 class SingleFlight:
-    """The last text of a process."""
+    """The last text that was read in this process."""
 
     def __init__(self) -> None:
         self._reading = threading.Lock()

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from app.policy.pricing import PriceList, Use, cost
 
-#: Days are those of UTC. Shards are an affair of the writers.
+#: Days are those of UTC. Shards matter to writers only.
 READ_USAGE = """
     SELECT day, pool, sum(jobs)::bigint AS jobs, sum(runs)::bigint AS runs,
            sum(slot_seconds)::numeric AS slot_seconds, sum(tokens_in)::bigint AS tokens_in,
@@ -24,61 +24,45 @@ READ_USAGE = """
     WHERE tenant_id = %(tenant)s AND day BETWEEN %(first)s AND %(last)s
     GROUP BY day, pool ORDER BY day, pool
 """
-READ_NAME = "SELECT name FROM tenants WHERE id = %(tenant)s"
-
-
-@dataclass(frozen=True, slots=True)
-class UsageLine:
-    """A day in a pool."""
-
-    day: date
-    pool: str
-    runs: int
-    use: Use
-    cost: Decimal
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Whose use it was, line by line."""
-
-    tenant: str
-    lines: tuple[UsageLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """All lines together."""
+    """Runs, what they used and what that costs."""
 
     runs: int
     use: Use
     cost: Decimal
 
 
+@dataclass(frozen=True, slots=True)
+class UsageLine(Total):
+    """The same of one day in one pool."""
+
+    day: date
+    pool: str
+
+
 def read_usage(
     connection: Connection, tenant_id: int, first: date, last: date, prices: PriceList
-) -> Report:
+) -> list[UsageLine]:
     """The lines from ``first`` to ``last``, both included; days without use have none."""
-    name = connection.exec_driver_sql(READ_NAME, {"tenant": tenant_id}).scalar_one()
-    rows = connection.exec_driver_sql(
-        READ_USAGE, {"tenant": tenant_id, "first": first, "last": last}
-    )
+    asked = {"tenant": tenant_id, "first": first, "last": last}
     lines = []
-    for row in rows:
+    for row in connection.exec_driver_sql(READ_USAGE, asked):
         use = Use(row.jobs, row.slot_seconds, row.tokens_in, row.tokens_out)
-        lines.append(UsageLine(row.day, row.pool, row.runs, use, cost(use, prices)))
-    return Report(name, tuple(lines))
+        lines.append(UsageLine(row.runs, use, cost(use, prices), row.day, row.pool))
+    return lines
 
 
 def total_of(lines: Sequence[UsageLine]) -> Total:
     """The sum of the lines."""
+    use = Use(
+        sum(line.use.jobs for line in lines),
+        sum((line.use.slot_seconds for line in lines), Decimal(0)),
+        sum(line.use.tokens_in for line in lines),
+        sum(line.use.tokens_out for line in lines),
+    )
     return Total(
-        sum(line.runs for line in lines),
-        Use(
-            sum(line.use.jobs for line in lines),
-            sum((line.use.slot_seconds for line in lines), Decimal(0)),
-            sum(line.use.tokens_in for line in lines),
-            sum(line.use.tokens_out for line in lines),
-        ),
-        sum((line.cost for line in lines), Decimal(0)),
+        sum(line.runs for line in lines), use, sum((line.cost for line in lines), Decimal(0))
     )

@@ -1,7 +1,7 @@
-"""Reads for pollers: concurrent requests share one SELECT, ended ones are kept for a second.
+"""Reads for pollers: concurrent requests share one SELECT, jobs that ended are kept for a second.
 
-Reads bypass the write model. A kept answer may show a rank up to a second old; nothing
-else about it changes. What may be replayed is not kept.
+A kept answer may show a rank up to a second old; nothing else about it changes. What may be
+replayed is not kept.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any, Literal
 import orjson
 from sqlalchemy import Connection, Engine, RowMapping
 
-from app.reads.job_views import JOB_COLUMNS, View, etag_of, job_document, read_jobs
+from app.reads.job_views import CHANGING, JOB_SQL, View, etag_of, job_document, read_jobs
 from app.reads.ranks import ScoreRank, read_ranks
-from app.reads.records import NOTHING, told
 from app.reads.times import rfc3339
 from models.jobs.states import APPLICATION_STATUS, TERMINAL, JobStatus
 from models.store.arrays import plain_array
@@ -29,12 +28,14 @@ KEEP_SECONDS = 1.0
 KEEP_MOST = 2_000
 #: A larger result is read again: thousands of them would fill the memory.
 KEEP_CHARACTERS = 16_384
-#: Statuses after which nothing comes.
+#: Parts of a score's record.
+RECORD = ("model", "rubric", "input", "dropped_quotes")
+#: Statuses that never change.
 LASTING = frozenset({"succeeded", "cancelled", "expired", "scored", "withdrawn"})
 
 #: A scored application outlives its job, which is retired after a while; its result stays.
 READ_APPLICATIONS = f"""
-    SELECT asked.id::text, application.tenant_id, tenant.name AS tenant, {JOB_COLUMNS},
+    SELECT asked.id::text, application.tenant_id, tenant.name AS tenant, {JOB_SQL},
            coalesce(job.result, application.record)::text AS result, application.candidate,
            application.role, application.score, application.rationale, application.scored_at
     FROM unnest(%(ids)s::uuid[]) AS asked (id)
@@ -47,27 +48,14 @@ READ_APPLICATIONS = f"""
 PREPARED = PreparedStatement("read_applications", READ_APPLICATIONS)
 
 #: The columns of the job that the tag of an application changes with.
-CHANGING: itemgetter[tuple[Any, ...]] = itemgetter(
-    "attempt",
-    "crashes",
-    "created_at",
-    "execute_at",
-    "not_after",
-    "dispatched_at",
-    "started_at",
-    "finished_at",
-    "progress",
-    "error_class",
-    "error_message",
-    "cancel_requested_at",
-)
+TAGGED: itemgetter[tuple[Any, ...]] = itemgetter(*CHANGING)
 
-#: What is asked for: a kind and an id.
+#: A kind and an id.
 Asked = tuple[Literal["application", "job"], str]
 
 
 class Views:
-    """Answers pollers."""
+    """Applications and jobs as pollers read them."""
 
     def __init__(self, engine: Engine, timeout_seconds: float) -> None:
         self._engine = engine
@@ -97,27 +85,27 @@ class Views:
         return view
 
     def _read(self, group: Sequence[Asked]) -> list[View | None]:
-        applications = {id_ for kind, id_ in group if kind == "application"}
-        jobs = {id_ for kind, id_ in group if kind == "job"}
+        found: dict[str, dict[str, View]] = {}
         with connect(self._engine) as connection:
-            found = {
-                "application": read_applications(connection, applications) if applications else {},
-                "job": read_jobs(connection, jobs) if jobs else {},
-            }
+            for kind, read in (("application", read_applications), ("job", read_jobs)):
+                ids = {id_ for of, id_ in group if of == kind}
+                found[kind] = read(connection, ids) if ids else {}
         return [found[kind].get(id_) for kind, id_ in group]
 
 
 def read_applications(connection: Connection, ids: Iterable[str]) -> dict[str, View]:
-    """The applications that there are, by id."""
+    """Those of the applications that exist, by id."""
     rows = PREPARED.execute(connection, {"ids": plain_array(ids)}).mappings().all()
-    scored = {standing(row) for row in rows if row["score"] is not None}
-    ranks = read_ranks(connection, scored) if scored else {}
-    return {row["id"]: application_view(row, ranks.get(standing(row))) for row in rows}
-
-
-def standing(row: RowMapping) -> ScoreRank:
-    """What the rank of a row of READ_APPLICATIONS depends on."""
-    return ScoreRank(row["tenant_id"], row["role"], row["score"])
+    scores = {
+        row["id"]: ScoreRank(row["tenant_id"], row["role"], row["score"])
+        for row in rows
+        if row["score"] is not None
+    }
+    ranks = read_ranks(connection, set(scores.values())) if scores else {}
+    return {
+        row["id"]: application_view(row, ranks[scores[row["id"]]] if row["id"] in scores else None)
+        for row in rows
+    }
 
 
 def application_view(row: RowMapping, rank: int | None) -> View:
@@ -135,12 +123,28 @@ def application_view(row: RowMapping, rank: int | None) -> View:
         "score": None if score is None else float(score),
         "rank": rank,
         "rationale": row["rationale"],
-        # Parsed once it is scored: whoever polls before pays nothing for it.
-        **(NOTHING if score is None else told(result)),
+        # Parsed once it is scored: polls before that cost nothing.
+        **record_of(None if score is None else result),
         # As it stands in the row: nothing is gained by parsing it.
         "result": None if result is None else orjson.Fragment(result),
     }
     if row["status"] is None:
         document["finished_at"] = rfc3339(row["scored_at"])
-    mark = f"{row['id']}|{status}|{rank}|{'|'.join(map(str, CHANGING(row)))}"
+    mark = f"{row['id']}|{status}|{rank}|{'|'.join(map(str, TAGGED(row)))}"
     return View(row["tenant_id"], status, job_status in TERMINAL, etag_of(mark), document)
+
+
+def record_of(result: str | None) -> dict[str, Any]:
+    """``criteria``, ``evidence`` and ``record`` of a score's JSON: how the score came about.
+
+    From the result of the scoring job, or from what the application keeps of it once the job is
+    retired. Scores from before records were kept have fewer parts; what is missing is null.
+    """
+    score = orjson.loads(result) if result else None
+    if not isinstance(score, dict):
+        return {"criteria": None, "evidence": None, "record": None}
+    return {
+        "criteria": score.get("criteria"),
+        "evidence": score.get("evidence"),
+        "record": {name: score.get(name) for name in RECORD},
+    }

@@ -1,8 +1,7 @@
-"""What the tables know of a job's wait. A few statements, each a few steps along indexes.
+"""The facts about a job's wait. A few statements, each a few steps along indexes.
 
-The workers of a job are those that everybody shares, and before them those of its tenant's
-slice. Free accounts have their slice alone while it has workers, else a small part of the
-shared slots for all of them together.
+A job can run on the shared workers and on those of its tenant's slice. Free accounts have only
+their slice while it has workers, else a small part of the shared slots for all of them together.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tasks.retry.circuit import OPEN_SECONDS
 
 #: Jobs ahead are counted no further than this.
 MOST_AHEAD = 10_000
-#: A rate of starts that is older says nothing; the leader writes it down every second.
+#: An older rate of starts says nothing; the leader writes it every second.
 FRESH_SECONDS = 10
 
 READ_FACTS = f"""
@@ -89,7 +88,7 @@ READ_FACTS = f"""
           AND {ALIVE}) AS alive
     WHERE job.id = %(id)s
 """
-#: What the tenant has in flight takes in the mean, and has taken.
+#: Mean duration of what the tenant has in flight, expected and so far.
 READ_OWN = """
     SELECT avg(greatest(taking.seconds, ran.seconds)) AS mean_seconds,
            avg(ran.seconds) AS elapsed_seconds
@@ -101,7 +100,7 @@ READ_OWN = """
     WHERE job.status IN ('dispatched', 'running') AND job.pool = %(pool)s
       AND job.tenant_id = %(tenant_id)s
 """
-#: What free accounts have with the shared workers, and how many of them.
+#: Jobs that free accounts have in flight in a slice, and how many accounts.
 COUNT_FREE = """
     SELECT count(*), count(DISTINCT job.tenant_id)
     FROM jobs AS job JOIN tenants AS tenant ON tenant.id = job.tenant_id
@@ -147,7 +146,7 @@ COUNT_AHEAD = f"""
 
 @dataclass(frozen=True, slots=True)
 class WaitingJob:
-    """A job's facts, whose they are and when they were so."""
+    """A job's facts, its tenant and when they were read."""
 
     tenant_id: int
     now: datetime
@@ -155,18 +154,21 @@ class WaitingJob:
 
 
 def read_facts(connection: Connection, job_id: str) -> WaitingJob | None:
-    """What is known of the job; None if there is none."""
+    """The facts about the job; None if there is none."""
     row = connection.exec_driver_sql(READ_FACTS, {"id": job_id}).first()
     if row is None:
         return None
-    ahead = count_ahead(connection, job_id, row) if row.status == "queued" else 0
+    default = default_seconds(row.pool)
+    asked = {**row._mapping, "id": job_id, "default": default}
+    ahead = 0
+    if row.status == "queued":
+        ahead = connection.exec_driver_sql(COUNT_AHEAD, asked).scalar_one()
     cap = row.cap
     if row.throttled:
         cap = min(throttle.IN_FLIGHT, cap or throttle.IN_FLIGHT)
     reach = reach_of(connection, row)
-    mean_seconds, elapsed = row.mean_seconds or default_seconds(row.pool), 0.0
+    mean_seconds, elapsed = row.mean_seconds or default, 0.0
     if cap is not None and row.in_flight:
-        asked = {"pool": row.pool, "tenant_id": row.tenant_id, "default": default_seconds(row.pool)}
         found = connection.exec_driver_sql(READ_OWN, asked).one()
         if found.mean_seconds is not None:  # else it has ended since
             mean_seconds, elapsed = found.mean_seconds, found.elapsed_seconds
@@ -208,16 +210,16 @@ class Reach:
     """The slots that a tenant's jobs in a pool can get."""
 
     slots: int
-    #: Of those, how many stand idle.
+    #: Of those, how many are idle.
     idle: int
-    #: The tenant's part of them.
+    #: The tenant's share of them.
     share: float
     #: Whether it is a free account, and those have all that they may.
     full: bool = False
 
 
 def reach_of(connection: Connection, row: Row[Any]) -> Reach:
-    """What a row of READ_FACTS says of the slots."""
+    """The slots of a row of READ_FACTS."""
     idle = max(0, row.shared - row.shared_in_flight)
     sliced_idle = max(0, row.sliced - row.slice_in_flight)
     rivals = read_rivals(connection, row.pool, row.tenant_id)
@@ -232,26 +234,14 @@ def reach_of(connection: Connection, row: Row[Any]) -> Reach:
     in_flight, accounts = connection.exec_driver_sql(COUNT_FREE, asked).one()
     slots = row.sliced or free_slots(row.shared)
     left = max(0, slots - in_flight)
-    # They take turns: who has something in flight or waits, and this one.
+    # They take turns: those with something in flight or queued, and this one.
     turns = max(accounts + (0 if row.in_flight else 1), rivals.free + 1)
     full = slots > 0 and left == 0
     return Reach(slots, left if row.sliced else min(left, idle), 1.0 / turns, full)
 
 
-def count_ahead(connection: Connection, job_id: str, row: Row[Any]) -> int:
-    """Jobs of the tenant that come before it in the pool, up to one more than are counted."""
-    asked = {
-        "id": job_id,
-        "pool": row.pool,
-        "tenant_id": row.tenant_id,
-        "dependency": row.dependency,
-        "priority": row.priority,
-    }
-    return int(connection.exec_driver_sql(COUNT_AHEAD, asked).scalar_one())
-
-
 def pace_of(row: Row[Any]) -> float | None:
-    """Calls a second that the quota of the job's dependency allows; None if there is no limit."""
+    """Calls per second that the quota of the dependency allows; None if there is no limit."""
     declared = (row.requests_per_minute, row.tokens_in_per_minute, row.tokens_out_per_minute)
     quota = QuotaBucket(
         declared={kind: limit for kind, limit in zip(KINDS, declared, strict=False) if limit},

@@ -1,9 +1,31 @@
-"""A role and how often it is called."""
+"""Roles: what the leading scheduler does again and again, how often, and what calls them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
+import logging
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sqlalchemy import Engine, Row
+
+from models.leadership import Leader
+from models.store.errors import StatementTooSlow, StateStoreError
+from models.store.session import connect
+
+logger = logging.getLogger(__name__)
+
+#: Pause of a role whose statement took too long; the others go on.
+SLOW_SECONDS = 2.0
+#: Pause of a role that failed for a reason of its own.
+FAILED_SECONDS = 5.0
+#: Pauses of housekeeping: after a turn that found something to do, after one that did not, and
+#: while the state store is unavailable.
+BUSY_SECONDS = 0.1
+IDLE_SECONDS = 1.0
+AWAY_SECONDS = 10.0
 
 
 class Role(Protocol):
@@ -11,6 +33,26 @@ class Role(Protocol):
 
     def run_once(self, now: float) -> int:
         """Do it; how many rows were touched."""
+
+
+class LeaderQueries:
+    """Base class: runs statements one by one, with the leader's epoch as parameter ``epoch``."""
+
+    def __init__(self, engine: Engine, leader: Leader) -> None:
+        self._engine = engine
+        self._leader = leader
+
+    def _read(self, statement: str, **parameters: object) -> Sequence[Row[Any]]:
+        """The rows that the statement returns."""
+        parameters["epoch"] = self._leader.epoch
+        with connect(self._engine) as connection:
+            return connection.exec_driver_sql(statement, parameters).all()
+
+    def _write(self, statement: str, **parameters: object) -> int:
+        """How many rows the statement wrote."""
+        parameters["epoch"] = self._leader.epoch
+        with connect(self._engine) as connection:
+            return connection.exec_driver_sql(statement, parameters).rowcount
 
 
 @dataclass(slots=True)
@@ -21,4 +63,57 @@ class TimedRole:
     every_seconds: float
     #: Called by standbys too.
     always: bool = False
-    due: float = field(default=0.0)
+    due: float = 0.0
+
+
+def run_due(roles: Iterable[TimedRole], leader: Leader, now: float) -> int:
+    """Call every role that is due, if this process leads; how many rows were touched.
+
+    A role that fails pauses and the others go on, unless the state store is unavailable to all.
+    """
+    touched = 0
+    for timed in roles:
+        if now < timed.due or not (timed.always or leader.epoch):
+            continue
+        timed.due = now + timed.every_seconds
+        try:
+            touched += timed.role.run_once(now)
+        except StatementTooSlow as error:
+            logger.warning("%s waits for a lock: %s", type(timed.role).__name__, error)
+            timed.due = time.monotonic() + SLOW_SECONDS
+        except StateStoreError:
+            raise
+        except Exception:  # a bug in one role must not stop the others
+            logger.exception("%s failed", type(timed.role).__name__)
+            timed.due = now + FAILED_SECONDS
+    return touched
+
+
+class Housekeeping(threading.Thread):
+    """A thread for roles that may take their time.
+
+    A blob store in a distant bucket may take half a minute to fail, and dispatch must not wait for
+    it. Uses one connection at a time; what it writes is fenced by the epoch like everything else.
+    """
+
+    def __init__(self, leader: Leader, roles: Sequence[TimedRole]) -> None:
+        super().__init__(name="housekeeping", daemon=True)
+        self._leader = leader
+        self._roles = roles
+        self._stopped = threading.Event()
+
+    def stop(self, timeout: float = 1.0) -> None:
+        """End after the current turn; one that waits for a blob store is not waited for."""
+        self._stopped.set()
+        if self.is_alive():
+            self.join(timeout)
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                touched = run_due(self._roles, self._leader, time.monotonic())
+                pause = BUSY_SECONDS if touched else IDLE_SECONDS
+            except StateStoreError as error:
+                logger.debug("housekeeping waits for the state store: %s", error)
+                pause = AWAY_SECONDS
+            self._stopped.wait(pause)

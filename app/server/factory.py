@@ -13,12 +13,8 @@ from sqlalchemy import Engine
 from werkzeug.utils import find_modules, import_string
 
 from app.admission import Admission
-from app.admission.depth import Depth
 from app.admission.gate import Gate
-from app.admission.keys import KnownKeys
 from app.admission.placement import PoolsOfTypes
-from app.admission.rate import Rate
-from app.admission.refusals import Refusals
 from app.api.auth.access import guard
 from app.api.auth.identity import CallerTenants
 from app.api.auth.visitors import Visitors
@@ -35,7 +31,7 @@ from app.console.shell import register_console, register_console_errors
 from app.policy.pricing import PriceList
 from app.reads.events import Watch
 from app.reads.views import Views
-from app.scheduler.relief.relief import Relief, keep_relief
+from app.scheduler.relief import Relief, keep_relief
 from app.server.front_door import FrontDoor
 from app.telemetry import requests_of, start_telemetry
 from app.tenants.directory import Directory
@@ -59,7 +55,13 @@ def build_app(settings: Settings) -> FrontDoor:
     directory = Directory(engine, settings.admission_seconds)
     services = Services(
         engine=engine,
-        gate=build_gate(engine, settings),
+        gate=Gate(
+            engine,
+            settings.admission_seconds,
+            per_second=settings.submit_per_second,
+            burst=settings.submit_burst,
+            queue_depth=settings.queue_depth,
+        ),
         admission=Admission(
             engine, Publisher(celery, settings.publish_seconds), settings.admission_seconds
         ),
@@ -106,19 +108,6 @@ def end_of_keys(app: FrontDoor, keys: Collection[str]) -> None:
     """End event streams and live pages that were opened with revoked keys."""
     app.extensions["fairline"].events.end_of_keys(keys)
     app.extensions["fairline_stage"].check_rights()
-
-
-def build_gate(engine: Engine, settings: Settings) -> Gate:
-    """The submission limits of this process."""
-    return Gate(
-        Rate(engine, settings.admission_seconds),
-        Depth(engine, settings.admission_seconds),
-        KnownKeys(engine, settings.admission_seconds),
-        Refusals(engine),
-        per_second=settings.submit_per_second,
-        burst=settings.submit_burst,
-        queue_depth=settings.queue_depth,
-    )
 
 
 def begin_serving(app: FrontDoor, stop: threading.Event) -> None:

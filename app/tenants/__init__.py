@@ -1,1 +1,1 @@
-"""Whose work it is: tenants, their limits, and the keys that speak for them."""
+"""Tenants: their terms, API keys, quotas and schedules."""

@@ -1,84 +1,59 @@
-"""Writing tenants and keys. Every process hears of a change within about a second.
+"""Writing tenants and keys. Every process notices a change within about a second.
 
-Whatever changes a tenant or its limits raises ``tenants.changed_at``: that is what the
-directories read by. Changes of one tenant wait for each other, so that each is judged by the
-terms that it changes.
+Whatever changes a tenant or its limits raises ``tenants.changed_at``: the directories of all
+processes read what is newer. Changes of one tenant wait for each other, so that each is checked
+against the terms that it changes.
 """
 
 from __future__ import annotations
 
-import json
+import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, delete, func, update
+from sqlalchemy.dialects.postgresql import insert
 
 from app.errors import Conflict, NotFound
-from app.tenants.keys import SHORT_CHARACTERS, new_key, presented
-from app.tenants.rows import TENANT_COLUMNS, tenant_of
-from app.tenants.tenant import TenantProfile
-from app.tenants.terms import Change, changed
+from app.tenants.keys import SHORT_CHARACTERS, new_key, presented, same_digest
+from app.tenants.tenant import TENANT_COLUMNS, TenantProfile, tenant_of
+from app.tenants.terms import BOUNDS, Change, changed
 from models.pools import POOLS
+from models.schema import Base
 from models.store.session import connect, transaction
 
-LIMITS = """
-    json_to_recordset(%(limits)s::json)
-        AS wanted (pool text, in_flight integer, reserved integer, depth bigint)"""
+#: Name of the operator's key that is kept in a file.
+FILE_KEY = "of the embedded stack"
 
-CREATE_TENANT = f"""
-    WITH created AS (
-        INSERT INTO tenants (name, tier, weight, submit_per_second, submit_burst, changed_at)
-        VALUES (%(name)s, %(tier)s, %(weight)s, %(submit_per_second)s, %(submit_burst)s,
-                clock_timestamp())
-        ON CONFLICT (name) DO NOTHING
-        RETURNING id
-    ), limited AS (
-        INSERT INTO tenant_limits (tenant_id, pool, in_flight, reserved, depth)
-        SELECT created.id, wanted.* FROM created, {LIMITS}
-    )
-    SELECT id FROM created
-"""
+TENANTS, LIMITS = Base.metadata.tables["tenants"], Base.metadata.tables["tenant_limits"]
 
 LOCK_TENANT = f"""
     SELECT {TENANT_COLUMNS} FROM tenants AS tenant
     WHERE tenant.name = %(name)s FOR UPDATE OF tenant
 """
-
-CHANGE_TENANT = f"""
-    WITH changed AS (
-        UPDATE tenants
-        SET tier = %(tier)s, weight = %(weight)s, submit_per_second = %(submit_per_second)s,
-            submit_burst = %(submit_burst)s, changed_at = clock_timestamp()
-        WHERE id = %(id)s
-    ), cleared AS (
-        DELETE FROM tenant_limits
-        WHERE tenant_id = %(id)s AND pool NOT IN (SELECT pool FROM {LIMITS})
-    )
-    INSERT INTO tenant_limits (tenant_id, pool, in_flight, reserved, depth)
-    SELECT %(id)s, wanted.* FROM {LIMITS}
-    ON CONFLICT (tenant_id, pool) DO UPDATE
-    SET in_flight = excluded.in_flight, reserved = excluded.reserved, depth = excluded.depth
-"""
-
 ISSUE_KEY = """
     INSERT INTO api_keys (id, tenant_id, name, digest)
     VALUES (%(id)s, %(tenant)s, %(name)s, %(digest)s)
     ON CONFLICT (id) DO NOTHING
     RETURNING created_at
 """
-
 #: The first revocation is the one that counts.
 REVOKE_KEY = """
     UPDATE api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp())
     WHERE id = %(id)s
     RETURNING revoked_at
 """
+READ_OPERATOR_KEY = """
+    SELECT digest FROM api_keys WHERE id = %s AND tenant_id IS NULL AND revoked_at IS NULL
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedKey:
-    """A key that nobody will be shown again."""
+    """A new key, shown this one time."""
 
     #: Its short part.
     id: str
@@ -90,19 +65,20 @@ class CreatedKey:
 def create_tenant(engine: Engine, name: str, change: Change | None = None) -> TenantProfile:
     """A new tenant."""
     wanted = changed(TenantProfile(0, name), change or Change(), POOLS)
-    with connect(engine) as connection:
-        row = connection.exec_driver_sql(CREATE_TENANT, _values(wanted)).first()
-    if row is None:
-        raise Conflict(f"There is a tenant {name!r} already.")
-    return replace(wanted, id=row.id)
+    with transaction(engine) as connection:
+        new = insert(TENANTS).values(_terms(wanted)).on_conflict_do_nothing()
+        tenant_id = connection.execute(new.returning(TENANTS.c.id)).scalar()
+        if tenant_id is None:
+            raise Conflict(f"There is a tenant {name!r} already.")
+        wanted = replace(wanted, id=tenant_id)
+        _write_limits(connection, wanted)
+    return wanted
 
 
 def ensure_tenant(engine: Engine, name: str) -> None:
-    """A tenant of that name, now or already."""
-    try:
+    """Create a tenant unless there is one of that name."""
+    with suppress(Conflict):
         create_tenant(engine, name)
-    except Conflict:
-        return
 
 
 def change_tenant(engine: Engine, name: str, change: Change) -> TenantProfile:
@@ -112,7 +88,9 @@ def change_tenant(engine: Engine, name: str, change: Change) -> TenantProfile:
         if row is None:
             raise no_tenant(name)
         wanted = changed(tenant_of(row._mapping), change, POOLS)
-        connection.exec_driver_sql(CHANGE_TENANT, _values(wanted))
+        terms = update(TENANTS).where(TENANTS.c.id == wanted.id).values(_terms(wanted))
+        connection.execute(terms)
+        _write_limits(connection, wanted)
     return wanted
 
 
@@ -124,7 +102,7 @@ def issue_key(engine: Engine, tenant: str | None, name: str = "") -> CreatedKey:
             found = connection.exec_driver_sql("SELECT id FROM tenants WHERE name = %s", (tenant,))
             if (tenant_id := found.scalar()) is None:
                 raise no_tenant(tenant)
-        while True:  # until the short part is one that nobody has: at once, but for luck
+        while True:  # until the short part is free: nearly always at once
             key = new_key()
             sent = presented(key)
             assert sent is not None
@@ -135,29 +113,54 @@ def issue_key(engine: Engine, tenant: str | None, name: str = "") -> CreatedKey:
 
 
 def revoke_key(engine: Engine, key_id: str) -> datetime:
-    """Revoke a key for good; when that was, if it was before."""
+    """Revoke a key for good; when it was revoked first."""
     with connect(engine) as connection:
-        revoked_at: datetime | None = connection.exec_driver_sql(
-            REVOKE_KEY, {"id": key_id}
-        ).scalar()
+        found = connection.exec_driver_sql(REVOKE_KEY, {"id": key_id})
+        revoked_at: datetime | None = found.scalar()
     if revoked_at is None:
         raise NotFound(f"There is no key {key_id[:SHORT_CHARACTERS]!r}.")
     return revoked_at
 
 
+def keep_operator_key(engine: Engine, file: Path) -> None:
+    """Write a new operator's key into the file, unless it holds a valid one of this database."""
+    if _is_operator_key(engine, file):
+        return
+    # Readable by its owner only from the first byte on, and replaced atomically.
+    draft = file.with_name(f"{file.name}.new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as written:
+        written.write(f"{issue_key(engine, None, FILE_KEY).key}\n")
+    draft.replace(file)
+
+
+def _is_operator_key(engine: Engine, file: Path) -> bool:
+    try:
+        key = presented(file.read_text().strip())
+    except (OSError, UnicodeDecodeError):
+        return False
+    if key is None:
+        return False
+    with connect(engine) as connection:
+        digest = connection.exec_driver_sql(READ_OPERATOR_KEY, (key.id,)).scalar()
+    return digest is not None and same_digest(bytes(digest), key.digest)
+
+
 def no_tenant(name: str) -> NotFound:
-    """The error of a name that nobody has."""
+    """The error of a name that no tenant has."""
     return NotFound(f"There is no tenant {name[:63]!r}.")
 
 
-def _values(tenant: TenantProfile) -> dict[str, Any]:
-    limits = [{"pool": pool, **asdict(of)} for pool, of in tenant.limits.items()]
-    return {
-        "id": tenant.id,
-        "name": tenant.name,
-        "tier": tenant.tier,
-        "weight": tenant.weight,
-        "submit_per_second": tenant.submit_per_second,
-        "submit_burst": tenant.submit_burst,
-        "limits": json.dumps(limits),
-    }
+def _terms(tenant: TenantProfile) -> dict[str, Any]:
+    named = {name: getattr(tenant, name) for name in ("name", "tier", *BOUNDS)}
+    return {**named, "changed_at": func.clock_timestamp()}
+
+
+def _write_limits(connection: Connection, tenant: TenantProfile) -> None:
+    connection.execute(delete(LIMITS).where(LIMITS.c.tenant_id == tenant.id))
+    rows = [
+        {"tenant_id": tenant.id, "pool": pool, **asdict(of)} for pool, of in tenant.limits.items()
+    ]
+    if rows:
+        connection.execute(insert(LIMITS), rows)

@@ -1,28 +1,30 @@
-"""Cron expressions in a time zone: the next tick after a moment.
+"""Cron expressions in a time zone: the next tick after a moment. Pure.
 
 Five fields as Debian's cron reads them (and ``L``, ``LW``, ``MON#1``, ``5L``), and what it does
 when the clocks change:
 
-* minute and hour both without a leading ``*`` – a time of day. It comes once a day: in an hour
+* minute and hour both without a leading ``*``: a time of day. It comes once per day: in an hour
   that happens twice, the first time; in an hour that does not happen, when the clock has jumped.
-* minute or hour with a leading ``*`` – a rhythm. It comes whenever the clock on the wall shows
-  such a time: twice in an hour that happens twice, never in one that does not.
+* minute or hour with a leading ``*``: an interval. It comes whenever local time is such a time:
+  twice in an hour that happens twice, never in one that does not.
 
-CronSim reads the expression and walks the clock on the wall; which moments that clock means is
-decided here. Its own walk through zones was rejected: it goes by the hour, and loses ticks where
-clocks change by half an hour (Lord Howe). No clock and no chance: the same in, the same out.
+CronSim parses the expression and walks local time; which moments that means is decided here. Its
+own walk through zones was rejected: it goes by the hour, and loses ticks where clocks change by
+half an hour (Lord Howe).
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from itertools import islice, takewhile
 from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 
-#: With the least and the most of each.
+#: With the lowest and highest value of each.
 FIELDS = {
     "minute": (0, 59),
     "hour": (0, 23),
@@ -30,7 +32,7 @@ FIELDS = {
     "month": (1, 12),
     "day of week": (0, 7),
 }
-#: So long before and after, a clock that is put back matters; none is by more.
+#: No clock is set back by more.
 SHADOW = timedelta(hours=3)
 MINUTE = timedelta(minutes=1)
 #: No zone differs from itself by more.
@@ -39,15 +41,15 @@ LARGEST_SHIFT = timedelta(days=2)
 NO_ZONES = frozenset({"localtime", "Factory", "posixrules"})
 COPIES = ("posix/", "right/")
 #: Where an expression is tried out.
-SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001  # the clock on the wall has no zone
+SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001  # local time
 
 
 class BadCron(ValueError):
-    """An expression that is none."""
+    """An invalid expression."""
 
 
 class UnknownZone(ValueError):
-    """A time zone that this machine does not know."""
+    """A time zone that this machine does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,8 @@ class Rule:
     zone: ZoneInfo
 
     @property
-    def rhythm(self) -> bool:
-        """Whether it goes by what the clock shows, and not by the time of day."""
+    def is_interval(self) -> bool:
+        """Whether it goes by local time as shown, and not by the time of day."""
         minute, hour, *_ = self.cron.split(" ")
         return minute.startswith("*") or hour.startswith("*")
 
@@ -73,7 +75,7 @@ def read_rule(cron: str, timezone: str) -> Rule:
 
 
 def read_cron(text: str) -> str:
-    """The expression, plainly written."""
+    """The expression, with one space between its fields."""
     fields = text.split()
     if not text.isascii() or len(fields) != len(FIELDS):
         raise BadCron(f"must have five fields: {', '.join(FIELDS)}")
@@ -110,15 +112,13 @@ def next_tick(rule: Rule, after: datetime) -> datetime | None:
     """The first tick later than ``after``, in UTC; None if none comes in 50 years."""
     try:
         start = wall_of(after, rule.zone)
-        if rule.rhythm:
-            return next_shown(rule, start, after)
-        return next_daily(rule, start, after)
+        return (next_shown if rule.is_interval else next_daily)(rule, start, after)
     except OverflowError:
         return None  # beyond the last day of all
 
 
 def next_daily(rule: Rule, start: datetime, after: datetime) -> datetime | None:
-    """Of a time of day, the first after ``after``, when the wall shows ``start``."""
+    """Of a time of day, the first after ``after``, which is ``start`` in local time."""
     for shown in CronSim(rule.cron, start):
         real = shown
         while not happens(real, rule.zone):
@@ -130,14 +130,14 @@ def next_daily(rule: Rule, start: datetime, after: datetime) -> datetime | None:
 
 
 def next_shown(rule: Rule, start: datetime, after: datetime) -> datetime | None:
-    """Of a rhythm, the first after ``after``, when the wall shows ``start``."""
+    """Of an interval, the first after ``after``, which is ``start`` in local time."""
     again: datetime | None = None
     for shown in CronSim(rule.cron, start - put_back(after, rule.zone)):
         if not happens(shown, rule.zone):
             continue
         first, second = (moment_of(shown, rule.zone, fold) for fold in (0, 1))
         if first > after:
-            # Shown later on the wall, and still sooner than an hour that comes again.
+            # Later in local time, and still sooner than an hour that comes again.
             return first if again is None else min(first, again)
         if again is None and second > after:
             again = second
@@ -145,7 +145,7 @@ def next_shown(rule: Rule, start: datetime, after: datetime) -> datetime | None:
 
 
 def put_back(moment: datetime, zone: ZoneInfo) -> timedelta:
-    """By how much the clock is put back at about this time: so far back it shows times again."""
+    """By how much the clock is set back at about this time: so much local time comes again."""
     before, later = (
         (moment + shift).astimezone(zone).utcoffset() or timedelta(0) for shift in (-SHADOW, SHADOW)
     )
@@ -160,27 +160,23 @@ def ticks_ago(rule: Rule, moment: datetime, count: int, since: datetime) -> date
     """
     earliest = wall_of(since, rule.zone) - LARGEST_SHIFT
     back = CronSim(rule.cron, wall_of(moment, rule.zone), reverse=True)
-    try:
-        for number, shown in enumerate(back, start=1):
-            if shown < earliest:
-                return None
-            if number == count:
-                return moment_of(shown, rule.zone) - MINUTE
-    except OverflowError:
-        pass
+    with suppress(OverflowError):
+        ticks = takewhile(lambda shown: shown >= earliest, back)
+        found = next(islice(ticks, count - 1, None), None)
+        return None if found is None else moment_of(found, rule.zone) - MINUTE
     return None
 
 
 def wall_of(moment: datetime, zone: ZoneInfo) -> datetime:
-    """What the clock on the wall shows."""
+    """The moment in local time."""
     return moment.astimezone(zone).replace(tzinfo=None, fold=0)
 
 
 def moment_of(shown: datetime, zone: ZoneInfo, fold: int = 0) -> datetime:
-    """When the clock on the wall shows this, for the first or for the second time."""
+    """When local time is this, for the first or for the second time."""
     return shown.replace(tzinfo=zone, fold=fold).astimezone(UTC)
 
 
 def happens(shown: datetime, zone: ZoneInfo) -> bool:
-    """Whether the clock on the wall ever shows this."""
+    """Whether this local time ever comes."""
     return wall_of(moment_of(shown, zone), zone) == shown

@@ -1,40 +1,36 @@
-"""The directory: whose key is it, and what may that tenant do. One cache a process.
+"""The directory: a cache of API keys and tenants, one per process.
 
-A request costs a look into a dict. A key that this process has not met is looked up, together
-with others that come at the same time; one that nobody has is remembered for a moment, so
-that a flood of them is a few statements a second. Once a second one statement reads what
-changed since: tenants, their limits, revoked keys.
+A request costs one lookup in a dict. A key that is not cached is read, together with others
+that come at the same time; one that does not exist is remembered for a moment, so that a flood
+of them is a few statements per second. Once per second one statement reads what changed since:
+tenants, their limits, revoked keys.
 
-Guarantees: a key issued a moment ago works at once; a revoked one is refused about a second
-after its revocation; a tenant's limits are as fresh. While the state store is away, keys that
-this process has met go on working, revocations wait and unknown keys cannot be judged.
+Guarantees: a new key works at once; a revoked one is refused about a second after its
+revocation; a tenant's limits are as fresh. While the state store is away, cached keys go on
+working, revocations wait and unknown keys cannot be checked.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
+import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import Engine
 
 from app.errors import Unauthenticated
-from app.repeated import repeat
+from app.repeated import BackgroundLoop
 from app.tenants.keys import parse_authorization, same_digest
-from app.tenants.rows import TENANT_COLUMNS, tenant_of
-from app.tenants.tenant import TenantProfile
+from app.tenants.tenant import TENANT_COLUMNS, TenantProfile, tenant_of
 from models.store.group_commit import GroupCommit
 from models.store.session import connect
-
-logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 1.0
 #: All known keys are read again: a database whose clock was set back hides changes.
 SWEEP_SECONDS = 60.0
-#: How long a key that nobody has is not asked for again, and how many such are remembered.
+#: How long a key that does not exist is not read again, and how many such are remembered.
 UNKNOWN_SECONDS = 1.0
 MOST_UNKNOWN = 10_000
 
@@ -51,7 +47,7 @@ READ_NAMED = f"""
     WHERE tenant.name = ANY (%(names)s)
 """
 
-#: The overlap is longer than a statement may take: a change that is dated before the last look
+#: The overlap is longer than a statement may take: a change that is dated before the last read
 #: and committed after it is seen by the next.
 READ_CHANGES = f"""
     SELECT now() AS now,
@@ -66,9 +62,9 @@ READ_CHANGES = f"""
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whom a key speaks for."""
+    """Who calls: a tenant or an operator."""
 
-    #: Short part of the key; empty for who calls without one.
+    #: Short part of the key; empty for a call without one.
     key: str
     digest: bytes
     #: None: an operator.
@@ -77,7 +73,7 @@ class Caller:
 
 
 class Directory:
-    """The keys and tenants that one process has met."""
+    """The keys and tenants that one process has read."""
 
     def __init__(
         self,
@@ -89,38 +85,37 @@ class Directory:
     ) -> None:
         self._engine = engine
         self._read_seconds = read_seconds
-        self._refresh_seconds = refresh_seconds
         self._clock = clock
         #: Replaced entry by entry, never changed in place: readers need no lock.
         self._callers: dict[str, Caller] = {}
-        #: Who calls without a key, by the tenant's name.
+        #: Callers without a key, by the tenant's name.
         self._keyless: dict[str, Caller] = {}
-        #: Keys that nobody has, and until when that is taken for granted; oldest first.
+        #: Keys that do not exist, and until when that is assumed; oldest first.
         self._unknown: dict[str, float] = {}
-        #: The database's time of the last look at changes.
+        #: The database's time of the last read of changes.
         self._seen: datetime | None = None
         self._sweep_at = 0.0
-        self._asked_keys: GroupCommit[str, Caller | None] = GroupCommit(
+        self._key_reads: GroupCommit[str, Caller | None] = GroupCommit(
             self._look_up_keys, name="keys"
         )
-        self._asked_names: GroupCommit[str, Caller | None] = GroupCommit(
+        self._name_reads: GroupCommit[str, Caller | None] = GroupCommit(
             self._look_up_names, name="tenants"
         )
-        self._beginning = threading.Lock()
-        self._refresher: threading.Thread | None = None
-        self._closed = threading.Event()
-        #: Is told, at every look, which keys were revoked a moment ago: also the same again,
-        #: so that what was begun meanwhile with such a key ends too.
+        away = "keys and limits stay as they are known"
+        self._refresher = BackgroundLoop(self.refresh, refresh_seconds, "directory", away=away)
+        self.close = self._refresher.close
+        #: Called at every refresh with the keys that were revoked a moment ago: also the same
+        #: again, so that what was begun meanwhile with such a key ends too.
         self.on_revoked: Callable[[Collection[str]], None] = lambda keys: None
 
     def caller(self, authorization: str) -> Caller:
-        """Whom the key in this header speaks for."""
+        """The caller whose key is in this header."""
         sent = parse_authorization(authorization)
         if sent is None:
             raise Unauthenticated("Authorization must be: Bearer fair_…_…")
         found = self._callers.get(sent.id)
-        if found is None:
-            found = self._meet(sent.id)
+        if found is None and self._clock() >= self._unknown.get(sent.id, -math.inf):
+            found = self._key_reads.submit(sent.id, self._read_seconds)
         if found is None or not same_digest(found.digest, sent.digest):
             raise Unauthenticated("This API key is not known.")
         if found.revoked:
@@ -128,17 +123,21 @@ class Directory:
         return found
 
     def keyless(self, name: str) -> Caller | None:
-        """Who calls without a key and acts as the tenant of that name."""
+        """A caller without a key that acts as the tenant of that name."""
         found = self._keyless.get(name)
-        return found if found is not None else self._asked_names.submit(name, self._read_seconds)
+        return found if found is not None else self._name_reads.submit(name, self._read_seconds)
 
     def refresh(self) -> None:
-        """Read what changed since the last look."""
+        """Read what changed since the last time."""
         if self._seen is None:
-            return  # nobody was met, so nothing can be out of date
+            return  # nothing is cached, so nothing can be out of date
         with connect(self._engine) as connection:
             row = connection.exec_driver_sql(READ_CHANGES, {"seen": self._seen}).one()
-        self._take_over(tenant_of(columns) for columns in row.changed or ())
+        tenants = {tenant.id: tenant for tenant in map(tenant_of, row.changed or ())}
+        for callers in (self._callers, self._keyless) if tenants else ():
+            for place, known in list(callers.items()):
+                if known.tenant is not None and known.tenant.id in tenants:
+                    callers[place] = replace(known, tenant=tenants[known.tenant.id])
         if row.revoked:
             for key in row.revoked:
                 if (caller := self._callers.get(key)) is not None and not caller.revoked:
@@ -148,18 +147,8 @@ class Directory:
         if self._clock() >= self._sweep_at:
             self._sweep()
 
-    def close(self) -> None:
-        """Look no more."""
-        self._closed.set()
-
-    def _meet(self, key: str) -> Caller | None:
-        until = self._unknown.get(key)
-        if until is not None and self._clock() < until:
-            return None
-        return self._asked_keys.submit(key, self._read_seconds)
-
-    # All that follows runs in a writer of a group or in the refresher. These may overtake each
-    # other: what an overtaken read put back is put right by the next look's overlap.
+    # All that follows runs in a thread of a group or in the refresher. These may overtake each
+    # other: what an overtaken read put back is put right by the next refresh's overlap.
 
     def _look_up_keys(self, keys: Sequence[str]) -> list[Caller | None]:
         found = self._read_keys(set(keys))
@@ -198,15 +187,6 @@ class Directory:
             self._keep_fresh(rows[0].now)
         return [self._keyless.get(name) for name in names]
 
-    def _take_over(self, changed: Iterable[TenantProfile]) -> None:
-        tenants = {tenant.id: tenant for tenant in changed}
-        if not tenants:
-            return
-        for callers in (self._callers, self._keyless):
-            for place, caller in list(callers.items()):
-                if caller.tenant is not None and caller.tenant.id in tenants:
-                    callers[place] = replace(caller, tenant=tenants[caller.tenant.id])
-
     def _sweep(self) -> None:
         valid = {key for key, caller in self._callers.items() if not caller.revoked}
         found = self._read_keys(valid)
@@ -217,16 +197,9 @@ class Directory:
         self._sweep_at = self._clock() + SWEEP_SECONDS
 
     def _keep_fresh(self, now: datetime) -> None:
-        """From the first answer on: begun late, so that a process forks before it has threads."""
-        with self._beginning:
-            if self._seen is not None:
-                return
-            self._seen = now
+        """Refresh from now on: the first rows were read."""
+        if self._seen is None:
+            # Of two threads that come here at once the later one wins; the overlap covers that.
             self._sweep_at = self._clock() + SWEEP_SECONDS
-            if self._refresh_seconds > 0:
-                self._refresher = threading.Thread(target=self._run, name="directory", daemon=True)
-                self._refresher.start()
-
-    def _run(self) -> None:
-        away = "keys and limits stay as they are known"
-        repeat(self.refresh, self._closed, self._refresh_seconds, logger, away)
+            self._seen = now
+        self._refresher.start()

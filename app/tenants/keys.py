@@ -18,7 +18,7 @@ LONG_CHARACTERS = 32
 SHORT_ALPHABET = string.ascii_lowercase + string.digits
 LONG_ALPHABET = string.ascii_letters + string.digits
 
-#: The short part alone: how a key is called.
+#: The short part alone: the name of a key.
 SHORT = re.compile(rf"[a-z0-9]{{{SHORT_CHARACTERS}}}")
 #: RFC 6750; the name of the scheme is not case-sensitive.
 BEARER = re.compile(
@@ -28,26 +28,26 @@ BEARER = re.compile(
 
 
 class PresentedKey(NamedTuple):
-    """A key as a caller sent it: in order, but not known to be anybody's."""
+    """A well-formed key as a caller sent it, not known to exist."""
 
-    #: What the row is found by.
+    #: The short part.
     id: str
     digest: bytes
 
 
 def new_key() -> str:
-    """A key that nobody has."""
+    """A random key."""
     short = _random(SHORT_ALPHABET, SHORT_CHARACTERS)
     return f"fair_{short}_{_random(LONG_ALPHABET, LONG_CHARACTERS)}"
 
 
 def presented(key: str) -> PresentedKey | None:
-    """The key as it is compared, or None if it cannot be one."""
+    """The key as it is compared, or None if it is malformed."""
     return parse_authorization(f"Bearer {key}")
 
 
 def parse_authorization(header: str) -> PresentedKey | None:
-    """The key in an ``Authorization`` header, or None if there is none in order."""
+    """The key in an ``Authorization`` header, or None if it has no well-formed one."""
     found = BEARER.fullmatch(header)
     if found is None:
         return None
@@ -55,7 +55,7 @@ def parse_authorization(header: str) -> PresentedKey | None:
 
 
 def same_digest(stored: bytes, sent: bytes) -> bool:
-    """Whether two digests are equal; how long it takes does not tell where they differ."""
+    """Whether two digests are equal, in constant time."""
     return hmac.compare_digest(stored, sent)
 
 

@@ -1,4 +1,4 @@
-"""Reading tenants and keys from the tables, for operators and the command line."""
+"""Tenants and API keys as operators list them."""
 
 from __future__ import annotations
 
@@ -7,32 +7,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection, select
 
-from app.tenants.rows import TENANT_COLUMNS, tenant_of
-from app.tenants.tenant import TenantProfile
+from app.tenants.tenant import TENANT_COLUMNS, TenantProfile, tenant_of
+from models.schema import ApiKey, Tenant
 
 READ_TENANT = f"""
-    SELECT {TENANT_COLUMNS}, tenant.created_at FROM tenants AS tenant
-    WHERE tenant.name = %(name)s
+    SELECT {TENANT_COLUMNS}, tenant.created_at FROM tenants AS tenant WHERE name = %(name)s
 """
-
+#: Along the names; of ten thousand, a few milliseconds at most.
 LIST_TENANTS = f"""
     SELECT {TENANT_COLUMNS}, tenant.created_at FROM tenants AS tenant
-    WHERE tenant.name > %(after)s ORDER BY tenant.name LIMIT %(limit)s
-"""
-
-LIST_KEYS = """
-    SELECT key.id, tenant.name AS tenant, key.name, key.created_at, key.revoked_at
-    FROM api_keys AS key LEFT JOIN tenants AS tenant ON tenant.id = key.tenant_id
-    WHERE %(tenant)s::bigint IS NULL OR key.tenant_id = %(tenant)s
-    ORDER BY key.revoked_at IS NOT NULL, key.created_at DESC, key.id LIMIT %(limit)s
+    WHERE tenant.name > %(after)s AND starts_with(tenant.name, %(prefix)s)
+    ORDER BY tenant.name LIMIT %(limit)s
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A tenant and since when it is one."""
+    """A tenant and when it was created."""
 
     tenant: TenantProfile
     created_at: datetime
@@ -40,7 +33,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class ListedKey:
-    """A key without its secret, which nobody has kept."""
+    """A key without its secret, which is not stored."""
 
     id: str
     #: Name of the tenant; None for an operator's.
@@ -50,26 +43,34 @@ class ListedKey:
     revoked_at: datetime | None
 
 
-def listed(row: Row[Any]) -> Listed:
-    """A row of TENANT_COLUMNS and ``created_at``."""
-    return Listed(tenant_of(row._mapping), row.created_at)
-
-
 def read_tenant(connection: Connection, name: str) -> Listed | None:
     """The tenant of that name."""
-    row = connection.exec_driver_sql(READ_TENANT, {"name": name}).first()
-    return None if row is None else listed(row)
+    return next(iter(_listed(connection, READ_TENANT, name=name)), None)
 
 
-def list_tenants(connection: Connection, limit: int, after: str = "") -> Sequence[Listed]:
-    """Tenants in the order of their names, from behind ``after``."""
-    rows = connection.exec_driver_sql(LIST_TENANTS, {"after": after, "limit": limit})
-    return [listed(row) for row in rows]
+def list_tenants(
+    connection: Connection, limit: int, after: str = "", prefix: str = ""
+) -> Sequence[Listed]:
+    """Tenants whose names begin with ``prefix`` and come after ``after``, by name."""
+    return _listed(connection, LIST_TENANTS, after=after, prefix=prefix, limit=limit)
+
+
+def _listed(connection: Connection, statement: str, **asked: Any) -> list[Listed]:
+    rows = connection.exec_driver_sql(statement, asked)
+    return [Listed(tenant_of(row._mapping), row.created_at) for row in rows]
 
 
 def list_keys(
     connection: Connection, limit: int, tenant_id: int | None = None
 ) -> Sequence[ListedKey]:
     """Keys of a tenant or of all, operators too: those in use first, newest first."""
-    rows = connection.exec_driver_sql(LIST_KEYS, {"tenant": tenant_id, "limit": limit})
-    return [ListedKey(**row._mapping) for row in rows]
+    key, tenant = ApiKey.__table__.c, Tenant.__table__.c
+    wanted = (
+        select(key.id, tenant.name.label("tenant"), key.name, key.created_at, key.revoked_at)
+        .outerjoin_from(ApiKey.__table__, Tenant.__table__, tenant.id == key.tenant_id)
+        .order_by(key.revoked_at.is_not(None), key.created_at.desc(), key.id)
+        .limit(limit)
+    )
+    if tenant_id is not None:
+        wanted = wanted.where(key.tenant_id == tenant_id)
+    return [ListedKey(**row) for row in connection.execute(wanted).mappings()]

@@ -1,4 +1,4 @@
-"""Whose row it is: the one place that lets a row found by its id through to a caller."""
+"""Ownership: the one check that a row found by its id belongs to the caller."""
 
 from __future__ import annotations
 

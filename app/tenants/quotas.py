@@ -1,6 +1,6 @@
 """Quotas as operators declare and see them.
 
-A change is one statement; the scheduler heeds it a quarter of a second later, workers within
+A change is one statement; the scheduler applies it a quarter of a second later, workers within
 two seconds. What was learned from answers is shown and never written here.
 """
 
@@ -9,57 +9,39 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, Engine, Row
+from sqlalchemy import Connection, Engine, RowMapping, case, func, null, select, update
+from sqlalchemy.dialects.postgresql import insert
 
 from app.errors import FieldError, NotFound, ValidationFailed
 from models.presence import NEWS_SECONDS
+from models.schema import Base
 from models.store.session import connect
 
 #: What may be declared, and how much of it makes sense.
 FIELDS = ("requests_per_minute", "tokens_in_per_minute", "tokens_out_per_minute")
 MOST = 1e12
 
-COLUMNS = """dependency, requests_per_minute, tokens_in_per_minute, tokens_out_per_minute,
-    reading, read_at, CASE WHEN closed_until > now() THEN closed_until END AS closed_until,
-    refused"""
-READ = f"SELECT {COLUMNS} FROM quotas ORDER BY dependency"
-DECLARE = f"""
-    INSERT INTO quotas AS quota
-        (dependency, requests_per_minute, tokens_in_per_minute, tokens_out_per_minute)
-    VALUES (%(dependency)s, %(requests_per_minute)s, %(tokens_in_per_minute)s,
-            %(tokens_out_per_minute)s)
-    ON CONFLICT (dependency) DO UPDATE
-    SET requests_per_minute = excluded.requests_per_minute,
-        tokens_in_per_minute = excluded.tokens_in_per_minute,
-        tokens_out_per_minute = excluded.tokens_out_per_minute, changed_at = now()
-    RETURNING {COLUMNS}
-"""
-#: Also what was learned, and a closing, as soon as all workers have heard of it: until then they
-#: would hand back what is dispatched. The scheduler removes the row when it finds it empty.
-CLEAR = f"""
-    UPDATE quotas
-    SET requests_per_minute = NULL, tokens_in_per_minute = NULL, tokens_out_per_minute = NULL,
-        reading = NULL, read_at = NULL, changed_at = now(),
-        closed_until = CASE WHEN closed_until > now()
-            THEN least(closed_until, now() + interval '{NEWS_SECONDS:g} seconds') END
-    WHERE dependency = %(dependency)s
-    RETURNING dependency
-"""
+QUOTAS = Base.metadata.tables["quotas"]
+QUOTA = QUOTAS.c
+CLOSED = QUOTA.closed_until > func.now()
+COLUMNS = (
+    *[QUOTA[name] for name in ("dependency", *FIELDS, "reading", "read_at", "refused")],
+    case((CLOSED, QUOTA.closed_until)).label("closed_until"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The quota of a dependency, as far as anybody knows."""
+    """The quota of a dependency, as far as it is known."""
 
     dependency: str
-    #: A minute; None is not declared.
+    #: None: not declared.
     requests_per_minute: float | None
     tokens_in_per_minute: float | None
     tokens_out_per_minute: float | None
-    #: What its last answer told: limit, what is left, seconds until the reset, by kind.
+    #: From its last answer: limit, what is left, seconds until the reset, by kind.
     reading: Mapping[str, tuple[float, float, float]]
     read_at: datetime | None
     #: None while it is open.
@@ -70,14 +52,14 @@ class Declared:
     @property
     def is_empty(self) -> bool:
         """Whether it says nothing: it was cleared, and is about to go."""
-        limits = (self.requests_per_minute, self.tokens_in_per_minute, self.tokens_out_per_minute)
-        return not (any(limits) or self.reading or self.closed_until)
+        declared = any(getattr(self, name) for name in FIELDS)
+        return not (declared or self.reading or self.closed_until)
 
 
 def read_quotas(connection: Connection) -> list[Declared]:
     """All quotas that there are, by dependency."""
-    found = [_declared(row) for row in connection.exec_driver_sql(READ)]
-    return [quota for quota in found if not quota.is_empty]
+    rows = connection.execute(select(*COLUMNS).order_by(QUOTA.dependency)).mappings()
+    return [quota for quota in map(_declared, rows) if not quota.is_empty]
 
 
 def declare_quota(
@@ -86,20 +68,36 @@ def declare_quota(
     limits: Mapping[str, float | None],
     dependencies: Collection[str],
 ) -> Declared:
-    """Say what a dependency takes in a minute, in place of what was said before."""
+    """Set what a dependency accepts per minute, in place of what was declared before."""
     check_limits(limits)
     check_dependency(dependency, dependencies)
     values = {name: limits.get(name) for name in FIELDS}
+    declare = (
+        insert(QUOTAS)
+        .values(dependency=dependency, **values)
+        .on_conflict_do_update(
+            index_elements=["dependency"], set_={**values, "changed_at": func.now()}
+        )
+        .returning(*COLUMNS)
+    )
     with connect(engine) as connection:
-        row = connection.exec_driver_sql(DECLARE, {"dependency": dependency, **values}).one()
-    return _declared(row)
+        return _declared(connection.execute(declare).mappings().one())
 
 
 def clear_quota(engine: Engine, dependency: str) -> None:
     """Forget what was declared and what was learned; what is learned next counts again."""
+    # A closing lasts until all workers have read of it: until then they would hand back what is
+    # dispatched. The scheduler removes the row when it finds it empty.
+    soon = func.least(QUOTA.closed_until, func.now() + timedelta(seconds=NEWS_SECONDS))
+    clear = (
+        update(QUOTAS)
+        .where(QUOTA.dependency == dependency)
+        .values(dict.fromkeys((*FIELDS, "reading", "read_at"), null()))
+        .values(changed_at=func.now(), closed_until=case((CLOSED, soon)))
+    )
     if "\0" not in dependency:  # which no row can hold
         with connect(engine) as connection:
-            if connection.exec_driver_sql(CLEAR, {"dependency": dependency}).first() is not None:
+            if connection.execute(clear).rowcount:
                 return
     raise NotFound(f"There is no quota for {dependency!r:.100}.")
 
@@ -119,7 +117,7 @@ def check_limits(limits: Mapping[str, float | None]) -> None:
 
 
 def check_dependency(dependency: str, dependencies: Collection[str]) -> None:
-    """A quota of what no job type depends on would hold nothing back: most likely a typo."""
+    """A quota of what no job type depends on would have no effect: most likely a typo."""
     if dependency not in dependencies:
         known = ", ".join(sorted(dependencies)) or "none"
         raise NotFound(
@@ -127,15 +125,6 @@ def check_dependency(dependency: str, dependencies: Collection[str]) -> None:
         )
 
 
-def _declared(row: Row[Any]) -> Declared:
-    reading = {kind: (told[0], told[1], told[2]) for kind, told in (row.reading or {}).items()}
-    return Declared(
-        dependency=row.dependency,
-        requests_per_minute=row.requests_per_minute,
-        tokens_in_per_minute=row.tokens_in_per_minute,
-        tokens_out_per_minute=row.tokens_out_per_minute,
-        reading=reading,
-        read_at=row.read_at,
-        closed_until=row.closed_until,
-        refused=row.refused,
-    )
+def _declared(row: RowMapping) -> Declared:
+    reading = {kind: (of[0], of[1], of[2]) for kind, of in (row["reading"] or {}).items()}
+    return Declared(**{**row, "reading": reading})

@@ -1,13 +1,13 @@
 """Schedules as rows: created, read, changed and removed by their tenant.
 
-Times are the database's. A change takes the row's lock first, so that it comes before a tick or
-after it: no tick is made by a schedule that is half the old one.
+Times are the database's. A change locks the row first, so that it comes before a tick or after
+it: no tick is made by a schedule that is half the old one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -18,13 +18,13 @@ from app.errors import Conflict
 from app.tenants.cron import Rule, next_tick
 from models.store.session import connect, transaction
 
-#: Schedules of one tenant: the one limit of what ticks may ask for.
+#: Schedules of one tenant; nothing else limits the jobs of its ticks.
 MOST_SCHEDULES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class RecurringSchedule:
-    """A row; the fields have the names of COLUMNS, and their order."""
+    """A row; the fields have the names of the columns."""
 
     id: str
     tenant_id: int
@@ -46,20 +46,20 @@ class RecurringSchedule:
     created_at: datetime | None = None
 
 
-COLUMNS = """
-    schedule.id::text, schedule.tenant_id, schedule.name, schedule.cron, schedule.timezone,
-    schedule.overlap, schedule.catch_up, schedule.type, schedule.payload::text, schedule.priority,
-    schedule.paused, schedule.next_at, schedule.last_at, schedule.last_job_id::text,
-    schedule.made, schedule.skipped, schedule.created_at"""
+FIELDS = tuple(each.name for each in fields(RecurringSchedule))
+#: What a schedule is created with; all but the first two may change.
+GIVEN = FIELDS[: FIELDS.index("last_at")]
+COLUMNS = ", ".join(
+    f"schedule.{name}" + ("::text" if name in ("id", "payload", "last_job_id") else "")
+    for name in FIELDS
+)
 #: Payloads may be large, and a list does not show them.
 LISTED = COLUMNS.replace("schedule.payload::text", "'' AS payload")
 
-#: Two at once may both be the last one allowed: the bound is no promise.
+#: Two at once may both be the last one allowed: the bound may be exceeded by a few.
 CREATE = f"""
-    INSERT INTO schedules AS schedule (id, tenant_id, name, cron, timezone, overlap, catch_up,
-                                       type, payload, priority, paused, next_at)
-    SELECT %(id)s, %(tenant_id)s, %(name)s, %(cron)s, %(timezone)s, %(overlap)s, %(catch_up)s,
-           %(type)s, %(payload)s, %(priority)s, %(paused)s, %(next_at)s
+    INSERT INTO schedules AS schedule ({", ".join(GIVEN)})
+    SELECT {", ".join(f"%({name})s" for name in GIVEN)}
     WHERE (SELECT count(*) FROM schedules WHERE tenant_id = %(tenant_id)s) < {MOST_SCHEDULES}
     ON CONFLICT (tenant_id, name) DO NOTHING
     RETURNING {COLUMNS}
@@ -74,15 +74,13 @@ LIST = f"""
     WHERE schedule.tenant_id = %(tenant_id)s AND schedule.name > %(after)s
     ORDER BY schedule.name LIMIT %(limit)s
 """
-CHANGE = """
-    UPDATE schedules SET name = %(name)s, cron = %(cron)s, timezone = %(timezone)s,
-        overlap = %(overlap)s, catch_up = %(catch_up)s, type = %(type)s, payload = %(payload)s,
-        priority = %(priority)s, paused = %(paused)s, next_at = %(next_at)s
+CHANGE = f"""
+    UPDATE schedules SET {", ".join(f"{name} = %({name})s" for name in GIVEN[2:])}
     WHERE id = %(id)s
 """
 REMOVE = "DELETE FROM schedules WHERE id = %(id)s AND tenant_id = %(tenant_id)s"
 
-#: What becomes of a schedule, at a time.
+#: The schedule as it shall be, from what it is and the time.
 Change = Callable[[RecurringSchedule, datetime], RecurringSchedule]
 
 
@@ -93,7 +91,7 @@ def read_clock(connection: Connection) -> datetime:
 
 
 def first_tick(rule: Rule, schedule: RecurringSchedule, now: datetime) -> datetime | None:
-    """The next tick from now on, and never one again that came: clocks may be set back."""
+    """The next tick from now on, and never an earlier one again: clocks may be set back."""
     return next_tick(rule, now if schedule.last_at is None else max(now, schedule.last_at))
 
 
@@ -105,7 +103,7 @@ def create(engine: Engine, schedule: RecurringSchedule) -> RecurringSchedule:
             return RecurringSchedule(**row._mapping)
         if connection.exec_driver_sql(NAME_TAKEN, asdict(schedule)).first():
             raise name_taken(schedule.name)
-    raise Conflict(f"You have {MOST_SCHEDULES:,} schedules; more are not kept for a tenant.")
+    raise Conflict(f"You have {MOST_SCHEDULES:,} schedules; a tenant can have no more.")
 
 
 def read(engine: Engine, tenant_id: int, schedule_id: str) -> RecurringSchedule | None:
@@ -118,7 +116,7 @@ def read(engine: Engine, tenant_id: int, schedule_id: str) -> RecurringSchedule 
 def read_page(
     connection: Connection, tenant_id: int, after: str, limit: int
 ) -> Sequence[RecurringSchedule]:
-    """The tenant's schedules by name, those after a name."""
+    """The tenant's schedules in the order of their names, those after ``after``."""
     asked: dict[str, Any] = {"tenant_id": tenant_id, "after": after, "limit": limit}
     return [RecurringSchedule(**row._mapping) for row in connection.exec_driver_sql(LIST, asked)]
 
@@ -149,5 +147,5 @@ def remove(engine: Engine, tenant_id: int, schedule_id: str) -> bool:
 
 
 def name_taken(name: str) -> Conflict:
-    """The error of a name that is another's."""
+    """The error of a name that is in use."""
     return Conflict(f"There is a schedule of the name {name!r} already.")

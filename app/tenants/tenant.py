@@ -1,4 +1,4 @@
-"""A tenant as plain values: name, tier, weight and limits."""
+"""A tenant: name, tier, weight and limits, and how they are read from a row."""
 
 from __future__ import annotations
 
@@ -6,50 +6,77 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
-#: What a tenant may be called: it stands in paths, queue names and file names.
+from sqlalchemy import RowMapping
+
+#: What a tenant may be called: it is part of paths, queue names and file names.
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
-
 #: The names of the tiers, lowest first, as ``tenants.tier`` holds them.
 TIERS = ("free", "standard", "pro", "enterprise")
+
+#: What ``tenant_of`` reads.
+TENANT_COLUMNS = """
+    tenant.id, tenant.name, tenant.tier, tenant.weight, tenant.submit_per_second,
+    tenant.submit_burst,
+    (SELECT json_object_agg(limits.pool, json_build_object(
+                'in_flight', limits.in_flight, 'reserved', limits.reserved,
+                'depth', limits.depth))
+     FROM tenant_limits AS limits WHERE limits.tenant_id = tenant.id) AS limits"""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """What a tenant may have and is promised in one pool; None: nothing is said."""
+    """What a tenant may have and is promised in one pool; None: nothing is agreed."""
 
     #: Most jobs dispatched or running at once.
     in_flight: int | None = None
-    #: Slots of its own, served by workers of the slice.
+    #: Dedicated slots, served by workers of the slice.
     reserved: int | None = None
     #: Most jobs waiting.
     depth: int | None = None
 
 
-#: Of a pool that nothing is said about.
 NO_LIMITS = PoolLimits()
 
 
 @dataclass(frozen=True, slots=True)
 class TenantProfile:
-    """Somebody whose jobs are done here."""
+    """A tenant and its terms."""
 
     id: int
     name: str
     tier: str = "standard"
     #: Overrides the tier's share.
     weight: float | None = None
-    #: Submissions a second and how many at once; None: the platform's default.
+    #: Submissions per second and how many at once; None: the platform's default.
     submit_per_second: float | None = None
     submit_burst: float | None = None
     #: By pool; a pool that is missing has none.
     limits: Mapping[str, PoolLimits] = field(default_factory=lambda: MappingProxyType({}))
 
     def limits_of(self, pool: str) -> PoolLimits:
-        """What is said about one pool."""
+        """The limits in one pool."""
         return self.limits.get(pool, NO_LIMITS)
 
 
 def is_tenant_name(name: str) -> bool:
-    """Whether a tenant may be called so."""
+    """Whether a tenant may have this name."""
     return NAME.fullmatch(name) is not None
+
+
+def tenant_of(columns: RowMapping | Mapping[str, Any]) -> TenantProfile:
+    """TENANT_COLUMNS, of a row or of its JSON, as a tenant."""
+    limits = columns["limits"] or {}
+    # JSON makes integers of whole numbers.
+    numbers = {
+        name: None if columns[name] is None else float(columns[name])
+        for name in ("weight", "submit_per_second", "submit_burst")
+    }
+    return TenantProfile(
+        id=columns["id"],
+        name=columns["name"],
+        tier=columns["tier"],
+        limits=MappingProxyType({pool: PoolLimits(**of) for pool, of in limits.items()}),
+        **numbers,
+    )

@@ -34,22 +34,25 @@ class Change:
     fields: Mapping[str, Any] = field(default_factory=dict)
     #: By pool, of LIMIT_BOUNDS.
     limits: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
-    #: Those that there were are gone first.
+    #: Whether existing limits are removed first.
     clear_limits: bool = False
 
 
 def changed(tenant: TenantProfile, change: Change, pools: Collection[str]) -> TenantProfile:
-    """The tenant after the change, or what is wrong with it."""
+    """The tenant after the change; ValidationFailed says what is wrong with it."""
     limits = {} if change.clear_limits else dict(tenant.limits)
-    for pool, of in change.limits.items():
-        limits[pool] = replace(limits.get(pool, NO_LIMITS), **of)
+    for pool, wanted in change.limits.items():
+        limits[pool] = replace(limits.get(pool, NO_LIMITS), **wanted)
     kept = {pool: of for pool, of in sorted(limits.items()) if of != NO_LIMITS}
     result = replace(tenant, **change.fields, limits=MappingProxyType(kept))
+    wrong = [*_wrong(result)]
     # A pool that is gone may keep limits, and lose them; it gets no new ones.
-    fresh = {pool for pool in kept if kept[pool] != tenant.limits.get(pool)}
-    wrong = (*_wrong(result), *_nowhere(fresh, pools))
+    for pool, of in kept.items():
+        if pool not in pools and of != tenant.limits.get(pool):
+            known = ", ".join(sorted(pools))
+            wrong.append(FieldError(f"limits.{pool[:100]}", f"is no pool; known: {known}"))
     if wrong:
-        raise ValidationFailed(errors=wrong)
+        raise ValidationFailed(errors=tuple(wrong))
     return result
 
 
@@ -58,31 +61,24 @@ def _wrong(tenant: TenantProfile) -> Iterator[FieldError]:
         yield FieldError("name", "must be 1 to 63 of a-z, 0-9, _ and -, and not begin with _ or -")
     if tenant.tier not in TIERS:
         yield FieldError("tier", f"must be one of {', '.join(TIERS)}")
-    for name, bounds in BOUNDS.items():
-        yield from _outside(name, getattr(tenant, name), bounds)
+    yield from _outside("", tenant, BOUNDS)
     if tenant.tier == "free" and tenant.weight is not None:
         yield FieldError("weight", "is not for the tier free, whose accounts share one")
     for pool, limits in tenant.limits.items():
-        yield from _wrong_limits(tenant.tier, f"limits.{pool}", limits)
+        path = f"limits.{pool}."
+        yield from _outside(path, limits, LIMIT_BOUNDS)
+        if limits.reserved is None:
+            continue
+        if tenant.tier != "enterprise":
+            yield FieldError(f"{path}reserved", "is for the tier enterprise only")
+        if limits.in_flight is not None and limits.in_flight < limits.reserved:
+            yield FieldError(f"{path}reserved", "is more than in_flight, the cap")
 
 
-def _wrong_limits(tier: str, path: str, limits: PoolLimits) -> Iterator[FieldError]:
-    for name, bounds in LIMIT_BOUNDS.items():
-        yield from _outside(f"{path}.{name}", getattr(limits, name), bounds)
-    if limits.reserved is None:
-        return
-    if tier != "enterprise":
-        yield FieldError(f"{path}.reserved", "is for the tier enterprise only")
-    if limits.in_flight is not None and limits.in_flight < limits.reserved:
-        yield FieldError(f"{path}.reserved", "is more than in_flight, the cap")
-
-
-def _outside(path: str, value: float | None, bounds: tuple[float, float]) -> Iterator[FieldError]:
-    least, most = bounds
-    if value is not None and not least <= value <= most:
-        yield FieldError(path, f"must be from {least:,} to {most:,}")
-
-
-def _nowhere(wanted: Collection[str], pools: Collection[str]) -> Iterator[FieldError]:
-    for pool in sorted(set(wanted) - set(pools)):
-        yield FieldError(f"limits.{pool[:100]}", f"is no pool; known: {', '.join(sorted(pools))}")
+def _outside(
+    path: str, terms: TenantProfile | PoolLimits, bounds: Mapping[str, tuple[float, float]]
+) -> Iterator[FieldError]:
+    for name, (least, most) in bounds.items():
+        value = getattr(terms, name)
+        if value is not None and not least <= value <= most:
+            yield FieldError(f"{path}{name}", f"must be from {least:,} to {most:,}")

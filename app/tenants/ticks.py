@@ -3,12 +3,11 @@
 Usually that is one, a moment ago. After an outage there may be thousands, and the schedule says
 which of them are made up for:
 
-* ``none``: the newest, if it is not older than ``LATE_SECONDS``; a change of the leader is no
-  outage
+* ``none``: the newest, if it is not older than ``LATE_SECONDS``; a change of leader is no outage
 * ``one``: the newest, however old
 * ``all``: each, oldest first, but no more than the newest ``MOST_MADE_UP``; a part in each turn
 
-A schedule whose jobs must not overlap has one job at a time, so one tick at most is made good.
+A schedule whose jobs must not overlap has one job at a time, so at most one tick is made up for.
 """
 
 from __future__ import annotations

@@ -6,82 +6,70 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from loadtest.fleet import fleet
-from loadtest.lab.experiment import NAMES, Desk, Experiment, Size, experiment, write_csv
-from loadtest.report import BAR_HEADINGS, RESULTS, Bar, Report, Table, describe, markdown
+from loadtest.lab.experiment import NAMES, RunContext, Size, experiment, write_csv
+from loadtest.report import RESULTS, Bar, Report, bar_table, describe, markdown
 
-#: The bar waits here for an experiment that takes longer than it said.
+#: The progress bar waits here for an experiment that takes longer than announced.
 ALMOST = 0.99
+#: Columns of a terminal that is a file: a table is as wide as it needs to be.
+WIDE = 160
+#: Exit status of a program that Ctrl-C ended.
+INTERRUPTED = 130
 
 
-class LiveLine:
-    """A bar by the clock; without a terminal, a line for each step."""
+class RunProgress(Progress):
+    """A bar by the clock, the step, and this second's figures; without a terminal, one line per
+    step."""
 
     def __init__(self, console: Console, title: str, seconds: float) -> None:
-        self._console = console
-        self._title = title
+        # Before the base class, which renders once.
         self._seconds = max(1.0, seconds)
         self._began = time.monotonic()
         self._figures = ""
+        columns = (BarColumn(24), TaskProgressColumn(), TimeElapsedColumn())
         step = TextColumn("{task.fields[step]}")
-        columns = (BarColumn(bar_width=24), TaskProgressColumn(), TimeElapsedColumn(), step)
-        self._progress = Progress(*columns, console=console, auto_refresh=False)
-        self._task = self._progress.add_task(title, total=self._seconds, step="")
-        self._live = Live(
-            console=console, get_renderable=self._draw, refresh_per_second=4, transient=True
-        )
-
-    def __enter__(self) -> Self:
+        terminal = console.is_terminal
+        super().__init__(*columns, step, console=console, transient=True, disable=not terminal)
+        self._task = self.add_task(title, total=self._seconds, step="")
         about = f"about {self._seconds / 60:.1f} min"
-        self._console.print(f"[bold]{self._title}[/], {about}", highlight=False)
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
+        console.print(f"[bold]{title}[/], {about}", highlight=False)
 
     def step(self, name: str) -> None:
-        """A new step begins."""
         self._figures = ""
-        self._progress.update(self._task, step=name)
-        if not self._console.is_terminal:
-            self._console.print(f"  {self._elapsed():>5.0f} s  {name}", highlight=False)
+        self.update(self._task, step=name)
+        if not self.console.is_terminal:
+            elapsed = time.monotonic() - self._began
+            self.console.print(f"  {elapsed:>5.0f} s  {name}", highlight=False)
 
     def figures(self, text: str) -> None:
-        """The figures of this second."""
         self._figures = text
 
-    def _draw(self) -> RenderableType:
-        done = min(self._elapsed(), ALMOST * self._seconds)
-        self._progress.update(self._task, completed=done)
-        below = Text(f"  {self._figures}", style="dim", no_wrap=True, overflow="ellipsis")
-        return Group(self._progress, below)
-
-    def _elapsed(self) -> float:
-        return time.monotonic() - self._began
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Called by rich for every refresh."""
+        elapsed = time.monotonic() - self._began
+        for task in self.task_ids:
+            self.update(task, completed=min(elapsed, ALMOST * self._seconds))
+        yield self.make_tasks_table(self.tasks)
+        yield Text(f"  {self._figures}", style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def write_summary(results: Path) -> Path:
-    """Read what each experiment left behind and put it on one page."""
+    """One page from the reports of all experiments that were run."""
+    files = {name: results / name / "report.json" for name in NAMES}
     lines = ["# The load lab", ""]
-    found = 0
-    for name in NAMES:
-        file = results / name / "report.json"
-        if not file.exists():
-            continue
-        found += 1
-        lines += section(name, json.loads(file.read_text()))
-    if not found:
+    for name, file in files.items():
+        if file.exists():
+            lines += section(name, json.loads(file.read_text()))
+    if not any(file.exists() for file in files.values()):
         lines += ["Nothing has been run yet: `make lab`, or `QUICK=1 make lab`.", ""]
     summary = results / "report.md"
     summary.parent.mkdir(parents=True, exist_ok=True)
@@ -90,13 +78,12 @@ def write_summary(results: Path) -> Path:
 
 
 def section(name: str, document: Mapping[str, Any]) -> list[str]:
-    """One experiment: what it asked, what it found, its picture."""
-    bars = [
-        Bar(bar["claim"], bar["measured"], bar["relation"], bar["required"], bar["unit"])
-        for bar in document["bars"]
-    ]
+    """One experiment: its question, its findings, its first picture."""
+    fields = ("claim", "measured", "relation", "required", "unit")
+    bars = [Bar(*(bar[field] for field in fields)) for bar in document["bars"]]
     reached = sum(bar.passed for bar in bars)
     size = "" if document.get("size") == "full" else f", {document.get('size')} run"
+    pictures = document.get("pictures", ())[:1]
     return [
         f"## [{document['title']}]({name}/report.md)",
         "",
@@ -106,77 +93,64 @@ def section(name: str, document: Mapping[str, Any]) -> list[str]:
         f"{describe(document['machine'])}.",
         "",
         *(f"{sentence}\n" for sentence in document.get("findings", ())),
-        *(
-            f"![{each['caption']}]({name}/{each['file']})\n"
-            for each in document.get("pictures", ())[:1]
-        ),
-        *markdown(Table("Bars", BAR_HEADINGS, [bar.cells() for bar in bars])),
+        *(f"![{each['caption']}]({name}/{each['file']})\n" for each in pictures),
+        *markdown(bar_table(bars)),
         "",
     ]
 
 
-#: Columns of a table that nobody looks at in a terminal.
-WIDE = 160
-#: As a shell says that Ctrl-C ended a program.
-INTERRUPTED = 130
-
-
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """What may be asked for."""
+    """The parsed command line."""
     known = ", ".join(NAMES)
     parser = argparse.ArgumentParser(prog="python -m loadtest.lab", description=__doc__)
     add = parser.add_argument
     add("names", nargs="*", metavar="NAME", help=f"{known}; all of them unless named")
     add("--quick", action="store_true", help="all in ten minutes, with wider margins")
     add("--no-fail", action="store_true", help="exit 0 even if a bar is missed")
-    add("--list", action="store_true", help="say what there is and how long it takes")
-    asked = parser.parse_args(arguments)
-    unknown = [name for name in asked.names if name not in NAMES]
+    add("--list", action="store_true", help="list the experiments and how long each takes")
+    given = parser.parse_args(arguments)
+    unknown = [name for name in given.names if name not in NAMES]
     if unknown:
         parser.error(f"no experiment named {', '.join(unknown)}; there are {known}")
-    return asked
+    return given
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what was asked for, one after the other."""
-    asked = options(arguments)
-    # In a file a table is as wide as it needs to be.
+    """Run the named experiments, one after the other."""
+    given = options(arguments)
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
-    size = Size.QUICK if asked.quick else Size.FULL
-    chosen = [experiment(name) for name in asked.names or NAMES]
-    if asked.list:
-        for each in chosen:
-            minutes = each.seconds(size) / 60
-            console.print(
-                f"{each.name:<9}{minutes:>5.1f} min  {each.question}",
-                highlight=False,
-                soft_wrap=True,
-            )
+    size = Size.QUICK if given.quick else Size.FULL
+    names = given.names or NAMES
+    if given.list:
+        for name in names:
+            chosen = experiment(name)
+            line = f"{name:<9}{chosen.seconds(size) / 60:>5.1f} min  {chosen.QUESTION}"
+            console.print(line, highlight=False, soft_wrap=True)
         return 0
     try:
-        reports = [run(each, size, console) for each in chosen]
+        reports = [run(name, size, console) for name in names]
     except KeyboardInterrupt:
-        console.print("Stopped. Everything that it started has ended; no report was written.")
+        console.print("Stopped. All processes it started have ended; no report was written.")
         return INTERRUPTED
-    console.print(f"every experiment that was run, on one page: {write_summary(RESULTS)}")
-    return 0 if asked.no_fail or all(report.passed for report in reports) else 1
+    console.print(f"all experiments that were run, on one page: {write_summary(RESULTS)}")
+    return 0 if given.no_fail or all(report.passed for report in reports) else 1
 
 
-def run(chosen: Experiment, size: Size, console: Console) -> Report:
-    """One experiment on services of its own, shown while it runs."""
-    folder = RESULTS / chosen.name
+def run(name: str, size: Size, console: Console) -> Report:
+    """One experiment with its own PostgreSQL and RabbitMQ, shown while it runs."""
+    chosen, folder = experiment(name), RESULTS / name
     began = time.monotonic()
-    with LiveLine(console, chosen.title, chosen.seconds(size)) as line:
-        line.step("starting a private PostgreSQL and RabbitMQ")
-        with fleet(f"lab-{chosen.name}") as started:
-            desk = Desk(started, folder, size, on_step=line.step, on_figures=line.figures)
-            report = chosen.run(desk)
-    report.data["question"] = chosen.question
+    with RunProgress(console, chosen.TITLE, chosen.seconds(size)) as progress:
+        progress.step("starting a private PostgreSQL and RabbitMQ")
+        with fleet(f"lab-{name}") as started:
+            context = RunContext(started, folder, size, progress.step, progress.figures)
+            report = chosen.run(context)
+    report.data["question"] = chosen.QUESTION
     report.data["size"] = size.value
     report.data["took_seconds"] = round(time.monotonic() - began)
     if size is not Size.FULL:
         report.notes.append("A quick run: shorter steps, wider margins than a full one.")
-    write_csv(folder / "seconds.csv", desk.seconds)
+    write_csv(folder / "seconds.csv", context.seconds)
     report.show(console)
     console.print(f"written to {report.write(folder)}\n")
     return report

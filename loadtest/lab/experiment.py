@@ -1,4 +1,4 @@
-"""What an experiment is, what it is given, and what is looked at once a second."""
+"""What an experiment is, what it is given to run, and the gauges read once per second."""
 
 from __future__ import annotations
 
@@ -10,36 +10,26 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self, cast
 
 from sqlalchemy import Engine
 
 from loadtest.fleet import Fairline, Fleet, rows
+from loadtest.generator import Generator, Order
 from loadtest.report import Report
+from models.pools import POOLS
 
-SAMPLE = re.compile(r'^fairline_db_pool\{process="([^"]+)",state="(\w+)"\} ([0-9.]+)', re.M)
-
-
-def read_pools(url: str) -> dict[str, dict[str, int]]:
-    """Who waits for a database connection, and how many a process may open, by process."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
-        text = answer.read().decode()
-    values: dict[str, dict[str, int]] = {"waiting": {}, "size": {}, "in_use": {}}
-    for process, state, value in SAMPLE.findall(text):
-        values[state][process] = int(float(value))
-    return values
-
-
-#: Read all gauges of the moment. May raise OSError or a database error: that second is left out.
+#: Reads all gauges now. If it raises, that second is left out.
 Gauges = Callable[[], Mapping[str, float]]
 Row = Mapping[str, float | str]
 
 PERIOD_SECONDS = 1.0
-#: How gauges are called where people look. Workers claim a little ahead of their slots.
-WORDS = {
+#: Labels and units of gauges in the terminal. Workers claim a little ahead of their slots.
+LABELS = {
     "running": ("at workers", ""),
     "oldest_s": ("oldest", " s"),
     "accepted_s": ("accepted", "/s"),
@@ -48,14 +38,14 @@ WORDS = {
 
 
 class Sampler:
-    """Rows of ``step, second, at`` and the gauges, one a second, by the clock."""
+    """Reads gauges once per second in a thread: rows of ``step, second, at`` and the gauges."""
 
     def __init__(
-        self, step: str, gauges: Gauges, tell: Callable[[str], None], rows: list[Row]
+        self, step: str, gauges: Gauges, on_figures: Callable[[str], None], rows: list[Row]
     ) -> None:
         self._step = step
         self._gauges = gauges
-        self._tell = tell
+        self._on_figures = on_figures
         self._all = rows
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -86,25 +76,21 @@ class Sampler:
                 # A server that is being started or killed is part of some experiments.
                 self.missed += 1
             else:
-                row: Row = {
-                    "step": self._step,
-                    "second": number,
-                    "at": round(time.time(), 3),
-                    **read,
-                }
+                at = round(time.time(), 3)
+                row: Row = {"step": self._step, "second": number, "at": at, **read}
                 self.rows.append(row)
                 self._all.append(row)
-                self._tell(in_words(read))
-            # A look that took longer than a second leaves its seconds out, not late.
+                self._on_figures(labelled(read))
+            # A reading that took longer than a second leaves its seconds out, not late.
             number = max(number + 1, int((time.time() - began) / PERIOD_SECONDS))
 
 
-def in_words(read: Mapping[str, float]) -> str:
-    """The gauges in one line."""
+def labelled(read: Mapping[str, float]) -> str:
+    """The gauges in one line of text."""
     return "  ".join(
-        f"{word} {value:g}{unit}"
+        f"{label} {value:g}{unit}"
         for name, value in read.items()
-        for word, unit in [WORDS.get(name, (name.replace("_", " "), ""))]
+        for label, unit in [LABELS.get(name, (name.replace("_", " "), ""))]
     )
 
 
@@ -130,75 +116,83 @@ class Size(StrEnum):
     MINI = "mini"
 
 
-def say_nothing(_text: str) -> None:
-    """Nobody listens."""
-
-
 @dataclass(slots=True)
-class Desk:
-    """Services of its own, a folder to write to, somebody to tell."""
+class RunContext:
+    """One run of an experiment: its processes, its folder, its size, and where progress goes."""
 
     fleet: Fleet
     folder: Path
     size: Size
-    #: A new step begins, such as ``6/s``.
-    on_step: Callable[[str], None] = say_nothing
-    #: The figures of this second, in one line.
-    on_figures: Callable[[str], None] = say_nothing
+    #: Called with the name of each step that begins, such as ``6/s``.
+    on_step: Callable[[str], None] = lambda _name: None
+    #: Called once per second with the gauges in one line.
+    on_figures: Callable[[str], None] = lambda _text: None
     #: Every second of every step, in order.
-    seconds: list[Mapping[str, float | str]] = field(default_factory=list)
+    seconds: list[Row] = field(default_factory=list)
 
     def step(self, name: str) -> None:
-        """Say what comes now."""
+        """Announce what begins now."""
         self.on_step(name)
 
     def watch(self, step: str, gauges: Gauges) -> Sampler:
-        """Look once a second while the ``with`` block lasts; the rows join `seconds`."""
+        """Announce a step and read gauges while its ``with`` block lasts; rows join `seconds`."""
+        self.on_step(step)
         return Sampler(step, gauges, self.on_figures, self.seconds)
 
+    def fairline(self, name: str, score_seconds: float, **settings: str) -> Fairline:
+        """A Fairline on the run's services, with its own database; nothing of it runs yet."""
+        more = {"score_seconds": str(score_seconds), **settings}
+        return Fairline(self.fleet, served_pools=POOL, name=name, **more)
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """One question, with the means to answer it."""
+    def generate(self, order: Order) -> Generator:
+        """Start locust on this order."""
+        return Generator(order, self.fleet.home / "locust")
 
-    #: Folder and make target.
-    name: str
-    title: str
+
+class Experiment(Protocol):
+    """What each module or package of an experiment defines."""
+
+    TITLE: str
     #: What it shows, in one sentence, for the top report.
-    question: str
-    #: How long it takes, about.
-    seconds: Callable[[Size], float]
-    #: Measure, draw into the folder, and judge.
-    run: Callable[[Desk], Report]
+    QUESTION: str
+
+    @staticmethod
+    def seconds(size: Size) -> float:
+        """How long it takes, about."""
+
+    @staticmethod
+    def run(context: RunContext) -> Report:
+        """Measure, draw into the folder, and report."""
 
 
-#: Each is a module or package of this one, with its ``EXPERIMENT``.
+#: Modules of this package; also their folders in the results and their make targets.
 NAMES = ("knee", "scaling", "pool", "swarm", "peers", "soak")
 
 
 def experiment(name: str) -> Experiment:
     """The experiment of this name; what it needs is imported with it."""
-    found: Experiment = import_module(f"loadtest.lab.{name}").EXPERIMENT
-    return found
+    return cast(Experiment, import_module(f"loadtest.lab.{name}"))
 
 
-COUNTS = """
-    SELECT coalesce(sum(queued), 0), coalesce(sum(dispatched), 0), coalesce(sum(running), 0),
-           coalesce(sum(succeeded + dead), 0),
+#: The pool that all experiments measure.
+POOL = "medium"
+SLOTS = POOLS[POOL].slots
+#: The oldest by the index of the queue: ids are in order of admission.
+QUEUE = """
+    SELECT coalesce(sum(queued + dispatched), 0) AS waiting, coalesce(sum(running), 0) AS running,
+           (SELECT min(created_at)
+            FROM (SELECT created_at FROM jobs WHERE status = 'queued' AND pool = :pool
+                  ORDER BY tenant_id, dependency, priority DESC, id LIMIT 1) AS first) AS oldest,
            coalesce(sum(scheduled + queued + dispatched + running + succeeded + dead
-                        + cancelled + expired), 0)
+                        + cancelled + expired), 0) AS accepted,
+           coalesce(sum(succeeded + dead), 0) AS done
     FROM job_counts WHERE tenant_id = 0 AND pool = :pool
 """
-#: By the index of the line: ids are in order of admission.
-OLDEST = """
-    SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float8
-    FROM (SELECT created_at FROM jobs WHERE status = 'queued' AND pool = :pool
-          ORDER BY tenant_id, dependency, priority DESC, id LIMIT 1) AS first
-"""
+POOL_SAMPLE = re.compile(r'^fairline_db_pool\{process="([^"]+)",state="(\w+)"\} ([0-9.]+)', re.M)
 
 
 class Speed:
-    """A counter's rate since the last look."""
+    """A counter's rate since the last call."""
 
     def __init__(self) -> None:
         self._before: tuple[float, float] | None = None
@@ -211,34 +205,43 @@ class Speed:
         return round((count - before[1]) / max(1e-6, now - before[0]), 2)
 
 
-class LineGauges:
-    """``waiting`` (line and broker), ``running``, ``oldest_s``, ``accepted_s`` and ``done_s``."""
+class QueueGauges:
+    """``waiting`` (queue and broker), ``running``, ``oldest_s``, ``accepted_s`` and ``done_s``."""
 
-    def __init__(self, engine: Engine, pool: str = "medium") -> None:
-        self._engine, self._pool = engine, pool
+    def __init__(self, engine: Engine, sql: str = QUEUE) -> None:
+        self._engine, self._sql = engine, sql
         self._accepted, self._done = Speed(), Speed()
 
-    def __call__(self) -> dict[str, float]:
-        queued, dispatched, running, ended, everything = rows(
-            self._engine, COUNTS, pool=self._pool
-        )[0]
+    def __call__(self, **values: str | int) -> dict[str, float]:
+        [found] = rows(self._engine, self._sql, **values)
+        age = datetime.now(UTC) - found.oldest if found.oldest else timedelta()
         return {
-            "waiting": int(queued + dispatched),
-            "running": int(running),
-            "oldest_s": round(rows(self._engine, OLDEST, pool=self._pool)[0][0], 2),
-            "accepted_s": self._accepted(float(everything)),
-            "done_s": self._done(float(ended)),
+            "waiting": int(found.waiting),
+            "running": int(found.running),
+            "oldest_s": round(age.total_seconds(), 2),
+            "accepted_s": self._accepted(float(found.accepted)),
+            "done_s": self._done(float(found.done)),
         }
+
+
+def read_pools(url: str) -> dict[str, dict[str, int]]:
+    """Database connections by state (``waiting``, ``size``, ``in_use``) and process."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=5) as response:
+        text = response.read().decode()
+    values: dict[str, dict[str, int]] = {"waiting": {}, "size": {}, "in_use": {}}
+    for process, state, value in POOL_SAMPLE.findall(text):
+        values[state][process] = int(float(value))
+    return values
 
 
 @contextmanager
 def fairline_gauges(
-    fairline: Fairline, pool: str = "medium", of_all: Callable[[Iterable[int]], int] = max
+    fairline: Fairline, of_all: Callable[[Iterable[int]], int] = max
 ) -> Iterator[Gauges]:
-    """The line, and ``waiters`` for a database connection, the most of any process by default."""
+    """The queue, and ``waiters`` for a database connection, the most of any process by default."""
     with fairline.engine() as engine:
-        line = LineGauges(engine, pool)
+        queue = QueueGauges(engine)
         yield lambda: {
-            **line(),
+            **queue(pool=POOL),
             "waiters": of_all([0, *read_pools(fairline.url)["waiting"].values()]),
         }

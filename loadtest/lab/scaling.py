@@ -1,12 +1,12 @@
 """Do two workers score twice as much as one, and eight eight times?
 
-The line is filled before the first worker starts, with more applications than all of them can
+The queue is filled before the first worker starts, with more applications than all of them can
 score, so no slot is ever without work: what is measured is the workers, the scheduler and the
 database, not the arrivals. Workers are added, never replaced. A worker's start costs seconds
 of CPU, so a count is measured only when all its slots are alive and have had time to settle.
 
-The rate is the slope of the running count of endings, read from the rows. With two cores the
-largest count also asks how much of them the platform itself needs.
+The rate is the slope of the running count of endings, read from the rows. On two cores the
+largest count also shows how much of them the platform itself needs.
 """
 
 from __future__ import annotations
@@ -18,48 +18,41 @@ from itertools import pairwise
 from pathlib import Path
 
 from loadtest.figures import MACHINE, CoreMeter, steady_rate
-from loadtest.fleet import Fairline, rows
-from loadtest.generator import Generator, Order
-from loadtest.lab.experiment import Desk, Experiment, Size, fairline_gauges
+from loadtest.fleet import Fairline
+from loadtest.generator import Order
+from loadtest.lab.experiment import POOL, SLOTS, RunContext, Size, fairline_gauges
 from loadtest.lab.pictures import FAIRLINE, IDEAL, beside, bound, picture
-from loadtest.report import Bar, Picture, Report, table
+from loadtest.lab.submissions import ACCEPTED, read_scored
+from loadtest.report import Picture, Report, at_least, at_most, table
 from loadtest.shapes import Stretch
-from models.pools import POOLS
 
 TITLE = "Scaling: more workers, more scored"
-POOL = "medium"
-SLOTS = POOLS[POOL].slots
+QUESTION = "Do workers add up, one after the other, while the queue is never empty?"
 #: What a worker takes to be alive.
 WORKER_SECONDS = 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is tried, and for how long."""
+    """Numbers of workers, and for how long each is measured."""
 
     workers: tuple[int, ...]
     seconds: float
     score_seconds: float = 1.5
-    #: The line gets this much more than is expected to be scored: a start may take longer.
+    #: How many times the jobs expected to be scored are queued: a start may take longer.
     spare: float = 1.3
     #: Shares of the ideal that the counts must reach, in percent.
     bars: tuple[tuple[int, float], ...] = ()
 
     @property
     def ideal(self) -> float:
-        """Applications a second that one worker's slots can score."""
+        """Applications per second that one worker's slots can score."""
         return SLOTS / self.score_seconds
 
     @property
     def settle_seconds(self) -> float:
-        """Until slots that began together with the start of a process do not matter any more."""
+        """Until it no longer matters that slots began together with the start of a process."""
         return 2 * self.score_seconds
-
-    @property
-    def run_seconds(self) -> float:
-        """Of all counts, their starts included."""
-        each = self.seconds + self.settle_seconds
-        return len(self.workers) * each + max(self.workers) * WORKER_SECONDS
 
     @property
     def jobs(self) -> int:
@@ -90,9 +83,9 @@ class Count:
     #: Scored, and what their slots could have scored.
     per_second: float
     ideal: float
-    #: The shortest that the line was meanwhile.
+    #: The shortest that the queue was meanwhile.
     least_waiting: int
-    #: The most that waited for a database connection.
+    #: The most slots that waited for a database connection.
     waiters: int
     #: In use by Fairline and its services, and by the workers alone.
     cores: float
@@ -100,7 +93,6 @@ class Count:
 
     @property
     def percent(self) -> float:
-        """Of the ideal."""
         return 100 * self.per_second / self.ideal
 
 
@@ -111,7 +103,7 @@ COLUMNS = {
     "share": "{.percent:.1f} %",
     "cores": "{.cores:.2f}",
     "of them": "{.worker_cores:.2f}",
-    "in line": "{.least_waiting:,}",
+    "queued": "{.least_waiting:,}",
     "waiters": "{.waiters}",
 }
 
@@ -122,47 +114,38 @@ def per_worker(counts: Sequence[tuple[int, float]]) -> float:
     return sum(workers * rate for workers, rate in counts) / squares if squares else 0.0
 
 
+TABLE = "Scored per second; cores in use, of them by workers; fewest queued"
+
+
 def judge(counts: Sequence[Count], plan: Plan, refused: int) -> Report:
-    """The counts against the ideal."""
     by_workers = {count.workers: count for count in counts}
     each = per_worker([(count.workers, count.per_second) for count in counts])
     last = counts[-1]
+    per_slot = min(count.least_waiting / (SLOTS * count.workers) for count in counts)
     return Report(
         "scaling",
         TITLE,
         findings=[
-            f"Each worker adds {each:.2f} applications a second, {100 * each / plan.ideal:.1f} % "
+            f"Each worker adds {each:.2f} applications per second, {100 * each / plan.ideal:.1f} % "
             f"of what its {SLOTS} slots can do at {plan.score_seconds:g} s each "
             f"({plan.ideal:.2f}/s).",
             f"{last.workers} workers score {last.per_second:.1f}/s of an ideal {last.ideal:.1f}/s "
             f"({last.percent:.1f} %). Fairline, PostgreSQL and RabbitMQ use {last.cores:.2f} cores "
             f"for that, {last.worker_cores:.2f} of them in the workers.",
         ],
-        pictures=[Picture("scaling.png", "Applications scored a second by number of workers")],
-        tables=[
-            table(
-                "Scored a second; cores in use, of them by workers; least in line", COLUMNS, counts
-            )
-        ],
+        pictures=[Picture("scaling.png", "Applications scored per second by number of workers")],
+        tables=[table(TABLE, COLUMNS, counts)],
         bars=[
             *(
-                Bar(
+                at_least(
                     f"{workers} workers, of {workers * plan.ideal:.2f}/s",
-                    by_workers[workers].percent,
-                    ">=",
-                    percent,
-                    " %",
+                    *(by_workers[workers].percent, percent, " %"),
                 )
                 for workers, percent in plan.bars
             ),
-            Bar(
-                "least waiting for each slot while measured",
-                min(count.least_waiting / (SLOTS * count.workers) for count in counts),
-                ">=",
-                1.0,
-            ),
-            Bar("waiters on a database pool of 2", max(c.waiters for c in counts), "<=", 0),
-            Bar("submissions refused", refused, "<=", 0),
+            at_least("fewest queued for each slot while measured", per_slot, 1.0),
+            at_most("waiters on a database pool of 2", max(count.waiters for count in counts)),
+            at_most("submissions refused", refused),
         ],
         data={
             "counts": [{**asdict(count), "percent": count.percent} for count in counts],
@@ -174,7 +157,7 @@ def judge(counts: Sequence[Count], plan: Plan, refused: int) -> Report:
 
 
 def draw(file: Path, counts: Sequence[Count], plan: Plan) -> None:
-    """The line against the ideal, and how far it is below it."""
+    """The measured rate against the ideal, and its share of it."""
     workers = [count.workers for count in counts]
     with picture(file, columns=2, inches_high=4.0, width_ratios=(3, 2)) as (left, right):
         most = max(workers) + 0.5
@@ -184,7 +167,7 @@ def draw(file: Path, counts: Sequence[Count], plan: Plan) -> None:
             at = (count.workers, count.per_second)
             beside(left, f"{count.per_second:.1f}", at, (8, -12), fontweight="bold")
         left.set(
-            title=f"Scored a second, {SLOTS} slots × {plan.score_seconds:g} s a worker",
+            title=f"Scored per second, {SLOTS} slots × {plan.score_seconds:g} s per worker",
             xlabel="workers",
             ylabel="applications/s",
             xticks=workers,
@@ -197,8 +180,8 @@ def draw(file: Path, counts: Sequence[Count], plan: Plan) -> None:
         for place, count in enumerate(counts):
             at, text = (place, count.percent), f"{count.percent:.1f}"
             beside(right, text, at, (0, -15), ha="center", fontweight="bold")
-        for number, (asked, percent) in enumerate(plan.bars):
-            place = workers.index(asked)
+        for number, (count_of_bar, percent) in enumerate(plan.bars):
+            place = workers.index(count_of_bar)
             edges = (place - 0.3, place + 0.3)
             name = "" if number else "required"
             right.plot(edges, (percent, percent), color=IDEAL, lw=1.6, label=name)
@@ -208,79 +191,64 @@ def draw(file: Path, counts: Sequence[Count], plan: Plan) -> None:
         right.set(ylim=(lowest, 102), xlim=(-0.6, len(counts) - 0.4))
 
 
-#: Submissions a second while the line is filled.
+#: Submissions per second while the queue is filled.
 FILL_PER_SECOND = 400.0
-#: Services, migrations, front door.
+#: Services, migrations, API.
 START_SECONDS = 16.0
 
-ENDINGS = """
-    SELECT extract(epoch FROM finished_at)::float8 FROM jobs
-    WHERE status = 'succeeded' AND finished_at >= to_timestamp(:begin)
-"""
+
+def seconds(size: Size) -> float:
+    """Starts, the queue, and all counts."""
+    plan = PLANS[size]
+    starts = START_SECONDS + max(plan.workers) * WORKER_SECONDS
+    counts = len(plan.workers) * (plan.seconds + plan.settle_seconds)
+    return starts + plan.jobs / FILL_PER_SECOND + counts
 
 
-def run(desk: Desk) -> Report:
-    """A full line, and one count of workers after the other."""
-    plan = PLANS[desk.size]
-    settings = {"score_seconds": str(plan.score_seconds), "db_pool_size": "2"}
-    fairline = Fairline(desk.fleet, served_pools=POOL, name="scaling", **settings)
+def run(context: RunContext) -> Report:
+    """A full queue, and one number of workers after the other."""
+    plan = PLANS[context.size]
+    fairline = context.fairline("scaling", plan.score_seconds, db_pool_size="2")
     started = ["api", "scheduler"]
     try:
-        desk.step("the front door")
+        context.step("starting API and scheduler")
         fairline.start_scheduler()
         fairline.start_api()
-        desk.step(f"{plan.jobs:,} applications into the line")
-        refused = fill(fairline, plan.jobs)
+        context.step(f"queueing {plan.jobs:,} applications")
+        stretch = Stretch(plan.jobs / FILL_PER_SECOND, FILL_PER_SECOND, FILL_PER_SECOND)
+        record = context.generate(Order(fairline.url, "Submitter", [stretch])).finish()
         counts = []
         for workers in plan.workers:
             alive = len(started) - 2
-            desk.step(f"worker {workers}" if workers == alive + 1 else f"to {workers} workers")
+            context.step(f"worker {workers}" if workers == alive + 1 else f"to {workers} workers")
             started += [fairline.start_worker(POOL, n) for n in range(alive + 1, workers + 1)]
             fairline.await_ready()
             fairline.await_slots(POOL, SLOTS * workers, seconds=30.0 + 10 * workers)
-            counts.append(measure(desk, fairline, plan, workers))
+            counts.append(measure(context, fairline, plan, workers))
     finally:
-        desk.fleet.kill(*started)
-    draw(desk.folder / "scaling.png", counts, plan)
-    return judge(counts, plan, refused)
+        context.fleet.kill(*started)
+    draw(context.folder / "scaling.png", counts, plan)
+    return judge(counts, plan, sum(status != ACCEPTED for status in record.statuses()))
 
 
-def fill(fairline: Fairline, jobs: int) -> int:
-    """Put that many applications in the line, through the front door; how many were refused."""
-    stretch = Stretch(jobs / FILL_PER_SECOND, FILL_PER_SECOND, FILL_PER_SECOND)
-    order = Order(fairline.url, "Submitter", [stretch])
-    with Generator(order, fairline.fleet.home / "scaling-load") as generator:
-        return sum(status != 202 for status in generator.finish().statuses())
-
-
-def measure(desk: Desk, fairline: Fairline, plan: Plan, workers: int) -> Count:
+def measure(context: RunContext, fairline: Fairline, plan: Plan, workers: int) -> Count:
     """How much these workers score while they have enough to do."""
     name = f"{workers} worker{'s' if workers > 1 else ''}"
-    desk.step(f"{name}: settling")
+    context.step(f"{name}: settling")
     time.sleep(plan.settle_seconds)
-    desk.step(name)
     pids = fairline.fleet.pids()
-    with fairline_gauges(fairline, POOL) as gauges, desk.watch(name, gauges) as watched:
+    with fairline_gauges(fairline) as gauges, context.watch(name, gauges) as watched:
         meter, begin = CoreMeter(pids), time.time()
         time.sleep(plan.seconds)
         cores, end = meter.read(), time.time()
     with fairline.engine() as engine:
-        endings = [row[0] for row in rows(engine, ENDINGS, begin=begin)]
+        scored = list(read_scored(engine).values())
     return Count(
         workers,
-        steady_rate(endings, begin, end),
+        steady_rate(scored, begin, end),
         workers * plan.ideal,
         least_waiting=int(min((float(row["waiting"]) for row in watched.rows), default=0.0)),
         waiters=int(watched.most("waiters")),
         cores=sum(used for part, used in cores.items() if part != MACHINE),
         worker_cores=sum(used for part, used in cores.items() if part.startswith("worker-")),
     )
-
-
-EXPERIMENT = Experiment(
-    "scaling",
-    TITLE,
-    "Do workers add up, one after the other, while the line is never empty?",
-    lambda size: START_SECONDS + PLANS[size].jobs / FILL_PER_SECOND + PLANS[size].run_seconds,
-    run,
-)

@@ -1,4 +1,4 @@
 """The pictures of the README, taken from a running stack: ``make pictures``.
 
-``traffic`` gives the stack something to show, ``camera`` looks at it through a real browser.
+A stack under load, and a browser that takes screenshots of its pages.
 """

@@ -58,7 +58,7 @@ STRENGTHS = (
 
 
 class Traffic:
-    """Submits until it is stopped."""
+    """Submits jobs of several tenants until it is stopped."""
 
     def __init__(self, port: int, engine: Engine) -> None:
         self._base = f"http://127.0.0.1:{port}"
@@ -86,7 +86,6 @@ class Traffic:
         ]
 
     def start(self) -> None:
-        """Begin."""
         for name, cron in SCHEDULES:
             body = {"name": name, "cron": cron, "type": "echo", "timezone": "Europe/Berlin"}
             self.call("northwind", "/schedules", body)
@@ -94,18 +93,17 @@ class Traffic:
             thread.start()
 
     def flood(self) -> None:
-        """More than the slots can do, from everybody: now the weights decide."""
+        """More jobs of every tenant than the slots can run: now the weights decide."""
         jobs = [{"type": "sleep", "payload": {"seconds": 1.5}} for _ in range(400)]
         for name in self.keys:
             self.call(name, "/jobs/batch", {"jobs": jobs})
 
     def retried(self) -> str:
-        """A job that needs three tries; its id."""
+        """A job that needs three attempts; its id."""
         body = {"type": "fail", "payload": {"class": "APP_ERROR", "times": 2}}
         return str(self.call("birchwood", "/jobs", body)["id"])
 
     def stop(self) -> None:
-        """Submit no more."""
         self._stop.set()
         for thread in self._threads:
             thread.join(5)
@@ -121,16 +119,16 @@ class Traffic:
         return str(self.call("demo", "/applications", body)["id"])
 
     def call(self, tenant: str, path: str, body: Any) -> Any:
-        """Post as a tenant; refusals are part of the picture."""
+        """Post as a tenant; rejections are part of the picture."""
         headers = {"Content-Type": "application/json"}
         if self.keys[tenant]:
             headers["Authorization"] = f"Bearer {self.keys[tenant]}"
         request = urllib.request.Request(f"{self._base}{path}", json.dumps(body).encode(), headers)
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as refused:
-            return json.load(refused)
+            with urllib.request.urlopen(request, timeout=10) as response:
+                return json.load(response)
+        except urllib.error.HTTPError as rejected:
+            return json.load(rejected)
 
     def _apply(self) -> None:
         self.apply(self._chance.choice(PEOPLE), self._chance.choice(ROLES))
@@ -141,12 +139,12 @@ class Traffic:
     def _often(self, seconds: float, act: Callable[[], None]) -> None:
         due = time.monotonic()
         while not self._stop.wait(max(0.0, due - time.monotonic())):
-            # A busy morning is not an even one.
+            # Jittered, as real traffic is.
             due += seconds * self._chance.uniform(0.3, 1.7)
             act()
 
 
-#: How long the stack works before the first picture: its charts need something to tell.
+#: How long the stack works before the first picture, so that its charts show something.
 WORK_SECONDS = 240
 #: … and how long after the flood, so that shares are what the weights say.
 FLOOD_SECONDS = 30
@@ -180,7 +178,7 @@ def main() -> None:
 
 
 def calm_shots(traffic: Traffic, job: str) -> tuple[Shot, ...]:
-    """A stack that has enough slots for what comes."""
+    """Pages of a stack that has enough slots for its load."""
     application = traffic.apply("Ada Lovelace", ROLES[0])
     return (
         Shot("console-overview", "/", size=TALL),
@@ -195,7 +193,7 @@ def calm_shots(traffic: Traffic, job: str) -> tuple[Shot, ...]:
 
 
 def flooded_shots() -> tuple[Shot, ...]:
-    """One that has not."""
+    """Pages of a stack that has more jobs than slots."""
     return (
         Shot("console-tenants", "/console/tenants?pool=medium"),
         Shot("console-workers", "/console/workers", "dark"),

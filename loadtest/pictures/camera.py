@@ -1,4 +1,4 @@
-"""Looks at pages through a real browser and keeps what it sees."""
+"""Screenshots of pages in a real browser, and how long pages take to load."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
-#: Nothing that reaches for the network, and root may start it.
+#: No network access of its own, and root may start it.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
-#: Live parts come every two seconds, charts are drawn once their script is there.
+#: Live parts are updated every two seconds, charts are drawn once their script is loaded.
 SETTLE_MILLISECONDS = 3_500
-DESK = (1280, 860)
+DESKTOP = (1280, 860)
 TALL = (1280, 1240)
 PHONE = (390, 844)
 
@@ -27,17 +27,17 @@ class Shot:
     name: str
     path: str
     scheme: str = "light"
-    size: tuple[int, int] = DESK
+    size: tuple[int, int] = DESKTOP
     #: Key in the tenant's cookie.
     key: str = ""
 
 
-#: When the page and all that it has asked for by then are there.
+#: When the page and all that it has requested by then are loaded.
 LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
 
 
 class Camera:
-    """Takes pictures into a folder, and the time that pages take."""
+    """Takes screenshots into a folder, and measures how long pages take."""
 
     def __init__(self, browser: Browser, base: str, folder: Path) -> None:
         self._browser = browser
@@ -46,35 +46,33 @@ class Camera:
 
     def take(self, shot: Shot) -> Path:
         """The page as a visitor would see it."""
-        width, height = shot.size
         context = self._browser.new_context(
-            viewport={"width": width, "height": height},
+            viewport=viewport(shot.size),
             color_scheme="dark" if shot.scheme == "dark" else "light",
             device_scale_factor=2 if shot.size == PHONE else 1.5,
             locale="en-GB",
         )
         if shot.key:
             cookie = {"name": "fairline_tenant", "value": shot.key, "url": self._base}
-            context.add_cookies([cookie])  # type: ignore[list-item]  # a TypedDict of theirs
+            context.add_cookies([cookie])  # type: ignore[list-item]  # a TypedDict of Playwright
         page = context.new_page()
         page.goto(f"{self._base}{shot.path}")
         page.wait_for_timeout(SETTLE_MILLISECONDS)
         target = self._folder / f"{shot.name}.png"
         page.screenshot(path=target)
         context.close()
-        # A page has few colours; a README should not weigh more than what it tells of.
-        with Image.open(target) as connection:
-            connection.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
-                target, optimize=True
-            )
+        # A page has few colours: 256 keep the files of the README small.
+        with Image.open(target) as image:
+            small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+            small.save(target, optimize=True)
         return target
 
     def load_milliseconds(self, path: str) -> tuple[float, float]:
-        """Until the page is loaded, and until its charts are drawn, with nothing kept of it."""
-        context = self._browser.new_context(viewport={"width": DESK[0], "height": DESK[1]})
+        """Until the page is loaded, and until its charts are drawn, without any cache."""
+        context = self._browser.new_context(viewport=viewport(DESKTOP))
         page = context.new_page()
         page.goto(f"{self._base}{path}", wait_until="load")
-        page.wait_for_timeout(50)  # the end of the event is noted after it
+        page.wait_for_timeout(50)  # the end of the load event is recorded after it
         loaded = drawn = float(page.evaluate(LOADED))
         if page.locator("[data-chart]").count():
             page.locator(".canvas .main-svg").first.wait_for(state="attached")
@@ -83,9 +81,13 @@ class Camera:
         return loaded, drawn
 
 
+def viewport(size: tuple[int, int]) -> ViewportSize:
+    return {"width": size[0], "height": size[1]}
+
+
 @contextmanager
 def opened_camera(base: str, folder: Path) -> Iterator[Camera]:
-    """A camera in front of a stack."""
+    """A browser for the pages of a stack."""
     executable = shutil.which("chromium") or shutil.which("chromium-browser")
     if executable is None:
         raise SystemExit("The pictures need a browser: apt-get install chromium")

@@ -6,6 +6,11 @@ import random
 import time
 import uuid
 
+ID_CHARACTERS = 36
+#: No id is as low, and none as high.
+BELOW_ALL = "00000000-0000-0000-0000-000000000000"
+ABOVE_ALL = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+
 
 def new_id() -> str:
     """A fresh id; ids of one process sort in the order of their making to 250 ns.
@@ -23,7 +28,7 @@ def new_id() -> str:
 
 def parse_id(text: str) -> str | None:
     """The canonical form of an id a caller sent, or None if it is not one."""
-    if len(text) != 36:
+    if len(text) != ID_CHARACTERS:
         return None
     try:
         return str(uuid.UUID(text))

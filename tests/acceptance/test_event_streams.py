@@ -57,7 +57,7 @@ def test_thousand_streams_hear_every_end_across_a_restart_of_the_api(client: Cli
 
     assert heard["ends"] == dict.fromkeys(ids, "succeeded")
     assert heard["fed"] == dict.fromkeys(ids, 1), "each end once, none missed"
-    assert set(heard["answers"]) <= {"0", "200"}, "nobody was turned away"
+    assert set(heard["answers"]) <= {"0", "200"}, f"some were turned away: {client.stack.logs()}"
     assert heard["answers"]["200"] > STREAMS + 1, "some had to come back"
     assert not {first, second} & set(client.stack.api_workers())
 

@@ -19,7 +19,7 @@ from app.stack.postgres import EmbeddedPostgres
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import running
 from loadtest.fleet import Fleet
-from loadtest.lab.experiment import NAMES, Desk, Size, experiment, write_csv
+from loadtest.lab.experiment import NAMES, RunContext, Size, experiment, write_csv
 from loadtest.lab.knee.verdict import PLANS as STAIRCASES
 from loadtest.lab.scaling import PLANS as SCALES
 from tests.acceptance.conftest import need_rabbitmq
@@ -106,12 +106,12 @@ def test_a_miniature_of_the_experiment_counts_right_and_leaves_its_files(
 ) -> None:
     chosen = experiment(name)
     steps: list[str] = []
-    desk = Desk(lab_fleet, tmp_path, Size.MINI, on_step=steps.append)
+    context = RunContext(lab_fleet, tmp_path, Size.MINI, on_step=steps.append)
 
-    report = chosen.run(desk)
+    report = chosen.run(context)
 
     assert lab_fleet.children == {}, "whatever it started was ended"
-    assert (report.name, report.title) == (name, chosen.title)
+    assert (report.name, report.title) == (name, chosen.TITLE)
     none_allowed = [
         bar
         for bar in report.bars
@@ -130,7 +130,7 @@ def test_a_miniature_of_the_experiment_counts_right_and_leaves_its_files(
         assert f"![{picture.caption}]({picture.file})" in page
 
     assert len(steps) >= 2
-    write_csv(tmp_path / "seconds.csv", desk.seconds)
+    write_csv(tmp_path / "seconds.csv", context.seconds)
     with (tmp_path / "seconds.csv").open(newline="") as opened:
         rows = list(csv.DictReader(opened))
     assert rows and all(row["step"] and row["second"] and row["at"] for row in rows)

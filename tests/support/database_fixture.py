@@ -13,9 +13,9 @@ from app.broker.publish import NOTHING_KNOWN, Publisher
 from app.policy.fairshare import Grant
 from app.reads.estimates import Estimates
 from app.scheduler.dispatching.dispatcher import Dispatcher
-from app.scheduler.dispatching.lines import SWEEP, Lines
+from app.scheduler.dispatching.pool_queues import SWEEP, PoolQueues
 from app.scheduler.dispatching.pools import Pools
-from app.scheduler.dispatching.quotas import Taps
+from app.scheduler.dispatching.quotas import QuotaPacers
 from loadtest.chaos.facts import MISCOUNTED
 from models.jobs.admit import admit_group
 from models.jobs.claim import Claim, JobRef, claim_group
@@ -87,14 +87,15 @@ class DatabaseFixture:
         return mark(self.engine, pool, grants, self.leader.epoch or 0).dispatches
 
     def pools(self) -> Pools:
-        """The scheduler's view, with lines that nobody has listened to yet."""
-        return Pools(self.engine, Lines(self.engine, self.leader))
+        """The scheduler's view, with queues that were not refreshed yet."""
+        return Pools(self.engine, PoolQueues(self.engine, self.leader))
 
     def dispatcher(self, broker: Publisher, pools: Pools | None = None) -> Dispatcher:
-        """A dispatcher, and if given, on the lines of ``pools``."""
+        """A dispatcher, and if given, on the queues of ``pools``."""
         pools = pools or self.pools()
-        estimates, taps = Estimates(self.engine), Taps(self.engine, self.leader, self.types)
-        return Dispatcher(self.engine, self.leader, broker, pools, pools.lines, estimates, taps)
+        pacers = QuotaPacers(self.engine, self.leader, self.types)
+        estimates = Estimates(self.engine)
+        return Dispatcher(self.engine, self.leader, broker, pools, estimates, pacers)
 
     def claim(self, *refs: JobRef, worker: str = "w1") -> tuple[Claim, ...]:
         """Claim as one message."""

@@ -69,7 +69,9 @@ class Captured(Exception):
     """The plan of a statement that was about to be sent."""
 
 
-def plan_of_call(database: DatabaseFixture, call: Callable[[], object]) -> str:
+def plan_of_call(
+    database: DatabaseFixture, call: Callable[[], object], explain: str = "EXPLAIN"
+) -> str:
     """The plan of the first statement that ``call`` sends, with its own parameters.
 
     Of a prepared one, the plan for whatever parameters: that is what is kept.
@@ -79,7 +81,7 @@ def plan_of_call(database: DatabaseFixture, call: Callable[[], object]) -> str:
         if sql.startswith("PREPARE "):
             return
         cursor.execute("SET plan_cache_mode = force_generic_plan")
-        cursor.execute(f"EXPLAIN {sql}", parameters)
+        cursor.execute(f"{explain} {sql}", parameters)
         plan = "\n".join(row[0] for row in cursor.fetchall())
         cursor.execute("RESET plan_cache_mode")
         raise Captured(plan)

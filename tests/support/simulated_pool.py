@@ -1,4 +1,4 @@
-"""A pool on paper: slots, a broker and tenants around the real :class:`FairLine`.
+"""A pool on paper: slots, a broker and tenants around the real :class:`FairQueue`.
 
 It does what the dispatcher does: a window of work at the broker, first come first served
 from there, the estimate of a job by its type, a reconciliation every second. Its clock is
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from app.policy.fairshare import FairLine, TenantClaim
+from app.policy.fairshare import FairQueue, TenantClaim
 from app.policy.window import smoothed_rate, window
 
 Length = Callable[[random.Random], float]
@@ -51,7 +51,7 @@ class Job:
 class Tally:
     """What a tenant got."""
 
-    #: Slot-seconds of ended jobs, and those not yet reported to the line.
+    #: Slot-seconds of ended jobs, and those not yet reported to the queue.
     ended: float = 0.0
     unreported: float = 0.0
     left: int | None = None
@@ -73,11 +73,11 @@ class Pool:
         default_seconds: float = 60.0,
         held: Mapping[str, int] | None = None,
         most_free: int | None = None,
-        line: FairLine | None = None,
+        queue: FairQueue | None = None,
     ) -> None:
         self.slots = slots
         self.now = 0.0
-        self.line = line or FairLine(default_seconds)
+        self.queue = queue or FairQueue(default_seconds)
         self.held = dict(held or {})
         self.most_free = most_free
         self.tallies: dict[int, Tally] = {}
@@ -97,15 +97,15 @@ class Pool:
         self._to_come = sorted(self._tenants.values(), key=lambda t: (-t.starts, -t.number))
         for tenant in self._tenants.values():
             self.tallies[tenant.number] = Tally(left=tenant.jobs)
-            if not self.line.knows(tenant.number):
-                self.line.know(tenant.number, tenant.standing)
+            if not self.queue.has_tenant(tenant.number):
+                self.queue.set_tenant(tenant.number, tenant.standing)
 
     def run(self, until: float) -> None:
         """Turns of the scheduler until this second."""
         while self.now < until:
             while self._to_come and self._to_come[-1].starts <= self.now:
                 tenant = self._to_come.pop()
-                self.line.arrive(tenant.number, tenant.lane)
+                self.queue.add_lane(tenant.number, tenant.lane)
             if self.now - self._reconciled >= 1.0:
                 self._reconcile()
             self._dispatch()
@@ -131,14 +131,14 @@ class Pool:
     def _dispatch(self) -> None:
         room = window(self.slots, self._rate) - len(self._jobs)
         if room > 0:
-            for grant in self.line.allocate(
+            for grant in self.queue.allocate(
                 room, slots=self.slots, held=self.held, most_free=self.most_free
             ):
                 self._mark(grant.tenant_id, grant.jobs, grant.lanes)
-        if len(self._jobs) < window(self.slots, self._rate) and not self.line.waiting(
+        if len(self._jobs) < window(self.slots, self._rate) and not self.queue.any_waiting(
             [lane for lane, most in self.held.items() if not most]
         ):
-            self.line.rest()
+            self.queue.forgive_debts()
         self._start(self.now)
 
     def _mark(self, number: int, jobs: int, lanes: Mapping[str, int]) -> None:
@@ -151,11 +151,11 @@ class Pool:
             self._jobs[self._numbers] = Job(tenant, tenant.length(self._chance), estimate, self.now)
             self._broker.append(self._numbers)
             tally.in_flight.add(self._numbers)
-        self.line.dispatched(number, [estimate] * given)
+        self.queue.dispatched(number, [estimate] * given)
         if tally.left is not None:
             tally.left -= given
             if given < jobs:
-                self.line.empty(number, tenant.lane)
+                self.queue.remove_lane(number, tenant.lane)
         held = len(tally.in_flight)
         self.most_in_flight[number] = max(self.most_in_flight.get(number, 0), held)
 
@@ -195,5 +195,7 @@ class Pool:
                 max(job.estimate, 0.0 if job.started is None else self.now - job.started)
                 for job in jobs
             )
-            self.line.reconcile(number, used=tally.unreported, pending=pending, in_flight=len(jobs))
+            self.queue.reconcile(
+                number, used=tally.unreported, pending=pending, in_flight=len(jobs)
+            )
             tally.unreported = 0.0

@@ -62,7 +62,7 @@ def post_batch() -> Response:
 def submit_batch(services: Services, environ: WSGIEnvironment) -> Response:
     """Parse, admit the valid items, 202 if there are any."""
     tenant = services.tenants.current(environ)
-    services.gate.knock(tenant)
+    services.gate.refuse_early(tenant)
     body = read_document(environ, services.body_limits)
     items = fit_outline(body, SubmitBatch).jobs
     allowance = services.gate.pass_rate(tenant, len(items))

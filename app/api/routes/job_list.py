@@ -18,8 +18,9 @@ from app.api.schemas.requests import Replay
 from app.api.services import current_services, current_tenant
 from app.errors import FieldError, ValidationFailed, invalid_field
 from app.field_errors import MOST_ERRORS
-from app.reads.job_pages import Filter, page_statement, read_page
-from app.reads.job_views import JOB_COLUMNS, MORE_COLUMNS, attempts_join, job_document, more_of
+from app.reads.job_pages import read_page
+from app.reads.job_views import job_document, more_of
+from app.reads.search import Wanted
 from models.jobs.ids import parse_id
 from models.jobs.replay import replay_ids, replay_matching
 from models.jobs.states import FailureClass, JobStatus
@@ -37,12 +38,6 @@ CLASSES = tuple(failure.value for failure in FailureClass)
 STATUS = choice("status", "Only jobs with this status.", STATUSES)
 ERROR_CLASS = choice("error_class", "Only jobs that failed with this class of error.", CLASSES)
 
-LIST_JOBS = page_statement(JOB_COLUMNS)
-LIST_DEAD_JOBS = page_statement(JOB_COLUMNS, dead=True)
-LIST_DEAD_LETTERS = page_statement(
-    f"{JOB_COLUMNS}, {MORE_COLUMNS}", attempts_join(MOST_ATTEMPTS), dead=True
-)
-
 
 @job_list.get("/jobs")
 @for_tenants(
@@ -53,13 +48,16 @@ LIST_DEAD_LETTERS = page_statement(
 def get_jobs() -> Response:
     """Without results and attempts, which may be large. A page with filters may be short."""
     tenant_id = current_tenant().id
-    wanted = Filter(
-        status=parse_choice("status", STATUSES), type=parse_name("type"), pool=parse_name("pool")
+    status = parse_choice("status", STATUSES)
+    wanted = Wanted(
+        statuses=(status,) if status else (),
+        type=parse_name("type"),
+        pool=parse_name("pool"),
+        tenant_id=tenant_id,
     )
     limit, before = parse_limit(PAGE, MOST), parse_cursor(parse_id)
-    statement = LIST_DEAD_JOBS if wanted.status == "dead" else LIST_JOBS
     with read_state() as connection:
-        page = read_page(connection, statement, tenant_id, wanted, limit, before)
+        page = read_page(connection, wanted, limit, before)
     entries = [job_document(row) for row in page.rows]
     return Reply({"jobs": entries}, 200, next_link(limit, page.cursor))
 
@@ -73,10 +71,15 @@ def get_jobs() -> Response:
 def get_dead_letters() -> Response:
     """Newest job first, each with its error and its latest attempts."""
     tenant_id = current_tenant().id
-    wanted = Filter(type=parse_name("type"), error_class=parse_choice("error_class", CLASSES))
+    wanted = Wanted(
+        statuses=("dead",),
+        type=parse_name("type"),
+        error_class=parse_choice("error_class", CLASSES),
+        tenant_id=tenant_id,
+    )
     limit, before = parse_limit(PAGE, MOST_DEAD_LETTERS), parse_cursor(parse_id)
     with read_state() as connection:
-        page = read_page(connection, LIST_DEAD_LETTERS, tenant_id, wanted, limit, before)
+        page = read_page(connection, wanted, limit, before, attempts=MOST_ATTEMPTS)
     letters = [job_document(row) | more_of(row) for row in page.rows]
     return Reply({"dead_letters": letters}, 200, next_link(limit, page.cursor))
 

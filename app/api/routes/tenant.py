@@ -90,8 +90,7 @@ def terms_document(tenant: TenantProfile) -> dict[str, Any]:
 )
 def get_usage() -> Response:
     """By default from the first of this month until today."""
-    prices = current_services().prices
-    tenant_id = current_tenant().id
+    prices, tenant = current_services().prices, current_tenant()
     last = parse_day("to", datetime.now(UTC).date())
     first = parse_day("from", last.replace(day=1))
     if not 0 <= (last - first).days < MOST_DAYS:
@@ -99,10 +98,10 @@ def get_usage() -> Response:
             "from", f"must not be after the last day, nor {MOST_DAYS} days or more before it"
         )
     with read_state() as connection:
-        report = read_usage(connection, tenant_id, first, last, prices)
-    total = total_of(report.lines)
+        lines = read_usage(connection, tenant.id, first, last, prices)
+    total = total_of(lines)
     document = {
-        "tenant": report.tenant,
+        "tenant": tenant.name,
         "from": first.isoformat(),
         "to": last.isoformat(),
         "currency": prices.currency,
@@ -114,7 +113,7 @@ def get_usage() -> Response:
         "days": [
             {"day": line.day.isoformat(), "pool": line.pool}
             | amounts(line.runs, line.use, line.cost)
-            for line in report.lines
+            for line in lines
         ],
     }
     return Reply(document, 200, {"Cache-Control": "no-cache"})

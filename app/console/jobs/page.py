@@ -17,6 +17,7 @@ from app.api.services import current_services
 from app.console.jobs.filter import CLASSES, GROUPS, STATUSES, JobFilter, parse_filter, resolve
 from app.console.page import LivePage, PageRequest
 from app.errors import FieldError, ValidationFailed
+from app.reads.job_counts import count_dead, count_states
 from app.reads.search import SearchPage, Wanted, search
 from models.jobs.ids import parse_id
 from models.pools import POOLS
@@ -38,19 +39,6 @@ READ_ROWS = f"""
     FROM jobs AS job LEFT JOIN tenants AS tenant ON tenant.id = job.tenant_id
     WHERE job.id = ANY (%(ids)s::uuid[])
     ORDER BY job.id DESC
-"""
-#: Of everybody or of one tenant. Ends are counted for ever.
-READ_COUNTS = f"""
-    SELECT {", ".join(f"coalesce(sum({status}), 0) AS {status}" for status in STATUSES)}
-    FROM job_counts
-    WHERE tenant_id = %(tenant)s AND (%(pool)s::text IS NULL OR pool = %(pool)s::text)
-"""
-COUNT_DEAD = """
-    SELECT count(*) FROM (
-        SELECT FROM jobs WHERE status = 'dead'
-          AND (%(tenant)s::bigint = 0 OR tenant_id = %(tenant)s::bigint)
-          AND (%(pool)s::text IS NULL OR pool = %(pool)s::text)
-        ORDER BY tenant_id, id LIMIT %(most)s) AS dead
 """
 READ_SUBMITTED = "SELECT created_at FROM jobs WHERE id = %(id)s::uuid"
 OFFER_TENANTS = f"SELECT name FROM tenants ORDER BY name LIMIT {OFFERED}"
@@ -120,12 +108,9 @@ def neighbours(found: SearchPage, before: str | None, after: str | None) -> tupl
 
 def read_counts(connection: Connection, wanted: Wanted) -> dict[str, int]:
     """Jobs by state; of the dead those that are still there, up to one more than are counted."""
-    asked = {"tenant": wanted.tenant_id or 0, "pool": wanted.pool}
-    row = connection.exec_driver_sql(READ_COUNTS, asked).one()
-    counts = {status: int(getattr(row, status)) for status in STATUSES}
+    counts = count_states(connection, wanted.tenant_id, wanted.pool)
     if counts["dead"]:
-        most = {"most": DEAD_COUNTED + 1}
-        counts["dead"] = connection.exec_driver_sql(COUNT_DEAD, {**asked, **most}).scalar_one()
+        counts["dead"] = count_dead(connection, DEAD_COUNTED + 1, wanted.tenant_id, wanted.pool)
     return counts
 
 

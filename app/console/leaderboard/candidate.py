@@ -22,7 +22,7 @@ from app.console.leaderboard.page import PATH
 from app.console.page import LivePage, PageRequest
 from app.errors import NotFound
 from app.reads.ranks import ScoreRank, read_ranks
-from app.reads.records import told
+from app.reads.views import record_of
 from models.blobs import BlobError
 from models.jobs.ids import parse_id
 from models.jobs.states import APPLICATION_STATUS, ApplicationStatus, JobStatus
@@ -81,7 +81,7 @@ def read_candidate(asked: PageRequest) -> dict[str, Any]:
         place = read_place(connection, row) if row.score is not None else None
     # A job that is gone was retired, and an application that stayed was scored.
     status = APPLICATION_STATUS[JobStatus(row.status or JobStatus.SUCCEEDED)]
-    score = told(row.record if row.score is not None else None)
+    score = record_of(row.record if row.score is not None else None)
     usage = (json.loads(row.record) if score["record"] else {}).get("usage")
     return {
         "path_of_all": PATH,

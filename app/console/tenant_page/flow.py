@@ -15,8 +15,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from app.reads.job_pages import ABOVE_ALL
 from app.reads.search import id_before
+from models.jobs.ids import ABOVE_ALL
 
 #: Whole minutes that are drawn.
 MINUTES = 15

@@ -17,7 +17,6 @@ from sqlalchemy import Connection, RowMapping
 from app.admission.refusals import read_refusals
 from app.api.auth.access import Access
 from app.api.http.state import read_state
-from app.api.routes.job_list import LIST_DEAD_JOBS, LIST_JOBS
 from app.api.routes.jobs import wait_document
 from app.api.routes.tenant import standing_document, terms_document
 from app.api.services import current_services
@@ -25,9 +24,11 @@ from app.console.page import LivePage, PageRequest
 from app.console.tenant_page.flow import read_flow
 from app.console.tenants.one import DAYS, read_days, read_keys, read_pools
 from app.console.tenants.use import read_held
-from app.reads.job_pages import ABOVE_ALL, Filter, read_page
+from app.reads.job_pages import read_page
+from app.reads.search import Wanted
 from app.reads.waits import read_facts
 from app.tenants.tenant import TenantProfile
+from models.jobs.ids import ABOVE_ALL
 from models.pools import POOLS
 
 #: Latest jobs, and latest dead letters, that are listed.
@@ -166,9 +167,8 @@ def read_dead(connection: Connection, tenant_id: int) -> DeadLetterSummary:
     rows = connection.exec_driver_sql(GROUP_DEAD, {"tenant": tenant_id, "above": ABOVE_ALL}).all()
     if not rows:
         return DeadLetterSummary((), 0, ())
-    latest = read_page(
-        connection, LIST_DEAD_JOBS, tenant_id, Filter(status="dead"), LATEST_DEAD, None
-    )
+    dead = Wanted(statuses=("dead",), tenant_id=tenant_id)
+    latest = read_page(connection, dead, LATEST_DEAD, None)
     return DeadLetterSummary(
         [DeadGroup(row.type, row.error_class, row.jobs, row.newest) for row in rows],
         rows[0].total,
@@ -178,7 +178,7 @@ def read_dead(connection: Connection, tenant_id: int) -> DeadLetterSummary:
 
 def read_latest(connection: Connection, tenant_id: int) -> list[ShownJob]:
     """The jobs that it submitted last."""
-    page = read_page(connection, LIST_JOBS, tenant_id, Filter(), LATEST, None)
+    page = read_page(connection, Wanted(tenant_id=tenant_id), LATEST, None)
     return [shown(row) for row in page.rows]
 
 

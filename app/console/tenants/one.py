@@ -138,7 +138,7 @@ def read_days(connection: Connection, tenant_id: int, prices: PriceList) -> Days
     """The last days of a tenant, priced."""
     today = datetime.now(UTC).date()
     first = today - timedelta(days=DAYS - 1)
-    lines = read_usage(connection, tenant_id, first, today, prices).lines
+    lines = read_usage(connection, tenant_id, first, today, prices)
     by_day: dict[date, list[UsageLine]] = {}
     for line in lines:
         by_day.setdefault(line.day, []).append(line)

@@ -28,8 +28,7 @@ from app.console.tenants.use import (
 )
 from app.errors import invalid_field
 from app.policy.fairshare import Tier, entitlement_of
-from app.tenants.listing import Listed, listed
-from app.tenants.rows import TENANT_COLUMNS
+from app.tenants.listing import Listed, list_tenants
 from app.tenants.tenant import is_tenant_name
 from models.pools import POOLS
 
@@ -37,13 +36,6 @@ from models.pools import POOLS
 DRAWN = 10
 #: Tenants on a page of the list.
 PAGE = 50
-
-#: Along the names; of ten thousand, a few milliseconds at most.
-LIST_NAMED = f"""
-    SELECT {TENANT_COLUMNS}, tenant.created_at FROM tenants AS tenant
-    WHERE tenant.name > %(after)s AND starts_with(tenant.name, %(prefix)s)
-    ORDER BY tenant.name LIMIT %(limit)s
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +143,8 @@ def read_names(args: MultiDict[str, str]) -> Names:
         return Names((), "")
     if after and not is_tenant_name(after):
         raise invalid_field("after", "is not a tenant name")
-    asked = {"prefix": prefix, "after": after, "limit": PAGE + 1}
     with read_state() as connection:
-        found = [listed(row) for row in connection.exec_driver_sql(LIST_NAMED, asked)]
+        found = list_tenants(connection, PAGE + 1, after, prefix)
     if len(found) <= PAGE:
         return Names(found, "")
     following = {**args.to_dict(), "after": found[PAGE - 1].tenant.name}

@@ -1,21 +1,11 @@
-"""Fair share: who is next for the slots of a pool. Pure: no clock, no I/O."""
+"""Fair share: which tenant gets the next slots of a pool. Pure: no clock, no I/O."""
 
-from app.policy.fairshare.accounts import Account, Grant, TenantClaim
-from app.policy.fairshare.estimates import default_seconds
-from app.policy.fairshare.line import FairLine
+from app.policy.fairshare.allocation import Grant
+from app.policy.fairshare.queue import Account, FairQueue, TenantClaim, default_seconds
 from app.policy.fairshare.tiers import FREE_SLICE, Entitlement, Tier, entitlement_of, free_slots
 from app.policy.fairshare.weights import effective_weights
 
 __all__ = [
-    "FREE_SLICE",
-    "Account",
-    "Entitlement",
-    "FairLine",
-    "Grant",
-    "TenantClaim",
-    "Tier",
-    "default_seconds",
-    "effective_weights",
-    "entitlement_of",
-    "free_slots",
-]
+    "FREE_SLICE", "Account", "Entitlement", "FairQueue", "Grant", "TenantClaim", "Tier",
+    "default_seconds", "effective_weights", "entitlement_of", "free_slots",
+]  # fmt: skip

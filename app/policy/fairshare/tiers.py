@@ -1,7 +1,4 @@
-"""What a tier entitles to. Pure.
-
-Reserved slots of an enterprise tenant are workers of its own and no matter of weights.
-"""
+"""Tiers: what each entitles to. Reserved slots are dedicated workers and no matter of weights."""
 
 from __future__ import annotations
 
@@ -25,11 +22,11 @@ class Tier(StrEnum):
 class Entitlement:
     """A claim on the slots of a pool."""
 
-    #: Claim in relation to the others' who wait.
+    #: Relative to the weights of the others that wait.
     weight: float
-    #: Share of the pool that it gets at least while it waits.
+    #: Least share of the pool while it waits.
     floor: float = 0.0
-    #: Share of the pool that it gets at most while others wait.
+    #: Largest share of the pool while others wait.
     ceiling: float = 1.0
 
 
@@ -42,10 +39,8 @@ ENTITLEMENTS = {
 
 
 def entitlement_of(tier: Tier, weight: float | None = None) -> Entitlement:
-    """The claim of a tenant; its own weight replaces the tier's.
-
-    Not among free accounts: they share one claim and are equal inside it.
-    """
+    """The claim of a tenant; its own weight replaces the tier's, but not for free accounts, which
+    share one claim equally."""
     usual = ENTITLEMENTS[tier]
     if weight is None or tier is Tier.FREE:
         return usual
@@ -53,5 +48,5 @@ def entitlement_of(tier: Tier, weight: float | None = None) -> Entitlement:
 
 
 def free_slots(slots: int) -> int:
-    """Jobs that free accounts together may have in flight in a shared queue of so many slots."""
+    """Jobs that free accounts together may have in flight in a pool of so many shared slots."""
     return max(1, int(FREE_SLICE * slots)) if slots > 0 else 0

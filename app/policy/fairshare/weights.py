@@ -1,20 +1,21 @@
-"""Effective weights: claims in proportion, between floors and ceilings. Pure.
+"""Effective weights: shares in proportion to weights, between floors and ceilings. Pure.
 
-A share is ``clamp(weight / total, floor, ceiling)``, and the total is the one at which all
-shares add up to 1 (water filling). Claims that neither bound touches keep their own weight,
-whoever else waits: so a change among the waiting moves as few weights as possible.
+A share is ``clamp(weight / total, floor, ceiling)``, and the total is the one at which all shares
+add up to 1 (water filling). Claims that neither bound touches keep their own weight: so a change
+among the waiting changes as few weights as possible.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
 from app.policy.fairshare.tiers import Entitlement
 
-#: Floors never take more of a pool than this: what is left feeds those without a floor. Up to
-#: the whole pool was rejected: a hundred floors of 1 % would starve everybody else.
+#: Floors never take more of a pool than this. The whole pool was rejected: a hundred floors of 1 %
+#: would starve everybody else.
 FLOORS_MOST = 0.9
 
 K = TypeVar("K", bound=Hashable)
@@ -23,7 +24,7 @@ Claim = tuple[float, float, float, int]
 
 
 def effective_weights(entitlements: Mapping[K, tuple[Entitlement, int]]) -> dict[K, float]:
-    """For each class (its entitlement, how many of it wait): the weight of each one of it."""
+    """Weight of one member of each class, given its entitlement and how many of it wait."""
     waiting = [(e.weight, e.floor, e.ceiling, n) for e, n in entitlements.values() if n > 0]
     floors = math.fsum(sorted(n * floor for _, floor, _, n in waiting))
     scale = min(1.0, FLOORS_MOST / floors) if floors > 0 else 1.0
@@ -42,18 +43,13 @@ def _total(claims: list[Claim]) -> float:
     """
     ceilings = math.fsum(sorted(n * ceiling for _, _, ceiling, n in claims))
     weights = math.fsum(sorted(w * n for w, _, _, n in claims))
-    if ceilings <= 1.0:  # nobody else to take the rest: ceilings are shares of each other
+    if ceilings <= 1.0:  # nobody else takes the rest: ceilings are relative to each other
         return weights / ceilings if ceilings > 0 else 0.0
     bends = sorted(
         {w / ceiling for w, _, ceiling, _ in claims} | {w / f for w, f, _, _ in claims if f > 0}
     )
-    low, high = 0, len(bends)
-    while low < high:  # the first bend at which the shares add up to no more than 1
-        middle = (low + high) // 2
-        if _shares(claims, bends[middle]) > 1.0:
-            low = middle + 1
-        else:
-            high = middle
+    # The first bend at which the shares add up to no more than 1.
+    low = bisect_left(bends, True, key=lambda total: _shares(claims, total) <= 1.0)
     below = bends[low - 1] if low > 0 else 0.0
     above = bends[low] if low < len(bends) else 2.0 * below
     between = (below + above) / 2.0

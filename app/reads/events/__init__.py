@@ -1,7 +1,7 @@
-"""Server-sent events: what happens to a job, and to a tenant's jobs, told as it is read.
+"""Server-sent events of a job, and of all of a tenant's jobs; read from the rows.
 
-Rows are the source. One look a fifth of a second serves all streams of a process, and none
-is taken while nobody listens; see ``docs/decisions/0008-events-from-rows.md``.
+One read per fifth of a second serves all streams of a process; see
+``docs/decisions/0008-events-from-rows.md``.
 """
 
 from app.reads.events.watch import Watch

@@ -1,13 +1,13 @@
 """The tenant's feed: ends of its jobs and rows of ``events``, in one order, without a gap.
 
 Order is by transaction number, and only transactions below the oldest one still open are
-told. Numbers are given at the first write and rows appear at the commit, so that a larger
-number may appear first: whoever read up to it would never see the smaller one. Below the
+shown. Numbers are given at the first write and rows appear at the commit, so that a larger
+number may appear first: a client that read up to it would never see the smaller one. Below the
 oldest open transaction nothing can appear any more. The price: a transaction that stays open
-holds up every feed; it is late then, never wrong.
+delays every feed.
 
-A dead job that is replayed leaves the feed until it ends again: a reader who was away
-meanwhile hears of the second end alone.
+A dead job that is replayed leaves the feed until it ends again: a client that was away
+meanwhile gets the second end alone.
 """
 
 from __future__ import annotations
@@ -37,6 +37,19 @@ END_NAMES = {
 }
 
 CLOSED = "pg_snapshot_xmin(pg_current_snapshot())"
+
+
+def events_after(tenant: str) -> str:
+    """A page of a tenant's rows of ``events`` behind a place, as the feed has its columns."""
+    return f"""
+        (SELECT xid, id, '{NO_JOB}', kind, NULL, NULL, NULL, NULL, NULL, at, job_id::text,
+                detail::text
+         FROM events
+         WHERE tenant_id = {tenant}
+           AND (xid, id) > (place.xid, place.event_id) AND xid < {CLOSED}
+         ORDER BY xid, id LIMIT {PAGE})"""
+
+
 READ_ENTRIES = f"""
     SELECT place.number, entry.*
     FROM unnest(%(tenants)s::bigint[], %(xids)s::xid8[], %(event_ids)s::bigint[],
@@ -50,20 +63,8 @@ READ_ENTRIES = f"""
          WHERE tenant_id = place.tenant_id AND ended_xid IS NOT NULL
            AND (ended_xid, id) > (place.xid, place.job_id) AND ended_xid < {CLOSED}
          ORDER BY ended_xid, id LIMIT {PAGE})
-        UNION ALL
-        (SELECT xid, id, '{NO_JOB}', kind, NULL, NULL, NULL, NULL, NULL, at, job_id::text,
-                detail::text
-         FROM events
-         WHERE tenant_id = place.tenant_id
-           AND (xid, id) > (place.xid, place.event_id) AND xid < {CLOSED}
-         ORDER BY xid, id LIMIT {PAGE})
-        UNION ALL
-        (SELECT xid, id, '{NO_JOB}', kind, NULL, NULL, NULL, NULL, NULL, at, job_id::text,
-                detail::text
-         FROM events
-         WHERE tenant_id = 0
-           AND (xid, id) > (place.xid, place.event_id) AND xid < {CLOSED}
-         ORDER BY xid, id LIMIT {PAGE})
+        UNION ALL {events_after("place.tenant_id")}
+        UNION ALL {events_after("0")}
         ORDER BY xid, event_id, job_id LIMIT {PAGE}
     ) AS entry
     ORDER BY place.number, entry.xid, entry.event_id, entry.job_id
@@ -96,7 +97,7 @@ class FeedEntry:
     position: Position
     #: Type of the job that ended; None for what is not the end of a job.
     job_type: str | None
-    #: As it goes over the wire.
+    #: As it is sent.
     event: bytes
 
 
@@ -105,7 +106,7 @@ class FeedEnd:
     """How far a feed goes now."""
 
     position: Position
-    #: The oldest open transaction; nobody was ever given a position as high.
+    #: The oldest open transaction; no position as high was ever given out.
     open_xid: int
 
 
@@ -131,47 +132,35 @@ def read_entries(engine: Engine, places: Sequence[Place]) -> list[list[FeedEntry
 
 def read_ends(engine: Engine, tenant_ids: Sequence[int]) -> dict[int, FeedEnd]:
     """Where the feed of each tenant ends now."""
+    asked = {"tenants": list(set(tenant_ids))}
     with connect(engine) as connection:
-        rows = (
-            connection.exec_driver_sql(READ_ENDS, {"tenants": list(set(tenant_ids))})
-            .mappings()
-            .all()
-        )
-    return {row["tenant_id"]: feed_end(row) for row in rows}
-
-
-def feed_end(row: RowMapping) -> FeedEnd:
-    """A row of READ_ENDS."""
-    if row["xid"] is None:
-        return FeedEnd(START, int(row["open_xid"]))
-    position = Position(int(row["xid"]), row["event_id"], row["job_id"])
-    return FeedEnd(position, int(row["open_xid"]))
+        rows = connection.exec_driver_sql(READ_ENDS, asked).mappings().all()
+    ends = {}
+    for row in rows:
+        empty = row["xid"] is None
+        last = START if empty else Position(int(row["xid"]), row["event_id"], row["job_id"])
+        ends[row["tenant_id"]] = FeedEnd(last, int(row["open_xid"]))
+    return ends
 
 
 def entry(row: RowMapping) -> FeedEntry:
     """A row of READ_ENTRIES."""
     position = Position(int(row["xid"]), row["event_id"], str(row["job_id"]))
-    name, job_type = row["name"], row["type"]
-    failure, text = row["error_class"], row["error_message"]
+    job_type, failure = row["type"], row["error_class"]
     document: dict[str, Any]
     if job_type is None:
-        document = {
-            "event": name,
-            "job_id": row["subject"],
-            "detail": orjson.Fragment(row["detail"]),
-            "at": rfc3339(row["at"]),
-        }
+        name = row["name"]
+        document = {"job_id": row["subject"], "detail": orjson.Fragment(row["detail"])}
     else:
-        status = JobStatus(name)
-        name = END_NAMES[status]
+        name = END_NAMES[JobStatus(row["name"])]
+        error = None if failure is None else {"class": failure, "message": row["error_message"]}
         document = {
-            "event": name,
             "id": position.job_id,
             "type": job_type,
-            "status": status.value,
+            "status": row["name"],
             "attempt": row["attempt"],
             "crashes": row["crashes"],
-            "error": None if failure is None else {"class": failure, "message": text},
-            "at": rfc3339(row["at"]),
+            "error": error,
         }
+    document = {"event": name, **document, "at": rfc3339(row["at"])}
     return FeedEntry(position, job_type, message(name, orjson.dumps(document), str(position)))

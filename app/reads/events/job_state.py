@@ -1,4 +1,4 @@
-"""What a watcher of one job sees, read for many jobs at a time."""
+"""The state of a job as its event stream shows it, read for many jobs at a time."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from app.reads.events.message import message
 from app.reads.events.position import same_course, version_of
 from app.reads.times import rfc3339
 from models.jobs.states import JobStatus
+from models.store.arrays import plain_array
 from models.store.session import connect
 
 #: A larger result is not repeated in an event; the job itself has it.
@@ -41,7 +42,7 @@ READ_CHANGED = f"""
     WHERE job.id IS NULL OR job.xmin <> watched.seen
 """
 
-#: What a client sees of a job's way, but for its progress.
+#: What a client sees of a job, but for its progress.
 COURSE: itemgetter[tuple[Any, ...]] = itemgetter(
     "replays", "lease", "status", "attempt", "crashes", "cancel_requested_at"
 )
@@ -53,14 +54,14 @@ class JobState:
 
     tenant_id: int
     status: JobStatus
-    #: The server's mark of the row; changes with every write, also those that nobody sees.
+    #: The server's mark of the row; changes with every write, also invisible ones.
     mark: str
-    #: What a client sees, named; changes only with it.
+    #: Changes only with what a client sees.
     version: str
     #: JSON.
     data: bytes
 
-    def told_after(self, known: str) -> bytes:
+    def event_after(self, known: str) -> bytes:
         """The event for a client that knows the version ``known``."""
         name = "progress" if same_course(self.version, known) else self.status.value
         retry_ms = LAST_RETRY_MS if self.status.terminal else None
@@ -70,9 +71,8 @@ class JobState:
 def read_changed(engine: Engine, watched: Sequence[tuple[str, str]]) -> dict[str, JobState | None]:
     """Those of ``(id, mark)`` whose row was written since; None for a row that is gone."""
     asked = {
-        # As literals: adapting a list costs more than reading its rows.
-        "ids": f"{{{','.join(job_id for job_id, _ in watched)}}}",
-        "seen": f"{{{','.join(mark for _, mark in watched)}}}",
+        "ids": plain_array(job_id for job_id, _ in watched),
+        "seen": plain_array(mark for _, mark in watched),
     }
     with connect(engine) as connection:
         rows = connection.exec_driver_sql(READ_CHANGED, asked).mappings().all()

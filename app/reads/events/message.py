@@ -9,7 +9,7 @@ KEEP_ALIVE = b":\n\n"
 
 
 def message(name: str, data: bytes, event_id: str, retry_ms: int | None = None) -> bytes:
-    """One event. ``data`` is JSON, in which a line break can only stand between two words."""
+    """One event. ``data`` is JSON, where line breaks are only between tokens."""
     retry = b"" if retry_ms is None else b"retry: %d\n" % retry_ms
     return b"%bid: %b\nevent: %b\ndata: %b\n\n" % (
         retry,
@@ -20,5 +20,5 @@ def message(name: str, data: bytes, event_id: str, retry_ms: int | None = None) 
 
 
 def place(event_id: str) -> bytes:
-    """Tells a client where to resume, without an event."""
+    """Sets the position from which a client resumes, without an event."""
     return b"id: %b\n\n" % event_id.encode()

@@ -1,4 +1,4 @@
-"""Where a reader is: a place in the tenant's feed, or a version of one job's row.
+"""Positions in a tenant's feed, and versions of one job's row.
 
 PURE. The feed has one order: by transaction, and within a transaction first its rows of
 ``events`` by number, then the jobs it ended by id. A position is the last entry read, never
@@ -12,8 +12,10 @@ import hashlib
 import re
 from typing import NamedTuple
 
+from models.jobs.ids import BELOW_ALL
+
 #: Stands for "none of this transaction's jobs yet"; no job has it.
-NO_JOB = "00000000-0000-0000-0000-000000000000"
+NO_JOB = BELOW_ALL
 #: Stands for "all of this transaction's rows of ``events``".
 ALL_EVENTS = 2**63 - 1
 
@@ -39,17 +41,17 @@ START = Position(0, 0, NO_JOB)
 
 
 def of_event(xid: int, event_id: int) -> Position:
-    """The place of a row of ``events``."""
+    """The position of a row of ``events``."""
     return Position(xid, event_id, NO_JOB)
 
 
 def of_end(xid: int, job_id: str) -> Position:
-    """The place of the end of a job."""
+    """The position of the end of a job."""
     return Position(xid, ALL_EVENTS, job_id)
 
 
 def parse_position(text: str) -> Position | None:
-    """What a client sends back, or None if it is nothing that was ever given out."""
+    """What a client sends back, or None if it was never given out."""
     found = POSITION.fullmatch(text)
     if found is None:
         return None

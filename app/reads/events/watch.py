@@ -1,12 +1,12 @@
-"""Watch: the streams of one process, and the one look that serves them all.
+"""Watch: the event streams of one process, and the one reader thread that serves them all.
 
-A thread reads, a few times a second, every watched job that was written since and the next
+The thread reads, a few times per second, every watched job that was written since and the next
 entries of every watched feed, and hands them to the streams. It holds a connection only for
-the moment of a read and sleeps while nobody listens. While the state store is away streams
-stay open; what happened meanwhile follows.
+the moment of a read and sleeps while there are no streams. While the state store is away
+streams stay open; what happened meanwhile follows.
 
 Guarantees: a stream of a job ends with the job's last state; a feed has no gap and no entry
-twice. Not guaranteed: states of a job between two looks.
+twice. Not guaranteed: states of a job between two reads.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
@@ -38,31 +39,28 @@ Item = TypeVar("Item")
 
 #: Streams of one process, as long as they leave half of its files to others.
 MOST_STREAMS = 5_000
-#: Rest after a look: the shortest, the longest, and ten times what the look took in between.
+#: Rest after a read: the shortest, the longest, and ten times what the read took in between.
 REST_SECONDS = 0.2
 LONG_REST_SECONDS = 0.5
 REST_FACTOR = 10
 #: Rest while a feed has more to give, and while the state store is away.
 MORE_SECONDS = 0.02
 AWAY_SECONDS = 0.5
-#: Jobs and places in one statement; between two statements others have their turn.
+#: Jobs and places in one statement; between two statements other threads run.
 JOBS_AT_ONCE = 500
 PLACES_AT_ONCE = 50
 
 
-class Watched:
-    """A job that somebody follows."""
+@dataclass(slots=True, eq=False)
+class WatchedJob:
+    """A job with streams, and the mark of its row when it was last read."""
 
-    __slots__ = ("mark", "streams")
-
-    def __init__(self, mark: str) -> None:
-        #: Mark of the row when it was last read.
-        self.mark = mark
-        self.streams: set[JobStream] = set()
+    mark: str
+    streams: set[JobStream] = field(default_factory=set)
 
 
 class Watch:
-    """Opens streams and keeps them told."""
+    """Opens streams and keeps them up to date."""
 
     def __init__(
         self, engine: Engine, read_seconds: float, most_streams: int = MOST_STREAMS
@@ -71,21 +69,17 @@ class Watch:
         self._read_seconds = read_seconds
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most_streams = min(most_streams, max(1, files // 2)) if files > 0 else most_streams
-        self._jobs: dict[str, Watched] = {}
+        self._jobs: dict[str, WatchedJob] = {}
         self._feeds: set[FeedStream] = set()
-        self._count = 0
+        #: Streams that are open.
+        self.count = 0
         self._changing = threading.Lock()
-        self._somebody = threading.Event()
+        self._has_streams = threading.Event()
         self._closed = threading.Event()
-        self._looker: threading.Thread | None = None
-        # Crowds come at once, say after a restart: their first reads are shared too.
+        self._reader: threading.Thread | None = None
+        # Many clients come at once, say after a restart: their first reads are shared too.
         self._states: GroupCommit[str, JobState | None] = GroupCommit(self._read_states, name="job")
         self._ends: GroupCommit[int, FeedEnd] = GroupCommit(self._read_ends, name="feed")
-
-    @property
-    def count(self) -> int:
-        """Streams that are open."""
-        return self._count
 
     def open_job(
         self,
@@ -101,14 +95,11 @@ class Watch:
         """
         state = own(self._states.submit(job_id, self._read_seconds), tenant_id)
         if state.status.terminal:
-            if state.version == known:
-                return None
-            return iter([OPENING + state.told_after("")])
-        self._have_room()
-        stream = JobStream(job_id, state.version, wire)
-        stream.key = key
+            return None if state.version == known else iter([OPENING + state.event_after("")])
+        self._check_room()
+        stream = JobStream(job_id, state.version, wire=wire, key=key)
         if state.version != known:
-            stream.tell(state.told_after(""))
+            stream.send(state.event_after(""))
         return self._serve_job(stream, state.mark)
 
     def open_feed(
@@ -126,10 +117,9 @@ class Watch:
             raise ValidationFailed(
                 errors=(FieldError("Last-Event-ID", "is not one this server gave out"),)
             )
-        self._have_room()
-        stream = FeedStream(tenant_id, position or end.position, job_type, wire)
-        stream.key = key
-        return self._serve_feed(stream)
+        self._check_room()
+        position = position or end.position
+        return self._serve_feed(FeedStream(tenant_id, position, job_type, wire=wire, key=key))
 
     def end_of_keys(self, keys: Collection[str]) -> None:
         """End the streams that these keys opened: they were revoked."""
@@ -139,10 +129,10 @@ class Watch:
                     stream.end()
 
     def close(self) -> None:
-        """End all streams at once; their clients go on elsewhere."""
+        """End all streams at once; their clients reconnect to another process."""
         with self._changing:
             self._closed.set()
-            self._somebody.set()
+            self._has_streams.set()
             for stream in self._streams():
                 stream.end()
 
@@ -150,20 +140,20 @@ class Watch:
         watched = [stream for job in self._jobs.values() for stream in job.streams]
         return [*watched, *self._feeds]
 
-    def _have_room(self) -> None:
-        if self._count >= self._most_streams:
+    def _check_room(self) -> None:
+        if self.count >= self._most_streams:
             raise TooManyStreams
 
-    # Streams enter when their first byte is asked for, so that one that is never read from
-    # leaves nothing behind.
+    # Streams are registered when their first byte is asked for, so that one that is never read
+    # from leaves nothing behind.
 
     def _serve_job(self, stream: JobStream, mark: str) -> Iterator[bytes]:
         with self._changing:
-            job = self._jobs.setdefault(stream.job_id, Watched(mark))
+            job = self._jobs.setdefault(stream.job_id, WatchedJob(mark))
             if job.mark != mark:
-                job.mark = UNSEEN  # who is ahead of whom is found out by the next look
+                job.mark = UNSEEN  # which of the two is newer is found out by the next read
             job.streams.add(stream)
-            self._enter(stream)
+            self._register(stream)
         try:
             yield from stream.messages()
         finally:
@@ -171,42 +161,42 @@ class Watch:
                 job.streams.discard(stream)
                 if not job.streams and self._jobs.get(stream.job_id) is job:
                     del self._jobs[stream.job_id]
-                self._leave()
+                self._unregister()
 
     def _serve_feed(self, stream: FeedStream) -> Iterator[bytes]:
         with self._changing:
             self._feeds.add(stream)
-            self._enter(stream)
+            self._register(stream)
         try:
             yield from stream.messages()
         finally:
             with self._changing:
                 self._feeds.discard(stream)
-                self._leave()
+                self._unregister()
 
-    def _enter(self, stream: Stream) -> None:
+    def _register(self, stream: Stream) -> None:
         prepare(stream.wire)
-        self._count += 1
+        self.count += 1
         if self._closed.is_set():
             stream.end()  # the client comes back, to another process
             return
-        self._somebody.set()
-        if self._looker is None:
+        self._has_streams.set()
+        if self._reader is None:
             # Started late, so that a process forks before it has threads.
-            self._looker = threading.Thread(target=self._run, name="events", daemon=True)
-            self._looker.start()
+            self._reader = threading.Thread(target=self._run, name="events", daemon=True)
+            self._reader.start()
 
-    def _leave(self) -> None:
-        self._count -= 1
-        if not self._count and not self._closed.is_set():
-            self._somebody.clear()
+    def _unregister(self) -> None:
+        self.count -= 1
+        if not self.count and not self._closed.is_set():
+            self._has_streams.clear()
 
     def _run(self) -> None:
         away, more, jobs_due = False, False, 0.0
-        while self._somebody.wait() and not self._closed.is_set():
+        while self._has_streams.wait() and not self._closed.is_set():
             began = time.monotonic()
             try:
-                # A feed that catches up is asked often, the jobs only as often as ever.
+                # A feed that catches up is read often, the jobs only as often as ever.
                 jobs_too = not more or began >= jobs_due
                 if jobs_too:
                     jobs_due = began + REST_SECONDS
@@ -217,14 +207,14 @@ class Watch:
                     logger.warning("events wait for the state store: %s", error)
                 away, rest = True, AWAY_SECONDS
             except Exception:  # streams must outlive whatever one row does
-                logger.exception("a look failed")
+                logger.exception("reading events failed")
                 rest = AWAY_SECONDS
             spent = time.monotonic() - began
             usual = min(LONG_REST_SECONDS, max(REST_SECONDS, spent * REST_FACTOR))
             self._closed.wait(rest or usual)
 
     def look(self, *, jobs: bool = True) -> bool:
-        """Tell all streams what happened; whether a feed has more to give right now."""
+        """Send all streams what happened; whether a feed has more to give right now."""
         if jobs:
             self._look_at_jobs()
         return self._look_at_feeds()
@@ -234,21 +224,25 @@ class Watch:
             marks = {job_id: job.mark for job_id, job in self._jobs.items()}
         for batch in batches(marks.items(), JOBS_AT_ONCE):
             for job_id, state in read_changed(self._engine, batch).items():
-                self._tell_job(job_id, marks[job_id], state)
+                self._send_state(job_id, marks[job_id], state)
 
     def _look_at_feeds(self) -> bool:
+        # Readers that want the same entries, together; those that are behind want none now.
+        readers: dict[Place, list[FeedStream]] = {}
         with self._changing:
-            readers = readers_by_place(self._feeds)
+            for stream in self._feeds:
+                if stream.has_room():
+                    readers.setdefault((stream.tenant_id, stream.position), []).append(stream)
         more = False
         for places in batches(readers, PLACES_AT_ONCE):
             for place, entries in zip(places, read_entries(self._engine, places), strict=True):
                 for reader in readers[place] if entries else ():
-                    reader.tell(*[entry.event for entry in entries if reader.wants(entry)])
+                    reader.send(*[entry.event for entry in entries if reader.wants(entry)])
                     reader.position = entries[-1].position
                 more |= len(entries) == PAGE
         return more
 
-    def _tell_job(self, job_id: str, mark: str, state: JobState | None) -> None:
+    def _send_state(self, job_id: str, mark: str, state: JobState | None) -> None:
         with self._changing:
             job = self._jobs.get(job_id)
             if job is None:
@@ -258,16 +252,16 @@ class Watch:
             elif job.mark == mark:
                 job.mark = state.mark
             else:
-                return  # somebody came who may have read later than this look did
+                return  # a stream was opened whose first state may be newer than this one
             streams = list(job.streams)
         for stream in streams:
             if state is None:
-                stream.end()  # the row is gone; who asks again is told so
+                stream.end()  # the row is gone; a client that asks again gets a 404
             elif state.status.terminal:
-                stream.tell(state.told_after(""))
+                stream.send(state.event_after(""))
                 stream.end()
             elif state.version != stream.known and stream.has_room():
-                stream.tell(state.told_after(stream.known))
+                stream.send(state.event_after(stream.known))
                 stream.known = state.version
 
     def _read_states(self, ids: Sequence[str]) -> list[JobState | None]:
@@ -277,15 +271,6 @@ class Watch:
     def _read_ends(self, tenant_ids: Sequence[int]) -> list[FeedEnd]:
         ends = read_ends(self._engine, tenant_ids)
         return [ends[tenant_id] for tenant_id in tenant_ids]
-
-
-def readers_by_place(feeds: Iterable[FeedStream]) -> dict[Place, list[FeedStream]]:
-    """Readers that want the same entries, together; those that are behind want none now."""
-    places: dict[Place, list[FeedStream]] = {}
-    for stream in feeds:
-        if stream.has_room():
-            places.setdefault((stream.tenant_id, stream.position), []).append(stream)
-    return places
 
 
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

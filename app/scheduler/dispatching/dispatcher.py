@@ -1,12 +1,11 @@
-"""Dispatcher: the lines of each pool flow to the broker by fair share, bounded by the window.
+"""Dispatcher: sends queued jobs of each pool to the broker by fair share, within the window.
 
-Each turn the pure :class:`app.policy.fairshare.FairLine` says how many jobs of whom, one statement
-marks them, and what they will probably cost is charged (:mod:`~app.scheduler.dispatching.shares`
-puts that right once it is known).
+Each turn the pure :class:`app.policy.fairshare.FairQueue` grants jobs to tenants, one statement
+marks them, and their estimated cost is charged (corrected later by :mod:`.reconciler`).
 
-It also keeps the express lane: while a pool has no line, the API may dispatch in the
-request, up to a credit of free slots. What is held back (see :mod:`app.reads.holds`)
-makes no line: it stands aside and closes no lane.
+It also grants the express lane: while nothing is queued in a pool, the API may dispatch in the
+request, up to a credit of free slots. Jobs that are held back (see :mod:`app.reads.holds`) do not
+count as queued.
 """
 
 from __future__ import annotations
@@ -15,36 +14,36 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
 from app.broker.publish import Publisher
 from app.errors import BrokerUnavailable
 from app.policy.fairshare import free_slots
 from app.policy.window import window
 from app.reads.estimates import Estimates
-from app.scheduler.dispatching.lines import Lines, PoolLine
+from app.scheduler.dispatching.pool_queues import PoolQueue
 from app.scheduler.dispatching.pools import Pools, PoolState, Slice
-from app.scheduler.dispatching.quotas import Taps
+from app.scheduler.dispatching.quotas import QuotaPacers
+from app.scheduler.role import LeaderQueries
 from models.jobs.dispatch import Dispatch, mark
 from models.jobs.release import release
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.errors import StateStoreError
-from models.store.session import connect
 
 logger = logging.getLogger(__name__)
 
 #: Jobs marked and published in one go.
 BATCH = 500
-#: Slot-seconds of jobs that a tenant may get in a row: ten jobs of one tenant cost less than ten
-#: jobs of ten, and nobody notices a twentieth of a second.
+#: Slot-seconds of jobs that a tenant may get in a row: ten jobs of one tenant cost less to dispatch
+#: than ten jobs of ten, and a twentieth of a second goes unnoticed.
 QUANTUM_SECONDS = 0.05
-#: A tenant that has fewer jobs than it was granted leaves room; it is given to others at once,
-#: but not for ever.
+#: What a tenant with fewer jobs than granted leaves over goes to others, in so many passes.
 PASSES = 3
-#: Pause between two looks for a broker that is away.
+#: Pause between two attempts to reach the broker while it is unavailable, and otherwise.
 BROKER_RETRY_SECONDS = 0.5
-#: Pause between two looks at every lane because the counts say that somebody waits.
+BROKER_PING_SECONDS = 2.0
+#: Pause between two sweeps of all lanes because the counts say that jobs wait.
 SWEEP_PAUSE_SECONDS = 1.0
 #: A permission is renewed this often even if nothing changed.
 GRANT_SECONDS = 1.0
@@ -56,35 +55,31 @@ GRANT = f"""
 """
 
 
-class Dispatcher:
-    """Keeps every pool supplied from its line."""
-
+class Dispatcher(LeaderQueries):
     def __init__(
         self,
         engine: Engine,
         leader: Leader,
         publisher: Publisher,
         pools: Pools,
-        lines: Lines,
         estimates: Estimates,
-        taps: Taps,
+        pacers: QuotaPacers,
     ) -> None:
-        self._engine = engine
-        self._leader = leader
+        super().__init__(engine, leader)
         self._publisher = publisher
         self._pools = pools
-        self._lines = lines
+        self._queues = pools.queues
         self._estimates = estimates
-        self._taps = taps
+        self._pacers = pacers
         self._granted: dict[str, float] = {}
         self._broker_due = 0.0
         self._broker_away = False
         self._sweep_due = 0.0
 
     def run_once(self, now: float) -> int:
-        """Dispatch what the windows have room for; how many."""
-        # Also while the broker is away: bells would pile up.
-        self._lines.listen(now, self._pools.holds(now).tenants)
+        """Dispatch what fits into the windows; how many jobs."""
+        # Also while the broker is unavailable: arrivals would pile up.
+        self._queues.refresh(now, self._pools.holds(now).tenants)
         if not self._reach_broker(now):
             return 0
         dispatched = 0
@@ -92,35 +87,35 @@ class Dispatcher:
             if pool.queued > 0:
                 dispatched += self._serve(pool, now)
             else:
-                # Counted after the bells were taken: who comes later rings again.
-                self._lines[pool.name].fair.clear()
+                # Counted after the arrivals were taken: later jobs have arrivals too.
+                self._queues[pool.name].fair.clear()
             self._grant(pool, now)
         return dispatched
 
     def _serve(self, pool: PoolState, now: float) -> int:
-        """Slices first: who has workers of its own needs less of everybody's."""
-        self._lines.refresh_caps(pool.name)
+        """Slices first: a tenant with dedicated workers needs less of the shared ones."""
+        self._queues.refresh_caps(pool.name)
         served = 0
         slices = self._pools.slices(pool.name, now)
         if slices:
             in_flight = self._pools.in_slices(pool.name)
-            for piece in slices:
-                room = window(piece.slots, 0.0) - in_flight.get(piece.name, 0)
-                if room > 0 and not self._broker_away:
-                    served += self._dispatch(pool, min(room, BATCH), now, piece)[0]
-        free_elsewhere = any(piece.name == "free" for piece in slices)
-        # Endings are counted together; slices have their part of them.
-        everybodys = pool.slots / max(1, pool.slots + sum(piece.slots for piece in slices))
-        most = window(pool.slots, pool.ended_per_second * everybodys, pool.bridge)
-        room = min(BATCH, most - pool.in_flight)
-        if room <= 0:
-            self._lines[pool.name].contended = True
+            for target in slices:
+                most = window(target.slots, 0.0) - in_flight.get(target.name, 0)
+                if most > 0 and not self._broker_away:
+                    served += self._dispatch(pool, min(most, BATCH), now, target)[0]
+        free_elsewhere = any(one.name == "free" for one in slices)
+        # The rate of endings includes the slices'.
+        shared = pool.slots / max(1, pool.slots + sum(one.slots for one in slices))
+        most = window(pool.slots, pool.ended_per_second * shared, pool.reserve_seconds)
+        most = min(BATCH, most - pool.in_flight)
+        if most <= 0:
+            self._queues[pool.name].contended = True
         for _ in range(PASSES):
-            if room <= 0 or self._broker_away:
+            if most <= 0 or self._broker_away:
                 break
-            given, again = self._dispatch(pool, room, now, free_elsewhere=free_elsewhere)
+            given, again = self._dispatch(pool, most, now, free_elsewhere=free_elsewhere)
             served += given
-            room -= given
+            most -= given
             if not again:
                 break
         return served
@@ -128,76 +123,69 @@ class Dispatcher:
     def _dispatch(
         self,
         pool: PoolState,
-        room: int,
+        most: int,
         now: float,
-        piece: Slice | None = None,
+        target: Slice | None = None,
         free_elsewhere: bool = False,
     ) -> tuple[int, bool]:
-        """Allocate, mark, publish; how many, and whether lines turned out to be shorter.
+        """Allocate, mark, publish; how many jobs, and whether queues turned out to be shorter.
 
-        Dying in between loses messages, which the reaper finds.
+        A crash in between loses messages; the reaper finds their jobs.
         """
-        line = self._lines[pool.name]
+        queue = self._queues[pool.name]
         # Read for each pool: probes and quotas count over all of them.
         held = self._pools.holds(now).lanes
-        if piece is not None:
-            grants = line.fair.allocate_slice(room, piece.tenant_id, held)
+        if target is not None:
+            grants = queue.fair.allocate_slice(most, target.tenant_id, held)
         else:
             most_free = 0 if free_elsewhere else free_slots(pool.slots)
-            grants = line.fair.allocate(
-                room,
-                slots=pool.slots,
-                held=held,
-                most_free=most_free,
-                quantum=QUANTUM_SECONDS,
+            grants = queue.fair.allocate(
+                most, slots=pool.slots, held=held, most_free=most_free, quantum=QUANTUM_SECONDS
             )
-            self._look_around(pool, line, sum(grant.jobs for grant in grants) < room, held, now)
+            self._note_contention(queue, sum(grant.jobs for grant in grants) < most, held, now)
         if not grants:
             return 0, False
-        name = piece.name if piece else ""
+        name = target.name if target else ""
         try:
             marked = mark(self._engine, pool.name, grants, self._leader.epoch or 0, name)
         except StateStoreError:
-            # It may have been written all the same; caps are to hold.
-            line.doubtful.update(grant.tenant_id for grant in grants)
+            # It may have been committed all the same; caps must hold.
+            queue.unconfirmed.update(grant.tenant_id for grant in grants)
             raise
         for tenant_id, lane in marked.emptied:
-            line.fair.empty(tenant_id, lane)
+            queue.fair.remove_lane(tenant_id, lane)
         if not marked.dispatches:
             return 0, bool(marked.emptied)
-        charged = self._charge(line, marked.dispatches, now, in_slice=piece is not None)
+        charged = self._charge(queue, marked.dispatches, now, in_slice=target is not None)
+        workers = target.workers if target else pool.workers
         try:
-            self._publisher.publish(
-                marked.dispatches,
-                piece.workers if piece else pool.workers,
-                self._estimates.known(now),
-            )
+            self._publisher.publish(marked.dispatches, workers, self._estimates.known(now))
         except BrokerUnavailable as error:
-            self._take_back(line, marked.dispatches, charged, in_slice=piece is not None)
+            self._take_back(queue, marked.dispatches, charged, in_slice=target is not None)
             self._lose_broker(now, error)
             return 0, False
         self._leader.broker_seen = True
         return len(marked.dispatches), bool(marked.emptied)
 
-    def _look_around(
-        self, pool: PoolState, line: PoolLine, idle: bool, held: Mapping[str, int], now: float
+    def _note_contention(
+        self, queue: PoolQueue, idle: bool, held: Mapping[str, int], now: float
     ) -> None:
-        """Without contention nobody owes anybody; and a line that nobody rang for is found."""
-        # Who waits for a quota competes for it: forgiven debts would give it to anybody.
-        waits = line.fair.waiting(held.keys() - self._taps.limited)
+        """Without contention debts are forgiven; jobs whose arrival was missed are looked for."""
+        # Tenants that wait for a quota compete for it: forgiven debts would give it to anybody.
+        waits = queue.fair.any_waiting(held.keys() - self._pacers.limited)
         if idle and not waits:
-            line.fair.rest(held)
-        line.contended = line.contended or not idle or line.fair.waiting(held)
-        if not line.fair.lanes and now >= self._sweep_due:
+            queue.fair.forgive_debts(held)
+        queue.contended = queue.contended or not idle or queue.fair.any_waiting(held)
+        if not queue.fair.lanes and now >= self._sweep_due:
             self._sweep_due = now + SWEEP_PAUSE_SECONDS
-            self._lines.sweep_now()
+            self._queues.sweep_soon()
 
     def _charge(
-        self, line: PoolLine, dispatches: Sequence[Dispatch], now: float, *, in_slice: bool
+        self, queue: PoolQueue, dispatches: Sequence[Dispatch], now: float, *, in_slice: bool
     ) -> dict[int, list[float]]:
         """Charge the estimates to the tenants and the jobs to the quotas.
 
-        What goes to a slice costs no share: nobody else could have had the slot.
+        Jobs for a slice are not charged: no other tenant could have had the slot.
         """
         charged: dict[int, list[float]] = {}
         for each in dispatches:
@@ -206,21 +194,21 @@ class Dispatcher:
         for tenant_id, seconds_each in charged.items():
             jobs = len(seconds_each)
             if in_slice:
-                in_flight = line.fair.account(tenant_id).in_flight
-                line.fair.set_in_flight(tenant_id, in_flight + jobs)
+                in_flight = queue.fair.account(tenant_id).in_flight
+                queue.fair.set_in_flight(tenant_id, in_flight + jobs)
             else:
-                line.fair.dispatched(tenant_id, seconds_each)
-            line.started[tenant_id] = line.started.get(tenant_id, 0) + jobs
-            line.flying.add(tenant_id)
-            if tenant_id in line.free:
-                line.free_flying.add(tenant_id)
-        for lane, count in Counter(each.dependency for each in dispatches).items():
-            self._taps.spend(lane, count)
+                queue.fair.dispatched(tenant_id, seconds_each)
+            queue.started[tenant_id] = queue.started.get(tenant_id, 0) + jobs
+            queue.active.add(tenant_id)
+            if tenant_id in queue.free:
+                queue.active_free.add(tenant_id)
+        for dependency, count in Counter(each.dependency for each in dispatches).items():
+            self._pacers.spend(dependency, count)
         return charged
 
     def _take_back(
         self,
-        line: PoolLine,
+        queue: PoolQueue,
         dispatches: Sequence[Dispatch],
         charged: Mapping[int, list[float]],
         *,
@@ -228,31 +216,25 @@ class Dispatcher:
     ) -> None:
         for tenant_id, seconds_each in charged.items():
             if not in_slice:
-                line.fair.returned(tenant_id, seconds_each)
-            line.started[tenant_id] -= len(seconds_each)
-            line.doubtful.add(tenant_id)
-        for lane, jobs in Counter(each.dependency for each in dispatches).items():
-            self._taps.give_back(lane, jobs)
+                queue.fair.take_back(tenant_id, seconds_each)
+            queue.started[tenant_id] -= len(seconds_each)
+            queue.unconfirmed.add(tenant_id)
+        for each in dispatches:
+            self._pacers.spend(each.dependency, -1)
         release(self._engine, dispatches)
 
     def _grant(self, pool: PoolState, now: float) -> None:
-        """Open the express lane for the free slots, or close it while there is a line."""
+        """Open the express lane for the free slots, or close it while jobs are queued."""
         free = pool.slots - pool.in_flight
         credit = max(0, free) if pool.ready <= 0 and not self._broker_away else 0
         fresh = now - self._granted.get(pool.name, -GRANT_SECONDS) < GRANT_SECONDS
         if credit == pool.credit and fresh:
             return
-        with connect(self._engine) as connection:
-            self._write_grant(connection, pool.name, credit)
+        self._write(GRANT, pool=pool.name, credit=credit)
         self._granted[pool.name] = now
 
-    def _write_grant(self, connection: Connection, pool: str, credit: int) -> None:
-        connection.exec_driver_sql(
-            GRANT, {"pool": pool, "credit": credit, "epoch": self._leader.epoch or 0}
-        )
-
     def _reach_broker(self, now: float) -> bool:
-        """Look for the broker once in a while, so that nothing is marked in vain."""
+        """Ping the broker once in a while, so that nothing is marked in vain."""
         if now < self._broker_due:
             return not self._broker_away
         try:
@@ -263,15 +245,14 @@ class Dispatcher:
         if self._broker_away:
             logger.info("the broker is back")
         self._broker_away = False
-        self._broker_due = now + 2.0
+        self._broker_due = now + BROKER_PING_SECONDS
         self._leader.broker_seen = True
         return True
 
     def _lose_broker(self, now: float, error: BrokerUnavailable) -> None:
         if not self._broker_away:
-            logger.warning("the broker is away, jobs wait in the line: %s", error)
-            with connect(self._engine) as connection:
-                for pool in POOLS:
-                    self._write_grant(connection, pool, 0)
+            logger.warning("the broker is unavailable, jobs stay queued: %s", error)
+            for pool in POOLS:
+                self._write(GRANT, pool=pool, credit=0)
         self._broker_away = True
         self._broker_due = now + BROKER_RETRY_SECONDS

@@ -1,24 +1,25 @@
-"""The pools as the scheduler sees them: line, flight, workers and the rate of endings."""
+"""State of the pools: what is queued and in flight, the workers and the rate of endings."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Engine
 
-from app.policy.window import BRIDGE_SECONDS, next_bridge, smoothed_rate
+from app.policy.window import RESERVE_SECONDS, next_reserve, smoothed_rate
 from app.reads.holds import HoldReader, Holds, Rooms
-from app.scheduler.dispatching.lines import Lines
+from app.scheduler.dispatching.pool_queues import PoolQueues
 from models.pools import POOLS
 from models.presence import ALIVE, PRESENCE_SECONDS
 from models.store.session import connect
 
 logger = logging.getLogger(__name__)
 
-#: The rate of endings is taken over this long: ten that end in step are no rate of hundreds.
+#: The rate of endings is measured over so long: ten jobs that end at once are no rate of hundreds.
 RATE_SECONDS = 1.0
-#: Workers of slices are looked for this often.
+#: Workers of slices are read this often.
 SLICES_SECONDS = 0.5
 
 READ_POOLS = f"""
@@ -51,13 +52,13 @@ READ_HELD = """
     SELECT pool, sum(queued)::bigint AS queued FROM job_counts
     WHERE tenant_id = 0 AND dependency = ANY (%(lanes)s::text[]) GROUP BY pool
 """
-#: Jobs of tenants that their cap keeps back.
+#: Jobs of tenants that their cap holds back.
 READ_CAPPED = """
     SELECT asked.pool, sum(counts.queued)::bigint AS queued
     FROM unnest(%(pools)s::text[], %(tenants)s::bigint[]) AS asked (pool, tenant_id)
     JOIN job_counts AS counts USING (pool, tenant_id) GROUP BY asked.pool
 """
-#: Queues beside the pools' own that have workers: ``<pool>.free``, ``<pool>.reserved.<tenant>``.
+#: Queues of slices that have workers: ``<pool>.free``, ``<pool>.reserved.<tenant>``.
 READ_SLICES = f"""
     SELECT alive.queue, sum(alive.slots)::int AS slots, count(*)::int AS workers,
            tenant.id AS tenant_id
@@ -77,101 +78,86 @@ READ_IN_SLICES = """
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """A pool as the scheduler sees it now."""
+    """A pool at one moment."""
 
     name: str
     queued: int
     dispatched: int
     running: int
-    #: Jobs that were run to an end since the beginning; what expired took no slot.
+    #: Jobs that ever ended after a run; what expired took no slot.
     ended: int
-    #: Slots of living workers.
+    #: Slots of live workers, and how many workers there are.
     slots: int
-    #: Living worker processes.
     workers: int
     #: Credit of the express lane; -1 if it was never granted.
     credit: int
     #: Of those in flight, how many are in slices.
-    in_slices: int = 0
-    #: Slots in use, as the workers said last.
-    busy: int = 0
-    #: How many come to an end in a second.
-    ended_per_second: float = 0.0
+    in_slices: int
+    #: Slots in use, as the workers reported last.
+    busy: int
+    ended_per_second: float
     #: Seconds of work that should wait at the broker.
-    bridge: float = BRIDGE_SECONDS
-    #: Of the queued, those that nothing holds back; exact if nothing is held.
-    ready: int = 0
+    reserve_seconds: float
+    #: Queued jobs that nothing holds back; exact if nothing is held.
+    ready: int
 
     @property
     def in_flight(self) -> int:
-        """Jobs at the broker or running, but for slices."""
+        """Jobs at the broker or running, without slices."""
         return self.dispatched + self.running - self.in_slices
 
     @property
     def waiting(self) -> int:
-        """Jobs that wait for a slot, in the line, at the broker, or claimed ahead by a worker."""
+        """Jobs that wait for a slot: queued, at the broker, or claimed ahead by a worker."""
         return self.ready + max(0, self.in_flight - self.slots)
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Workers of a pool that are not everybody's."""
+    """Workers of a pool dedicated to one tenant or to free accounts."""
 
     #: ``free`` or ``reserved.<tenant>``.
     name: str
     slots: int
     workers: int
-    #: Whose it is; None for the free accounts'.
+    #: None for free accounts.
     tenant_id: int | None
 
 
 class Pools:
-    """Reads the pools and keeps their rates."""
-
-    def __init__(self, engine: Engine, lines: Lines, quotas: Rooms | None = None) -> None:
+    def __init__(self, engine: Engine, queues: PoolQueues, quotas: Rooms | None = None) -> None:
         self._engine = engine
-        self.lines = lines
+        self.queues = queues
+        #: By pool: the rate, the endings and when these were counted.
         self._rates: dict[str, tuple[float, int, float]] = {}
-        self._bridges: dict[str, tuple[float, float]] = {}
-        self._holds = HoldReader(engine, quotas)
+        #: By pool: the reserve in seconds, and when to adapt it.
+        self._reserves: dict[str, tuple[float, float]] = {}
+        #: What is held back at a time.
+        self.holds = HoldReader(engine, quotas).read
         self._slices: dict[str, list[Slice]] = {}
         self._slices_due = 0.0
-        #: Queues of slices that were said to be nobody's.
-        self._nobodys: set[str] = set()
+        #: Queues of slices without a tenant that were logged.
+        self._unowned: set[str] = set()
 
     def read(self, now: float) -> list[PoolState]:
         """All pools of this deployment."""
         with connect(self._engine) as connection:
             rows = connection.exec_driver_sql(READ_POOLS, {"pools": list(POOLS)}).all()
-        pools = [
+        holds = self.holds(now)
+        held = self._count_held(holds)
+        return [
             PoolState(
-                name=row.name,
-                queued=row.queued,
-                dispatched=row.dispatched,
-                running=row.running,
-                ended=row.ended,
-                slots=row.slots,
-                workers=row.workers,
-                credit=row.credit,
-                in_slices=row.in_slices,
-                busy=row.busy,
+                **row._mapping,
                 ended_per_second=self._rate(row.name, row.ended, now),
-                bridge=self._bridge(row.name, row.busy, row.slots, now, line=row.queued > 0),
-                ready=row.queued,
+                reserve_seconds=self._reserve(row, now),
+                ready=self._ready(row.name, row.queued, holds, held.get(row.name, 0)),
             )
             for row in rows
         ]
-        holds = self.holds(now)
-        kept = self._kept_back(holds)
-        return [self._count_ready(pool, holds, kept.get(pool.name, 0)) for pool in pools]
-
-    def holds(self, now: float) -> Holds:
-        """What is held back."""
-        return self._holds.read(now)
 
     def capped(self, pool: str) -> list[int]:
-        """Tenants that have jobs in the line and as many in flight as they may."""
-        return self.lines[pool].fair.at_cap() if pool in self.lines else []
+        """Tenants with queued jobs that have as many in flight as they may."""
+        return self.queues[pool].fair.at_cap() if pool in self.queues else []
 
     def slices(self, pool: str, now: float) -> list[Slice]:
         """Slices of the pool that have workers, in the order of their names."""
@@ -192,56 +178,52 @@ class Pools:
         slices: dict[str, list[Slice]] = {}
         for row in sorted(rows, key=lambda row: row.queue):
             pool, _, name = row.queue.partition(".")
-            # A slice of nobody has no jobs: its tenant is gone, or was never there.
+            # A slice whose tenant is gone, or never was there, has no jobs.
             if name == "free" or row.tenant_id is not None:
-                piece = Slice(name, row.slots, row.workers, row.tenant_id)
-                slices.setdefault(pool, []).append(piece)
-            elif row.queue not in self._nobodys:
-                self._nobodys.add(row.queue)
+                found = Slice(name, row.slots, row.workers, row.tenant_id)
+                slices.setdefault(pool, []).append(found)
+            elif row.queue not in self._unowned:
+                self._unowned.add(row.queue)
                 logger.warning("workers serve %s, but there is no such tenant", row.queue)
         return slices
 
-    def _kept_back(self, holds: Holds) -> dict[str, int]:
+    def _count_held(self, holds: Holds) -> dict[str, int]:
         """Jobs in held lanes, or of tenants at their cap if these are more: some may be both."""
         capped = [(pool, tenant_id) for pool in POOLS for tenant_id in self.capped(pool)]
-        kept: dict[str, int] = {}
+        held: dict[str, int] = {}
         if not (holds.lanes or capped):
-            return kept
+            return held
         with connect(self._engine) as connection:
             rows = list(connection.exec_driver_sql(READ_HELD, {"lanes": list(holds.lanes)}))
             if capped:
+                pools, tenants = map(list, zip(*capped, strict=True))
                 rows += connection.exec_driver_sql(
-                    READ_CAPPED,
-                    {
-                        "pools": [pool for pool, _ in capped],
-                        "tenants": [each for _, each in capped],
-                    },
+                    READ_CAPPED, {"pools": pools, "tenants": tenants}
                 )
         for row in rows:
-            kept[row.pool] = max(kept.get(row.pool, 0), row.queued)
-        return kept
+            held[row.pool] = max(held.get(row.pool, 0), row.queued)
+        return held
 
-    def _count_ready(self, pool: PoolState, holds: Holds, kept: int) -> PoolState:
-        if not self.lines.current or not pool.queued:
-            return pool
-        if not self.lines[pool.name].fair.waiting(holds.lanes):
-            # Held, at their caps, or free accounts whose slice is full.
-            return replace(pool, ready=0)
-        return replace(pool, ready=max(1, pool.queued - kept))
+    def _ready(self, pool: str, queued: int, holds: Holds, held: int) -> int:
+        if not self.queues.current or not queued:
+            return queued
+        if not self.queues[pool].fair.any_waiting(holds.lanes):
+            return 0  # held, at their caps, or free accounts whose slice is full
+        return max(1, queued - held)
 
     def free_full(self, pool: str) -> bool:
         """Whether free accounts may have no more in flight."""
-        return pool in self.lines and self.lines[pool].fair.free_full
+        return pool in self.queues and self.queues[pool].fair.free_full
 
-    def _bridge(self, pool: str, busy: int, slots: int, now: float, *, line: bool) -> float:
-        """Looked at as often as workers say how many slots are busy, and only under load."""
-        bridge, due = self._bridges.get(pool, (BRIDGE_SECONDS, now + PRESENCE_SECONDS))
-        if not line:
+    def _reserve(self, row: Any, now: float) -> float:
+        """Adapted as often as workers report how many slots are busy, and only under load."""
+        reserve, due = self._reserves.get(row.name, (RESERVE_SECONDS, now + PRESENCE_SECONDS))
+        if not row.queued:
             due = now + PRESENCE_SECONDS
         elif now >= due:
-            bridge, due = next_bridge(bridge, busy, slots), now + PRESENCE_SECONDS
-        self._bridges[pool] = (bridge, due)
-        return bridge
+            reserve, due = next_reserve(reserve, row.busy, row.slots), now + PRESENCE_SECONDS
+        self._reserves[row.name] = (reserve, due)
+        return reserve
 
     def _rate(self, pool: str, ended: int, now: float) -> float:
         rate, before, at = self._rates.get(pool, (0.0, ended, now))

@@ -1,12 +1,8 @@
-"""Promoter: scheduled jobs that are due join the line, oldest first, at a bounded pace.
+"""Promoter: scheduled jobs that are due, also retries, are queued, oldest first and paced.
 
-Whatever falls due at one instant, or fell due during an outage, waits where it is and joins
-the line as the pool works it off. Retries come the same way.
-
-The line is ordered by the age of the job, so a promoted job passes those that were submitted
-meanwhile. That is harmless only because the pace counts all that waits, at the broker and in
-the workers too: the dispatcher's window then always has room for the whole line, and a
-newcomer leaves it at the next turn, however many are due.
+The queue is ordered by the age of the job, so a promoted job overtakes those submitted meanwhile.
+That is harmless only because the pace counts all that waits, at the broker and in the workers too:
+the whole queue then fits into the dispatcher's window, and a new job leaves it at the next turn.
 """
 
 from __future__ import annotations
@@ -21,8 +17,6 @@ from models.pools import POOLS
 
 
 class Promoter:
-    """Moves due jobs into the line."""
-
     def __init__(self, engine: Engine, leader: Leader, pools: Pools, per_second: float) -> None:
         """``per_second`` bounds each pool's promotions, however fast the pool is."""
         self._engine = engine
@@ -42,7 +36,7 @@ class Promoter:
         for pool in self._pools.read(now):
             if pool.name not in due:
                 continue
-            room, self._paces[pool.name] = self._paces[pool.name].turn(
+            most, self._paces[pool.name] = self._paces[pool.name].turn(
                 queued=pool.waiting,
                 slots=pool.slots,
                 ended_per_second=pool.ended_per_second,
@@ -51,7 +45,7 @@ class Promoter:
             promoted += promote(
                 self._engine,
                 pool.name,
-                min(room, BATCH),
+                min(most, BATCH),
                 self._leader.epoch,
                 lanes=holds.lanes,
                 tenants=self._pools.capped(pool.name),

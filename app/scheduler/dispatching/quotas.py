@@ -1,32 +1,28 @@
-"""Taps: how many jobs the quotas of dependencies let through now.
+"""Quota pacers: how many jobs may be dispatched now to each dependency that has a quota.
 
-The policy is :mod:`app.policy.quota`. Here it is fed with the rows of ``quotas``: what operators
-declared, what workers read from the answers, and until when a dependency that refused is closed.
-The dispatcher asks each turn and says what it dispatched.
-
-How full the buckets are is known to this process alone: a scheduler that takes over begins with
-empty ones, and with what the last reading says.
+The policy is :mod:`app.policy.quota`, fed with the rows of ``quotas``: what operators declared,
+what workers read from responses, and until when a dependency that refused is closed. The buckets
+are in memory: a scheduler that takes over begins with empty ones and the last reading.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Engine
 
-from app.policy.quota import KINDS, READING_SECONDS, Left, QuotaBucket, Tap
+from app.policy.quota import KINDS, READING_SECONDS, Left, QuotaBucket, QuotaPacer
+from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
-from models.store.session import connect
 from tasks.registry import JobType
 
 logger = logging.getLogger(__name__)
 
-#: Quotas are looked at this often.
+#: Quotas are read this often.
 READ_SECONDS = 0.25
-#: What nobody needs any more is looked for this often.
+#: Quotas that are no longer needed are deleted this often.
 FORGET_SECONDS = 60.0
 
 READ_QUOTAS = """
@@ -63,19 +59,7 @@ FORGET = f"""
 """
 
 
-@dataclass(slots=True)
-class Known:
-    """A dependency's tap, and the calls that it has heard of."""
-
-    tap: Tap
-    calls: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
-
-
-class Taps:
-    """The taps of all dependencies that job types declare."""
-
+class QuotaPacers(LeaderQueries):
     def __init__(
         self,
         engine: Engine,
@@ -83,8 +67,7 @@ class Taps:
         types: Mapping[str, JobType],
         declared: Mapping[str, Mapping[Any, float]] | None = None,
     ) -> None:
-        self._engine = engine
-        self._leader = leader
+        super().__init__(engine, leader)
         self._dependencies = sorted({one.dependency for one in types.values() if one.dependency})
         #: Limits to begin with, by dependency and kind.
         self._declared = {**(declared or {})}
@@ -92,83 +75,57 @@ class Taps:
             logger.warning("FAIRLINE_QUOTAS: no job type depends on %s", name)
             del self._declared[name]
         self._epoch: int | None = None
-        self._known: dict[str, Known] = {}
-        #: Those that the last rooms were told of.
+        self._pacers: dict[str, QuotaPacer] = {}
+        #: Dependencies that the last call of :meth:`rooms` limited.
         self.limited: frozenset[str] = frozenset()
         self._now = 0.0
         self._read_due = self._forget_due = 0.0
 
     def rooms(self, now: float) -> dict[str, int]:
-        """Jobs that each dependency with a quota may still be given; 0 for a closed one."""
+        """Jobs that may be dispatched to each dependency with a quota; 0 for a closed one."""
         self._now = now
         if self._leader.epoch != self._epoch:
             self._begin()
         if not 0.0 < self._read_due - now <= READ_SECONDS:
-            self._look(now)
+            self._refresh(now)
             self._read_due = now + READ_SECONDS
         if not 0.0 < self._forget_due - now <= FORGET_SECONDS:
-            self._forget()
+            self._write(FORGET)
             self._forget_due = now + FORGET_SECONDS
-        rooms = {name: known.tap.room(now) for name, known in self._known.items()}
-        told = {name: room for name, room in rooms.items() if room is not None}
-        self.limited = frozenset(told)
-        return told
+        allowed = {name: pacer.allowance(now) for name, pacer in self._pacers.items()}
+        limited = {name: jobs for name, jobs in allowed.items() if jobs is not None}
+        self.limited = frozenset(limited)
+        return limited
 
     def spend(self, dependency: str, jobs: int) -> None:
-        """So many jobs of the dependency were dispatched."""
-        if known := self._known.get(dependency):
-            known.tap.spend(jobs, self._now)
-
-    def give_back(self, dependency: str, jobs: int) -> None:
-        """So many of them could not be sent."""
-        self.spend(dependency, -jobs)
+        """So many jobs of the dependency were dispatched; negative if they could not be sent."""
+        if pacer := self._pacers.get(dependency):
+            pacer.spend(jobs, self._now)
 
     def _begin(self) -> None:
-        """A new term: another scheduler may have spent what we thought was left."""
-        self._known.clear()
+        """A new term: another scheduler may have spent what this one thought was left."""
+        self._pacers.clear()
         self._read_due = self._forget_due = 0.0
         self._epoch = self._leader.epoch
-        with connect(self._engine) as connection:
-            for dependency, limits in sorted(self._declared.items()):
-                values = {kind: limits.get(f"{kind}_per_minute") for kind in KINDS[:3]}
-                connection.exec_driver_sql(
-                    DECLARE_FIRST, {"dependency": dependency, "epoch": self._epoch, **values}
-                )
+        for dependency, limits in sorted(self._declared.items()):
+            values = {kind: limits.get(f"{kind}_per_minute") for kind in KINDS[:3]}
+            self._write(DECLARE_FIRST, dependency=dependency, **values)
 
-    def _look(self, now: float) -> None:
-        with connect(self._engine) as connection:
-            rows = connection.exec_driver_sql(
-                READ_QUOTAS, {"dependencies": self._dependencies}
-            ).all()
-        for name in self._known.keys() - {row.dependency for row in rows}:
-            del self._known[name]
+    def _refresh(self, now: float) -> None:
+        rows = self._read(READ_QUOTAS, dependencies=self._dependencies)
+        for name in self._pacers.keys() - {row.dependency for row in rows}:
+            del self._pacers[name]
         for row in rows:
-            known = self._known.get(row.dependency) or self._meet(row)
-            known.tap.used(
-                row.calls - known.calls,
-                row.tokens_in - known.tokens_in,
-                row.tokens_out - known.tokens_out,
-            )
-            known.calls = row.calls
-            known.tokens_in, known.tokens_out = row.tokens_in, row.tokens_out
-            was_closed = known.tap.closed(now)
-            known.tap.look(quota_of(row), now)
-            if known.tap.closed(now) and not was_closed:
+            pacer = self._pacers.setdefault(row.dependency, QuotaPacer())
+            pacer.report_usage(row.calls, row.tokens_in, row.tokens_out)
+            was_closed = pacer.closed(now)
+            pacer.update(quota_of(row), now)
+            if pacer.closed(now) and not was_closed:
                 logger.warning("%s refuses: closed for %.1f s", row.dependency, row.closed_seconds)
-
-    def _meet(self, row: Any) -> Known:
-        known = Known(Tap(), row.calls, row.tokens_in, row.tokens_out)
-        known.tap.learn_means(row.calls, row.tokens_in, row.tokens_out)
-        self._known[row.dependency] = known
-        return known
-
-    def _forget(self) -> None:
-        with connect(self._engine) as connection:
-            connection.exec_driver_sql(FORGET, {"epoch": self._leader.epoch})
 
 
 def quota_of(row: Any) -> QuotaBucket:
-    """The row as the policy wants it."""
+    """A row of ``quotas`` as the policy needs it."""
     declared = {kind: getattr(row, f"{kind}_per_minute") for kind in KINDS[:3]}
     return QuotaBucket(
         declared={kind: limit for kind, limit in declared.items() if limit is not None},

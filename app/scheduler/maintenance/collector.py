@@ -1,12 +1,9 @@
-"""Collector: blobs that no row names are removed when they are an hour old.
+"""Collector: deletes blobs that no row references once they are an hour old.
 
-They are left by requests that came to nothing after their payload was stored, by workers that
-died between two checkpoints, and by the Retirer if it died or the store was away. A blob of a
-job that has not ended is never touched: a run may be about to name it, however long the
-database makes it wait.
-
-A batch at a time, in the store's own order; a full pass, then a rest. Keys that are not ours
-are left alone.
+They are left by requests that failed after their payload was stored, by workers that died between
+two checkpoints, and by the Retirer if it died or the store was unavailable. A blob of a job that
+has not ended is never touched: a run may be about to reference it. Works in batches, in the store's
+own order; a full pass, then a pause. Keys of others are left alone.
 """
 
 from __future__ import annotations
@@ -17,15 +14,15 @@ from itertools import islice
 
 from sqlalchemy import Engine
 
+from app.scheduler.role import LeaderQueries
 from models.blobs import BlobError, BlobStore, job_of
 from models.leadership import STILL_LEADER, Leader
-from models.store.session import connect
 
 logger = logging.getLogger(__name__)
 
 BATCH = 200
 OLD_SECONDS = 3600.0
-#: Rest between two passes.
+#: Pause between two passes.
 PASS_SECONDS = 300.0
 
 FIND_ORPHANS = f"""
@@ -42,22 +39,19 @@ FIND_ORPHANS = f"""
 """
 
 
-class Collector:
-    """Removes blobs that nobody names."""
-
+class Collector(LeaderQueries):
     def __init__(
         self, engine: Engine, leader: Leader, blobs: BlobStore, old_seconds: float = OLD_SECONDS
     ) -> None:
-        self._engine = engine
-        self._leader = leader
+        super().__init__(engine, leader)
         self._blobs = blobs
         self._old_seconds = old_seconds
         self._listing: Iterator[str] | None = None
         self._pass_due = 0.0
-        self._complained = False
+        self._logged = False
 
     def run_once(self, now: float) -> int:
-        """Look at one batch of keys; how many."""
+        """Check one batch of keys; how many."""
         if now < self._pass_due:
             return 0
         if self._listing is None:
@@ -66,10 +60,10 @@ class Collector:
             keys = list(islice(self._listing, BATCH))
             self._collect(keys)
         except BlobError as error:
-            # Said once: a deployment without large payloads may have no store at all.
-            if not self._complained:
+            # Logged once: a deployment without large payloads may have no store at all.
+            if not self._logged:
                 logger.warning("the blob store cannot be swept: %s", error)
-            self._complained = True
+            self._logged = True
             keys = []
         if len(keys) < BATCH:
             self._listing = None
@@ -80,18 +74,9 @@ class Collector:
         ours = {key: job_id for key in keys if (job_id := job_of(key)) is not None}
         if not ours:
             return
-        with connect(self._engine) as connection:
-            found = connection.exec_driver_sql(
-                FIND_ORPHANS,
-                {
-                    "keys": list(ours),
-                    "jobs": list(ours.values()),
-                    "epoch": self._leader.epoch,
-                },
-            )
-            orphans = found.scalars().all()
-        for key in orphans:
-            self._blobs.delete(key)
-        self._complained = False
+        orphans = self._read(FIND_ORPHANS, keys=list(ours), jobs=list(ours.values()))
+        for row in orphans:
+            self._blobs.delete(row.key)
+        self._logged = False
         if orphans:
-            logger.info("removed %d blobs that no row names", len(orphans))
+            logger.info("deleted %d blobs that no row references", len(orphans))

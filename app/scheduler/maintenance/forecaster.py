@@ -1,9 +1,8 @@
-"""Forecaster: says of a few waiting jobs when they will start, and remembers how far off it was.
+"""Forecaster: predicts when a few queued jobs will start, and counts how far off it was.
 
-What it says is what ``GET /jobs/{id}/wait`` says. Once the job has started the error goes into
-the tallies, from which ``/metrics`` tells the mean of the last hour. A sample, not a ledger:
-what was cancelled or put off is dropped, as is what has not started within the hour, so waits
-of more than half an hour are not sampled.
+Predictions are those of ``GET /jobs/{id}/wait``. Once the job has started, the error goes into the
+tallies, of which ``/metrics`` shows the mean of the last hour. A sample: jobs that were cancelled,
+deferred or not started within an hour are dropped, so waits of over half an hour are not sampled.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ from sqlalchemy import Connection, Engine
 from app.policy.forecast import error_ratio
 from app.policy.wait_reasons import explain
 from app.reads.waits import read_facts
+from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.session import connect
 from models.tallies import add_tallies
 
-#: How often a few are sampled.
 FORECAST_SECONDS = 5.0
-#: Predictions of a pool that are open at a time.
+#: Open predictions of a pool at a time.
 MOST_OPEN = 16
 #: Longer waits are not sampled.
 MOST_SECONDS = 1800.0
 #: Tallies are whole numbers.
 PER_RATIO = 1000
 
-#: Deleted by whoever counts it, so each is counted once.
+#: Counting deletes it, so each is counted once.
 JUDGE = f"""
     DELETE FROM predictions AS made
     USING (
@@ -44,7 +43,7 @@ JUDGE = f"""
               extract(epoch FROM found.started_at - made.made_at)::float8 AS waited_seconds
 """
 COUNT_OPEN = "SELECT pool, count(*)::int AS predictions FROM predictions GROUP BY pool"
-#: First and last of one tenant's line, each one step along the index; tenants by chance.
+#: First and last of a random tenant's queue, each one step along the index.
 FIND_SAMPLE = """
     WITH edge AS (
         SELECT (SELECT tenant_id FROM jobs WHERE status = 'queued' AND pool = %(pool)s
@@ -72,25 +71,21 @@ REMEMBER = f"""
 """
 
 
-class Forecaster:
-    """Measures how good the predictions are."""
-
+class Forecaster(LeaderQueries):
     def __init__(self, engine: Engine, leader: Leader, chance: Random | None = None) -> None:
-        self._engine = engine
-        self._leader = leader
+        super().__init__(engine, leader)
         self._chance = chance or Random()
 
     def run_once(self, now: float) -> int:
-        """Judge what has started, sample what waits; 0, for no job is touched."""
-        epoch = {"epoch": self._leader.epoch or 0}
+        """Count the errors of jobs that have started, sample queued ones; 0: no job is changed."""
+        decided = self._read(JUDGE)
+        opened = {row.pool: row.predictions for row in self._read(COUNT_OPEN)}
         with connect(self._engine) as connection:
-            judged = connection.exec_driver_sql(JUDGE, epoch).all()
-            opened = {row.pool: row.predictions for row in connection.exec_driver_sql(COUNT_OPEN)}
             for pool in POOLS:
                 if opened.get(pool, 0) + 2 <= MOST_OPEN:
                     self._sample(connection, pool)
         counts: dict[tuple[str, str], tuple[int, int]] = {}
-        for row in judged:
+        for row in decided:
             if row.waited_seconds is None or row.waited_seconds < 0:
                 continue  # never started, or did before: nothing to compare
             total, bad = counts.get(("forecast", row.pool), (0, 0))
@@ -109,12 +104,5 @@ class Forecaster:
                 continue  # gone meanwhile
             seconds = explain(found.facts).seconds
             if seconds is not None and seconds <= MOST_SECONDS:
-                connection.exec_driver_sql(
-                    REMEMBER,
-                    {
-                        "id": job_id,
-                        "pool": pool,
-                        "seconds": seconds,
-                        "epoch": self._leader.epoch or 0,
-                    },
-                )
+                remembered = {"id": job_id, "pool": pool, "seconds": seconds}
+                connection.exec_driver_sql(REMEMBER, {**remembered, "epoch": self._leader.epoch})

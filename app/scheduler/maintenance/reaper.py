@@ -1,26 +1,28 @@
-"""Reaper: runs whose lease ran out are judged, lost messages go back to the line.
+"""Reaper: finds jobs whose lease expired; lost messages are queued again, lost runs are decided.
 
-A dispatched job nobody claimed lost its message. A running job without heartbeats lost its
-worker: that costs no try, but a job that has lost five is dead, for it probably kills them.
-If it showed a sign of life past its time limit, the limit is what took the worker: TIMEOUT. The
-time of the reaping says nothing: the scheduler may have been away.
+A dispatched job that nobody claimed lost its message. A running job without heartbeats lost its
+worker: that counts as no attempt, but after five it is dead, for it probably kills them. If its
+last heartbeat was past its time limit, the limit stopped the worker: TIMEOUT. The time of the
+reaping says nothing: the scheduler may have been away.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from random import Random
 
 from sqlalchemy import Engine
 
+from app.scheduler.role import LeaderQueries
 from app.telemetry import note_reaped
 from models.jobs.reap import Lost, Reaping, find_lost, reap
 from models.jobs.states import FailureClass, JobStatus
 from models.leadership import Leader
 from models.pools import POOLS
 from models.presence import FORGET_LOST
-from models.store.session import connect, transaction
+from models.store.session import transaction
 from models.tallies import add_tallies
 from tasks.registry import JobType
 from tasks.retry import History, RetryLimits, Verdict, decide_retry
@@ -32,22 +34,17 @@ SUSPECT_CRASHES = 3
 
 
 def judge(lost: Lost, job_type: JobType | None, chance: Random) -> Reaping:
-    """A lost message goes back to the line; a lost run is a crash or a time limit."""
+    """What becomes of it: a lost message is queued again, a lost run is a crash or a timeout."""
     if lost.status is JobStatus.DISPATCHED:
         return Reaping(JobStatus.QUEUED)
-    pool = POOLS.get(lost.pool)  # none if the pool was taken out of the configuration
+    pool = POOLS.get(lost.pool)  # None if it was removed from the configuration
     lease_seconds = pool.lease_seconds if pool else 30.0
-    timed_out = (
-        job_type is not None
-        and lost.leased_seconds is not None
-        and lost.leased_seconds > job_type.timeout_seconds + lease_seconds
-    )
+    timeout = job_type.timeout_seconds if job_type else math.inf
+    timed_out = (lost.leased_seconds or 0.0) > timeout + lease_seconds
     failure = FailureClass.TIMEOUT if timed_out else FailureClass.WORKER_CRASH
     message = f"The worker {lost.worker or '?'} was lost while running it."
-    if timed_out and job_type is not None:
-        message = (
-            f"The run took longer than {job_type.timeout_seconds:g} s, and its worker is gone."
-        )
+    if timed_out:
+        message = f"The run took longer than {timeout:g} s, and its worker is gone."
     if lost.cancelled:
         return Reaping(JobStatus.CANCELLED, crashed=not timed_out, error_class=failure)
     limits = job_type.limits if job_type else RetryLimits(pool.tries if pool else 1)
@@ -62,12 +59,9 @@ def judge(lost: Lost, job_type: JobType | None, chance: Random) -> Reaping:
     )
 
 
-class Reaper:
-    """Finds lost leases and lost messages."""
-
+class Reaper(LeaderQueries):
     def __init__(self, engine: Engine, leader: Leader, types: Mapping[str, JobType]) -> None:
-        self._engine = engine
-        self._leader = leader
+        super().__init__(engine, leader)
         self._types = types
         self._chance = Random()
 
@@ -75,30 +69,26 @@ class Reaper:
         """Reap one batch; how many."""
         with transaction(self._engine) as connection:
             found = find_lost(connection, self._leader.epoch)
-            verdicts = [judge(lost, self._types.get(lost.type), self._chance) for lost in found]
+            endings = [judge(lost, self._types.get(lost.type), self._chance) for lost in found]
             if found:
-                reap(connection, found, verdicts)
-        with connect(self._engine) as connection:
-            connection.exec_driver_sql(FORGET_LOST)
+                reap(connection, found, endings)
+        self._write(FORGET_LOST)
         if found:
-            crashed = [
-                lost for lost, verdict in zip(found, verdicts, strict=True) if verdict.crashed
-            ]
+            reaped = list(zip(found, endings, strict=True))
+            crashed = [lost for lost, ending in reaped if ending.crashed]
             self._tally(crashed)
-            ends = zip(found, verdicts, strict=True)
-            note_reaped([(lost.pool, verdict.status.value) for lost, verdict in ends])
+            note_reaped([(lost.pool, ending.status.value) for lost, ending in reaped])
             logger.warning(
                 "reaped %d jobs: %d lost their worker, %d their message, %d are dead",
-                len(found),
-                len(crashed),
+                *(len(found), len(crashed)),
                 sum(lost.status is JobStatus.DISPATCHED for lost in found),
-                sum(verdict.status is JobStatus.DEAD for verdict in verdicts),
+                sum(ending.status is JobStatus.DEAD for ending in endings),
             )
         return len(found)
 
     def _tally(self, crashed: list[Lost]) -> None:
-        """Count against the tenant what took several workers: one that dies may take fifty
-        innocent jobs with it, but seldom the same job three times."""
+        """Count against the tenant jobs that lost several workers: a worker that dies may take
+        fifty innocent jobs with it, but seldom the same job three times."""
         counts: dict[tuple[str, str], tuple[int, int]] = {}
         for lost in crashed:
             if lost.crashes + 1 < SUSPECT_CRASHES:

@@ -1,14 +1,9 @@
-"""Recorder: writes down how the pools do, for the charts of the console.
+"""Recorder: samples the state of the pools for the charts of the console.
 
-A row a pool every five seconds, kept for a little longer than a chart of 15 minutes, and every
-five minutes, kept for more than a day. Each is one fenced statement: the step that a sample
-belongs to is the database's, so whoever comes second in a step, another leader or the same one
-again, writes nothing. What is old is removed by a statement of its own, so many at a time; a
-leader that dies between the two leaves rows that the next one removes.
-
-Not guaranteed: a sample of every step. While nobody leads there are none, and readers see a gap.
-The age of the oldest is that of the heads of lines that one look goes over; with more of them it
-is at least what the Autoscaler has seen.
+One row per pool every five seconds, kept for some 15 minutes, and one every five minutes, kept for
+more than a day. The step is taken from the database's clock, so a second sample of a step, by
+another leader or the same, writes nothing; while no scheduler leads there is a gap. The oldest age
+is that of a bounded number of lane heads; beyond, at least what the Autoscaler has seen.
 """
 
 from __future__ import annotations
@@ -16,23 +11,23 @@ from __future__ import annotations
 from sqlalchemy import Engine
 
 from app.reads.demand import LINE_HEADS
+from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.presence import ALIVE
-from models.store.session import connect
 
 #: Seconds between two samples, and how long they are kept.
 FINE_STEP, COARSE_STEP = 5, 300
 FINE_KEPT_SECONDS = 20 * 60
 COARSE_KEPT_SECONDS = 25 * 3600
-#: What is old is looked for this often, and so many rows are removed at once.
+#: Old samples are deleted this often, at most so many at once.
 REMOVE_SECONDS = 60.0
 REMOVED_AT_ONCE = 1_000
-#: Heads of lines that one look goes over; the dispatcher waits meanwhile.
+#: Lane heads that are read at most; the dispatcher waits meanwhile.
 MOST_HEADS = 300
 
-#: A sample of every step, of which most are there already. Those in the line are looked at by
-#: their heads, those due outside of it by the end of an index.
+#: A sample of both steps, of which most exist already. Queued jobs are read by the heads of their
+#: lanes, scheduled ones by the end of an index.
 RECORD = f"""{LINE_HEADS}, oldest AS (
         SELECT seen.pool, extract(epoch FROM now() - min(seen.since))::float8 AS seconds,
                sum(count(*)) OVER () >= {MOST_HEADS} AS cut
@@ -96,12 +91,9 @@ REMOVE = f"""
 """
 
 
-class Recorder:
-    """Takes a sample as each step begins."""
-
+class Recorder(LeaderQueries):
     def __init__(self, engine: Engine, leader: Leader) -> None:
-        self._engine = engine
-        self._leader = leader
+        super().__init__(engine, leader)
         self._due = 0.0
         self._remove_due = 0.0
 
@@ -109,18 +101,10 @@ class Recorder:
         """Take a sample if a step has begun since the last; how many rows were written."""
         if now < self._due:
             return 0
-        with connect(self._engine) as connection:
-            row = connection.exec_driver_sql(
-                RECORD,
-                {"pools": list(POOLS), "after": [0] * len(POOLS), "epoch": self._leader.epoch},
-            ).one()
-        # With the step, not so long after the last sample: rates divide by whole steps.
+        (row,) = self._read(RECORD, pools=list(POOLS), after=[0] * len(POOLS))
+        # When the next step begins, not so long after the last sample: rates divide by whole steps.
         self._due = now + FINE_STEP - row.clock % FINE_STEP
         if now >= self._remove_due:
-            self._remove()
+            self._write(REMOVE)
             self._remove_due = now + REMOVE_SECONDS
         return int(row.written)
-
-    def _remove(self) -> None:
-        with connect(self._engine) as connection:
-            connection.exec_driver_sql(REMOVE, {"epoch": self._leader.epoch})

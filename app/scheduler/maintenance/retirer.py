@@ -1,15 +1,9 @@
-"""Retirer: what has ended long ago is removed, a bounded batch at a time.
+"""Retirer: deletes what ended long ago, a bounded batch at a time.
 
-Jobs go with their attempts and checkpoints, and with their application unless it has a score:
-the leaderboard outlives them. Counts of ended jobs do not fall, bills stay for ever.
-
-Ids rise with time, so the oldest jobs are at the front of the primary key: they are walked in
-that order with a cursor in memory, as far as a job can be old enough, and again a minute
-later. An index by age would cost every end of a job something; this costs a reader now and
-then. A job that was scheduled long ago and has not ended is passed on every walk.
-
-Blobs go after the commit. Dying in between leaves blobs that nobody names, which the
-Collector finds.
+Jobs are deleted with their attempts and checkpoints, and with their application unless it has a
+score. Counts of ended jobs do not fall, usage is kept for ever. Ids rise with time, so jobs are
+walked along the primary key with a cursor in memory; an index by age would cost something at every
+end of a job. Blobs are deleted after the commit; the Collector finds those a crash leaves.
 """
 
 from __future__ import annotations
@@ -20,22 +14,21 @@ from datetime import date
 
 from sqlalchemy import Engine
 
+from app.scheduler.role import LeaderQueries
 from models.blobs import BlobError, BlobStore
 from models.jobs.retire import BATCH, FIRST_ID, retire_jobs
 from models.leadership import STILL_LEADER, Leader
-from models.store.session import connect
 
 logger = logging.getLogger(__name__)
 
-#: Rest between two walks.
+#: Pause between two walks.
 WALK_SECONDS = 60.0
-#: Refusals are kept for so long, and looked through once an hour.
+#: Refusals are kept for so long, and walked once an hour.
 REFUSALS_DAYS = 400
 REFUSALS_SECONDS = 3600.0
 FIRST_REFUSAL = (0, date(1970, 1, 1), "")
 
-#: By their place in the table: whatever the planner thinks of it, nothing else is looked at.
-#: Ids of events rise with time too, so the oldest are first.
+#: By ctid: whatever the planner chooses, nothing else is read. Ids of events rise with time too.
 RETIRE_EVENTS = f"""
     DELETE FROM events WHERE {STILL_LEADER} AND ctid = ANY (array(
         SELECT ctid FROM (SELECT ctid, at FROM events ORDER BY id LIMIT {BATCH}) AS oldest
@@ -58,7 +51,7 @@ RETIRE_TALLIES = f"""
               AND bucket < now() - make_interval(hours => kept.hours)
             ORDER BY bucket LIMIT {BATCH}) AS tally))
 """
-#: No index is by day, so the table is walked as that of the jobs is. Tenant 0 has the sums.
+#: There is no index by day, so the table is walked like that of jobs. Tenant 0 has the sums.
 RETIRE_REFUSALS = f"""
     WITH page AS (
         SELECT ctid AS place, tenant_id, day, code FROM refusals
@@ -83,12 +76,9 @@ class Kept:
     keys: float
 
 
-class Retirer:
-    """Removes what is too old."""
-
+class Retirer(LeaderQueries):
     def __init__(self, engine: Engine, leader: Leader, blobs: BlobStore, kept: Kept) -> None:
-        self._engine = engine
-        self._leader = leader
+        super().__init__(engine, leader)
         self._blobs = blobs
         self._kept = kept
         self._cursor = FIRST_ID
@@ -97,7 +87,7 @@ class Retirer:
         self._refusals_due = 0.0
 
     def run_once(self, now: float) -> int:
-        """One batch of each kind; how many rows were looked at or removed."""
+        """One batch of each kind; how many rows were read or deleted."""
         touched = 0
         if now >= self._walk_due:
             looked = self._retire_jobs()
@@ -109,7 +99,9 @@ class Retirer:
             touched += looked
             if looked < BATCH:
                 self._refusals_due = now + REFUSALS_SECONDS
-        return touched + self._retire_others()
+        touched += self._write(RETIRE_EVENTS, seconds=self._kept.events)
+        touched += self._write(RETIRE_KEYS, seconds=self._kept.keys)
+        return touched + self._write(RETIRE_TALLIES)
 
     def _retire_jobs(self) -> int:
         step = retire_jobs(
@@ -127,27 +119,9 @@ class Retirer:
         return step.looked
 
     def _retire_refusals(self) -> int:
-        asked = dict(zip(("tenant_id", "day", "code"), self._refusal, strict=True))
-        with connect(self._engine) as connection:
-            last = connection.exec_driver_sql(
-                RETIRE_REFUSALS, {**asked, "epoch": self._leader.epoch}
-            ).first()
-        if last is None or last.looked < BATCH:
-            self._refusal = FIRST_REFUSAL
-        else:
-            self._refusal = (last.tenant_id, last.day, last.code)
-        return 0 if last is None else int(last.looked)
-
-    def _retire_others(self) -> int:
-        epoch = self._leader.epoch
-        removed = 0
-        with connect(self._engine) as connection:
-            for statement, seconds in (
-                (RETIRE_EVENTS, self._kept.events),
-                (RETIRE_KEYS, self._kept.keys),
-                (RETIRE_TALLIES, 0.0),
-            ):
-                removed += connection.exec_driver_sql(
-                    statement, {"seconds": seconds, "epoch": epoch}
-                ).rowcount
-        return removed
+        tenant_id, day, code = self._refusal
+        page = self._read(RETIRE_REFUSALS, tenant_id=tenant_id, day=day, code=code)
+        looked = page[0].looked if page else 0
+        more = looked == BATCH
+        self._refusal = (page[0].tenant_id, page[0].day, page[0].code) if more else FIRST_REFUSAL
+        return int(looked)

@@ -1,6 +1,6 @@
-"""What takes part: a front door, workers, and a record of what was done, the same for all.
+"""Contenders of the comparison: an API, workers, and a count of what was done.
 
-A contender is opened and closed in its turn, so that nobody else's processes run meanwhile.
+A contender is opened and closed in its turn, so that no other contender's processes run meanwhile.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import psutil
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine
 
 from app.stack.programs import command
 from app.stack.spec import PROJECT_ROOT
 from loadtest.accept import APPLICATIONS, POLLED
 from loadtest.closed_loop import Request, applications
 from loadtest.figures import family
-from loadtest.fleet import Fairline, Fleet, free_port, rows
+from loadtest.fleet import Fleet, free_port, rows
+from loadtest.lab.experiment import POOL, RunContext
 from models.pools import POOLS
 
 #: The same server for every peer: gunicorn's own gevent worker. Fairline brings its own file.
@@ -36,24 +39,35 @@ class Contender(ABC):
     name: str
     #: Part of the names of its processes.
     key: str
-    #: Its front door, as gunicorn finds it.
+    #: Its WSGI application, as gunicorn imports it.
     application = ""
-    #: How it is configured, in words.
+    #: How it is configured, for the report.
     tuning: str
+    #: Whether its API takes applications, or only jobs with an application as their payload.
+    takes_applications = False
+    #: Statements on its own database: counts the jobs that are done, and deletes all jobs.
+    count_done = ""
+    delete_jobs = ""
+    database_url = ""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.port = free_port()
+        #: Where tasks append a line at their start and at their end.
         self.witness = fleet.home / f"{self.key}.witness"
         self.env: dict[str, str] = {"PEER_WITNESS": str(self.witness)}
 
     @property
     def singles(self) -> Sequence[Request]:
-        """Submissions of one job each, of the same few hundred bytes for everybody."""
-        return applications(500)
+        """Submissions of one job each, of the same few hundred bytes for every contender."""
+        found = applications(500)
+        if self.takes_applications:
+            return found
+        jobs = [{"type": "peer.noop", "payload": json.loads(each.body)} for each in found]
+        return [Request("POST", "/jobs", body=json.dumps(job)) for job in jobs]
 
     def open(self) -> None:
-        """Start the front door, two gunicorn workers; it answers."""
+        """Start the API, two gunicorn workers, and wait until it responds."""
         name, bind = f"{self.key}-web", f"127.0.0.1:{self.port}"
         argv = command("gunicorn", "-c", GUNICORN, "--bind", bind, self.application)
         self.fleet.start(name, argv, self.env)
@@ -63,21 +77,38 @@ class Contender(ABC):
     def work(self) -> None:
         """Start the workers; they may still be starting."""
 
-    @abstractmethod
+    @cached_property
+    def engine(self) -> Engine:
+        """One connection to its own database."""
+        options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "pool_size": 1}
+        return create_engine(self.database_url, max_overflow=0, **options)
+
+    def read(self, sql: str) -> int:
+        """One number from its own database."""
+        return int(rows(self.engine, sql)[0][0])
+
+    def execute(self, sql: str) -> None:
+        """Run statements without a result in its own database."""
+        with self.engine.connect() as connection:
+            # The driver's cursor does not interpret percent signs and colons.
+            connection.connection.cursor().execute(sql)
+
     def count_from_now(self) -> Counter:
         """Begin to count what is done."""
+        before = self.read(self.count_done)
+        return lambda: self.read(self.count_done) - before
 
-    @abstractmethod
     def forget(self) -> None:
-        """Drop everything that waits or is done. No process of it may run."""
+        """Delete all jobs. None of its processes may run."""
+        self.execute(self.delete_jobs)
 
     def clear_accepted(self) -> None:
-        """Drop what the accept rate left in line, while the front door stays open."""
+        """Delete the jobs queued by the accept rate, while the API runs."""
         self.forget()
 
     @abstractmethod
     def remove(self) -> None:
-        """Leave nothing behind in the services. No process may run."""
+        """Leave nothing behind in PostgreSQL and RabbitMQ. None of its processes may run."""
 
     @property
     def workers(self) -> list[str]:
@@ -87,12 +118,11 @@ class Contender(ABC):
     @property
     def parts(self) -> Mapping[str, Sequence[str]]:
         """The names of its processes, by what they do."""
-        return {"front door": [f"{self.key}-web"], "workers": self.workers}
+        return {"API": [f"{self.key}-web"], "workers": self.workers}
 
     @property
     def is_open(self) -> bool:
-        """Whether the front door runs."""
-        return all(name in self.fleet.children for name in self.parts["front door"])
+        return all(name in self.fleet.children for name in self.parts["API"])
 
     @property
     def is_working(self) -> bool:
@@ -100,24 +130,27 @@ class Contender(ABC):
         return bool(self.workers)
 
     def admit(self) -> None:
-        """Start what runs beside the front door while its accept rate is taken: nothing."""
+        """Start what runs beside the API while its accept rate is measured: nothing."""
         return
 
+    def witness_bytes(self) -> int:
+        return self.witness.stat().st_size if self.witness.exists() else 0
+
     def kill_workers(self) -> None:
-        """kill -9 for every worker process and all that it started."""
+        """kill -9 every worker process and all that it started."""
         self.fleet.kill(*self.workers)
 
     def close(self) -> None:
-        """End everything at once: its turn is over, nobody waits for a last word."""
+        """Kill all its processes: its turn is over."""
         self.fleet.kill(*(name for names in self.parts.values() for name in names))
 
-    def start_worker(self, *argv: str, number: int = 1, **env: str) -> None:
+    def start_worker(self, *argv: str, number: int = 1) -> None:
         """One worker process. Not every command looks for modules in the folder it runs in."""
-        env = {"PYTHONPATH": str(PROJECT_ROOT), **self.env, **env}
+        env = {"PYTHONPATH": str(PROJECT_ROOT), **self.env}
         self.fleet.start(f"{self.key}-worker-{number}", command(*argv), env)
 
     def batch(self, kind: str, first: int, count: int, ms: int = 0) -> Request:
-        """Many jobs in one request, with the same body for everybody."""
+        """Many jobs in one request, with the same body for every contender."""
         jobs = [
             {"type": kind, "payload": {"n": number, "ms": ms}}
             for number in range(first, first + count)
@@ -125,36 +158,8 @@ class Contender(ABC):
         return Request("POST", "/jobs/batch", body=json.dumps({"jobs": jobs}))
 
     def single(self, kind: str, number: int, ms: int = 0) -> Request:
-        """One job."""
         job = {"type": kind, "payload": {"n": number, "ms": ms}}
         return Request("POST", "/jobs", body=json.dumps(job))
-
-
-class Rows:
-    """The contender's own tables, through one connection."""
-
-    def __init__(self, url: str) -> None:
-        self._engine = create_engine(url, isolation_level="AUTOCOMMIT", pool_size=1, max_overflow=0)
-
-    def count_from_now(self, sql: str) -> Counter:
-        """What the statement says, less what it says now."""
-        before = self.read(sql)
-        return lambda: self.read(sql) - before
-
-    def read(self, sql: str) -> int:
-        """One number."""
-        with self._engine.connect() as connection:
-            return int(connection.exec_driver_sql(sql).scalar_one())
-
-    def run(self, sql: str) -> None:
-        """Statements without a result."""
-        with self._engine.connect() as connection:
-            # The driver's own way: percent signs and colons mean nothing to it.
-            connection.connection.cursor().execute(sql)
-
-    def close(self) -> None:
-        """Let the connection go."""
-        self._engine.dispose()
 
 
 def weigh(fleet: Fleet, names: Sequence[str]) -> float:
@@ -167,7 +172,7 @@ def weigh(fleet: Fleet, names: Sequence[str]) -> float:
 
 
 def ends_in(path: Path) -> Counter:
-    """Ends that the witness was told of from now on; reads each byte once."""
+    """Ends written to the witness file from now on; reads each byte once."""
     offset = path.stat().st_size if path.exists() else 0
     seen = 0
 
@@ -176,8 +181,8 @@ def ends_in(path: Path) -> Counter:
         if path.exists():
             with path.open("rb") as file:
                 file.seek(offset)
-                said = file.read()
-            whole = said[: said.rfind(b"\n") + 1]
+                text = file.read()
+            whole = text[: text.rfind(b"\n") + 1]
             offset += len(whole)
             seen += whole.count(b"end ")
         return seen
@@ -185,6 +190,8 @@ def ends_in(path: Path) -> Counter:
     return read
 
 
+#: Fairline's.
+DATABASE = "peers_fairline"
 #: Every job that ended, in whatever way; kept by the same statements that end jobs.
 ENDED = """
     SELECT coalesce(sum(succeeded + dead + cancelled + expired), 0) FROM job_counts
@@ -202,7 +209,7 @@ EMPTY = """
 
 
 class Ours(Contender):
-    """Fairline: a row a job, written before the answer and settled after the run."""
+    """Fairline: a row per job, committed before the response and settled after the run."""
 
     name = "Fairline"
     key = "fairline"
@@ -210,17 +217,17 @@ class Ours(Contender):
         f"one gevent worker of the short pool with its {POOLS['short'].slots} slots and one "
         "scheduler, as `make up` starts them"
     )
+    takes_applications = True
+    count_done = ENDED
+    delete_jobs = EMPTY
 
-    def __init__(self, fleet: Fleet, *, name: str = "peers_fairline", **settings: str) -> None:
-        super().__init__(fleet)
-        self._name = name
-        jobs = "loadtest.baselines.peer_jobs"
-        self.fairline = Fairline(
-            fleet, served_pools="medium", name=name, job_modules=jobs, **settings
-        )
+    def __init__(self, context: RunContext, score_seconds: float, **settings: str) -> None:
+        super().__init__(context.fleet)
+        jobs = {"job_modules": "loadtest.baselines.peer_jobs"}
+        self.fairline = context.fairline(DATABASE, score_seconds, **jobs, **settings)
         self.port = self.fairline.port
         self.fairline.env |= self.env
-        self._rows = Rows(self.fairline.env["FAIRLINE_DATABASE_URL"])
+        self.database_url = self.fairline.env["FAIRLINE_DATABASE_URL"]
 
     @property
     def workers(self) -> list[str]:
@@ -228,10 +235,9 @@ class Ours(Contender):
 
     @property
     def parts(self) -> Mapping[str, Sequence[str]]:
-        return {"front door": ["api"], "scheduler": ["scheduler"], "workers": self.workers}
+        return {"API": ["api"], "scheduler": ["scheduler"], "workers": self.workers}
 
     def open(self) -> None:
-        """Front door and scheduler."""
         self.fairline.start_api()
         self.fairline.start_scheduler()
 
@@ -240,32 +246,26 @@ class Ours(Contender):
         return "worker-short-1" in self.fleet.children
 
     def admit(self) -> None:
-        """Scheduler and a worker of the submissions' pool are at work, as in real life."""
-        self.fairline.start_worker("medium")
+        """A worker of the applications' pool, as in production."""
+        self.fairline.start_worker(POOL)
         self.fairline.await_ready()
 
     def work(self) -> None:
         self.fairline.start_worker("short")
 
-    def count_from_now(self) -> Counter:
-        return self._rows.count_from_now(ENDED)
-
     def applications(self, status: str) -> list[Request]:
-        """Questions after applications in this state."""
+        """Polls of applications in this state."""
         with self.fairline.engine() as engine:
             found = rows(engine, APPLICATIONS, status=status, most=POLLED)
         return [Request("GET", f"/applications/{row[0]}") for row in found]
 
     def waiting(self) -> int:
-        """Jobs in the line of the medium pool, or on their way to its worker."""
-        return self._rows.read(WAITING)
+        """Jobs of the medium pool that are queued or at the broker."""
+        return self.read(WAITING)
 
     def clear_accepted(self) -> None:
-        """Nothing: those wait in the medium pool, whose worker no longer runs."""
-
-    def forget(self) -> None:
-        self._rows.run(EMPTY)
+        """Nothing: those are queued in the medium pool, whose worker no longer runs."""
 
     def remove(self) -> None:
-        self._rows.close()
-        self.fleet.postgres.service.drop_database(self._name)
+        self.engine.dispose()
+        self.fleet.postgres.service.drop_database(DATABASE)

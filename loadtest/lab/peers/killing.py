@@ -1,32 +1,29 @@
 """What is lost when a worker is killed -9 in the middle of its work, and another is started.
 
-All contenders go through it at the same time: nothing here is a rate. A job counts as done when its
-task has run to the end at least once, by the witness; what the contender believes does not count.
+All contenders are killed at the same time: nothing here is a rate. A job counts as done when its
+task has run to the end at least once, by the witness file; the contender's own state of the job
+does not count.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loadtest.baselines.witness import Line, read_lines
 from loadtest.closed_loop import Client
 from loadtest.fleet import until
-from loadtest.lab.experiment import Size
 from loadtest.lab.peers.contender import Contender, ends_in
-from loadtest.lab.peers.turns import await_start, post
+from loadtest.lab.peers.turns import Plan, await_start, post
 
 JOB_MS = 20
 #: The worker is killed when this share of the jobs has ended.
 SHARE = 0.25
 LOOK_SECONDS = 0.002
-#: Nothing more happens after so long without a line from anybody.
-QUIET_SECONDS = {Size.FULL: 3.0, Size.QUICK: 3.0, Size.MINI: 0.5}
 #: How long lost work may take to come back; longer than every lease and heartbeat here.
 PATIENCE_SECONDS = 40.0
-JOBS = {Size.FULL: 500, Size.QUICK: 500, Size.MINI: 60}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,7 @@ class Survival:
 
 
 def survival(promised: Iterable[int], lines: Sequence[Line], killed_at: float) -> Survival:
-    """Count the witness's lines against the promises."""
+    """Count the witness's lines against the promised jobs."""
     numbers = set(promised)
     mine = [line for line in lines if line.number in numbers]
     ends = Counter(line.number for line in mine if line.what == "end")
@@ -66,7 +63,7 @@ def survival(promised: Iterable[int], lines: Sequence[Line], killed_at: float) -
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """One contender and what it made of the kill."""
+    """One contender after the kill."""
 
     name: str
     survival: Survival
@@ -74,87 +71,64 @@ class Killed:
     seconds: float
 
 
-@dataclass(slots=True)
-class Victim:
-    """A contender on its way through."""
+def kill_workers(contenders: Mapping[Contender, bool], plan: Plan) -> list[Killed]:
+    """Open them all, kill each one's workers at work, start new ones, count; they stay open.
 
-    who: Contender
-    #: Whether what the dead worker held comes back by itself.
-    recovers: bool
-    numbers: range
-    killed_at: float = 0.0
-
-    def lines_end(self) -> int:
-        """How long the witness's file is."""
-        return self.who.witness.stat().st_size if self.who.witness.exists() else 0
-
-    def found(self) -> Survival:
-        """What the witness says so far."""
-        return survival(self.numbers, list(read_lines(self.who.witness)), self.killed_at)
-
-
-def kill_workers(contenders: Sequence[tuple[Contender, bool]], size: Size) -> list[Killed]:
-    """Open them all, kill each one's workers at work, start new ones, count; they stay open."""
-    jobs = JOBS[size]
+    The flag says whether a contender's interrupted jobs are to come back automatically.
+    """
     base = int(time.time()) * 1000
-    victims = [Victim(who, recovers, range(base, base + jobs)) for who, recovers in contenders]
-    for victim in victims:
-        if not victim.who.is_open:
-            victim.who.open()
-    for victim in victims:
-        strike(victim)
-    for victim in victims:
-        await_turn(victim.who, base - 1)
-    await_quiet(victims, QUIET_SECONDS[size])
-    return [told(victim) for victim in victims]
+    numbers = range(base, base + plan.kill_jobs)
+    for who in contenders:
+        if not who.is_open:
+            who.open()
+    killed_at = {who: strike(who, numbers) for who in contenders}
+    for who in contenders:
+        # One more job, behind all others: when it starts, the new workers have seen them all.
+        with Client(who.port) as client:
+            client.ask(who.single("peer.mark", base - 1))
+        await_start(who, base - 1, 0)
+
+    def result(who: Contender) -> Killed:
+        lines = [line for line in read_lines(who.witness) if line.number in numbers]
+        last = max((line.at for line in lines), default=0.0)
+        survived = survival(numbers, lines, killed_at[who])
+        return Killed(who.name, survived, max(0.0, last - killed_at[who]))
+
+    def all_back() -> bool:
+        return not any(comes and result(who).survival.lost for who, comes in contenders.items())
+
+    await_quiet(list(contenders), plan.quiet_seconds, all_back)
+    return [result(who) for who in contenders]
 
 
-def strike(victim: Victim) -> None:
-    """Promise the jobs, start workers, kill them when some jobs have ended, start new ones."""
-    who, jobs = victim.who, len(victim.numbers)
-    size = max(1, jobs // 10)
+def strike(who: Contender, numbers: range) -> float:
+    """Promise jobs, start workers, kill them when some jobs have ended, start new ones; when."""
+    size = max(1, len(numbers) // 10)
     ended = ends_in(who.witness)
-    requests = [
-        who.batch("peer.mark", first, size, JOB_MS)
-        for first in range(victim.numbers.start, victim.numbers.stop, size)
-    ]
-    # All of them wait before the first one runs: every slot is busy when the blow falls.
-    post(who, requests)
+    firsts = range(numbers.start, numbers.stop, size)
+    # All of them wait before the first one runs: every slot is busy at the time of the kill.
+    post(who, [who.batch("peer.mark", first, size, JOB_MS) for first in firsts])
     who.work()
     what = f"{who.name} to run something"
-    until(lambda: ended() >= SHARE * jobs, PATIENCE_SECONDS, what, LOOK_SECONDS)
+    until(lambda: ended() >= SHARE * len(numbers), PATIENCE_SECONDS, what, LOOK_SECONDS)
     who.kill_workers()
-    victim.killed_at = time.time()
+    killed_at = time.time()
     who.work()
+    return killed_at
 
 
-def await_turn(who: Contender, number: int) -> None:
-    """One more job, behind all others: when it starts, the new workers have seen them all."""
-    with Client(who.port) as caller:
-        caller.ask(who.single("peer.mark", number))
-    await_start(who, number, 0)
-
-
-def await_quiet(victims: Sequence[Victim], quiet_seconds: float) -> None:
-    """Wait until everybody has done all, or is not going to."""
+def await_quiet(
+    contenders: Sequence[Contender], seconds: float, all_back: Callable[[], bool]
+) -> None:
+    """Wait until no witness file has grown for so long, and what is to come back has."""
     seen: list[int] = []
     since = 0.0
 
     def over() -> bool:
         nonlocal seen, since
-        now, lengths = time.monotonic(), [victim.lines_end() for victim in victims]
+        now, lengths = time.monotonic(), [who.witness_bytes() for who in contenders]
         if lengths != seen:
             seen, since = lengths, now
-        quiet = now - since >= quiet_seconds
-        return quiet and not any(each.recovers and each.found().lost for each in victims)
+        return now - since >= seconds and all_back()
 
     until(over, PATIENCE_SECONDS)
-
-
-def told(victim: Victim) -> Killed:
-    """The end of it."""
-    last = max(
-        (line.at for line in read_lines(victim.who.witness) if line.number in victim.numbers),
-        default=victim.killed_at,
-    )
-    return Killed(victim.who.name, victim.found(), max(0.0, last - victim.killed_at))

@@ -1,53 +1,39 @@
-"""The libraries that Fairline is held against, each as its own documentation recommends.
+"""The libraries that Fairline is compared with, each as its own documentation recommends.
 
 Numbers of processes and slots were chosen among the few named below, in short trials in turns on a
-busy machine: clear differences decided, the others are a matter of taste.
+busy machine; only clear differences decided.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-
 from kombu import Connection
 from procrastinate.schema import SchemaManager
 
-from loadtest.closed_loop import Request, applications
 from loadtest.fleet import Fleet
-from loadtest.lab.peers.contender import Contender, Counter, Rows, ends_in
+from loadtest.lab.peers.contender import Contender, Counter, ends_in
 from loadtest.plain import PlainCelery
 
 CELERY = "loadtest.baselines.plain_celery.batch"
 WEB = "loadtest.baselines.web"
 
-SETTLED = "SELECT count(*) FROM applications WHERE finished_at IS NOT NULL"
-SUCCEEDED = """
-    SELECT count(*) FROM procrastinate_jobs
-    WHERE status = 'succeeded' AND left(task_name, 5) = 'peer.'
-"""
-
-
-def as_jobs(count: int = 500) -> list[Request]:
-    """The applications of the other front doors as payloads of jobs."""
-    bodies = (json.loads(each.body) for each in applications(count))
-    jobs = ({"type": "peer.noop", "payload": body} for body in bodies)
-    return [Request("POST", "/jobs", body=json.dumps(job)) for job in jobs]
-
 
 class Celery(Contender):
-    """Flask, SQLAlchemy and Celery: a row, a commit and a confirmed message a job."""
+    """Flask, SQLAlchemy and Celery: a row, a commit and a confirmed message per job."""
 
     name = "plain Celery"
     key = "celery"
     application = f"{CELERY}:create_app()"
     tuning = (
-        "one gevent worker with 50 slots, acks_late, prefetch of 4 a slot, broker_heartbeat 0, "
-        "publisher confirms, 20 database connections a process"
+        "one gevent worker with 50 slots, acks_late, prefetch of 4 per slot, broker_heartbeat 0, "
+        "publisher confirms, 20 database connections per process"
     )
+    takes_applications = True
+    count_done = "SELECT count(*) FROM applications WHERE finished_at IS NOT NULL"
+    delete_jobs = "TRUNCATE applications"
 
     # Tried with no-op tasks: gevent with 10 and 50 slots and prefork with 2 are alike. With 10-ms
     # tasks prefork does half of what gevent does. A second process was no faster end to end.
-    processes, pool, slots = 1, "gevent", 50
+    pool, slots = "gevent", 50
 
     def __init__(self, fleet: Fleet, *, acks_late: bool = True) -> None:
         if not acks_late:
@@ -55,31 +41,26 @@ class Celery(Contender):
         super().__init__(fleet)
         self._plain = PlainCelery(fleet, name=f"peers_{self.key}")
         self.env |= self._plain.env | ({} if acks_late else {"PEER_ACKS": "early"})
-        self._rows = Rows(self.env["PLAIN_DATABASE_URL"])
+        self.database_url = self.env["PLAIN_DATABASE_URL"]
 
     def work(self) -> None:
-        for number in range(1, self.processes + 1):
-            self.start_worker(
-                *("celery", "-A", CELERY, "worker", "-P", self.pool, "-c", str(self.slots)),
-                *("-n", f"{self.key}{number}@%h", "--without-gossip", "--without-mingle"),
-                "--loglevel=warning",
-                number=number,
-            )
-
-    def count_from_now(self) -> Counter:
-        return self._rows.count_from_now(SETTLED)
+        self.start_worker(
+            *("celery", "-A", CELERY, "worker", "-P", self.pool, "-c", str(self.slots)),
+            *("-n", f"{self.key}1@%h", "--without-gossip", "--without-mingle"),
+            "--loglevel=warning",
+        )
 
     def forget(self) -> None:
         self._plain.empty_queue()
-        self._rows.run("TRUNCATE applications")
+        super().forget()
 
     def remove(self) -> None:
-        self._rows.close()
+        self.engine.dispose()
         self._plain.remove()
 
 
 class Dramatiq(Contender):
-    """Flask and Dramatiq: a persistent message a job, no row."""
+    """Flask and Dramatiq: a persistent message per job, no row."""
 
     name = "Dramatiq"
     key = "dramatiq"
@@ -97,18 +78,14 @@ class Dramatiq(Contender):
         if confirm:
             self.name = "Dramatiq, confirmed"
             self.key = "dramatiq-confirmed"
-            self.tuning = "as before, with confirm_delivery: the broker answers for each message"
+            self.tuning = "as before, with confirm_delivery: the broker confirms each message"
         super().__init__(fleet)
         self.env |= {
-            # pika takes what follows the port for the name of a virtual host.
+            # pika treats what follows the port as the name of a virtual host.
             "PEER_BROKER_URL": fleet.rabbitmq.service.url().rstrip("/"),
             "PEER_QUEUE": self.key,
             "PEER_CONFIRM": "1" if confirm else "0",
         }
-
-    @property
-    def singles(self) -> Sequence[Request]:
-        return as_jobs()
 
     def work(self) -> None:
         self.start_worker(
@@ -130,7 +107,7 @@ class Dramatiq(Contender):
 
 
 class Procrastinate(Contender):
-    """Flask and Procrastinate: a row a job, taken one by one."""
+    """Flask and Procrastinate: a row per job, fetched one by one."""
 
     name = "Procrastinate"
     key = "procrastinate"
@@ -139,6 +116,12 @@ class Procrastinate(Contender):
         "2 worker processes of 10 coroutines with up to 20 database connections each, woken by "
         "NOTIFY; psycopg with its C speed-ups"
     )
+
+    count_done = """
+        SELECT count(*) FROM procrastinate_jobs
+        WHERE status = 'succeeded' AND left(task_name, 5) = 'peer.'
+    """
+    delete_jobs = "TRUNCATE procrastinate_jobs CASCADE"
 
     # One process with 10 coroutines is slower; 30 coroutines, in one process or two, are no
     # clear gain.
@@ -150,18 +133,13 @@ class Procrastinate(Contender):
         super().__init__(fleet)
         self._database = f"peers_{self.key}"
         fleet.postgres.service.create_database(self._database)
-        url = fleet.postgres.service.url(self._database)
+        self.database_url = fleet.postgres.service.url(self._database)
         self.env |= {
-            "PEER_DATABASE_URL": url.replace("+psycopg2", ""),
+            "PEER_DATABASE_URL": self.database_url.replace("+psycopg2", ""),
             "PEER_RETRY_STALLED": "1" if retry_stalled else "0",
             "PROCRASTINATE_APP": "loadtest.baselines.procrastinate_tasks.app",
         }
-        self._rows = Rows(url)
-        self._rows.run(SchemaManager.get_schema())
-
-    @property
-    def singles(self) -> Sequence[Request]:
-        return as_jobs()
+        self.execute(SchemaManager.get_schema())
 
     def work(self) -> None:
         for number in range(1, self.processes + 1):
@@ -171,12 +149,6 @@ class Procrastinate(Contender):
                 number=number,
             )
 
-    def count_from_now(self) -> Counter:
-        return self._rows.count_from_now(SUCCEEDED)
-
-    def forget(self) -> None:
-        self._rows.run("TRUNCATE procrastinate_jobs CASCADE")
-
     def remove(self) -> None:
-        self._rows.close()
+        self.engine.dispose()
         self.fleet.postgres.service.drop_database(self._database)

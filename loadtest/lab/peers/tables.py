@@ -14,6 +14,12 @@ from loadtest.report import Table, table
 
 FAIRLINE = "Fairline"
 CELERY = "plain Celery"
+#: Kinds of measurement in the order of the report, with the heading of their column.
+JOB_KINDS = {
+    "no-op end to end": "no-op, HTTP batch to done",
+    "drain": "no-op, from a full queue",
+    "10-ms end to end": "10-ms, HTTP batch to done",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +32,6 @@ class Quantiles:
 
     @classmethod
     def of(cls, values: list[float]) -> Quantiles:
-        """Of these values, in any order."""
         return cls(*percentiles(values, 0.5, 0.95, 0.99))
 
 
@@ -37,7 +42,7 @@ class Measured:
     #: Contenders in the order of the report.
     names: list[str] = field(default_factory=list)
     tuning: dict[str, str] = field(default_factory=dict)
-    #: Few and many, at which the accept rates were taken.
+    #: Few and many, at which the accept rates were measured.
     connections: tuple[int, int] = (64, 256)
     samples: list[Sample] = field(default_factory=list)
     #: Milliseconds from submission to start, all rounds together.
@@ -45,28 +50,43 @@ class Measured:
     #: Megabytes by contender and part, after the last round.
     memory: dict[str, dict[str, float]] = field(default_factory=dict)
     killed: list[Killed] = field(default_factory=list)
-    #: Milliseconds to the answer with an empty line, and with a long one.
+    #: Milliseconds to the response with an empty queue, and with a long one.
     idle_ms: list[float] = field(default_factory=list)
     lined_ms: list[float] = field(default_factory=list)
     #: How many jobs waited then.
     waiting: int = 0
 
-    def rates(self, what: str, suffix: str = "") -> dict[str, Sample]:
-        """The medians of one kind of measurement, by contender."""
-        middle = medians(self.samples)
-        found = {name: middle.get(f"{what}: {name}{suffix}") for name in self.names}
-        return {name: sample for name, sample in found.items() if sample}
-
     def sample(self, name: str) -> Sample:
         """The median of one measurement by its whole name."""
         return medians(self.samples)[name]
+
+    def rate(self, name: str) -> float:
+        """The same, without its latency."""
+        return self.sample(name).rate
+
+    def by_contender(self, what: str) -> dict[str, Sample]:
+        """The medians of one kind of measurement, at few connections if there is a choice."""
+        middle = medians(self.samples)
+        names = {f"{what}: {name}{at}": name for name in self.names for at in ("", " @few")}
+        return {name: middle[full] for full, name in names.items() if full in middle}
+
+    def rates(self, what: str) -> dict[str, float]:
+        """The median rates of one kind of measurement, by contender."""
+        return {name: sample.rate for name, sample in self.by_contender(what).items()}
 
     def start_quantiles(self) -> dict[str, Quantiles]:
         """Submission to start, by contender."""
         return {name: Quantiles.of(values) for name, values in self.starts.items()}
 
+    def start_p50(self) -> dict[str, float]:
+        return {name: each.p50 for name, each in self.start_quantiles().items()}
+
+    def megabytes(self) -> dict[str, float]:
+        """Memory of all processes, by contender."""
+        return {name: sum(parts.values()) for name, parts in self.memory.items()}
+
     def data(self) -> Mapping[str, Any]:
-        """For machines."""
+        """For ``report.json``."""
         return {
             "medians": [asdict(sample) for sample in medians(self.samples).values()],
             "rounds": [asdict(sample) for sample in self.samples],
@@ -81,80 +101,75 @@ class Measured:
 
 
 def guarantees() -> Table:
-    """What each contender promises, in plain words, from their documentation and sources."""
+    """What each contender guarantees, from their documentation and sources."""
     with (Path(__file__).parent / "guarantees.csv").open(newline="") as opened:
         headings, *lines = csv.reader(opened)
-    return Table("What each promises", headings, lines)
+    return Table("What each guarantees", headings, lines)
 
 
 GUARANTEES = guarantees()
 
 
-def milliseconds(value: float | None) -> str:
-    """One digit after the point."""
-    return "" if value is None else f"{value:.1f}"
-
-
-def of(rate: float, base: Sample) -> str:
+def times(rate: float, base: Sample) -> str:
     """How many times another's rate; empty if that is nothing."""
     return f"{rate / base.rate:.2f}" if base.rate else ""
 
 
 def figures(name: str, sample: Sample) -> tuple[str, ...]:
-    """A rate and its latencies."""
-    times = (milliseconds(sample.p50_ms), milliseconds(sample.p99_ms))
-    return (name, f"{sample.rate:,.0f}", *times)
+    latencies = (sample.p50_ms, sample.p99_ms)
+    texts = ("" if value is None else f"{value:.1f}" for value in latencies)
+    return (name, f"{sample.rate:,.0f}", *texts)
+
+
+def tables(found: Measured) -> list[Table]:
+    return [
+        *(make(found) for make in (accept_table, poll_table, jobs_table, start_table)),
+        *(kill_table(found), memory_table(found), GUARANTEES),
+        Table("How each was set up", ("", "settings"), list(found.tuning.items())),
+    ]
 
 
 def accept_table(found: Measured) -> Table:
-    """Front doors at 64 connections, and Fairline's against the empty route at 256."""
-    rates, (at_few, at_many) = found.rates("accept", " @few"), found.connections
+    """APIs at 64 connections, and Fairline's against the empty route at 256."""
+    samples, (at_few, at_many) = found.by_contender("accept"), found.connections
     ours = found.sample(f"accept: {FAIRLINE} @many")
     few, many = (found.sample(f"empty Flask route @{at}") for at in ("few", "many"))
     lines = [
-        *((name, sample, few, of(sample.rate, rates[CELERY])) for name, sample in rates.items()),
+        *((name, each, few, times(each.rate, samples[CELERY])) for name, each in samples.items()),
         ("empty Flask route", few, few, ""),
         (f"Fairline, {at_many} connections", ours, many, ""),
         (f"empty Flask route, {at_many} connections", many, many, ""),
     ]
     return Table(
-        f"Accept rate through HTTP, one job a request, {at_few} connections",
+        f"Accept rate through HTTP, one job per request, {at_few} connections",
         ("", "requests/s", "p50 ms", "p99 ms", "x plain Celery", "x empty route"),
         [
-            (*figures(name, each), celery, of(each.rate, empty))
+            (*figures(name, each), celery, times(each.rate, empty))
             for name, each, empty, celery in lines
         ],
     )
 
 
 def poll_table(found: Measured) -> Table:
-    """What asking costs."""
     empty = found.sample("empty Flask route @few")
     polls = {kind: found.sample(f"poll: {kind} @few") for kind in ("pending", "304", "terminal")}
     return Table(
         f"Polls of Fairline, {found.connections[0]} connections",
         ("", "requests/s", "p50 ms", "p99 ms", "x empty route"),
-        [(*figures(kind, each), of(each.rate, empty)) for kind, each in polls.items()],
+        [(*figures(kind, each), times(each.rate, empty)) for kind, each in polls.items()],
     )
 
 
 def jobs_table(found: Measured) -> Table:
-    """Jobs a second in three ways."""
-    kinds = ("no-op end to end", "drain", "10-ms end to end")
-    columns = [found.rates(kind) for kind in kinds]
+    columns = [found.rates(kind) for kind in JOB_KINDS]
     rows = [
-        (name, *(f"{column[name].rate:,.0f}" if name in column else "" for column in columns))
+        (name, *(f"{column[name]:,.0f}" if name in column else "" for column in columns))
         for name in found.names
     ]
-    return Table(
-        "Jobs a second",
-        ("", "no-op, HTTP batch to done", "no-op, from a full line", "10-ms, HTTP batch to done"),
-        rows,
-    )
+    return Table("Jobs per second", ("", *JOB_KINDS.values()), rows)
 
 
 def start_table(found: Measured) -> Table:
-    """One job at a time on an idle stack."""
     return table(
         "From submission to start, one job at a time on an idle stack",
         {
@@ -167,7 +182,6 @@ def start_table(found: Measured) -> Table:
 
 
 def kill_table(found: Measured) -> Table:
-    """Promises kept and broken."""
     return table(
         "The worker killed -9 in mid-run, then another one started",
         {
@@ -183,17 +197,16 @@ def kill_table(found: Measured) -> Table:
 
 
 def memory_table(found: Measured) -> Table:
-    """What the processes weigh."""
-    parts = ("front door", "scheduler", "workers")
+    parts = ("API", "scheduler", "workers")
     return Table(
         "Memory after the run, MB; pages shared between processes count once",
         ("", *parts, "together"),
         [
             (
                 name,
-                *(f"{weights[part]:.0f}" if part in weights else "" for part in parts),
-                f"{sum(weights.values()):.0f}",
+                *(f"{sizes[part]:.0f}" if part in sizes else "" for part in parts),
+                f"{sum(sizes.values()):.0f}",
             )
-            for name, weights in found.memory.items()
+            for name, sizes in found.memory.items()
         ],
     )

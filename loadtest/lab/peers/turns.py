@@ -1,11 +1,11 @@
-"""What is measured of a contender in its turn: accept rate, jobs a second, latency, memory."""
+"""What is measured of a contender in its turn: accept rate, jobs per second, latency."""
 
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from loadtest.accept import known_polls, measure
@@ -15,6 +15,7 @@ from loadtest.figures import Sample
 from loadtest.fleet import NotReady, until
 from loadtest.lab.experiment import Size
 from loadtest.lab.peers.contender import Contender, Counter, Ours
+from loadtest.lab.peers.rivals import Celery
 
 #: Clients that post batches at the same time.
 CLIENTS = 4
@@ -23,52 +24,70 @@ LOOK_SECONDS = 0.05
 STALL_SECONDS = 60.0
 #: Until the first application is scored.
 SCORED_SECONDS = 20.0
-#: Between two jobs of the latency test, so that each finds the stack idle.
+#: Between two jobs of the latency test, so that the stack is idle for each.
 PAUSE_SECONDS = (0.01, 0.05)
 
 
 @dataclass(frozen=True, slots=True)
-class Amounts:
-    """How much of everything."""
+class Plan:
+    """How much of everything is measured; the defaults are those of a full run."""
 
-    rounds: int
-    #: Few and many, of an accept rate.
-    connections: tuple[int, int]
-    #: Of one accept rate, and before it counts.
-    seconds: float
-    warm_seconds: float
-    batch: int
     #: Batches of no-op jobs by contender's key, so that each takes a few seconds.
     batches: dict[str, int]
+    #: The same of 10-ms jobs.
     nap_batches: dict[str, int]
+    rounds: int = 1
+    #: Few and many, of an accept rate.
+    connections: tuple[int, int] = (64, 256)
+    #: Of one accept rate, and before it counts.
+    seconds: float = 5.0
+    warm_seconds: float = 1.0
+    #: Jobs of one batch.
+    batch: int = 1000
     #: Jobs one at a time.
-    singles: int
+    singles: int = 100
+    #: For how long the API's latency is measured, with this many jobs queued, each of which
+    #: keeps a slot for so long, after the scheduler has had time to see them.
+    pulse_seconds: float = 20.0
+    queued: int = 10_000
+    wait_ms: int = 1000
+    settle_seconds: float = 3.0
+    score_seconds: float = 1.5
+    #: Jobs promised before the kill, and silence after which nothing more is expected to happen.
+    kill_jobs: int = 500
+    quiet_seconds: float = 3.0
 
 
-AMOUNTS = {
-    Size.FULL: Amounts(
-        3,
-        (64, 256),
-        *(5.0, 1.0, 1000),
+PLANS = {
+    Size.FULL: Plan(
         {"fairline": 20, "celery": 5, "dramatiq": 16, "dramatiq-confirmed": 8, "procrastinate": 3},
         {"fairline": 10, "celery": 4, "dramatiq": 8, "procrastinate": 3},
-        100,
+        rounds=3,
     ),
-    Size.QUICK: Amounts(
-        1,
-        (64, 256),
-        *(1.5, 0.4, 1000),
+    Size.QUICK: Plan(
         {"fairline": 8, "celery": 2, "dramatiq": 6, "procrastinate": 1},
         {"fairline": 4, "celery": 1, "dramatiq": 2, "procrastinate": 1},
-        40,
+        seconds=1.5,
+        warm_seconds=0.4,
+        pulse_seconds=4.0,
+        settle_seconds=1.0,
+        singles=40,
     ),
-    Size.MINI: Amounts(
-        1,
-        (4, 8),
-        *(0.3, 0.1, 10),
-        {"fairline": 3, "celery": 3, "dramatiq": 3, "procrastinate": 3},
-        {"fairline": 1, "celery": 1, "dramatiq": 1, "procrastinate": 1},
-        5,
+    Size.MINI: Plan(
+        dict.fromkeys(("fairline", "celery", "dramatiq", "procrastinate"), 3),
+        dict.fromkeys(("fairline", "celery", "dramatiq", "procrastinate"), 1),
+        connections=(4, 8),
+        seconds=0.3,
+        warm_seconds=0.1,
+        pulse_seconds=0.4,
+        settle_seconds=0.0,
+        batch=10,
+        singles=5,
+        queued=40,
+        wait_ms=50,
+        kill_jobs=60,
+        score_seconds=0.2,
+        quiet_seconds=0.5,
     ),
 }
 
@@ -78,14 +97,14 @@ Curve = list[tuple[float, int]]
 
 
 def whole_rate(curve: Sequence[tuple[float, int]]) -> float:
-    """Jobs a second from the beginning to the last one done."""
+    """Jobs per second from the beginning to the last one done."""
     jobs = curve[-1][1]
     seconds = next(at for at, done in curve if done == jobs)
     return jobs / seconds if seconds > 0 else 0.0
 
 
 def middle_rate(curve: Sequence[tuple[float, int]], edge: float = 0.1) -> float:
-    """Jobs a second between a tenth and nine tenths of them: neither start nor thin end count."""
+    """Jobs per second between a tenth and nine tenths of them: start and end do not count."""
     low, high = moment_of(curve, edge), moment_of(curve, 1 - edge)
     if high <= low:
         return whole_rate(curve)
@@ -93,7 +112,7 @@ def middle_rate(curve: Sequence[tuple[float, int]], edge: float = 0.1) -> float:
 
 
 def moment_of(curve: Sequence[tuple[float, int]], share: float) -> float:
-    """When this share was done, on a straight line between two looks."""
+    """When this share was done, interpolated between two readings."""
     wanted = share * curve[-1][1]
     before = curve[0]
     for at, done in curve:
@@ -104,125 +123,96 @@ def moment_of(curve: Sequence[tuple[float, int]], share: float) -> float:
     return curve[-1][0]
 
 
-def accept(who: Contender, amounts: Amounts, *, many: bool = False) -> Sample:
-    """Submissions a second through HTTP, one job each."""
-    return drive(f"accept: {who.name}", who, who.singles, 202, amounts, many=many)
+def http_rates(who: Contender, plan: Plan) -> list[Sample]:
+    """Submissions per second, one job each; Fairline's polls; the empty route as the ceiling."""
+    few, many = plan.connections
 
+    def rate(name: str, requests: Sequence[Request], status: int, connections: int) -> Sample:
+        load = Load(who.port, connections, plan.warm_seconds, plan.seconds, requests, status)
+        return measure(who.fleet, f"{name} @{'few' if connections == few else 'many'}", load)
 
-def answer_nothing(who: Contender, amounts: Amounts, *, many: bool = False) -> Sample:
-    """The empty Flask route: the most that a peer's server can answer."""
-    nothing = [Request("GET", "/empty")]
-    return drive("empty Flask route", who, nothing, 200, amounts, many=many)
-
-
-def poll(ours: Ours, amounts: Amounts) -> list[Sample]:
-    """Questions after applications that wait, that are scored, and that are known already."""
-    what = "an application to be scored"
-    scored = until(lambda: ours.applications("succeeded"), SCORED_SECONDS, what, LOOK_SECONDS)
-    pending = ours.applications("queued") or scored
-    known = known_polls(ours.port)
-    return [
-        drive("poll: pending", ours, pending, 200, amounts),
-        drive("poll: terminal", ours, scored, 200, amounts),
-        drive("poll: 304", ours, known, 304, amounts),
-    ]
-
-
-def drive(
-    name: str,
-    who: Contender,
-    requests: Sequence[Request],
-    status: int,
-    amounts: Amounts,
-    *,
-    many: bool = False,
-) -> Sample:
-    """One closed loop at few or many connections."""
-    load = Load(
-        *(who.port, amounts.connections[many], amounts.warm_seconds, amounts.seconds),
-        *(requests, status),
-    )
-    return measure(who.fleet, f"{name} @{'many' if many else 'few'}", load)
+    samples = [rate(f"accept: {who.name}", who.singles, 202, few)]
+    if isinstance(who, Ours):
+        samples.append(rate(f"accept: {who.name}", who.singles, 202, many))
+        what = "an application to be scored"
+        scored = until(lambda: who.applications("succeeded"), SCORED_SECONDS, what, LOOK_SECONDS)
+        pending = who.applications("queued") or scored
+        samples += [
+            rate("poll: pending", pending, 200, few),
+            rate("poll: terminal", scored, 200, few),
+            rate("poll: 304", known_polls(who.port), 304, few),
+        ]
+    elif isinstance(who, Celery):
+        empty = [Request("GET", "/empty")]
+        samples += [rate("empty Flask route", empty, 200, at) for at in (few, many)]
+    return samples
 
 
 def post(who: Contender, requests: Sequence[Request]) -> None:
     """All of them, by a few clients at the same time."""
-    left = list(requests)
-    failures: list[Exception] = []
 
-    def send() -> None:
-        try:
-            with Client(who.port) as caller:
-                while left:
-                    caller.ask(left.pop())
-        except (OSError, RuntimeError, IndexError) as error:
-            failures.append(error)
+    def send(part: Sequence[Request]) -> None:
+        with Client(who.port) as client:
+            for request in part:
+                client.ask(request)
 
-    threads = [threading.Thread(target=send, daemon=True) for _ in range(CLIENTS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        # Raises what a client raised.
+        list(threads.map(send, [requests[first::CLIENTS] for first in range(CLIENTS)]))
 
 
 def batches(who: Contender, kind: str, count: int, size: int, ms: int = 0) -> list[Request]:
-    """So many requests of so many jobs each."""
     return [who.batch(kind, number * size, size, ms) for number in range(count)]
 
 
 def follow(counter: Counter, jobs: int, began: float) -> Curve:
-    """Look until all are done: seconds since ``began`` and how many were done by then."""
+    """Count until all are done: seconds since ``began`` and how many were done by then."""
     curve: Curve = [(0.0, 0)]
+    changed = 0.0
     while curve[-1][1] < jobs:
         time.sleep(LOOK_SECONDS)
         done = counter()
         now = time.monotonic() - began
-        if done == curve[-1][1] and now - last_step(curve) > STALL_SECONDS:
+        if done > curve[-1][1]:
+            changed = now
+        elif now - changed > STALL_SECONDS:
             raise NotReady(f"{jobs - done} of {jobs} jobs have not ended")
         curve.append((now, done))
     return curve
 
 
-def last_step(curve: Curve) -> float:
-    """When the number last changed."""
-    last = curve[-1][1]
-    return next(at for at, done in curve if done == last)
-
-
-def drain(who: Contender, amounts: Amounts) -> Sample:
+def drain(who: Contender, plan: Plan) -> Sample:
     """No-op jobs that waited before any worker ran; the rate of the middle four fifths."""
-    requests = batches(who, "peer.noop", amounts.batches[who.key], amounts.batch)
+    requests = batches(who, "peer.noop", plan.batches[who.key], plan.batch)
     counter = who.count_from_now()
     post(who, requests)
     if not who.is_working:
         who.work()
-    curve = follow(counter, len(requests) * amounts.batch, time.monotonic())
+    curve = follow(counter, len(requests) * plan.batch, time.monotonic())
     return Sample(f"drain: {who.name}", middle_rate(curve))
 
 
-def flow(who: Contender, amounts: Amounts, kind: str = "peer.noop") -> Sample:
+def flow(who: Contender, plan: Plan, kind: str = "peer.noop") -> Sample:
     """Jobs from the first byte of the first batch to the last one done, with workers at work."""
     naps = kind == "peer.nap"
-    count = (amounts.nap_batches if naps else amounts.batches)[who.key]
-    requests = batches(who, kind, count, amounts.batch, NAP_MS if naps else 0)
+    count = (plan.nap_batches if naps else plan.batches)[who.key]
+    requests = batches(who, kind, count, plan.batch, NAP_MS if naps else 0)
     counter = who.count_from_now()
     began = time.monotonic()
-    poster = threading.Thread(target=post, args=(who, requests), daemon=True)
-    poster.start()
-    curve = follow(counter, count * amounts.batch, began)
-    poster.join()
+    with ThreadPoolExecutor(1) as poster:
+        posted = poster.submit(post, who, requests)
+        curve = follow(counter, count * plan.batch, began)
+        posted.result()
     return Sample(f"{'10-ms' if naps else 'no-op'} end to end: {who.name}", whole_rate(curve))
 
 
-def latencies(who: Contender, amounts: Amounts) -> list[float]:
+def latencies(who: Contender, plan: Plan) -> list[float]:
     """Milliseconds from before the request is sent to the first line of the task, one at a time."""
     found = []
     base = int(time.time() * 1000)
     with Client(who.port) as caller:
-        for number in range(base, base + amounts.singles + 1):
-            offset = who.witness.stat().st_size if who.witness.exists() else 0
+        for number in range(base, base + plan.singles + 1):
+            offset = who.witness_bytes()
             sent = time.time()
             caller.ask(who.single("peer.mark", number))
             found.append(1000 * (await_start(who, number, offset) - sent))
@@ -242,7 +232,7 @@ def await_start(who: Contender, number: int, offset: int) -> float:
 
 
 def pulse(port: int, requests: Sequence[Request], per_second: float) -> list[float]:
-    """Milliseconds to each answer, counted from when the clock said that it was to be sent."""
+    """Milliseconds from when each request was due to its response."""
     found = []
     with Client(port) as caller:
         began = time.perf_counter() + 0.05

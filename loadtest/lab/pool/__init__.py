@@ -2,8 +2,8 @@
 
 Three sides in one run under the same load: plain Celery whose task scores inside its transaction,
 with a pool that is too small for its slots; the same with a connection for every slot; and
-Fairline with two connections a worker. Each side is started, loaded, drained and taken away
-before the next one begins.
+Fairline with two connections per worker. Each side is started, loaded, drained and removed before
+the next one begins.
 """
 
 from __future__ import annotations
@@ -11,206 +11,61 @@ from __future__ import annotations
 import json
 import shutil
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from sqlalchemy import text
 
 from loadtest.closed_loop import applications
-from loadtest.fleet import Fairline, Fleet, rows, until
-from loadtest.generator import Generator, Order
+from loadtest.fleet import Fleet, rows
+from loadtest.generator import Order
 from loadtest.lab.experiment import (
-    Desk,
-    Experiment,
+    POOL,
     Gauges,
+    QueueGauges,
+    RunContext,
     Size,
-    Speed,
     fairline_gauges,
     read_pools,
 )
-from loadtest.lab.pool.verdict import ACCEPTED, COLUMNS, Course, bars, draw, figures, findings
+from loadtest.lab.pool.verdict import Course, draw, judge
+from loadtest.lab.submissions import await_scores, collect, read_scored
 from loadtest.plain import PlainCelery
-from loadtest.report import Picture, Report, table
+from loadtest.report import Report
 from loadtest.shapes import Stretch
 
 #: Jobs that hold a connection are running; the others wait, wherever that is.
-PLAIN_COUNTS = "SELECT count(*), count(finished_at) FROM applications"
-PLAIN_OLDEST = """
-    SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float8
-    FROM (SELECT created_at FROM applications WHERE finished_at IS NULL
-          ORDER BY created_at OFFSET :running LIMIT 1) AS first
+PLAIN_QUEUE = """
+    SELECT greatest(0, count(*) - count(finished_at) - :running) AS waiting, :running AS running,
+           (SELECT created_at FROM applications WHERE finished_at IS NULL
+            ORDER BY created_at OFFSET :running LIMIT 1) AS oldest,
+           count(*) AS accepted, count(finished_at) AS done
+    FROM applications
 """
-ENDINGS = """
-    SELECT id::text, extract(epoch FROM finished_at)::float8 FROM {table}
-    WHERE id = ANY (CAST(:ids AS uuid[])) AND {ended}
+PLAIN_SCORED = """
+    SELECT id::text, extract(epoch FROM finished_at)::float8 FROM applications
+    WHERE finished_at IS NOT NULL
 """
-PLAIN_ENDINGS = ENDINGS.format(table="applications", ended="finished_at IS NOT NULL")
-FAIRLINE_ENDINGS = ENDINGS.format(table="jobs", ended="status = 'succeeded'")
 
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What both systems have in common."""
-
-    workers: int
-    score_seconds: float
-
-
-@contextmanager
-def plain_celery(fleet: Fleet, shape: Shape) -> Iterator[PlainCelery]:
-    """The baseline, whose front door both sizes of the workers' pool share; the first opens it."""
-    plain = PlainCelery(
-        fleet,
-        name="plain-pool",
-        hold_connection="1",
-        score_seconds=str(shape.score_seconds),
-        prefetch="1",
-    )
-    try:
-        yield plain
-    finally:
-        fleet.kill("plain-web")
-        plain.remove()
-
-
-class PlainSide:
-    """Workers of plain Celery whose task holds its connection while it scores."""
-
-    def __init__(self, plain: PlainCelery, shape: Shape, pool_size: int) -> None:
-        self.title = f"Plain Celery, {pool_size} connections a worker"
-        self.url = plain.url
-        self._shape = shape
-        self._size = pool_size
-        self._plain = plain
-        self._said = plain.fleet.home / f"{plain.name}-{pool_size}"
-        self._names: list[str] = []
-
-    def start(self) -> None:
-        """Start everything and wait until it would score what it is sent."""
-        self._said.mkdir(parents=True, exist_ok=True)
-        settings = {"pool_size": str(self._size), "pool_folder": str(self._said)}
-        for number in range(1, self._shape.workers + 1):
-            self._names.append(self._plain.start_worker(number, **settings))
-        # After the workers, which start meanwhile.
-        if "plain-web" not in self._plain.fleet.children:
-            self._plain.start_web()
-        self._plain.await_workers(self._shape.workers)
-
-    @contextmanager
-    def gauges(self) -> Iterator[Gauges]:
-        accepted, done = Speed(), Speed()
-        engine = self._plain.engine()
-
-        def read() -> Mapping[str, float]:
-            pools = read_said(self._said)
-            running = sum(pool["in_use"] for pool in pools)
-            submitted, ended = rows(engine, PLAIN_COUNTS)[0]
-            oldest = rows(engine, PLAIN_OLDEST, running=running)[0][0]
-            return {
-                "waiting": max(0, submitted - ended - running),
-                "running": running,
-                "oldest_s": round(oldest, 2),
-                "accepted_s": accepted(submitted),
-                "done_s": done(ended),
-                "waiters": sum(pool["waiting"] for pool in pools),
-            }
-
-        try:
-            yield read
-        finally:
-            engine.dispose()
-
-    def endings(self, ids: Sequence[str]) -> dict[str, float]:
-        """When each of these was scored, if it was."""
-        engine = self._plain.engine()
-        try:
-            return dict(map(tuple, rows(engine, PLAIN_ENDINGS, ids=list(ids))))
-        finally:
-            engine.dispose()
-
-    def pool_size(self) -> int:
-        """Connections that the pool of a worker may open, as the workers say; the most."""
-        return max(pool["size"] for pool in read_said(self._said))
-
-    def timeouts(self) -> int:
-        """Jobs that gave up waiting for a connection."""
-        return sum(pool["timeouts"] for pool in read_said(self._said))
-
-    def stop(self) -> None:
-        """Stop everything and leave no rows behind."""
-        # At once: Celery would take seconds to say goodbye to a broker that is to forget it.
-        self._plain.fleet.kill(*self._names)
-        self._plain.remove_queue()
-        engine = self._plain.engine()
-        with engine.begin() as connection:
-            connection.execute(text("TRUNCATE applications"))
-        engine.dispose()
-        shutil.rmtree(self._said, ignore_errors=True)
-
-
-class FairlineSide:
-    """Fairline, which holds no connection while a job runs."""
-
-    def __init__(self, fleet: Fleet, shape: Shape, pool_size: int) -> None:
-        self.title = f"Fairline, {pool_size} connections a worker"
-        self._shape = shape
-        self._name = "pool"
-        self._fairline = Fairline(
-            fleet,
-            served_pools="medium",
-            name=self._name,
-            score_seconds=str(shape.score_seconds),
-            db_pool_size=str(pool_size),
-        )
-        self.url = self._fairline.url
-
-    def start(self) -> None:
-        self._fairline.start("medium", self._shape.workers)
-
-    def gauges(self) -> AbstractContextManager[Gauges]:
-        # Of all processes together, as with the other side.
-        return fairline_gauges(self._fairline, of_all=sum)
-
-    def endings(self, ids: Sequence[str]) -> dict[str, float]:
-        with self._fairline.engine() as engine:
-            return dict(map(tuple, rows(engine, FAIRLINE_ENDINGS, ids=list(ids))))
-
-    def pool_size(self) -> int:
-        sizes = read_pools(self.url)["size"]
-        return max(size for process, size in sizes.items() if process.startswith("worker"))
-
-    def timeouts(self) -> int:
-        return 0  # a job has no connection to wait for
-
-    def stop(self) -> None:
-        workers = [f"worker-medium-{n}" for n in range(1, self._shape.workers + 1)]
-        self._fairline.fleet.kill("api", "scheduler", *workers)
-        self._fairline.fleet.postgres.service.drop_database(self._name)
-
-
-def read_said(folder: Path) -> list[dict[str, int]]:
-    """What the baseline's processes say of their pools."""
-    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-
-
-Side = PlainSide | FairlineSide
-
-
-#: For ten slots a worker: half of what they need, all of it, and what Fairline takes.
+#: For ten slots per worker: half of the connections they need, all of them, and Fairline's.
 SMALL, LARGE, FAIRLINE = 5, 10, 2
 PER_SECOND = 20.0
 TITLE = "The database-pool trap"
-#: How long answers may take after the last start.
-GRACE_SECONDS = 10.0
+QUESTION = (
+    "Four workers, 20 jobs per second: what does it cost to hold a database connection while a "
+    "job runs, and how many connections does Fairline need?"
+)
+#: Load on three sides, one long drain, and the starts.
+seconds = {Size.FULL: 250.0, Size.QUICK: 95.0, Size.MINI: 12.0}.__getitem__
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of it."""
+    """The workers of each side, and the load."""
 
-    shape: Shape
+    workers: int
+    score_seconds: float
     #: Of load on each side.
     seconds: float
     #: How long the jobs may take to end after that.
@@ -220,111 +75,164 @@ class Plan:
 
 
 PLANS = {
-    Size.FULL: Plan(Shape(workers=4, score_seconds=1.5), seconds=60.0, drain_seconds=90.0),
-    Size.QUICK: Plan(Shape(workers=4, score_seconds=1.5), seconds=15.0, drain_seconds=25.0),
+    Size.FULL: Plan(4, 1.5, seconds=60.0, drain_seconds=90.0),
+    Size.QUICK: Plan(4, 1.5, seconds=15.0, drain_seconds=25.0),
     # A quarter of the jobs' length stands for a quarter of the workers.
-    Size.MINI: Plan(
-        Shape(workers=1, score_seconds=0.375), seconds=1.0, drain_seconds=20.0, warm_jobs=1
-    ),
+    Size.MINI: Plan(1, 0.375, seconds=1.0, drain_seconds=20.0, warm_jobs=1),
 }
 
 
-def run(desk: Desk) -> Report:
-    """One side after the other."""
-    plan = PLANS[desk.size]
-    with plain_celery(desk.fleet, plan.shape) as plain:
-        small = run_side(desk, PlainSide(plain, plan.shape, SMALL), plan)
-        large = run_side(desk, PlainSide(plain, plan.shape, LARGE), plan)
-    fairline = run_side(desk, FairlineSide(desk.fleet, plan.shape, FAIRLINE), plan)
-    courses = (small, large, fairline)
-    draw(desk.folder / "pool.png", courses)
-    return Report(
-        *("pool", TITLE),
-        findings=findings(*courses),
-        pictures=[
-            Picture(
-                "pool.png",
-                "Scored per second, jobs in line and waiters for a connection over time: "
-                "plain Celery with a small and a large pool, and Fairline with two connections",
-            )
-        ],
-        tables=[table("Three sides, one load", COLUMNS, courses)],
-        bars=bars(*courses, desk.size),
-        notes=[
-            f"{plan.shape.workers} workers of 10 slots on each side, "
-            f"{plan.shape.score_seconds:g} s of scoring, {PER_SECOND:g}/s for "
-            f"{plan.seconds:g} s, after {plan.warm_jobs} jobs that are not counted. Latency "
-            "counts from the intended start of a submission to its score. Waiters are those of "
-            "all processes together: for plain Celery at the moment of the look, for Fairline "
-            "the peak since the heartbeat before."
-        ],
-        data={
-            "refused": sum(course.refused for course in courses),
-            "sides": [figures(course) for course in courses],
-        },
+class PlainSide:
+    """Workers of plain Celery whose task holds its connection while it scores."""
+
+    def __init__(self, plain: PlainCelery, plan: Plan, pool_size: int) -> None:
+        self.title = f"Plain Celery, {pool_size} connections per worker"
+        self.url = plain.url
+        self._workers = plan.workers
+        self._size = pool_size
+        self._plain = plain
+        self._engine = plain.engine()
+        #: Where each worker process writes the state of its pool.
+        self._pools = plain.fleet.home / f"{plain.name}-{pool_size}"
+        self._names: list[str] = []
+
+    def start(self) -> None:
+        """Start everything and wait until it would score what it is sent."""
+        self._pools.mkdir(parents=True, exist_ok=True)
+        settings = {"pool_size": str(self._size), "pool_folder": str(self._pools)}
+        for number in range(1, self._workers + 1):
+            self._names.append(self._plain.start_worker(number, **settings))
+        # After the workers, which start meanwhile.
+        if "plain-web" not in self._plain.fleet.children:
+            self._plain.start_web()
+        self._plain.await_workers(self._workers)
+
+    @contextmanager
+    def gauges(self) -> Iterator[Gauges]:
+        queue = QueueGauges(self._engine, PLAIN_QUEUE)
+        yield lambda: {
+            **queue(running=sum(self._pool_states("in_use"))),
+            "waiters": sum(self._pool_states("waiting")),
+        }
+
+    def scored(self) -> dict[str, float]:
+        """When each application was scored, by id."""
+        return dict(map(tuple, rows(self._engine, PLAIN_SCORED)))
+
+    def pool_size(self) -> int:
+        """Connections that the pool of a worker may open, as the workers report; the most."""
+        return max(self._pool_states("size"))
+
+    def timeouts(self) -> int:
+        """Jobs that gave up waiting for a connection."""
+        return sum(self._pool_states("timeouts"))
+
+    def stop(self) -> None:
+        """Stop the workers and leave no rows behind."""
+        # Killed: Celery's warm shutdown takes seconds, and its queue is deleted next anyway.
+        self._plain.fleet.kill(*self._names)
+        self._plain.remove_queue()
+        with self._engine.begin() as connection:
+            connection.execute(text("TRUNCATE applications"))
+        self._engine.dispose()
+        shutil.rmtree(self._pools, ignore_errors=True)
+
+    def _pool_states(self, name: str) -> list[int]:
+        files = sorted(self._pools.glob("*.json"))
+        return [json.loads(file.read_text())[name] for file in files]
+
+
+class FairlineSide:
+    """Fairline, which holds no connection while a job runs."""
+
+    def __init__(self, context: RunContext, plan: Plan) -> None:
+        self.title = f"Fairline, {FAIRLINE} connections per worker"
+        self._workers = plan.workers
+        self._fairline = context.fairline("pool", plan.score_seconds, db_pool_size=str(FAIRLINE))
+        self.url = self._fairline.url
+
+    def start(self) -> None:
+        self._fairline.start(POOL, self._workers)
+
+    def gauges(self) -> AbstractContextManager[Gauges]:
+        # Of all processes together, as with the other side.
+        return fairline_gauges(self._fairline, of_all=sum)
+
+    def scored(self) -> dict[str, float]:
+        with self._fairline.engine() as engine:
+            return read_scored(engine)
+
+    def pool_size(self) -> int:
+        sizes = read_pools(self.url)["size"]
+        return max(size for process, size in sizes.items() if process.startswith("worker"))
+
+    def timeouts(self) -> int:
+        return 0  # a job has no connection to wait for
+
+    def stop(self) -> None:
+        workers = [f"worker-{POOL}-{n}" for n in range(1, self._workers + 1)]
+        self._fairline.fleet.kill("api", "scheduler", *workers)
+        self._fairline.fleet.postgres.service.drop_database("pool")
+
+
+Side = PlainSide | FairlineSide
+
+
+def run(context: RunContext) -> Report:
+    plan = PLANS[context.size]
+    with plain_celery(context.fleet, plan) as plain:
+        small = run_side(context, PlainSide(plain, plan, SMALL), plan)
+        large = run_side(context, PlainSide(plain, plan, LARGE), plan)
+    fairline = run_side(context, FairlineSide(context, plan), plan)
+    draw(context.folder / "pool.png", (small, large, fairline))
+    report = judge(TITLE, small, large, fairline, context.size)
+    report.notes.append(
+        f"{plan.workers} workers of 10 slots on each side, {plan.score_seconds:g} s of scoring, "
+        f"{PER_SECOND:g}/s for {plan.seconds:g} s, after {plan.warm_jobs} jobs that are not "
+        "counted. Latency counts from the intended start of a submission to its score. Waiters "
+        "are those of all processes together: for plain Celery at the moment of the reading, for "
+        "Fairline the peak since the previous heartbeat."
     )
+    return report
 
 
-def run_side(desk: Desk, side: Side, plan: Plan) -> Course:
-    """Start a side, offer the load, wait for the last job, take the side away."""
+@contextmanager
+def plain_celery(fleet: Fleet, plan: Plan) -> Iterator[PlainCelery]:
+    """The baseline; workers of both pool sizes share its web server, started with the first."""
+    seconds = str(plan.score_seconds)
+    settings = {"hold_connection": "1", "score_seconds": seconds, "prefetch": "1"}
+    plain = PlainCelery(fleet, name="plain-pool", **settings)
     try:
-        desk.step(f"{side.title}: starting")
+        yield plain
+    finally:
+        fleet.kill("plain-web")
+        plain.remove()
+
+
+def run_side(context: RunContext, side: Side, plan: Plan) -> Course:
+    """Start a side, offer the load, wait for the last job, remove the side."""
+    try:
+        context.step(f"{side.title}: starting")
         side.start()
         warm(side, plan)
-        desk.step(f"{side.title}: {PER_SECOND:g}/s")
         order = Order(side.url, "Submitter", [Stretch(plan.seconds, PER_SECOND, PER_SECOND)])
-        with side.gauges() as gauges, desk.watch(side.title, gauges) as watched:
-            record = Generator(order, desk.fleet.home / "pool-load").finish(GRACE_SECONDS)
-            desk.step(f"{side.title}: until the last job")
-            ids = [arrival.id for arrival in record.arrivals if arrival.status == ACCEPTED]
-            finished_at = await_endings(side, ids, plan.drain_seconds)
-        return Course(
-            side.title,
-            plan.shape.workers,
-            side.pool_size(),
-            PER_SECOND,
-            plan.seconds,
-            record.arrivals,
-            finished_at,
-            watched.rows,
-            side.timeouts(),
-        )
+        with side.gauges() as gauges, context.watch(side.title, gauges) as watched:
+            submissions = collect(
+                *(context, context.generate(order), watched.rows),
+                *(side.scored, plan.drain_seconds, side.timeouts),
+            )
+        load = (PER_SECOND, plan.seconds, submissions, side.timeouts())
+        return Course(side.title, plan.workers, side.pool_size(), *load)
     finally:
         side.stop()
 
 
 def warm(side: Side, plan: Plan) -> None:
-    """Let every part of it have worked once: what is asked is not how it starts."""
+    """Run a few jobs through every part first: start-up is not what is measured."""
     ids = []
     for each in applications(plan.warm_jobs, prefix="Warm"):
-        request = urllib.request.Request(
-            side.url + each.path, each.body.encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=plan.drain_seconds) as answer:
-            ids.append(json.load(answer)["id"])
-    await_endings(side, ids, plan.drain_seconds)
-
-
-def await_endings(side: Side, ids: list[str], seconds: float) -> dict[str, float]:
-    """Wait until all were scored or given up; when each was."""
-    found: dict[str, float] = {}
-
-    def ended() -> bool:
-        nonlocal found
-        found = side.endings(ids)
-        return len(found) + side.timeouts() >= len(ids)
-
-    until(ended, seconds, pause=0.25)
-    return found
-
-
-#: Load on three sides, one long drain, and the starts.
-SECONDS = {Size.FULL: 250.0, Size.QUICK: 95.0, Size.MINI: 12.0}
-EXPERIMENT = Experiment(
-    "pool",
-    TITLE,
-    "Four workers, 20 jobs a second: what does it cost to hold a database connection while a "
-    "job runs, and how many connections does Fairline need?",
-    SECONDS.__getitem__,
-    run,
-)
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(side.url + each.path, each.body.encode(), headers)
+        with urllib.request.urlopen(request, timeout=plan.drain_seconds) as response:
+            ids.append(json.load(response)["id"])
+    await_scores(ids, side.scored, plan.drain_seconds, side.timeouts)

@@ -1,4 +1,4 @@
-"""What is weighed every few seconds: processes, tables, blobs and dead rows."""
+"""Sizes measured every few seconds: memory of processes, tables, blobs and dead rows."""
 
 from __future__ import annotations
 
@@ -14,75 +14,66 @@ from sqlalchemy import Engine
 from loadtest.figures import family
 from loadtest.fleet import rows
 from loadtest.lab.experiment import Gauges
-from loadtest.lab.soak.verdict import Point
+from loadtest.lab.submissions import Point
 
-EVERY_SECONDS = 5.0
 MEGABYTE = 1e6
 
 TABLES = """
     SELECT relname, pg_total_relation_size(relid), n_dead_tup FROM pg_stat_user_tables
-    WHERE relname <> 'alembic_version'
+    WHERE relname <> 'alembic_version' ORDER BY relname
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Weighing:
-    """One look; sizes in megabytes."""
-
-    at: float
-    #: Memory by part of the system.
-    memory: Mapping[str, float]
-    #: With indexes and what was moved out of line, by table.
-    tables: Mapping[str, float]
-    blobs: float
-    #: Rows that were deleted or replaced and not yet vacuumed away, of all tables.
-    dead_rows: int
-
-    def flat(self, begin: float) -> dict[str, float]:
-        """As a row of a file."""
-        return {
-            "second": round(self.at - begin, 1),
-            **{f"memory_{name}_mb": round(value, 2) for name, value in self.memory.items()},
-            **{f"table_{name}_mb": round(value, 3) for name, value in sorted(self.tables.items())},
-            "blobs_mb": round(self.blobs, 2),
-            "dead_rows": self.dead_rows,
-        }
 
 
 @dataclass(slots=True)
 class Scales:
-    """Weighs beside a second-by-second look, every few seconds."""
+    """Measures sizes in the sampler's thread, every few seconds."""
 
     engine: Engine
     pids: Mapping[str, Sequence[int]]
     blobs: Path
-    every_seconds: float = EVERY_SECONDS
-    weighings: list[Weighing] = field(default_factory=list)
+    every_seconds: float
+    #: When, and megabytes by the columns of ``weights.csv``.
+    measured: list[tuple[float, dict[str, float]]] = field(default_factory=list)
     due: float = 0.0
 
     def beside(self, gauges: Gauges) -> Gauges:
-        """The same gauges; whoever reads them also weighs, when it is time."""
+        """The same gauges; reading them also measures sizes when that is due."""
 
         def read() -> Mapping[str, float]:
             if time.monotonic() >= self.due:
                 self.due = time.monotonic() + self.every_seconds - 0.5
-                self.weigh()
+                self.measured.append((time.time(), self.weigh()))
             return gauges()
 
         return read
 
-    def weigh(self) -> None:
-        """One look at everything."""
+    def weigh(self) -> dict[str, float]:
+        """One measurement of everything. A table counts with its indexes and TOAST."""
         tables = rows(self.engine, TABLES)
-        self.weighings.append(
-            Weighing(
-                time.time(),
-                {name: tree_memory(pids) / MEGABYTE for name, pids in self.pids.items()},
-                {name: size / MEGABYTE for name, size, _ in tables},
-                folder_bytes(self.blobs) / MEGABYTE,
-                sum(dead for *_, dead in tables),
-            )
-        )
+        return {
+            **{
+                f"memory_{name}_mb": round(tree_memory(pids) / MEGABYTE, 2)
+                for name, pids in self.pids.items()
+            },
+            **{f"table_{name}_mb": round(size / MEGABYTE, 3) for name, size, _ in tables},
+            "blobs_mb": round(folder_bytes(self.blobs) / MEGABYTE, 2),
+            "dead_rows": sum(dead for *_, dead in tables),
+        }
+
+    def since(self, begin: float) -> list[dict[str, float]]:
+        """Rows by the seconds since a moment."""
+        return [{"second": round(at - begin, 1), **sizes} for at, sizes in self.measured]
+
+
+def curve(rows: Sequence[Mapping[str, float]], column: str) -> list[Point]:
+    """A column by the second."""
+    return [(row["second"], row[column]) for row in rows]
+
+
+def curves(rows: Sequence[Mapping[str, float]], prefix: str) -> dict[str, list[Point]]:
+    """The columns that begin like this and end in ``_mb``, by what is in between."""
+    columns = [name for name in (rows[0] if rows else ()) if name.startswith(prefix)]
+    return {name.removeprefix(prefix).removesuffix("_mb"): curve(rows, name) for name in columns}
 
 
 def tree_memory(pids: Sequence[int]) -> int:
@@ -95,7 +86,7 @@ def tree_memory(pids: Sequence[int]) -> int:
 
 
 def memory(process: psutil.Process) -> tuple[int, int]:
-    """What is in memory of a process, and how much of it nobody else shares."""
+    """The resident size of a process, and the part of it that it does not share."""
     try:
         full = process.memory_full_info()
     except psutil.AccessDenied:
@@ -105,11 +96,11 @@ def memory(process: psutil.Process) -> tuple[int, int]:
 
 
 def together(members: Sequence[tuple[int, int]]) -> int:
-    """The resident size of several processes, given that of each and the part that is its own.
+    """The resident size of several processes, given that of each and its unshared part.
 
     What they share counts once, as the one that shares most has it: PostgreSQL's processes all
     show the same buffers, and a plain sum would show each new connection as a leak. Proportional
-    sizes would do that too, but they move when a stranger loads the same libraries.
+    sizes would do that too, but they move when another program loads the same libraries.
     """
     shared = max((resident - own for resident, own in members), default=0)
     return sum(own for _, own in members) + shared
@@ -119,12 +110,6 @@ def folder_bytes(folder: Path) -> int:
     """The files below it."""
     total = 0
     for file in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # removed meanwhile, which is what is looked at
+        with suppress(FileNotFoundError):  # removed meanwhile, by retention
             total += file.stat().st_size if file.is_file() else 0
     return total
-
-
-def curve(weighings: Sequence[Weighing], begin: float, read: str, name: str = "") -> list[Point]:
-    """One of the values over time: ``memory`` or ``tables`` by name, ``blobs``, ``dead_rows``."""
-    values = [(each.at - begin, getattr(each, read)) for each in weighings]
-    return [(at, float(value[name] if name else value)) for at, value in values]

@@ -1,19 +1,20 @@
-"""How large a swarm, and what its requests say: by the second, at the peak, by core. Pure."""
+"""The swarm's plan, and a stage of it: requests per second, at the peak, by core. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from loadtest.figures import MACHINE, percentiles
-from loadtest.lab.experiment import Size
-from loadtest.shapes import Stretch
+from loadtest.lab.experiment import Row, Size
+from loadtest.shapes import Stretch, highest, level_at, total_seconds
 from loadtest.users.wire import POLL, ROUND, SUBMIT, Requests
 
-#: A client has three applications and asks for each once a second.
+#: A client has three applications and polls each once per second.
 POLLS_A_SECOND = 3.0
-SLOTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +24,20 @@ class Plan:
     clients: int
     ramp_seconds: float
     hold_seconds: float
-    #: The stage at half of the peak; its first seconds, in which the clients come, do not count.
+    #: The stage at half of the peak; its first seconds, while clients connect, do not count.
     half_seconds: float
     settle_seconds: float
     #: The peak is the best stretch of so many seconds.
     window_seconds: int
-    #: CPU is looked at so often; a look costs a few hundredths of a second.
+    #: How often CPU time is read; a reading costs a few hundredths of a second.
     look_seconds: float
-    #: What a job takes; a worker of ten slots ends ten in that time. One worker scores as much
-    #: here as four that take 1.5 s a job.
+    #: How long a job runs; a worker of ten slots ends ten in that time. One worker scores as
+    #: much here as four that take 1.5 s per job.
     score_seconds: float
-    #: Whether the second stage begins without the line that the first one left behind.
+    #: Whether the second stage begins without the queue that the first one left behind.
     afresh: bool
     peak_bar: float
     p95_bar_ms: float
-
-    @property
-    def jobs_a_second(self) -> float:
-        """What the worker can score."""
-        return SLOTS / self.score_seconds
 
     def ramp(self) -> Sequence[Stretch]:
         """Up to all clients, and then all of them."""
@@ -51,7 +47,7 @@ class Plan:
         )
 
     def half(self, peak: float) -> Sequence[Stretch]:
-        """As many clients as ask for half of the peak when nobody makes them wait."""
+        """As many clients as send half of the peak when no response is delayed."""
         clients = min(self.clients, max(1, round(peak / 2 / POLLS_A_SECOND)))
         return (Stretch(self.half_seconds, clients, clients),)
 
@@ -63,11 +59,11 @@ PLANS = {
     Size.QUICK: Plan(
         *(1_500, 10, 10, 10, 3, 5, 2, 0.375), afresh=True, peak_bar=2_400, p95_bar_ms=100
     ),
-    # Slow enough that a client asks more than once for what has not changed.
+    # Slow enough that a client polls more than once before anything changes.
     Size.MINI: Plan(*(50, 1, 4, 2, 0.5, 2, 1, 0.4), afresh=False, peak_bar=0, p95_bar_ms=1_000),
 }
 
-#: What a client came for; every other status is an error.
+#: Expected responses; every other status is an error.
 GOOD = frozenset({200, 202, 304})
 NOT_MODIFIED = 304
 
@@ -80,43 +76,42 @@ PARTS = (*SERVER, GENERATOR, OTHERS)
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """What was answered in one second."""
+    """Responses of one second."""
 
     number: int
     good: int
     errors: int
-    #: Of the good answers, in milliseconds.
+    #: Of the good responses, in milliseconds.
     p50_ms: float
     p95_ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Everything that was asked for, added up."""
+    """All requests of a stage, counted."""
 
     requests: int
     submits: int
     polls: int
     not_modified: int
-    #: Clients' rounds that came to their end.
+    #: Clients' rounds that were completed.
     rounds: int
     #: By status; 0 is a lost connection.
     errors: Mapping[int, int]
 
     @property
     def all_errors(self) -> int:
-        """All kinds together."""
         return sum(self.errors.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A stretch of seconds."""
+    """Rate and latency of a stretch of seconds."""
 
     #: In seconds since the beginning of the stage.
     begin: float
     end: float
-    #: Good answers a second.
+    #: Good responses per second.
     rate: float
     p50_ms: float
     p95_ms: float
@@ -133,29 +128,21 @@ class Look:
 
 
 def count(requests: Requests) -> Counts:
-    """What there was."""
-    kinds: Counter[int] = Counter()
-    errors: Counter[int] = Counter()
-    not_modified = 0
-    for status, kind in zip(requests.status, requests.kind, strict=True):
-        kinds[kind] += 1
-        if kind == ROUND:
-            continue
-        not_modified += status == NOT_MODIFIED
-        if status not in GOOD:
-            errors[status] += 1
+    kinds = Counter(requests.kind)
+    sent = zip(requests.status, requests.kind, strict=True)
+    statuses = Counter(status for status, kind in sent if kind != ROUND)
     return Counts(
         requests=kinds[SUBMIT] + kinds[POLL],
         submits=kinds[SUBMIT],
         polls=kinds[POLL],
-        not_modified=not_modified,
+        not_modified=statuses[NOT_MODIFIED],
         rounds=kinds[ROUND],
-        errors=dict(sorted(errors.items())),
+        errors={status: n for status, n in sorted(statuses.items()) if status not in GOOD},
     )
 
 
 def by_second(requests: Requests, begin: float, seconds: int) -> list[Second]:
-    """The answers of each second after ``begin``, by when they came."""
+    """The responses of each second after ``begin``, by when they arrived."""
     good: list[list[float]] = [[] for _ in range(seconds)]
     errors = [0] * seconds
     for at, latency, status, kind in zip(*requests.columns(), strict=True):
@@ -178,7 +165,7 @@ def milliseconds(latencies: Sequence[float], *shares: float) -> list[float]:
 
 
 def summarise(requests: Requests, origin: float, begin: float, end: float) -> Summary:
-    """The good answers that came between two moments, both counted from ``origin``."""
+    """The good responses between two moments, both in seconds since ``origin``."""
     inside = [
         latency
         for at, latency, status, kind in zip(*requests.columns(), strict=True)
@@ -189,53 +176,118 @@ def summarise(requests: Requests, origin: float, begin: float, end: float) -> Su
 
 
 def peak_of(seconds: Sequence[Second], window: int) -> tuple[int, int]:
-    """The ``window`` seconds in a row with the most good answers: from, to. The first of equals.
+    """The ``window`` seconds in a row with the most good responses: from, to. The first of equals.
 
-    Clients who wait for their answers send no faster than they are served, so what follows a
+    Clients that wait for their responses send no faster than they are served, so what follows a
     ramp is a plateau, and its best stretch is the peak. One good second is none.
     """
     window = max(1, min(window, len(seconds)))
-    best, best_sum = 0, -1
-    for start in range(len(seconds) - window + 1):
-        total = sum(each.good for each in seconds[start : start + window])
-        if total > best_sum:
-            best, best_sum = start, total
+    good = [each.good for each in seconds]
+    starts = range(len(good) - window + 1)
+    best = max(starts, key=lambda start: sum(good[start : start + window]))
     return best, best + window
 
 
 def mean_cores(looks: Sequence[Look], begin: float, end: float) -> dict[str, float]:
-    """Cores by part between two moments: each look counts by how much of it lies there."""
-    used: dict[str, float] = {}
+    """Cores by part between two moments: each interval counts by how much of it lies there."""
+    used: dict[str, float] = defaultdict(float)
     whole = 0.0
     for look in looks:
-        overlap = min(end, look.end) - max(begin, look.begin)
-        if overlap <= 0:
-            continue
+        overlap = max(0.0, min(end, look.end) - max(begin, look.begin))
         whole += overlap
         for part, cores in look.cores.items():
-            used[part] = used.get(part, 0.0) + overlap * cores
-    return {part: total / whole for part, total in used.items()}
+            used[part] += overlap * cores
+    return {part: total / whole for part, total in used.items() if whole}
 
 
 def cpu_split(cores: Mapping[str, float]) -> dict[str, float]:
-    """Cores by `PARTS`: workers together, and what else ran on the machine apart."""
+    """Cores by `PARTS`: workers together, and other programs of the machine separately."""
     split = dict.fromkeys(PARTS, 0.0)
     for name, used in cores.items():
-        if name == MACHINE:
-            continue
         part = "worker" if name.startswith("worker-") else name
-        split[part if part in split else OTHERS] += used
-    strangers = cores.get(MACHINE, 0.0) - sum(split.values())
-    split[OTHERS] += max(0.0, strangers)
+        if name != MACHINE:
+            split[part if part in split else OTHERS] += used
+    split[OTHERS] += max(0.0, cores.get(MACHINE, 0.0) - sum(split.values()))
     return {part: round(used, 3) for part, used in split.items()}
 
 
 def server_cores(split: Mapping[str, float]) -> float:
-    """What Fairline and its services took."""
+    """Cores that Fairline and its services used."""
     return sum(split[part] for part in SERVER)
 
 
 def per_server_second(rate: float, split: Mapping[str, float]) -> float:
-    """Answers for each second of the server's CPU time: the same on a busy machine."""
+    """Responses per second of the server's CPU time: the same on a busy machine."""
     used = server_cores(split)
     return rate / used if used else 0.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A load and what was measured of it."""
+
+    name: str
+    stretches: Sequence[Stretch]
+    requests: Requests
+    #: Cores in use, interval by interval, in seconds since the epoch.
+    looks: Sequence[Look]
+    #: The gauges of each second.
+    rows: Sequence[Row]
+    #: Connections that the API held, the most at any reading.
+    connections: int
+    #: The part that is judged, in seconds since the first request.
+    judged: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def clients(self) -> int:
+        """How many there were in the end."""
+        return round(highest(self.stretches))
+
+    @property
+    def begin(self) -> float:
+        """When the first client sent its first request, in seconds since the epoch."""
+        return min(self.requests.at, default=0.0)
+
+    @cached_property
+    def seconds(self) -> list[Second]:
+        """Every second of the load."""
+        return by_second(self.requests, self.begin, math.floor(total_seconds(self.stretches)))
+
+    @cached_property
+    def counts(self) -> Counts:
+        return count(self.requests)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Of the part that is judged."""
+        return summarise(self.requests, self.begin, *self.judged)
+
+    @cached_property
+    def split(self) -> dict[str, float]:
+        """Cores by part, in the part that is judged."""
+        begin, end = (self.begin + at for at in self.judged)
+        return cpu_split(mean_cores(self.looks, begin, end))
+
+    @property
+    def server_cores(self) -> float:
+        return server_cores(self.split)
+
+    @property
+    def errors(self) -> str:
+        return errors_by_status(self) or "none"
+
+    def clients_by_second(self) -> list[float]:
+        """How many there should be, second by second, and at the end."""
+        levels = [level_at(self.stretches, n) for n in range(len(self.seconds))]
+        return [*levels, self.clients]
+
+    def connections_by_second(self) -> list[tuple[float, float]]:
+        """When connections were counted, and how many there were."""
+        read = [(float(row["at"]) - self.begin, float(row["connections"])) for row in self.rows]
+        return [(at, held) for at, held in read if 0 <= at <= len(self.seconds)] or [(0.0, 0.0)]
+
+
+def errors_by_status(*stages: Stage) -> str:
+    """Errors by kind: ``12 × 503, 3 × no answer``."""
+    kinds = sum((Counter(each.counts.errors) for each in stages), Counter())
+    return ", ".join(f"{n:,} × {status or 'no answer'}" for status, n in sorted(kinds.items()))

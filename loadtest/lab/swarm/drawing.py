@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.lab.pictures import COLOURS, FAIRLINE, IDEAL, beside, bound, picture
-from loadtest.lab.swarm.analysis import GENERATOR, OTHERS, PARTS
-from loadtest.lab.swarm.stage import Found
+from loadtest.lab.swarm.analysis import GENERATOR, OTHERS, PARTS, Stage
 
 #: The server in one family of colours, what is not the server in greys.
 PART_COLOURS = {
@@ -21,83 +20,67 @@ PART_COLOURS = {
     OTHERS: "#e5e7eb",
 }
 PART_NAMES = {"api": "API", "postgres": "PostgreSQL", "rabbitmq": "RabbitMQ", OTHERS: "the rest"}
-#: What the stages are called in the picture.
+#: Labels of the stages in the picture.
 NAMES = ("ramp", "half of the peak")
-#: A part this small gets no figure of its own.
+#: A part this small gets no figure.
 LEGIBLE_CORES = 0.09
-#: Good answers' colour is Fairline's; errors must stand out.
-WRONG = COLOURS[3]
 
 
-def draw_seconds(file: Path, stages: Sequence[Found], p95_bar_ms: float) -> None:
-    """Clients, requests and latency over time, the stages side by side on one clock."""
+def draw_seconds(file: Path, stages: Sequence[Stage], p95_bar_ms: float) -> None:
+    """Clients, requests and latency over time, one stage after the other."""
     with picture(file, rows=3, inches_high=7.6, sharex=True) as axes:
-        holders, answers, latency = axes
+        clients, _, latency = axes
         offset = 0.0
         for number, stage in enumerate(stages):
-            first = number == 0
-            at = [offset + each.number + 0.5 for each in stage.seconds]
-            clock = [offset + second for second in range(len(stage.seconds) + 1)]
-            draw_clients(holders, stage, clock, offset, named=first)
-            draw_answers(answers, stage, at, named=first)
-            draw_latency(latency, stage, at, named=first)
+            draw_stage(axes, stage, offset, named=number == 0)
+            begin, end = stage.judged[0], min(stage.judged[1], len(stage.seconds))
             for each in axes:
-                begin, end = stage.summary.begin, min(stage.summary.end, len(stage.seconds))
                 each.axvspan(offset + begin, offset + end, color=FAIRLINE, alpha=0.08, linewidth=0)
-                if not first:
+                if number:
                     each.axvline(offset, color=IDEAL, linewidth=0.8)
             corner = {"xycoords": ("data", "axes fraction"), "va": "top", "fontsize": 9}
-            beside(holders, NAMES[number], (offset, 1.0), (4, -4), IDEAL, **corner)
+            beside(clients, NAMES[number], (offset, 1.0), (4, -4), IDEAL, **corner)
             offset += len(stage.seconds)
         bound(latency, p95_bar_ms, f"bar for p95\nat half: {p95_bar_ms:.0f} ms")
         finish(axes, offset)
 
 
-def draw_clients(
-    axis: Any, stage: Found, clock: list[float], offset: float, *, named: bool
-) -> None:
-    """Those that there should be, and the connections that the API held."""
-    labels = ("clients", "open connections") if named else (None, None)
-    counted, connections = zip(*stage.counted(), strict=True)
-    axis.plot(clock, stage.clients(), ":", color=IDEAL, label=labels[0])
-    axis.plot([offset + at for at in counted], connections, color=COLOURS[2], label=labels[1])
-
-
-def draw_answers(axis: Any, stage: Found, at: list[float], *, named: bool) -> None:
-    """What clients came for, and errors if there were any."""
+def draw_stage(axes: Any, stage: Stage, offset: float, *, named: bool) -> None:
+    """One stage's curves; those of the first one are named."""
+    clients, responses, latency = axes
+    clock = [offset + second for second in range(len(stage.seconds) + 1)]
+    at = [second + 0.5 for second in clock[:-1]]
+    counted, held = zip(*stage.connections_by_second(), strict=True)
+    held_at = [offset + second for second in counted]
+    # Seconds without a response leave a gap.
+    p95 = [each.p95_ms or float("nan") for each in stage.seconds]
+    p50 = [each.p50_ms or float("nan") for each in stage.seconds]
     good = [each.good for each in stage.seconds]
-    errors = [each.errors for each in stage.seconds]
-    axis.plot(at, good, color=FAIRLINE, label="answered" if named else None)
-    if any(errors):
-        axis.plot(at, errors, color=WRONG, linewidth=1.2, label=f"errors, {stage.name}")
-
-
-def draw_latency(axis: Any, stage: Found, at: list[float], *, named: bool) -> None:
-    """Seconds without an answer leave a gap."""
-    for label, colour, values in (
-        ("p95", COLOURS[1], [each.p95_ms or float("nan") for each in stage.seconds]),
-        ("p50", FAIRLINE, [each.p50_ms or float("nan") for each in stage.seconds]),
+    for axis, across, up, colour, line, label in (
+        (clients, clock, stage.clients_by_second(), IDEAL, ":", "clients"),
+        (clients, held_at, held, COLOURS[2], "-", "open connections"),
+        (responses, at, good, FAIRLINE, "-", "answered"),
+        (latency, at, p95, COLOURS[1], "-", "p95"),
+        (latency, at, p50, FAIRLINE, "-", "p50"),
     ):
-        axis.plot(at, values, color=colour, label=label if named else None)
+        axis.plot(across, up, line, color=colour, label=label if named else None)
+    errors = [each.errors for each in stage.seconds]
+    if any(errors):
+        responses.plot(at, errors, color=COLOURS[3], lw=1.2, label=f"errors, {stage.name}")
 
 
 def finish(axes: Any, seconds: float) -> None:
-    """Titles, units, scales."""
-    holders, answers, latency = axes
+    clients, responses, latency = axes
     for axis, title, unit in (
-        (holders, "Clients, and the connections that the API held", "connections"),
-        (
-            answers,
-            "Requests answered each second; shaded: the seconds that are judged",
-            "requests/s",
-        ),
-        (latency, "Latency of the answers, logarithmic", "ms"),
+        (clients, "Clients, and the connections that the API held", "connections"),
+        (responses, "Requests answered per second; the judged part is shaded", "requests/s"),
+        (latency, "Latency of the responses, logarithmic", "ms"),
     ):
         axis.set(title=title, ylabel=unit)
     latency.set_xlabel("seconds under load")
     latency.set_yscale("log")
     latency.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    for each in (holders, answers):
+    for each in (clients, responses):
         each.set_ylim(bottom=0)
         each.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         low, high = each.get_ylim()
@@ -108,25 +91,22 @@ def finish(axes: Any, seconds: float) -> None:
 
 
 def draw_cores(file: Path, splits: Mapping[str, Mapping[str, float]], cores: int) -> None:
-    """Who used the cores, a bar for each stage."""
+    """Cores in use by part, a bar for each stage."""
     with picture(file, inches_high=1.4 + 0.7 * len(splits)) as axis:
         names = list(splits)
         left = [0.0] * len(names)
         for part in PARTS:
-            # Two clocks never agree to the hundredth: nobody used more than there is.
+            # Two clocks never agree to the hundredth: no part used more than there is.
             widths = [
                 min(splits[name].get(part, 0.0), max(0.0, cores - start))
                 for name, start in zip(names, left, strict=True)
             ]
             style = {"height": 0.55, "edgecolor": "white", "linewidth": 0.8}
-            label = PART_NAMES.get(part, part)
-            axis.barh(names, widths, left=left, color=PART_COLOURS[part], label=label, **style)
-            for place, (start, width) in enumerate(zip(left, widths, strict=True)):
-                if width >= LEGIBLE_CORES:
-                    dark = part not in (OTHERS, GENERATOR, "postgres")
-                    style = {"ha": "center", "va": "center", "fontsize": 9}
-                    style["color"] = "white" if dark else "#111827"
-                    axis.text(start + width / 2, place, f"{width:.2f}", **style)
+            label, colour = PART_NAMES.get(part, part), PART_COLOURS[part]
+            drawn = axis.barh(names, widths, left=left, color=colour, label=label, **style)
+            texts = [f"{width:.2f}" if width >= LEGIBLE_CORES else "" for width in widths]
+            ink = "#111827" if part in (OTHERS, GENERATOR, "postgres") else "white"
+            axis.bar_label(drawn, texts, label_type="center", fontsize=9, color=ink)
             left = [start + width for start, width in zip(left, widths, strict=True)]
         axis.axvline(cores, color=IDEAL, linestyle=":", linewidth=1.4)
         corner = {"xycoords": ("data", "axes fraction"), "ha": "right", "va": "top", "fontsize": 9}
@@ -135,13 +115,8 @@ def draw_cores(file: Path, splits: Mapping[str, Mapping[str, float]], cores: int
         axis.margins(y=0.25)
         axis.grid(visible=False, axis="y")
         axis.grid(visible=True, axis="x")
-        title = "Who used the cores: the server, the generator, the rest of the machine"
+        title = "Cores in use: the server, the generator, the rest of the machine"
         axis.set(xlim=(0, cores * 1.03), xlabel="cores in use", title=title)
-        axis.legend(
-            ncols=len(PARTS),
-            loc="upper center",
-            bbox_to_anchor=(0.46, -0.32),
-            fontsize=8.5,
-            columnspacing=1.1,
-            handlelength=1.0,
-        )
+        style = {"fontsize": 8.5, "columnspacing": 1.1, "handlelength": 1.0}
+        place = {"loc": "upper center", "bbox_to_anchor": (0.46, -0.32)}
+        axis.legend(ncols=len(PARTS), **place, **style)

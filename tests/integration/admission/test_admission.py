@@ -232,7 +232,6 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_siz
 
 @settings(
     max_examples=60,
-    deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -15,13 +15,12 @@ from sqlalchemy import event
 
 from app.admission import IdempotencyKey
 from app.admission import depth as depth_module
-from app.admission.depth import READ_DEPTHS, Depth, Line
-from app.admission.gate import Gate
-from app.admission.keys import READ_KNOWN, KnownKeys
+from app.admission.depth import READ_DEPTHS, Depth, TenantQueue
+from app.admission.gate import READ_KNOWN, Gate
 from app.admission.rate import LEASE, Rate, TokenRequest, lease_existing
 from app.admission.refusals import MOST_KEPT, Refusals, read_refusals
 from app.errors import QueueDepthExceeded, RateLimited
-from app.policy.rate_limit import lease, limit_of
+from app.policy.rate_limit import limit_of
 from app.tenants.tenant import PoolLimits, TenantProfile
 from models.settings import DatabaseSettings
 from models.store.errors import StateStoreUnavailable
@@ -29,6 +28,7 @@ from models.store.session import open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
 from tests.support.plans import plan_of
+from tests.support.token_bucket import lease
 
 SECONDS = 1.5
 NOWHERE = "postgresql+psycopg2://nobody@127.0.0.1:1/nothing"
@@ -281,10 +281,10 @@ def test_a_line_that_is_forgotten_while_it_is_read_is_as_long_as_it_was(
     database.submit()
     assert depth.enter((2, "medium"), 1, 1) == 1  # on its way
     assert depth.enter((3, "medium"), 0, 1) == 0
-    monkeypatch.setattr(depth_module, "MOST_LINES", 1)
+    monkeypatch.setattr(depth_module, "MOST_QUEUES", 1)
     submit = depth._reads.submit
 
-    def crowded(line: Line, timeout: float) -> int:
+    def crowded(line: TenantQueue, timeout: float) -> int:
         read = submit(line, timeout)
         if line[0] == 1:
             del depth._readings[line]  # others came
@@ -380,13 +380,11 @@ def test_refusals_are_written_by_themselves(database: DatabaseFixture) -> None:
 
 def test_a_gate_takes_a_tenants_limits_before_the_deployments(database: DatabaseFixture) -> None:
     gate = Gate(
-        Rate(database.engine, SECONDS),
-        Depth(database.engine, SECONDS),
-        KnownKeys(database.engine, SECONDS),
-        Refusals(database.engine, flush_seconds=0),
+        *(database.engine, SECONDS),
         per_second=50.0,
         burst=80.0,
         queue_depth=1000,
+        flush_seconds=0,
     )
     assert gate.limit(TenantProfile(1, "a")) == limit_of(50.0, 80.0)
     assert gate.limit(TenantProfile(1, "a", submit_burst=60.0)) == limit_of(50.0, 60.0)
@@ -399,10 +397,11 @@ def test_a_gate_takes_a_tenants_limits_before_the_deployments(database: Database
     assert isinstance(gate.too_deep(own, "medium"), QueueDepthExceeded)
     assert not gate.repeats(own, None) and not gate.repeats(own, IdempotencyKey("k", b""))
     unlimited = Gate(
-        *(gate._rate, gate._depth, gate._known_keys, gate._refusals),
+        *(database.engine, SECONDS),
         per_second=0.0,
         burst=0.0,
         queue_depth=1000,
+        flush_seconds=0,
     )
     with statements(database) as sent:
         assert unlimited.pass_rate(TenantProfile(1, "a")) is None

@@ -38,7 +38,6 @@ spellings = st.sampled_from(
 )
 fuzzed = settings(
     max_examples=150,
-    deadline=None,
     database=None,
     # One server serves all examples, as it serves all callers.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

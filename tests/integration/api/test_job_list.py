@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from app.api.routes.job_list import LIST_DEAD_JOBS, LIST_DEAD_LETTERS, LIST_JOBS
-from app.reads.job_pages import ABOVE_ALL, SCAN_ROWS
+from app.api.routes.job_list import MOST_ATTEMPTS
+from app.reads.job_pages import read_page
+from app.reads.search import Wanted
 from tests.integration.api.test_contract import JOB_FIELDS, WAYS, bring
 from tests.support.api_server import ApiServer
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.plans import plan_of_call
 
 NEXT = re.compile(r'<(/[a-z-]+\?[^>]+)>; rel="next"')
 
@@ -100,14 +102,16 @@ def crowd(api_database: DatabaseFixture) -> DatabaseFixture:
     return api_database
 
 
-def explain(database: DatabaseFixture, sql: str, **parameters: Any) -> tuple[str, int]:
-    """The plan and the buffers it touched."""
-    given = {"status": None, "type": None, "pool": None, "error_class": None, **parameters}
+def explain(
+    database: DatabaseFixture, wanted: Wanted, attempts: int, before: str | None
+) -> tuple[str, int]:
+    """The plan of a page and the buffers it touched."""
     with database.engine.connect() as connection:
-        rows = connection.exec_driver_sql(
-            f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, SUMMARY OFF) {sql}", given
-        )
-        plan = "\n".join(row[0] for row in rows).split("Planning:")[0]
+        plan = plan_of_call(
+            database,
+            lambda: read_page(connection, wanted, 50, before, attempts=attempts),
+            "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, SUMMARY OFF)",
+        ).split("Planning:")[0]
     found = re.search(r"Buffers: shared((?: \w+=\d+)+)", plan)
     assert found is not None
     assert not re.search(r"Seq Scan on (jobs|attempts)", plan), plan
@@ -115,24 +119,22 @@ def explain(database: DatabaseFixture, sql: str, **parameters: Any) -> tuple[str
 
 
 @pytest.mark.parametrize(
-    ("sql", "index", "filters"),
+    ("wanted", "attempts", "index"),
     [
-        (LIST_JOBS, "jobs_of_tenant", {}),
-        (LIST_JOBS, "jobs_of_tenant", {"type": "rare"}),
-        (LIST_JOBS, "jobs_of_tenant", {"status": "running", "pool": "short"}),
-        (LIST_DEAD_JOBS, "jobs_dead", {"status": "dead"}),
-        (LIST_DEAD_LETTERS, "jobs_dead", {}),
-        (LIST_DEAD_LETTERS, "jobs_dead", {"error_class": "TIMEOUT"}),
+        (Wanted(tenant_id=2), 0, "jobs_of_tenant"),
+        (Wanted(tenant_id=2, type="rare"), 0, "jobs_of_tenant"),
+        (Wanted(("running",), pool="short", tenant_id=2), 0, "jobs_of_tenant"),
+        (Wanted(("dead",), tenant_id=2), 0, "jobs_dead"),
+        (Wanted(("dead",), tenant_id=2), MOST_ATTEMPTS, "jobs_dead"),
+        (Wanted(("dead",), error_class="TIMEOUT", tenant_id=2), MOST_ATTEMPTS, "jobs_dead"),
     ],
 )
 def test_deep_page_costs_what_the_first_does(
-    crowd: DatabaseFixture, sql: str, index: str, filters: dict[str, str]
+    crowd: DatabaseFixture, wanted: Wanted, attempts: int, index: str
 ) -> None:
-    scan = SCAN_ROWS if filters else 51
-    asked = {"tenant": 2, "scan": scan, "limit": 51, **filters}
-    plan, first = explain(crowd, sql, before=ABOVE_ALL, **asked)
+    plan, first = explain(crowd, wanted, attempts, None)
     deep = f"0190a0b0-0000-7000-8000-{MANY // 2:012x}"
-    later_plan, later = explain(crowd, sql, before=deep, **asked)
+    later_plan, later = explain(crowd, wanted, attempts, deep)
     for text in (plan, later_plan):
         assert f"Index Scan Backward using {index}" in text or (
             f"Index Only Scan Backward using {index}" in text

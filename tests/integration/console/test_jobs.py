@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from app.console.jobs import page as page_module
 from app.reads import search as searching
 from app.reads.search import Wanted, id_before, search
-from models.jobs.ids import new_id
+from models.jobs.ids import BELOW_ALL, new_id
 from tests.integration.api.test_contract import bring
 from tests.support.browsing import Browser, ids_in, links
 from tests.support.database_fixture import DatabaseFixture
@@ -136,7 +136,7 @@ def test_a_search_that_runs_out_of_time_says_how_far_it_came(
 def test_ids_are_bounded_by_the_time_they_were_made() -> None:
     before, made, after = datetime.now(UTC), new_id(), datetime.now(UTC)
     assert id_before(before) < made < id_before(after + timedelta(milliseconds=1))
-    assert id_before(datetime(1960, 1, 1, tzinfo=UTC)) == searching.BELOW_ALL
+    assert id_before(datetime(1960, 1, 1, tzinfo=UTC)) == BELOW_ALL
 
 
 # The page.

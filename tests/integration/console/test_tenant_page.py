@@ -15,11 +15,10 @@ from app.console.pages import LIVE_PAGES
 from app.console.tenant_page import flow as tenant_page_flow
 from app.console.tenant_page import page as tenant_page
 from app.errors import TooManyStreams
-from app.reads.job_pages import ABOVE_ALL
 from app.reads.search import id_before
 from app.tenants.changes import create_tenant, issue_key, revoke_key
 from app.tenants.tenant import TenantProfile
-from models.jobs.ids import new_id
+from models.jobs.ids import ABOVE_ALL, new_id
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
 from models.pools import POOLS

@@ -8,8 +8,8 @@ import pytest
 
 from app.console.tenants import one as tenants_one
 from app.console.tenants import use as tenants_use
-from app.console.tenants.page import LIST_NAMED
 from app.tenants.changes import create_tenant, issue_key, revoke_key
+from app.tenants.listing import LIST_TENANTS
 from app.tenants.terms import Change
 from models.jobs.settle import Ending
 from models.jobs.states import JobStatus
@@ -226,7 +226,7 @@ def test_no_statement_reads_a_growing_table_from_end_to_end(database: DatabaseFi
         assert "Seq Scan on refusals" not in plan, plan
         plan = plan_of(database, tenants_one.READ_POOLS, tenant=ids[0])
         assert "Seq Scan on job_counts" not in plan, plan
-        plan = plan_of(database, LIST_NAMED, prefix="many-5", after="many-5", limit=51)
+        plan = plan_of(database, LIST_TENANTS, prefix="many-5", after="many-5", limit=51)
         assert "tenants_name_key" in indexes_in(plan), plan
     finally:
         emptied(database)

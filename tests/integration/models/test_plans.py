@@ -20,12 +20,9 @@ from app.reads.ranks import READ_RANKS
 from app.reads.rivals import READ_RIVALS
 from app.reads.views import READ_APPLICATIONS
 from app.reads.waits import COUNT_AHEAD, COUNT_FREE, READ_FACTS, READ_OWN
-from app.scheduler.dispatching.lines import READ_IN_FLIGHT, SWEEP
+from app.scheduler.dispatching.pool_queues import READ_IN_FLIGHT, SWEEP
 from app.scheduler.dispatching.pools import READ_CAPPED, READ_HELD, READ_IN_SLICES, READ_POOLS
-from app.scheduler.dispatching.shares import READ_CHARGES
-from app.scheduler.guards.circuits import READ_CIRCUITS
-from app.scheduler.guards.spikes import READ_HOURS
-from app.scheduler.guards.windows import READ_WINDOWS
+from app.scheduler.dispatching.reconciler import READ_CHARGES
 from app.scheduler.maintenance.collector import FIND_ORPHANS
 from app.scheduler.maintenance.forecaster import FIND_SAMPLE, JUDGE
 from app.scheduler.maintenance.recorder import RECORD
@@ -35,8 +32,11 @@ from app.scheduler.maintenance.retirer import (
     RETIRE_REFUSALS,
     RETIRE_TALLIES,
 )
-from app.scheduler.relief.relief import FIND_LANES, RELIEVE
-from app.scheduler.relief.relief import READ_IN_FLIGHT as READ_FLYING
+from app.scheduler.protection.circuits import READ_CIRCUITS
+from app.scheduler.protection.counts import READ_WINDOWS
+from app.scheduler.protection.spikes import READ_HOURS
+from app.scheduler.relief import FIND_LANES, RELIEVE
+from app.scheduler.relief import READ_IN_FLIGHT as READ_FLYING
 from models.jobs.admit import admit_group
 from models.jobs.cancel import CANCEL
 from models.jobs.checkpoint import Saving, save_group
@@ -172,8 +172,8 @@ def test_shares_are_reconciled_with_what_is_in_flight_and_used(filled: DatabaseF
         seconds=[0.1],
         pools=["medium"],
         defaults=[60.0],
-        flying_pools=["medium"],
-        flying=[1],
+        active_pools=["medium"],
+        active=[1],
     )
     assert_walks(plan, "jobs_in_flight")
 

@@ -78,7 +78,6 @@ def test_every_job_is_where_the_model_says_whatever_happens(
             max_examples=EXAMPLES or 60,
             stateful_step_count=100 if EXAMPLES else 50,
             derandomize=not EXAMPLES,
-            deadline=None,
             report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
         ),

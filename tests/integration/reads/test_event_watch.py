@@ -89,7 +89,7 @@ def test_nobody_is_asked_for_while_nobody_listens(
         pass  # the one that was under way
     assert not looks.acquire(timeout=0.6)
     with watch._changing:
-        assert not watch._somebody.is_set()
+        assert not watch._has_streams.is_set()
     watch.close()
 
 

@@ -119,7 +119,7 @@ def test_what_waits_for_something_else_than_a_slot_is_no_demand(
         waiting(database, 9, tenant_id=FREEMAN)
     else:
         database.submit(execute_at=datetime.now(UTC) + timedelta(hours=1))
-    pools.lines.listen(100.0, {})
+    pools.queues.refresh(100.0, {})
     Autoscaler(database.engine, database.leader, pools, POLICIES).run_once(100.0)
     assert (medium(database).workers, medium(database).depth) == (1, 0)
 
@@ -134,7 +134,7 @@ def test_what_a_capped_tenant_has_in_held_lanes_hides_nobody(database: DatabaseF
     waiting(database, 3, tenant_id=ACME)
     waiting(database, 7)
     pools = database.pools()
-    pools.lines.listen(100.0, {})
+    pools.queues.refresh(100.0, {})
     assert pools.capped("medium") == [ACME]
     Autoscaler(database.engine, database.leader, pools, POLICIES).run_once(100.0)
     assert (medium(database).workers, medium(database).depth) == (2, 7)
@@ -148,7 +148,7 @@ def test_free_accounts_with_workers_of_their_own_want_none_of_the_others(
     waiting(database, 50, tenant_id=FREEMAN)
     waiting(database, 4)
     pools = database.pools()
-    pools.lines.listen(100.0, {})
+    pools.queues.refresh(100.0, {})
     scaler = Autoscaler(database.engine, database.leader, pools, POLICIES)
     scaler.run_once(100.0)
     assert medium(database).depth == 54, "none of theirs runs"
@@ -224,10 +224,10 @@ def test_a_scheduler_that_no_longer_leads_writes_nothing(database: DatabaseFixtu
     assert not database.query("SELECT * FROM desired_workers")
 
 
-def test_a_long_look_is_followed_by_a_long_rest(
+def test_a_long_turn_is_followed_by_a_long_pause(
     database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(autoscaler, "REST", 1_000_000)
+    monkeypatch.setattr(autoscaler, "PAUSE", 1_000_000)
     scaler = make(database)
     scaler.run_once(100.0)
     database.execute("DELETE FROM desired_workers")

@@ -11,13 +11,13 @@ import pytest
 from app.admission import Submission, placement
 from app.admission.placement import LOOK_SECONDS, PoolsOfTypes
 from app.api.routes.metrics import exposition
-from app.policy.fairshare.estimates import default_seconds
+from app.policy.fairshare import default_seconds
 from app.policy.pool_choice import MIN_RUNS, VIOLATIONS
 from app.reads.durations import TypeRuns, read_runs
 from app.reads.estimates import READ_SECONDS, Estimates
 from app.reads.gauges import read_gauges
-from app.scheduler.guards import classifier as classifier_module
-from app.scheduler.guards.classifier import Classifier
+from app.scheduler.protection import classifier as classifier_module
+from app.scheduler.protection.classifier import Classifier
 from models.durations import MICROSECONDS, run_name
 from models.presence import Presence, announce
 from models.store.errors import StateStoreUnavailable
@@ -267,7 +267,7 @@ def test_places_stay_as_known_while_the_state_store_is_away(
     monkeypatch.setattr(placement, "connect", away)
     monkeypatch.setattr(known, "_due", 0.0)
     assert known.place([job])[0].pool == "medium"
-    assert not known._looking.locked(), "and the next look comes"
+    assert not known._reading.locked(), "and the next read comes"
 
 
 def test_estimates_are_the_measured_mean_or_the_pools_default(database: DatabaseFixture) -> None:

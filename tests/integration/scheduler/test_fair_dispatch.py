@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from app.reads.estimates import Estimates
-from app.scheduler.dispatching import lines
+from app.scheduler.dispatching import pool_queues
 from app.scheduler.dispatching.dispatcher import Dispatcher
 from app.scheduler.dispatching.pools import Pools
-from app.scheduler.dispatching.shares import Shares
+from app.scheduler.dispatching.reconciler import ShareReconciler
 from models.jobs.claim import JobRef
 from models.jobs.dispatch import Dispatch, mark
 from models.leadership import Leader
@@ -53,8 +53,10 @@ def dispatcher(database: DatabaseFixture, broker: FakePublisher, pools: Pools) -
 
 
 @pytest.fixture
-def shares(database: DatabaseFixture, pools: Pools) -> Shares:
-    return Shares(database.engine, database.leader, pools.lines, Estimates(database.engine))
+def shares(database: DatabaseFixture, pools: Pools) -> ShareReconciler:
+    return ShareReconciler(
+        database.engine, database.leader, pools.queues, Estimates(database.engine)
+    )
 
 
 def tenant(database: DatabaseFixture, number: int, tier: str = "standard", **limits: int) -> int:
@@ -119,7 +121,10 @@ def test_a_flood_leaves_room_for_whoever_comes_next(
 
 
 def test_slots_are_shared_by_weight_and_used_time(
-    database: DatabaseFixture, dispatcher: Dispatcher, broker: FakePublisher, shares: Shares
+    database: DatabaseFixture,
+    dispatcher: Dispatcher,
+    broker: FakePublisher,
+    shares: ShareReconciler,
 ) -> None:
     """Of two with equal weights, one whose jobs take four times as long gets a quarter."""
     for number in (101, 102):
@@ -145,7 +150,10 @@ def test_slots_are_shared_by_weight_and_used_time(
 
 
 def test_a_new_leader_goes_on_where_the_old_one_was(
-    database: DatabaseFixture, dispatcher: Dispatcher, broker: FakePublisher, shares: Shares
+    database: DatabaseFixture,
+    dispatcher: Dispatcher,
+    broker: FakePublisher,
+    shares: ShareReconciler,
 ) -> None:
     fill(database, tenant(database, 101), 100)
     fill(database, tenant(database, 102), 100)
@@ -161,8 +169,8 @@ def test_a_new_leader_goes_on_where_the_old_one_was(
     database.leader = leader
     pools = database.pools()
     successor = database.dispatcher(broker, pools)
-    pools.lines.listen(1.0, {})
-    Shares(database.engine, leader, pools.lines, Estimates(database.engine)).run_once(1.0)
+    pools.queues.refresh(1.0, {})
+    ShareReconciler(database.engine, leader, pools.queues, Estimates(database.engine)).run_once(1.0)
     successor.run_once(1.1)
     assert shared(broker.sent) == {102: 20}, "the other one is far ahead"
 
@@ -180,7 +188,10 @@ def test_priority_orders_a_tenants_own_jobs_and_nobody_elses(
 
 
 def test_a_cap_holds_from_turn_to_turn_and_in_the_express_lane(
-    database: DatabaseFixture, dispatcher: Dispatcher, broker: FakePublisher, shares: Shares
+    database: DatabaseFixture,
+    dispatcher: Dispatcher,
+    broker: FakePublisher,
+    shares: ShareReconciler,
 ) -> None:
     capped = tenant(database, 101, in_flight=3)
     dispatcher.run_once(0.0)
@@ -267,7 +278,7 @@ def test_a_job_that_nobody_rang_for_is_found(
     assert dispatcher.run_once(2.0) == 1
 
 
-def test_a_bell_is_taken_by_the_leader_only(
+def test_an_arrival_is_taken_by_the_leader_only(
     database: DatabaseFixture, dispatcher: Dispatcher, broker: FakePublisher
 ) -> None:
     database.submit()
@@ -293,7 +304,7 @@ def test_a_tenant_that_was_forgotten_goes_on_where_it_was(
     database: DatabaseFixture,
     dispatcher: Dispatcher,
     broker: FakePublisher,
-    shares: Shares,
+    shares: ShareReconciler,
     pools: Pools,
 ) -> None:
     for number in (101, 102):
@@ -306,9 +317,9 @@ def test_a_tenant_that_was_forgotten_goes_on_where_it_was(
     for turn in (1.0, 700.0, 1400.0):
         dispatcher.run_once(turn)
         shares.run_once(turn)
-    line = pools.lines["medium"]
-    assert not line.fair.knows(101) and not line.fair.knows(102)
-    assert not (line.counted or line.recent or line.flying)
+    queue = pools.queues["medium"]
+    assert not queue.fair.has_tenant(101) and not queue.fair.has_tenant(102)
+    assert not (queue.counted or queue.recent or queue.active)
     assert database.query("SELECT * FROM shares WHERE tenant_id = 101"), "the table knows"
     fill(database, 101, 3)
     dispatcher.run_once(1401.0)
@@ -316,7 +327,7 @@ def test_a_tenant_that_was_forgotten_goes_on_where_it_was(
 
 
 def test_lines_of_an_earlier_term_are_not_written_down(
-    database: DatabaseFixture, dispatcher: Dispatcher, shares: Shares
+    database: DatabaseFixture, dispatcher: Dispatcher, shares: ShareReconciler
 ) -> None:
     fill(database, tenant(database, 101), 30)
     dispatcher.run_once(0.0)
@@ -329,7 +340,10 @@ def test_lines_of_an_earlier_term_are_not_written_down(
 
 
 def test_a_free_account_that_was_forgotten_stops_nobody(
-    database: DatabaseFixture, dispatcher: Dispatcher, broker: FakePublisher, shares: Shares
+    database: DatabaseFixture,
+    dispatcher: Dispatcher,
+    broker: FakePublisher,
+    shares: ShareReconciler,
 ) -> None:
     fill(database, tenant(database, 101, "free"), 1)
     dispatcher.run_once(0.0)
@@ -341,14 +355,14 @@ def test_a_free_account_that_was_forgotten_stops_nobody(
     assert dispatcher.run_once(1401.0) == 1
 
 
-def test_bells_that_piled_up_are_dropped_and_every_lane_is_found(
+def test_arrivals_that_piled_up_are_discarded_and_every_lane_is_found(
     database: DatabaseFixture, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dispatcher.run_once(0.0)
-    monkeypatch.setattr("app.scheduler.dispatching.lines.MOST_BELLS", 10)
+    monkeypatch.setattr("app.scheduler.dispatching.pool_queues.MOST_ARRIVALS", 10)
     monkeypatch.setattr(
-        "app.scheduler.dispatching.lines.TAKE_BELLS",
-        lines.TAKE_BELLS.replace("LIMIT 20000", "LIMIT 10"),
+        "app.scheduler.dispatching.pool_queues.TAKE_ARRIVALS",
+        pool_queues.TAKE_ARRIVALS.replace("LIMIT 20000", "LIMIT 10"),
     )
     for _ in range(30):
         database.submit()
@@ -358,7 +372,7 @@ def test_bells_that_piled_up_are_dropped_and_every_lane_is_found(
     assert {row[0] for row in database.query(QUEUED_TENANTS)} == {1}
 
 
-def test_a_turn_that_fails_loses_no_bell(
+def test_a_turn_that_fails_loses_no_arrival(
     database: DatabaseFixture,
     dispatcher: Dispatcher,
     broker: FakePublisher,
@@ -370,7 +384,7 @@ def test_a_turn_that_fails_loses_no_bell(
     dispatcher.run_once(0.5)
     database.submit(tenant_id=9)
     with monkeypatch.context() as broken:
-        broken.setattr(pools.lines, "_arrive", fail)
+        broken.setattr(pools.queues, "_update", fail)
         with pytest.raises(ValueError, match="no"):
             dispatcher.run_once(1.0)
     end(database, broker.sent)
@@ -408,7 +422,7 @@ def test_what_runs_in_a_slice_costs_no_share_and_moves_no_time(
     database: DatabaseFixture,
     dispatcher: Dispatcher,
     broker: FakePublisher,
-    shares: Shares,
+    shares: ShareReconciler,
     pools: Pools,
 ) -> None:
     big = tenant(database, 102, "enterprise", reserved=40)
@@ -432,7 +446,10 @@ def test_what_runs_in_a_slice_costs_no_share_and_moves_no_time(
 
 
 def test_slots_that_nobody_wanted_are_no_debt(
-    database: DatabaseFixture, dispatcher: Dispatcher, broker: FakePublisher, shares: Shares
+    database: DatabaseFixture,
+    dispatcher: Dispatcher,
+    broker: FakePublisher,
+    shares: ShareReconciler,
 ) -> None:
     """By the express lane, while others wait for a quota."""
     database.execute(
@@ -477,7 +494,7 @@ def test_a_change_during_a_long_pause_is_seen_afterwards(
     end(database, broker.sent)
     broker.sent.clear()
     # The last look was a minute ago; since then an operator set a cap, half a minute ago.
-    pools.lines._changed_at = database.query("SELECT now() - interval '1 minute'")[0][0]
+    pools.queues._changed_at = database.query("SELECT now() - interval '1 minute'")[0][0]
     database.execute(
         "INSERT INTO tenant_limits (tenant_id, pool, in_flight) VALUES (101, 'medium', 1)"
     )

@@ -1,4 +1,4 @@
-"""What the dispatcher leaves in the line: lanes of broken dependencies, tenants that crash."""
+"""What the dispatcher leaves in the queue: lanes of broken dependencies, tenants that crash."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_an_open_circuit_parks_its_lane_and_nothing_else(
     assert [d.id for d in broker.sent] == [plain]
     assert {database.job(one).status for one in parked} == {"queued"}
     dispatcher.run_once(0.1)
-    assert credit(database) == 9, "what is parked makes no line"
+    assert credit(database) == 9, "what is parked makes no queue"
     assert database.job(database.submit(express=True, dependency="claude")).status == "queued"
     assert database.job(database.submit(express=True)).status == "dispatched"
 
@@ -125,7 +125,7 @@ def test_a_throttled_tenant_has_one_job_in_flight_and_delays_nobody(
     dispatcher.run_once(0.0)
     assert sorted(d.id for d in broker.sent) == sorted([his[0], *others])
     assert dispatcher.run_once(0.1) == 0
-    assert credit(database) == 4, "his line is not the pool's"
+    assert credit(database) == 4, "his queue is not the pool's"
     assert database.job(database.submit(express=True, tenant_id=7)).status == "queued"
     assert database.job(database.submit(express=True)).status == "dispatched"
     database.claim(JobRef(his[0], 1))
@@ -149,7 +149,7 @@ def test_what_is_ready_is_what_nothing_holds_back(database: DatabaseFixture) -> 
     pools = database.pools()
 
     def ready(now: float) -> int:
-        pools.lines.listen(now, pools.holds(now).tenants)
+        pools.queues.refresh(now, pools.holds(now).tenants)
         return next(pool.ready for pool in pools.read(now) if pool.name == "medium")
 
     for _ in range(4):
@@ -162,7 +162,7 @@ def test_what_is_ready_is_what_nothing_holds_back(database: DatabaseFixture) -> 
     throttle(database, 7)
     assert ready(2.0) == 8, "one of his may start"
     database.dispatch(rooms={1: 0, 7: 1})
-    pools.lines["medium"].fair.set_in_flight(7, 1)
+    pools.queues["medium"].fair.set_in_flight(7, 1)
     assert ready(3.0) == 7, "never too few: his may be in either lane"
     set_circuit(database, "closed")
     assert ready(4.0) == 8

@@ -1,4 +1,4 @@
-"""Due jobs join the line without a stampede, in order, and starve neither others nor themselves.
+"""Due jobs join the queue without a stampede, in order, and starve neither others nor themselves.
 
 Time is the tests' own: a turn of the scheduler every 50 ms, and workers that end a fixed
 number of jobs in each.
@@ -116,7 +116,7 @@ def test_a_stampede_keeps_the_pool_busy_and_leaves_the_line_short(
     floor.longest_line = floor.most_waiting = 0
     floor.run(2.0)
     assert len(floor.ended) - before >= 0.95 * 2 * 1000, "the workers were never idle"
-    bound = max(SLOTS, 1000 * (pacing.BRIDGE_SECONDS + TURN_SECONDS))
+    bound = max(SLOTS, 1000 * (pacing.RESERVE_SECONDS + TURN_SECONDS))
     assert floor.most_waiting <= SLOTS + bound * 1.1
     assert floor.longest_line == 0, "the window had room for all of it"
 
@@ -124,7 +124,7 @@ def test_a_stampede_keeps_the_pool_busy_and_leaves_the_line_short(
 def test_a_newcomer_leaves_at_the_next_turn_in_the_middle_of_a_stampede(
     database: DatabaseFixture,
 ) -> None:
-    """Though the line is ordered by age, and all of the stampede is older."""
+    """Though the queue is ordered by age, and all of the stampede is older."""
     database.execute(SCHEDULE, "", 20_000)
     floor = Floor(database, speed=1000)
     floor.run(2.0)
@@ -135,7 +135,7 @@ def test_a_newcomer_leaves_at_the_next_turn_in_the_middle_of_a_stampede(
         while job_id not in floor.turn():
             assert floor.now - begun < 1.0
         waited.append(floor.now - begun)
-    ahead = SLOTS / 1000 + pacing.BRIDGE_SECONDS + TURN_SECONDS
+    ahead = SLOTS / 1000 + pacing.RESERVE_SECONDS + TURN_SECONDS
     assert max(waited) <= ahead + 2 * TURN_SECONDS
 
 

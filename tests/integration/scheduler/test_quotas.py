@@ -1,4 +1,4 @@
-"""Quotas from an answer to the dispatcher: worker, table, taps; and what operators do with them."""
+"""Quotas from a response to the dispatcher: worker, table, pacers; and what operators can do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.errors import NotFound, ValidationFailed
-from app.scheduler.dispatching.quotas import READ_SECONDS, Taps
+from app.scheduler.dispatching.quotas import READ_SECONDS, QuotaPacers
 from app.tenants.quotas import clear_quota, declare_quota, read_quotas
 from models.leadership import Leader
 from models.store.session import connect
@@ -72,29 +72,29 @@ def read_now(database: DatabaseFixture) -> None:
     database.execute("UPDATE quotas SET read_at = now() + interval '1 minute'")
 
 
-def taps_of(database: DatabaseFixture, **declared: Any) -> Taps:
-    return Taps(database.engine, database.leader, database.types, declared)
+def pacers_of(database: DatabaseFixture, **declared: Any) -> QuotaPacers:
+    return QuotaPacers(database.engine, database.leader, database.types, declared)
 
 
 def test_what_an_answer_said_reaches_the_dispatcher(worker: OneWorker) -> None:
     run(worker, telling(requests=Allowance(600, 3, 30.0)))
     read_now(worker.database)
-    taps = taps_of(worker.database)
-    assert taps.rooms(100.0) == {MODEL: 0}  # a tap that is new has saved nothing up
-    assert taps.rooms(101.0) == {MODEL: 3}
-    taps.spend(MODEL, 2)
-    assert taps.rooms(101.0) == {MODEL: 1}
-    taps.give_back(MODEL, 1)
-    assert taps.rooms(101.0) == {MODEL: 2}
+    pacers = pacers_of(worker.database)
+    assert pacers.rooms(100.0) == {MODEL: 0}  # a pacer that is new has saved nothing up
+    assert pacers.rooms(101.0) == {MODEL: 3}
+    pacers.spend(MODEL, 2)
+    assert pacers.rooms(101.0) == {MODEL: 1}
+    pacers.spend(MODEL, -1)
+    assert pacers.rooms(101.0) == {MODEL: 2}
 
 
 def test_jobs_at_the_broker_count_against_what_is_left(worker: OneWorker) -> None:
     run(worker, telling(requests=Allowance(6000, 5, 30.0)))
     worker.refs(4, dependency=MODEL)
     read_now(worker.database)
-    taps = taps_of(worker.database)
-    taps.rooms(100.0)
-    assert taps.rooms(101.0) == {MODEL: 1}
+    pacers = pacers_of(worker.database)
+    pacers.rooms(100.0)
+    assert pacers.rooms(101.0) == {MODEL: 1}
 
 
 def test_the_latest_reading_wins_and_is_written_once_a_second(worker: OneWorker) -> None:
@@ -117,13 +117,13 @@ def test_an_older_reading_of_another_worker_does_not_replace_a_newer_one(
 
 def test_a_refusal_closes_the_tap_at_once_and_costs_the_job_no_try(worker: OneWorker) -> None:
     declare_quota(worker.database.engine, MODEL, LIMITS, {MODEL})
-    taps = taps_of(worker.database)
-    taps.rooms(99.0)
-    assert taps.rooms(101.0) == {MODEL: 1}
+    pacers = pacers_of(worker.database)
+    pacers.rooms(99.0)
+    assert pacers.rooms(101.0) == {MODEL: 1}
     (refused,) = run(worker, refusing(20.0))
     assert 18 < row(worker.database).closed_seconds <= 20
-    assert taps.rooms(101.0 + READ_SECONDS) == {MODEL: 0}
-    assert taps.rooms(119.0) == {MODEL: 0}
+    assert pacers.rooms(101.0 + READ_SECONDS) == {MODEL: 0}
+    assert pacers.rooms(119.0) == {MODEL: 0}
     job = worker.database.job(refused)
     assert (job.status, job.attempt, job.deferrals, job.error_class) == (
         "scheduled",
@@ -218,9 +218,9 @@ def test_tokens_that_calls_used_bound_the_calls_to_come(worker: OneWorker) -> No
     run(worker, charged, lambda ctx, payload: ctx.charge_tokens(50, 20))
     worker.worker.quotas.write(worker.database.engine, 0.0)
     assert (row(worker.database).calls, row(worker.database).tokens_in) == (2, 100)
-    taps = taps_of(worker.database)
-    taps.rooms(100.0)
-    assert taps.rooms(101.0) == {MODEL: 1}  # 95 tokens a second, 50 a call
+    pacers = pacers_of(worker.database)
+    pacers.rooms(100.0)
+    assert pacers.rooms(101.0) == {MODEL: 1}  # 95 tokens a second, 50 a call
 
 
 def test_counts_alone_make_no_quota(worker: OneWorker) -> None:
@@ -254,21 +254,21 @@ def test_news_wait_here_while_the_store_is_away(
 
 def test_a_scheduler_that_takes_over_begins_with_empty_buckets(database: DatabaseFixture) -> None:
     declare_quota(database.engine, "claude", {"requests_per_minute": 6000.0}, {"claude"})
-    taps = taps_of(database)
-    taps.rooms(100.0)
-    assert taps.rooms(101.0) == {"claude": 95}
+    pacers = pacers_of(database)
+    pacers.rooms(100.0)
+    assert pacers.rooms(101.0) == {"claude": 95}
     database.leader.resign()
     successor = Leader(database.engine, "successor")
     successor.run_once(0.0)
-    taps = Taps(database.engine, successor, database.types)
-    assert taps.rooms(200.0) == {"claude": 0}
+    pacers = QuotaPacers(database.engine, successor, database.types)
+    assert pacers.rooms(200.0) == {"claude": 0}
 
 
 def test_a_start_value_stands_until_an_operator_says_otherwise(database: DatabaseFixture) -> None:
-    taps_of(database, claude=LIMITS).rooms(1.0)
+    pacers_of(database, claude=LIMITS).rooms(1.0)
     assert row(database).requests_per_minute == 60
     declare_quota(database.engine, "claude", {"requests_per_minute": 30.0}, {"claude"})
-    taps_of(database, claude=LIMITS).rooms(1.0)
+    pacers_of(database, claude=LIMITS).rooms(1.0)
     assert row(database).requests_per_minute == 30
 
 
@@ -278,14 +278,14 @@ def test_a_quota_that_was_only_learned_ages_out(database: DatabaseFixture) -> No
         " ('claude', %s, now() - interval '61 minutes')",
         json.dumps({"requests": [60, 0, 7200]}),
     )
-    assert taps_of(database).rooms(1.0) == {}
+    assert pacers_of(database).rooms(1.0) == {}
     assert not database.query("SELECT FROM quotas")
 
 
 def test_a_leader_of_the_past_forgets_and_declares_nothing(database: DatabaseFixture) -> None:
     database.execute("INSERT INTO quotas (dependency) VALUES ('old')")
     database.execute("UPDATE leaders SET epoch = epoch + 1")
-    taps_of(database, claude=LIMITS).rooms(1.0)
+    pacers_of(database, claude=LIMITS).rooms(1.0)
     assert [found.dependency for found in database.query("SELECT dependency FROM quotas")] == [
         "old"
     ]

@@ -176,10 +176,10 @@ def test_a_leader_that_dies_between_sample_and_removal_leaves_nothing_for_ever(
     database.execute(PUT, FINE_STEP, FINE_KEPT_SECONDS + 60, 3)
     dying = Recorder(database.engine, database.leader)
 
-    def die() -> None:
+    def die(*_: object) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(dying, "_remove", die)
+    monkeypatch.setattr(dying, "_write", die)
     with pytest.raises(SystemExit):
         dying.run_once(0.0)
     assert len(samples(database)) == 4, "the sample stands"

@@ -1,4 +1,4 @@
-"""A silent scheduler: one API process keeps the line moving, bounded, until a leader is back."""
+"""A silent scheduler: one API process keeps the queue moving, bounded, until a leader is back."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from app.broker.publish import NOTHING_KNOWN
 from app.errors import BrokerUnavailable
 from app.policy.fairshare import Grant
-from app.scheduler.relief import relief as relief_module
-from app.scheduler.relief.relief import RELIEVE, Relief
+from app.scheduler import relief as relief_module
+from app.scheduler.relief import RELIEVE, Relief
 from models.jobs.dispatch import Dispatch, mark
 from models.leadership import LEAD, Leader
 from models.presence import Presence, announce
@@ -57,7 +57,7 @@ def broker() -> Broker:
 
 @pytest.fixture
 def relief(database: DatabaseFixture, broker: Broker) -> Relief:
-    return Relief(database.engine, broker, "api-1", database.types, listen_seconds=0)
+    return Relief(database.engine, broker, "api-1", database.types, wait_seconds=0)
 
 
 def silence(database: DatabaseFixture, seconds: float) -> None:
@@ -72,7 +72,7 @@ def silence(database: DatabaseFixture, seconds: float) -> None:
     )
 
 
-def line(
+def queue(
     database: DatabaseFixture, count: int, tenant_id: int = 1, dependency: str = ""
 ) -> list[str]:
     return [database.submit(tenant_id=tenant_id, dependency=dependency) for _ in range(count)]
@@ -85,9 +85,9 @@ def by_tenant(broker: Broker) -> Counter[int]:
 def test_line_moves_after_a_minute_of_silence_and_not_before(
     database: DatabaseFixture, relief: Relief, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job_id = line(database, 1)[0]
+    job_id = queue(database, 1)[0]
     silence(database, 59)
-    assert relief.run_once(0.0) == 0 and not relief.at_work
+    assert relief.run_once(0.0) == 0 and not relief.active
     silence(database, 61)
     with caplog.at_level(logging.WARNING):
         assert relief.run_once(1.0) == 1
@@ -102,7 +102,7 @@ def test_line_moves_after_a_minute_of_silence_and_not_before(
 def test_permission_of_the_last_minute_is_a_sign_of_life(
     database: DatabaseFixture, relief: Relief
 ) -> None:
-    line(database, 1)
+    queue(database, 1)
     database.execute("INSERT INTO express_lanes (pool, credit) VALUES ('medium', 0)")
     silence(database, 300)
     database.execute("UPDATE express_lanes SET granted_at = now() - interval '50 seconds'")
@@ -112,7 +112,7 @@ def test_permission_of_the_last_minute_is_a_sign_of_life(
 
 
 def test_nobody_is_relieved_while_a_leader_lives(database: DatabaseFixture, relief: Relief) -> None:
-    line(database, 1)
+    queue(database, 1)
     database.execute("INSERT INTO express_lanes VALUES ('medium', 0, now() - interval '1 hour')")
     assert relief.run_once(0.0) == 0
 
@@ -120,7 +120,7 @@ def test_nobody_is_relieved_while_a_leader_lives(database: DatabaseFixture, reli
 def test_silence_of_a_fresh_database_begins_with_the_first_look(
     database: DatabaseFixture, relief: Relief
 ) -> None:
-    line(database, 1)
+    queue(database, 1)
     database.execute("TRUNCATE leaders")
     assert relief.run_once(0.0) == 0
     assert Leader(database.engine, "first").run_once(0.0) == 0
@@ -132,10 +132,8 @@ def test_silence_of_a_fresh_database_begins_with_the_first_look(
     assert relief.run_once(2.0) == 1
 
 
-def test_process_that_has_just_begun_listens_first(
-    database: DatabaseFixture, broker: Broker
-) -> None:
-    line(database, 1)
+def test_process_that_has_just_begun_waits_first(database: DatabaseFixture, broker: Broker) -> None:
+    queue(database, 1)
     silence(database, 3600)
     beginner = Relief(database.engine, broker, "api-1", database.types)
     assert beginner.run_once(100.0) == 0
@@ -146,11 +144,11 @@ def test_process_that_has_just_begun_listens_first(
 def test_one_relief_at_a_time_and_the_next_one_fences_it(
     database: DatabaseFixture, relief: Relief, broker: Broker
 ) -> None:
-    line(database, 100)
+    queue(database, 100)
     silence(database, 61)
-    second = Relief(database.engine, broker, "api-2", database.types, listen_seconds=0)
+    second = Relief(database.engine, broker, "api-2", database.types, wait_seconds=0)
     assert relief.run_once(0.0) == 20
-    assert second.run_once(0.0) == 0 and not second.at_work
+    assert second.run_once(0.0) == 0 and not second.active
     database.execute("UPDATE jobs SET status = 'queued' WHERE status = 'dispatched'")
     database.execute(
         "UPDATE leaders SET expires_at = now() - interval '1 ms' WHERE role = 'relief'"
@@ -159,11 +157,11 @@ def test_one_relief_at_a_time_and_the_next_one_fences_it(
     database.execute("UPDATE jobs SET status = 'queued' WHERE status = 'dispatched'")
     frozen = mark(database.engine, "medium", [Grant(1, 5, {"": 5})], 1, statement=RELIEVE)
     assert not frozen.dispatches, "it thawed in the middle of a turn"
-    assert relief.run_once(1.0) == 0 and not relief.at_work
+    assert relief.run_once(1.0) == 0 and not relief.active
 
 
 def test_window_holds(database: DatabaseFixture, relief: Relief, broker: Broker) -> None:
-    line(database, 50)
+    queue(database, 50)
     silence(database, 61)
     assert relief.run_once(0.0) == 20, "two rounds of ten slots"
     assert relief.run_once(0.25) == 0
@@ -178,9 +176,9 @@ def test_window_holds(database: DatabaseFixture, relief: Relief, broker: Broker)
 
 
 def test_nobody_takes_all(database: DatabaseFixture, relief: Relief, broker: Broker) -> None:
-    line(database, 60, tenant_id=1)
-    line(database, 4, tenant_id=2)
-    line(database, 3, tenant_id=3, dependency="claude")
+    queue(database, 60, tenant_id=1)
+    queue(database, 4, tenant_id=2)
+    queue(database, 3, tenant_id=3, dependency="claude")
     silence(database, 61)
     while relief.run_once(0.0):
         pass
@@ -194,8 +192,8 @@ def test_every_lane_has_its_turn_however_many_there_are(
     database.execute("UPDATE processes SET slots = 1")
     database.execute("INSERT INTO circuits VALUES ('down', 'open')")
     for tenant_id in range(1, 11):
-        line(database, 1, tenant_id=tenant_id)
-        line(database, 1, tenant_id=tenant_id, dependency="down")
+        queue(database, 1, tenant_id=tenant_id)
+        queue(database, 1, tenant_id=tenant_id, dependency="down")
     silence(database, 61)
     for turn in range(30):
         relief.run_once(turn / 4)
@@ -212,8 +210,8 @@ def test_caps_throttles_and_the_share_of_free_accounts_hold(
     database.execute("INSERT INTO tenants (id, name, tier) OVERRIDING SYSTEM VALUE"
                   " VALUES (8, 'free-8', 'free'), (9, 'free-9', 'free')")  # fmt: skip
     for tenant_id in (1, 7, 8, 9):
-        line(database, 9, tenant_id=tenant_id)
-    line(database, 4, tenant_id=2)
+        queue(database, 9, tenant_id=tenant_id)
+    queue(database, 4, tenant_id=2)
     silence(database, 61)
     for turn in range(5):
         relief.run_once(turn / 4)
@@ -232,7 +230,7 @@ def test_dependencies_that_must_not_be_called_are_left_alone(
         " VALUES ('claude', 6000, now() + interval '1 minute')"
     )
     for dependency in ("down", "half", "claude", "up"):
-        line(database, 3, dependency=dependency)
+        queue(database, 3, dependency=dependency)
     silence(database, 61)
     for turn in range(5):
         relief.run_once(float(turn))
@@ -243,7 +241,7 @@ def test_dependencies_that_must_not_be_called_are_left_alone(
 def test_quota_sets_the_pace(database: DatabaseFixture, relief: Relief, broker: Broker) -> None:
     database.execute("INSERT INTO quotas (dependency, requests_per_minute) VALUES ('claude', 120)")
     for tenant_id in (1, 2, 3):
-        line(database, 5, tenant_id=tenant_id, dependency="claude")
+        queue(database, 5, tenant_id=tenant_id, dependency="claude")
     silence(database, 61)
     given = [relief.run_once(turn / 4) for turn in range(21)]
     assert given[0] == 0, "no burst at the beginning"
@@ -253,13 +251,13 @@ def test_quota_sets_the_pace(database: DatabaseFixture, relief: Relief, broker: 
 def test_message_that_could_not_be_sent_is_taken_back(
     database: DatabaseFixture, relief: Relief, broker: Broker
 ) -> None:
-    job_id = line(database, 1)[0]
+    job_id = queue(database, 1)[0]
     silence(database, 61)
     broker.refusing = True
     assert relief.run_once(0.0) == 0
     row = database.job(job_id)
     assert (row.status, row.lease, row.lease_expires_at) == ("queued", 1, None)
-    assert not relief.at_work, "another process may reach the broker"
+    assert not relief.active, "another process may reach the broker"
     broker.refusing = False
     assert relief.run_once(1.0) == 1
     assert database.job(job_id).lease == 2
@@ -268,13 +266,13 @@ def test_message_that_could_not_be_sent_is_taken_back(
 def test_who_does_not_reach_the_broker_does_not_take_the_place(
     database: DatabaseFixture, relief: Relief, broker: Broker
 ) -> None:
-    line(database, 1)
+    queue(database, 1)
     silence(database, 61)
     broker.away = True
     assert relief.run_once(0.0) == 0
     assert not database.query("SELECT 1 FROM leaders WHERE role = 'relief'")
     assert (
-        Relief(database.engine, Broker(), "api-2", database.types, listen_seconds=0).run_once(0.0)
+        Relief(database.engine, Broker(), "api-2", database.types, wait_seconds=0).run_once(0.0)
         == 1
     )
 
@@ -282,7 +280,7 @@ def test_who_does_not_reach_the_broker_does_not_take_the_place(
 def test_relief_ends_when_a_leader_is_back(
     database: DatabaseFixture, relief: Relief, caplog: pytest.LogCaptureFixture
 ) -> None:
-    line(database, 30)
+    queue(database, 30)
     silence(database, 61)
     assert relief.run_once(0.0) == 20
     back = Leader(database.engine, "back")
@@ -291,7 +289,7 @@ def test_relief_ends_when_a_leader_is_back(
     database.execute("UPDATE jobs SET status = 'cancelled' WHERE status = 'dispatched'")
     with caplog.at_level(logging.WARNING):
         assert relief.run_once(0.25) == 0
-    assert "no longer" in caplog.text and not relief.at_work
+    assert "no longer" in caplog.text and not relief.active
     assert not database.query("SELECT 1 FROM leaders WHERE role = 'relief' AND expires_at > now()")
 
 
@@ -305,7 +303,7 @@ def test_statement_that_meets_a_takeover_marks_nothing(
     database: DatabaseFixture, relief: Relief
 ) -> None:
     """The leader takes the lease while the relief is in the middle of its turn."""
-    line(database, 30)
+    queue(database, 30)
     silence(database, 61)
     assert relief.run_once(0.0) == 20
     database.execute("UPDATE jobs SET status = 'cancelled' WHERE status = 'dispatched'")
@@ -331,7 +329,7 @@ def test_takeover_waits_for_the_statement_of_a_relief(
     database: DatabaseFixture, relief: Relief
 ) -> None:
     """And then counts what the relief has marked as in flight."""
-    line(database, 30)
+    queue(database, 30)
     silence(database, 61)
     assert relief.run_once(0.0) == 20
     database.execute("UPDATE jobs SET status = 'cancelled' WHERE status = 'dispatched'")

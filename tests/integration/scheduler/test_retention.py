@@ -13,9 +13,8 @@ import pytest
 from app.scheduler.maintenance import collector as collecting
 from app.scheduler.maintenance import retirer as retiring
 from app.scheduler.maintenance.collector import Collector
-from app.scheduler.maintenance.housekeeping import Housekeeping
 from app.scheduler.maintenance.retirer import Kept, Retirer
-from app.scheduler.role import TimedRole
+from app.scheduler.role import Housekeeping, TimedRole, run_due
 from models.blobs import BlobError, BlobMissing, BlobStore, checkpoint_key, open_blobs, payload_key
 from models.jobs import retire
 from models.jobs.claim import Claim, JobRef
@@ -67,7 +66,7 @@ def end(database: DatabaseFixture, claim: Claim, ending: Ending, days: float) ->
 
 
 def claim_all(database: DatabaseFixture) -> tuple[Claim, ...]:
-    """Whatever is in line, running."""
+    """Whatever is in queue, running."""
     return database.claim(*[JobRef(sent.id, sent.lease) for sent in database.dispatch()])
 
 
@@ -372,5 +371,5 @@ def test_a_housekeeper_that_fails_does_not_keep_the_others_from_their_work(
 def test_a_standby_does_no_housekeeping(database: DatabaseFixture) -> None:
     calls = Calls()
     database.leader.epoch = None
-    Housekeeping(database.leader, [TimedRole(calls, 0.0)]).run_once(0.0)
+    assert run_due([TimedRole(calls, 0.0)], database.leader, 0.0) == 0
     assert not calls.called.is_set()

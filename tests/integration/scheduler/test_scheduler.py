@@ -15,8 +15,8 @@ from app.config import Settings
 from app.scheduler import service
 from app.scheduler.dispatching.dispatcher import Dispatcher
 from app.scheduler.dispatching.promoter import Promoter
-from app.scheduler.maintenance.expirer import Expirer
 from app.scheduler.maintenance.reaper import Reaper
+from app.scheduler.service import Expirer
 from models.jobs.admit import admit_group
 from models.jobs.claim import JobRef
 from models.jobs.ids import new_id

@@ -148,9 +148,7 @@ def servers() -> Iterator[Servers]:
         yield started
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(streams())
 @example([HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + GET])
 @example([HEAD + b"Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello" + GET])

@@ -280,7 +280,12 @@ def test_noted_process_and_its_session_are_cleared(tmp_path: Path) -> None:
 def test_process_with_the_stacks_id_is_cleared_without_any_note(tmp_path: Path) -> None:
     home = Home(tmp_path)
     variables = {**os.environ, STACK_VARIABLE: home.stack_id()}
-    with subprocess.Popen(SLEEP, start_new_session=True, env=variables) as process:
+    argv = (sys.executable, "-c", "import time; print(flush=True); time.sleep(600)")
+    with subprocess.Popen(
+        argv, start_new_session=True, env=variables, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        process.stdout.readline()  # before its exec it has the variables of this process
         assert clear_leftovers(home) == 1
         assert process.wait(5) == -signal.SIGTERM
 

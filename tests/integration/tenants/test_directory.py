@@ -240,7 +240,7 @@ def test_callers_that_come_together_are_looked_up_together(
     for thread in threads[1:]:
         thread.start()
     deadline = time.monotonic() + 10
-    while len(directory._asked_keys._waiting) < 19 and time.monotonic() < deadline:
+    while len(directory._key_reads._waiting) < 19 and time.monotonic() < deadline:
         time.sleep(0.001)
     go_on.set()
     for thread in threads:

@@ -13,9 +13,8 @@ from sqlalchemy import Engine
 from app import config
 from app.cli import tenants
 from app.config import Settings
-from app.tenants.changes import issue_key, revoke_key
+from app.tenants.changes import issue_key, keep_operator_key, revoke_key
 from app.tenants.directory import Directory
-from app.tenants.key_file import keep_operator_key
 from app.tenants.listing import read_tenant
 from app.tenants.tenant import PoolLimits, TenantProfile
 from models.store.session import open_engine

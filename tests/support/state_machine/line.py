@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from app.scheduler.dispatching.promoter import Promoter
-from app.scheduler.maintenance.expirer import Expirer
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.maintenance.retirer import Kept, Retirer
+from app.scheduler.service import Expirer
 from models.jobs.claim import JobRef
 from models.jobs.dispatch import Dispatch
 from models.jobs.release import release

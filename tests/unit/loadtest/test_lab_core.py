@@ -1,14 +1,16 @@
-"""The load lab's desk: a look a second, rows as CSV, the top report, what may be asked for."""
+"""The load lab's common parts: gauges each second, rows as CSV, the top report, the options."""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from loadtest.lab import __main__ as lab
 from loadtest.lab import experiment as lab_experiment
@@ -20,19 +22,19 @@ PERIOD = 0.05
 
 
 class Gauge:
-    """Tells what it is told to, and when enough was asked."""
+    """A gauge that counts down; ``enough`` is set after so many readings."""
 
-    def __init__(self, looks: int, failing: int = -1, slow: int = -1) -> None:
+    def __init__(self, reads: int, failing: int = -1, slow: int = -1) -> None:
         self.enough = threading.Event()
-        self._looks = looks
+        self._wanted = reads
         self._failing = failing
         self._slow = slow
-        self._asked = 0
+        self._reads = 0
 
     def __call__(self) -> dict[str, float]:
-        number = self._asked
-        self._asked += 1
-        if self._asked > self._looks:
+        number = self._reads
+        self._reads += 1
+        if self._reads > self._wanted:
             self.enough.set()
         if number == self._failing:
             raise OSError("the server is being restarted")
@@ -48,32 +50,32 @@ def _short_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def watch(gauge: Gauge) -> tuple[Sampler, list[Row], list[str]]:
     rows: list[Row] = [{"step": "earlier"}]
-    told: list[str] = []
-    with Sampler("6/s", gauge, told.append, rows) as sampler:
+    shown: list[str] = []
+    with Sampler("6/s", gauge, shown.append, rows) as sampler:
         assert gauge.enough.wait(10)
-    return sampler, rows, told
+    return sampler, rows, shown
 
 
 def test_a_step_is_looked_at_by_the_clock_and_its_rows_join_the_others() -> None:
     began = time.time()
-    sampler, rows, told = watch(Gauge(looks=5))
+    sampler, rows, shown = watch(Gauge(reads=5))
     assert rows == [{"step": "earlier"}, *sampler.rows]
     assert [row["step"] for row in sampler.rows] == ["6/s"] * len(sampler.rows)
     for row in sampler.rows:
         assert float(row["at"]) >= began + float(row["second"]) * PERIOD - 0.001
-    assert told[0] == "waiting 10"
+    assert shown[0] == "waiting 10"
     assert sampler.most("waiting") == 10.0
     assert sampler.most("unknown") == 0.0
 
 
 def test_a_second_that_cannot_be_read_is_left_out() -> None:
-    sampler, _, _ = watch(Gauge(looks=4, failing=1))
+    sampler, _, _ = watch(Gauge(reads=4, failing=1))
     assert sampler.missed == 1
     assert [row["waiting"] for row in sampler.rows][:2] == [10.0, 8.0]
 
 
 def test_a_look_that_takes_long_leaves_seconds_out_and_does_not_make_later_ones_late() -> None:
-    sampler, _, _ = watch(Gauge(looks=4, slow=1))
+    sampler, _, _ = watch(Gauge(reads=4, slow=1))
     seconds = [int(row["second"]) for row in sampler.rows]
     assert seconds == sorted(set(seconds))
     assert seconds[2] >= seconds[1] + 3, "the seconds of the long look are missing"
@@ -138,11 +140,23 @@ def test_a_report_leaves_findings_pictures_and_bars_for_machines(tmp_path: Path)
 
 def test_every_experiment_asks_something_and_all_take_ten_minutes_if_quick() -> None:
     chosen = [experiment(name) for name in NAMES]
-    assert [each.name for each in chosen] == list(NAMES)
-    assert all(each.title and each.question.endswith("?") for each in chosen)
+    assert all(each.TITLE and each.QUESTION.endswith("?") for each in chosen)
     assert sum(each.seconds(Size.QUICK) for each in chosen) <= 600
     for each in chosen:
         assert each.seconds(Size.MINI) < each.seconds(Size.QUICK) < each.seconds(Size.FULL)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_run_shows_its_step_and_in_a_terminal_the_figures_of_the_second(terminal: bool) -> None:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
+    with lab.RunProgress(console, "The knee", 90.0) as progress:
+        progress.step("6/s")
+        progress.figures("waiting 3")
+        progress.refresh()
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert "about 1.5 min" in shown and "6/s" in shown
+    assert ("waiting 3" in shown) == terminal
 
 
 def test_an_experiment_that_does_not_exist_is_named_with_those_that_do(

@@ -9,22 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.lab.experiment import Size
+from loadtest.lab.experiment import SLOTS, Size
 from loadtest.lab.knee.verdict import (
     PLANS,
-    SLOTS,
     STAIRS,
-    Climb,
-    Job,
     Plan,
-    Tread,
-    figures,
+    analyse,
     find_knee,
     judge,
-    see,
-    treads_of,
+    step_of,
 )
+from loadtest.lab.submissions import Submissions
 from loadtest.shapes import arrival_times
+from loadtest.users.wire import Arrival
 
 SHORT = Plan(STAIRS, 6.0, 1.0)
 
@@ -73,13 +70,14 @@ def test_stairs_that_begin_beyond_the_capacity_have_their_knee_below_them() -> N
 
 
 def test_a_job_belongs_to_the_step_in_which_it_was_to_start() -> None:
-    late = Job(intended_at=9.9, latency_seconds=3.0, accepted=True, scored_at=20.0)
-    lost = Job(intended_at=10.0, latency_seconds=0.1, accepted=True, scored_at=None)
-    refused = Job(intended_at=10.5, latency_seconds=0.2, accepted=False, scored_at=None)
-    jobs = [late, lost, refused]
-    first = figures(Tread(1.0, 0.0, 10.0), jobs, 0.0, depth=0, waiters=0)
-    second = figures(Tread(2.0, 10.0, 20.0), jobs, 0.0, depth=7, waiters=1)
-    assert (first.jobs, first.refused) == (1, 0)
+    late = Arrival(9.9, 3.0, 202, "late")
+    lost = Arrival(10.0, 0.1, 202, "lost")
+    refused = Arrival(10.5, 0.2, 503, "")
+    rows = [{"at": 9.9, "waiting": 0, "waiters": 0}, {"at": 10.9, "waiting": 7, "waiters": 1}]
+    submissions = Submissions([late, lost, refused], {"late": 20.0}, rows)
+    first = step_of(submissions, 1.0, 0.0, 10.0, 0.0)
+    second = step_of(submissions, 2.0, 10.0, 20.0, 0.0)
+    assert (first.jobs, first.refused, first.depth, first.waiters) == (1, 0, 0, 0)
     assert first.p50_seconds == pytest.approx(10.1)
     assert first.front_door_p95_ms == 3000.0
     assert (second.jobs, second.refused, second.depth, second.waiters) == (2, 1, 7, 1)
@@ -87,53 +85,59 @@ def test_a_job_belongs_to_the_step_in_which_it_was_to_start() -> None:
     assert second.p50_seconds == inf
 
 
-def test_steps_follow_each_other_without_a_gap() -> None:
-    treads = treads_of((2.0, 4.0), 5.0, 100.0)
-    assert treads == [Tread(2.0, 100.0, 105.0), Tread(4.0, 105.0, 110.0)]
+def test_steps_follow_each_other_without_a_gap_and_the_warm_up_is_in_none() -> None:
+    plan = Plan((2.0, 4.0), 5.0, 3.0)
+    submissions = simulated(plan, begin=100.0)
+    assert plan.begin(submissions) == pytest.approx(100.0)
+    found = analyse(submissions, plan)
+    assert [(step.offered, step.jobs) for step in found.steps] == [(2.0, 10), (4.0, 20)]
+    assert found.submitted == 36
 
 
-def simulated(plan: Plan, overhead: float = 0.0, begin: float = 1000.0) -> Climb:
-    """Slots that take the next job in line as soon as they are free."""
+def simulated(plan: Plan, overhead: float = 0.0, begin: float = 1000.0) -> Submissions:
+    """Slots that take the next queued job as soon as they are free."""
     free = [0.0] * SLOTS
-    jobs = []
+    arrivals: list[Arrival] = []
+    scored_at: dict[str, float] = {}
     for due in arrival_times(plan.stretches):
         intended = begin - plan.warm_seconds + due
         ended = max(intended, heapq.heappop(free)) + plan.score_seconds + overhead
         heapq.heappush(free, ended)
-        jobs.append(Job(intended, 0.005, True, ended))
+        arrivals.append(Arrival(intended, 0.005, 202, str(len(arrivals))))
+        scored_at[arrivals[-1].id] = ended
     rows = [
         {
             "at": begin + second,
             "waiters": 0,
             "waiting": sum(
-                job.intended_at <= begin + second < (job.scored_at or 0) - plan.score_seconds
-                for job in jobs
+                each.intended_at <= begin + second < scored_at[each.id] - plan.score_seconds
+                for each in arrivals
             ),
         }
         for second in range(round(plan.load_seconds))
     ]
-    return Climb(begin, jobs, rows)
+    return Submissions(arrivals, scored_at, rows)
 
 
-def test_slots_without_any_overhead_reach_the_bar_and_the_line_grows_beyond_the_knee() -> None:
-    sight = see(simulated(SHORT), SHORT)
-    assert sight.knee is not None and sight.knee.kept_up == 6.6
-    assert sight.plateau == pytest.approx(SHORT.capacity, rel=0.005)
-    depths = [step.depth for step in sight.steps]
+def test_slots_without_any_overhead_reach_the_bar_and_the_queue_grows_beyond_the_knee() -> None:
+    found = analyse(simulated(SHORT), SHORT)
+    assert found.knee is not None and found.knee.kept_up == 6.6
+    assert found.plateau == pytest.approx(SHORT.capacity, rel=0.005)
+    depths = [step.depth for step in found.steps]
     assert depths[:3] == [0, 0, 0]
     assert depths[4:] == sorted(depths[4:]) and depths[-1] > 80
-    assert sight.steps[-1].p99_seconds > 10 * sight.steps[0].p99_seconds
-    assert judge(sight, SHORT).passed
+    assert found.steps[-1].p99_seconds > 10 * found.steps[0].p99_seconds
+    assert judge(found, SHORT).passed
 
 
 def test_slots_that_lose_two_percent_of_their_time_miss_the_bar() -> None:
-    report = judge(see(simulated(SHORT, overhead=0.03), SHORT), SHORT)
+    report = judge(analyse(simulated(SHORT, overhead=0.03), SHORT), SHORT)
     assert [bar.passed for bar in report.bars] == [False, True, True, True, True]
 
 
 def test_a_run_without_a_knee_is_no_pass() -> None:
     calm = Plan((1.0, 2.0), 6.0, 1.0)
-    report = judge(see(simulated(calm), calm), calm)
+    report = judge(analyse(simulated(calm), calm), calm)
     assert "No knee" in report.findings[0]
     assert not report.passed
 

@@ -143,7 +143,7 @@ def measured() -> Measured:
     }
     found.samples = [Sample(name, float(rate), 10.0, 20.0) for name, rate in rates.items()]
     found.starts = {"Fairline": [9.0] * 10, **{name: [6.0] * 10 for name in NAMES[1:]}}
-    found.memory = {name: {"front door": 100.0, "workers": 60.0} for name in NAMES}
+    found.memory = {name: {"API": 100.0, "workers": 60.0} for name in NAMES}
     found.memory["Fairline"]["scheduler"] = 60.0
     found.killed = [Killed(name, Survival(500, 500, 3, 20), 6.0) for name in NAMES]
     found.idle_ms, found.lined_ms = [5.0] * 100, [5.5] * 100
@@ -157,7 +157,7 @@ def test_a_run_that_reaches_every_bar_passes() -> None:
     assert claims["accept rate at 64 connections, of plain Celery's"] == pytest.approx(5.75)
     assert claims["no-op jobs, HTTP batch to done, of the best peer's"] == pytest.approx(1.4)
     assert claims["submit to start when idle, p50, beyond plain Celery's"] == pytest.approx(3.0)
-    assert claims["front-door p95 with 10,000 jobs waiting, of the idle one"] == pytest.approx(1.1)
+    assert claims["API p95 with 10,000 jobs waiting, of the idle one"] == pytest.approx(1.1)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_what_a_peer_loses_is_told_but_does_not_fail_the_run() -> None:
 
 def test_every_figure_in_which_a_peer_is_ahead_is_named() -> None:
     behind = " ".join(losses(measured()))
-    assert "from a full line (Dramatiq 4,500/s against 4,000/s)" in behind
+    assert "from a full queue (Dramatiq 4,500/s against 4,000/s)" in behind
     assert "submit to start" in behind and "memory" in behind
     assert "submissions" not in behind and "10-ms" not in behind
 
@@ -221,7 +221,7 @@ def test_the_pictures_bear_a_variant_that_was_not_measured_in_every_way(tmp_path
         for kind, suffix in (("accept", " @few"), ("no-op end to end", ""), ("drain", ""))
     ]
     found.starts[variant] = [7.0]
-    found.memory[variant] = {"front door": 80.0, "workers": 40.0}
+    found.memory[variant] = {"API": 80.0, "workers": 40.0}
     assert judge(found, Size.FULL).passed
     for drawn in draw(found, tmp_path):
         assert (tmp_path / drawn.file).read_bytes().startswith(b"\x89PNG")

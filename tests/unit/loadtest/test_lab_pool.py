@@ -14,8 +14,10 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from loadtest.baselines.plain_celery.store import watch_in
+from loadtest.figures import rolling_rate
 from loadtest.lab.experiment import Size
-from loadtest.lab.pool.verdict import COLUMNS, Course, bars, findings, rolling_rate
+from loadtest.lab.pool.verdict import COLUMNS, Course, bars, findings
+from loadtest.lab.submissions import Submissions
 from loadtest.report import table
 from loadtest.users.wire import Arrival
 
@@ -45,35 +47,37 @@ def course(
         {"step": "x", "second": n, "at": BEGIN + n, "waiting": 3 * n, "waiters": waiters}
         for n in range(5)
     ]
-    return Course("Side, so many", 4, pool_size, OFFERED, seconds, arrivals, finished, rows)
+    submissions = Submissions(arrivals, finished, rows)
+    return Course("Side, so many", 4, pool_size, OFFERED, seconds, submissions)
 
 
 def test_course_reads_rate_and_tail_from_the_rows() -> None:
     starved = course(OFFERED * 2 / 3)
 
     assert starved.scored_per_second == pytest.approx(13.33, abs=0.01)
-    assert starved.share_of_offered == pytest.approx(2 / 3, abs=0.001)
+    assert starved.percent_of_offered == pytest.approx(100 * 2 / 3, abs=0.1)
     # The last of 1,200 arrives after 60 s, is the last to be scored, and that takes 90 s.
     assert starved.scored_seconds(0.99) == pytest.approx(1.5 + 0.99 * 30, abs=0.1)
-    assert starved.most("waiting") == 12
-    assert starved.over_time("waiting")[1] == (1.0, 3.0)
+    assert starved.queued == 12
+    assert starved.submissions.gauge("waiting")[1] == (1.0, 3.0)
 
 
 def test_what_was_never_scored_is_no_better_than_the_slowest() -> None:
     scored = course(OFFERED)
     some_lost = course(OFFERED / 2, unscored=100)
 
-    assert scored.unscored == 0
-    assert some_lost.unscored == 100
-    slowest = max(some_lost.finished_at[a.id] - a.intended_at for a in some_lost.accepted[:-100])
+    assert scored.submissions.unscored == 0
+    lost = some_lost.submissions
+    assert lost.unscored == 100
+    slowest = max(lost.scored_at[a.id] - a.intended_at for a in lost.accepted[:-100])
     assert some_lost.scored_seconds(0.99) == slowest
 
 
 def test_refused_submissions_are_counted_and_wait_for_nothing() -> None:
     partly = course(OFFERED, refused=7)
 
-    assert partly.refused == 7
-    assert partly.unscored == 0
+    assert partly.submissions.refused == 7
+    assert partly.submissions.unscored == 0
     assert table("", COLUMNS, [partly]).rows[0][-1] == "7"
 
 
@@ -106,7 +110,7 @@ def test_the_reference_figures_reach_every_bar() -> None:
         (course(13.0), course(18.0), course(20.0), "recovers"),
         (course(13.0), course(20.0), course(19.7), "Fairline: scored"),
         (course(13.0), course(20.0), course(20.0, waiters=1), "waiters"),
-        (course(13.0), course(20.0), course(20.0, pool_size=3), "connections a worker"),
+        (course(13.0), course(20.0), course(20.0, pool_size=3), "connections per worker"),
         (course(13.0), course(20.0), course(20.0, unscored=1), "not scored"),
         (course(13.0), course(20.0, refused=1), course(20.0), "refused"),
     ],

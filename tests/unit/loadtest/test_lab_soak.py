@@ -12,17 +12,20 @@ from loadtest.lab.experiment import Size
 from loadtest.lab.soak.verdict import (
     JUDGED,
     MOST_POINTS,
-    Point,
+    PLANS,
     Soak,
     allowance,
     bars,
+    by_third,
     findings,
     growth,
     slope,
     tail_by_bucket,
-    tail_of_third,
 )
+from loadtest.lab.soak.weights import curves as size_curves
 from loadtest.lab.soak.weights import together
+from loadtest.lab.submissions import Point, Submissions
+from loadtest.users.wire import Arrival
 
 values = st.floats(min_value=-1e6, max_value=1e6)
 curves = st.lists(values, min_size=2, max_size=60).map(
@@ -121,7 +124,14 @@ def test_the_highest_of_all_is_the_highest_of_some_bucket(
 def test_thirds_do_not_mix() -> None:
     points = [(float(t), float(1 + t // 10)) for t in range(30)]
 
-    assert [tail_of_third(points, 30.0, third, 0.99) for third in range(3)] == [1.0, 2.0, 3.0]
+    assert by_third(points, 30.0, 0.99) == [1.0, 2.0, 3.0]
+
+
+def test_sizes_are_curves_by_the_name_of_what_was_measured() -> None:
+    rows = [{"second": 5.0 * n, "memory_api_mb": 90.0 + n, "blobs_mb": 1.0} for n in range(2)]
+
+    assert size_curves(rows, "memory_") == {"api": [(0.0, 90.0), (5.0, 91.0)]}
+    assert size_curves([], "memory_") == {}
 
 
 def test_shared_memory_counts_once() -> None:
@@ -138,7 +148,7 @@ def soak(
     memory: Callable[[float], float] = lambda _: 100.0,
     table: Callable[[float], float] = lambda _: 15.0,
     scored: Callable[[float], float] = lambda _: 1.52,
-    http_client: Callable[[float], float] = lambda _: 0.005,
+    api: Callable[[float], float] = lambda _: 0.005,
     refused: int = 0,
     lost: int = 0,
 ) -> Soak:
@@ -147,20 +157,18 @@ def soak(
     def curve(read: Callable[[float], float]) -> list[Point]:
         return [(float(t), read(float(t))) for t in range(0, 1800, 5)]
 
+    arrivals = [Arrival(at, latency, 202, f"{at}") for at, latency in curve(api)]
+    scored_at = {f"{at}": at + wait for at, wait in curve(scored)}
+    arrivals += [Arrival(1800.0, 0.005, 503, "")] * refused
+    arrivals += [Arrival(1800.0, 0.005, 202, "lost")] * lost
     return Soak(
-        seconds=1800.0,
-        per_second=4.67,
-        bucket_seconds=60.0,
-        scored=curve(scored),
-        http_client=curve(http_client),
-        refused=refused,
-        lost=lost,
+        PLANS[Size.FULL],
+        submissions=Submissions(arrivals, scored_at),
         memory={name: curve(memory) for name in (*JUDGED, "rabbitmq")},
         # The leaderboard grows for ever and must not count.
         tables={"jobs": curve(table), "applications": curve(lambda t: t)},
         blobs=curve(lambda _: 40.0),
         dead_rows=curve(lambda _: 100.0),
-        rows=[],
     )
 
 
@@ -179,7 +187,7 @@ def test_a_flat_soak_reaches_every_bar() -> None:
         (soak(memory=lambda t: 100 + t / 60), [f"{name}: memory" for name in JUDGED]),
         (soak(table=lambda t: 15 + t / 180), ["tables that retention empties"]),
         (soak(scored=lambda t: 1.5 + t / 1800), ["submit to scored p99"]),
-        (soak(http_client=lambda t: 0.005 + t / 180_000), ["front door p95"]),
+        (soak(api=lambda t: 0.005 + t / 180_000), ["API p95"]),
         (soak(refused=1), ["submissions refused"]),
         (soak(lost=1), ["accepted and not scored"]),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from models.store import group_commit
 from models.store.errors import StateStoreUnavailable
 from models.store.group_commit import GroupCommit, Ticket
+from tests import ROOT
 
 
 class Writer:
@@ -277,7 +280,7 @@ def test_closing_writes_what_waits_and_takes_nothing_more(writer: Writer) -> Non
         group.post(9)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     callers=st.integers(1, 12),
     each=st.integers(1, 20),
@@ -400,3 +403,32 @@ def test_a_gathering_group_that_is_full_or_closing_does_not_wait(
     group.close()
     group._linger(answered=3, write_seconds=1.0)
     assert clock.taken == 0
+
+
+BUSY_LOOP = """
+import gevent.monkey; gevent.monkey.patch_all()
+import gevent, time
+from gevent.monkey import get_original
+from models.store.group_commit import GroupCommit
+
+def write(items):
+    for _ in range(5):  # answers that the event loop passes on one after the other
+        time.sleep(0.02)
+    return items
+
+block = get_original("time", "sleep")
+group = GroupCommit(write, name="busy")
+waiting = gevent.spawn(group.submit, 7, 0.2)
+gevent.sleep(0.01)
+for _ in range(4):
+    block(0.3)  # other requests use the processor
+    gevent.sleep(0)
+print(waiting.get())
+"""
+
+
+def test_a_caller_in_a_busy_process_is_not_told_that_the_store_is_away() -> None:
+    done = subprocess.run(
+        (sys.executable, "-c", BUSY_LOOP), capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert (done.stdout, done.returncode) == ("7\n", 0), done.stderr

@@ -100,7 +100,7 @@ def clock(zone: str, start: datetime, hours: int) -> list[tuple[datetime, dateti
     st.sampled_from([(zone, start) for zone, starts in CHANGES.items() for start in starts]),
     st.integers(0, 6 * 3600),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_ticks_are_those_that_a_look_at_every_minute_finds(
     cron: tuple[str, set[int], set[int]], change: tuple[str, datetime], seconds: int
 ) -> None:
@@ -128,7 +128,7 @@ def test_ticks_are_those_that_a_look_at_every_minute_finds(
     st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu"]),
     st.datetimes(datetime(2024, 1, 1), datetime(2030, 1, 1)),  # noqa: DTZ001
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_ticks_are_cronsims_own_where_clocks_change_by_the_hour(
     cron: str, zone: str, start: datetime
 ) -> None:

@@ -1,4 +1,4 @@
-"""The example in docs/fair-share.md, run through the line."""
+"""The example in docs/fair-share.md, run through the queue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from app.policy.fairshare import (
     Entitlement,
-    FairLine,
+    FairQueue,
     TenantClaim,
     Tier,
     default_seconds,
@@ -25,48 +25,48 @@ def rows(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in table]
 
 
-def know(line: FairLine, name: str) -> None:
-    line.know(NAMES.index(name) + 1, TenantClaim(Entitlement(WEIGHTS[name])))
-    line.arrive(NAMES.index(name) + 1, "")
+def know(queue: FairQueue, name: str) -> None:
+    queue.set_tenant(NAMES.index(name) + 1, TenantClaim(Entitlement(WEIGHTS[name])))
+    queue.add_lane(NAMES.index(name) + 1, "")
 
 
-def pick(line: FairLine) -> str:
-    (grant,) = line.allocate(1, slots=20)
+def pick(queue: FairQueue) -> str:
+    (grant,) = queue.allocate(1, slots=20)
     name = NAMES[grant.tenant_id - 1]
-    line.dispatched(grant.tenant_id, [SECONDS[name]])
+    queue.dispatched(grant.tenant_id, [SECONDS[name]])
     return name
 
 
 def test_the_example_is_what_the_line_does() -> None:
-    line = FairLine(60.0)
+    queue = FairQueue(60.0)
     for name in NAMES[:3]:
-        know(line, name)
+        know(queue, name)
     picks = []
     table = rows("| pick | acme")
     for _, *passes, following in table[:-1]:
-        shown = [line.account(number).pass_ for number in (1, 2, 3)]
+        shown = [queue.account(number).pass_ for number in (1, 2, 3)]
         assert shown == pytest.approx([float(cell) for cell in passes])
-        picks.append(pick(line))
+        picks.append(pick(queue))
         assert picks[-1] == following
     assert [float(cell) for cell in table[-1][1:4]] == pytest.approx(
-        [line.account(number).pass_ for number in (1, 2, 3)]
+        [queue.account(number).pass_ for number in (1, 2, 3)]
     )
     assert [picks.count(name) for name in NAMES[:3]] == [1, 10, 2]
     for number, seconds in ((1, 60.0), (2, 60.0), (3, 120.0)):
-        line.reconcile(number, used=seconds, pending=0.0, in_flight=0)
-    assert pick(line) == table[-1][4]
-    know(line, "dora")
-    assert line.account(4).served == pytest.approx(6.0)
-    assert [pick(line) for _ in range(3)] == ["blue", "cyan", "dora"]
+        queue.reconcile(number, used=seconds, pending=0.0, in_flight=0)
+    assert pick(queue) == table[-1][4]
+    know(queue, "dora")
+    assert queue.account(4).served == pytest.approx(6.0)
+    assert [pick(queue) for _ in range(3)] == ["blue", "cyan", "dora"]
 
 
 def test_a_job_that_took_longer_costs_what_it_took() -> None:
-    line = FairLine(60.0)
-    know(line, "acme")
-    pick(line)
-    assert line.account(1).pass_ == 6.0
-    line.reconcile(1, used=90.0, pending=0.0, in_flight=0)
-    assert line.account(1).pass_ == 9.0
+    queue = FairQueue(60.0)
+    know(queue, "acme")
+    pick(queue)
+    assert queue.account(1).pass_ == 6.0
+    queue.reconcile(1, used=90.0, pending=0.0, in_flight=0)
+    assert queue.account(1).pass_ == 9.0
 
 
 def test_the_table_of_tiers_is_true() -> None:

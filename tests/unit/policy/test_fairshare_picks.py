@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.policy.fairshare import Entitlement, FairLine, Grant, TenantClaim, Tier, entitlement_of
+from app.policy.fairshare import Entitlement, FairQueue, Grant, TenantClaim, Tier, entitlement_of
 from app.policy.fairshare import heaps as heaps_module
 
 SECONDS = 10.0
@@ -59,29 +59,29 @@ rooms = st.integers(0, 30)
 slices = st.one_of(st.none(), st.integers(0, 5))
 
 
-def line_of(crowd: list[Waiting]) -> FairLine:
-    line = FairLine(SECONDS)
+def queue_of(crowd: list[Waiting]) -> FairQueue:
+    queue = FairQueue(SECONDS)
     for each in crowd:
-        line.know(each.number, each.standing, served=each.served)
-        line.set_in_flight(each.number, each.in_flight)
+        queue.set_tenant(each.number, each.standing, served=each.served)
+        queue.set_in_flight(each.number, each.in_flight)
         for lane in each.lanes:
-            line.arrive(each.number, lane)
-    return line
+            queue.add_lane(each.number, lane)
+    return queue
 
 
 def allocate(
     crowd: list[Waiting], room: int, held: Mapping[str, int], most_free: int | None
 ) -> list[Grant]:
-    return line_of(crowd).allocate(room, slots=20, held=held, most_free=most_free)
+    return queue_of(crowd).allocate(room, slots=20, held=held, most_free=most_free)
 
 
 def expected_grants(
     crowd: list[Waiting], room: int, held: Mapping[str, int], most_free: int | None
 ) -> dict[int, int]:
     """The rule itself, one pick after the other and looking at everybody each time."""
-    line = line_of(crowd)
-    line.allocate(0, slots=20, held=held, most_free=most_free)
-    weight = {each.number: line.account(each.number).weight for each in crowd}
+    queue = queue_of(crowd)
+    queue.allocate(0, slots=20, held=held, most_free=most_free)
+    weight = {each.number: queue.account(each.number).weight for each in crowd}
     rooms, got = dict(held), dict.fromkeys((each.number for each in crowd), 0)
     free = [each for each in crowd if each.standing.free]
     free_in_flight = sum(each.in_flight for each in free)
@@ -113,7 +113,7 @@ def expected_grants(
     return {number: jobs for number, jobs in got.items() if jobs}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(crowds, rooms, limits, slices)
 def test_an_allocation_is_one_pick_of_the_lowest_pass_after_the_other(
     crowd: list[Waiting], room: int, held: dict[str, int], most_free: int | None
@@ -122,7 +122,7 @@ def test_an_allocation_is_one_pick_of_the_lowest_pass_after_the_other(
     assert {g.tenant_id: g.jobs for g in grants} == expected_grants(crowd, room, held, most_free)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(crowds, rooms, limits, slices)
 def test_room_is_left_only_if_nobody_may_be_picked_and_no_limit_is_passed(
     crowd: list[Waiting], room: int, held: dict[str, int], most_free: int | None
@@ -154,7 +154,7 @@ def test_room_is_left_only_if_nobody_may_be_picked_and_no_limit_is_passed(
             assert capped or closed or sliced
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(crowds, rooms, limits, slices, st.randoms(use_true_random=False))
 def test_the_order_of_arrival_says_nothing(
     crowd: list[Waiting],
@@ -168,35 +168,35 @@ def test_the_order_of_arrival_says_nothing(
     assert allocate(crowd, room, held, most_free) == allocate(shuffled, room, held, most_free)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(crowds, rooms, limits, slices)
 def test_nothing_is_charged_before_it_is_dispatched(
     crowd: list[Waiting], room: int, held: dict[str, int], most_free: int | None
 ) -> None:
-    line = line_of(crowd)
-    first = line.allocate(room, slots=20, held=held, most_free=most_free)
-    again = line.allocate(room, slots=20, held=held, most_free=most_free)
+    queue = queue_of(crowd)
+    first = queue.allocate(room, slots=20, held=held, most_free=most_free)
+    again = queue.allocate(room, slots=20, held=held, most_free=most_free)
     if not {lane for lane, most in held.items() if most}:  # used-up lanes move on with the time
         assert first == again
-    assert all(line.account(each.number).in_flight == each.in_flight for each in crowd)
+    assert all(queue.account(each.number).in_flight == each.in_flight for each in crowd)
 
 
 def test_a_limited_lane_is_used_up_as_if_all_came_from_it() -> None:
-    line = FairLine(SECONDS)
-    line.know(1, standing())
-    line.arrive(1, "")
-    line.arrive(1, "claude")
-    assert line.allocate(5, slots=9, held={"claude": 3}) == [Grant(1, 5, {"": 5, "claude": 3})]
-    assert line.allocate(2, slots=9, held={"claude": 3}) == [Grant(1, 2, {"": 2, "claude": 2})]
-    assert line.allocate(2, slots=9, held={"claude": 0}) == [Grant(1, 2, {"": 2})]
+    queue = FairQueue(SECONDS)
+    queue.set_tenant(1, standing())
+    queue.add_lane(1, "")
+    queue.add_lane(1, "claude")
+    assert queue.allocate(5, slots=9, held={"claude": 3}) == [Grant(1, 5, {"": 5, "claude": 3})]
+    assert queue.allocate(2, slots=9, held={"claude": 3}) == [Grant(1, 2, {"": 2, "claude": 2})]
+    assert queue.allocate(2, slots=9, held={"claude": 0}) == [Grant(1, 2, {"": 2})]
 
 
 def test_a_lane_that_is_used_up_leaves_the_room_to_others() -> None:
-    line = FairLine(SECONDS)
+    queue = FairQueue(SECONDS)
     for number, weight, lane in ((1, 10, "claude"), (2, 10, "claude"), (3, 1, "")):
-        line.know(number, standing(weight))
-        line.arrive(number, lane)
-    grants = line.allocate(10, slots=10, held={"claude": 3})
+        queue.set_tenant(number, standing(weight))
+        queue.add_lane(number, lane)
+    grants = queue.allocate(10, slots=10, held={"claude": 3})
     assert sum(g.jobs for g in grants if g.tenant_id != 3) == 3
     assert sum(g.jobs for g in grants) == 10
 
@@ -211,11 +211,11 @@ def test_a_pick_among_ten_thousand_looks_at_as_few_as_among_ten(
         looks += 1
         return heappop(entries)
 
-    line = FairLine(SECONDS)
+    queue = FairQueue(SECONDS)
     for number in range(1, 20_001):
-        line.know(number, standing())
-        line.arrive(number, "" if number <= 10_000 else "claude")
-    line.allocate(0, slots=500, held={"claude": 0})
+        queue.set_tenant(number, standing())
+        queue.add_lane(number, "" if number <= 10_000 else "claude")
+    queue.allocate(0, slots=500, held={"claude": 0})
     monkeypatch.setattr(heaps_module, "heappop", counted)
-    assert len(line.allocate(500, slots=500, held={"claude": 0})) == 500
+    assert len(queue.allocate(500, slots=500, held={"claude": 0})) == 500
     assert looks <= 502

@@ -36,7 +36,6 @@ lengths = st.sampled_from([0.1, 1.0, 10.0, 100.0])
 @settings(
     max_examples=6,
     suppress_health_check=[HealthCheck.too_slow],
-    deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes
 )
 @given(

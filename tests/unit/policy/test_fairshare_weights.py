@@ -26,7 +26,7 @@ def shares(claims: dict[int, tuple[Entitlement, int]]) -> dict[int, float]:
     return {key: weight / total for key, weight in weights.items()}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(waiting)
 def test_every_share_is_between_its_floor_and_its_ceiling(claims: dict) -> None:
     floors = sum(e.floor * n for e, n in claims.values())
@@ -37,7 +37,7 @@ def test_every_share_is_between_its_floor_and_its_ceiling(claims: dict) -> None:
         assert loose or share <= claims[key][0].ceiling * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(waiting)
 def test_whoever_no_bound_touches_keeps_its_weight(claims: dict) -> None:
     weights = effective_weights(claims)
@@ -48,7 +48,7 @@ def test_whoever_no_bound_touches_keeps_its_weight(claims: dict) -> None:
             assert weights[key] == pytest.approx(e.weight)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(waiting)
 def test_a_larger_weight_never_means_a_smaller_share(claims: dict) -> None:
     weights = effective_weights(claims)
@@ -58,7 +58,7 @@ def test_a_larger_weight_never_means_a_smaller_share(claims: dict) -> None:
                 assert weights[one] <= weights[other] * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(waiting)
 def test_nobody_is_left_with_nothing(claims: dict) -> None:
     assert all(weight > 0 for weight in effective_weights(claims).values())

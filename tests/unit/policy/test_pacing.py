@@ -1,4 +1,4 @@
-"""Promotion: due jobs join the line without a stampede and without starving."""
+"""Promotion: due jobs join the queue without a stampede and without starving."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.policy.pacing import BRIDGE_SECONDS, MOST_SECONDS, Pace, allowance
+from app.policy.pacing import MOST_SECONDS, RESERVE_SECONDS, Pace, allowance
 
 queues = st.integers(0, 10**6)
 slots = st.integers(0, 10_000)
@@ -60,7 +60,7 @@ def test_beyond_that_due_jobs_only_fill_the_line_that_keeps_the_pool_busy(
     allowed = allowance(
         queued=queued, slots=n, ended_per_second=ended, seconds=seconds, per_second=1e9
     )
-    busy = max(n, 1, ended * (BRIDGE_SECONDS + seconds))
+    busy = max(n, 1, ended * (RESERVE_SECONDS + seconds))
     floor = floor_per_second(n, ended) * seconds
     assert allowed <= floor * (1 + 1e-9) or queued + allowed <= busy * (1 + 1e-9)
 
@@ -82,10 +82,10 @@ def test_whole_jobs_follow_the_allowance_and_lose_no_fraction(
 
 
 @given(st.floats(0.05, MOST_SECONDS), queues)
-def test_the_shortest_turns_and_the_longest_line_starve_nobody(seconds: float, line: int) -> None:
+def test_the_shortest_turns_and_the_longest_queue_starve_nobody(seconds: float, queue: int) -> None:
     pace, joined = Pace(per_second=1000.0), 0
     for _ in range(math.ceil(61 / seconds)):
-        whole, pace = pace.turn(queued=line, slots=0, ended_per_second=0, seconds=seconds)
+        whole, pace = pace.turn(queued=queue, slots=0, ended_per_second=0, seconds=seconds)
         joined += whole
     assert joined >= 1
 
@@ -108,4 +108,4 @@ def test_a_stampede_keeps_the_pool_busy_and_forms_no_line(
         queued, could = queued - lately[-1], could - int(could)
         ended += lately[-1] if turn >= 60 / seconds else 0
     assert ended >= 0.95 * speed * 60 - 1
-    assert longest <= 2 * n + 1.1 * speed * (BRIDGE_SECONDS + seconds)
+    assert longest <= 2 * n + 1.1 * speed * (RESERVE_SECONDS + seconds)

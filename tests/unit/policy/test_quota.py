@@ -1,4 +1,4 @@
-"""The tap of a dependency: how fast jobs may flow towards it."""
+"""The pacer of a dependency: how fast jobs may flow towards it."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from app.policy.quota import (
     UNSEEN_TOKENS_IN,
     Left,
     QuotaBucket,
-    Tap,
+    QuotaPacer,
 )
 
 limits = st.floats(0.5, 20_000)
 steps = st.lists(st.tuples(st.floats(0.001, 5.0), st.integers(0, 200)), min_size=1, max_size=60)
 
 
-def flow(tap: Tap, seconds: float, start: float = 0.0, step: float = 0.05) -> list[float]:
+def flow(pacer: QuotaPacer, seconds: float, start: float = 0.0, step: float = 0.05) -> list[float]:
     """When jobs leave if as many wait as anybody could want."""
     moments: list[float] = []
     for turn in range(round(seconds / step) + 1):
         now = start + turn * step
-        jobs = min(1000, 1000 if (room := tap.room(now)) is None else room)
-        tap.spend(jobs, now)
+        jobs = min(1000, 1000 if (room := pacer.allowance(now)) is None else room)
+        pacer.spend(jobs, now)
         moments += [now] * jobs
     return moments
 
 
-def open_tap(now: float = 0.0, **fields: object) -> Tap:
-    tap = Tap()
-    tap.look(QuotaBucket(**fields), now)  # type: ignore[arg-type]  # whatever a test names
-    return tap
+def new_pacer(now: float = 0.0, **fields: object) -> QuotaPacer:
+    pacer = QuotaPacer()
+    pacer.update(QuotaBucket(**fields), now)  # type: ignore[arg-type]  # whatever a test names
+    return pacer
 
 
 @given(limit=limits, turns=steps)
 def test_no_window_sees_more_than_the_limit_and_a_burst(
     limit: float, turns: list[tuple[float, int]]
 ) -> None:
-    tap, now, sent = open_tap(declared={"requests": limit}), 0.0, []
+    pacer, now, sent = new_pacer(declared={"requests": limit}), 0.0, []
     for wait, wanted in turns:
         now += wait
-        jobs = min(wanted, tap.room(now) or 0)
-        tap.spend(jobs, now)
+        jobs = min(wanted, pacer.allowance(now) or 0)
+        pacer.spend(jobs, now)
         sent.append((now, jobs))
     rate = MARGIN * limit / 60
     burst = max(1.0 + rate * STEP_SECONDS, rate * BURST_SECONDS)
@@ -65,7 +65,7 @@ def test_no_window_sees_more_than_the_limit_and_a_burst(
 def test_a_minute_sees_no_more_than_the_limit_even_if_calls_are_two_seconds_late(
     limit: int,
 ) -> None:
-    sent = flow(open_tap(declared={"requests": limit}), 125.0)
+    sent = flow(new_pacer(declared={"requests": limit}), 125.0)
     for first, moment in enumerate(sent):
         assert bisect_left(sent, moment + 60.0) - first <= limit
         if limit >= 60:
@@ -73,19 +73,19 @@ def test_a_minute_sees_no_more_than_the_limit_even_if_calls_are_two_seconds_late
 
 
 def test_a_full_line_uses_nearly_all_of_the_quota() -> None:
-    sent = flow(open_tap(declared={"requests": 60}), 120)
+    sent = flow(new_pacer(declared={"requests": 60}), 120)
     assert 112 <= len(sent) <= 116
 
 
-def test_a_new_tap_sends_no_burst() -> None:
-    tap = open_tap(declared={"requests": 6000})
-    assert tap.room(0.0) == 0
-    assert tap.room(0.1) == 9
+def test_a_new_pacer_sends_no_burst() -> None:
+    pacer = new_pacer(declared={"requests": 6000})
+    assert pacer.allowance(0.0) == 0
+    assert pacer.allowance(0.1) == 9
 
 
-def test_a_tap_without_limits_bounds_nothing() -> None:
-    assert Tap().room(1.0) is None
-    assert open_tap().room(1.0) is None
+def test_a_pacer_without_limits_bounds_nothing() -> None:
+    assert QuotaPacer().allowance(1.0) is None
+    assert new_pacer().allowance(1.0) is None
 
 
 def test_of_a_declared_and_a_learned_limit_the_lower_counts() -> None:
@@ -98,46 +98,54 @@ def test_of_a_declared_and_a_learned_limit_the_lower_counts() -> None:
 
 
 @given(closed=st.floats(0.1, 600), step=st.floats(0.01, 5.0))
-def test_a_closed_tap_gives_nothing_and_then_opens(closed: float, step: float) -> None:
-    tap = open_tap(declared={"requests": 600}, closed_seconds=closed)
+def test_a_closed_pacer_gives_nothing_and_then_opens(closed: float, step: float) -> None:
+    pacer = new_pacer(declared={"requests": 600}, closed_seconds=closed)
     now = 0.0
     while now < closed + OPENING_SECONDS:
-        assert tap.room(now) == 0
+        assert pacer.allowance(now) == 0
         now += max(step, closed / 50)
-    assert (tap.room(now + 1.0) or 0) >= 1
+    assert (pacer.allowance(now + 1.0) or 0) >= 1
 
 
-def test_a_tap_that_opens_sends_no_burst() -> None:
-    tap = open_tap(declared={"requests": 600})
-    assert tap.room(1.0) == 9
-    tap.look(QuotaBucket({"requests": 600}, closed_seconds=5.0), 1.0)
+def test_a_pacer_that_opens_sends_no_burst() -> None:
+    pacer = new_pacer(declared={"requests": 600})
+    assert pacer.allowance(1.0) == 9
+    pacer.update(QuotaBucket({"requests": 600}, closed_seconds=5.0), 1.0)
     opens = 6.0 + OPENING_SECONDS
-    assert [tap.room(opens - 0.01), tap.room(opens + 0.01), tap.room(opens + 0.5)] == [0, 0, 4]
+    assert [
+        pacer.allowance(opens - 0.01),
+        pacer.allowance(opens + 0.01),
+        pacer.allowance(opens + 0.5),
+    ] == [
+        0,
+        0,
+        4,
+    ]
 
 
-def test_a_tap_without_limits_opens_slowly() -> None:
-    tap = open_tap(closed_seconds=2.0)
-    assert tap.room(2.0) == 0
-    sent = flow(tap, 4.0, start=2.0 + OPENING_SECONDS)
+def test_a_pacer_without_limits_opens_slowly() -> None:
+    pacer = new_pacer(closed_seconds=2.0)
+    assert pacer.allowance(2.0) == 0
+    sent = flow(pacer, 4.0, start=2.0 + OPENING_SECONDS)
     assert 10 <= len(sent) <= 30
     assert sum(1 for moment in sent if moment < 3.3) <= 2
-    assert tap.room(2.0 + OPENING_SECONDS + RAMP_SECONDS) is None
+    assert pacer.allowance(2.0 + OPENING_SECONDS + RAMP_SECONDS) is None
 
 
 def test_what_is_left_counts_until_the_reset() -> None:
     reading = {"requests": Left(600, 3, 30.0)}
-    tap = open_tap(reading=reading)
-    tap.look(QuotaBucket(reading=reading, age_seconds=0.0), 10.0)
-    assert tap.room(10.0) == 3
-    tap.spend(2, 10.0)
-    assert tap.room(10.0) == 1
+    pacer = new_pacer(reading=reading)
+    pacer.update(QuotaBucket(reading=reading, age_seconds=0.0), 10.0)
+    assert pacer.allowance(10.0) == 3
+    pacer.spend(2, 10.0)
+    assert pacer.allowance(10.0) == 1
 
 
 def test_jobs_that_have_not_called_yet_are_taken_off_what_is_left() -> None:
     reading = {"requests": Left(600, 8, 30.0)}
-    tap = open_tap(reading=reading)
-    tap.look(QuotaBucket(reading=reading, dispatched=5), 10.0)
-    assert tap.room(10.0) == 3
+    pacer = new_pacer(reading=reading)
+    pacer.update(QuotaBucket(reading=reading, dispatched=5), 10.0)
+    assert pacer.allowance(10.0) == 3
 
 
 @given(limit=st.floats(1, 6000), reset=st.floats(0.5, 120), dispatched=st.integers(0, 50))
@@ -145,17 +153,17 @@ def test_nothing_left_is_no_deadlock_once_the_reset_has_passed(
     limit: float, reset: float, dispatched: int
 ) -> None:
     quota = QuotaBucket(reading={"requests": Left(limit, 0, reset)}, dispatched=dispatched)
-    tap = open_tap()
-    tap.look(quota, 0.0)
-    assert tap.room(0.0) == 0
-    assert (tap.room(reset + 61.0 / MARGIN * max(1.0, 1.0 / limit)) or 0) >= 1
+    pacer = new_pacer()
+    pacer.update(quota, 0.0)
+    assert pacer.allowance(0.0) == 0
+    assert (pacer.allowance(reset + 61.0 / MARGIN * max(1.0, 1.0 / limit)) or 0) >= 1
 
 
 def test_what_is_used_up_comes_back_evenly() -> None:
     quota = QuotaBucket(reading={"requests": Left(60, 0, 60.0)})
-    tap = open_tap()
-    tap.look(quota, 0.0)
-    assert 53 <= len(flow(tap, 60.0)) <= 58
+    pacer = new_pacer()
+    pacer.update(quota, 0.0)
+    assert 53 <= len(flow(pacer, 60.0)) <= 58
 
 
 @given(
@@ -163,42 +171,42 @@ def test_what_is_used_up_comes_back_evenly() -> None:
     moments=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40),
 )
 def test_a_clock_that_jumps_neither_blocks_nor_floods(limit: float, moments: list[float]) -> None:
-    tap = open_tap(now=moments[0], declared={"requests": limit})
+    pacer = new_pacer(now=moments[0], declared={"requests": limit})
     for now in moments:
-        room = tap.room(now) or 0
+        room = pacer.allowance(now) or 0
         assert 0 <= room <= max(1.0, limit / 60)
-        tap.spend(room, now)
-    assert (tap.room(moments[-1] + 60.0 / MARGIN * max(1.0, 1.0 / limit)) or 0) >= 1
+        pacer.spend(room, now)
+    assert (pacer.allowance(moments[-1] + 60.0 / MARGIN * max(1.0, 1.0 / limit)) or 0) >= 1
 
 
 def test_a_clock_that_is_turned_back_fills_nothing() -> None:
-    tap = open_tap(now=100.0, declared={"requests": 600})
-    assert [tap.room(100.0), tap.room(99.0), tap.room(98.0)] == [0, 0, 0]
-    assert tap.room(98.5) == 4
+    pacer = new_pacer(now=100.0, declared={"requests": 600})
+    assert [pacer.allowance(100.0), pacer.allowance(99.0), pacer.allowance(98.0)] == [0, 0, 0]
+    assert pacer.allowance(98.5) == 4
 
 
 def test_a_call_that_cost_more_than_expected_is_paid_for_by_those_after_it() -> None:
     quota = QuotaBucket(declared={"tokens_in": 60_000})
-    tap = open_tap(declared=quota.declared)
-    tap.learn_means(1, 1_000, 0)
-    tap.look(quota, 0.0)
-    assert tap.room(2.0) == 1
-    tap.spend(1, 2.0)
-    tap.used(1, 5_000, 0)  # 4,000 too much: more than four seconds
-    tap.look(quota, 2.0)
-    assert [tap.room(4.0), tap.room(6.0), tap.room(8.0)] == [0, 0, 1]
+    pacer = new_pacer(declared=quota.declared)
+    pacer.report_usage(1, 1_000, 0)
+    pacer.update(quota, 0.0)
+    assert pacer.allowance(2.0) == 1
+    pacer.spend(1, 2.0)
+    pacer.report_usage(2, 6_000, 0)  # 4,000 too much: more than four seconds
+    pacer.update(quota, 2.0)
+    assert [pacer.allowance(4.0), pacer.allowance(6.0), pacer.allowance(8.0)] == [0, 0, 1]
 
 
 def test_tokens_bound_calls_by_what_calls_cost() -> None:
-    tap = open_tap(declared={"tokens_in": 60_000})
-    tap.learn_means(10, 20_000, 500)
-    tap.look(QuotaBucket(declared={"tokens_in": 60_000}), 0.0)
-    assert 27 <= len(flow(tap, 60.0)) <= 30  # 2,000 a call
+    pacer = new_pacer(declared={"tokens_in": 60_000})
+    pacer.report_usage(10, 20_000, 500)
+    pacer.update(QuotaBucket(declared={"tokens_in": 60_000}), 0.0)
+    assert 27 <= len(flow(pacer, 60.0)) <= 30  # 2,000 a call
 
 
 def test_a_call_that_costs_more_than_a_second_brings_still_passes() -> None:
-    tap = open_tap(declared={"tokens_in": UNSEEN_TOKENS_IN / 2})
-    assert 4 <= len(flow(tap, 600.0)) <= 6
+    pacer = new_pacer(declared={"tokens_in": UNSEEN_TOKENS_IN / 2})
+    assert 4 <= len(flow(pacer, 600.0)) <= 6
 
 
 @given(
@@ -210,29 +218,30 @@ def test_tokens_that_were_used_stay_within_the_limit_whatever_calls_cost(
 ) -> None:
     """Calls cost something else than expected; the difference is paid by those after them."""
     quota = QuotaBucket(declared={"tokens_in": limit})
-    tap, used, now = open_tap(declared=quota.declared), 0, 0.0
-    dearest = max(*costs, UNSEEN_TOKENS_IN)
+    pacer, used, now = new_pacer(declared=quota.declared), 0, 0.0
+    calls, most_expensive = 0, max(*costs, UNSEEN_TOKENS_IN)
+    pacer.report_usage(0, 0, 0)
     for turn in range(600):
         now = turn * 0.2
-        jobs = min(tap.room(now) or 0, 50)
-        tap.spend(jobs, now)
+        jobs = min(pacer.allowance(now) or 0, 50)
+        pacer.spend(jobs, now)
         spent = sum(costs[(turn + job) % len(costs)] for job in range(jobs))
-        tap.used(jobs, spent, 0)
-        tap.look(quota, now)
-        used += spent
+        calls, used = calls + jobs, used + spent
+        pacer.report_usage(calls, used, 0)
+        pacer.update(quota, now)
     in_a_burst = max(1.0, limit / 60 / min(costs))  # calls before their price is known
-    assert used <= MARGIN * limit / 60 * now + min(50.0, in_a_burst) * dearest + limit
+    assert used <= MARGIN * limit / 60 * now + min(50.0, in_a_burst) * most_expensive + limit
 
 
 def test_a_job_that_did_not_leave_gives_its_place_back() -> None:
-    tap = open_tap(declared={"requests": 60})
-    assert tap.room(2.0) == 1
-    tap.spend(1, 2.0)
-    assert tap.room(2.0) == 0
-    tap.spend(-1, 2.0)
-    assert tap.room(2.0) == 1
+    pacer = new_pacer(declared={"requests": 60})
+    assert pacer.allowance(2.0) == 1
+    pacer.spend(1, 2.0)
+    assert pacer.allowance(2.0) == 0
+    pacer.spend(-1, 2.0)
+    assert pacer.allowance(2.0) == 1
 
 
 @pytest.mark.parametrize("kind", ["requests", "tokens_in", "tokens_out", "tokens"])
 def test_every_kind_of_limit_holds_back(kind: str) -> None:
-    assert open_tap(declared={kind: 60}).room(0.5) == 0
+    assert new_pacer(declared={kind: 60}).allowance(0.5) == 0

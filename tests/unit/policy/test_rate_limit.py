@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.policy.rate_limit import PERIOD_SECONDS, Limit, Purse, lease, limit_of
+from app.policy.rate_limit import PERIOD_SECONDS, LeasedTokens, Limit, limit_of
+from tests.support.token_bucket import lease
 
 RATES = st.sampled_from([0.5, 1.0, 3.0, 10.0, 33.3, 100.0, 1000.0])
 EXACT = 1e-3
@@ -31,7 +32,7 @@ class Town:
     asked: list[list[float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.purses = [Purse(self.limit) for _ in range(self.processes)]
+        self.purses = [LeasedTokens(self.limit) for _ in range(self.processes)]
         self.asked = [[] for _ in self.purses]
 
     def request(self, process: int, tokens: int = 1, latency: float = 0.0) -> bool:
@@ -196,7 +197,7 @@ def test_a_flood_of_batches_that_do_not_fit_asks_as_seldom() -> None:
 
 def test_tokens_that_were_not_needed_in_the_end_are_kept() -> None:
     limit = limit_of(100.0)
-    purse, now = Purse(limit), 1000.0
+    purse, now = LeasedTokens(limit), 1000.0
     spent_until, grant = lease(now - 0.5, now, limit, 1, 10)
     ask = purse.ask(now, 1)
     assert purse.receive(ask, grant, now, Random(1))
@@ -210,7 +211,7 @@ def test_tokens_that_were_not_needed_in_the_end_are_kept() -> None:
 
 def test_a_lease_goes_bad_token_by_token() -> None:
     limit = limit_of(10.0, 10.0)
-    purse, now = Purse(limit), 1000.0
+    purse, now = LeasedTokens(limit), 1000.0
     _, grant = lease(0.0, now, limit, 1, 5)  # the oldest five of a full bucket
     assert purse.receive(purse.ask(now, 1), grant, now, Random(1))
     assert [purse.spend(now + 0.25, 1) for _ in range(3)] == [True, True, False]

@@ -65,7 +65,7 @@ def after(
     """The same reading for so long; the last word."""
     decision = decide(reading, standing, policy, NOW)
     for second in range(1, seconds + 1):
-        decision = decide(reading, decision.standing, policy, NOW + second)
+        decision = decide(reading, decision.state, policy, NOW + second)
     return decision
 
 
@@ -92,11 +92,11 @@ def test_one_step_at_most_doubles_and_adds_one() -> None:
 def test_who_is_on_the_way_must_show_up_before_more_are_asked_for() -> None:
     wave = replace(FULL, depth=10_000, oldest_seconds=90.0)
     asked = decide(wave, ScalingState(1), MEDIUM, NOW)
-    waiting = after(wave, asked.standing, MEDIUM, 600)
+    waiting = after(wave, asked.state, MEDIUM, 600)
     assert waiting.workers == 3
     assert "asked for, not there yet" in waiting.reason
     there = replace(wave, slots=30, running=30, in_flight=60)
-    assert decide(there, waiting.standing, MEDIUM, NOW + 601).workers == 7
+    assert decide(there, waiting.state, MEDIUM, NOW + 601).workers == 7
 
 
 def test_a_step_has_time_to_work_before_the_next() -> None:
@@ -128,7 +128,7 @@ def test_five_quiet_minutes_cost_one_worker_and_no_more() -> None:
     assert after(idle, ScalingState(4), MEDIUM, 299).workers == 4
     less = after(idle, ScalingState(4), MEDIUM, 300)
     assert (less.workers, less.reason) == (3, "quiet for 300 s")
-    assert after(idle, less.standing, MEDIUM, 299).workers == 3
+    assert after(idle, less.state, MEDIUM, 299).workers == 3
 
 
 def test_long_workers_stay_for_half_an_hour() -> None:
@@ -141,8 +141,8 @@ def test_long_workers_stay_for_half_an_hour() -> None:
 def test_one_busy_second_begins_the_quiet_anew(noise: dict[str, float]) -> None:
     idle = replace(IDLE, slots=30)
     quiet = after(idle, ScalingState(3), MEDIUM, 200)
-    busy = decide(replace(idle, **noise), quiet.standing, MEDIUM, NOW + 201)
-    assert busy.standing.quiet_since is None
+    busy = decide(replace(idle, **noise), quiet.state, MEDIUM, NOW + 201)
+    assert busy.state.quiet_since is None
 
 
 def test_short_keeps_a_fifth_of_its_slots_warm() -> None:
@@ -179,7 +179,7 @@ def test_never_below_the_least_nor_above_the_most(
 ) -> None:
     decision = decide(reading, standing, policy, NOW)
     assert policy.least <= decision.workers <= policy.most
-    assert decision.standing.workers == decision.workers
+    assert decision.state.workers == decision.workers
 
 
 @given(readings(), standings, policies)
@@ -237,13 +237,13 @@ def simulate(
             slots_each=each,
             ended_per_second=float(len(ends)) / job_seconds,
         )
-        standing = decide(reading, standing, policy, float(second)).standing
+        standing = decide(reading, standing, policy, float(second)).state
         coming.append(standing.workers)
         wanted.append(standing.workers)
     return wanted
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     headroom=st.sampled_from([0.0, 0.2]),
     each=st.sampled_from([2, 10, 50]),

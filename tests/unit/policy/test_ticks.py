@@ -43,7 +43,7 @@ def first_of(rule: Rule, after: datetime = START) -> datetime:
 
 
 @given(st.sampled_from(RULES), policies, pauses, st.integers(1, 100), st.randoms())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_tick_is_made_skipped_missed_or_still_to_come(
     rule: Rule, policy: TickPolicy, waits: list[float], most: int, chance: Random
 ) -> None:
@@ -76,7 +76,7 @@ def test_every_tick_is_made_skipped_missed_or_still_to_come(
 
 
 @given(pauses, st.integers(1, 5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_all_ticks_are_made_up_for_however_they_are_cut_into_turns(
     waits: list[float], most: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""Why a job waits: one reason binds, predictions rise with the line. Pure."""
+"""Why a job waits: one reason binds, predictions rise with the queue. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ facts_given = st.builds(
 
 BUSY = QueueFlow(slots=10, in_flight=20, mean_seconds=2.0, share=0.5, under_way=4)
 QUEUED = Facts("queued", "medium", ahead=12, at_least=False, flow=BUSY, dependency="claude")
-#: Every reason a job in the line can have, each by itself, in the order in which they bind.
+#: Every reason a job in the queue can have, each by itself, in the order in which they bind.
 ALONE = {
     WaitReason.CIRCUIT: {"circuit": "open", "circuit_seconds": 20.0},
     WaitReason.QUOTA: {"quota": True, "closed_seconds": 30.0},

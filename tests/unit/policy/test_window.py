@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.policy.window import (
-    BRIDGE_SECONDS,
     CEILING,
-    LEAST_BRIDGE_SECONDS,
-    MOST_BRIDGE_SECONDS,
+    LEAST_RESERVE_SECONDS,
+    MOST_RESERVE_SECONDS,
+    RESERVE_SECONDS,
     UNKNOWN_REFS,
-    next_bridge,
+    next_reserve,
     packs,
     refs_in_message,
     smoothed_rate,
@@ -32,7 +32,7 @@ def test_nothing_goes_to_a_pool_without_slots(rate: float) -> None:
 @given(slots.filter(bool), rates)
 def test_the_window_holds_a_reserve_and_never_more_than_the_ceiling(n: int, rate: float) -> None:
     assert min(n + 1, CEILING) <= window(n, rate) <= CEILING
-    assert window(n, rate) <= max(2 * n, n + 1 + math.ceil(rate * BRIDGE_SECONDS))
+    assert window(n, rate) <= max(2 * n, n + 1 + math.ceil(rate * RESERVE_SECONDS))
 
 
 def test_jobs_of_a_moment_have_a_round_in_reserve_and_long_ones_hardly_any() -> None:
@@ -50,20 +50,20 @@ def test_a_faster_pool_never_gets_a_smaller_window(n: int, a: float, b: float) -
 
 
 @given(st.lists(st.integers(0, 60), max_size=40))
-def test_a_bridge_follows_idle_slots_and_stays_within_its_bounds(looks: list[int]) -> None:
-    bridge = BRIDGE_SECONDS
+def test_the_reserve_follows_idle_slots_and_stays_within_its_bounds(looks: list[int]) -> None:
+    reserve = RESERVE_SECONDS
     for busy in looks:
-        after = next_bridge(bridge, busy, 50)
-        assert LEAST_BRIDGE_SECONDS <= after <= MOST_BRIDGE_SECONDS
-        assert after >= bridge or busy > 0.95 * 50
-        assert after <= bridge or busy < 0.85 * 50
-        bridge = after
+        after = next_reserve(reserve, busy, 50)
+        assert LEAST_RESERVE_SECONDS <= after <= MOST_RESERVE_SECONDS
+        assert after >= reserve or busy > 0.95 * 50
+        assert after <= reserve or busy < 0.85 * 50
+        reserve = after
 
 
 def test_jobs_that_never_fill_the_slots_get_half_a_second_and_those_that_do_hardly_any() -> None:
-    idle = busy = BRIDGE_SECONDS
+    idle = busy = RESERVE_SECONDS
     for _ in range(20):
-        idle, busy = next_bridge(idle, 1, 50), next_bridge(busy, 50, 50)
+        idle, busy = next_reserve(idle, 1, 50), next_reserve(busy, 50, 50)
     assert window(50, 3000, idle) == 1550
     assert window(50, 1000, busy) == 70
 

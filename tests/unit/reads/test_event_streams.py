@@ -21,8 +21,8 @@ def test_data_can_not_break_out_of_its_line() -> None:
 
 def test_what_waits_is_sent_together_and_in_order_before_the_end() -> None:
     stream = Stream()
-    stream.tell(b"1", b"2")
-    stream.tell(b"3")
+    stream.send(b"1", b"2")
+    stream.send(b"3")
     stream.end()
     assert list(stream.messages()) == [OPENING + b"123"]
 
@@ -31,7 +31,7 @@ def test_reader_is_woken_by_what_happens() -> None:
     stream = JobStream(new_id(), "")
     messages = stream.messages()
     assert next(messages) == OPENING
-    threading.Timer(0.05, stream.tell, [b"news"]).start()
+    threading.Timer(0.05, stream.send, [b"news"]).start()
     assert next(messages) == b"news"
 
 
@@ -65,7 +65,7 @@ def test_stream_whose_filter_lets_nothing_pass_is_kept_alive_all_the_same(
 
     def go_on() -> None:
         for xid in range(6, 1000):
-            stream.tell()
+            stream.send()
             stream.position = of_event(xid, 1)
             if said.wait(0.01):
                 return
@@ -91,7 +91,7 @@ def test_full_mailbox_has_no_room_until_it_is_taken() -> None:
     next(messages)
     for _ in range(ROOM):
         assert stream.has_room()
-        stream.tell(b"x")
+        stream.send(b"x")
     assert not stream.has_room()
     assert next(messages) == b"x" * ROOM
     assert stream.has_room()
@@ -102,7 +102,7 @@ def test_reader_that_stands_still_is_cut_off_in_the_middle_of_a_write(
 ) -> None:
     monkeypatch.setattr(module, "STALL_SECONDS", 0.1)
     near, far = socket.socketpair()
-    stream = Stream(near)
+    stream = Stream(wire=near)
     failed = threading.Event()
 
     def serve() -> None:
@@ -117,7 +117,7 @@ def test_reader_that_stands_still_is_cut_off_in_the_middle_of_a_write(
         server.start()
         while not failed.wait(0.001):
             if stream.has_room():
-                stream.tell(b"x" * 10_000)
+                stream.send(b"x" * 10_000)
         server.join(5)
     assert not server.is_alive()
 
@@ -125,7 +125,7 @@ def test_reader_that_stands_still_is_cut_off_in_the_middle_of_a_write(
 def test_connection_that_failed_in_silence_ends_the_stream() -> None:
     near, far = socket.socketpair()
     with far:
-        messages = Stream(near).messages()
+        messages = Stream(wire=near).messages()
         assert next(messages) == OPENING
         near.close()
         assert list(messages) == []

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.scheduler.dispatching.shares import used_since
+from app.scheduler.dispatching.reconciler import used_since
 from models.jobs.dispatch import Dispatch, in_turn
 
 TODAY = date(2026, 11, 15)
@@ -51,7 +51,7 @@ def test_usage_is_counted_once_however_often_one_looks(steps: list[tuple[bool, f
         if midnight and day == YESTERDAY:
             day = TODAY
         used[day] = used.get(day, 0.0) + seconds
-        since, counted = used_since(counted, used, day)
+        since, counted = used_since(counted, used)
         total += since
-        assert used_since(counted, used, day)[0] == 0.0
+        assert used_since(counted, used)[0] == 0.0
     assert abs(total - sum(used.values())) < 1e-6

@@ -44,6 +44,7 @@ class Kept(logging.Handler):
 
 @pytest.fixture
 def kept() -> Iterator[Kept]:
+    current_request.set(None)  # requests of other tests may have left theirs
     handler, logger = Kept(), logging.getLogger("fairline.job")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -1,15 +1,9 @@
-"""Classifier: job types are measured, and move to the pool in which they belong.
+"""Classifier: measures job types and moves them to the pool in which they belong.
 
-The rule is :func:`app.policy.pool_choice.next_pool`; here it is fed with what workers counted.
-Figures are computed afresh from the counts of the last hour each time, recent ones first
-(half as much every fifteen minutes), and never added to what was written before: dying
-between reading and writing, or doing it twice, changes nothing. A type that does not run
-keeps its last figures.
-
-A move concerns new jobs; those that wait stay where they are. Everybody is told (tenant 0),
-as of quarantines: job types belong to the house.
-
-Not guaranteed: that a count arrives. Two seconds of them die with a killed worker.
+The rule is :func:`app.policy.pool_choice.next_pool`. Figures are computed afresh from the counts of
+the last hour and never added to what was written before: a crash, or doing it twice, changes
+nothing. A type that does not run keeps its last figures. A move affects new jobs only; all tenants
+get an event. Not guaranteed: every count; two seconds of them are lost with a killed worker.
 """
 
 from __future__ import annotations
@@ -17,10 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
 from app.policy.pool_choice import CHAIN, Measured, PoolBounds, PoolMove, next_pool
 from app.reads.durations import TypeRecord, TypeRuns, read_alive, read_runs, read_standings
+from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.session import connect
@@ -28,12 +23,11 @@ from tasks.registry import JobType
 
 logger = logging.getLogger(__name__)
 
-#: How often it looks.
 CLASSIFY_SECONDS = 5.0
-#: Digits of a second in the figures: noise below does not rewrite a row.
+#: Digits of a second in the figures: smaller changes do not rewrite a row.
 DIGITS = 6
 
-#: Whoever declares a type anew is believed anew.
+#: A type that is declared for another pool starts there.
 WRITE_FIGURES = f"""
     INSERT INTO job_types AS known (type, declared_pool, pool, mean_seconds, p95_seconds, runs)
     SELECT type, declared, declared, mean, p95, runs
@@ -66,9 +60,7 @@ MOVE = f"""
 """
 
 
-class Classifier:
-    """Measures job types and moves them."""
-
+class Classifier(LeaderQueries):
     def __init__(
         self,
         engine: Engine,
@@ -76,87 +68,78 @@ class Classifier:
         types: Mapping[str, JobType],
         served_pools: Collection[str] = CHAIN,
     ) -> None:
-        self._engine = engine
-        self._leader = leader
+        super().__init__(engine, leader)
         self._types = types
         self._served = [name for name in CHAIN if name in served_pools and name in POOLS]
 
     def run_once(self, now: float) -> int:
-        """Write the figures of whatever ran lately, then judge; how many types moved."""
+        """Write the figures of types that ran, then apply the rule; how many types moved."""
         with connect(self._engine) as connection:
             ran = {t: runs for t, runs in read_runs(connection).items() if t in self._types}
-            if ran:
-                self._write(connection, ran)
-            served = places(self._served, read_alive(connection))
-            moved = 0
-            for name, standing in read_standings(connection).items():
-                job_type = self._types.get(name)
-                if job_type is None or job_type.pool != standing.declared:
-                    continue  # nobody knows it, or as of its next run
-                measured = measure(job_type, standing, ran.get(name, TypeRuns()))
-                move = next_pool(measured, served)
-                if move is not None:
-                    moved += self._move(connection, name, measured, move)
+        if ran:
+            self._write_figures(ran)
+        with connect(self._engine) as connection:
+            served = bounds_of(self._served, read_alive(connection))
+            records = read_standings(connection)
+        moved = 0
+        for name, record in records.items():
+            job_type = self._types.get(name)
+            if job_type is None or job_type.pool != record.declared:
+                continue  # not registered here, or its declaration changes with its next run
+            measured = measure(job_type, record, ran.get(name, TypeRuns()))
+            move = next_pool(measured, served)
+            if move is not None:
+                moved += self._move(name, measured, move)
         return moved
 
-    def _write(self, connection: Connection, ran: Mapping[str, TypeRuns]) -> None:
+    def _write_figures(self, ran: Mapping[str, TypeRuns]) -> None:
         figures = {name: runs.histogram() for name, runs in ran.items()}
-        connection.exec_driver_sql(
+        self._write(
             WRITE_FIGURES,
-            {
-                "types": list(ran),
-                "declared": [self._types[name].pool for name in ran],
-                "means": [rounded(figures[name].mean_seconds) for name in ran],
-                "p95s": [rounded(figures[name].quantile(0.95)) for name in ran],
-                "runs": [runs.total for runs in ran.values()],
-                "epoch": self._leader.epoch,
-            },
+            types=list(ran),
+            declared=[self._types[name].pool for name in ran],
+            means=[rounded(figures[name].mean_seconds) for name in ran],
+            p95s=[rounded(figures[name].quantile(0.95)) for name in ran],
+            runs=[runs.total for runs in ran.values()],
         )
 
-    def _move(self, connection: Connection, name: str, measured: Measured, move: PoolMove) -> int:
-        written = connection.exec_driver_sql(
+    def _move(self, name: str, measured: Measured, move: PoolMove) -> int:
+        p95 = rounded(measured.p95_seconds)
+        written = self._write(
             MOVE,
-            {
-                "type": name,
-                "declared": measured.declared,
-                "before": measured.pool,
-                "after": move.pool,
-                "p95": rounded(measured.p95_seconds),
-                "reason": move.reason.value,
-                "epoch": self._leader.epoch,
-            },
-        ).rowcount
+            type=name,
+            declared=measured.declared,
+            before=measured.pool,
+            after=move.pool,
+            p95=p95,
+            reason=move.reason.value,
+        )
         if written:
             logger.warning(
                 "%s moves from %s to %s: %s, p95 %s s, %d of %d runs were too long",
-                name,
-                measured.pool,
-                move.pool,
-                move.reason,
-                rounded(measured.p95_seconds),
-                measured.violations,
-                measured.runs_here,
+                *(name, measured.pool, move.pool, move.reason, p95),
+                *(measured.violations, measured.runs_here),
             )
         return written
 
 
-def measure(job_type: JobType, standing: TypeRecord, runs: TypeRuns) -> Measured:
-    """The type as the rule wants to see it."""
-    runs_here, violations = runs.by_pool.get(standing.pool, (0, 0))
+def measure(job_type: JobType, record: TypeRecord, runs: TypeRuns) -> Measured:
+    """The type as the rule needs it."""
+    runs_here, violations = runs.by_pool.get(record.pool, (0, 0))
     return Measured(
-        standing.declared,
-        standing.pool,
+        record.declared,
+        record.pool,
         job_type.timeout_seconds,
         runs.histogram().quantile(0.95),
         runs.total,
         runs_here,
         violations,
-        standing.moved_seconds,
+        record.moved_seconds,
     )
 
 
-def places(served: Collection[str], alive: Collection[str]) -> dict[str, PoolBounds]:
-    """The pools of this deployment as the rule wants to see them."""
+def bounds_of(served: Collection[str], alive: Collection[str]) -> dict[str, PoolBounds]:
+    """The pools of this deployment as the rule needs them."""
     return {
         name: PoolBounds(
             bound_seconds=POOLS[name].bound_seconds,
@@ -170,5 +153,5 @@ def places(served: Collection[str], alive: Collection[str]) -> dict[str, PoolBou
 
 
 def rounded(seconds: float | None) -> float | None:
-    """As it is written."""
+    """With as many digits as are stored."""
     return None if seconds is None else round(seconds, DIGITS)

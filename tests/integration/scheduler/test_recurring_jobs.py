@@ -14,13 +14,13 @@ import pytest
 from sqlalchemy import Row
 
 from app.reads.times import rfc3339
-from app.scheduler.maintenance import metronome
-from app.scheduler.maintenance.metronome import (
+from app.scheduler.maintenance import recurring_jobs
+from app.scheduler.maintenance.recurring_jobs import (
     ANY_DUE,
     BATCH,
     FIND_OLDEST,
     FIND_YOUNGEST,
-    Metronome,
+    RecurringJobs,
 )
 from app.tenants import schedules
 from app.tenants.schedules import RecurringSchedule
@@ -43,8 +43,8 @@ def database(api_database: DatabaseFixture) -> DatabaseFixture:
     return found
 
 
-def role(database: DatabaseFixture, leader: Leader | None = None) -> Metronome:
-    return Metronome(database.engine, leader or database.leader, database.types, tuple(POOLS))
+def role(database: DatabaseFixture, leader: Leader | None = None) -> RecurringJobs:
+    return RecurringJobs(database.engine, leader or database.leader, database.types, tuple(POOLS))
 
 
 def keep(database: DatabaseFixture, **fields: Any) -> str:
@@ -125,7 +125,7 @@ def test_job_goes_where_its_type_was_measured_to_belong(database: DatabaseFixtur
         "INSERT INTO job_types (type, declared_pool, pool) VALUES ('echo', %s, 'long')", declared
     )
     keep(database)
-    Metronome(database.engine, database.leader, database.types, [declared]).run_once(0.0)
+    RecurringJobs(database.engine, database.leader, database.types, [declared]).run_once(0.0)
     keep(database)
     role(database).run_once(0.0)
     assert [job.pool for job in jobs(database)] == [declared, "long"], "first nobody served it"
@@ -204,7 +204,7 @@ def test_long_outage_is_made_up_for_in_order_over_many_turns(database: DatabaseF
 def test_ticks_on_time_do_not_wait_until_others_have_made_up_for_an_outage(
     database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metronome, "TURN_SECONDS", 0.0)  # one schedule a turn
+    monkeypatch.setattr(recurring_jobs, "TURN_SECONDS", 0.0)  # one schedule a turn
     early = minutes_ago(database, 900)
     behind = [keep(database, cron="* * * * *", catch_up="all", next_at=early) for _ in range(3)]
     on_time = keep(database)
@@ -244,7 +244,7 @@ def test_schedule_that_fails_stops_alone(
     odd = keep(database, cron="0 0 29 2 *", catch_up="all", next_at=early)
     unfit = keep(database, priority=7, next_at=early)
     fine = keep(database)
-    decide, insert_jobs = metronome.decide, metronome.insert_jobs
+    decide, insert_jobs = recurring_jobs.decide, recurring_jobs.insert_jobs
 
     def work_out(rule: Any, *args: Any, **fields: Any) -> Any:
         if rule.cron == "0 0 29 2 *":
@@ -256,8 +256,8 @@ def test_schedule_that_fails_stops_alone(
             connection.exec_driver_sql("SELECT 1 / 0")
         insert_jobs(connection, submissions)
 
-    monkeypatch.setattr(metronome, "decide", work_out)
-    monkeypatch.setattr(metronome, "insert_jobs", insert)
+    monkeypatch.setattr(recurring_jobs, "decide", work_out)
+    monkeypatch.setattr(recurring_jobs, "insert_jobs", insert)
     assert role(database).run_once(0.0) == 3
     (job,) = jobs(database)
     assert row(database, fine).last_job_id == job.id
@@ -306,21 +306,21 @@ def test_leader_of_an_earlier_epoch_makes_nothing(database: DatabaseFixture) -> 
 
     def lose(schedule: RecurringSchedule, *rest: Any) -> Any:
         database.execute("UPDATE leaders SET epoch = epoch + 1")
-        return Metronome._move(late, schedule, *rest)
+        return RecurringJobs._move(late, schedule, *rest)
 
     late._move = lose  # type: ignore[method-assign]
     assert late.run_once(0.0) == 0
     assert not jobs(database) and row(database, schedule_id).made == 0
 
 
-@pytest.mark.parametrize("where", ["_move", "_write", "insert_jobs"])
+@pytest.mark.parametrize("where", ["_move", "_write_moves", "insert_jobs"])
 def test_dying_anywhere_in_a_turn_changes_nothing(
     database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     schedule_id = keep(database, type="vanished")
     keep(database)
     before = row(database, schedule_id)
-    owner = metronome if where == "insert_jobs" else Metronome
+    owner = recurring_jobs if where == "insert_jobs" else RecurringJobs
     real = getattr(owner, where)
 
     def die(*args: Any) -> None:
@@ -344,7 +344,7 @@ def test_two_leaders_at_once_make_each_tick_once(
 
     There is a tick of each schedule in every turn, 60 of them.
     """
-    monkeypatch.setattr(metronome, "MOST_A_TURN", 1)
+    monkeypatch.setattr(recurring_jobs, "MOST_A_TURN", 1)
     schedules, first = 5, minutes_ago(database, 60)
     every_minute = {"cron": "* * * * *", "catch_up": "all", "next_at": first}
     ids = [keep(database, **every_minute) for _ in range(schedules)]
@@ -415,7 +415,7 @@ def test_change_that_waits_for_a_tick_does_not_bring_it_back(database: DatabaseF
     race = Race(database)
     ticking = role(database)
     held: list[Any] = []
-    real = ticking._write
+    real = ticking._write_moves
 
     def write(connection: Any, moves: Any) -> None:
         real(connection, moves)
@@ -423,11 +423,11 @@ def test_change_that_waits_for_a_tick_does_not_bring_it_back(database: DatabaseF
         race.database.wait_until_waiting()
 
     def resume(schedule: RecurringSchedule, now: datetime) -> RecurringSchedule:
-        rule = metronome.read_rule(schedule.cron, schedule.timezone)
+        rule = recurring_jobs.read_rule(schedule.cron, schedule.timezone)
         found = schedules.first_tick(rule, schedule, now)
         return RecurringSchedule(**{**asdict(schedule), "next_at": found})
 
-    ticking._write = write  # type: ignore[method-assign]
+    ticking._write_moves = write  # type: ignore[method-assign]
     try:
         assert ticking.run_once(0.0) == 1
         changed = held[0].result()

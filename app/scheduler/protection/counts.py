@@ -1,4 +1,4 @@
-"""Windows: what the workers counted lately, read from the tallies."""
+"""Recent counts of runs, failures and crashes (table ``tallies``) and active restrictions."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def read_windows(connection: Connection, kind: str, seconds: float) -> dict[str,
 
 
 def read_verdicts(connection: Connection, kind: str) -> set[str]:
-    """Whoever has a verdict of this kind."""
+    """Names with a restriction of this kind."""
     return {row.name for row in connection.exec_driver_sql(READ_VERDICTS, {"kind": kind})}

@@ -1,7 +1,7 @@
 """Throttles: a tenant whose jobs keep killing the workers of a pool runs one at a time there.
 
-The policy is :func:`tasks.retry.throttled`, fed with the crashes that the reaper counted; the
-dispatcher and the express lane obey the verdict. The tenant is told, nobody else.
+The policy is :func:`tasks.retry.throttled`, fed with the crashes that the reaper counted. The
+dispatcher and the express lane obey the restriction. Only the tenant gets an event.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import logging
 
 from sqlalchemy import Engine
 
-from app.scheduler.guards.windows import read_verdicts, read_windows
+from app.scheduler.protection.counts import read_verdicts, read_windows
+from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
 from models.store.session import connect
 from tasks.retry import Window, throttled
@@ -42,16 +43,15 @@ LIFT = f"""
 """
 
 
-class Throttles:
+class Throttles(LeaderQueries):
     """Throttles tenants in pools, and lifts it after ten quiet minutes."""
 
     def __init__(self, engine: Engine, leader: Leader, limit: int = CRASHES) -> None:
-        self._engine = engine
-        self._leader = leader
+        super().__init__(engine, leader)
         self._limit = limit
 
     def run_once(self, now: float) -> int:
-        """Judge whoever crashed lately or is throttled; how many verdicts changed."""
+        """Check every tenant that crashed recently or is throttled; how many changed."""
         with connect(self._engine) as connection:
             windows = read_windows(connection, "crash", WINDOW_SECONDS)
             held = read_verdicts(connection, "throttle")

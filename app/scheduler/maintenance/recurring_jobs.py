@@ -1,17 +1,13 @@
-"""Metronome: each tick of a schedule becomes one job.
+"""Recurring jobs: each tick of a schedule becomes one job.
 
 A turn is one transaction: it locks a bounded number of due schedules, decides for each by
-:mod:`app.tenants.ticks`, moves them to their next tick and admits the jobs. Dying before its
-commit changes nothing. A second leader passes over what is locked, and afterwards finds the
-schedules moved: every tick is made once, however many lead.
+:mod:`app.tenants.ticks`, moves them to their next tick and admits the jobs. A crash before the
+commit changes nothing, and a second leader skips what is locked: every tick is made once.
 
-The jobs are what ``POST /jobs`` would have made of the same type and payload, queued at once,
-with ``execute_at`` the time of the tick. Limits of rate and depth are for submissions and do not
-hold them back; turns do: 10,000 ticks at midnight join the line over some seconds.
-
-What cannot become a job (a type that is gone, a payload that no longer fits) is skipped. A
-schedule that fails in any other way is paused, whatever the error: the others go on. Events:
-``schedule_skipped``, ``schedule_missed``, ``schedule_paused``.
+The jobs are those that ``POST /jobs`` would make, with ``execute_at`` the time of the tick; limits
+of rate and depth apply to submissions only. A tick that cannot become a job (an unknown type, a
+payload that no longer fits) is skipped. A schedule that fails otherwise is paused; the others go
+on. Events: ``schedule_skipped``, ``schedule_missed``, ``schedule_paused``.
 """
 
 from __future__ import annotations
@@ -28,9 +24,10 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 
 from app.admission.intake import job_submission
-from app.admission.moved_types import placed, read_moved
+from app.admission.placement import placed, read_moved
 from app.errors import ValidationFailed
 from app.reads.times import rfc3339
+from app.scheduler.role import LeaderQueries
 from app.telemetry import carrying_traces
 from app.tenants.cron import BadCron, UnknownZone, read_rule
 from app.tenants.schedules import COLUMNS, RecurringSchedule
@@ -45,12 +42,12 @@ from tasks.registry import JobType
 
 logger = logging.getLogger(__name__)
 
-#: Schedules of one turn, and jobs of all of them together if they make up for an outage.
+#: Schedules of one turn, and jobs of all of them together if they catch up after an outage.
 BATCH = 200
 JOBS_A_TURN = 400
-#: Rest between two turns.
+#: Pause between two turns.
 TICK_SECONDS = 0.25
-#: No further schedule is looked at after this time; the dispatcher waits meanwhile.
+#: A turn ends after this time; the dispatcher waits meanwhile.
 TURN_SECONDS = 0.1
 
 #: One step along the index.
@@ -58,14 +55,10 @@ ANY_DUE = """
     SELECT first.next_at <= now() FROM (
         SELECT next_at FROM schedules WHERE NOT paused ORDER BY next_at LIMIT 1) AS first
 """
-
-
-def find_due(order: str) -> str:
-    """The statement; ``order`` says whether the oldest or the youngest ticks come first.
-
-    The job before is asked for by key: an EXISTS may be answered by reading the whole table.
-    """
-    return f"""
+#: The oldest ticks first, or the youngest. The previous job is read by key: an EXISTS may be
+#: planned as a scan of the whole table.
+FIND_OLDEST, FIND_YOUNGEST = (
+    f"""
     SELECT now() AS moment, schedule.overlap = 'skip' AND coalesce((
                SELECT job.status::text IN ('scheduled', 'queued', 'dispatched', 'running')
                FROM jobs AS job WHERE job.id = schedule.last_job_id), false) AS busy,
@@ -75,13 +68,11 @@ def find_due(order: str) -> str:
     ORDER BY schedule.next_at {order} LIMIT {BATCH}
     FOR UPDATE OF schedule SKIP LOCKED
 """
-
-
-FIND_OLDEST = find_due("ASC")
-FIND_YOUNGEST = find_due("DESC")
-#: What a schedule is made of, as COLUMNS names it.
+    for order in ("ASC", "DESC")
+)
+#: As in COLUMNS.
 FIELDS = [each.name for each in fields(RecurringSchedule)]
-#: Of locked rows. The conditions say once more what the locks are for.
+#: The rows are locked; the conditions repeat what the locks ensure.
 MOVE = f"""
     WITH moved AS (
         UPDATE schedules AS schedule
@@ -96,11 +87,11 @@ MOVE = f"""
         WHERE schedule.id = move.id AND schedule.next_at = move.expected
           AND NOT schedule.paused AND {STILL_LEADER}
         RETURNING schedule.id
-    ), told AS (
+    ), reported AS (
         INSERT INTO events (tenant_id, kind, detail)
         SELECT tenant_id, kind, detail::json
-        FROM unnest(%(told_tenants)s::bigint[], %(told_kinds)s::text[], %(told_details)s::text[])
-            AS told (tenant_id, kind, detail)
+        FROM unnest(%(event_tenants)s::bigint[], %(event_kinds)s::text[],
+                    %(event_details)s::text[]) AS event (tenant_id, kind, detail)
         WHERE {STILL_LEADER}
     )
     SELECT count(*) FROM moved
@@ -108,45 +99,43 @@ MOVE = f"""
 
 
 class NotLeading(Exception):
-    """Another one leads: nothing of the turn counts."""
+    """Another scheduler leads: the turn is rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleMove:
-    """What a turn makes of one schedule."""
+    """What a turn does to one schedule."""
 
     schedule: RecurringSchedule
     next_at: datetime | None
     jobs: tuple[Submission, ...] = ()
     skipped: int = 0
-    #: It can have no further ticks before somebody changes it.
+    #: It has no further ticks until it is changed or resumed.
     stopped: bool = False
     #: Kinds and details.
     events: list[tuple[str, dict[str, object]]] = field(default_factory=list)
 
-    def tell(self, kind: str, **detail: object) -> None:
-        """Add an event of the schedule."""
+    def add_event(self, kind: str, **detail: object) -> None:
+        """Add an event about the schedule."""
         named = {"schedule": self.schedule.id, "name": self.schedule.name}
         self.events.append((kind, {**named, **detail}))
 
 
-def stopped(schedule: RecurringSchedule, error: Exception) -> ScheduleMove:
-    """The end of a schedule that failed, until somebody changes or resumes it."""
+def stopped(schedule: RecurringSchedule, reason: str) -> ScheduleMove:
+    """Pause a schedule until it is changed or resumed."""
     move = ScheduleMove(schedule, schedule.next_at, stopped=True)
-    move.tell("schedule_paused", reason=f"it failed: {type(error).__name__}")
+    move.add_event("schedule_paused", reason=reason)
     return move
 
 
-def is_nobodys_fault(error: Exception) -> bool:
-    """Another one leads, or the state store is away."""
+def is_external(error: Exception) -> bool:
+    """Another scheduler leads, or the state store is unavailable."""
     if isinstance(error, DBAPIError):
         return not isinstance(error, (DataError, IntegrityError, ProgrammingError))
     return isinstance(error, (NotLeading, StateStoreError))
 
 
-class Metronome:
-    """Makes the jobs of schedules."""
-
+class RecurringJobs(LeaderQueries):
     def __init__(
         self,
         engine: Engine,
@@ -154,14 +143,13 @@ class Metronome:
         types: Mapping[str, JobType],
         served_pools: Collection[str],
     ) -> None:
-        self._engine = engine
-        self._leader = leader
+        super().__init__(engine, leader)
         self._types = types
         self._served_pools = served_pools
         self._turns = 0
 
     def run_once(self, now: float) -> int:
-        """Make what is due; how many schedules were moved."""
+        """Create the jobs that are due; how many schedules were moved."""
         with connect(self._engine) as connection:
             if not connection.exec_driver_sql(ANY_DUE).scalar():
                 return 0
@@ -173,7 +161,7 @@ class Metronome:
 
     def _turn(self, connection: Connection) -> int:
         # Every other turn begins with the youngest: ticks that are on time do not wait until
-        # others have made up for an outage.
+        # others have caught up after an outage.
         self._turns += 1
         find = FIND_OLDEST if self._turns % 2 else FIND_YOUNGEST
         due = connection.exec_driver_sql(find, {"epoch": self._leader.epoch})
@@ -187,48 +175,45 @@ class Metronome:
             schedule = RecurringSchedule(*values)
             try:
                 moves.append(self._move(schedule, moment, busy, most))
-            except Exception as error:  # its own affair: the others' ticks are due as well
-                logger.exception("schedule %s stops", schedule.id)
-                moves.append(stopped(schedule, error))
+            except Exception as error:  # the ticks of the others are due as well
+                logger.exception("schedule %s is paused", schedule.id)
+                moves.append(stopped(schedule, f"it failed: {type(error).__name__}"))
             if time.monotonic() > enough:
                 break
-        self._keep(connection, moves)
+        self._save(connection, moves)
         return len(moves)
 
-    def _keep(self, connection: Connection, moves: Sequence[ScheduleMove]) -> None:
-        """Write the moves and their jobs; one by one if that fails, and who fails is stopped."""
+    def _save(self, connection: Connection, moves: Sequence[ScheduleMove]) -> None:
+        """Write the moves and their jobs; one by one if that fails, and pause those that fail."""
         try:
             with connection.begin_nested():
-                self._write(connection, moves)
+                self._write_moves(connection, moves)
                 jobs = [job for move in moves for job in move.jobs]
                 if jobs:
                     placed_jobs = placed(jobs, read_moved(connection, self._served_pools))
                     insert_jobs(connection, carrying_traces(placed_jobs))
         except Exception as error:
-            # A move without jobs has nothing in it that could be at fault.
-            if is_nobodys_fault(error) or not any(move.jobs for move in moves):
+            # A move without jobs cannot be the cause.
+            if is_external(error) or not any(move.jobs for move in moves):
                 raise
             if len(moves) == 1:
-                logger.exception("schedule %s stops", moves[0].schedule.id)
-                self._keep(connection, [stopped(moves[0].schedule, error)])
-                return
+                logger.exception("schedule %s is paused", moves[0].schedule.id)
+                moves = [stopped(moves[0].schedule, f"it failed: {type(error).__name__}")]
             for move in moves:
-                self._keep(connection, [move])
+                self._save(connection, [move])
 
     def _move(
         self, schedule: RecurringSchedule, now: datetime, busy: bool, most: int
     ) -> ScheduleMove:
-        """What becomes of one schedule. Whatever is wrong with it is its own affair."""
+        """What to do about one schedule's ticks."""
         assert schedule.next_at is not None, "it is due"
         policy = TickPolicy(Overlap(schedule.overlap), CatchUp(schedule.catch_up))
         try:
             rule = read_rule(schedule.cron, schedule.timezone)
         except (BadCron, UnknownZone) as error:
-            # Read by another version, or where zones are older: waiting would not help.
-            logger.warning("schedule %s stops: %s", schedule.id, error)
-            move = ScheduleMove(schedule, schedule.next_at, stopped=True)
-            move.tell("schedule_paused", reason=f"its cron or time zone {error}")
-            return move
+            # Written by another version, or with newer time zones: waiting would not help.
+            logger.warning("schedule %s is paused: %s", schedule.id, error)
+            return stopped(schedule, f"its cron or time zone {error}")
         decision = decide(rule, policy, next_at=schedule.next_at, now=now, busy=busy, most=most)
         try:
             jobs = self._jobs(schedule, decision)
@@ -236,22 +221,20 @@ class Metronome:
             reason = "; ".join(f"{error.field} {error.message}" for error in refused.errors)
             move = ScheduleMove(schedule, decision.next_at, skipped=len(decision.made))
             for tick in decision.made:
-                move.tell("schedule_skipped", at=rfc3339(tick), reason=reason)
+                move.add_event("schedule_skipped", at=rfc3339(tick), reason=reason)
         else:
             skipped = int(decision.skipped is not None)
             move = ScheduleMove(schedule, decision.next_at, jobs, skipped)
         if decision.skipped is not None:
             at, running = rfc3339(decision.skipped), schedule.last_job_id
-            move.tell("schedule_skipped", at=at, reason="overlap", job_id=running)
+            move.add_event("schedule_skipped", at=at, reason="overlap", job_id=running)
         if decision.missed is not None:
             first, last = (rfc3339(tick) for tick in decision.missed)
-            move.tell("schedule_missed", first=first, last=last)
+            move.add_event("schedule_missed", first=first, last=last)
         return move
 
     def _jobs(self, schedule: RecurringSchedule, decision: TickDecision) -> tuple[Submission, ...]:
-        if not decision.made:
-            return ()
-        payload = from_json(schedule.payload)
+        payload = from_json(schedule.payload) if decision.made else None
         return tuple(
             job_submission(
                 self._types,
@@ -265,9 +248,9 @@ class Metronome:
             for tick in decision.made
         )
 
-    def _write(self, connection: Connection, moves: Sequence[ScheduleMove]) -> None:
+    def _write_moves(self, connection: Connection, moves: Sequence[ScheduleMove]) -> None:
         last = [move.jobs[-1] if move.jobs else None for move in moves]
-        told = [(move.schedule.tenant_id, *event) for move in moves for event in move.events]
+        events = [(move.schedule.tenant_id, *event) for move in moves for event in move.events]
         moved = connection.exec_driver_sql(
             MOVE,
             {
@@ -279,9 +262,9 @@ class Metronome:
                 "last_jobs": text_array(job.id if job else None for job in last),
                 "made": plain_array(len(move.jobs) for move in moves),
                 "skipped": plain_array(move.skipped for move in moves),
-                "told_tenants": plain_array(tenant for tenant, _, _ in told),
-                "told_kinds": text_array(kind for _, kind, _ in told),
-                "told_details": text_array(orjson.dumps(detail).decode() for _, _, detail in told),
+                "event_tenants": plain_array(tenant for tenant, _, _ in events),
+                "event_kinds": text_array(kind for _, kind, _ in events),
+                "event_details": text_array(orjson.dumps(each).decode() for _, _, each in events),
                 "epoch": self._leader.epoch,
             },
         ).scalar_one()

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from app.scheduler.dispatching.promoter import Promoter
-from app.scheduler.guards.circuits import Circuits
-from app.scheduler.guards.quarantine import Quarantine
-from app.scheduler.guards.roles import guard_roles
-from app.scheduler.guards.spikes import Spikes
-from app.scheduler.guards.throttles import Throttles
+from app.scheduler.protection.circuits import Circuits
+from app.scheduler.protection.quarantine import Quarantine
+from app.scheduler.protection.spikes import Spikes
+from app.scheduler.protection.throttles import Throttles
+from app.scheduler.service import protection_roles
 from models.jobs.claim import JobRef
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
@@ -117,8 +117,8 @@ def test_failures_of_a_minute_ago_open_no_circuit(
 
 def test_a_dependency_that_no_type_declares_has_no_circuit(database: DatabaseFixture) -> None:
     count(database, "dependency", "blobs", total=50, bad=50)
-    for rhythm in guard_roles(database.engine, database.leader, database.types):
-        assert rhythm.role.run_once(0.0) == 0
+    for timed in protection_roles(database.engine, database.leader, database.types):
+        assert timed.role.run_once(0.0) == 0
     assert state(database, "blobs") == "none"
 
 
@@ -235,12 +235,12 @@ def test_a_spike_is_told_once_an_hour(database: DatabaseFixture) -> None:
     assert events(database) == [told, told]
 
 
-def test_a_warden_that_was_overtaken_writes_nothing(database: DatabaseFixture) -> None:
+def test_a_leader_that_was_overtaken_writes_nothing(database: DatabaseFixture) -> None:
     count(database, "dependency", "claude", total=10, bad=10)
     count(database, "type", "echo", total=60, bad=60)
     count(database, "crash", "7:medium", total=9, bad=9)
     database.execute("UPDATE leaders SET epoch = epoch + 1")
-    for rhythm in guard_roles(database.engine, database.leader, database.types):
-        assert rhythm.role.run_once(0.0) == 0
+    for timed in protection_roles(database.engine, database.leader, database.types):
+        assert timed.role.run_once(0.0) == 0
     for table in ("circuits", "verdicts", "events"):
         assert not database.query(f"SELECT * FROM {table}")

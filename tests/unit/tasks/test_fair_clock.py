@@ -38,19 +38,24 @@ import os, signal, time
 from tasks.process import starved_seconds, system_thread
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 rival = os.fork()
-until = time.monotonic() + 0.5
-before = starved_seconds(system_thread())
-while time.monotonic() < until:
+if not rival:
+    time.sleep(0.1)
+    while os.getppid() != 1:
+        pass
+began, used, before = time.monotonic(), time.process_time(), starved_seconds(system_thread())
+while starved_seconds(system_thread()) - before < 0.2 and time.monotonic() - began < 20:
     pass
-if rival:
-    print(starved_seconds(system_thread()) - before)
-    os.waitpid(rival, 0)
+print(starved_seconds(system_thread()) - before)
+print((time.monotonic() - began) - (time.process_time() - used))
+os.kill(rival, signal.SIGKILL)
 """
 
 
 @pytest.mark.skipif(not starved_seconds(system_thread()), reason="the system does not tell")
-def test_two_that_share_a_processor_are_starved_half_of_the_time() -> None:
+def test_a_thread_that_shares_its_processor_is_starved_while_it_does_not_run() -> None:
     done = subprocess.run(
         [sys.executable, "-c", RIVALS], capture_output=True, text=True, check=True, timeout=30
     )
-    assert 0.1 < float(done.stdout) < 0.5
+    starved, not_run = map(float, done.stdout.split())
+    # A virtual machine may stand still besides, which no thread of it notices.
+    assert 0.2 <= starved <= 1.1 * not_run

@@ -1,1 +1,0 @@
-"""What protects tenants from failures: circuits, quarantine, throttles, pool changes."""

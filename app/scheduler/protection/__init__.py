@@ -1,0 +1,1 @@
+"""Protection from failures: circuits, quarantine, throttles, spikes, pools of job types."""

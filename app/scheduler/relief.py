@@ -1,0 +1,253 @@
+"""Relief: while there has been no scheduler for a minute, an API process dispatches.
+
+One process at a time (see :mod:`models.leadership`) dispatches some jobs from each lane in turn.
+Windows, caps, throttles, circuits, quotas and the share of free accounts hold. Fair share does not,
+and nothing is promoted, reaped, retried or sent to a slice: that waits for a scheduler.
+
+The two never act at the same time: the relief's statement locks the silent leader's row, so a
+takeover waits for the statement, or the statement sees the takeover and marks nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, Engine
+
+from app.broker.publish import Publisher
+from app.errors import BrokerUnavailable
+from app.policy.fairshare import Grant, free_slots
+from app.policy.round_robin import Lane, round_robin
+from app.policy.window import window
+from app.scheduler.dispatching.pool_queues import PoolQueues
+from app.scheduler.dispatching.pools import Pools, PoolState
+from app.scheduler.dispatching.quotas import QuotaPacers
+from models.jobs.dispatch import MARK_LANES, mark
+from models.jobs.release import release
+from models.leadership import SILENT, Leader, ReliefLease
+from models.store.errors import StateStoreError
+from models.store.session import connect
+from tasks.registry import JobType
+from tasks.retry import throttle
+
+logger = logging.getLogger(__name__)
+
+#: Pause between two checks while a scheduler leads, and between two turns while none does.
+CHECK_SECONDS = 1.0
+TURN_SECONDS = 0.25
+#: The relief's lease is renewed, and the broker pinged, this often.
+RENEW_SECONDS = 2.0
+#: A new process waits first: after a restart of everything, all processes begin at once.
+WAIT_SECONDS = 10.0
+#: Lanes of a pool that one turn reads, and jobs that it marks.
+MOST_LANES = 200
+BATCH = 500
+
+#: A takeover waits for the lock.
+RELIEVE = MARK_LANES.format(
+    condition=f"""EXISTS (
+                SELECT 1 FROM leaders AS leader WHERE {SILENT} FOR SHARE)
+              AND EXISTS (
+                SELECT 1 FROM leaders
+                WHERE role = 'relief' AND epoch = %(epoch)s AND expires_at > now())"""
+)
+#: At most as many rows as the windows allow.
+READ_IN_FLIGHT = """
+    SELECT job.tenant_id, count(*)::int AS jobs,
+           (count(*) FILTER (WHERE job.slice = ''))::int AS shared,
+           coalesce((SELECT tier = 'free' FROM tenants WHERE id = job.tenant_id), false) AS free
+    FROM jobs AS job
+    WHERE job.status IN ('dispatched', 'running') AND job.pool = %(pool)s
+    GROUP BY job.tenant_id
+"""
+#: The next lanes after the given one, each one step along the index, and their tenants.
+FIND_LANES = f"""
+    WITH RECURSIVE lane AS (
+        (SELECT tenant_id, dependency, 1 AS place FROM jobs
+         WHERE status = 'queued' AND pool = %(pool)s
+           AND (tenant_id, dependency) > (%(tenant_id)s, %(dependency)s)
+         ORDER BY tenant_id, dependency LIMIT 1)
+        UNION ALL
+        SELECT next.tenant_id, next.dependency, lane.place + 1 FROM lane, LATERAL (
+            SELECT tenant_id, dependency FROM jobs
+            WHERE status = 'queued' AND pool = %(pool)s
+              AND (tenant_id, dependency) > (lane.tenant_id, lane.dependency)
+            ORDER BY tenant_id, dependency LIMIT 1) AS next
+        WHERE lane.place < %(most)s
+    )
+    SELECT lane.tenant_id, lane.dependency, coalesce(tenant.tier = 'free', false) AS free,
+           least(limits.in_flight, CASE WHEN EXISTS (
+               SELECT 1 FROM verdicts
+               WHERE kind = 'throttle' AND name = lane.tenant_id || ':' || %(pool)s)
+               THEN {throttle.IN_FLIGHT} END) AS cap
+    FROM lane
+    LEFT JOIN tenants AS tenant ON tenant.id = lane.tenant_id
+    LEFT JOIN tenant_limits AS limits
+        ON limits.tenant_id = lane.tenant_id AND limits.pool = %(pool)s
+    ORDER BY lane.place
+"""
+READ_CIRCUITS = "SELECT dependency FROM circuits WHERE state <> 'closed'"
+
+#: Before the first lane of a pool.
+START = (-1, "")
+
+
+class Relief:
+    def __init__(
+        self,
+        engine: Engine,
+        publisher: Publisher,
+        name: str,
+        types: Mapping[str, JobType],
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
+        """The publisher must not be shared: publishers are not for concurrent use."""
+        self._engine = engine
+        self._publisher = publisher
+        self._lease = ReliefLease(engine, name)
+        self._wait_seconds = wait_seconds
+        self._began: float | None = None
+        self._renew_due = 0.0
+        # A leader that never leads: pacers and queues write nothing.
+        bystander = Leader(engine, name)
+        self._pacers = QuotaPacers(engine, bystander, types)
+        self._pools = Pools(engine, PoolQueues(engine, bystander))
+        #: By pool: the lane that came last.
+        self._last: dict[str, tuple[int, str]] = {}
+
+    @property
+    def active(self) -> bool:
+        """Whether this process is the relief."""
+        return self._lease.epoch is not None
+
+    def run_once(self, now: float) -> int:
+        """Dispatch what fits into the windows, if nobody else can; how many jobs."""
+        if not self._hold_lease(now):
+            return 0
+        dispatched = 0
+        held = self._read_held(now)
+        for pool in self._pools.read(now):
+            # Not if the broker was lost meanwhile.
+            if self.active and pool.queued > 0 and pool.slots > 0:
+                dispatched += self._dispatch(pool, held)
+        return dispatched
+
+    def end(self) -> None:
+        """Give up the lease."""
+        if self.active:
+            logger.warning("this process no longer dispatches in place of the scheduler")
+            self._publisher.close()
+        self._lease.leave()
+
+    def _hold_lease(self, now: float) -> bool:
+        """Take the relief's lease or renew it; only a process that reaches the broker may."""
+        if self._began is None:
+            self._began = now
+        if not self._lease.is_vacant() or now < self._began + self._wait_seconds:
+            self.end()
+            return False
+        if self.active and now < self._renew_due:
+            return True
+        was = self.active
+        try:
+            self._publisher.ping()
+        except BrokerUnavailable as error:
+            self._lose_broker(error)
+            return False
+        if not self._lease.take():
+            return False
+        self._renew_due = now + RENEW_SECONDS
+        if not was:
+            logger.warning(
+                "no scheduler for a minute: this process dispatches, without fair share; nothing"
+                " is promoted, reaped or retried"
+            )
+        return True
+
+    def _lose_broker(self, error: BrokerUnavailable) -> None:
+        """Give up the lease: another process may reach the broker."""
+        if self.active:
+            logger.warning("the broker is unavailable, jobs stay queued: %s", error)
+        self._lease.leave()
+
+    def _read_held(self, now: float) -> dict[str, int]:
+        """Jobs of each held dependency that may be dispatched in this turn."""
+        with connect(self._engine) as connection:
+            not_closed = connection.exec_driver_sql(READ_CIRCUITS).scalars().all()
+        return {**self._pacers.rooms(now), **dict.fromkeys(not_closed, 0)}
+
+    def _dispatch(self, pool: PoolState, held: dict[str, int]) -> int:
+        grants = self._choose(pool, held)
+        if not grants:
+            return 0
+        epoch = self._lease.epoch or 0
+        dispatches = mark(self._engine, pool.name, grants, epoch, statement=RELIEVE).dispatches
+        if not dispatches:
+            return 0
+        for dependency, jobs in Counter(each.dependency for each in dispatches).items():
+            self._pacers.spend(dependency, jobs)
+            if dependency in held:
+                held[dependency] -= jobs
+        try:
+            self._publisher.publish(dispatches, pool.workers)
+        except BrokerUnavailable as error:
+            release(self._engine, dispatches)
+            for each in dispatches:
+                self._pacers.spend(each.dependency, -1)
+            self._lose_broker(error)
+            return 0
+        return len(dispatches)
+
+    def _choose(self, pool: PoolState, held: dict[str, int]) -> list[Grant]:
+        """Jobs to dispatch from each lane."""
+        with connect(self._engine) as connection:
+            active = connection.exec_driver_sql(READ_IN_FLIGHT, {"pool": pool.name}).all()
+            most = window(pool.slots, pool.ended_per_second)
+            most = min(BATCH, most - sum(row.shared for row in active))
+            if most <= 0:
+                return []
+            lanes = self._next_lanes(connection, pool.name)
+        most_free = free_slots(pool.slots) - sum(row.shared for row in active if row.free)
+        in_flight = {row.tenant_id: row.jobs for row in active}
+        given = round_robin(most, lanes, in_flight, most_free, held)
+        if lanes:
+            last = list(given)[-1] if sum(given.values()) >= most else lanes[-1]
+            self._last[pool.name] = (last.tenant_id, last.dependency)
+        by_tenant: dict[int, dict[str, int]] = {}
+        for lane, jobs in given.items():
+            by_tenant.setdefault(lane.tenant_id, {})[lane.dependency] = jobs
+        return [Grant(tenant_id, sum(of.values()), of) for tenant_id, of in by_tenant.items()]
+
+    def _next_lanes(self, connection: Connection, pool: str) -> list[Lane]:
+        """The lanes after the last one, and then those from the beginning up to it."""
+        last = self._last.get(pool, START)
+        lanes = find_lanes(connection, pool, last, MOST_LANES)
+        if len(lanes) < MOST_LANES and last != START:
+            before = find_lanes(connection, pool, START, MOST_LANES - len(lanes))
+            lanes += [lane for lane in before if (lane.tenant_id, lane.dependency) <= last]
+        return lanes
+
+
+def find_lanes(connection: Connection, pool: str, after: tuple[int, str], most: int) -> list[Lane]:
+    """At most so many lanes of a pool, in the order of the index."""
+    parameters = {"pool": pool, "tenant_id": after[0], "dependency": after[1], "most": most}
+    return [Lane(**row) for row in connection.exec_driver_sql(FIND_LANES, parameters).mappings()]
+
+
+def keep_relief(relief: Relief, stop: threading.Event) -> None:
+    """Check and dispatch until ``stop`` is set."""
+    while not stop.wait(TURN_SECONDS if relief.active else CHECK_SECONDS):
+        try:
+            relief.run_once(time.monotonic())
+        except StateStoreError as error:
+            logger.debug("relief: %s", error)
+        except Exception:  # the thread must be there when it is needed
+            logger.exception("the relief failed")
+    try:
+        relief.end()
+    except StateStoreError as error:
+        logger.debug("relief: %s", error)

@@ -1,1 +1,0 @@
-"""Dispatching by an API process while no scheduler leads."""

@@ -1,0 +1,25 @@
+"""A token bucket in memory: what the statement of ``app/admission/rate.py`` does."""
+
+from __future__ import annotations
+
+import math
+
+from app.policy.rate_limit import EXACT_SECONDS, Limit, TokenGrant
+
+
+def lease(
+    spent_until: float, now: float, limit: Limit, need: int, want: int
+) -> tuple[float, TokenGrant]:
+    """Take ``need`` tokens or none; up to ``want`` if that is more, and the rest if it is less."""
+    since = max(spent_until, now - limit.full_seconds)
+    level = (now - since) * limit.per_second
+    there = level + limit.per_second * EXACT_SECONDS
+    if there < min(need, limit.burst):
+        tokens = 0
+    else:
+        tokens = max(need, math.floor(there) if there < 2 * want else want)
+    good_seconds = limit.full_seconds - (now - since)
+    return (
+        since + tokens / limit.per_second if tokens else spent_until,
+        TokenGrant(tokens, good_seconds, level - tokens),
+    )
