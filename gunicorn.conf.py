@@ -14,18 +14,18 @@ _settings = settings()
 
 bind = f"{_settings.host}:{_settings.port}"
 workers = _settings.api_workers
-# gunicorn's "gevent" with a short way for plain requests.
+# gunicorn's "gevent" with a fast path for plain requests.
 worker_class = "app.server.worker.LeanWorker"
 worker_connections = 10_000
 backlog = 4096
-# The C parser has no wheel for Linux and would need a compiler. Plain requests take the short way,
+# The C parser has no wheel for Linux and would need a compiler. Plain requests take the fast path,
 # so gunicorn's parser in Python reads only the rare ones.
 http_parser = "python"
 keepalive = 75
 graceful_timeout = 10
 timeout = 30
 accesslog = None
-logger_class = "app.server.log.ServerLog"
+logger_class = "app.server.gunicorn_hooks.ServerLog"
 loglevel = "info"
 # Heartbeats of gunicorn's own go to memory, not to a disk that may stall.
 worker_tmp_dir = "/dev/shm"
@@ -55,9 +55,9 @@ def pre_request(worker: Any, req: Any) -> None:
 def post_worker_init(worker: Any) -> None:
     """Runs in each worker, patched and with the application loaded."""
     from app.server.factory import begin_serving
-    from app.server.problems import speak_problems
+    from app.server.gunicorn_hooks import replace_error_pages
 
-    speak_problems()
+    replace_error_pages()
     worker.fairline_stop = threading.Event()
     begin_serving(worker.wsgi, worker.fairline_stop)
     end_streams_on_stop(worker)

@@ -1,4 +1,7 @@
-"""Errors of the API, independent of HTTP: ``app.api.http.problems`` maps them to responses."""
+"""Errors of the API, independent of HTTP; ``app.api.http.problems`` maps them to responses.
+
+The docstring of a class is its default message to the client.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,7 @@ class FairlineError(Exception):
     code = "INTERNAL_ERROR"
 
     def __init_subclass__(cls, code: str = "") -> None:
-        if code:
-            cls.code = code
+        cls.code = code or cls.code
 
     def __init__(self, detail: str | None = None, errors: tuple[FieldError, ...] = ()) -> None:
         self.detail = detail or (type(self).__doc__ or "").strip()
@@ -39,7 +41,7 @@ class MalformedBody(FairlineError, code="VALIDATION_FAILED"):
 
 
 class ValidationFailed(FairlineError, code="VALIDATION_FAILED"):
-    """The request does not fit the schema."""
+    """The request does not match the schema."""
 
 
 class UnsupportedMediaType(FairlineError, code="UNSUPPORTED_MEDIA_TYPE"):
@@ -47,7 +49,7 @@ class UnsupportedMediaType(FairlineError, code="UNSUPPORTED_MEDIA_TYPE"):
 
 
 class PayloadTooLarge(FairlineError, code="PAYLOAD_TOO_LARGE"):
-    """The body is larger than this server accepts."""
+    """The body is too large."""
 
 
 class RequestTimeout(FairlineError, code="REQUEST_TIMEOUT"):
@@ -55,15 +57,15 @@ class RequestTimeout(FairlineError, code="REQUEST_TIMEOUT"):
 
 
 class Unauthenticated(FairlineError, code="UNAUTHENTICATED"):
-    """An API key is needed."""
+    """An API key is required."""
 
 
 class Forbidden(FairlineError, code="FORBIDDEN"):
-    """This API key does not have access to this."""
+    """This API key does not grant access to this resource."""
 
 
 class Refused(FairlineError):
-    """Too many of these already; try again later."""
+    """A limit was reached; try again later."""
 
     def __init__(
         self,
@@ -73,13 +75,13 @@ class Refused(FairlineError):
         allowance: RateAllowance | None = None,
     ) -> None:
         super().__init__(detail)
-        #: When it is worth trying again.
+        #: When it makes sense to try again.
         self.retry_seconds = retry_seconds
         self.allowance = allowance
 
 
 class RateLimited(Refused, code="TENANT_RATE_LIMIT_EXCEEDED"):
-    """The tenant submits faster than its rate limit."""
+    """The tenant exceeded its submission rate."""
 
 
 class QueueDepthExceeded(Refused, code="TENANT_QUEUE_DEPTH_EXCEEDED"):
@@ -87,7 +89,7 @@ class QueueDepthExceeded(Refused, code="TENANT_QUEUE_DEPTH_EXCEEDED"):
 
 
 class NotFound(FairlineError, code="NOT_FOUND"):
-    """It does not exist, or it belongs to another tenant."""
+    """It does not exist, or it does not belong to you."""
 
 
 class Conflict(FairlineError, code="CONFLICT"):
@@ -95,7 +97,7 @@ class Conflict(FairlineError, code="CONFLICT"):
 
 
 class IdempotencyKeyReused(FairlineError, code="IDEMPOTENCY_KEY_REUSED"):
-    """This Idempotency-Key was used for another request."""
+    """This Idempotency-Key was used for a different request."""
 
 
 class BlobStoreUnavailable(FairlineError, code="BLOB_STORE_UNAVAILABLE"):
@@ -103,8 +105,13 @@ class BlobStoreUnavailable(FairlineError, code="BLOB_STORE_UNAVAILABLE"):
 
 
 class TooManyStreams(FairlineError, code="TOO_MANY_STREAMS"):
-    """This process cannot serve more event streams."""
+    """This process has reached its limit of event streams."""
 
 
 class BrokerUnavailable(FairlineError, code="BROKER_UNAVAILABLE"):
     """The broker did not confirm in time."""
+
+
+def invalid_field(field: str, message: str) -> ValidationFailed:
+    """The error for one invalid field, parameter or header."""
+    return ValidationFailed(errors=(FieldError(field, message),))

@@ -1,4 +1,4 @@
-"""What the blueprints call, and where they find it."""
+"""The parts of an API process, and the tenant of the current request, as routes find them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flask import current_app
+from flask import current_app, request
 from sqlalchemy import Engine
 
 from app.admission.intake import Intake
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from app.policy.pricing import PriceList
     from app.reads.events import Watch
     from app.reads.views import Views
+    from app.tenants.tenant import TenantProfile
     from tasks.registry import JobType
 
 
@@ -28,22 +29,27 @@ class Services(Intake):
     engine: Engine
     views: Views
     tenants: CallerTenants
-    #: Who looks at pages.
+    #: Callers of pages.
     visitors: Visitors
     body_limits: BodyLimits
-    #: What may be submitted.
+    #: The job types that may be submitted.
     types: Mapping[str, JobType]
     prices: PriceList
-    #: How long a read may take before the caller hears 503.
+    #: How long a read may take before the answer is 503.
     read_seconds: float
     served_pools: tuple[str, ...]
     #: Server-sent events.
     events: Watch
-    #: What browsers get at ``/tenant``, where programs get a document.
+    #: The page that browsers get at ``/tenant``, where programs get JSON.
     tenant_page: Callable[[], str]
 
 
 def current_services() -> Services:
-    """Those of the application that answers the current request."""
+    """The services of the application that handles the current request."""
     found: Services = current_app.extensions["fairline"]
     return found
+
+
+def current_tenant() -> TenantProfile:
+    """The tenant that sent the current request."""
+    return current_services().tenants.current(request.environ)

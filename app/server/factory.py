@@ -1,14 +1,16 @@
-"""Puts the front door together: settings in, a Flask application out."""
+"""Builds the API process: the Flask application and its background threads."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import partial
 
-from flask import Flask
+from flask import Blueprint, Flask
+from sqlalchemy import Engine
+from werkzeug.utils import find_modules, import_string
 
 from app.admission import Admission
 from app.admission.gate import Gate
@@ -17,24 +19,8 @@ from app.api.auth.access import guard
 from app.api.auth.identity import CallerTenants
 from app.api.auth.visitors import Visitors
 from app.api.http.body import BodyLimits
-from app.api.http.problems import register_problems
+from app.api.http.problems import problem_of
 from app.api.openapi.routes import openapi, publish
-from app.api.routes.applications import applications
-from app.api.routes.batch import batch
-from app.api.routes.dead_letters import dead_letters
-from app.api.routes.events import events
-from app.api.routes.health import health
-from app.api.routes.job_list import job_list
-from app.api.routes.jobs import jobs
-from app.api.routes.leaderboard import leaderboard
-from app.api.routes.metrics import metrics
-from app.api.routes.operator import operator
-from app.api.routes.quotas import quotas
-from app.api.routes.scaling import scaling
-from app.api.routes.schedules import schedules
-from app.api.routes.tenant import tenant_terms
-from app.api.routes.usage import usage
-from app.api.routes.waits import waits
 from app.api.services import Services
 from app.broker.publish import Publisher
 from app.celery import celery, job_types
@@ -56,38 +42,18 @@ from models.store.session import open_engine
 
 logger = logging.getLogger(__name__)
 
-BLUEPRINTS = (
-    applications,
-    leaderboard,
-    jobs,
-    waits,
-    batch,
-    job_list,
-    dead_letters,
-    schedules,
-    usage,
-    events,
-    health,
-    metrics,
-    tenant_terms,
-    operator,
-    quotas,
-    scaling,
-    openapi,
-)
-
 
 def build_app(settings: Settings) -> FrontDoor:
     """The Flask application of one process."""
     app = FrontDoor("app", static_folder=None)
-    # Admission and polling write in groups over one connection each; the rest serves the
-    # cold pages, so that these never wait behind a leaderboard.
+    # Admission and polling use one connection each, with group commit; the others serve the cold
+    # routes, so that submissions never wait behind a leaderboard.
     engine = open_engine(
         settings.model_copy(update={"db_pool_size": settings.db_pool_size + 2}),
         process=process_name("api"),
     )
     directory = Directory(engine, settings.admission_seconds)
-    app.extensions["fairline"] = Services(
+    services = Services(
         engine=engine,
         gate=Gate(
             engine,
@@ -118,56 +84,60 @@ def build_app(settings: Settings) -> FrontDoor:
         events=Watch(engine, settings.admission_seconds),
         tenant_page=show_beside,
     )
-    parts: Services = app.extensions["fairline"]
-    for blueprint in BLUEPRINTS:
+    app.extensions["fairline"] = services
+    for blueprint in (*api_blueprints(), openapi):
         app.register_blueprint(blueprint)
     register_console(app, settings)
     guard(app)
     publish(app, anonymous=bool(settings.anonymous_tenant))
-    register_problems(app)
+    app.register_error_handler(Exception, problem_of)
     register_console_errors(app)
-    parts.tenants.directory.on_revoked = partial(end_of_keys, app)
+    directory.on_revoked = partial(end_of_keys, app)
     register_commands(app)
     return app
 
 
+def api_blueprints() -> Iterator[Blueprint]:
+    """The blueprints of all modules in ``app.api.routes``."""
+    for name in find_modules("app.api.routes"):
+        found = vars(import_string(name)).values()
+        yield from (value for value in found if isinstance(value, Blueprint))
+
+
 def end_of_keys(app: FrontDoor, keys: Collection[str]) -> None:
-    """Whoever listens or looks by a key that was revoked does so no longer."""
+    """End event streams and live pages that were opened with revoked keys."""
     app.extensions["fairline"].events.end_of_keys(keys)
     app.extensions["fairline_live_pages"].check_rights()
 
 
 def begin_serving(app: FrontDoor, stop: threading.Event) -> None:
-    """What an API process starts once it may have threads: telemetry, presence, relief."""
-    start_telemetry("api", app.extensions["fairline"].engine)
+    """Start the threads of an API process: telemetry, presence, relief."""
+    engine = app.extensions["fairline"].engine
+    start_telemetry("api", engine)
     app.traced = requests_of(app)
-    threading.Thread(target=announce_api, args=(app, stop), name="presence", daemon=True).start()
-    relief = Relief(
-        app.extensions["fairline"].engine,
-        Publisher(celery, settings().publish_seconds),
-        process_name("api"),
-        job_types,
-    )
+    threading.Thread(target=announce_api, args=(engine, stop), name="presence", daemon=True).start()
+    publisher = Publisher(celery, settings().publish_seconds)
+    relief = Relief(engine, publisher, process_name("api"), job_types)
     threading.Thread(target=keep_relief, args=(relief, stop), name="relief", daemon=True).start()
 
 
 def end_serving(app: Flask, stop: threading.Event) -> None:
-    """Leave the list of living processes."""
+    """Stop the threads and remove the process from the list of live ones."""
     stop.set()
-    app.extensions["fairline"].tenants.directory.close()
-    app.extensions["fairline"].admission.close(1.0)
-    app.extensions["fairline"].gate.close(1.0)
-    with contextlib.suppress(StateStoreError):
-        leave(app.extensions["fairline"].engine, process_name("api"))
-
-
-def announce_api(app: Flask, stop: threading.Event) -> None:
-    """Say that this API process lives, until ``stop`` is set."""
     services: Services = app.extensions["fairline"]
+    services.tenants.directory.close()
+    services.admission.close(1.0)
+    services.gate.close(1.0)
+    with contextlib.suppress(StateStoreError):
+        leave(services.engine, process_name("api"))
+
+
+def announce_api(engine: Engine, stop: threading.Event) -> None:
+    """Refresh this process's presence until ``stop`` is set."""
     name = process_name("api")
     while True:
         try:
-            announce(services.engine, Presence(name, "api"))
+            announce(engine, Presence(name, "api"))
         except StateStoreError as error:
             logger.debug("presence: %s", error)
         if stop.wait(PRESENCE_SECONDS):

@@ -1,9 +1,8 @@
-"""The way in. Four requests come by the thousand and do not pass through Flask's dispatch.
+"""The WSGI application: four hot routes bypass Flask's dispatch.
 
-Routing, contexts, hooks and signals cost about as much as all that Fairline does with a
-submission. The functions behind these routes need none of it, so they are called with
-the WSGI environment; everything else takes Flask's way to the same functions. Either way the
-caller has to pass ``access.admit``.
+Flask's routing, contexts, hooks and signals cost about as much as the rest of a submission. The
+functions behind these routes need none of it, so they are called with the WSGI environment; Flask
+dispatches all other requests. ``access.authorize`` checks both.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flask import Flask
 
-from app.api.auth.access import Access, admit
+from app.api.auth.access import Access, authorize
 from app.api.http.problems import problem_of
 from app.api.routes.applications import read_application, submit_application
 from app.api.routes.jobs import read_job, submit_job
@@ -25,16 +24,16 @@ if TYPE_CHECKING:
 
     from app.telemetry.requests import Requests
 
-#: What takes submissions, by path.
+#: Submissions, by path.
 POSTS = {"/applications": submit_application, "/jobs": submit_job}
-#: What answers pollers, by the path before the id.
+#: Polls, by the path before the id.
 READS = {"/applications/": read_application, "/jobs/": read_job}
 
 
 class FrontDoor(Flask):
     """Fairline's Flask application."""
 
-    #: Set where a span is made of every request.
+    #: Set if requests are traced.
     traced: Requests | None = None
 
     def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -44,20 +43,20 @@ class FrontDoor(Flask):
         return self.answer(environ, start_response)
 
     def answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """By the short way where there is one, else by Flask's."""
+        """Call the function of a hot route; Flask handles the others."""
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
         services = self.extensions["fairline"]
         reply: Any
         try:
             if method == "POST" and path in POSTS:
-                admit(services, environ, Access.TENANT)
+                authorize(services, environ, Access.TENANT)
                 reply = POSTS[path](services, environ)
             elif method in ("GET", "HEAD") and path[:-ID_CHARACTERS] in READS:
-                admit(services, environ, Access.TENANT)
+                authorize(services, environ, Access.TENANT)
                 reply = READS[path[:-ID_CHARACTERS]](services, environ, path[-ID_CHARACTERS:])
             else:
                 return super().wsgi_app(environ, start_response)
-        except Exception as error:  # noqa: BLE001 - as Flask does: every error is an answer
+        except Exception as error:  # noqa: BLE001 - as in Flask: every error is an answer
             reply = problem_of(error)
         answer: Iterable[bytes] = reply(environ, start_response)
         return answer

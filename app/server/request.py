@@ -1,9 +1,8 @@
-"""A plain request as a WSGI environment, read with as little work as it allows.
+"""Parses a plain HTTP request into a WSGI environment with as little work as possible.
 
-Plain is what well-behaved clients send: HTTP/1.1, an origin path, every header once, a length or
-no body. Nothing is refused here: what is not plain, or not there as a whole, is None, and
-gunicorn's to read, judge and refuse. So there is one opinion on what a request says; a test
-holds the two readings against each other.
+Plain is what well-behaved clients send: HTTP/1.1, an origin path, each header once, a length or
+no body. Nothing is rejected here: for a request that is not plain or incomplete the result is
+None, and gunicorn parses, validates and rejects it. A test compares the two parsers.
 """
 
 from __future__ import annotations
@@ -13,26 +12,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gunicorn import util  # type: ignore[import-untyped]  # no stubs
-from gunicorn.http.message import TOKEN_RE  # type: ignore[import-untyped]  # no stubs
+from gunicorn import util
+from gunicorn.http.message import TOKEN_RE
 
 #: A method, a path from the root and perhaps a query, without a fragment.
 PLAIN_REQUEST_LINE = re.compile(r"([A-Z]{3,20}) (/[!\"$-~]*) HTTP/1\.1")
-#: What changes how a request is framed or answered.
+#: Headers that change how a request is framed or answered.
 NOT_PLAIN = frozenset({"TRANSFER-ENCODING", "EXPECT", "UPGRADE", "TE", "TRAILER"})
-#: Digits of a length that is still worth reading as one.
+#: Most digits of a Content-Length.
 MOST_DIGITS = 15
-#: Names of headers that are remembered, and their length; clients may make up more.
+#: Most header names that are cached, and their length; clients may invent more.
 MOST_NAMES = 1_000
 MOST_NAME = 40
 
-#: Where a header goes, by its name as it was spelled; empty: not in a plain request.
-_places: dict[str, str] = {}
+#: Environment keys by header name as spelled.
+_keys: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class HeadLimits:
-    """How much a head may say."""
+    """gunicorn's limits of a request head; it rejects requests that exceed them."""
 
     line_bytes: int
     fields: int
@@ -40,23 +39,23 @@ class HeadLimits:
 
 
 class PlainRequest(NamedTuple):
-    """A head that was read."""
+    """A parsed head."""
 
     environ: dict[str, Any]
     #: Where the body begins, and how long it is.
     body_at: int
     length: int
-    #: The client wants no more answers on this connection than this one.
+    #: The client wants the connection closed after the answer.
     last: bool
 
 
 def read_plain(
-    data: bytes, surroundings: Mapping[str, Any], limits: HeadLimits, schemes: Mapping[str, str]
+    data: bytes, base_environ: Mapping[str, Any], limits: HeadLimits, schemes: Mapping[str, str]
 ) -> PlainRequest | None:
-    """The request that ``data`` begins with, if it is a plain one and its head is complete.
+    """The request at the start of ``data``, if it is plain and its head is complete.
 
-    ``surroundings`` are what every request of the connection has in common; ``schemes`` the
-    headers by which a trusted proxy says ``https``, with the value that says so.
+    ``base_environ``: the environment shared by all requests of the connection; ``schemes``:
+    headers by which a trusted proxy announces ``https``, with the value that does.
     """
     end = data.find(b"\r\n\r\n")
     # If the whole head fits the limit for one header, no single header can exceed it.
@@ -66,21 +65,21 @@ def read_plain(
     first = PLAIN_REQUEST_LINE.fullmatch(lines[0])
     if first is None or len(lines[0]) > limits.line_bytes or len(lines) > limits.fields + 1:
         return None
-    # Control characters (tabs and bare line breaks too) are gunicorn's to judge. So are headers
-    # in UTF-8, some of whose bytes look like controls.
+    # Control characters (also tabs and bare line breaks) are left to gunicorn, and so are headers
+    # in UTF-8, some of whose bytes look like control characters.
     if not "".join(lines).isprintable():
         return None
-    environ = dict(surroundings)
+    environ = dict(base_environ)
     for line in lines[1:]:
         name, colon, value = line.partition(":")
         if not colon:
             return None
-        place = _places.get(name)
-        if place is None:
-            place = place_of(name)
-        if not place or place in environ:
+        key = _keys.get(name)
+        if key is None:
+            key = environ_key(name)
+        if not key or key in environ:
             return None
-        environ[place] = value.strip(" ")
+        environ[key] = value.strip(" ")
     length = 0
     announced = environ.get("CONTENT_LENGTH")
     if announced is not None:
@@ -107,23 +106,23 @@ def read_plain(
     return PlainRequest(environ, end + 4, length, last)
 
 
-def place_of(name: str) -> str:
-    """The key of a header in the environment; empty if a plain request does not have it."""
+def environ_key(name: str) -> str:
+    """The key of a header in the environment; empty if it is not plain."""
     upper = name.upper()
-    # The name of a folded line begins with a space. An underscore would be mistaken for a hyphen.
+    # The name of a folded line begins with a space. An underscore would be taken for a hyphen.
     if not TOKEN_RE.fullmatch(name) or "_" in upper or upper in NOT_PLAIN:
-        place = ""
+        key = ""
     elif upper in ("CONTENT-TYPE", "CONTENT-LENGTH"):
-        place = upper.replace("-", "_")
+        key = upper.replace("-", "_")
     else:
-        place = "HTTP_" + upper.replace("-", "_")
-    if place and len(name) <= MOST_NAME and len(_places) < MOST_NAMES:
-        _places[name] = place
-    return place
+        key = "HTTP_" + upper.replace("-", "_")
+    if key and len(name) <= MOST_NAME and len(_keys) < MOST_NAMES:
+        _keys[name] = key
+    return key
 
 
 def set_scheme(environ: dict[str, Any], schemes: Mapping[str, str]) -> bool:
-    """Note what a proxy said about the scheme; False if it is said twice."""
+    """Set the scheme that a proxy announced; False if there are two."""
     said = False
     for key, secure in schemes.items():
         if key in environ:

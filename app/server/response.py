@@ -1,57 +1,48 @@
-"""An answer on the wire: head and body in one piece where the body is there.
+"""Writes HTTP responses: head and body with one send where the body is complete.
 
-The rules are gunicorn's: what may stand in a header, which answers have no body, chunks where
-there is no length. The clock is read once a second.
+The rules are gunicorn's: valid headers, which responses have no body, chunks where there is no
+length. The date is formatted once per second.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from gunicorn import SERVER, util  # type: ignore[import-untyped]  # no stubs
-from gunicorn.http.errors import (  # type: ignore[import-untyped]  # no stubs
-    InvalidResponseHeader,
-    InvalidResponseHeaderName,
-)
-from gunicorn.http.message import TOKEN_RE  # type: ignore[import-untyped]  # no stubs
-from gunicorn.http.wsgi import (  # type: ignore[import-untyped]  # no stubs
-    HEADER_VALUE_RE,
-    STATUS_RE,
-)
+from gunicorn import SERVER, util
+from gunicorn.http.errors import InvalidResponseHeader, InvalidResponseHeaderName
+from gunicorn.http.message import TOKEN_RE
+from gunicorn.http.wsgi import HEADER_VALUE_RE, STATUS_RE
 
 if TYPE_CHECKING:
     from gevent.socket import socket
 
-logger = logging.getLogger(__name__)
-
-#: What a header of the application's means to the server.
+#: What a header of the application means to the server.
 PLAIN, LENGTH, HOP = range(3)
-#: Names of headers that are remembered: the application has a few dozen.
+#: Most header names that are cached: the application has a few dozen.
 MOST_NAMES = 1_000
 
 _meanings: dict[str, int] = {}
-#: The second that the beginnings of heads were made in, and those: to be kept open, to be closed.
+#: The second for which the common headers were formatted; for keep-alive and for close.
 _second = 0
-_beginnings = ("", "")
+_common_headers = ("", "")
 
 
 class HttpResponse:
-    """One answer; its methods are what WSGI calls ``start_response`` and ``write``."""
+    """One response; ``start`` is WSGI's ``start_response``."""
 
     __slots__ = ("_client", "_headers", "_last", "_method", "_status", "_written", "begun")
 
     def __init__(self, client: socket, method: str, last: bool) -> None:
         self._client = client
         self._method = method
-        #: The connection is closed after it.
+        #: The connection is closed afterwards.
         self._last = last
         self._status = ""
         self._headers: list[tuple[str, str]] = []
         self._written: list[bytes] = []
-        #: Some of it is on its way: nothing else can be answered.
+        #: Part of it has been sent: no error can be answered any more.
         self.begun = False
 
     def start(
@@ -65,7 +56,7 @@ class HttpResponse:
         return self._written.append
 
     def send(self, pieces: Iterable[bytes]) -> bool:
-        """Send all of it; False if the connection cannot be used for another one."""
+        """Send all of it; False if the connection must be closed."""
         if isinstance(pieces, list | tuple) and not self._written:
             body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             rest: Iterable[bytes] = ()
@@ -81,7 +72,7 @@ class HttpResponse:
         chunked = length is None and not bare
         if chunked:
             lines += "Transfer-Encoding: chunked\r\n"
-        head = f"HTTP/1.1 {status}\r\n{beginning(self._last)}{lines}\r\n".encode("latin-1")
+        head = f"HTTP/1.1 {status}\r\n{common_headers(self._last)}{lines}\r\n".encode("latin-1")
         if bare:
             self._write(head)
         elif chunked:
@@ -92,7 +83,7 @@ class HttpResponse:
             self._write(b"0\r\n\r\n")
         else:
             assert length is not None
-            # Never more than was announced. Of less, only gunicorn's silence is known.
+            # Never more than was announced. Less is not checked, as in gunicorn.
             self._write(head + body[:length])
             length -= len(body)
             for piece in rest:
@@ -109,24 +100,24 @@ class HttpResponse:
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk."""
+    """Data as one chunk."""
     return b"%X\r\n%b\r\n" % (len(data), data)
 
 
-def beginning(last: bool) -> str:
-    """What follows the status line of every answer."""
-    global _second, _beginnings
+def common_headers(last: bool) -> str:
+    """The headers common to all responses."""
+    global _second, _common_headers
     now = int(time.time())
     if now != _second:
         common = f"Server: {SERVER}\r\nDate: {util.http_date(now)}\r\nConnection: "
-        _second, _beginnings = now, (f"{common}keep-alive\r\n", f"{common}close\r\n")
-    return _beginnings[last]
+        _second, _common_headers = now, (f"{common}keep-alive\r\n", f"{common}close\r\n")
+    return _common_headers[last]
 
 
 def header_lines(
     headers: Iterable[tuple[str, str]], *, with_length: bool
 ) -> tuple[str, int | None]:
-    """The application's headers as lines, and the length that they announce."""
+    """The application's headers as lines, and the Content-Length among them."""
     lines: list[str] = []
     length = None
     for name, value in headers:
@@ -139,7 +130,7 @@ def header_lines(
             length = int(value)
         elif meaning is HOP:
             continue
-        # Also refuses what is no text.
+        # Also raises for what is not a string.
         if not HEADER_VALUE_RE.fullmatch(value):
             raise InvalidResponseHeader(repr(name))
         lines.append(f"{name}: {value}\r\n")
@@ -147,7 +138,7 @@ def header_lines(
 
 
 def meaning_of(name: str) -> int:
-    """What a header means to the server; a name that is none is an error."""
+    """What a header means to the server; an invalid name is an error."""
     if not TOKEN_RE.fullmatch(name):
         raise InvalidResponseHeaderName(repr(name))
     lower = name.lower()

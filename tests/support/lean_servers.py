@@ -1,6 +1,6 @@
-"""Two servers of one small application: gunicorn's own worker, and ours with its short way.
+"""Two servers of one small application: gunicorn's own worker, and ours with its fast path.
 
-They run in a thread with a hub of its own, so that a test may speak to them over plain sockets.
+They run in a thread with its own hub, so that tests can use plain sockets.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 import gevent
 import gevent.socket
 from gevent.server import StreamServer
-from gunicorn.config import Config  # type: ignore[import-untyped]  # no stubs
-from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped]  # no stubs
+from gunicorn.config import Config
+from gunicorn.workers.ggevent import GeventWorker
 
 from app.server.worker import LeanWorker
 

@@ -1,1 +1,1 @@
-"""Who is calling, and what they may call."""
+"""Authentication of callers, and which routes they may call."""

@@ -1,7 +1,7 @@
-"""Who may call a route. Every route says so; an application with one that does not is not built.
+"""Access control: every route declares who may call it, or the application is not built.
 
-Flask's routes pass ``check_access`` before anything of theirs runs, the hot ones of
-``front_door`` call the same ``admit``.
+``check_access`` runs before any code of a Flask route; the hot routes of ``front_door`` call the
+same ``authorize``.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ if TYPE_CHECKING:
 
 View = TypeVar("View", bound=Callable[..., Any])
 
-#: Attribute of a view function that holds what it declared.
+#: Attribute of a view function with its declared access.
 DECLARED = "fairline_access"
 
 
 class Access(StrEnum):
-    """For whom a route is."""
+    """Who may call a route."""
 
-    #: Everybody: nothing in it is a tenant's.
+    #: Anyone: it contains no tenant's data.
     PUBLIC = "public"
-    #: A tenant, by its key or as the anonymous one: its own rows and no others.
+    #: A tenant, by its key or as the anonymous tenant: its own rows only.
     TENANT = "tenant"
-    #: Who runs the platform, by an operator's key.
+    #: An operator of the platform, by key.
     OPERATOR = "operator"
-    #: The same in a browser: by a key, by having signed in, or by sitting at the machine.
+    #: The same in a browser: by key, after signing in, or from localhost.
     CONSOLE = "console"
-    #: A tenant in a browser: by a key, by having signed in, or as the anonymous one.
+    #: A tenant in a browser: by key, after signing in, or as the anonymous tenant.
     TENANT_PAGE = "tenant_page"
 
 
 class UndeclaredAccess(RuntimeError):
-    """A route does not say who may call it."""
+    """A route does not declare who may call it."""
 
 
 def open_to(access: Access) -> Callable[[View], View]:
-    """Declare for whom a view is."""
+    """Declare who may call a view."""
 
     def declare(view: View) -> View:
         setattr(view, DECLARED, access)
@@ -53,24 +53,24 @@ def open_to(access: Access) -> Callable[[View], View]:
 
 
 def access_of(view: Callable[..., Any] | None) -> Access | None:
-    """What a view declared."""
+    """The access a view declared."""
     return getattr(view, DECLARED, None)
 
 
-def admit(services: Services, environ: WSGIEnvironment, access: Access | None) -> None:
-    """Let the caller pass, or say why not."""
+def authorize(services: Services, environ: WSGIEnvironment, access: Access | None) -> None:
+    """Authenticate the caller; raises if it may not call the route."""
     if access is Access.TENANT:
         services.tenants.current(environ)
     elif access is Access.CONSOLE:
         services.visitors.operator(environ)
     elif access is Access.TENANT_PAGE:
         services.visitors.tenant(environ)
-    elif access is not Access.PUBLIC:  # what is not declared is nobody's but the operators'
+    elif access is not Access.PUBLIC:  # undeclared: operators only
         services.tenants.operator(environ)
 
 
 def guard(app: Flask) -> None:
-    """Check every request of Flask's, and that every route can be checked."""
+    """Check each request that Flask handles; refuses an application with undeclared routes."""
     undeclared = sorted(
         rule.endpoint
         for rule in app.url_map.iter_rules()
@@ -78,13 +78,13 @@ def guard(app: Flask) -> None:
     )
     if undeclared:
         raise UndeclaredAccess(
-            f"{', '.join(undeclared)}: say who may call it, by @open_to of app.api.auth.access"
+            f"{', '.join(undeclared)}: declare who may call it with app.api.auth.access.open_to"
         )
     app.before_request(check_access)
 
 
 def check_access() -> None:
-    """Runs before each request that Flask answers; what has no route is answered 404."""
+    """Runs before each request that Flask handles; without a route the answer is 404 anyway."""
     if request.endpoint is not None:
         view = current_app.view_functions.get(request.endpoint)
-        admit(current_services(), request.environ, access_of(view))
+        authorize(current_services(), request.environ, access_of(view))

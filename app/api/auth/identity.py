@@ -1,6 +1,6 @@
-"""Who is calling: the tenant whose rows a request may see and change, or an operator.
+"""Authentication by API key: the tenant whose rows a request may access, or an operator.
 
-A caller is asked for once a request; the answer stays in the WSGI environment.
+The caller is looked up once per request and kept in the WSGI environment.
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ from app.tenants.tenant import TenantProfile
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
+NOT_A_TENANT = "This is an operator's API key; use a tenant's API key."
+NOT_AN_OPERATOR = "An operator's API key is required; this is a tenant's."
+
 
 class CallerTenants:
-    """Tells callers by their keys."""
+    """Identifies callers by their API keys."""
 
     def __init__(self, directory: Directory, anonymous: str) -> None:
         self.directory = directory
-        #: Tenant that a caller without a key acts as; empty: there is none.
+        #: Tenant of callers without a key; empty: a key is required.
         self._anonymous = anonymous
 
     def current(self, environ: WSGIEnvironment) -> TenantProfile:
         """The tenant that is calling."""
         tenant = self.caller(environ).tenant
         if tenant is None:
-            raise Forbidden("This is an operator's key; use a key of the tenant's.")
+            raise Forbidden(NOT_A_TENANT)
         return tenant
 
     def operator(self, environ: WSGIEnvironment) -> Caller:
@@ -37,19 +40,16 @@ class CallerTenants:
         if caller.tenant is None:
             return caller
         if not caller.key:
-            raise Unauthenticated("An operator's API key is needed.")
-        raise Forbidden("An operator's API key is needed; this one is a tenant's.")
+            raise Unauthenticated("An operator's API key is required.")
+        raise Forbidden(NOT_AN_OPERATOR)
 
     def caller(self, environ: WSGIEnvironment) -> Caller:
-        """Whoever is calling; no key is not the same as a wrong one."""
+        """The caller; a wrong key is an error even where none is required."""
         known: Caller | None = environ.get(CALLER)
         if known is not None:
             return known
         authorization = environ.get("HTTP_AUTHORIZATION")
-        if authorization is not None:
-            caller = self.directory.caller(authorization)
-        else:
-            caller = self._keyless()
+        caller = self._keyless() if authorization is None else self.directory.caller(authorization)
         environ[CALLER] = caller
         return caller
 
@@ -58,5 +58,5 @@ class CallerTenants:
             raise Unauthenticated
         caller = self.directory.keyless(self._anonymous)
         if caller is None:
-            raise Unauthenticated(f"There is no tenant {self._anonymous!r}.")
+            raise Unauthenticated(f"Tenant {self._anonymous!r} does not exist.")
         return caller

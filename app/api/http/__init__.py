@@ -1,1 +1,1 @@
-"""Requests and responses: bodies, queries, replies and problem documents."""
+"""HTTP requests and responses: bodies, queries, replies and problem documents."""

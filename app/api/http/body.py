@@ -1,4 +1,4 @@
-"""Request bodies: read in bounded size and time, parsed strictly, validated by a schema."""
+"""Request bodies: bounded in size and time, parsed strictly, validated by a schema."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
+from flask import request
 from gevent import Timeout
 from pydantic import BaseModel, ValidationError
 from werkzeug.sansio.utils import get_content_length
 
+from app.api.services import current_services
 from app.errors import (
     MalformedBody,
     PayloadTooLarge,
@@ -28,39 +30,38 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 JSON = "application/json"
 CHUNK_BYTES = 65_536
-#: What is still read of a body that is too large, so that its sender hears the answer.
+#: How much of a body that is too large is still read, so that its sender receives the answer.
 DRAIN_BYTES = 16 * 1_048_576
 
 
 class Arrived(BytesIO):
-    """A body that has arrived as a whole: reading it never waits."""
+    """A body that has arrived completely: reading it never blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """What a sender may ask of this process."""
+    """Limits of request bodies."""
 
-    #: Largest body taken.
     most_bytes: int
-    #: A body must have arrived in this time.
+    #: The whole body must arrive within this time.
     seconds: float
 
 
 class JsonDocument(NamedTuple):
-    """A body that is JSON."""
+    """A JSON body."""
 
     raw: bytes
-    #: As orjson reads it: good to look at, but integers beyond 64 bits have become floats.
+    #: As orjson parses it: integers beyond 64 bits have become floats.
     plain: Any
 
 
-def parse_body(environ: WSGIEnvironment, schema: type[Schema], limits: BodyLimits) -> Schema:
-    """The validated body of a request."""
-    return fit_body(read_document(environ, limits), schema)
+def parse_body(schema: type[Schema]) -> Schema:
+    """The validated body of the current request."""
+    return fit_body(read_document(request.environ, current_services().body_limits), schema)
 
 
 def read_document(environ: WSGIEnvironment, limits: BodyLimits) -> JsonDocument:
-    """The body of a request, if it is JSON."""
+    """The body of a request as JSON."""
     content_type = environ.get("CONTENT_TYPE", "")
     if content_type != JSON and content_type.partition(";")[0].strip().lower() != JSON:
         raise UnsupportedMediaType
@@ -68,21 +69,21 @@ def read_document(environ: WSGIEnvironment, limits: BodyLimits) -> JsonDocument:
         raise UnsupportedMediaType("Send the body without a Content-Encoding.")
     body = read_body(environ, limits)
     try:
-        # Stricter than the schema's own parser: no NaN, no Infinity, no lone surrogates.
+        # Stricter than Pydantic's parser: no NaN, no Infinity, no lone surrogates.
         return JsonDocument(body, orjson.loads(body))
     except orjson.JSONDecodeError as error:
         raise MalformedBody(f"The body is not valid JSON: {error}") from None
 
 
 def fit_body(document: JsonDocument, schema: type[Schema]) -> Schema:
-    """The document as the schema has it."""
+    """The document, validated by the schema."""
     if may_hold_nul(document):
         refuse_nul(document.plain)
     return fit_outline(document, schema)
 
 
 def fit_outline(document: JsonDocument, schema: type[Schema]) -> Schema:
-    """The same for a schema that leaves parts open; whoever closes them looks for NULs."""
+    """The same for a schema with parts of any type, which the caller checks for NULs."""
     refuse_many_fields(document.plain, schema)
     try:
         return schema.model_validate_json(document.raw)
@@ -91,22 +92,22 @@ def fit_outline(document: JsonDocument, schema: type[Schema]) -> Schema:
 
 
 def may_hold_nul(document: JsonDocument) -> bool:
-    """Whether it is worth looking for NUL characters."""
+    """Whether to search the parsed document for NUL characters."""
     return b"\\u0000" in document.raw
 
 
 def refuse_nul(plain: Any) -> None:
-    """NUL characters cannot be stored."""
+    """Raise for a NUL character, which cannot be stored."""
     if (path := find_nul(plain)) is not None:
         raise ValidationFailed(errors=(field_error(path, "must not contain NUL characters"),))
 
 
 def refuse_many_fields(plain: Any, schema: type[BaseModel]) -> None:
-    """More fields than there are: some must be unknown.
+    """Raise if there are more fields than the schema has: some must be unknown.
 
-    The schema would say so too, but with one error object for each of 100,000 names.
+    The schema would too, but with one error object for each of 100,000 names.
     """
-    # ``model_fields`` is the same behind a property that takes longer than the whole check.
+    # ``model_fields`` is a property around this that takes longer than the whole check.
     fields = schema.__pydantic_fields__
     if isinstance(plain, dict) and len(plain) > len(fields):
         unknown = [name for name in plain if name not in fields]
@@ -116,11 +117,11 @@ def refuse_many_fields(plain: Any, schema: type[BaseModel]) -> None:
 
 
 def read_body(environ: WSGIEnvironment, limits: BodyLimits) -> bytes:
-    """The body, if it is within the limits; memory stays bounded either way."""
+    """The body, if within the limits; memory use is bounded either way."""
     stream = environ["wsgi.input"]
     most = limits.most_bytes
     if isinstance(stream, Arrived):
-        # All that was announced has arrived: there is nothing to wait for.
+        # The whole body has arrived: no timeout is needed.
         whole = stream.read(most + 1)
         if len(whole) <= most:
             return whole
@@ -144,17 +145,17 @@ def read_body(environ: WSGIEnvironment, limits: BodyLimits) -> bytes:
                     chunks.append(chunk)
     except RequestTimeout:
         raise
-    except Exception as error:  # gunicorn's parse errors have no base but this
-        raise MalformedBody("The body was cut short or is not framed correctly.") from error
+    except Exception as error:  # gunicorn's parse errors have no other base class
+        raise MalformedBody("The body is truncated or not framed correctly.") from error
     if too_large:
-        raise PayloadTooLarge(f"The body may have at most {most:,} bytes.")
+        raise PayloadTooLarge(f"The body must not exceed {most:,} bytes.")
     if length is not None and size < length:
         raise MalformedBody("The body is shorter than its Content-Length.")
     return b"".join(chunks)
 
 
 def find_nul(value: Any, path: str = "(body)") -> str | None:
-    """Where a NUL character hides, or None. PostgreSQL's text cannot hold one."""
+    """The path of a NUL character, or None. PostgreSQL's text cannot hold one."""
     pending: list[tuple[str, Any]] = [(path, value)]
     while pending:
         where, current = pending.pop()

@@ -1,7 +1,7 @@
-"""``Idempotency-Key``: what makes a submission safe to repeat.
+"""``Idempotency-Key``: makes a submission safe to repeat.
 
 A key belongs to its tenant and to one request: the same method, path and body, however the
-body is spelled. It holds as long as the row is kept (a day unless configured otherwise).
+JSON is formatted. It is valid as long as its row is kept (a day unless configured otherwise).
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 
 from app.admission import IdempotencyKey
 from app.api.http.body import JsonDocument
-from app.errors import FieldError, ValidationFailed
+from app.errors import invalid_field
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
 HEADER = "Idempotency-Key"
-#: Header of a reply that was given before.
-REPLAYED = "Idempotent-Replayed"
-#: How the header arrives. Most requests have none, and look no further.
+#: The header in the WSGI environment.
 ENVIRON_KEY = "HTTP_IDEMPOTENCY_KEY"
 
 PRINTABLE = re.compile(r"[ -~]{1,255}")
@@ -32,23 +30,21 @@ def parse_key(
 ) -> IdempotencyKey | None:
     """The key of a request, if it has one.
 
-    ``reading`` says how the body was read, where that may change from one day to the next.
+    ``reading`` describes how the body was interpreted, where that depends on the deployment.
     """
     text = environ.get(ENVIRON_KEY)
     if text is None:
         return None
     if not PRINTABLE.fullmatch(text):
-        raise ValidationFailed(
-            errors=(FieldError(HEADER, "must have 1 to 255 printable ASCII characters"),)
-        )
+        raise invalid_field(HEADER, "must have 1 to 255 printable ASCII characters")
     return IdempotencyKey(text, digest_of(environ, document, reading))
 
 
 def digest_of(environ: WSGIEnvironment, document: JsonDocument, reading: str) -> bytes:
-    """What tells a repetition from another request.
+    """Distinguishes a repeated request from a different one.
 
-    The body is read by Python's parser: orjson's would take two different integers beyond 64
-    bits for the same float. It has passed the schema, so its depth is bounded.
+    The body is parsed by Python's ``json``: orjson would turn two different integers beyond 64
+    bits into the same float. It has passed the schema, so its depth is bounded.
     """
     canonical = json.dumps(json.loads(document.raw), sort_keys=True, separators=(",", ":"))
     request = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}\n{canonical}\n{reading}"

@@ -1,4 +1,4 @@
-"""Every error as RFC 9457 ``application/problem+json``: the one place that knows both sides."""
+"""Maps every error to RFC 9457 ``application/problem+json``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import logging
 from http import HTTPStatus
 from typing import Any
 
-import orjson
-from flask import Flask, Response
+from flask import Response
 from werkzeug.exceptions import HTTPException
 
 import app.errors as errors
@@ -32,23 +31,29 @@ STATUS: dict[type[errors.FairlineError], HTTPStatus] = {
     errors.BlobStoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.BrokerUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.TooManyStreams: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.FairlineError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
-#: Where the code is not what Python calls the status; Python's names change with its version.
+#: Codes that differ from Python's name of the status, which changes with its version.
 CODES = {413: "PAYLOAD_TOO_LARGE", 414: "URI_TOO_LONG"}
 
-#: In place of Werkzeug's prose.
+#: Replace Werkzeug's texts.
 DETAILS = {
-    404: "There is nothing at this path.",
-    405: "This path does not take that method; Allow names those that it does.",
+    404: "There is no such path.",
+    405: "This path does not support that method; see the Allow header.",
 }
 
-#: Codes of what has no class of ours: the state store is away, a mistake of ours.
+#: Codes of errors without a class: the state store is unavailable, or an unexpected exception.
 AWAY_CODE = "STATE_STORE_UNAVAILABLE"
+#: A group may still be committed after its callers gave up, so no more is promised.
+AWAY_DETAIL = (
+    "The state store did not respond in time; the request may not have been processed."
+    " Please try again."
+)
 INTERNAL_CODE = errors.FairlineError.code
 
-#: Seconds a caller should wait when a store is away.
-RETRY_AFTER_SECONDS = 2
+#: By status; Retry-After is in seconds.
+HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
 
 def code_of(status: HTTPStatus) -> str:
@@ -56,17 +61,10 @@ def code_of(status: HTTPStatus) -> str:
     return CODES.get(status, status.name)
 
 
-def document(
-    status: HTTPStatus, code: str, detail: str, fields: tuple[errors.FieldError, ...] = ()
-) -> bytes:
-    """A problem document."""
-    return orjson.dumps(members(status, code, detail, fields))
-
-
 def members(
     status: HTTPStatus, code: str, detail: str, fields: tuple[errors.FieldError, ...] = ()
 ) -> dict[str, Any]:
-    """What a problem document says."""
+    """A problem document."""
     body: dict[str, Any] = {
         "type": f"urn:fairline:problem:{code.lower().replace('_', '-')}",
         "title": status.phrase,
@@ -79,18 +77,6 @@ def members(
     return body
 
 
-def problem_fields(
-    error: errors.FairlineError, fields: tuple[errors.FieldError, ...]
-) -> dict[str, Any]:
-    """An error as a part of a larger document."""
-    return members(status_of(error), error.code, error.detail, fields)
-
-
-def status_of(error: errors.FairlineError) -> HTTPStatus:
-    """The status that goes with an error."""
-    return STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
-
-
 def problem(
     status: HTTPStatus,
     code: str,
@@ -99,60 +85,40 @@ def problem(
     headers: dict[str, str] | None = None,
 ) -> Response:
     """A problem document as a response."""
-    body = document(status, code, detail, fields)
-    return Reply(body, status.value, headers or {}, "application/problem+json")
-
-
-def register_problems(app: Flask) -> None:
-    """Turn every exception that reaches Flask into a problem document."""
-    app.register_error_handler(Exception, problem_of)
+    document = members(status, code, detail, fields)
+    headers = {**HEADERS.get(status, {}), **(headers or {})}
+    return Reply(document, status.value, headers, "application/problem+json")
 
 
 def problem_of(error: Exception) -> Any:
-    """What the caller is told."""
+    """The response to an exception."""
     match error:
         case errors.FairlineError():
-            return _ours(error)
+            headers = limits_of(error) if isinstance(error, errors.Refused) else {}
+            status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+            return problem(status, error.code, error.detail, error.errors, headers)
         case StateStoreError():
-            return _away(error)
+            logger.warning("503: %s", error)
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, AWAY_CODE, AWAY_DETAIL)
         case HTTPException():
             return _http(error)
         case _:
-            logger.error("unexpected", exc_info=error)
+            logger.error("unexpected error", exc_info=error)
             return problem(
-                HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL_CODE, "Something unexpected happened."
+                HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL_CODE, "An unexpected error occurred."
             )
 
 
-def _ours(error: errors.FairlineError) -> Response:
-    status = status_of(error)
-    headers = {}
-    if status is HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = "Bearer"
-    if status is HTTPStatus.SERVICE_UNAVAILABLE:
-        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
-    if isinstance(error, errors.Refused):
-        headers["Retry-After"] = str(whole_seconds(error.retry_seconds))
-        headers |= limit_headers(error.allowance)
-    return problem(status, error.code, error.detail, error.errors, headers)
-
-
-def _away(error: StateStoreError) -> Response:
-    logger.warning("503: %s", error)
-    return problem(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        AWAY_CODE,
-        # A group may still be committed after its callers gave up, so no more is promised.
-        "The state store did not answer in time; what was asked may not have been done."
-        " Please try again.",
-        headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
-    )
+def limits_of(error: errors.Refused) -> dict[str, str]:
+    """When to try again, and what remains of the limit."""
+    seconds = str(whole_seconds(error.retry_seconds))
+    return {"Retry-After": seconds, **limit_headers(error.allowance)}
 
 
 def _http(error: HTTPException) -> Any:
     status = HTTPStatus(error.code or 500)
     if status < HTTPStatus.BAD_REQUEST:
-        return error.get_response()  # a redirect, with the Location it is worth nothing without
+        return error.get_response()  # a redirect, which needs its Location
     headers = {}
     if status is HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = ", ".join(getattr(error, "valid_methods", None) or ())

@@ -1,38 +1,37 @@
-"""Query parameters of the pages: known ones only, checked, and cursors nobody can read."""
+"""Path and query parameters: validation, opaque cursors and links to the next page."""
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
+from typing import TypeVar
 from urllib.parse import urlencode
 
 from flask import request
 
-from app.errors import FieldError, ValidationFailed
-from app.field_errors import shortened
+from app.errors import NotFound, ValidationFailed, invalid_field
 from models.jobs.ids import parse_id
 from tasks.registry import NAME
+
+Position = TypeVar("Position")
 
 LIMIT = re.compile(r"\d{1,6}", re.ASCII)
 
 
-def refuse_parameters_besides(known: Collection[str]) -> None:
-    """Unknown parameters are errors: a filter with a slip of the pen would filter nothing."""
-    unknown = set(request.args) - set(known)
-    if unknown:
-        raise ValidationFailed(
-            errors=tuple(
-                FieldError(shortened(name), "is not a parameter") for name in sorted(unknown)[:20]
-            )
-        )
+def known_id(text: str) -> str:
+    """The id in a path, in canonical form; an invalid one is a 404."""
+    found = parse_id(text)
+    if found is None:
+        raise NotFound
+    return found
 
 
 def parse_limit(usual: int, most: int) -> int:
-    """``limit``: how many on a page."""
+    """``limit``: the page size."""
     text = request.args.get("limit", str(usual))
     if not (LIMIT.fullmatch(text) and 0 < int(text) <= most):
-        raise refused("limit", f"must be from 1 to {most}")
+        raise invalid_field("limit", f"must be between 1 and {most}")
     return int(text)
 
 
@@ -40,36 +39,36 @@ def parse_choice(field: str, choices: Collection[str]) -> str | None:
     """A parameter with a closed set of values."""
     text = request.args.get(field)
     if text is not None and text not in choices:
-        raise refused(field, f"must be one of {', '.join(choices)}")
+        raise invalid_field(field, f"must be one of {', '.join(choices)}")
     return text
 
 
 def parse_name(field: str) -> str | None:
-    """A parameter that names a job type or a pool; one that is gone may still have jobs."""
+    """The name of a job type or pool; one that no longer exists may still have jobs."""
     text = request.args.get(field)
     if text is not None and not NAME.fullmatch(text):
-        raise refused(field, "is no name")
+        raise invalid_field(field, "is not a valid name")
     return text
 
 
-def parse_id_cursor() -> str | None:
-    """``cursor``: the id that the page before ended with."""
+def parse_cursor(read: Callable[[str], Position | None]) -> Position | None:
+    """``cursor``: where the previous page ended; ``read`` returns None for an invalid one."""
     text = request.args.get("cursor")
     if text is None:
         return None
-    found = parse_id(unpack_cursor(text))
+    found = read(unpack_cursor(text))
     if found is None:
         raise bad_cursor()
     return found
 
 
 def pack_cursor(text: str) -> str:
-    """A position as callers see it."""
+    """A position as an opaque cursor."""
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
 def unpack_cursor(text: str) -> str:
-    """What ``pack_cursor`` was given."""
+    """The position in a cursor."""
     try:
         padded = text + "=" * (-len(text) % 4)
         return base64.b64decode(padded, altchars=b"-_", validate=True).decode()
@@ -78,16 +77,13 @@ def unpack_cursor(text: str) -> str:
 
 
 def bad_cursor() -> ValidationFailed:
-    """The error of a cursor that was made up."""
-    return refused("cursor", "is not one this server gave out")
+    """The error for a cursor that the server did not issue."""
+    return invalid_field("cursor", "was not issued by this server")
 
 
-def refused(field: str, message: str) -> ValidationFailed:
-    """The error of one parameter."""
-    return ValidationFailed(errors=(FieldError(field, message),))
-
-
-def next_link(path: str, parameters: Mapping[str, object]) -> dict[str, str]:
-    """The header that leads to the next page; parameters that are None are left out."""
-    query = urlencode({name: value for name, value in parameters.items() if value is not None})
-    return {"Link": f'<{path}?{query}>; rel="next"'}
+def next_link(limit: int, cursor: str | None, **parameters: str) -> dict[str, str]:
+    """The ``Link`` header to the next page: this query, continued after ``cursor`` if any."""
+    if cursor is None:
+        return {}
+    query = {**request.args, **parameters, "limit": limit, "cursor": pack_cursor(cursor)}
+    return {"Link": f'<{request.path}?{urlencode(query)}>; rel="next"'}

@@ -1,17 +1,18 @@
-"""The replies of the hot paths: headers go out as they were given.
-
-Werkzeug's own would parse and rewrite ``Location`` for every reply; ours are paths already.
-"""
+"""JSON responses. Headers are sent as given: Werkzeug would parse and rewrite ``Location``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from datetime import datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from flask import Response
+from pydantic import BaseModel
+
+from app.reads.times import rfc3339
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from app.reads.job_views import View
 
 STATUS_HEADER = "Fairline-Status"
-#: Seconds a client should wait before it asks for the first and for the next time.
+#: Header of the response to a repeated request.
+REPLAYED = "Idempotent-Replayed"
+#: Seconds that a client should wait before its first and before each further poll.
 FIRST_POLL_SECONDS = "2"
 POLL_SECONDS = "1"
 
@@ -28,16 +31,17 @@ STATUS_LINES = {status.value: f"{status.value} {status.phrase.upper()}" for stat
 
 
 class Reply(Response):
-    """A JSON document, complete in memory."""
+    """A document as a JSON response; times in it are written as RFC 3339."""
 
     def __init__(
         self,
-        body: bytes,
-        status: int,
-        headers: dict[str, str],
+        document: object,
+        status: int = 200,
+        headers: dict[str, str] | None = None,
         content_type: str = "application/json",
     ) -> None:
-        super().__init__(body, status, headers, content_type=content_type)
+        body = orjson.dumps(document, default=time_as_text, option=orjson.OPT_PASSTHROUGH_DATETIME)
+        super().__init__(body, status, headers or {}, content_type=content_type)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         start_response(self.status, self.headers.to_wsgi_list())
@@ -45,10 +49,10 @@ class Reply(Response):
 
 
 class QuickReply:
-    """The same for the requests that come by the thousand.
+    """The response of the hot paths: a body that is JSON already.
 
-    Werkzeug's collection of headers takes longer to make than the rest of such a reply. Where
-    Flask is on the way, it takes this for the WSGI application that it is.
+    Werkzeug's ``Headers`` take longer to build than the rest of such a response. Flask calls
+    this as the WSGI application that it is.
     """
 
     __slots__ = ("_body", "_headers", "_status")
@@ -67,6 +71,30 @@ class QuickReply:
         return () if environ["REQUEST_METHOD"] == "HEAD" else (self._body,)
 
 
+def time_as_text(value: object) -> str | None:
+    """Serialises what orjson leaves to us."""
+    if isinstance(value, datetime):
+        return rfc3339(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def fields_of(schema: type[BaseModel], source: object) -> dict[str, Any]:
+    """The fields of an answer's schema, from the attributes of the same names."""
+    return {name: getattr(source, name) for name in schema.model_fields}
+
+
+def submission_headers(
+    location: str, status: str, allowance: RateAllowance | None, repeated: bool = False
+) -> dict[str, str]:
+    """The headers of an accepted submission."""
+    headers = {"Location": location, "Retry-After": FIRST_POLL_SECONDS, STATUS_HEADER: status}
+    if allowance is not None:
+        headers |= limit_headers(allowance)
+    if repeated:
+        headers[REPLAYED] = "true"
+    return headers
+
+
 def limit_headers(allowance: RateAllowance | None) -> dict[str, str]:
     """``RateLimit`` and ``RateLimit-Policy`` (draft-ietf-httpapi-ratelimit-headers), if limited."""
     if allowance is None:
@@ -80,21 +108,17 @@ def limit_headers(allowance: RateAllowance | None) -> dict[str, str]:
 
 
 def whole_seconds(seconds: float) -> int:
-    """As a header tells them: never less than one, or a client would come back at once."""
+    """Seconds for a header: at least one, or a client would retry immediately."""
     return max(1, math.ceil(seconds))
 
 
 def poll_reply(view: View, environ: WSGIEnvironment) -> QuickReply:
-    """What a poller asked for, or that nothing changed."""
-    headers = {
-        "ETag": view.etag,
-        STATUS_HEADER: view.status,
-        "Cache-Control": "no-cache",
-    }
+    """The current view, or 304 if it has not changed."""
+    headers = {"ETag": view.etag, STATUS_HEADER: view.status, "Cache-Control": "no-cache"}
     if not view.ended:
         headers["Retry-After"] = POLL_SECONDS
     known = environ.get("HTTP_IF_NONE_MATCH")
-    # Etags are hexadecimal between quotes, so one cannot be a part of another.
+    # ETags are hexadecimal between quotes, so one cannot be part of another.
     if known is not None and (view.etag in known or known.strip() == "*"):
         return QuickReply(b"", 304, headers)
     return QuickReply(orjson.dumps(view.document), 200, headers)

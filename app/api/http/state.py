@@ -1,4 +1,4 @@
-"""Reads of the state store for the cold pages, none slower than a caller is willing to wait."""
+"""Bounded access to the database for the cold routes: slower than ``read_seconds`` is a 503."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gevent import Timeout
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from app.api.services import current_services
 from models.store.errors import StateStoreUnavailable
@@ -14,7 +14,7 @@ from models.store.session import connect
 
 
 def patience(seconds: float) -> Timeout:
-    """Ends what runs inside it when the caller should hear that the state store is away.
+    """Raises ``StateStoreUnavailable`` in the block if it takes longer.
 
     Waiting for a place in the pool, for a connection and for a statement are each bounded;
     this bounds their sum.
@@ -23,10 +23,14 @@ def patience(seconds: float) -> Timeout:
 
 
 @contextmanager
+def write_state() -> Iterator[Engine]:
+    """The engine, for one bounded change."""
+    with patience(current_services().read_seconds):
+        yield current_services().engine
+
+
+@contextmanager
 def read_state() -> Iterator[Connection]:
-    """A connection for the reads of one page."""
-    with (
-        patience(current_services().read_seconds),
-        connect(current_services().engine) as connection,
-    ):
+    """A connection for the reads of one request."""
+    with write_state() as engine, connect(engine) as connection:
         yield connection

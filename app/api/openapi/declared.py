@@ -1,4 +1,4 @@
-"""What a view says of itself: one decorator, read by the document and by the checks.
+"""How a route declares its access, parameters and answers, and what several routes share.
 
 A declaration is an attribute of the function. It wraps nothing and costs a request nothing.
 """
@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+import app.errors as errors
+from app.api.auth.access import Access, open_to
+from app.tenants.keys import SHORT
+from app.tenants.tenant import NAME as TENANT_NAME
+from models.jobs.states import ApplicationStatus, JobStatus
+from tasks.registry import NAME as TYPE_NAME
+
 View = TypeVar("View", bound=Callable[..., Any])
 Schema = Mapping[str, Any]
 
-#: Attribute of a view function that holds its operation.
+#: Attribute of a view function with its operation.
 DECLARED = "fairline_operation"
 
 JSON = "application/json"
@@ -22,7 +30,7 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of the query, of the path or in a header."""
+    """A parameter in the query, the path or a header."""
 
     name: str
     description: str
@@ -30,81 +38,189 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class Header(Parameter):
     """A header of an answer."""
 
-    name: str
-    description: str
-    schema: Schema = field(default_factory=lambda: {"type": "string"})
-    #: Whether no such answer is without it.
+    #: Whether every such answer has it.
     always: bool = True
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """As OpenAPI has it."""
-        return {
-            "description": self.description,
-            "required": self.always,
-            "schema": dict(self.schema),
-        }
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredResponse:
-    """What a view may answer, other than a problem."""
+class Returns:
+    """An answer of a view that is not a problem."""
 
     status: int
-    description: str
-    #: What is in it; None is no body, a mapping a schema that is no model's.
+    #: None: no body; a mapping: a schema without a model.
     content: type[BaseModel] | Schema | None = None
     headers: tuple[Header, ...] = ()
+    #: By default that of the model, or the name of the status.
+    description: str = ""
     content_type: str = JSON
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A view as callers see it."""
+    """Declares a view's access, parameters and answers; its docstring is the description."""
 
+    access: Access
     summary: str
-    answers: tuple[DeclaredResponse, ...]
-    #: What the body has to be; None takes none.
+    answer: Returns
+    #: Other answers that are not problems.
+    also: tuple[Returns, ...] = ()
+    #: Schema of the body; None: there is none.
     body: type[BaseModel] | None = None
-    #: Whether there has to be one.
     body_required: bool = True
-    #: All that the query may hold. None: nothing looks at it, and what it holds is not refused.
+    #: All allowed query parameters. None: they are ignored, and unknown ones are not rejected.
     query: tuple[Parameter, ...] | None = ()
     headers: tuple[Parameter, ...] = ()
-    #: What may go wrong besides what may with every route that is made like this one.
+    #: Errors besides those that follow from the other fields.
     errors: tuple[type[Exception], ...] = ()
-    #: Whether HEAD is worth a word of its own.
+    #: Whether HEAD is documented too.
     head: bool = False
 
+    def __call__(self, view: View) -> View:
+        setattr(view, DECLARED, self)
+        return open_to(self.access)(view)
+
     @property
-    def query_names(self) -> tuple[str, ...] | None:
-        """The names that the query may hold; None: any."""
-        return None if self.query is None else tuple(one.name for one in self.query)
+    def answers(self) -> tuple[Returns, ...]:
+        return (self.answer, *self.also)
 
 
-def described(
-    summary: str,
-    *answers: DeclaredResponse,
-    body: type[BaseModel] | None = None,
-    body_required: bool = True,
-    query: tuple[Parameter, ...] | None = (),
-    headers: tuple[Parameter, ...] = (),
-    errors: tuple[type[Exception], ...] = (),
-    head: bool = False,
-) -> Callable[[View], View]:
-    """Declare what a view takes and answers; its docstring is the description."""
-    operation = Operation(summary, answers, body, body_required, query, headers, errors, head)
-
-    def declare(view: View) -> View:
-        setattr(view, DECLARED, operation)
-        return view
-
-    return declare
+for_anyone = partial(Operation, Access.PUBLIC)
+for_tenants = partial(Operation, Access.TENANT)
+for_operators = partial(Operation, Access.OPERATOR)
 
 
 def operation_of(view: Callable[..., Any] | None) -> Operation | None:
-    """What a view declared."""
+    """The operation a view declared."""
     return getattr(view, DECLARED, None)
+
+
+SECONDS = {"type": "integer", "minimum": 1}
+ID = {"type": "string", "format": "uuid"}
+DEPENDENCY = {"type": "string", "minLength": 1, "examples": ["claude"]}
+STREAM = {"type": "string"}
+
+
+def pattern(expression: str) -> dict[str, Any]:
+    """The schema of a string that matches an expression completely."""
+    return {"type": "string", "pattern": f"^{expression}$"}
+
+
+#: All path parameters.
+IN_PATHS = {
+    one.name: one
+    for one in (
+        Parameter("application_id", "The id of one of your applications.", ID),
+        Parameter("job_id", "The id of one of your jobs.", ID),
+        Parameter("schedule_id", "The id of one of your schedules.", ID),
+        Parameter("name", "The name of a tenant.", pattern(TENANT_NAME.pattern)),
+        Parameter("key_id", "The first part of a key, after `fair_`.", pattern(SHORT.pattern)),
+        Parameter("dependency", "A dependency of a job type.", DEPENDENCY),
+    )
+}
+
+TYPE = Parameter("type", "Only jobs of this type.", pattern(TYPE_NAME.pattern))
+POOL = Parameter("pool", "Only jobs of this pool.", pattern(TYPE_NAME.pattern))
+
+
+def paging(usual: int, most: int) -> tuple[Parameter, ...]:
+    """The parameters of a list with pages."""
+    schema = {"type": "integer", "minimum": 1, "maximum": most, "default": usual}
+    limit = Parameter("limit", "Maximum number of entries per page.", schema)
+    return limit, Parameter("cursor", "From the `Link` header of the previous page.")
+
+
+def choice(name: str, description: str, values: tuple[str, ...]) -> Parameter:
+    """A parameter with a closed set of values."""
+    return Parameter(name, description, {"type": "string", "enum": list(values)})
+
+
+def status_header(statuses: type[JobStatus | ApplicationStatus]) -> Header:
+    """The current status."""
+    schema = {"type": "string", "enum": [status.value for status in statuses]}
+    return Header("Fairline-Status", "The current status.", schema)
+
+
+IDEMPOTENCY_KEY = Parameter(
+    "Idempotency-Key",
+    "The same key with the same body returns the same jobs, for a day.",
+    pattern("[ -~]{1,255}"),
+)
+IF_NONE_MATCH = Parameter("If-None-Match", "The `ETag` you have: 304 if nothing has changed.")
+LAST_EVENT_ID = Parameter("Last-Event-ID", "Where to resume: the id of the last event received.")
+LAST_EVENT_ID_IN_QUERY = Parameter("last_event_id", "For clients that cannot set the header.")
+
+LOCATION = Header("Location", "The path of the new resource.")
+ETAG = Header("ETag", "Changes with the content.")
+LINK = Header("Link", 'The next page, if any, as `<…>; rel="next"`.', always=False)
+ASK_AFTER = Header("Retry-After", "Seconds to wait before polling.", SECONDS)
+ASK_AGAIN_AFTER = Header(
+    "Retry-After", "Seconds to wait before polling again; absent once it has ended.", SECONDS, False
+)
+STATUS_OF_JOB = status_header(JobStatus)
+STATUS_OF_APPLICATION = status_header(ApplicationStatus)
+REPLAYED = Header(
+    "Idempotent-Replayed",
+    "The same request was received before.",
+    {"type": "string", "const": "true"},
+    False,
+)
+RATE_LIMIT = (
+    Header("RateLimit", "What remains of your rate limit, if you have one.", always=False),
+    Header("RateLimit-Policy", "Your rate limit, if you have one.", always=False),
+)
+#: Headers of an accepted submission.
+SUBMITTED = (ASK_AFTER, REPLAYED, *RATE_LIMIT)
+
+#: Errors of any submission.
+SUBMISSION_ERRORS = (
+    errors.RateLimited,
+    errors.QueueDepthExceeded,
+    errors.BrokerUnavailable,
+    errors.BlobStoreUnavailable,
+)
+
+
+def unchanged(*headers: Header) -> Returns:
+    """The answer to a request with the current ``ETag``."""
+    return Returns(304, headers=(ETAG, *headers))
+
+
+def submission(
+    summary: str, accepted: type[BaseModel], body: type[BaseModel], status: Header
+) -> Operation:
+    """The operation that submits a job or an application."""
+    return for_tenants(
+        summary,
+        Returns(202, accepted, (LOCATION, status, *SUBMITTED)),
+        body=body,
+        query=None,
+        headers=(IDEMPOTENCY_KEY,),
+        errors=(*SUBMISSION_ERRORS, errors.IdempotencyKeyReused),
+    )
+
+
+def poll(summary: str, content: type[BaseModel], status: Header) -> Operation:
+    """The operation that reads a job or an application."""
+    return for_tenants(
+        summary,
+        Returns(200, content, (ETAG, status, ASK_AGAIN_AFTER)),
+        also=(unchanged(status, ASK_AGAIN_AFTER),),
+        query=None,
+        headers=(IF_NONE_MATCH,),
+        head=True,
+    )
+
+
+def cancellation(
+    summary: str, cancelled: type[BaseModel], stopping: type[BaseModel], status: Header
+) -> Operation:
+    """The operation that cancels a waiting job, or asks a running one to stop."""
+    return for_tenants(
+        summary,
+        Returns(200, cancelled, (status,)),
+        also=(Returns(202, stopping, (status, ASK_AFTER)),),
+        errors=(errors.Conflict,),
+    )

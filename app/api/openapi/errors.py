@@ -1,7 +1,7 @@
-"""What may go wrong with an operation, as responses of the document.
+"""The problem responses of an operation.
 
-Which errors those are follows from how the operation is made: one with a body can be sent a
-broken one, one with a key can be called without. The rest is declared.
+Most errors follow from the declaration: a body can be malformed, a key can be missing. The
+others are declared.
 """
 
 from __future__ import annotations
@@ -12,26 +12,21 @@ from typing import Any
 
 import app.errors as errors
 from app.api.auth.access import Access
-from app.api.http.problems import AWAY_CODE, INTERNAL_CODE, STATUS
-from app.api.openapi.declared import Header, Operation
-from app.api.openapi.parts import RATE_LIMIT, SECONDS
+from app.api.http.problems import AWAY_CODE, STATUS
+from app.api.openapi.declared import RATE_LIMIT, SECONDS, Header, Operation
 from models.store.errors import StateStoreError, StateStoreUnavailable
 
 PROBLEM_TYPE = "application/problem+json"
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
+RETRY_AFTER = Header("Retry-After", "Seconds to wait before trying again.", SECONDS)
 
 HEADERS: dict[int, tuple[Header, ...]] = {
-    HTTPStatus.UNAUTHORIZED: (Header("WWW-Authenticate", "How to say who you are."),),
-    HTTPStatus.TOO_MANY_REQUESTS: (
-        Header("Retry-After", "Seconds after which to try again.", SECONDS),
-        *RATE_LIMIT,
-    ),
-    HTTPStatus.SERVICE_UNAVAILABLE: (
-        Header("Retry-After", "Seconds after which to try again.", SECONDS),
-    ),
+    HTTPStatus.UNAUTHORIZED: (Header("WWW-Authenticate", "The authentication scheme."),),
+    HTTPStatus.TOO_MANY_REQUESTS: (RETRY_AFTER, *RATE_LIMIT),
+    HTTPStatus.SERVICE_UNAVAILABLE: (RETRY_AFTER,),
 }
 
-#: What may become of any body.
+#: Of every operation with a body.
 BODY_ERRORS = (
     errors.MalformedBody,
     errors.RequestTimeout,
@@ -39,15 +34,13 @@ BODY_ERRORS = (
     errors.UnsupportedMediaType,
     errors.ValidationFailed,
 )
-#: What may become of any call with a key, which is looked up.
+#: Of every operation with a key, which is looked up.
 KEY_ERRORS = (errors.Unauthenticated, errors.Forbidden, StateStoreUnavailable)
 
 
-def errors_of(
-    operation: Operation, access: Access, names_something: bool
-) -> Iterator[type[Exception]]:
-    """Everything that may go wrong."""
-    if access is not Access.PUBLIC:
+def errors_of(operation: Operation, names_something: bool) -> Iterator[type[Exception]]:
+    """All errors of an operation; ``names_something``: its path contains an id or a name."""
+    if operation.access is not Access.PUBLIC:
         yield from KEY_ERRORS
     if operation.body is not None:
         yield from BODY_ERRORS
@@ -60,49 +53,44 @@ def errors_of(
 
 
 def status_and_code(error: type[Exception]) -> tuple[int, str]:
-    """What a caller is told of an error."""
-    if issubclass(error, StateStoreError):
-        return HTTPStatus.SERVICE_UNAVAILABLE.value, AWAY_CODE
-    if error is errors.FairlineError:
-        return HTTPStatus.INTERNAL_SERVER_ERROR.value, INTERNAL_CODE
-    if not issubclass(error, errors.FairlineError):
-        raise TypeError(f"{error.__name__} is nothing that a caller is told")
-    return STATUS[error].value, error.code
+    """The status and code that callers get for an error."""
+    if issubclass(error, errors.FairlineError):
+        return STATUS[error].value, error.code
+    assert issubclass(error, StateStoreError)
+    return HTTPStatus.SERVICE_UNAVAILABLE.value, AWAY_CODE
 
 
 def problem_responses(
-    operation: Operation, access: Access, names_something: bool, responses: dict[str, Any]
+    operation: Operation, names_something: bool, responses: dict[str, Any]
 ) -> dict[str, Any]:
-    """The problems of an operation by status; ``responses`` collects what they refer to."""
-    found: dict[int, dict[str, None]] = {}
-    for error in errors_of(operation, access, names_something):
+    """References to an operation's problems by status; ``responses`` collects their targets."""
+    codes: dict[int, set[str]] = {}
+    for error in errors_of(operation, names_something):
         status, code = status_and_code(error)
-        found.setdefault(status, {})[code] = None
-    connection = {answer.status for answer in operation.answers}
-    return {
-        str(status): refer(status, tuple(codes), responses)
-        for status, codes in sorted(found.items())
-        if status not in connection
-    }
-
-
-def refer(status: int, codes: Iterable[str], responses: dict[str, Any]) -> dict[str, str]:
-    """A reference to the response of this status with one of these codes."""
-    listed = sorted(codes)
-    name = f"{status}.{'.'.join(listed)}"
-    if name not in responses:
-        responses[name] = problem_response(status, listed)
-    return {"$ref": f"#/components/responses/{name}"}
+        codes.setdefault(status, set()).add(code)
+    references = {}
+    for status in sorted(codes.keys() - {answer.status for answer in operation.answers}):
+        listed = sorted(codes[status])
+        name = f"{status}.{'.'.join(listed)}"
+        responses.setdefault(name, problem_response(status, listed))
+        references[str(status)] = {"$ref": f"#/components/responses/{name}"}
+    return references
 
 
 def problem_response(status: int, codes: list[str]) -> dict[str, Any]:
-    """A response that tells of a problem."""
-    told = {"properties": {"status": {"const": status}, "code": {"enum": codes}}}
-    response: dict[str, Any] = {
+    """The response of this status with one of these codes."""
+    narrowed = {"properties": {"status": {"const": status}, "code": {"enum": codes}}}
+    return {
         "description": f"{HTTPStatus(status).phrase}: {', '.join(f'`{code}`' for code in codes)}.",
-        "content": {PROBLEM_TYPE: {"schema": {"allOf": [PROBLEM, told]}}},
+        "content": {PROBLEM_TYPE: {"schema": {"allOf": [PROBLEM, narrowed]}}},
+        **headers_object(HEADERS.get(status, ())),
     }
-    headers = HEADERS.get(status, ())
-    if headers:
-        response["headers"] = {one.name: one.document for one in headers}
-    return response
+
+
+def headers_object(headers: Iterable[Header]) -> dict[str, Any]:
+    """The ``headers`` of a response, if it has any."""
+    objects = {
+        one.name: {"description": one.description, "required": one.always, "schema": one.schema}
+        for one in headers
+    }
+    return {"headers": objects} if objects else {}

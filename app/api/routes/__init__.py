@@ -1,1 +1,1 @@
-"""The routes, one file for each resource."""
+"""The routes of the API, one file per resource; the factory registers their blueprints."""

@@ -1,4 +1,4 @@
-"""``/applications``: submit one, ask for one, withdraw one."""
+"""``/applications``: submit, read, withdraw."""
 
 from __future__ import annotations
 
@@ -9,35 +9,16 @@ from pydantic_core import to_json
 
 from app.admission import Admitted, IdempotencyKey, Submission
 from app.admission.intake import start_of, take_in
-from app.api.auth.access import Access, open_to
 from app.api.http.body import fit_body, read_document
-from app.api.http.idempotency import REPLAYED, parse_key
-from app.api.http.reply import (
-    FIRST_POLL_SECONDS,
-    STATUS_HEADER,
-    QuickReply,
-    limit_headers,
-    poll_reply,
-)
+from app.api.http.idempotency import parse_key
+from app.api.http.reply import QuickReply, poll_reply, submission_headers
 from app.api.http.state import patience
-from app.api.openapi.declared import DeclaredResponse, described
-from app.api.openapi.parts import (
-    ASK_AFTER,
-    ASK_AGAIN_AFTER,
-    ETAG,
-    IDEMPOTENCY_KEY,
-    IF_NONE_MATCH,
-    LOCATION,
-    STATUS_OF_APPLICATION,
-    SUBMISSION_ERRORS,
-    SUBMITTED,
-    unchanged,
-)
-from app.api.routes.cancelling import cancel_reply
+from app.api.openapi import declared
+from app.api.routes.jobs import cancel_reply
 from app.api.schemas import answers
 from app.api.schemas.requests import SubmitApplication
-from app.api.services import Services, current_services
-from app.errors import Conflict, IdempotencyKeyReused, NotFound
+from app.api.services import Services, current_services, current_tenant
+from app.errors import Conflict, NotFound
 from app.reads.job_views import View
 from app.tenants.ownership import own
 from app.tenants.tenant import TenantProfile
@@ -51,67 +32,42 @@ applications = Blueprint("applications", __name__)
 
 
 @applications.post("/applications")
-@open_to(Access.TENANT)
-@described(
+@declared.submission(
     "Submit an application",
-    DeclaredResponse(
-        202,
-        "It is kept and will be scored.",
-        answers.AcceptedApplication,
-        (LOCATION, STATUS_OF_APPLICATION, *SUBMITTED),
-    ),
-    body=SubmitApplication,
-    query=None,
-    headers=(IDEMPOTENCY_KEY,),
-    errors=(*SUBMISSION_ERRORS, IdempotencyKeyReused),
+    answers.AcceptedApplication,
+    SubmitApplication,
+    declared.STATUS_OF_APPLICATION,
 )
 def post_application() -> QuickReply:
     return submit_application(current_services(), request.environ)
 
 
 @applications.get("/applications/<application_id>")
-@open_to(Access.TENANT)
-@described(
-    "Its status, score and rank",
-    DeclaredResponse(
-        200, "The application.", answers.Application, (ETAG, STATUS_OF_APPLICATION, ASK_AGAIN_AFTER)
-    ),
-    unchanged(STATUS_OF_APPLICATION),
-    query=None,
-    headers=(IF_NONE_MATCH,),
-    head=True,
+@declared.poll(
+    "An application's status, score and rank", answers.Application, declared.STATUS_OF_APPLICATION
 )
 def get_application(application_id: str) -> QuickReply:
-    """Also answers HEAD, and 304 to a caller who knows the state already."""
+    """Supports HEAD, and returns 304 if the application has not changed."""
     return read_application(current_services(), request.environ, application_id)
 
 
 @applications.delete("/applications/<application_id>")
-@open_to(Access.TENANT)
-@described(
+@declared.cancellation(
     "Withdraw an application",
-    DeclaredResponse(
-        200, "It will not be scored.", answers.WithdrawnApplication, (STATUS_OF_APPLICATION,)
-    ),
-    DeclaredResponse(
-        202,
-        "It is being scored and was asked to stop.",
-        answers.StoppingApplication,
-        (STATUS_OF_APPLICATION, ASK_AFTER),
-    ),
-    errors=(Conflict,),
+    answers.WithdrawnApplication,
+    answers.StoppingApplication,
+    declared.STATUS_OF_APPLICATION,
 )
 def delete_application(application_id: str) -> Response:
-    """Withdraw it: at once if it waits, soon if it is being scored."""
-    services = current_services()
-    tenant_id = services.tenants.current(request.environ).id
+    """Withdraws a waiting application immediately; asks the job of one being scored to stop."""
+    services, tenant_id = current_services(), current_tenant().id
     with patience(services.read_seconds):
         view = find_application(services, tenant_id, application_id)
         try:
-            return cancel_reply(services, tenant_id, view.document["id"], APPLICATION_STATUS)
+            return cancel_reply(tenant_id, view.document["id"], APPLICATION_STATUS)
         except NotFound:
             # A scored application outlives its job.
-            raise Conflict("It is scored already; there is nothing left to cancel.") from None
+            raise Conflict("It is already scored and cannot be cancelled.") from None
 
 
 def submit_application(services: Services, environ: WSGIEnvironment) -> QuickReply:
@@ -122,21 +78,14 @@ def submit_application(services: Services, environ: WSGIEnvironment) -> QuickRep
     body = fit_body(document, SubmitApplication)
     admitted = take_application(services, tenant, body, parse_key(environ, document))
     job_id = admitted.ids[0]
-    headers = {
-        "Location": f"/applications/{job_id}",
-        "Retry-After": FIRST_POLL_SECONDS,
-        STATUS_HEADER: "pending",
-        **limit_headers(allowance),
-    }
-    if admitted.repeated:
-        headers[REPLAYED] = "true"
+    headers = submission_headers(f"/applications/{job_id}", "pending", allowance, admitted.repeated)
     return QuickReply(b'{"id":"%b","status":"pending"}' % job_id.encode(), 202, headers)
 
 
 def take_application(
     services: Services, tenant: TenantProfile, body: SubmitApplication, key: IdempotencyKey | None
 ) -> Admitted:
-    """Make a tenant's application durable; its rate was looked at before its body was."""
+    """Make an application durable; the rate limit was checked before the body was read."""
     work = {"candidate": body.candidate, "role": body.role, "payload": body.payload}
     submission = Submission(
         id=new_id(),
@@ -155,10 +104,9 @@ def take_application(
 
 
 def read_application(services: Services, environ: WSGIEnvironment, text: str) -> QuickReply:
-    """Find it if it is the caller's, say what changed."""
-    return poll_reply(
-        find_application(services, services.tenants.current(environ).id, text), environ
-    )
+    """The caller's application, or 304."""
+    view = find_application(services, services.tenants.current(environ).id, text)
+    return poll_reply(view, environ)
 
 
 def find_application(services: Services, tenant_id: int, text: str) -> View:

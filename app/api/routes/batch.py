@@ -1,17 +1,15 @@
-"""``POST /jobs/batch``: up to a thousand jobs in one commit, each with a result of its own."""
+"""``POST /jobs/batch``: up to a thousand jobs in one commit, with a result for each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import orjson
 from flask import Blueprint, Response, request
 from pydantic import ValidationError
 
-from app.admission import Submission
-from app.admission.intake import job_submission, status_of, take_in, take_what_fits
-from app.api.auth.access import Access, open_to
+from app.admission import Admitted, Submission
+from app.admission.intake import status_of, take_in, take_what_fits
 from app.api.http.body import (
     fit_outline,
     may_hold_nul,
@@ -19,21 +17,21 @@ from app.api.http.body import (
     refuse_many_fields,
     refuse_nul,
 )
-from app.api.http.idempotency import REPLAYED, parse_key
-from app.api.http.problems import problem_fields
-from app.api.http.reply import FIRST_POLL_SECONDS, Reply, limit_headers
-from app.api.openapi.declared import DeclaredResponse, described
-from app.api.openapi.parts import IDEMPOTENCY_KEY, SUBMISSION_ERRORS, SUBMITTED
-from app.api.schemas import answers
-from app.api.schemas.requests import SubmitBatch, SubmitJob, timing_of
-from app.api.services import Services, current_services
-from app.errors import (
-    FairlineError,
-    FieldError,
-    IdempotencyKeyReused,
-    QueueDepthExceeded,
-    ValidationFailed,
+from app.api.http.idempotency import parse_key
+from app.api.http.problems import STATUS, members
+from app.api.http.reply import FIRST_POLL_SECONDS, REPLAYED, Reply, limit_headers
+from app.api.openapi.declared import (
+    IDEMPOTENCY_KEY,
+    SUBMISSION_ERRORS,
+    SUBMITTED,
+    Returns,
+    for_tenants,
 )
+from app.api.routes.jobs import submission_of
+from app.api.schemas import answers
+from app.api.schemas.requests import SubmitBatch, SubmitJob
+from app.api.services import Services, current_services
+from app.errors import FieldError, IdempotencyKeyReused, QueueDepthExceeded, ValidationFailed
 from app.field_errors import field_error, field_errors
 from tasks.registry import MOST_ERRORS
 
@@ -42,89 +40,89 @@ if TYPE_CHECKING:
 
 batch = Blueprint("batch", __name__)
 
-#: Field errors told of one item.
+#: Maximum number of field errors reported per item.
 MOST_ITEM_ERRORS = 5
 
-#: What became of an item on its way in.
+#: A parsed item, or what is wrong with it.
 Read = Submission | ValidationFailed
 
 
 @batch.post("/jobs/batch")
-@open_to(Access.TENANT)
-@described(
+@for_tenants(
     "Submit up to 1,000 jobs in one commit",
-    DeclaredResponse(202, "Those that are in order are kept.", answers.BatchResults, SUBMITTED),
+    Returns(202, answers.BatchResults, SUBMITTED),
     body=SubmitBatch,
     headers=(IDEMPOTENCY_KEY,),
     errors=(*SUBMISSION_ERRORS, IdempotencyKeyReused),
 )
 def post_batch() -> Response:
+    """Valid items are accepted, invalid ones are rejected individually."""
     return submit_batch(current_services(), request.environ)
 
 
 def submit_batch(services: Services, environ: WSGIEnvironment) -> Response:
-    """Parse, admit what is in order, 202 if anything is."""
+    """Parse, admit the valid items, 202 if there are any."""
     tenant = services.tenants.current(environ)
     services.gate.refuse_early(tenant)
-    document = read_document(environ, services.body_limits)
-    items = fit_outline(document, SubmitBatch).jobs
+    body = read_document(environ, services.body_limits)
+    items = fit_outline(body, SubmitBatch).jobs
     allowance = services.gate.pass_rate(tenant, len(items))
-    with_nul = may_hold_nul(document)
+    with_nul = may_hold_nul(body)
     read = [read_item(services, tenant.id, item, with_nul) for item in items]
     accepted = [item for item in read if isinstance(item, Submission)]
-    # With other job types registered, other items are in order: no repetition then, or the
-    # ids of the first request would be given to the wrong items.
+    # With other job types registered, other items are valid: it is not a repetition then, or the
+    # ids of the first request would be assigned to the wrong items.
     rejected = [index for index, item in enumerate(read) if isinstance(item, ValidationFailed)]
-    key = parse_key(environ, document, reading=str(rejected))
+    key = parse_key(environ, body, reading=str(rejected))
     if not accepted:
-        raise ValidationFailed("No item of the batch is in order.", all_errors(read))
+        raise ValidationFailed("No item of the batch is valid.", all_errors(read))
     refused: Mapping[str, QueueDepthExceeded] = {}
     if key is None:
         admitted, refused = take_what_fits(services, tenant, accepted)
     else:
-        # A key stands for the whole batch, which may fit another time and must not be another
-        # request then.
+        # A key identifies the whole batch, which may fit when repeated and must not be a
+        # different request then.
         admitted = take_in(services, tenant, accepted, key)
+    headers = {"Retry-After": FIRST_POLL_SECONDS, **limit_headers(allowance)}
+    if admitted.repeated:
+        headers[REPLAYED] = "true"
+    taken, results = len(admitted.ids), results_of(read, admitted, refused)
+    document = {"accepted": taken, "rejected": len(read) - taken, "results": results}
+    return Reply(document, 202, headers)
+
+
+def results_of(
+    read: list[Read], admitted: Admitted, refused: Mapping[str, QueueDepthExceeded]
+) -> list[dict[str, Any]]:
+    """The result of each item, in order."""
     ids = iter(admitted.ids)
     results: list[dict[str, Any]] = []
     for index, item in enumerate(read):
         error = refused.get(item.id) if isinstance(item, Submission) else item
         if error is not None:
-            results.append({"error": {"index": index, **item_problem(error)}})
+            shown = error.errors[:MOST_ITEM_ERRORS]
+            problem = members(STATUS[type(error)], error.code, error.detail, shown)
+            results.append({"error": {"index": index, **problem}})
         elif isinstance(item, Submission):
             results.append({"id": next(ids), "status": status_of(item, admitted)})
-    reply = {
-        "accepted": len(admitted.ids),
-        "rejected": len(read) - len(admitted.ids),
-        "results": results,
-    }
-    headers = {"Retry-After": FIRST_POLL_SECONDS, **limit_headers(allowance)}
-    if admitted.repeated:
-        headers[REPLAYED] = "true"
-    return Reply(orjson.dumps(reply), 202, headers)
+    return results
 
 
 def read_item(services: Services, tenant_id: int, item: Any, with_nul: bool) -> Read:
-    """The item as a submission, or what is wrong with it."""
+    """An item as a submission, or its errors."""
     try:
         if with_nul:
             refuse_nul(item)
         refuse_many_fields(item, SubmitJob)
-        body = SubmitJob.model_validate(item)
-        return job_submission(services.types, tenant_id, body.type, body.payload, **timing_of(body))
+        return submission_of(services, tenant_id, SubmitJob.model_validate(item))
     except ValidationFailed as error:
         return error
     except ValidationError as error:
         return ValidationFailed(errors=field_errors(error))
 
 
-def item_problem(error: FairlineError) -> dict[str, Any]:
-    """The problem of one item."""
-    return problem_fields(error, error.errors[:MOST_ITEM_ERRORS])
-
-
 def all_errors(read: list[Read]) -> tuple[FieldError, ...]:
-    """The errors of all items by their path in the body, as many as are told at once."""
+    """The errors of all items by their path in the body, as many as one response reports."""
     found = [
         field_error(f"jobs.{index}.{error.field}".removesuffix(".(body)"), error.message)
         for index, item in enumerate(read)

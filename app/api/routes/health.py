@@ -1,16 +1,15 @@
-"""``/healthz``: this process answers. ``/readyz``: a submitted job would be accepted and run."""
+"""``/healthz``: this process responds. ``/readyz``: a submitted job would be accepted and run."""
 
 from __future__ import annotations
 
 import logging
 
-import orjson
 from flask import Blueprint, Response
 
-from app.api.auth.access import Access, open_to
+from app.api.http.reply import Reply
 from app.api.http.state import read_state
-from app.api.openapi.declared import DeclaredResponse, described
-from app.api.schemas import operator_answers
+from app.api.openapi.declared import Returns, for_anyone
+from app.api.schemas import platform_answers
 from app.api.services import current_services
 from models.leadership import LEASE_SECONDS, RELIEVES, SILENT
 from models.presence import SERVING
@@ -39,33 +38,28 @@ READ_READINESS = f"""
 
 
 @health.get("/healthz")
-@open_to(Access.PUBLIC)
-@described(
-    "This process answers", DeclaredResponse(200, "It does.", operator_answers.Health), query=None
-)
+@for_anyone("This process responds", Returns(200, platform_answers.Health), query=None)
 def get_health() -> Response:
-    return Response(b'{"status":"ok"}', content_type="application/json")
+    return Reply({"status": "ok"})
 
 
 @health.get("/readyz")
-@open_to(Access.PUBLIC)
-@described(
+@for_anyone(
     "A job would be accepted and run",
-    DeclaredResponse(200, "It would.", operator_answers.Readiness),
-    DeclaredResponse(503, "It would not.", operator_answers.Readiness),
+    Returns(200, platform_answers.Readiness),
+    also=(Returns(503, platform_answers.Readiness),),
     query=None,
 )
 def get_readiness() -> Response:
-    """Every check with what it found; 200 only if all of them pass.
+    """All checks with their findings; 200 only if all of them pass.
 
-    Without a scheduler jobs are still run once a relief dispatches them: ready, but degraded.
+    Without a scheduler jobs still run once relief dispatches them: ready, but degraded.
     """
     checks = read_checks()
     ready = all(check["ok"] for check in checks.values())
     degraded = checks.get("scheduler", {}).get("degraded", False)
     status = ("degraded" if degraded else "ready") if ready else "not ready"
-    document = {"status": status, "checks": checks}
-    return Response(orjson.dumps(document), 200 if ready else 503, content_type="application/json")
+    return Reply({"status": status, "checks": checks}, 200 if ready else 503)
 
 
 def read_checks() -> dict[str, dict[str, object]]:
@@ -75,7 +69,7 @@ def read_checks() -> dict[str, dict[str, object]]:
             row = connection.exec_driver_sql(READ_READINESS).one()
     except StateStoreError as error:
         logger.warning("not ready: %s", error)
-        return {"database": {"ok": False, "detail": "does not answer"}}
+        return {"database": {"ok": False, "detail": "not responding"}}
     leads = row.leader_age is not None and row.leader_age < LEASE_SECONDS
     scheduler: dict[str, object] = {"ok": leads, "age_seconds": seconds(row.leader_age)}
     broker_age, slots = row.broker_age, row.slots or {}

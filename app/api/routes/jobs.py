@@ -1,102 +1,127 @@
-"""``/jobs``: submit one, ask for one, cancel one."""
+"""``/jobs``: submit, read, cancel, and why a job is waiting."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import orjson
 from flask import Blueprint, Response, request
 
+from app.admission import Submission
 from app.admission.intake import job_submission, status_of, take_in
-from app.api.auth.access import Access, open_to
 from app.api.http.body import fit_body, read_document
-from app.api.http.idempotency import REPLAYED, parse_key
+from app.api.http.idempotency import parse_key
+from app.api.http.query import known_id
 from app.api.http.reply import (
-    FIRST_POLL_SECONDS,
+    POLL_SECONDS,
     STATUS_HEADER,
     QuickReply,
-    limit_headers,
+    Reply,
     poll_reply,
+    submission_headers,
 )
-from app.api.openapi.declared import DeclaredResponse, described
-from app.api.openapi.parts import (
-    ASK_AFTER,
-    ASK_AGAIN_AFTER,
-    ETAG,
-    IDEMPOTENCY_KEY,
-    IF_NONE_MATCH,
-    LOCATION,
-    STATUS_OF_JOB,
-    SUBMISSION_ERRORS,
-    SUBMITTED,
-    unchanged,
-)
-from app.api.routes.cancelling import cancel_reply
+from app.api.http.state import read_state, write_state
+from app.api.openapi import declared
+from app.api.openapi.declared import Returns, for_tenants
 from app.api.schemas import answers
-from app.api.schemas.requests import SubmitJob, timing_of
-from app.api.services import Services, current_services
-from app.errors import Conflict, IdempotencyKeyReused, NotFound
+from app.api.schemas.requests import SubmitJob
+from app.api.services import Services, current_services, current_tenant
+from app.errors import Conflict, NotFound
+from app.policy.wait_reasons import explain
+from app.reads.times import rfc3339
+from app.reads.waits import WaitingJob, read_facts
 from app.tenants.ownership import own
+from models.jobs.cancel import cancel
 from models.jobs.ids import parse_id
+from models.jobs.states import JobStatus
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
 jobs = Blueprint("jobs", __name__)
+waits = Blueprint("waits", __name__)
 
-#: As long as an id: ``/jobs/batch`` is no job, and takes POST alone.
+#: The length of an id: ``/jobs/batch`` is not a job, and takes POST alone.
 JOB_RULE = "/jobs/<string(length=36):job_id>"
+#: No predictions beyond this.
+MOST_SECONDS = 366 * 86_400.0
 
 
 @jobs.post("/jobs")
-@open_to(Access.TENANT)
-@described(
-    "Submit a job",
-    DeclaredResponse(
-        202, "It is kept and will run.", answers.AcceptedJob, (LOCATION, STATUS_OF_JOB, *SUBMITTED)
-    ),
-    body=SubmitJob,
-    query=None,
-    headers=(IDEMPOTENCY_KEY,),
-    errors=(*SUBMISSION_ERRORS, IdempotencyKeyReused),
-)
+@declared.submission("Submit a job", answers.AcceptedJob, SubmitJob, declared.STATUS_OF_JOB)
 def post_job() -> QuickReply:
     return submit_job(current_services(), request.environ)
 
 
 @jobs.get(JOB_RULE)
-@open_to(Access.TENANT)
-@described(
-    "A job, its progress and the runs that failed",
-    DeclaredResponse(200, "The job.", answers.Job, (ETAG, STATUS_OF_JOB, ASK_AGAIN_AFTER)),
-    unchanged(STATUS_OF_JOB),
-    query=None,
-    headers=(IF_NONE_MATCH,),
-    head=True,
-)
+@declared.poll("A job, its progress and its failed runs", answers.Job, declared.STATUS_OF_JOB)
 def get_job(job_id: str) -> QuickReply:
-    """Also answers HEAD, and 304 to a caller who knows the state already."""
+    """Supports HEAD, and returns 304 if the job has not changed."""
     return read_job(current_services(), request.environ, job_id)
 
 
 @jobs.delete(JOB_RULE)
-@open_to(Access.TENANT)
-@described(
-    "Cancel a job",
-    DeclaredResponse(200, "It will not run.", answers.CancelledJob, (STATUS_OF_JOB,)),
-    DeclaredResponse(
-        202, "It runs and was asked to stop.", answers.StoppingJob, (STATUS_OF_JOB, ASK_AFTER)
-    ),
-    errors=(Conflict,),
+@declared.cancellation(
+    "Cancel a job", answers.CancelledJob, answers.StoppingJob, declared.STATUS_OF_JOB
 )
 def delete_job(job_id: str) -> Response:
-    """Cancel it: at once if it waits, soon if it runs."""
-    services = current_services()
-    tenant_id = services.tenants.current(request.environ).id
-    known = parse_id(job_id)
-    if known is None:
+    """Cancels a waiting job immediately; asks a running job to stop."""
+    return cancel_reply(current_tenant().id, known_id(job_id))
+
+
+@waits.get("/jobs/<job_id>/wait")
+@for_tenants("Why a job has not started, and when it probably will", Returns(200, answers.Wait))
+def get_wait(job_id: str) -> Response:
+    tenant_id, known = current_tenant().id, known_id(job_id)
+    with read_state() as connection:
+        found = own(read_facts(connection, known), tenant_id)
+    return Reply({"id": known, **wait_document(found)}, 200, {"Cache-Control": "no-cache"})
+
+
+def wait_document(found: WaitingJob) -> dict[str, object]:
+    """The reason, position and predicted start of a waiting job."""
+    facts, wait = found.facts, explain(found.facts)
+    seconds = wait.seconds
+    if seconds is not None and seconds > MOST_SECONDS:
+        seconds = None
+    start = None if seconds is None else found.now + timedelta(seconds=seconds)
+    return {
+        "status": facts.status,
+        "pool": facts.pool,
+        "reason": wait.reason.value,
+        "detail": wait.detail,
+        "also": [reason.value for reason in wait.also],
+        "position": facts.ahead if facts.status == "queued" else None,
+        "at_least": facts.at_least,
+        "predicted_start": rfc3339(start),
+        "predicted_wait_seconds": None if seconds is None else round(seconds, 3),
+    }
+
+
+def cancel_reply(
+    tenant_id: int, job_id: str, names: Mapping[JobStatus, StrEnum] | None = None
+) -> Response:
+    """Cancel the tenant's job; ``names`` are the statuses as the caller sees them.
+
+    200: it will not run. 202: it is running and was asked to stop. 409: it has ended otherwise.
+    Cancelling a cancelled job again is a 200.
+    """
+    with write_state() as engine:
+        found = cancel(engine, tenant_id, job_id)
+    if found is None:
         raise NotFound
-    return cancel_reply(services, tenant_id, known)
+    status = (names[found.status] if names else found.status).value
+    document: dict[str, object] = {"id": job_id, "status": status}
+    headers = {STATUS_HEADER: status, "Cache-Control": "no-cache"}
+    if found.status is JobStatus.CANCELLED:
+        return Reply(document, 200, headers)
+    if found.status is not JobStatus.RUNNING:
+        raise Conflict(f"It is already {status} and cannot be cancelled.")
+    document["cancel_requested_at"] = found.requested_at
+    return Reply(document, 202, headers | {"Retry-After": POLL_SECONDS})
 
 
 def submit_job(services: Services, environ: WSGIEnvironment) -> QuickReply:
@@ -105,24 +130,29 @@ def submit_job(services: Services, environ: WSGIEnvironment) -> QuickReply:
     allowance = services.gate.pass_rate(tenant)
     document = read_document(environ, services.body_limits)
     body = fit_body(document, SubmitJob)
-    submission = job_submission(
-        services.types, tenant.id, body.type, body.payload, **timing_of(body)
-    )
+    submission = submission_of(services, tenant.id, body)
     admitted = take_in(services, tenant, (submission,), parse_key(environ, document))
     job_id, status = admitted.ids[0], status_of(submission, admitted)
-    headers = {
-        "Location": f"/jobs/{job_id}",
-        "Retry-After": FIRST_POLL_SECONDS,
-        STATUS_HEADER: status,
-        **limit_headers(allowance),
-    }
-    if admitted.repeated:
-        headers[REPLAYED] = "true"
+    headers = submission_headers(f"/jobs/{job_id}", status, allowance, admitted.repeated)
     return QuickReply(orjson.dumps({"id": job_id, "status": status}), 202, headers)
 
 
+def submission_of(services: Services, tenant_id: int, body: SubmitJob) -> Submission:
+    """A validated body as a submission; raises if the type is unknown or rejects the payload."""
+    return job_submission(
+        services.types,
+        tenant_id,
+        body.type,
+        body.payload,
+        priority=body.priority,
+        execute_at=body.execute_at,
+        not_after=body.not_after,
+        jitter=body.jitter,
+    )
+
+
 def read_job(services: Services, environ: WSGIEnvironment, text: str) -> QuickReply:
-    """Find it if it is the caller's, say what changed."""
+    """The caller's job, or 304."""
     tenant_id = services.tenants.current(environ).id
     job_id = parse_id(text)
     view = own(services.views.job(job_id) if job_id else None, tenant_id)

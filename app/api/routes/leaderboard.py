@@ -1,47 +1,39 @@
 """``/leaderboard``: scored applications of a role, best first.
 
-Ties share a rank and keep the order of submission. Pages are found by key, so the
-thousandth costs what the first does; the cursor carries the rank along.
+Ties share a rank and keep the order of submission. Pages are found by key, so the thousandth
+is as fast as the first; the cursor contains the rank.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-import orjson
 from flask import Blueprint, Response, request
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection
 
-from app.api.auth.access import Access, open_to
-from app.api.http.query import (
-    bad_cursor,
-    next_link,
-    pack_cursor,
-    parse_limit,
-    refused,
-    unpack_cursor,
-)
+from app.api.http.query import bad_cursor, next_link, pack_cursor, parse_limit, unpack_cursor
+from app.api.http.reply import Reply, fields_of
 from app.api.http.state import read_state
-from app.api.openapi.declared import DeclaredResponse, Parameter, described
-from app.api.openapi.parts import CURSOR, LINK, page_limit
+from app.api.openapi.declared import LINK, Parameter, Returns, for_tenants, paging
 from app.api.schemas import answers
 from app.api.schemas.requests import Name
-from app.api.services import current_services
-from app.reads.times import rfc3339
+from app.api.services import current_tenant
+from app.errors import invalid_field
 from models.jobs.ids import parse_id
 
 leaderboard = Blueprint("leaderboard", __name__)
 
 PAGE = 50
 MOST = 500
-#: Trimmed as a submission's is, or a role could be submitted to but not looked at.
+#: Stripped as in submissions, or a role could be submitted to but not viewed.
 NAME = TypeAdapter(Name)
-ROLE = Parameter("role", "Whose leaderboard.", {**NAME.json_schema(), "default": "general"})
+ROLE = Parameter("role", "The role to rank.", {**NAME.json_schema(), "default": "general"})
 
 SCORED = """
     SELECT id, candidate, score, rationale, scored_at
@@ -51,8 +43,8 @@ READ_FIRST_PAGE = f"""{SCORED}
     ORDER BY score DESC, id
     LIMIT %(limit)s
 """
-#: The rest of the tie that the page before ended in, then what scored less. Two walks, each
-#: from its own place in the index: an OR of both would walk there from the top.
+#: The rest of the tie in which the previous page ended, then lower scores. Two index scans, each
+#: from its own position: an OR of both conditions would scan from the top.
 READ_PAGE = f"""
     SELECT * FROM (
         ({SCORED} AND score = %(score)s AND id > %(id)s::uuid
@@ -68,46 +60,40 @@ READ_PAGE = f"""
 PACKED = re.compile(r"(\d{1,3}\.\d\d)\|([0-9a-f-]{36})\|(\d{1,15})\|(\d{1,15})", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """The last row of the page before, and where it stood."""
+    """The position of a row: the next page begins after it."""
 
     score: Decimal
     id: str
-    #: Its rank, and its place in the order.
     rank: int
+    #: Position in the order, not shared by ties.
     place: int
 
+    def __str__(self) -> str:
+        return f"{self.score}|{self.id}|{self.rank}|{self.place}"
+
     def encode(self) -> str:
-        return pack_cursor(f"{self.score}|{self.id}|{self.rank}|{self.place}")
+        return pack_cursor(str(self))
 
     @classmethod
     def decode(cls, text: str) -> Cursor:
         found = PACKED.fullmatch(unpack_cursor(text))
         if found is None or (cursor_id := parse_id(found[2])) is None:
             raise bad_cursor()
-        position = cls(Decimal(found[1]), cursor_id, int(found[3]), int(found[4]))
-        if not 0 < position.rank <= position.place:
+        rank, place = int(found[3]), int(found[4])
+        if not 0 < rank <= place:
             raise bad_cursor()
-        return position
+        return cls(score=Decimal(found[1]), id=cursor_id, rank=rank, place=place)
 
 
-@dataclass(frozen=True, slots=True)
-class RankedScore:
-    """A scored application and where it stands."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedScore(Cursor):
+    """A scored application and its position."""
 
-    rank: int
-    place: int
-    id: str
     candidate: str
-    score: Decimal
     rationale: str | None
     scored_at: datetime | None
-
-    @property
-    def cursor(self) -> Cursor:
-        """What begins the page after it."""
-        return Cursor(self.score, self.id, self.rank, self.place)
 
 
 def read_page(
@@ -122,55 +108,35 @@ def read_page(
     for row in connection.exec_driver_sql(READ_PAGE if cursor else READ_FIRST_PAGE, parameters):
         place = last.place + 1 if last else 1
         rank = last.rank if last and last.score == row.score else place
-        entries.append(RankedScore(rank, place, **row._mapping))
-        last = entries[-1].cursor
+        last = RankedScore(rank=rank, place=place, **row._mapping)
+        entries.append(last)
     return entries
 
 
 @leaderboard.get("/leaderboard")
-@open_to(Access.TENANT)
-@described(
+@for_tenants(
     "Scored applications of a role, best first",
-    DeclaredResponse(200, "A page of them.", answers.Leaderboard, (LINK,)),
-    query=(ROLE, page_limit(PAGE, MOST), CURSOR),
+    Returns(200, answers.Leaderboard, (LINK,)),
+    query=(ROLE, *paging(PAGE, MOST)),
 )
 def get_leaderboard() -> Response:
-    tenant_id = current_services().tenants.current(request.environ).id
-    role, limit, cursor = parse_query()
+    tenant_id = current_tenant().id
+    role = parse_role(request.args.get("role", "general"))
+    cursor, limit = request.args.get("cursor"), parse_limit(PAGE, MOST)
+    after = None if cursor is None else Cursor.decode(cursor)
     with read_state() as connection:
-        found = read_page(connection, tenant_id, role, limit, cursor)
+        found = read_page(connection, tenant_id, role, limit, after)
     entries = [
-        {
-            "rank": entry.rank,
-            "id": entry.id,
-            "candidate": entry.candidate,
-            "score": float(entry.score),
-            "rationale": entry.rationale,
-            "scored_at": rfc3339(entry.scored_at),
-        }
+        fields_of(answers.LeaderboardEntry, entry) | {"score": float(entry.score)}
         for entry in found[:limit]
     ]
-    headers = {}
-    if len(found) > limit:
-        following = {"role": role, "limit": limit, "cursor": found[limit - 1].cursor.encode()}
-        headers = next_link("/leaderboard", following)
-    document = {"role": role, "entries": entries}
-    return Response(orjson.dumps(document), 200, headers, content_type="application/json")
-
-
-def parse_query() -> tuple[str, int, Cursor | None]:
-    """Role, page size and where to go on."""
-    role = parse_role(request.args.get("role", "general"))
-    cursor = request.args.get("cursor")
-    return role, parse_limit(PAGE, MOST), None if cursor is None else Cursor.decode(cursor)
+    last = str(found[limit - 1]) if len(found) > limit else None
+    return Reply({"role": role, "entries": entries}, 200, next_link(limit, last, role=role))
 
 
 def parse_role(text: str) -> str:
-    """``role``, as submissions have it."""
-    try:
-        role = NAME.validate_python(text)
-    except ValidationError:
-        role = "\x00"
-    if "\x00" in role:
-        raise refused("role", "must have 1 to 200 characters")
-    return role
+    """A role, validated as in submissions."""
+    with contextlib.suppress(ValidationError):
+        if "\x00" not in text:
+            return NAME.validate_python(text)
+    raise invalid_field("role", "must have 1 to 200 characters")

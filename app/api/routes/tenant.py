@@ -1,66 +1,70 @@
-"""``GET /tenant``: a tenant's own terms, as this process holds them, and how it does by them.
+"""``/tenant``: a tenant's own terms and what is waiting under them, and its usage for an invoice.
 
-Programs get the document. A browser that asks for a page is shown the tenant's, which is
-:mod:`app.console.tenant_page.page`: one address for both, by ``Accept``.
+At ``GET /tenant`` programs get JSON; browsers get :mod:`app.console.tenant_page.page`, by
+``Accept``. Amounts of money are strings: a float would not be what the invoice says.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 from dataclasses import asdict
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
-import orjson
 from flask import Blueprint, Response, request
 from sqlalchemy import Connection
 
 from app.admission.depth import read_waiting
 from app.admission.refusals import read_refusals
-from app.api.auth.access import Access, open_to
+from app.api.auth.access import Access
 from app.api.auth.visitors import asks_for_page
-from app.api.http.reply import Reply
+from app.api.http.reply import Reply, fields_of
 from app.api.http.state import read_state
-from app.api.openapi.declared import DeclaredResponse, described
-from app.api.schemas import operator_answers
-from app.api.services import current_services
+from app.api.openapi.declared import Operation, Parameter, Returns, for_tenants
+from app.api.schemas import platform_answers
+from app.api.services import current_services, current_tenant
+from app.errors import invalid_field
 from app.log_ids import CALLER
 from app.policy.fairshare import Tier, entitlement_of
+from app.policy.pricing import Use
+from app.reads.usage import read_usage, total_of
 from app.tenants.tenant import TenantProfile
 from models.pools import POOLS
 
 tenant_terms = Blueprint("tenant_terms", __name__)
+usage = Blueprint("usage", __name__)
 
-#: Days that refusals are told of, today included.
+#: Days for which rejections are reported, including today.
 REFUSALS_DAYS = 7
-#: Whoever keeps an answer must not give a browser the document, nor a program the page.
+#: A cache must not give a browser the JSON, nor a program the page.
 BY_ACCEPT = {"Vary": "Accept"}
+DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+#: Longest period of one report.
+MOST_DAYS = 366
+A_DAY = {"type": "string", "format": "date"}
 
 
 @tenant_terms.get("/tenant")
-@open_to(Access.TENANT_PAGE)
-@described(
-    "Your terms, and how you do by them",
-    DeclaredResponse(
-        200,
-        "Name, tier and limits; what waits and what was refused. Browsers get a page.",
-        operator_answers.Tenant,
-    ),
+@Operation(
+    Access.TENANT_PAGE,
+    "Your terms, waiting jobs and rejected submissions",
+    Returns(200, platform_answers.Tenant),
 )
 def get_tenant() -> Response:
+    """Browsers get a page instead."""
     if asks_for_page(request.environ):
-        return Response(
-            current_services().tenant_page(),
-            headers=BY_ACCEPT,
-            content_type="text/html; charset=utf-8",
-        )
-    request.environ.pop(CALLER, None)  # a cookie opens the page, not the document
-    tenant = current_services().tenants.current(request.environ)
+        return Response(current_services().tenant_page(), headers=BY_ACCEPT)
+    request.environ.pop(CALLER, None)  # a cookie grants access to the page only
+    tenant = current_tenant()
     with read_state() as connection:
         document = terms_document(tenant) | standing_document(connection, tenant)
-    return Reply(orjson.dumps(document), 200, {"Cache-Control": "no-cache", **BY_ACCEPT})
+    return Reply(document, 200, {"Cache-Control": "no-cache", **BY_ACCEPT})
 
 
 def standing_document(connection: Connection, tenant: TenantProfile) -> dict[str, Any]:
-    """What the terms come to, defaults applied, and how the tenant does by them."""
+    """The effective terms, and what is waiting and was rejected under them."""
     weight = entitlement_of(Tier(tenant.tier), tenant.weight).weight
     return {
         "effective": {"weight": weight, **current_services().gate.terms(tenant, POOLS)},
@@ -70,12 +74,69 @@ def standing_document(connection: Connection, tenant: TenantProfile) -> dict[str
 
 
 def terms_document(tenant: TenantProfile) -> dict[str, Any]:
-    """Name, tier and limits; null is where the deployment's default stands."""
-    return {
-        "name": tenant.name,
-        "tier": tenant.tier,
-        "weight": tenant.weight,
-        "submit_per_second": tenant.submit_per_second,
-        "submit_burst": tenant.submit_burst,
-        "limits": {pool: asdict(limits) for pool, limits in tenant.limits.items()},
+    """Name, tier and limits; null is the deployment's default."""
+    limits = {pool: asdict(limits) for pool, limits in tenant.limits.items()}
+    return fields_of(platform_answers.Terms, tenant) | {"limits": limits}
+
+
+@usage.get("/tenant/usage")
+@for_tenants(
+    "Slot time, jobs, tokens and cost by day and pool",
+    Returns(200, platform_answers.UsageReport),
+    query=(
+        Parameter("from", "First day; by default the first of the month.", A_DAY),
+        Parameter("to", "Last day; by default today.", A_DAY),
+    ),
+)
+def get_usage() -> Response:
+    """By default from the first of this month until today."""
+    prices, tenant = current_services().prices, current_tenant()
+    last = parse_day("to", datetime.now(UTC).date())
+    first = parse_day("from", last.replace(day=1))
+    if not 0 <= (last - first).days < MOST_DAYS:
+        raise invalid_field(
+            "from", f"must not be after the last day, nor {MOST_DAYS} days or more before it"
+        )
+    with read_state() as connection:
+        lines = read_usage(connection, tenant.id, first, last, prices)
+    total = total_of(lines)
+    document = {
+        "tenant": tenant.name,
+        "from": first.isoformat(),
+        "to": last.isoformat(),
+        "currency": prices.currency,
+        "prices": {
+            name: format(price, "f")
+            for name, price in fields_of(platform_answers.Prices, prices).items()
+        },
+        "total": amounts(total.runs, total.use, total.cost),
+        "days": [
+            {"day": line.day.isoformat(), "pool": line.pool}
+            | amounts(line.runs, line.use, line.cost)
+            for line in lines
+        ],
     }
+    return Reply(document, 200, {"Cache-Control": "no-cache"})
+
+
+def amounts(runs: int, use: Use, cost: Decimal) -> dict[str, Any]:
+    """Usage and its cost."""
+    return {
+        "jobs": use.jobs,
+        "runs": runs,
+        "slot_seconds": round(float(use.slot_seconds), 6),
+        "tokens_in": use.tokens_in,
+        "tokens_out": use.tokens_out,
+        "cost": f"{cost:.6f}",
+    }
+
+
+def parse_day(field: str, usual: date) -> date:
+    """A day in UTC, such as 2030-01-31."""
+    text = request.args.get(field)
+    if text is None:
+        return usual
+    with contextlib.suppress(ValueError):
+        if DAY.fullmatch(text):
+            return date.fromisoformat(text)
+    raise invalid_field(field, "must be a date such as 2030-01-31")

@@ -1,7 +1,7 @@
-"""The shapes of answers about jobs, applications and what goes wrong.
+"""Schemas of answers about jobs, applications, schedules and problems.
 
-They describe and do not serialise; ``app.api.openapi`` says why. Fields may be added to an
-answer at any time, so clients must not stumble over one they do not know.
+They describe answers but do not serialise them; see ``app.api.openapi``. Fields may be added to
+an answer at any time, so clients must ignore fields they do not know.
 """
 
 from __future__ import annotations
@@ -10,39 +10,46 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 from app.policy.wait_reasons import WaitReason
+from app.tenants.ticks import CatchUp, Overlap
 from models.jobs.states import ApplicationStatus, FailureClass, JobStatus
 
 
-class FieldProblem(BaseModel):
-    """One field that is not as it should be."""
+def model(name: str, description: str, **fields: Any) -> type[BaseModel]:
+    """The schema of a small answer that no other refers to; all its fields are required."""
+    required: dict[str, Any] = {field: (kind, ...) for field, kind in fields.items()}
+    return create_model(name, __doc__=description, **required)
 
-    field: str = Field(description="Path in the body, name of a parameter or of a header.")
+
+class FieldProblem(BaseModel):
+    """An invalid field."""
+
+    field: str = Field(description="Path in the body, or name of a parameter or header.")
     message: str
 
 
 class Problem(BaseModel):
-    """What went wrong, as RFC 9457 has it."""
+    """An error, as defined by RFC 9457."""
 
     type: str = Field(description="The code as a URN.")
     title: str
     status: int
-    code: str = Field(description="Stable: go by this.")
-    detail: str = Field(description="For people; the words may change.")
+    code: str = Field(description="Stable: rely on this.")
+    detail: str = Field(description="Human-readable; the wording may change.")
     errors: list[FieldProblem] = Field(default=[], min_length=1, max_length=20)
 
 
 class Failure(BaseModel):
-    """Why a run gave no result."""
+    """Why a run failed."""
 
     class_: FailureClass = Field(alias="class")
     message: str | None
 
 
 class Attempt(BaseModel):
-    """A run that gave no result."""
+    """A run that failed."""
 
     lease: int
     worker: str | None
@@ -53,7 +60,7 @@ class Attempt(BaseModel):
 
 
 class Work(BaseModel):
-    """What jobs and applications have in common."""
+    """Fields of jobs and applications."""
 
     id: UUID
     type: str
@@ -64,7 +71,7 @@ class Work(BaseModel):
     dispatched_at: datetime | None
     started_at: datetime | None
     finished_at: datetime | None
-    progress: Any = Field(description="What the job told last; any JSON.")
+    progress: Any = Field(description="What the job last reported; any JSON.")
     error: Failure | None
     cancel_requested_at: datetime | None
 
@@ -74,13 +81,13 @@ class JobEntry(Work):
 
     priority: int
     status: JobStatus
-    attempt: int = Field(description="Tries that are spent.")
+    attempt: int = Field(description="Attempts used up.")
     crashes: int
     created_at: datetime
 
 
 class Tried(JobEntry):
-    """A job with the runs that gave no result, newest last."""
+    """A job with its failed runs, newest last."""
 
     replays: int
     slot_seconds: float
@@ -94,11 +101,11 @@ class DeadLetter(Tried):
 class Job(Tried):
     """A job."""
 
-    result: Any = Field(description="What the type gives; any JSON.")
+    result: Any = Field(description="The job's return value; any JSON.")
 
 
 class Mark(BaseModel):
-    """What a criterion of the rubric was given."""
+    """The mark for a criterion of the rubric."""
 
     key: str
     title: str
@@ -107,19 +114,19 @@ class Mark(BaseModel):
 
 
 class Record(BaseModel):
-    """What a score was made by, and from."""
+    """How a score was computed."""
 
     model: str | None
     rubric: str | None = Field(description="Hash of the rubric.")
     input: str | None = Field(description="SHA-256 of the application that was scored.")
     dropped_quotes: int | None = Field(
-        description="Quotes that the model gave and that do not occur in the application, or have"
-        " fewer than three letters and digits."
+        description="Quotes by the model that do not occur in the application, or have fewer than"
+        " three letters and digits."
     )
 
 
 class Application(Work):
-    """An application; what only its job knew is null once that is retired."""
+    """An application; fields of its job are null once that is retired."""
 
     priority: int | None
     status: ApplicationStatus
@@ -133,94 +140,37 @@ class Application(Work):
     rationale: str | None
     criteria: list[Mark] | None = Field(description="The score is the sum of mark × weight / 100.")
     evidence: dict[str, list[str]] | None = Field(
-        description="Quotes by criterion, each of which occurs in the application."
+        description="Quotes from the application, by criterion."
     )
     record: Record | None
     result: Any
 
 
 class AcceptedJob(BaseModel):
-    """A job that is kept and will run."""
+    """An accepted job."""
 
     id: UUID
     status: Literal["queued", "scheduled"]
 
 
-class AcceptedApplication(BaseModel):
-    """An application that is kept and will be scored."""
-
-    id: UUID
-    status: Literal["pending"]
-
-
 class ItemProblem(Problem):
-    """What is wrong with an item of a batch."""
+    """The problem of an item of a batch."""
 
     index: int
 
 
 class RefusedItem(BaseModel):
-    """An item that was not taken."""
+    """A rejected item."""
 
     error: ItemProblem
 
 
 class BatchResults(BaseModel):
-    """What became of each item, in their order."""
+    """The result of each item, in order."""
 
     accepted: int
     rejected: int
     results: list[AcceptedJob | RefusedItem]
-
-
-class CancelledJob(BaseModel):
-    """A job that will not run."""
-
-    id: UUID
-    status: Literal["cancelled"]
-
-
-class StoppingJob(BaseModel):
-    """A job that runs and was asked to stop."""
-
-    id: UUID
-    status: Literal["running"]
-    cancel_requested_at: datetime
-
-
-class WithdrawnApplication(BaseModel):
-    """An application that will not be scored."""
-
-    id: UUID
-    status: Literal["withdrawn"]
-
-
-class StoppingApplication(BaseModel):
-    """An application that is being scored; its job was asked to stop."""
-
-    id: UUID
-    status: Literal["scoring"]
-    cancel_requested_at: datetime
-
-
-class Jobs(BaseModel):
-    """A page of jobs, newest first."""
-
-    jobs: list[JobEntry]
-
-
-class DeadLetters(BaseModel):
-    """A page of dead letters, newest job first."""
-
-    dead_letters: list[DeadLetter]
-
-
-class Replayed(BaseModel):
-    """Dead letters that are in the line again."""
-
-    replayed: int
-    skipped: int
-    ids: list[UUID]
 
 
 class LeaderboardEntry(BaseModel):
@@ -232,13 +182,6 @@ class LeaderboardEntry(BaseModel):
     score: float
     rationale: str | None
     scored_at: datetime | None
-
-
-class Leaderboard(BaseModel):
-    """Scored applications of a role, best first."""
-
-    role: str
-    entries: list[LeaderboardEntry]
 
 
 class Wait(BaseModel):
@@ -254,3 +197,58 @@ class Wait(BaseModel):
     at_least: bool = Field(description="Whether the position may be higher.")
     predicted_start: datetime | None
     predicted_wait_seconds: float | None
+
+
+class ScheduleEntry(BaseModel):
+    """A schedule in a list."""
+
+    id: UUID
+    name: str
+    cron: str
+    timezone: str
+    overlap: Overlap
+    catch_up: CatchUp
+    type: str
+    priority: int
+    paused: bool
+    next_at: datetime | None
+    last_at: datetime | None
+    last_job_id: UUID | None
+    made: int
+    skipped: int
+    created_at: datetime
+
+
+class Schedule(ScheduleEntry):
+    """A schedule with the payload of its jobs."""
+
+    payload: Any
+
+
+#: Fields of what was asked to stop.
+STOPPING = {"id": UUID, "cancel_requested_at": datetime}
+
+AcceptedApplication = model(
+    "AcceptedApplication", "An accepted application.", id=UUID, status=Literal["pending"]
+)
+CancelledJob = model("CancelledJob", "A cancelled job.", id=UUID, status=Literal["cancelled"])
+StoppingJob = model(
+    "StoppingJob", "A running job that was asked to stop.", status=Literal["running"], **STOPPING
+)
+WithdrawnApplication = model(
+    "WithdrawnApplication", "A withdrawn application.", id=UUID, status=Literal["withdrawn"]
+)
+StoppingApplication = model(
+    "StoppingApplication", "Being scored, but asked to stop.", status=Literal["scoring"], **STOPPING
+)
+Replayed = model(
+    "Replayed", "Dead letters queued again.", replayed=int, skipped=int, ids=list[UUID]
+)
+Jobs = model("Jobs", "A page of jobs, newest first.", jobs=list[JobEntry])
+DeadLetters = model(
+    "DeadLetters", "A page of dead letters, newest job first.", dead_letters=list[DeadLetter]
+)
+Leaderboard = model(
+    "Leaderboard", "Scores of a role, best first.", role=str, entries=list[LeaderboardEntry]
+)
+Schedules = model("Schedules", "A page of schedules, by name.", schedules=list[ScheduleEntry])

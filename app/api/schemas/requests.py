@@ -1,10 +1,10 @@
-"""The shapes of requests. They validate, and they are the source of the OpenAPI document."""
+"""Schemas of requests: they validate bodies and are the source of the OpenAPI document."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AwareDatetime,
@@ -17,9 +17,13 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from app.tenants.quotas import MOST as MOST_PER_MINUTE
+from app.tenants.tenant import NAME as TENANT_NAME
+from app.tenants.terms import BOUNDS, LIMIT_BOUNDS, Change
+from app.tenants.ticks import CatchUp, Overlap
 from models.jobs.states import FailureClass
 
-#: White space around it is not a part of it, so that there has to be something else.
+#: Surrounding white space is stripped, and something must be left.
 Name = Annotated[
     str,
     StringConstraints(strip_whitespace=True, min_length=1, max_length=200),
@@ -30,67 +34,48 @@ RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:
 
 
 def require_rfc3339(value: Any) -> Any:
-    """Refuse the other ways to write a time that Pydantic knows, such as ``"1700000000"``."""
+    """Reject the other formats that Pydantic accepts, such as ``"1700000000"``."""
     if not isinstance(value, str) or not RFC3339.fullmatch(value):
         raise PydanticCustomError(
-            "rfc3339", "Input should be an RFC 3339 time with its zone, as 2030-01-31T12:00:00Z"
+            "rfc3339", "Input should be an RFC 3339 time with a zone, such as 2030-01-31T12:00:00Z"
         )
     return value
 
 
-#: In any time zone these years are ones that both PostgreSQL and Python can tell.
+#: Years that both PostgreSQL and Python can represent in any time zone.
 Moment = Annotated[
     AwareDatetime,
-    # Not strict: behind the validator even a string is something to be converted.
+    # Not strict: after the validator a string must still be converted.
     Field(ge=datetime(1970, 1, 1, tzinfo=UTC), lt=datetime(9999, 1, 1, tzinfo=UTC), strict=False),
     BeforeValidator(require_rfc3339),
 ]
 
 
 class Strict(BaseModel):
-    """Unknown fields are errors; types are not guessed."""
+    """Base of all bodies: unknown fields are errors, types are not coerced."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Timing(Strict):
-    """When a job may run, and which of its tenant's first."""
+    """When a job may run, and its priority among its tenant's jobs."""
 
-    priority: int = Field(0, ge=-100, le=100, description="Higher runs first among your jobs.")
-    execute_at: Moment | None = Field(None, description="Not before this time.")
-    not_after: Moment | None = Field(None, description="Not started after this time.")
+    priority: int = Field(0, ge=-100, le=100, description="Among your jobs, higher runs first.")
+    execute_at: Moment | None = Field(None, description="Does not start before this time.")
+    not_after: Moment | None = Field(None, description="Does not start after this time.")
     jitter: bool = Field(
-        True, description="Whether a time over an hour away may move by up to a minute."
+        True, description="Whether a time over an hour ahead gets a jitter of up to a minute."
     )
-
-
-class TimingArguments(TypedDict):
-    """The fields of ``Timing``, as intake takes them."""
-
-    priority: int
-    execute_at: datetime | None
-    not_after: datetime | None
-    jitter: bool
-
-
-def timing_of(body: Timing) -> TimingArguments:
-    """When a job may run, as arguments of ``job_submission``."""
-    return {
-        "priority": body.priority,
-        "execute_at": body.execute_at,
-        "not_after": body.not_after,
-        "jitter": body.jitter,
-    }
 
 
 class SubmitApplication(Timing):
     """Body of ``POST /applications``."""
 
-    candidate: Name = Field(description="Who applies.", examples=["Ada Lovelace"])
+    candidate: Name = Field(description="The applicant's name.", examples=["Ada Lovelace"])
     payload: dict[str, Any] = Field(
-        description="The application itself, any JSON object.", examples=[{"years": 12}]
+        description="The application itself: any JSON object.", examples=[{"years": 12}]
     )
-    role: Name = Field("general", description="What they apply for; each has a leaderboard.")
+    role: Name = Field("general", description="The position; each role has a leaderboard.")
 
 
 class SubmitJob(Timing):
@@ -99,12 +84,12 @@ class SubmitJob(Timing):
     type: str = Field(description="A registered job type.", examples=["echo"])
     payload: Any = Field(
         default_factory=dict,
-        description="Any JSON that the type takes; {} if left out.",
+        description="Any JSON that the type accepts; {} if omitted.",
         examples=[{"hello": "world"}],
     )
 
 
-#: Most jobs in one batch, most ids and most matches in one replay.
+#: Maximum number of jobs in a batch and of ids in a replay; maximum number of jobs replayed.
 MOST_JOBS = 1_000
 MOST_REPLAYS = 10_000
 
@@ -115,16 +100,16 @@ class SubmitBatch(Strict):
     jobs: list[Any] = Field(min_length=1, max_length=MOST_JOBS)
 
 
-#: Checked by the view, which tells the place of every wrong one.
+#: Validated by the view, which reports the position of each invalid one.
 Id = Annotated[str, WithJsonSchema({"type": "string", "format": "uuid"})]
 
 
 class ReplayFilter(Strict):
-    """Which dead letters to replay; what is left out does not matter."""
+    """Which dead letters to replay; omitted conditions always match."""
 
     type: str | None = Field(None, max_length=100)
     error_class: FailureClass | None = None
-    before: Moment | None = Field(None, description="Died no later than this; now if left out.")
+    before: Moment | None = Field(None, description="Died no later than this; by default now.")
 
 
 class Replay(Strict):
@@ -132,4 +117,118 @@ class Replay(Strict):
 
     ids: list[Id] | None = Field(None, min_length=1, max_length=MOST_JOBS)
     filter: ReplayFilter | None = None
-    limit: int = Field(MOST_REPLAYS, ge=1, le=MOST_REPLAYS, description="At most so many.")
+    limit: int = Field(
+        MOST_REPLAYS, ge=1, le=MOST_REPLAYS, description="Maximum number of jobs to replay."
+    )
+
+
+CronText = Annotated[str, StringConstraints(max_length=200)]
+ZoneName = Annotated[str, StringConstraints(max_length=100)]
+#: Strict schemas reject strings for enum members unless told otherwise.
+OverlapName = Annotated[Overlap, Field(strict=False)]
+CatchUpName = Annotated[CatchUp, Field(strict=False)]
+PRIORITY = Field(0, ge=-100, le=100, description="Priority of its jobs.")
+
+
+class CreateSchedule(Strict):
+    """Body of ``POST /schedules``."""
+
+    name: Name = Field(description="Unique among your schedules.", examples=["nightly"])
+    cron: CronText = Field(
+        description="Minute, hour, day of month, month, day of week.", examples=["30 2 * * *"]
+    )
+    timezone: ZoneName = Field("UTC", description="An IANA time zone, such as Europe/Berlin.")
+    overlap: OverlapName = Field(
+        Overlap.ALLOW, description="Whether to tick while the previous job has not ended."
+    )
+    catch_up: CatchUpName = Field(
+        CatchUp.ONE, description="Which ticks missed during an outage to make up for."
+    )
+    type: str = Field(description="A registered job type.", examples=["echo"])
+    payload: Any = Field(default_factory=dict, description="Of each job; {} if omitted.")
+    priority: int = PRIORITY
+    paused: bool = False
+
+
+class ChangeSchedule(CreateSchedule):
+    """Body of ``PATCH /schedules/{id}``: omitted fields keep their values.
+
+    The defaults are never used: ``model_fields_set`` has the fields that were sent.
+    """
+
+    name: Name = ""
+    cron: CronText = ""
+    type: str = ""
+
+
+#: Schemas of terms and quotas, for the document; they are enforced where those are changed.
+SCHEMAS = {
+    name: {"minimum": least, "maximum": most}
+    for name, (least, most) in (*BOUNDS.items(), *LIMIT_BOUNDS.items())
+}
+PER_MINUTE = {"exclusiveMinimum": 0, "maximum": MOST_PER_MINUTE}
+
+
+def documented(description: str, schema: Any) -> Any:
+    """An optional field whose schema is only documented."""
+    return Field(None, description=description, json_schema_extra=schema)
+
+
+class PoolTerms(Strict):
+    """Limits in one pool; null clears."""
+
+    in_flight: int | None = documented("Maximum number of jobs in flight.", SCHEMAS["in_flight"])
+    reserved: int | None = documented("Dedicated slots (enterprise).", SCHEMAS["reserved"])
+    depth: int | None = documented("Maximum number of waiting jobs.", SCHEMAS["depth"])
+
+
+class TenantTerms(Strict):
+    """Body of ``PATCH /operator/tenants/{name}``; omitted fields keep their values, null clears."""
+
+    tier: Literal["free", "standard", "pro", "enterprise"] = "standard"
+    weight: float | None = documented("Overrides the tier's.", SCHEMAS["weight"])
+    submit_per_second: float | None = documented(
+        "Submissions per second.", SCHEMAS["submit_per_second"]
+    )
+    submit_burst: float | None = documented("Submissions at once.", SCHEMAS["submit_burst"])
+    limits: dict[str, PoolTerms | None] | None = Field(
+        default_factory=dict, max_length=100, description="By pool; null clears all."
+    )
+
+    def change(self) -> Change:
+        """The body as a change of terms."""
+        given = self.model_fields_set - {"limits", "name"}
+        return Change(
+            {name: getattr(self, name) for name in given},
+            {
+                pool: dict.fromkeys(LIMIT_BOUNDS)
+                if terms is None
+                else {name: getattr(terms, name) for name in terms.model_fields_set}
+                for pool, terms in (self.limits or {}).items()
+            },
+            clear_limits=self.limits is None,
+        )
+
+
+class NewTenant(TenantTerms):
+    """Body of ``POST /operator/tenants``."""
+
+    name: str = Field(
+        examples=["globex"], json_schema_extra={"pattern": f"^{TENANT_NAME.pattern}$"}
+    )
+
+
+class NewKey(Strict):
+    """Body of ``POST /operator/tenants/{name}/keys``; without a body the key has no label."""
+
+    name: str = Field("", max_length=200, description="A label.")
+
+
+class QuotaTerms(Strict):
+    """Body of ``PUT /operator/quotas/{dependency}``; omitted limits are not declared."""
+
+    requests_per_minute: float | None = documented(
+        "Calls per minute.", {**PER_MINUTE, "examples": [60]}
+    )
+    tokens_in_per_minute: float | None = documented("Input tokens per minute.", PER_MINUTE)
+    tokens_out_per_minute: float | None = documented("Output tokens per minute.", PER_MINUTE)

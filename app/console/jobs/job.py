@@ -15,7 +15,7 @@ from flask import Response
 from sqlalchemy import Connection, Row
 
 from app.api.http.state import read_state
-from app.api.routes.waits import wait_document
+from app.api.routes.jobs import wait_document
 from app.api.services import current_services
 from app.console.formatting import SHOWN_CHARACTERS, pretty
 from app.console.jobs.timeline import timeline

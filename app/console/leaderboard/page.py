@@ -86,7 +86,7 @@ def read_leaderboard(asked: PageRequest) -> dict[str, Any]:
         "tenant": tenant.name if tenant else None,
         "role": role,
         "lines": lines(entries, SHOWN, cursor.score if cursor else None),
-        "following": entries[SHOWN - 1].cursor.encode() if len(entries) > SHOWN else None,
+        "following": entries[SHOWN - 1].encode() if len(entries) > SHOWN else None,
         "later": cursor is not None,
         "choices": lambda: read_choices(tenant),
         "most": {"tenants": MOST_TENANTS, "roles": MOST_ROLES},

@@ -16,8 +16,9 @@ from sqlalchemy import Row
 from werkzeug.wrappers import Response
 
 from app.admission.intake import take_in
+from app.api.http.query import known_id
 from app.api.http.state import patience
-from app.api.routes.schedules import change_of, job_of, known_id
+from app.api.routes.schedules import change_of, job_of
 from app.api.services import current_services
 from app.console.page import done, find_row, route
 from app.console.schedules.page import PATH

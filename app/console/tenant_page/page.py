@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from app.api.auth.access import Access
 from app.api.http.state import read_state
-from app.api.routes.waits import wait_document
+from app.api.routes.jobs import wait_document
 from app.api.services import current_services
 from app.console.jobs.job import shown_wait
 from app.console.page import PageRequest, live_page

@@ -14,7 +14,6 @@ from urllib.parse import urlencode
 from sqlalchemy import Connection, Row
 from werkzeug.datastructures import MultiDict
 
-from app.api.http.query import refused
 from app.api.http.state import read_state
 from app.console.page import PageRequest, live_page
 from app.console.tenants.shares import entitled_shares, over_all_pools
@@ -26,6 +25,7 @@ from app.console.tenants.use import (
     read_used,
     read_working,
 )
+from app.errors import invalid_field
 from app.policy.fairshare import Tier, entitlement_of
 from app.tenants.listing import Listed, list_tenants
 from app.tenants.tenant import is_tenant_name
@@ -76,7 +76,7 @@ def pool_of(args: MultiDict[str, str]) -> str | None:
     """The requested pool; None for all of them."""
     pool = args.get("pool") or None
     if pool is not None and pool not in POOLS:
-        raise refused("pool", f"must be one of {', '.join(POOLS)}")
+        raise invalid_field("pool", f"must be one of {', '.join(POOLS)}")
     return pool
 
 
@@ -133,7 +133,7 @@ def read_names(args: MultiDict[str, str]) -> tuple[Sequence[Listed], str]:
     if prefix and not is_tenant_name(prefix):
         return (), ""
     if after and not is_tenant_name(after):
-        raise refused("after", "is not the name of a tenant")
+        raise invalid_field("after", "is not a tenant name")
     with read_state() as connection:
         found = list_tenants(connection, PAGE + 1, after, prefix)
     if len(found) <= PAGE:

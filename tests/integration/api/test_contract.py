@@ -1,4 +1,4 @@
-"""``/applications`` as its clients see it: submitting, asking, and being told what is wrong."""
+"""``/applications`` as clients see it: submitting, polling and errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WAYS: dict[str, tuple[str, ...]] = {
 
 
 def bring(database: DatabaseFixture, job_id: str, status: str) -> None:
-    """Move a fresh job to a status, as the processes would."""
+    """Move a new job to a status, as the processes would."""
     for step in WAYS[status]:
         database.execute("UPDATE jobs SET status = %s WHERE id = %s", step, job_id)
 

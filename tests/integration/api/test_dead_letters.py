@@ -1,4 +1,4 @@
-"""``/dead-letters``: what was given up on, why, and the way back."""
+"""``/dead-letters``: jobs that failed for good, why, and their replay."""
 
 from __future__ import annotations
 

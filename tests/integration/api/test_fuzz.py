@@ -1,4 +1,4 @@
-"""Any JSON at the front door: taken and kept as it was sent, or refused in words."""
+"""Any JSON as a body: accepted and stored as sent, or rejected with a problem."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ paths = st.sampled_from(list(REPLIES))
 
 @pytest.fixture
 def send(api: ApiServer) -> Iterator[Send]:
-    """Posts a body on one connection that is kept, and checks the form of the answer."""
+    """Posts bodies on one keep-alive connection and checks the form of the answers."""
     connection = HTTPConnection("127.0.0.1", api.port, timeout=20)
 
     def post(body: bytes, path: str = "/applications") -> tuple[int, dict[str, Any]]:

@@ -47,7 +47,7 @@ FLAT_MEGABYTES = 8.0
 
 
 def stored_payload(api: ApiServer, database: DatabaseFixture, job_id: str) -> Any:
-    """What the worker will be given."""
+    """The payload as the worker reads it."""
     row = database.job(job_id)
     if row.payload_blob is None:
         return row.payload
@@ -56,7 +56,7 @@ def stored_payload(api: ApiServer, database: DatabaseFixture, job_id: str) -> An
 
 
 def assert_refused(answer: Answer) -> None:
-    """Some 4xx, told as every error is."""
+    """Some 4xx, as a problem document."""
     assert 400 <= answer.status < 500, answer
     body = assert_problem(answer, answer.status, answer.json()["code"])
     assert body["code"] == body["code"].upper()

@@ -1,4 +1,4 @@
-"""``Idempotency-Key``: a request that is sent again is taken once."""
+"""``Idempotency-Key``: a repeated request is accepted once."""
 
 from __future__ import annotations
 

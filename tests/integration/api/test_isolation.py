@@ -52,14 +52,14 @@ def names(of: Sequence[tuple[str, Call]]) -> list[str]:
 
 
 class Knocking(HttpClient):
-    """A client that the table's calls are tried at."""
+    """A client that makes the calls of the table."""
 
     def __init__(self, app: FrontDoor) -> None:
         super().__init__(app)
         self._browser = app.test_client(use_cookies=False)
 
     def knock(self, key: str | None, route: str, call: Call, **ids: str) -> TestResponse:
-        """Call a route; ids that are not given are nobody's."""
+        """Call a route; ids that are not given do not exist."""
         given = {thing: ids.get(thing, new_id()) for thing in THINGS}
         body = call.body
         if isinstance(body, dict) and "ids" in body:
@@ -88,7 +88,7 @@ class Knocking(HttpClient):
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """Keys of those who call."""
+    """The callers' keys."""
 
     acme: str
     outlander: str
@@ -110,7 +110,7 @@ def people(api_database: DatabaseFixture) -> People:
 def http_client(
     api_database: DatabaseFixture, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Knocking]:
-    """A deployment as it is by default: nobody is let in without a key."""
+    """A default deployment: a key is required."""
     with opened(api_database, tmp_path_factory.mktemp("blobs")) as app:
         yield Knocking(app)
 
@@ -119,13 +119,13 @@ def http_client(
 def open_client(
     api_database: DatabaseFixture, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[HttpClient]:
-    """The embedded stack's: who has no key is the tenant demo."""
+    """The embedded stack: callers without a key are the tenant demo."""
     with opened(api_database, tmp_path_factory.mktemp("blobs"), anonymous="demo") as app:
         yield HttpClient(app)
 
 
 class Foreign:
-    """What belongs to the tenant ``outlander``, made when it is first asked for."""
+    """Resources of the tenant ``outlander``, created on first use."""
 
     def __init__(self, http_client: HttpClient, people: People, database: DatabaseFixture) -> None:
         self._client, self._people, self._database = http_client, people, database
@@ -134,20 +134,20 @@ class Foreign:
         self.tenant_id: int = rows[0][0]
 
     def made(self, *things: str) -> dict[str, str]:
-        """The ids of these things, and of all that were made before."""
+        """The ids of these resources, and of all created before."""
         for thing in things:
             if thing not in self.ids:
                 self.ids[thing] = self._make(thing)
         return self.ids
 
     def needed_by(self, call: Call) -> dict[str, str]:
-        """What a call names."""
+        """The resources in a call."""
         return self.made(
             *[thing for thing in THINGS if f"{{{thing}}}" in f"{call.path}{call.body}{call.form}"]
         )
 
     def rows(self) -> set[str]:
-        """All that is its, as text."""
+        """All its data, as text."""
         tables = [
             self._database.query(
                 f"SELECT t::text FROM {table} AS t WHERE tenant_id = {self.tenant_id}"
@@ -175,7 +175,7 @@ class Foreign:
 
 @pytest.fixture(scope="module")
 def foreign(http_client: Knocking, people: People, api_database: DatabaseFixture) -> Foreign:
-    """Something of everything; nobody may change it."""
+    """One of each resource, not to be changed."""
     everything = Foreign(http_client, people, api_database)
     everything.made(*THINGS)
     return everything
@@ -183,7 +183,7 @@ def foreign(http_client: Knocking, people: People, api_database: DatabaseFixture
 
 @pytest.fixture
 def fresh(http_client: Knocking, people: People, api_database: DatabaseFixture) -> Foreign:
-    """Something that its owner may change."""
+    """Resources that their owner may change."""
     return Foreign(http_client, people, api_database)
 
 
@@ -324,7 +324,7 @@ HTML = {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
 
 
 def with_key(call: Call, key: str) -> dict[str, str]:
-    """A browser that has this key in the cookie that the page looks at."""
+    """A browser with this key in the page's cookie."""
     cookie = OPERATOR_COOKIE if call.access is CONSOLE else TENANT_COOKIE
     return {**HTML, "Cookie": f"{cookie}={key}"}
 

@@ -1,4 +1,4 @@
-"""``GET /jobs``: order, filters, pages, and what a page costs."""
+"""``GET /jobs``: order, filters, pages, and the cost of a page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.api.routes.dead_letters import MOST_ATTEMPTS
+from app.api.routes.job_list import MOST_ATTEMPTS
 from app.reads.job_pages import read_page
 from app.reads.search import Wanted
 from tests.integration.api.test_contract import JOB_FIELDS, WAYS, bring
@@ -145,7 +145,7 @@ def test_deep_page_costs_what_the_first_does(
 def test_few_that_match_are_found_through_short_pages(
     api: ApiServer, crowd: DatabaseFixture
 ) -> None:
-    """The walk to the dead of the demo tenant is not that of its many others."""
+    """Listing dead jobs does not scan the tenant's many others."""
     rare = crowd.submit(type="rare")
     crowd.execute(
         "UPDATE jobs SET tenant_id = 1 WHERE tenant_id = 2 AND id < %s",

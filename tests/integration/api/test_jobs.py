@@ -1,4 +1,4 @@
-"""``/jobs`` as its clients see it: submitting, asking, cancelling."""
+"""``/jobs`` as clients see it: submitting, polling, cancelling."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def in_hours(hours: float) -> datetime:
 
 
 def start(database: DatabaseFixture, **fields: Any) -> Claim:
-    """A job that runs, however long its neighbours' tests took."""
+    """A running job, however long other tests took."""
     database.leader.run_once(0.0)
     return database.start(priority=100, **fields)
 

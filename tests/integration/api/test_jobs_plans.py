@@ -1,4 +1,4 @@
-"""What the API asks about jobs walks the index it was written for, however long the table."""
+"""Queries of the API for jobs use their index, however large the table."""
 
 from __future__ import annotations
 

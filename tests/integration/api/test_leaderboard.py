@@ -1,4 +1,4 @@
-"""``/leaderboard``: order, ties, pages, and what a page costs."""
+"""``/leaderboard``: order, ties, pages, and the cost of a page."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def cursor_at(database: DatabaseFixture, role: str, place: int) -> Cursor:
         role,
         place - 1,
     )
-    return Cursor(row.score, row.id, 1, place)
+    return Cursor(score=row.score, id=row.id, rank=1, place=place)
 
 
 @pytest.mark.parametrize("role", ["crowd", "tie"])
@@ -208,7 +208,7 @@ def test_ranks_of_a_group_are_right_and_cost_one_walk_together(crowd: DatabaseFi
 
 
 def walked(plan: dict[str, Any]) -> float:
-    """Rows that a plan took from the table, over all its turns."""
+    """Rows that a plan read from the table, over all loops."""
     own = plan["Actual Rows"] * plan["Actual Loops"] if "Relation Name" in plan else 0.0
     return float(own) + sum(walked(inner) for inner in plan.get("Plans", ()))
 

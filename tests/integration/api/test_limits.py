@@ -1,4 +1,4 @@
-"""Limits of tenants as their clients meet them: 429 with a reason, a time and what is left."""
+"""Limits of tenants: 429 with a reason, when to retry, and what remains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RATE, DEPTH = "TENANT_RATE_LIMIT_EXCEEDED", "TENANT_QUEUE_DEPTH_EXCEEDED"
 
 
 class Client:
-    """A tenant of its own, with its key."""
+    """A dedicated tenant, with its key."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""``/metrics`` tells what the tables say; that it is answered is in the API's contract."""
+"""``/metrics`` reports what is in the tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from app.api.routes.metrics import objectives, tell
+from app.api.routes.metrics import exposition, objectives
 from app.reads import gauges
 from app.reads.gauges import read_gauges
 from models.pools import POOLS
@@ -23,7 +23,7 @@ def database(api_database: DatabaseFixture) -> DatabaseFixture:
 
 def scrape(database: DatabaseFixture) -> dict[str, float]:
     with database.engine.connect() as connection:
-        text = tell(read_gauges(connection), POOLS, objectives())
+        text = exposition(read_gauges(connection), POOLS, objectives())
     families = re.findall(r"^# TYPE (\w+) ", text, re.M)
     assert len(families) == len(set(families))
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""``/openapi.json``: it tells of every route, and every answer is as it tells."""
+"""``/openapi.json``: it describes every route, and every answer matches it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.described import Described
 from tests.support.http_client import HttpClient, opened
 from tests.support.routes import CALLS, OPERATOR, PUBLIC, TENANT, TENANT_PAGE, Call
 
-#: What answers anything that is asked along: these are called by the thousand, or by probes.
+#: Routes that ignore unknown parameters: hot routes and probes.
 LENIENT = {
     ("POST", "/applications"),
     ("GET", "/applications/{application_id}"),
@@ -52,14 +52,14 @@ RESULT = json.dumps(
 
 
 def is_of_the_api(call: Call) -> bool:
-    """Not a page; but one address is both."""
+    """Not a page; one path is both."""
     api = call.access in (PUBLIC, TENANT, OPERATOR) or call.path == "/tenant"
     return api and not call.path.startswith(("/console", "/docs"))
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody with keys, whose every answer is held against the document."""
+    """A client with keys that checks every answer against the document."""
 
     http_client: HttpClient
     described: Described
@@ -70,7 +70,7 @@ class Caller:
     def call(
         self, method: str, url: str, status: int, body: Any = None, **headers: str
     ) -> TestResponse:
-        """Call by whatever key the document asks for."""
+        """Call with the kind of key that the document requires."""
         path = self.described.path_of(url)
         security = self.described.operations()[method, path]["security"]
         given = {name.replace("_", "-"): value for name, value in headers.items()}

@@ -23,7 +23,7 @@ NO_TERMS = {"weight": None, "submit_per_second": None, "submit_burst": None, "li
 
 
 class Operator:
-    """Somebody with an operator's key."""
+    """A client with an operator's key."""
 
     def __init__(self, http_client: HttpClient, database: DatabaseFixture) -> None:
         self.http_client = http_client
@@ -38,7 +38,7 @@ class Operator:
         return answer.json
 
     def refused(self, method: str, path: str, body: Any, status: int, code: str) -> list[str]:
-        """The fields that are wrong."""
+        """The invalid fields."""
         document = self.do(method, path, body, status)
         assert document["code"] == code
         return [error["field"] for error in document.get("errors", [])]
@@ -209,7 +209,7 @@ def test_an_operators_key_cannot_be_issued_over_the_wire(operator: Operator) -> 
         "POST", "/tenants/demo/keys", {"operator": True}, 422, "VALIDATION_FAILED"
     )
     assert fields == ["operator"]
-    assert operator.do("POST", "/keys", {}, 404)["detail"] == "There is nothing at this path."
+    assert operator.do("POST", "/keys", {}, 404)["detail"] == "There is no such path."
 
 
 def test_a_revoked_operator_is_out(operator: Operator, api_database: DatabaseFixture) -> None:

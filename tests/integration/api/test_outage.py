@@ -1,4 +1,4 @@
-"""PostgreSQL away, killed or frozen: 503 in time, and the same processes recover."""
+"""PostgreSQL killed or frozen: 503 in time, and the same processes recover."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def killed(server: Postgres) -> Iterator[None]:
 
 @contextmanager
 def frozen(server: Postgres) -> Iterator[None]:
-    """Every process of the server stands still: connections stay open, nothing answers."""
+    """Every process of the server is stopped: connections stay open, nothing responds."""
     postmaster = psutil.Process(server.children[0].pid)
     postmaster.suspend()  # first, so that it starts no further process
     stopped = [postmaster, *postmaster.children(recursive=True)]
@@ -202,7 +202,7 @@ def test_what_needs_no_state_is_refused_as_ever(
 def test_process_born_into_an_outage_answers_in_time_too(
     own_postgres: Postgres, home: Path
 ) -> None:
-    """It knows no tenant yet; a crowd must not stand in line to look one up."""
+    """It has cached no tenant yet; many callers must not wait for each other's lookup."""
     url = own_postgres.service.url()
     with frozen(own_postgres), serving(url, home / "logs", api_workers=1) as api:
         for answer in ask_at_once([lambda: api.post(GOOD)] * AT_ONCE):
@@ -210,7 +210,7 @@ def test_process_born_into_an_outage_answers_in_time_too(
 
 
 class Crowd:
-    """Clients that submit without pause and note what they are told."""
+    """Clients that submit without pause and record the answers."""
 
     def __init__(self, api: ApiServer, clients: int) -> None:
         self.api = api
@@ -239,14 +239,14 @@ class Crowd:
                 self._stop.wait(0.05)
 
     def wait_until_accepted(self) -> float:
-        """Seconds until somebody is told 202 from now on."""
+        """Seconds until the next 202."""
         began = time.monotonic()
         self.accepted.clear()
         assert self.accepted.wait(MOST_RECOVERY_SECONDS)
         return time.monotonic() - began
 
     def wait_for(self, answers: int) -> None:
-        """Let that many more be told."""
+        """Wait for that many more answers."""
         goal = len(self.told) + answers
         while len(self.told) < goal:
             time.sleep(0.01)

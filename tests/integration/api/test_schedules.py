@@ -1,4 +1,4 @@
-"""``/schedules``: kept, listed, changed, paused and removed; and one live tick."""
+"""``/schedules``: created, listed, changed, paused and removed; and one live tick."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ EXCEPTIONS = [
 
 @pytest.fixture(scope="module")
 def closed_api(api_database: DatabaseFixture, services_home: Path) -> Iterator[ApiServer]:
-    """A deployment that lets nobody in without a key."""
+    """A deployment that requires a key."""
     url = api_database.engine.url.render_as_string(hide_password=False)
     with serving(
         url, services_home / "logs", anonymous_tenant="", api_workers=1, body_seconds=1.5
@@ -67,7 +67,7 @@ def configured(api: ApiServer, tenant_key: str, operator_key: str) -> Schemathes
 
 
 def failures(recorder: ScenarioRecorder) -> Iterator[str]:
-    """What is not as it should be, with a way to see it again."""
+    """A failure, with a way to reproduce it."""
     for case_id, nodes in recorder.checks.items():
         for node in nodes:
             if node.status is Status.FAILURE and node.failure_info is not None:

@@ -1,4 +1,4 @@
-"""``GET /tenant/usage``: what is on the bill is what is in the jobs table."""
+"""``GET /tenant/usage``: the report matches the jobs table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``GET /jobs/{id}/wait``, readiness without a scheduler, and how good the predictions are."""
+"""``GET /jobs/{id}/wait``, readiness without a scheduler, and the accuracy of predictions."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def share(
 
 
 def measured(database: DatabaseFixture, seconds: float) -> None:
-    """What a job takes."""
+    """The duration of a job."""
     database.execute(
         "INSERT INTO job_types (type, declared_pool, pool, mean_seconds)"
         " VALUES ('echo', 'medium', 'medium', %s)",
@@ -93,7 +93,7 @@ def measured(database: DatabaseFixture, seconds: float) -> None:
 
 
 def started(database: DatabaseFixture, seconds_ago: float) -> None:
-    """A job of the tenant's that has come to its end."""
+    """A job of the tenant that has ended."""
     database.execute(
         "INSERT INTO jobs (id, tenant_id, type, pool, payload, status, started_at, ended_xid)"
         " VALUES (gen_random_uuid(), 1, 'echo', 'medium', '{}', 'succeeded',"

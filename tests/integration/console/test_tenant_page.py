@@ -281,7 +281,7 @@ def test_streams_of_a_page_are_the_tenants_own(
     assert live_pages.viewers == 0
     for page in ("/", "/console/tenants", "/console/jobs", "/tenant/usage"):
         assert http_client.open("GET", f"/tenant/events?page={page}", bearer).status_code == 404
-    with pytest.raises(Exception, match="another tenant"):
+    with pytest.raises(Exception, match="does not belong to you"):
         Browser(http_client.app).parts(JOB, tenant=acme, job_id=other)
 
 

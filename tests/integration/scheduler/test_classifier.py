@@ -10,7 +10,7 @@ import pytest
 
 from app.admission import Submission, placement
 from app.admission.placement import LOOK_SECONDS, PoolsOfTypes
-from app.api.routes.metrics import tell
+from app.api.routes.metrics import exposition
 from app.policy.fairshare import default_seconds
 from app.policy.pool_choice import MIN_RUNS, VIOLATIONS
 from app.reads.durations import TypeRuns, read_runs
@@ -115,7 +115,7 @@ def test_violations_move_a_type_and_everybody_is_told_once(
     detail = {"type": "echo", "from": "short", "to": "medium", "p95_seconds": 5.0}
     assert told(database) == [(0, {**detail, "reason": "violations"})]
     with database.engine.connect() as connection:
-        metrics = tell(read_gauges(connection), ())
+        metrics = exposition(read_gauges(connection), ())
     assert 'fairline_job_type_moved{from="short",to="medium",type="echo"} 1' in metrics
     assert 'fairline_job_type_p95_seconds{type="echo"} 5' in metrics
 

@@ -1,4 +1,4 @@
-"""Our worker's short way says what gunicorn's way says, whatever is sent and however it arrives."""
+"""The fast path answers as gunicorn does, whatever is sent and however it arrives."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ BODIES = st.sampled_from(
 
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
-    """One request, or nearly one."""
+    """One request, possibly malformed."""
     lines = [draw(STARTS), *draw(st.lists(LINES, max_size=5))]
     end = draw(st.sampled_from([b"\r\n"] * 9 + [b"\n"]))
     return end.join([*lines, b"", b""]) + draw(BODIES)
@@ -99,7 +99,7 @@ def requests(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[bytes]:
-    """Some requests in the pieces in which they arrive."""
+    """Requests in the chunks in which they arrive."""
     stream = b"".join(draw(st.lists(st.one_of(requests(), st.just(ONE)), min_size=1, max_size=3)))
     cuts = sorted(draw(st.sets(st.integers(1, max(1, len(stream) - 1)), max_size=2)))
     return [stream[a:b] for a, b in zip([0, *cuts], [*cuts, None], strict=True)]

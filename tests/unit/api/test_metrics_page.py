@@ -1,4 +1,4 @@
-"""What dashboards and alerts of others rely on: no metric changes its name, labels or type."""
+"""External dashboards and alerts rely on it: no metric changes its name, labels or type."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.api.routes.metrics import tell
+from app.api.routes.metrics import exposition
 from models.pools import POOLS
 from tests.unit.telemetry.test_dashboards import everything
 
-#: The page of that reading as it was when it was still written by hand.
-KEPT = (Path(__file__).parent / "metrics.txt").read_text()
+#: The expected page for that reading.
+EXPECTED = (Path(__file__).parent / "metrics.txt").read_text()
 OBJECTIVES = {"short": 5.0, "medium": 5.0, "long": 60.0}
 
-TOLD = tell(everything(), POOLS, OBJECTIVES)
+PAGE = exposition(everything(), POOLS, OBJECTIVES)
 
 
 def families(text: str) -> dict[str, Metric]:
@@ -24,16 +24,16 @@ def families(text: str) -> dict[str, Metric]:
 
 
 def test_prometheus_reads_the_same_names_labels_types_texts_and_values() -> None:
-    assert families(TOLD) == families(KEPT)
+    assert families(PAGE) == families(EXPECTED)
 
 
 def test_metrics_are_declared_in_the_same_words_and_order() -> None:
     declared = re.compile(r"^# .*", re.M)
-    assert declared.findall(TOLD) == declared.findall(KEPT)
+    assert declared.findall(PAGE) == declared.findall(EXPECTED)
 
 
-def test_nothing_is_told_of_the_process_nor_of_when_a_counter_began() -> None:
-    names = set(re.findall(r"^\w+", TOLD, re.M))
+def test_there_are_no_metrics_of_the_process_and_no_creation_times() -> None:
+    names = set(re.findall(r"^\w+", PAGE, re.M))
     assert all(name.startswith("fairline_") for name in names)
     assert not any(name.endswith(("_created", "_total_total")) for name in names)
 
@@ -43,6 +43,8 @@ def test_a_label_may_hold_anything() -> None:
     readings = everything()
     readings.dead_letters[name] = 2
     [sample] = (
-        s for s in families(tell(readings, POOLS))["fairline_dead_letters"].samples if s.value == 2
+        s
+        for s in families(exposition(readings, POOLS))["fairline_dead_letters"].samples
+        if s.value == 2
     )
     assert sample.labels == {"type": name}

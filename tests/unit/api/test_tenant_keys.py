@@ -1,4 +1,4 @@
-"""Keys, names, terms and access: the pure part of who may do what."""
+"""Keys, names, terms and access: the pure part of access control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a visitor is: cookies, pages of other sites, names that point here, proxies in front."""
+"""Authentication of browsers: cookies, other sites, foreign names for this machine, proxies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FakeDirectory(Directory):
 
 
 def environ(**given: str) -> dict[str, Any]:
-    """A request of somebody at the machine who types an address."""
+    """A request from localhost for a typed address."""
     return {
         "REQUEST_METHOD": "GET",
         "REMOTE_ADDR": "127.0.0.1",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.api.routes.metrics import objectives, tell
+from app.api.routes.metrics import exposition, objectives
 from app.reads.gauges import STATES, GaugeReadings
 from app.stack.spec import PROJECT_ROOT
 from models.pools import POOLS
@@ -80,7 +80,7 @@ def everything() -> GaugeReadings:
 def emitted() -> dict[str, dict[str, set[str]]]:
     """Labels and their values, by metric."""
     found: dict[str, dict[str, set[str]]] = {}
-    for line in tell(everything(), POOLS, objectives()).splitlines():
+    for line in exposition(everything(), POOLS, objectives()).splitlines():
         if line.startswith("# TYPE"):
             found[line.split()[2]] = {}
         elif not line.startswith("#"):
@@ -109,7 +109,7 @@ def targets(dashboard: Path) -> list[tuple[str, str, str]]:
 
 
 def test_every_metric_has_a_sample_in_the_reading() -> None:
-    text = tell(everything(), POOLS, objectives())
+    text = exposition(everything(), POOLS, objectives())
     sampled = {SELECTED.match(line)[1] for line in text.splitlines() if line[0] != "#"}  # type: ignore[index]
     assert sampled == set(EMITTED)
 

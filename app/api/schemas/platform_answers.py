@@ -1,51 +1,18 @@
-"""Schemas of answers about schedules, tenants and the platform."""
+"""Schemas of answers about tenants, usage and the platform."""
 
 from __future__ import annotations
 
 from datetime import date, datetime
-from typing import Any, Literal
-from uuid import UUID
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from app.api.schemas.answers import model
 from app.policy.fairshare import Tier
-from app.tenants.ticks import CatchUp, Overlap
-
-
-class ScheduleEntry(BaseModel):
-    """A schedule in a list."""
-
-    id: UUID
-    name: str
-    cron: str
-    timezone: str
-    overlap: Overlap
-    catch_up: CatchUp
-    type: str
-    priority: int
-    paused: bool
-    next_at: datetime | None
-    last_at: datetime | None
-    last_job_id: UUID | None
-    made: int
-    skipped: int
-    created_at: datetime
-
-
-class Schedule(ScheduleEntry):
-    """A schedule with the payload of its jobs."""
-
-    payload: Any
-
-
-class Schedules(BaseModel):
-    """A page of schedules, by name."""
-
-    schedules: list[ScheduleEntry]
 
 
 class LimitsInPool(BaseModel):
-    """What a tenant may have in a pool; null is the deployment's default."""
+    """A tenant's limits in a pool; null is the deployment's default."""
 
     in_flight: int | None
     reserved: int | None
@@ -59,18 +26,18 @@ class EffectiveTerms(BaseModel):
     submit_per_second: float | None
     submit_burst: float | None
     depth: dict[str, int] = Field(description="By pool.")
-    in_flight: dict[str, int] = Field(description="By pool; without a cap it is not named.")
+    in_flight: dict[str, int] = Field(description="By pool; pools without a cap are absent.")
 
 
 class Waiting(BaseModel):
-    """Jobs of a tenant that wait in a pool."""
+    """A tenant's waiting jobs in a pool."""
 
     scheduled: int
     queued: int
 
 
 class Terms(BaseModel):
-    """What was agreed with a tenant; null is the deployment's default."""
+    """A tenant's terms; null is the deployment's default."""
 
     name: str
     tier: Tier
@@ -81,11 +48,11 @@ class Terms(BaseModel):
 
 
 class Standing(BaseModel):
-    """What the terms come to, and how the tenant does by them."""
+    """The effective terms, and what is waiting and was rejected under them."""
 
     effective: EffectiveTerms
     waiting: dict[str, Waiting] = Field(description="By pool.")
-    refusals: dict[str, dict[str, int]] = Field(description="By day and code, seven days.")
+    refusals: dict[str, dict[str, int]] = Field(description="By day and code, for seven days.")
 
 
 class Tenant(Terms, Standing):
@@ -99,46 +66,27 @@ class TenantEntry(Terms):
 
 
 class TenantInFull(TenantEntry, Standing):
-    """A tenant with all that is known of it."""
-
-
-class Tenants(BaseModel):
-    """A page of tenants, by name."""
-
-    tenants: list[TenantEntry]
+    """A tenant in detail."""
 
 
 class Key(BaseModel):
     """A key without its secret."""
 
     id: str
-    tenant: str | None = Field(description="Null is an operator's.")
+    tenant: str | None = Field(description="Null for an operator's key.")
     name: str
     created_at: datetime
     revoked_at: datetime | None
 
 
 class IssuedKey(Key):
-    """A key, the one time that it is shown."""
+    """A new key with its secret, which is shown only once."""
 
     key: str
 
 
-class Keys(BaseModel):
-    """Keys of a tenant, those in use first."""
-
-    keys: list[Key]
-
-
-class RevokedKey(BaseModel):
-    """A key that opens nothing any more."""
-
-    id: str
-    revoked_at: datetime
-
-
 class Usage(BaseModel):
-    """What was used, and what it costs."""
+    """Usage and its cost."""
 
     jobs: int
     runs: int
@@ -149,14 +97,14 @@ class Usage(BaseModel):
 
 
 class UsageOfDay(Usage):
-    """The same for a day and a pool."""
+    """Usage of one day and pool."""
 
     day: date
     pool: str
 
 
 class Prices(BaseModel):
-    """What each unit costs: decimal numbers."""
+    """Unit prices, as decimal numbers."""
 
     per_slot_second: str
     per_job: str
@@ -177,7 +125,7 @@ class UsageReport(BaseModel):
 
 
 class PoolScaling(BaseModel):
-    """Workers that a pool should have, and why."""
+    """How many workers a pool should have, and why."""
 
     desired: int
     current: int
@@ -189,14 +137,8 @@ class PoolScaling(BaseModel):
     updated_at: datetime
 
 
-class Scaling(BaseModel):
-    """Every pool that the autoscaler has looked at."""
-
-    pools: dict[str, PoolScaling]
-
-
 class LearnedLimit(BaseModel):
-    """What an answer of the dependency told."""
+    """A limit that the dependency reported."""
 
     limit: float
     remaining: float
@@ -204,7 +146,7 @@ class LearnedLimit(BaseModel):
 
 
 class Quota(BaseModel):
-    """What a dependency takes in a minute; null is not declared."""
+    """A dependency's limits per minute; null is not declared."""
 
     dependency: str
     requests_per_minute: float | None
@@ -216,20 +158,8 @@ class Quota(BaseModel):
     refused: int
 
 
-class Quotas(BaseModel):
-    """All quotas, by dependency."""
-
-    quotas: list[Quota]
-
-
-class Health(BaseModel):
-    """That this process answers."""
-
-    status: Literal["ok"]
-
-
 class Check(BaseModel):
-    """One thing that a job needs to be accepted and run."""
+    """A precondition for jobs to be accepted and run."""
 
     ok: bool
     detail: str = ""
@@ -243,3 +173,11 @@ class Readiness(BaseModel):
 
     status: Literal["ready", "degraded", "not ready"]
     checks: dict[str, Check]
+
+
+Tenants = model("Tenants", "A page of tenants, by name.", tenants=list[TenantEntry])
+Keys = model("Keys", "Keys of a tenant, active ones first.", keys=list[Key])
+RevokedKey = model("RevokedKey", "A revoked key.", id=str, revoked_at=datetime)
+Scaling = model("Scaling", "Every pool the autoscaler has seen.", pools=dict[str, PoolScaling])
+Quotas = model("Quotas", "All quotas, by dependency.", quotas=list[Quota])
+Health = model("Health", "This process responds.", status=Literal["ok"])
