@@ -30,9 +30,7 @@ from app.scheduler.maintenance.recurring_jobs import TICK_SECONDS, RecurringJobs
 from app.scheduler.maintenance.retirer import Kept, Retirer
 from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
-from app.scheduler.protection.quarantine import Quarantine
-from app.scheduler.protection.spikes import Spikes
-from app.scheduler.protection.throttles import Throttles
+from app.scheduler.protection.restrictions import Quarantine, Spikes, Throttles
 from app.scheduler.role import Housekeeping, LeaderQueries, TimedRole, run_due
 from app.telemetry import system_meters
 from models.blobs import open_blobs
