@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row
 
 from app.policy.fairshare import Tier, default_seconds, entitlement_of, free_slots
 from app.policy.forecast import STEADY_STARTS, QueueFlow
-from app.policy.quota import KINDS, MARGIN, UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT, Left, QuotaBucket
+from app.policy.quota import MARGIN, UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT, by_kind, quota_of
 from app.policy.wait_reasons import Facts
 from app.reads.rivals import read_rivals
 from models.jobs.held_back import HELD_DEPENDENCIES, THROTTLED
@@ -38,7 +38,7 @@ READ_FACTS = f"""
            quota.dependency IS NOT NULL AS quota,
            coalesce(extract(epoch FROM quota.closed_until - now()), 0)::float8 AS closed_seconds,
            quota.requests_per_minute, quota.tokens_in_per_minute, quota.tokens_out_per_minute,
-           quota.reading, extract(epoch FROM now() - quota.read_at)::float8 AS read_seconds,
+           quota.reading, extract(epoch FROM now() - quota.read_at)::float8 AS age_seconds,
            quota.calls, quota.tokens_in, quota.tokens_out,
            (job.tenant_id, job.pool) IN ({THROTTLED}) AS throttled,
            limits.in_flight AS cap,
@@ -228,19 +228,13 @@ def reach_of(connection: Connection, row: Row[Any]) -> Reach:
 
 def pace_of(row: Row[Any]) -> float | None:
     """Calls per second that the quota of the dependency allows; None if there is no limit."""
-    declared = (row.requests_per_minute, row.tokens_in_per_minute, row.tokens_out_per_minute)
-    quota = QuotaBucket(
-        declared={kind: limit for kind, limit in zip(KINDS, declared, strict=False) if limit},
-        reading={kind: Left(*said) for kind, said in (row.reading or {}).items()},
-        age_seconds=max(0.0, row.read_seconds or 0.0),
-    )
     tokens_in, tokens_out = UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT
     if row.calls:
         tokens_in, tokens_out = row.tokens_in / row.calls, row.tokens_out / row.calls
-    costs = {"tokens_in": tokens_in, "tokens_out": tokens_out, "tokens": tokens_in + tokens_out}
+    costs = by_kind(tokens_in, tokens_out)
     paces = [
         MARGIN * limit / 60.0 / cost
-        for kind, limit in quota.limits().items()
+        for kind, limit in quota_of(row).limits().items()
         if (cost := costs.get(kind, 1.0)) > 0
     ]
     return min(paces, default=None)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from models.blobs.errors import BlobError, BlobMissing
 from models.blobs.keys import checkpoint_key, job_of, payload_key
 from models.blobs.url import open_blobs
+from models.store.errors import BlobError, BlobMissing
 
 __all__ = [
     "INLINE_BYTES",
