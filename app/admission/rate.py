@@ -15,6 +15,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
@@ -80,20 +81,18 @@ class TokenRequest(NamedTuple):
     want: int
 
 
+@dataclass(slots=True, eq=False)
 class Holder:
     """The tokens that this process has leased of one bucket, and their locks."""
 
-    __slots__ = ("asking", "failures", "guard", "leased", "used_at")
-
-    def __init__(self, limit: Limit) -> None:
-        self.leased = LeasedTokens(limit)
-        #: Held for a moment, around each use of the tokens.
-        self.guard = threading.Lock()
-        #: Held while the bucket is asked: the others wait, then look again.
-        self.asking = threading.Lock()
-        #: Questions without an answer.
-        self.failures = 0
-        self.used_at = 0.0
+    leased: LeasedTokens
+    #: Held for a moment, around each use of the tokens.
+    guard: threading.Lock = field(default_factory=threading.Lock)
+    #: Held while the bucket is read: the others wait, then look again.
+    asking: threading.Lock = field(default_factory=threading.Lock)
+    #: Requests to the bucket that failed.
+    failures: int = 0
+    used_at: float = 0.0
 
 
 class Rate:
@@ -177,7 +176,7 @@ class Rate:
                             del self._holders[known]
                 holder = self._holders.get(tenant_id)
                 if holder is None or holder.leased.limit != limit:
-                    holder = self._holders[tenant_id] = Holder(limit)
+                    holder = self._holders[tenant_id] = Holder(LeasedTokens(limit))
         holder.used_at = now
         return holder
 
