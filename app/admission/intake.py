@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from random import Random
+from random import SystemRandom
 from typing import Any
 
 from gevent import Timeout
@@ -47,7 +47,9 @@ MOST_NAMED = 50
 #: Most bytes of UTF-8 that a character has.
 CHARACTER_BYTES = 4
 
-_chance = Random()
+#: Without a state: this module is imported before the API processes are forked, and they would all
+#: draw the same delays.
+_chance = SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
