@@ -1,13 +1,12 @@
 """Leader election: one scheduler acts, the others stand by.
 
-The lease is a row. It is renewed every two seconds and lost after six, by the database's
-clock; a change of holder raises the epoch. Every statement of a role carries the epoch
-(``STILL_LEADER``), so a leader that was frozen and wakes up writes nothing.
+The lease is a row, renewed every two seconds and lost after six, by the database's clock; a change
+of holder raises the epoch. Every statement of a role carries the epoch (``STILL_LEADER``), so a
+leader that was frozen and wakes up writes nothing.
 
-The relief, an API process that stands in after a minute without a leader, is a row like the
-leader's (role ``relief``), taken only while the scheduler is silent. A row and no advisory lock:
-it needs no dedicated connection, every process can read who it is and whether it reaches the
-broker, and its epoch fences it in the same way.
+The relief, an API process that stands in after a minute without a leader, is such a row as well
+(role ``relief``). A row and no advisory lock: it needs no dedicated connection, and every process
+can read which one it is and whether it reaches the broker.
 """
 
 from __future__ import annotations

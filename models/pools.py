@@ -25,14 +25,7 @@ BUILT_IN = (
         bound_seconds=1,
         most_seconds=600,
     ),
-    Pool(
-        name="medium",
-        lease_seconds=30,
-        slots=10,
-        tries=3,
-        bound_seconds=60,
-        most_seconds=300,
-    ),
+    Pool(name="medium", lease_seconds=30, slots=10, tries=3, bound_seconds=60, most_seconds=300),
     Pool(
         name="long",
         lease_seconds=90,

@@ -7,6 +7,7 @@ on it: a process that dies in between has ended anyway, and the next one has ano
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +24,9 @@ PRESENCE_LOST_SECONDS = 10.0
 ALIVE = f"heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds'"
 #: … and it is a worker that takes jobs.
 SERVING = f"kind = 'worker' AND NOT draining AND {ALIVE}"
+#: Signal to a worker that is one too many, before SIGTERM: it may take its time. What it runs ends
+#: there instead of going on elsewhere from its next checkpoint.
+RETIRE = signal.SIGUSR2
 #: Workers learn of a change (a circuit, a quota) with their next report, this much later.
 NEWS_SECONDS = PRESENCE_SECONDS + 0.5
 
@@ -74,10 +78,8 @@ def process_name(kind: str) -> str:
 
 def announce(engine: Engine, presence: Presence) -> bool:
     """Report that the process is alive; whether it was asked to drain."""
-    stats = pool_stats(engine, "presence")
-    pool = {"size": stats.size, "in_use": stats.in_use, "waiters": stats.waiters}
-    parameters = {**asdict(presence), "pools": list(presence.pools), **pool}
-    [row] = fetch(engine, ANNOUNCE, parameters)
+    stats = asdict(pool_stats(engine, "presence"))
+    [row] = fetch(engine, ANNOUNCE, {**stats, **asdict(presence), "pools": list(presence.pools)})
     return bool(row.drain)
 
 

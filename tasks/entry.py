@@ -34,8 +34,7 @@ from models.blobs import open_blobs
 from models.jobs.claim import JobRef
 from models.jobs.ids import parse_id
 from models.pools import POOLS, UNMEASURED_REFS, is_job_queue, parse_queue
-from models.presence import process_name
-from models.signals import RETIRE
+from models.presence import RETIRE, process_name
 from models.store.errors import StateStoreUnavailable
 from models.store.session import open_engine
 from tasks.config import TaskSettings, task_settings

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine
 
 from models.store.arrays import plain_array, text_array
 from models.store.group_commit import GroupCommit, Ticket
-from models.store.session import connect
+from models.store.session import fetch
 
 #: A reading is never older than this.
 FRESH_SECONDS = 1.0
@@ -132,15 +132,12 @@ class Depth:
         with self._guard:
             readings = {queue: self._reading(queue) for queue in queues}
             committed = {queue: of.admitted - of.pending for queue, of in readings.items()}
-        with connect(self._engine) as connection:
-            rows = connection.exec_driver_sql(
-                READ_DEPTHS,
-                {
-                    "places": plain_array(range(len(queues))),
-                    "tenants": plain_array(tenant_id for tenant_id, _ in queues),
-                    "pools": text_array(pool for _, pool in queues),
-                },
-            ).all()
+        asked = {
+            "places": plain_array(range(len(queues))),
+            "tenants": plain_array(tenant_id for tenant_id, _ in queues),
+            "pools": text_array(pool for _, pool in queues),
+        }
+        rows = fetch(self._engine, READ_DEPTHS, asked)
         depths = {queues[row.place]: row.depth for row in rows}
         with self._guard:
             for queue, depth in depths.items():

@@ -20,7 +20,7 @@ from app.tenants.tenant import TenantProfile
 from models.jobs.submission import IdempotencyKey, Submission
 from models.store.arrays import plain_array, text_array
 from models.store.group_commit import GroupCommit
-from models.store.session import connect
+from models.store.session import fetch
 
 #: A queue does not get much shorter in a moment.
 DEPTH_RETRY_SECONDS = 5.0
@@ -168,6 +168,5 @@ class Gate:
             "tenants": plain_array(tenant_id for tenant_id, _ in group),
             "keys": text_array(key for _, key in group),
         }
-        with connect(self._engine) as connection:
-            known = {row.place for row in connection.exec_driver_sql(READ_KNOWN, asked)}
+        known = {row.place for row in fetch(self._engine, READ_KNOWN, asked)}
         return [place in known for place in range(len(group))]

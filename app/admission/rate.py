@@ -1,9 +1,9 @@
 """The submission rate of tenants, enforced across API processes.
 
 A bucket is one row. A process leases some of it with one conditional statement, shared by all
-tenants that ask at the same moment, and spends the lease from memory. While a bucket is known to
-be empty it refuses from memory: a flood costs about ten statements per second, tenant and
-process, however many requests it has. See :mod:`app.policy.rate_limit` for what is guaranteed.
+concurrent callers, and spends the lease from memory. While a bucket is known to be empty it refuses
+from memory: a flood costs about ten statements per second, tenant and process. See
+:mod:`app.policy.rate_limit` for what is guaranteed.
 
 The lease of a process that dies is lost: a tenth of a second's worth. While the state store is
 away nothing is refused for its rate: what needs a new lease fails, as the store is away.
@@ -15,6 +15,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ from models.store.group_commit import GroupCommit
 from models.store.session import connect
 
 #: Tenants that a process remembers; beyond, those that did not submit for a while are forgotten.
-MOST_PURSES = 10_000
+MOST_TENANTS = 10_000
 FORGET_SECONDS = 10.0
 
 #: As :func:`app.policy.rate_limit.lease` has it. Buckets are locked in order, and read again once
@@ -80,20 +81,18 @@ class TokenRequest(NamedTuple):
     want: int
 
 
+@dataclass(slots=True, eq=False)
 class Holder:
-    """A purse and who may touch it."""
+    """The tokens that this process has leased of one bucket, and their locks."""
 
-    __slots__ = ("asking", "failures", "guard", "purse", "used_at")
-
-    def __init__(self, limit: Limit) -> None:
-        self.purse = LeasedTokens(limit)
-        #: Held for a moment, around each look into the purse.
-        self.guard = threading.Lock()
-        #: Held while the bucket is asked: the others wait, then look again.
-        self.asking = threading.Lock()
-        #: Questions without an answer.
-        self.failures = 0
-        self.used_at = 0.0
+    leased: LeasedTokens
+    #: Held for a moment, around each use of the tokens.
+    guard: threading.Lock = field(default_factory=threading.Lock)
+    #: Held while the bucket is read: the others wait, then look again.
+    asking: threading.Lock = field(default_factory=threading.Lock)
+    #: Requests to the bucket that failed.
+    failures: int = 0
+    used_at: float = 0.0
 
 
 class Rate:
@@ -130,54 +129,54 @@ class Rate:
         """RateLimited if this process knows that there is not even one token."""
         holder = self._holder(tenant_id, limit)
         with holder.guard:
-            wait = holder.purse.wait_seconds(time.monotonic(), 1)
+            wait = holder.leased.wait_seconds(time.monotonic(), 1)
         if wait > 0:
             raise refusal(limit, 1, wait)
 
     def _spend(self, holder: Holder, tokens: int) -> RateAllowance | None:
         """From memory: pass, be refused, or have to ask."""
-        purse = holder.purse
+        leased = holder.leased
         with holder.guard:
             now = time.monotonic()
-            if purse.spend(now, tokens):
-                return allowance(purse, now)
-            wait = purse.wait_seconds(now, tokens)
+            if leased.spend(now, tokens):
+                return allowance(leased, now)
+            wait = leased.wait_seconds(now, tokens)
         if wait > 0:
-            raise refusal(purse.limit, tokens, wait)
+            raise refusal(leased.limit, tokens, wait)
         return None
 
     def _ask(self, tenant_id: int, holder: Holder, tokens: int) -> RateAllowance:
-        purse = holder.purse
+        leased = holder.leased
         with holder.guard:
-            ask = purse.ask(time.monotonic(), tokens)
-        asked = TokenRequest(tenant_id, purse.limit, ask.need, ask.want)
+            ask = leased.ask(time.monotonic(), tokens)
+        asked = TokenRequest(tenant_id, leased.limit, ask.need, ask.want)
         try:
             grant = self._leases.submit(asked, self._timeout_seconds)
         except BaseException:
             with holder.guard:
-                purse.put_back(ask)
+                leased.put_back(ask)
                 holder.failures += 1
             raise
         with holder.guard:
             now = time.monotonic()
-            if purse.receive(ask, grant, now, self._chance):
-                return allowance(purse, now)
-            wait = purse.wait_seconds(now, tokens)
-        raise refusal(purse.limit, tokens, wait)
+            if leased.receive(ask, grant, now, self._chance):
+                return allowance(leased, now)
+            wait = leased.wait_seconds(now, tokens)
+        raise refusal(leased.limit, tokens, wait)
 
     def _holder(self, tenant_id: int, limit: Limit) -> Holder:
         holder = self._holders.get(tenant_id)
         now = time.monotonic()
-        if holder is None or holder.purse.limit is not limit:
+        if holder is None or holder.leased.limit is not limit:
             with self._keeping:
-                if len(self._holders) >= MOST_PURSES:
-                    # A forgotten purse costs its tenant what is in it, and a statement.
+                if len(self._holders) >= MOST_TENANTS:
+                    # Forgotten tokens are lost to their tenant, and cost a statement.
                     for known, of in list(self._holders.items()):
                         if now - of.used_at > FORGET_SECONDS:
                             del self._holders[known]
                 holder = self._holders.get(tenant_id)
-                if holder is None or holder.purse.limit != limit:
-                    holder = self._holders[tenant_id] = Holder(limit)
+                if holder is None or holder.leased.limit != limit:
+                    holder = self._holders[tenant_id] = Holder(LeasedTokens(limit))
         holder.used_at = now
         return holder
 
@@ -218,11 +217,11 @@ def lease_existing(connection: Connection, group: Sequence[TokenRequest]) -> dic
     return {row.tenant_id: TokenGrant(row.tokens, row.good_seconds, row.remaining) for row in rows}
 
 
-def allowance(purse: LeasedTokens, now: float) -> RateAllowance:
-    """What a reply says of the purse; of one in debt, when something passes again."""
-    remaining = purse.remaining(now)
-    full_seconds = (purse.limit.burst - remaining) / purse.limit.per_second
-    return RateAllowance(purse.limit, remaining, max(full_seconds, purse.wait_seconds(now, 1)))
+def allowance(leased: LeasedTokens, now: float) -> RateAllowance:
+    """What a reply says of the tokens; in debt, when something passes again."""
+    remaining = leased.remaining(now)
+    full_seconds = (leased.limit.burst - remaining) / leased.limit.per_second
+    return RateAllowance(leased.limit, remaining, max(full_seconds, leased.wait_seconds(now, 1)))
 
 
 def refusal(limit: Limit, tokens: int, wait: float) -> RateLimited:

@@ -13,14 +13,13 @@ import logging
 import threading
 from collections import Counter
 from datetime import UTC, date, datetime
-from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine
 
 from app.repeated import BackgroundLoop
 from models.store.arrays import plain_array, text_array
 from models.store.errors import StateStoreError
-from models.store.session import connect
+from models.store.session import execute
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +45,8 @@ READ_REFUSALS = """
 """
 
 
-class Refusal(NamedTuple):
-    """What is counted."""
-
-    tenant_id: int
-    day: date
-    code: str
+#: Tenant, day and code.
+Refusal = tuple[int, date, str]
 
 
 class Refusals:
@@ -67,7 +62,7 @@ class Refusals:
 
     def count(self, tenant_id: int, code: str, refused: int = 1) -> None:
         """Count refused submissions."""
-        one = Refusal(tenant_id, datetime.now(UTC).date(), code)
+        one = (tenant_id, datetime.now(UTC).date(), code)
         with self._guard:
             if one not in self._counts and len(self._counts) >= MOST_KEPT:
                 return
@@ -81,17 +76,17 @@ class Refusals:
         if not counts:
             return
         written = Counter(counts)
-        for one, refused in counts.items():
-            written[Refusal(0, NO_DAY, one.code)] += refused
+        for (_, _, code), refused in counts.items():
+            written[0, NO_DAY, code] += refused
+        tenants, days, codes = zip(*written, strict=True)
         columns = {
-            "tenants": plain_array(one.tenant_id for one in written),
-            "days": plain_array(one.day.isoformat() for one in written),
-            "codes": text_array(one.code for one in written),
+            "tenants": plain_array(tenants),
+            "days": plain_array(days),
+            "codes": text_array(codes),
             "refused": plain_array(written.values()),
         }
         try:
-            with connect(self._engine) as connection:
-                connection.exec_driver_sql(ADD_REFUSALS, columns)
+            execute(self._engine, ADD_REFUSALS, columns)
         except StateStoreError:
             with self._guard:
                 self._counts.update(counts)

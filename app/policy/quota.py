@@ -18,13 +18,14 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 #: Share of a limit that is used. The burst may add 1/60 of it to any minute, and calls that
 #: come up to two seconds later than their dispatch another 1/30: together the 5 % left out.
 MARGIN = 0.95
 #: What a bucket holds.
 BURST_SECONDS = 1.0
-#: A closed pacer reopens so much later than it was told to: the clocks of workers differ.
+#: A closed pacer reopens so much later than announced: the clocks of workers differ.
 OPENING_SECONDS = 0.25
 #: A pacer without limits reopens over so long.
 RAMP_SECONDS = 12.0
@@ -42,8 +43,9 @@ MEAN_WEIGHT = 0.1
 #: Calls that cost more than was expected are paid for later, up to so many seconds of the limit.
 DEBT_SECONDS = 60.0
 
-#: Limits: calls, tokens of either kind, and both kinds together.
-KINDS = ("requests", "tokens_in", "tokens_out", "tokens")
+#: Limits that operators may declare: calls, tokens of either kind. Responses may also state one
+#: of both kinds together, "tokens".
+DECLARED = ("requests", "tokens_in", "tokens_out")
 _OPENING = "opening"
 
 
@@ -79,6 +81,18 @@ class QuotaBucket:
             for kind, left in self.reading.items():
                 limits[kind] = min(limits.get(kind, left.limit), left.limit)
         return limits
+
+
+def quota_of(row: Any, dispatched: int = 0) -> QuotaBucket:
+    """A row of table ``quotas``, with the age of its reading."""
+    declared = {kind: getattr(row, f"{kind}_per_minute") for kind in DECLARED}
+    return QuotaBucket(
+        declared={kind: limit for kind, limit in declared.items() if limit is not None},
+        reading={kind: Left(*said) for kind, said in (row.reading or {}).items()},
+        age_seconds=max(0.0, row.age_seconds or 0.0),
+        closed_seconds=row.closed_seconds,
+        dispatched=dispatched,
+    )
 
 
 @dataclass(slots=True)

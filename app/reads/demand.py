@@ -2,10 +2,8 @@
 
 The first of each lane and priority by id is read, each one step along the index: the cost grows
 with the number of lanes, not with what waits in them. With very many a read covers some of them
-and the next one goes on from there; an age may then be some reads old.
-
-Whether anything waits for a slot is known by that read. How much is counted by counters, and
-what is subtracted for tenants at their cap is exact only up to MOST_COUNTED: it may be too few.
+and the next one goes on from there; an age may then be some reads old. How much waits is taken from
+counters; what is subtracted for tenants at their cap is exact only up to MOST_COUNTED.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ MOST_HEADS = 1000
 MOST_COUNTED = 10_000
 MOST_CAPPED = 1000
 
-LINE_HEADS = head_walk()
+QUEUE_HEADS = head_walk()
 #: In one pool the oldest that only a slot could help: not in a held lane, nor of a tenant at its
 #: cap, nor of a free account where those together have all that they may. The heads come in
 #: order, so the last tenant is the highest.
-READ_WAITS = f"""{LINE_HEADS}
+READ_WAITS = f"""{QUEUE_HEADS}
     SELECT extract(epoch FROM min(seen.since) FILTER (WHERE
                seen.dependency <> ALL (%(held)s::text[])
                AND seen.tenant_id <> ALL (%(capped)s::bigint[])
@@ -38,8 +36,8 @@ READ_WAITS = f"""{LINE_HEADS}
     FROM (SELECT * FROM head LIMIT {MOST_HEADS}) AS seen
     LEFT JOIN tenants AS tenant ON tenant.id = seen.tenant_id
 """
-#: What the shared workers run, what of it is free accounts', and how long the oldest waits at
-#: the broker.
+#: What is in flight on the shared workers: running jobs, all jobs of free accounts, and how long
+#: the oldest that does not run yet has waited in all.
 READ_FLIGHT = """
     SELECT job.pool, count(*) FILTER (WHERE job.status = 'running') AS running,
            count(*) FILTER (WHERE tenant.tier = 'free') AS free,
@@ -76,17 +74,6 @@ READ_TENANT_LANES = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
-    """Jobs of a pool in flight, but for slices."""
-
-    running: int = 0
-    #: Of free accounts, running or not.
-    free: int = 0
-    #: How long the oldest that does not run yet has waited in all.
-    oldest_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Parked:
     """What waits for something else than a slot."""
 
@@ -109,14 +96,6 @@ class Parked:
     def tenants(self, pool: str) -> set[int]:
         """Tenants that can use no slot of the shared workers."""
         return {*self.capped.get(pool, ()), *self.free_full.get(pool, ())}
-
-
-def read_flight(connection: Connection) -> dict[str, Flight]:
-    """What is in flight, by pool."""
-    return {
-        row.pool: Flight(row.running, row.free, row.oldest_seconds)
-        for row in connection.exec_driver_sql(READ_FLIGHT)
-    }
 
 
 def read_depths(connection: Connection, parked: Parked) -> dict[str, int]:
@@ -153,7 +132,7 @@ def read_kept(connection: Connection, parked: Parked) -> dict[str, int]:
 
 
 @dataclass(slots=True)
-class LineWatch:
+class QueueWatch:
     """Reads the queue of one pool, some of it at a time."""
 
     pool: str

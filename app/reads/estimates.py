@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from app.policy.fairshare import default_seconds
 from app.policy.forecast import LEAST_SECONDS
 from models.store.errors import StateStoreError
-from models.store.session import connect
+from models.store.session import fetch
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +42,7 @@ class Estimates:
         if now >= self._due:
             self._due = now + READ_SECONDS
             try:
-                with connect(self._engine) as connection:
-                    rows = connection.exec_driver_sql(READ_MEANS).all()
+                rows = fetch(self._engine, READ_MEANS)
                 self._means = {row.type: max(LEAST_SECONDS, row.mean_seconds) for row in rows}
             except StateStoreError as error:
                 logger.debug("estimates stay as they are: %s", error)

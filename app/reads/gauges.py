@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from app.reads.demand import LINE_HEADS
+from app.reads.demand import QUEUE_HEADS
 from models.jobs.held_back import QUARANTINED, QUOTA_CLOSED, THROTTLED
 from models.jobs.states import JobStatus
 from models.leadership import RELIEVES, SILENT
@@ -28,7 +28,7 @@ READ_COUNTS = f"""
 #: Heads of queues that are read at once. The heads of all pools come in turns: with more, the
 #: age of some queue is that of the oldest so far.
 MOST_HEADS = 2_000
-READ_AGES = f"""{LINE_HEADS}
+READ_AGES = f"""{QUEUE_HEADS}
     SELECT pool, extract(epoch FROM now() - min(since)) AS age_seconds,
            sum(count(*)) OVER () >= {MOST_HEADS} AS cut
     FROM (SELECT * FROM head LIMIT {MOST_HEADS}) AS seen GROUP BY pool
@@ -50,7 +50,7 @@ IN_BUDGET_WINDOW = f"bucket > now() - interval '{budget.WINDOW_SECONDS:g} second
 #: Predictions that were compared with the start within the last hour, and their mean error.
 FORECASTS = f"kind = '{TallyKind.FORECAST}' AND bucket > now() - interval '1 hour'"
 FORECAST_ERROR = f"sum(amount) / {TallyKind.FORECAST.per_unit}.0 / sum(total)"
-#: What the warden holds against whom, and what it looks at.
+#: Circuits and restrictions, and the counts they are decided by.
 READ_TROUBLE = f"""
     SELECT 'circuit' AS kind, dependency AS name,
            CASE state WHEN 'open' THEN 1 WHEN 'half_open' THEN 0.5 ELSE 0 END AS value
@@ -99,7 +99,7 @@ READ_QUOTAS = """
     ) AS known
     WHERE num_nonnulls(declared, learned) > 0 ORDER BY 1, 2
 """
-READ_TAPS = f"SELECT dependency, refused, {QUOTA_CLOSED} AS closed FROM quotas ORDER BY 1"
+READ_QUOTA_STATES = f"SELECT dependency, refused, {QUOTA_CLOSED} AS closed FROM quotas ORDER BY 1"
 READ_PROCESSES = f"""
     SELECT name, kind, pools, slots, busy, db_size, db_in_use, db_waiters
     FROM processes
@@ -136,7 +136,7 @@ class GaugeReadings:
     #: Jobs by pool and state.
     counts: dict[str, dict[str, int]]
     #: Age of the oldest queued job and of the oldest that is due to be queued, by pool.
-    line_seconds: dict[str, float]
+    queue_seconds: dict[str, float]
     due_seconds: dict[str, float]
     dead_letters: dict[str, int]
     #: Rows of READ_PROCESSES.
@@ -150,9 +150,9 @@ class GaugeReadings:
     living: dict[str, int] = field(default_factory=dict)
     #: Rows of READ_TYPES.
     types: Sequence[Any] = ()
-    #: Rows of READ_QUOTAS and READ_TAPS.
+    #: Rows of READ_QUOTAS and READ_QUOTA_STATES.
     quotas: Sequence[Any] = ()
-    taps: Sequence[Any] = ()
+    quota_states: Sequence[Any] = ()
     #: Schedules by state, and how late their oldest tick is.
     schedules: dict[str, int] = field(default_factory=dict)
     tick_seconds: float = 0.0
@@ -187,7 +187,7 @@ def read_gauges(connection: Connection) -> GaugeReadings:
             row.pool: {state: int(getattr(row, state)) for state in STATES}
             for row in connection.exec_driver_sql(READ_COUNTS)
         },
-        line_seconds=read_ages(connection, {row.pool: row.oldest_seconds for row in desired}),
+        queue_seconds=read_ages(connection, {row.pool: row.oldest_seconds for row in desired}),
         due_seconds=read_pairs(connection, READ_DUE_AGES, pools=list(POOLS)),
         dead_letters=read_pairs(connection, READ_DEAD_LETTERS),
         processes=connection.exec_driver_sql(READ_PROCESSES).all(),
@@ -197,7 +197,7 @@ def read_gauges(connection: Connection) -> GaugeReadings:
         living={row.pool: row.living for row in desired},
         types=connection.exec_driver_sql(READ_TYPES).all(),
         quotas=connection.exec_driver_sql(READ_QUOTAS).all(),
-        taps=connection.exec_driver_sql(READ_TAPS).all(),
+        quota_states=connection.exec_driver_sql(READ_QUOTA_STATES).all(),
         schedules=read_pairs(connection, READ_SCHEDULES),
         tick_seconds=float(connection.exec_driver_sql(READ_TICK_AGE).scalar() or 0.0),
     )

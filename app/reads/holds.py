@@ -7,39 +7,36 @@ guards; here they are only read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from sqlalchemy import Engine
 
 from models.jobs.held_back import CIRCUIT_NOT_CLOSED, THROTTLED
 from models.presence import NEWS_SECONDS
-from models.store.session import connect
+from models.store.session import fetch
 from tasks.retry.circuit import PROBES
 
 #: Circuits and throttles change by the second, not by the turn.
 READ_SECONDS = 0.25
 
 #: A run that began before the circuit changed is no probe: an hour of work that is under way
-#: must not keep the dependency from being asked.
+#: must not keep the dependency from being called.
 READ_HOLDS = f"""
     SELECT 'lane' AS kind, dependency AS name, 0 AS tenant_id, CASE
         WHEN state = 'open' OR changed_at > now() - interval '{NEWS_SECONDS:g} seconds' THEN 0
         ELSE {PROBES} - (
             SELECT count(*) FROM jobs
             WHERE status IN ('dispatched', 'running') AND jobs.dependency = circuits.dependency
-              AND dispatched_at >= circuits.changed_at) END AS room
+              AND dispatched_at >= circuits.changed_at) END AS allowed
     FROM circuits WHERE {CIRCUIT_NOT_CLOSED}
     UNION ALL
     SELECT 'tenant', pool, tenant_id, 0 FROM ({THROTTLED}) AS throttled
 """
 
 
-class Rooms(Protocol):
-    """Jobs that dependencies with a quota accept now."""
-
-    def rooms(self, now: float) -> Mapping[str, int]: ...
+#: Jobs that each dependency with a quota accepts at a time.
+Allowances = Callable[[float], Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +52,9 @@ class Holds:
 class HoldReader:
     """Reads the holds, not more often than they change."""
 
-    def __init__(self, engine: Engine, quotas: Rooms | None = None) -> None:
+    def __init__(self, engine: Engine, allowances: Allowances = lambda _: {}) -> None:
         self._engine = engine
-        self._quotas = quotas
+        self._allowances = allowances
         self._due = 0.0
         self._holds = Holds()
 
@@ -66,21 +63,16 @@ class HoldReader:
         if now >= self._due or self._holds.lanes:
             self._holds = self._read_holds()
             self._due = now + READ_SECONDS
-        rooms = self._quotas.rooms(now) if self._quotas else {}
-        if not rooms:
-            return self._holds
         lanes = dict(self._holds.lanes)
-        for dependency, room in rooms.items():
-            lanes[dependency] = min(room, lanes.get(dependency, room))
+        for dependency, jobs in self._allowances(now).items():
+            lanes[dependency] = min(jobs, lanes.get(dependency, jobs))
         return Holds(lanes, self._holds.tenants)
 
     def _read_holds(self) -> Holds:
         holds = Holds()
-        with connect(self._engine) as connection:
-            rows = connection.exec_driver_sql(READ_HOLDS).all()
-        for row in rows:
+        for row in fetch(self._engine, READ_HOLDS):
             if row.kind == "lane":
-                holds.lanes[row.name] = max(0, int(row.room))
+                holds.lanes[row.name] = max(0, int(row.allowed))
             else:
                 holds.tenants.setdefault(row.name, set()).add(row.tenant_id)
         return holds

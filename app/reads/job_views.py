@@ -20,21 +20,11 @@ from models.store.prepared import PreparedStatement
 #: one every five minutes.
 MOST_ATTEMPTS = 100
 
+PLAIN = ("id", "type", "tenant", "pool", "priority", "status", "attempt", "crashes")
+TIMES = ("created_at", "execute_at", "not_after", "dispatched_at", "started_at", "finished_at")
+ERROR = ("error_class", "error_message")
 #: The columns of a job that change on its way, but for its status.
-CHANGING = (
-    "attempt",
-    "crashes",
-    "created_at",
-    "execute_at",
-    "not_after",
-    "dispatched_at",
-    "started_at",
-    "finished_at",
-    "progress",
-    "error_class",
-    "error_message",
-    "cancel_requested_at",
-)
+CHANGING = ("attempt", "crashes", *TIMES, "progress", *ERROR, "cancel_requested_at")
 #: What ``job_document`` reads beside ``id`` and ``tenant``, the name. ``progress`` is JSON text.
 JOB_COLUMNS = ("type", "pool", "priority", "status", *CHANGING)
 JOB_SQL = ", ".join(f"job.{name}" for name in JOB_COLUMNS).replace("progress", "progress::text")
@@ -117,20 +107,8 @@ def job_document(row: RowMapping) -> dict[str, Any]:
     """Id, name of the tenant and JOB_COLUMNS as every job shows them."""
     progress, failure = row["progress"], row["error_class"]
     return {
-        "id": row["id"],
-        "type": row["type"],
-        "tenant": row["tenant"],
-        "pool": row["pool"],
-        "priority": row["priority"],
-        "status": row["status"],
-        "attempt": row["attempt"],
-        "crashes": row["crashes"],
-        "created_at": rfc3339(row["created_at"]),
-        "execute_at": rfc3339(row["execute_at"]),
-        "not_after": rfc3339(row["not_after"]),
-        "dispatched_at": rfc3339(row["dispatched_at"]),
-        "started_at": rfc3339(row["started_at"]),
-        "finished_at": rfc3339(row["finished_at"]),
+        **{name: row[name] for name in PLAIN},
+        **{name: rfc3339(row[name]) for name in TIMES},
         "progress": None if progress is None else orjson.Fragment(progress),
         "error": None if failure is None else {"class": failure, "message": row["error_message"]},
         "cancel_requested_at": rfc3339(row["cancel_requested_at"]),

@@ -4,9 +4,7 @@ States that few jobs are in have their own index: it is read whole and sorted. E
 a walk along the ids, in steps, until there is a page of jobs or the time is up. Then the walk
 says how far it got, and can be resumed from there.
 
-Statements are built once for each set of filters; values are parameters.
-
-Not guaranteed: that a job is still in the state it was found in.
+Statements are built once for each set of filters. A job may have left the state it was found in.
 """
 
 from __future__ import annotations

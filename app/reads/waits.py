@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row
 
 from app.policy.fairshare import Tier, default_seconds, entitlement_of, free_slots
 from app.policy.forecast import STEADY_STARTS, QueueFlow
-from app.policy.quota import KINDS, MARGIN, UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT, Left, QuotaBucket
+from app.policy.quota import MARGIN, UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT, by_kind, quota_of
 from app.policy.wait_reasons import Facts
 from app.reads.rivals import read_rivals
 from models.jobs.held_back import HELD_DEPENDENCIES, THROTTLED
@@ -38,7 +38,7 @@ READ_FACTS = f"""
            quota.dependency IS NOT NULL AS quota,
            coalesce(extract(epoch FROM quota.closed_until - now()), 0)::float8 AS closed_seconds,
            quota.requests_per_minute, quota.tokens_in_per_minute, quota.tokens_out_per_minute,
-           quota.reading, extract(epoch FROM now() - quota.read_at)::float8 AS read_seconds,
+           quota.reading, extract(epoch FROM now() - quota.read_at)::float8 AS age_seconds,
            quota.calls, quota.tokens_in, quota.tokens_out,
            (job.tenant_id, job.pool) IN ({THROTTLED}) AS throttled,
            limits.in_flight AS cap,
@@ -152,17 +152,17 @@ def read_facts(connection: Connection, job_id: str) -> WaitingJob | None:
     cap = row.cap
     if row.throttled:
         cap = min(throttle.IN_FLIGHT, cap or throttle.IN_FLIGHT)
-    reach = reach_of(connection, row)
+    slots, idle, share, free_full = reach_of(connection, row)
     mean_seconds, elapsed = row.mean_seconds or default, 0.0
     if cap is not None and row.in_flight:
         found = connection.exec_driver_sql(READ_OWN, asked).one()
         if found.mean_seconds is not None:  # else it has ended since
             mean_seconds, elapsed = found.mean_seconds, found.elapsed_seconds
     flow = QueueFlow(
-        slots=reach.slots,
-        in_flight=reach.slots - reach.idle,
+        slots=slots,
+        in_flight=slots - idle,
         mean_seconds=mean_seconds,
-        share=reach.share,
+        share=share,
         under_way=row.under_way,
         started_per_second=row.started_per_second,
         starts=row.starts,
@@ -186,26 +186,16 @@ def read_facts(connection: Connection, job_id: str) -> WaitingJob | None:
         closed_seconds=row.closed_seconds,
         calls_per_second=pace_of(row),
         throttled=row.throttled,
-        free_full=reach.full,
+        free_full=free_full,
     )
     return WaitingJob(row.tenant_id, row.now, facts)
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """The slots that a tenant's jobs in a pool can get."""
+def reach_of(connection: Connection, row: Row[Any]) -> tuple[int, int, float, bool]:
+    """The slots that the tenant's jobs can get, how many of them are idle, and its share of them.
 
-    slots: int
-    #: Of those, how many are idle.
-    idle: int
-    #: The tenant's share of them.
-    share: float
-    #: Whether it is a free account, and those have all that they may.
-    full: bool = False
-
-
-def reach_of(connection: Connection, row: Row[Any]) -> Reach:
-    """The slots of a row of READ_FACTS."""
+    Last, whether it is a free account and those have all that they may.
+    """
     idle = max(0, row.shared - row.shared_in_flight)
     sliced_idle = max(0, row.sliced - row.slice_in_flight)
     rivals = read_rivals(connection, row.pool, row.tenant_id)
@@ -215,7 +205,7 @@ def reach_of(connection: Connection, row: Row[Any]) -> Reach:
         slots = row.shared + row.sliced
         if row.sliced:
             share = (row.shared * share + row.sliced) / slots
-        return Reach(slots, idle + sliced_idle, share)
+        return slots, idle + sliced_idle, share, False
     asked = {"pool": row.pool, "slice": "free" if row.sliced else ""}
     in_flight, accounts = connection.exec_driver_sql(COUNT_FREE, asked).one()
     slots = row.sliced or free_slots(row.shared)
@@ -223,24 +213,18 @@ def reach_of(connection: Connection, row: Row[Any]) -> Reach:
     # They take turns: those with something in flight or queued, and this one.
     turns = max(accounts + (0 if row.in_flight else 1), rivals.free + 1)
     full = slots > 0 and left == 0
-    return Reach(slots, left if row.sliced else min(left, idle), 1.0 / turns, full)
+    return slots, left if row.sliced else min(left, idle), 1.0 / turns, full
 
 
 def pace_of(row: Row[Any]) -> float | None:
     """Calls per second that the quota of the dependency allows; None if there is no limit."""
-    declared = (row.requests_per_minute, row.tokens_in_per_minute, row.tokens_out_per_minute)
-    quota = QuotaBucket(
-        declared={kind: limit for kind, limit in zip(KINDS, declared, strict=False) if limit},
-        reading={kind: Left(*said) for kind, said in (row.reading or {}).items()},
-        age_seconds=max(0.0, row.read_seconds or 0.0),
-    )
     tokens_in, tokens_out = UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT
     if row.calls:
         tokens_in, tokens_out = row.tokens_in / row.calls, row.tokens_out / row.calls
-    costs = {"tokens_in": tokens_in, "tokens_out": tokens_out, "tokens": tokens_in + tokens_out}
+    costs = by_kind(tokens_in, tokens_out)
     paces = [
         MARGIN * limit / 60.0 / cost
-        for kind, limit in quota.limits().items()
+        for kind, limit in quota_of(row).limits().items()
         if (cost := costs.get(kind, 1.0)) > 0
     ]
     return min(paces, default=None)

@@ -13,12 +13,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, Row
 
 from app.policy.fairshare.tiers import free_slots
 from app.policy.scaling import PoolReading, ScalingDecision, ScalingPolicy, ScalingState, decide
-from app.reads.demand import Flight, LineWatch, Parked, read_depths, read_flight
+from app.reads.demand import READ_FLIGHT, Parked, QueueWatch, read_depths
 from app.scheduler.dispatching.pools import Pools, PoolState, Slice
 from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
@@ -32,6 +33,9 @@ EVERY_SECONDS = 1.0
 PAUSE = 20
 #: A decision of an earlier process counts if it is younger than this.
 STALE_SECONDS = 60.0
+
+#: Rows of READ_FLIGHT, by pool.
+Flights = Mapping[str, Row[Any]]
 
 READ_DECISIONS = """
     SELECT pool, workers, extract(epoch FROM now() - changed_at)::float8 AS changed_ago,
@@ -64,7 +68,7 @@ class Autoscaler(LeaderQueries):
         self._states: dict[str, ScalingState] = {}
         #: The epoch in which they were read.
         self._epoch: int | None = None
-        self._watches = {pool: LineWatch(pool) for pool in POOLS}
+        self._watches = {pool: QueueWatch(pool) for pool in POOLS}
         self._due = 0.0
         self._began_at = time.monotonic()
 
@@ -87,7 +91,7 @@ class Autoscaler(LeaderQueries):
         lanes = self._pools.holds(now).lanes
         capped = {state.name: self._pools.capped(state.name) for state in states}
         with connect(self._engine) as connection:
-            flights = read_flight(connection)
+            flights = {row.pool: row for row in connection.exec_driver_sql(READ_FLIGHT)}
             full = {
                 state.name: queues[state.name].free if state.name in queues else ()
                 for state in states
@@ -143,7 +147,7 @@ class Autoscaler(LeaderQueries):
         )
 
 
-def is_free_full(state: PoolState, flights: Mapping[str, Flight], slices: Iterable[Slice]) -> bool:
+def is_free_full(state: PoolState, flights: Flights, slices: Iterable[Slice]) -> bool:
     """Whether free accounts have all in flight that they may, or dedicated workers."""
     if any(one.name == "free" for one in slices):
         return True
@@ -152,20 +156,17 @@ def is_free_full(state: PoolState, flights: Mapping[str, Flight], slices: Iterab
 
 
 def reading_of(
-    state: PoolState,
-    flights: Mapping[str, Flight],
-    depths: Mapping[str, int],
-    wait: float | None,
+    state: PoolState, flights: Flights, depths: Mapping[str, int], wait: float | None
 ) -> PoolReading:
     """A pool as the policy needs it; ``wait`` is None if nothing queued waits for a slot."""
-    flight = flights.get(state.name, Flight())
+    flight = flights.get(state.name)
     beyond = max(0, state.in_flight - state.slots)
     queue = max(1, depths.get(state.name, 0)) if wait is not None else 0
     return PoolReading(
         depth=queue + beyond,
-        oldest_seconds=max(wait or 0.0, flight.oldest_seconds if beyond else 0.0),
+        oldest_seconds=max(wait or 0.0, flight.oldest_seconds if flight and beyond else 0.0),
         # Draining workers run jobs too, in slots that no longer count.
-        running=min(flight.running, state.slots),
+        running=min(flight.running, state.slots) if flight else 0,
         in_flight=state.in_flight,
         slots=state.slots,
         slots_each=POOLS[state.name].slots,

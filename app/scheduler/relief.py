@@ -32,7 +32,7 @@ from models.jobs.lane_walk import lane_walk
 from models.jobs.release import release
 from models.leadership import SILENT, STILL_RELIEF, Leader, ReliefLease
 from models.store.errors import StateStoreError
-from models.store.session import connect
+from models.store.session import connect, fetch
 from tasks.registry import JobType
 from tasks.retry import throttle
 
@@ -161,9 +161,8 @@ class Relief:
 
     def _read_held(self, now: float) -> dict[str, int]:
         """Jobs of each held dependency that may be dispatched in this turn."""
-        with connect(self._engine) as connection:
-            not_closed = connection.exec_driver_sql(DEPENDENCIES_NOT_CLOSED).scalars().all()
-        return {**self._pacers.rooms(now), **dict.fromkeys(not_closed, 0)}
+        not_closed = fetch(self._engine, DEPENDENCIES_NOT_CLOSED)
+        return {**self._pacers.allowances(now), **{row.dependency: 0 for row in not_closed}}
 
     def _dispatch(self, pool: PoolState, held: dict[str, int]) -> int:
         grants = self._choose(pool, held)

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, Row
 
 from models.leadership import Leader
 from models.store.errors import StatementTooSlow, StateStoreError
-from models.store.session import connect
+from models.store.session import execute, fetch
 
 logger = logging.getLogger(__name__)
 
@@ -44,15 +44,11 @@ class LeaderQueries:
 
     def _read(self, statement: str, **parameters: object) -> Sequence[Row[Any]]:
         """The rows that the statement returns."""
-        parameters["epoch"] = self._leader.epoch
-        with connect(self._engine) as connection:
-            return connection.exec_driver_sql(statement, parameters).all()
+        return fetch(self._engine, statement, {**parameters, "epoch": self._leader.epoch})
 
     def _write(self, statement: str, **parameters: object) -> int:
         """How many rows the statement wrote."""
-        parameters["epoch"] = self._leader.epoch
-        with connect(self._engine) as connection:
-            return connection.exec_driver_sql(statement, parameters).rowcount
+        return execute(self._engine, statement, {**parameters, "epoch": self._leader.epoch})
 
 
 @dataclass(slots=True)

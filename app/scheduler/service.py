@@ -30,13 +30,11 @@ from app.scheduler.maintenance.recurring_jobs import TICK_SECONDS, RecurringJobs
 from app.scheduler.maintenance.retirer import Kept, Retirer
 from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
-from app.scheduler.protection.quarantine import Quarantine
-from app.scheduler.protection.spikes import Spikes
-from app.scheduler.protection.throttles import Throttles
+from app.scheduler.protection.restrictions import Quarantine, Spikes, Throttles
 from app.scheduler.role import Housekeeping, LeaderQueries, TimedRole, run_due
 from app.telemetry import system_meters
 from models.blobs import open_blobs
-from models.jobs.expire import expire_late
+from models.jobs.expire import EXPIRE
 from models.leadership import RENEW_SECONDS, Leader
 from models.pools import POOLS
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave, process_name
@@ -75,7 +73,7 @@ class Expirer(LeaderQueries):
     """
 
     def run_once(self, now: float) -> int:
-        return expire_late(self._engine, self._leader.epoch)
+        return self._write(EXPIRE)
 
 
 def protection_roles(
@@ -150,7 +148,7 @@ class SchedulerService:
         engine, leader = self._engine, self._leader
         queues = PoolQueues(engine, leader)
         pacers = QuotaPacers(engine, leader, types, settings.quotas)
-        pools = Pools(engine, queues, pacers)
+        pools = Pools(engine, queues, pacers.allowances)
         estimates = Estimates(engine)
         dispatcher = Dispatcher(engine, leader, self._publisher, pools, estimates, pacers)
         scaling = {

@@ -14,7 +14,7 @@ from app.stack.services import Service
 from app.stack.spec import ProcessSpec, StopStep
 from app.stack.supervisor import Program
 from models.pools import POOLS, parse_queue
-from models.signals import RETIRE
+from models.presence import RETIRE
 
 #: Stop ranks. The API first, so that nothing new comes in while workers drain; the services
 #: last, as all others still write to them.

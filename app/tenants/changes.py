@@ -23,7 +23,7 @@ from app.tenants.tenant import TENANT_COLUMNS, TenantProfile, tenant_of
 from app.tenants.terms import BOUNDS, Change, changed
 from models.pools import POOLS
 from models.schema import Base
-from models.store.session import connect, transaction
+from models.store.session import connect, fetch, transaction
 
 #: Name of the operator's key that is kept in a file.
 FILE_KEY = "of the embedded stack"
@@ -47,7 +47,7 @@ REVOKE_KEY = """
     RETURNING revoked_at
 """
 READ_OPERATOR_KEY = """
-    SELECT digest FROM api_keys WHERE id = %s AND tenant_id IS NULL AND revoked_at IS NULL
+    SELECT digest FROM api_keys WHERE id = %(id)s AND tenant_id IS NULL AND revoked_at IS NULL
 """
 
 
@@ -114,11 +114,10 @@ def issue_key(engine: Engine, tenant: str | None, name: str = "") -> CreatedKey:
 
 def revoke_key(engine: Engine, key_id: str) -> datetime:
     """Revoke a key for good; when it was revoked first."""
-    with connect(engine) as connection:
-        found = connection.exec_driver_sql(REVOKE_KEY, {"id": key_id})
-        revoked_at: datetime | None = found.scalar()
-    if revoked_at is None:
+    rows = fetch(engine, REVOKE_KEY, {"id": key_id})
+    if not rows:
         raise NotFound(f"There is no key {key_id[:SHORT_CHARACTERS]!r}.")
+    revoked_at: datetime = rows[0].revoked_at
     return revoked_at
 
 
@@ -142,9 +141,8 @@ def _is_operator_key(engine: Engine, file: Path) -> bool:
         return False
     if key is None:
         return False
-    with connect(engine) as connection:
-        digest = connection.exec_driver_sql(READ_OPERATOR_KEY, (key.id,)).scalar()
-    return digest is not None and same_digest(bytes(digest), key.digest)
+    rows = fetch(engine, READ_OPERATOR_KEY, {"id": key.id})
+    return any(same_digest(bytes(row.digest), key.digest) for row in rows)
 
 
 def no_tenant(name: str) -> NotFound:

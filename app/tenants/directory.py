@@ -1,13 +1,12 @@
 """The directory: a cache of API keys and tenants, one per process.
 
-A request costs one lookup in a dict. A key that is not cached is read, together with others
-that come at the same time; one that does not exist is remembered for a moment, so that a flood
-of them is a few statements per second. Once per second one statement reads what changed since:
-tenants, their limits, revoked keys.
+A key that is not cached is read, together with others that come at the same time; one that does not
+exist is remembered for a moment, so that a flood of them is a few statements per second. Once per
+second one statement reads what changed since: tenants, their limits, revoked keys.
 
-Guarantees: a new key works at once; a revoked one is refused about a second after its
-revocation; a tenant's limits are as fresh. While the state store is away, cached keys go on
-working, revocations wait and unknown keys cannot be checked.
+Guarantees: a new key works at once; a revoked one is refused about a second after its revocation; a
+tenant's limits are as fresh. While the state store is away, cached keys go on working, revocations
+wait and unknown keys cannot be checked.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from app.repeated import BackgroundLoop
 from app.tenants.keys import parse_authorization, same_digest
 from app.tenants.tenant import TENANT_COLUMNS, TenantProfile, tenant_of
 from models.store.group_commit import GroupCommit
-from models.store.session import connect
+from models.store.session import fetch
 
 REFRESH_SECONDS = 1.0
 #: All known keys are read again: a database whose clock was set back hides changes.
@@ -131,8 +130,7 @@ class Directory:
         """Read what changed since the last time."""
         if self._seen is None:
             return  # nothing is cached, so nothing can be out of date
-        with connect(self._engine) as connection:
-            row = connection.exec_driver_sql(READ_CHANGES, {"seen": self._seen}).one()
+        [row] = fetch(self._engine, READ_CHANGES, {"seen": self._seen})
         tenants = {tenant.id: tenant for tenant in map(tenant_of, row.changed or ())}
         for callers in (self._callers, self._keyless) if tenants else ():
             for place, known in list(callers.items()):
@@ -162,8 +160,7 @@ class Directory:
         return [found.get(key) for key in keys]
 
     def _read_keys(self, keys: Collection[str]) -> dict[str, Caller]:
-        with connect(self._engine) as connection:
-            rows = connection.exec_driver_sql(READ_KEYS, {"ids": list(keys)}).all()
+        rows = fetch(self._engine, READ_KEYS, {"ids": list(keys)})
         found = {
             row.key: Caller(
                 key=row.key,
@@ -179,8 +176,7 @@ class Directory:
         return found
 
     def _look_up_names(self, names: Sequence[str]) -> list[Caller | None]:
-        with connect(self._engine) as connection:
-            rows = connection.exec_driver_sql(READ_NAMED, {"names": list(set(names))}).all()
+        rows = fetch(self._engine, READ_NAMED, {"names": list(set(names))})
         for row in rows:
             self._keyless[row.name] = Caller("", b"", tenant_of(row._mapping))
         if rows:

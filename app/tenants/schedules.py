@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.errors import Conflict
 from app.tenants.cron import Rule, next_tick
-from models.store.session import connect, transaction
+from models.store.session import connect, execute, fetch, transaction
 
 #: Schedules of one tenant; nothing else limits the jobs of its ticks.
 MOST_SCHEDULES = 1_000
@@ -108,9 +108,8 @@ def create(engine: Engine, schedule: RecurringSchedule) -> RecurringSchedule:
 
 def read(engine: Engine, tenant_id: int, schedule_id: str) -> RecurringSchedule | None:
     """The tenant's schedule, if there is one."""
-    with connect(engine) as connection:
-        row = connection.exec_driver_sql(READ, {"id": schedule_id, "tenant_id": tenant_id}).first()
-    return None if row is None else RecurringSchedule(**row._mapping)
+    rows = fetch(engine, READ, {"id": schedule_id, "tenant_id": tenant_id})
+    return RecurringSchedule(**rows[0]._mapping) if rows else None
 
 
 def read_page(
@@ -141,9 +140,7 @@ def change(
 
 def remove(engine: Engine, tenant_id: int, schedule_id: str) -> bool:
     """Remove the tenant's schedule; whether there was one. Its jobs stay."""
-    with connect(engine) as connection:
-        asked = {"id": schedule_id, "tenant_id": tenant_id}
-        return connection.exec_driver_sql(REMOVE, asked).rowcount > 0
+    return execute(engine, REMOVE, {"id": schedule_id, "tenant_id": tenant_id}) > 0
 
 
 def name_taken(name: str) -> Conflict:

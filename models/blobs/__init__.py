@@ -7,12 +7,16 @@ read rows: the collector of orphans asks ``job_of`` and the database.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from typing import Protocol
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from models.blobs.errors import BlobError, BlobMissing
+from models.blobs.directory import DirectoryBlobs
 from models.blobs.keys import checkpoint_key, job_of, payload_key
-from models.blobs.url import open_blobs
+from models.blobs.s3 import S3Blobs
+from models.store.errors import BlobError, BlobMissing
 
 __all__ = [
     "INLINE_BYTES",
@@ -27,6 +31,9 @@ __all__ = [
 
 #: What is larger goes to the store.
 INLINE_BYTES = 65_536
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
+_PREFIX = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*|")
 
 
 class BlobStore(Protocol):
@@ -43,3 +50,51 @@ class BlobStore(Protocol):
 
     def list(self, older_than_seconds: float) -> Iterator[str]:
         """Keys at least that old by the store's own clock, lazily, in bounded memory."""
+
+
+def open_blobs(url: str) -> DirectoryBlobs | S3Blobs:
+    """The store at a URL, or a ``ValueError`` that does not repeat it: it may hold a password.
+
+    ``file:///var/lib/fairline/blobs``, or the plain path, is a folder; ``s3://bucket/prefix`` a
+    bucket at Amazon. ``?endpoint=https://host:9000`` means another store that speaks S3,
+    ``&region=eu-central-1`` a region other than the configured one. Touches nothing: a store that
+    is away shows at its first use.
+    """
+    if not url.strip() or "\0" in url:
+        raise ValueError("the URL of the blob store is empty")
+    if "://" not in url:
+        return DirectoryBlobs(os.path.abspath(url))
+    parts = urlsplit(url)
+    if parts.scheme == "s3":
+        return _bucket(parts)
+    if parts.scheme != "file":
+        raise ValueError(f"blobs live in a folder, file:// or s3://, not in {parts.scheme}://")
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise ValueError("a blob folder is named file:///absolute/path")
+    if parts.query or parts.fragment:
+        raise ValueError("a blob folder takes no options")
+    return DirectoryBlobs(os.path.abspath(unquote(parts.path)))
+
+
+def _bucket(parts: SplitResult) -> S3Blobs:
+    if "@" in parts.netloc:
+        raise ValueError("credentials do not belong into the blob URL; AWS_* variables hold them")
+    if not _BUCKET.fullmatch(parts.netloc):
+        raise ValueError("a blob bucket is named s3://bucket/prefix")
+    prefix = parts.path.strip("/")
+    if not _PREFIX.fullmatch(prefix) or {".", ".."} & set(prefix.split("/")):
+        raise ValueError("the prefix of a blob bucket has letters, digits and ._-/ only")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.fragment or not options.keys() <= {"endpoint", "region"} or "" in options.values():
+        raise ValueError("a blob bucket takes the options endpoint and region only")
+    endpoint = options.get("endpoint")
+    if endpoint is not None:
+        _check_endpoint(endpoint)
+    return S3Blobs(parts.netloc, prefix, endpoint=endpoint, region=options.get("region"))
+
+
+def _check_endpoint(endpoint: str) -> None:
+    parts = urlsplit(endpoint)
+    plain = not ("@" in parts.netloc or parts.query or parts.fragment)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0 or not plain:
+        raise ValueError("the endpoint of a blob bucket is http(s)://host:port")

@@ -1,13 +1,12 @@
 """Blobs as files below one folder: a local disk, or a network file system that all hosts mount.
 
-A put writes a temporary file beside its target, syncs it, renames it and syncs the folder. A
-reader sees a whole blob or none, and a put that returned survives a power cut. Two puts of one key
-leave one of the two. A put that fails leaves at most a folder; a process that is killed in one
-leaves a temporary file, which the next listing removes when it is an hour old.
+A put writes a temporary file beside its target, syncs it, renames it and syncs the folder: a reader
+sees a whole blob or none, and a put that returned survives a power cut. A process that is killed in
+one leaves a temporary file, which the next listing removes when it is an hour old.
 
-The folder itself is never created: if it is missing, a mount is missing, and what would be
-written below the mount point would be lost. An empty mount point cannot be told from an empty
-store. Files belong to the user of the process alone. No telemetry.
+The folder itself is never created: if it is missing, a mount is missing, and what would be written
+below the mount point would be lost. An empty mount point looks like an empty store. Files belong
+to the user of the process alone.
 """
 
 from __future__ import annotations
@@ -15,13 +14,17 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import ParamSpec, TypeVar, cast
 
-from models.blobs.errors import BlobError, BlobMissing
 from models.blobs.keys import check_key, is_key
-from models.blobs.off_loop import off_loop
+from models.store.errors import BlobError, BlobMissing
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: After this time no process can still be writing a temporary file.
 ABANDONED_SECONDS = 3600.0
@@ -154,3 +157,28 @@ def _sync_folder(folder: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def off_loop(act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """``act(...)``, under gevent in one of the hub's native threads; no green primitive in it.
+
+    gevent makes sockets green, not files: an ``fsync`` that takes a second on a busy disk would
+    stop every greenlet of the process for that second, heartbeats included. A greenlet that is
+    killed while it waits does not stop the call.
+    """
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is None or not monkey.is_module_patched("threading"):
+        return act(*args, **kwargs)
+    from gevent import get_hub
+
+    def settled() -> tuple[T | None, Exception | None]:
+        # Raised in the thread, an error is printed by the hub before the caller sees it.
+        try:
+            return act(*args, **kwargs), None
+        except Exception as error:  # noqa: BLE001 - carried to the caller whole
+            return None, error
+
+    value, error = get_hub().threadpool.apply(settled)
+    if error is not None:
+        raise error
+    return cast(T, value)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from models.blobs.errors import BlobError
 from models.jobs.ids import parse_id
+from models.store.errors import BlobError
 
 #: The longest key. A part of it is a file name, which may have 255 bytes.
 KEY_CHARACTERS = 200

@@ -4,9 +4,8 @@ Credentials, and the region unless the URL names one, are found the usual AWS wa
 ``s3:PutObject``, ``GetObject``, ``DeleteObject`` on the prefix and ``s3:ListBucket``; without the
 last S3 says "denied" for what is merely absent. In a bucket with versions a delete hides.
 
-Every wait on the network is bounded and three attempts are made, so a store that accepts
-connections and says nothing costs half a minute. A store that drips bytes is not bounded here: a
-job has its own limit. Ages are exact to a second, as S3 keeps no finer time. No telemetry.
+Every wait on the network is bounded and three attempts are made, so a silent store costs half a
+minute. One that drips bytes is not bounded here: a job has its own limit.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from models.blobs.errors import BlobError, BlobMissing
 from models.blobs.keys import check_key, is_key
+from models.store.errors import BlobError, BlobMissing
 
 CONNECT_SECONDS = 2.0
 READ_SECONDS = 10.0

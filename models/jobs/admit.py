@@ -1,15 +1,13 @@
 """Admit: new → queued, scheduled or, by the express lane, dispatched.
 
-Called by the API's group commit and, for ticks of schedules, by the scheduler. A group of requests
-becomes rows that are durable when the statement returns: dying before its commit accepts nothing,
-and no 202 was sent; dying after it leaves the rows, and the reaper finds express references that
-were not published.
+Called by the API's group commit and, for ticks of schedules, by the scheduler. Dying before the
+commit accepts nothing, and no 202 was sent; dying after it leaves the rows, and the reaper finds
+express references that were not published. Ids are made by the caller, so writing a group again
+after a lost answer changes nothing.
 
-Ids are made by the caller, so writing a group again after a lost answer changes nothing.
 An idempotency key is a row: of concurrent requests under one key exactly one inserts it, and only
-that one's jobs are inserted. The others then read what it stands for.
-
-Every statement takes locks in one order: keys, lanes, counts, each sorted.
+that one's jobs are inserted. The others then read what it stands for. Every statement takes locks
+in one order: keys, lanes, counts, each sorted.
 """
 
 from __future__ import annotations

@@ -5,9 +5,6 @@ statement: dying before its commit changes nothing, and after it the request is 
 Whatever else wants the row (promotion, dispatch, claim) waits for it and then finds a state that
 it does not match, or was first and left a running job: then the request stands in the row until
 the run ends. A cancelled job never starts.
-
-Of many at once, rows that another transaction is changing are not waited for while others are
-locked, so that there is no deadlock; what is left is then cancelled one by one.
 """
 
 from __future__ import annotations
@@ -95,7 +92,11 @@ class Done:
 
 
 def cancel_several(engine: Engine, ids: Sequence[str]) -> Done:
-    """Cancel those that have not ended."""
+    """Cancel those that have not ended.
+
+    Rows that another transaction is changing are not waited for while others are locked, so that
+    there is no deadlock; what is left is then cancelled one by one.
+    """
     wanted = set(ids)
     rows = fetch(engine, CANCEL_SEVERAL, {"ids": plain_array(sorted(wanted))})
     became = {row.id: row.status for row in rows}

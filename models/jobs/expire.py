@@ -6,10 +6,7 @@ before its commit changes nothing, and after it the job has ended.
 
 from __future__ import annotations
 
-from sqlalchemy import Engine
-
 from models.leadership import STILL_LEADER
-from models.store.session import execute
 
 BATCH = 500
 
@@ -23,8 +20,3 @@ EXPIRE = f"""
     UPDATE jobs AS job SET status = 'expired', finished_at = now()
     FROM late WHERE job.id = late.id
 """
-
-
-def expire_late(engine: Engine, epoch: int | None) -> int:
-    """Expire one batch; how many."""
-    return execute(engine, EXPIRE, {"epoch": epoch})

@@ -6,13 +6,7 @@ after it the job is queued. A leader that was replaced finds no row (``STILL_LEA
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-
-from sqlalchemy import Engine
-
 from models.leadership import STILL_LEADER
-from models.pools import POOLS
-from models.store.session import execute, fetch
 
 #: Jobs promoted in one statement.
 BATCH = 500
@@ -25,6 +19,7 @@ FIND_DUE = """
         ORDER BY execute_at LIMIT 1) AS first
     WHERE first.execute_at <= now()
 """
+#: Promotes until ``room`` jobs of the pool can be dispatched, of at most ``most`` that are due.
 #: What would be held back in the queue takes no room: it is promoted as it comes, or the jobs
 #: behind it would wait for a dependency that they do not need.
 #: Status as text in the update: see CLAIM.
@@ -48,37 +43,3 @@ PROMOTE = f"""
     FROM placed
     WHERE job.id = placed.id AND placed.place <= %(room)s AND job.status::text = 'scheduled'
 """
-
-
-def find_due_pools(engine: Engine) -> set[str]:
-    """The pools that have jobs to promote."""
-    return {row.name for row in fetch(engine, FIND_DUE, {"pools": list(POOLS)})}
-
-
-def promote(
-    engine: Engine,
-    pool: str,
-    room: int,
-    epoch: int | None,
-    *,
-    lanes: Collection[str],
-    tenants: Sequence[int],
-    free_full: bool,
-) -> int:
-    """Promote jobs of a pool until ``room`` of them can be dispatched; how many.
-
-    Lanes, tenants and free accounts that are held back take no room.
-    """
-    held = bool(lanes or tenants or free_full)
-    if room <= 0 and not held:
-        return 0
-    parameters = {
-        "pool": pool,
-        "room": room,
-        "most": BATCH if held else room,
-        "lanes": list(lanes),
-        "tenants": tenants,
-        "free_full": free_full,
-        "epoch": epoch,
-    }
-    return execute(engine, PROMOTE, parameters)

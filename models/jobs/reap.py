@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from models.jobs.claim import OF_REFS, JobRef, ref_arrays
 from models.jobs.states import FailureClass, JobStatus
@@ -18,6 +19,7 @@ from models.leadership import STILL_LEADER
 #: Rows judged in one transaction.
 BATCH = 1000
 
+#: ``leased_seconds``: from the claim to the end of the lease; null if there was no claim.
 FIND_LOST = f"""
     SELECT id::text AS id, lease, status::text AS status, type, pool, tenant_id, attempt,
            deferrals, crashes, worker, cancel_requested_at IS NOT NULL AS cancelled,
@@ -62,25 +64,6 @@ EXPIRE_LEASES = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """A row whose lease ran out."""
-
-    id: str
-    lease: int
-    status: JobStatus
-    type: str
-    pool: str
-    tenant_id: int
-    attempt: int
-    deferrals: int
-    crashes: int
-    worker: str | None
-    cancelled: bool
-    #: From the claim to the end of the lease; None if there was no claim.
-    leased_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Reaping:
     """What becomes of a row whose lease ran out."""
 
@@ -92,14 +75,8 @@ class Reaping:
     error_message: str | None = None
 
 
-def find_lost(connection: Connection, epoch: int | None) -> list[Lost]:
-    """One batch of rows whose lease ran out, locked."""
-    rows = connection.exec_driver_sql(FIND_LOST, {"epoch": epoch}).mappings()
-    return [Lost(**{**row, "status": JobStatus(row["status"])}) for row in rows]
-
-
-def reap(connection: Connection, found: Sequence[Lost], verdicts: Sequence[Reaping]) -> None:
-    """Write what becomes of the rows that ``find_lost`` locked."""
+def reap(connection: Connection, found: Sequence[Row[Any]], verdicts: Sequence[Reaping]) -> None:
+    """Write what becomes of the rows that FIND_LOST locked."""
     parameters = {
         **ref_arrays(JobRef(lost.id, lost.lease) for lost in found),
         "statuses": [verdict.status.value for verdict in verdicts],

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, Row
 
 from models.jobs.cancel import Done
 from models.jobs.ids import BELOW_ALL
@@ -75,19 +75,9 @@ COUNT_DEAD = """
 """
 
 
-class DeadLetterCount(NamedTuple):
-    """Jobs that a tenant could replay."""
-
-    tenant_id: int
-    tenant: str
-    jobs: int
-    as_of: datetime
-
-
-def count_dead(engine: Engine, job_type: str | None, tenant: str | None) -> list[DeadLetterCount]:
-    """Dead letters by tenant, for an operator who is about to replay them."""
-    rows = fetch(engine, COUNT_DEAD, {"type": job_type, "tenant": tenant})
-    return [DeadLetterCount(**row._mapping) for row in rows]
+def count_dead(engine: Engine, job_type: str | None, tenant: str | None) -> Sequence[Row[Any]]:
+    """Rows of COUNT_DEAD, for an operator who is about to replay them."""
+    return fetch(engine, COUNT_DEAD, {"type": job_type, "tenant": tenant})
 
 
 def replay_ids(engine: Engine, tenant_id: int, ids: Sequence[str]) -> list[str]:

@@ -6,12 +6,7 @@ after it leaves blobs that no row names, which the Collector finds.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from sqlalchemy import Engine
-
 from models.leadership import STILL_LEADER
-from models.store.session import fetch
 
 #: Jobs looked at in one statement.
 BATCH = 500
@@ -21,6 +16,8 @@ OLDEST_KEPT = """(rpad(lpad(to_hex((extract(epoch FROM
             now() - make_interval(secs => least(%(finished)s, %(dead)s))) * 1000)::bigint),
             12, '0'), 32, '0'))::uuid"""
 
+#: Looks at the next batch after ``cursor``. Returns how many it looked at, the last of them, how
+#: many it removed, and their blobs, which no row names any more.
 #: A job that is replayed at this moment is no longer dead when its row is locked, and stays.
 #: Status as text: see CLAIM.
 RETIRE_JOBS = f"""
@@ -49,28 +46,3 @@ RETIRE_JOBS = f"""
            array(SELECT payload_blob FROM retired WHERE payload_blob IS NOT NULL
                  UNION ALL SELECT blob FROM checkpointed WHERE blob IS NOT NULL) AS blobs
 """
-
-
-class Retired(NamedTuple):
-    """One step of a walk over the oldest jobs."""
-
-    looked: int
-    #: The last one looked at; None if there was none.
-    last_id: str | None
-    retired: int
-    #: Blobs of the removed jobs, which no row names any more.
-    blobs: list[str]
-
-
-def retire_jobs(
-    engine: Engine, after_id: str, finished_seconds: float, dead_seconds: float, epoch: int | None
-) -> Retired:
-    """Look at the next batch after ``after_id`` and remove what ended that long ago."""
-    parameters = {
-        "cursor": after_id,
-        "finished": finished_seconds,
-        "dead": dead_seconds,
-        "epoch": epoch,
-    }
-    [row] = fetch(engine, RETIRE_JOBS, parameters)
-    return Retired(**row._mapping)

@@ -1,4 +1,4 @@
-"""What can go wrong with the state store."""
+"""What can go wrong with the state store and the blob store."""
 
 from __future__ import annotations
 
@@ -20,3 +20,11 @@ class StateStoreUnavailable(StateStoreError):
 
 class StatementTooSlow(StateStoreUnavailable):
     """The state store is there, but a statement took too long: it waits for a lock."""
+
+
+class BlobError(DescribedError):
+    """The blob store is away, or refuses."""
+
+
+class BlobMissing(BlobError):
+    """There is no such blob."""

@@ -1,12 +1,8 @@
 """Group commit: items of concurrent callers are written by one statement with one commit.
 
-Callers hand in items; one writer thread takes everything that has gathered while the group before
-was being written, writes it as one statement, and each caller gets its own result. An idle process
-writes a group of one at once; a busy one writes large groups, because that is what gathers during
-a commit and the millisecond's rest after it.
-
-It uses ``threading`` only, so it is green under gevent and real in prefork, and holds no
-connection itself: ``write`` takes one for the moment of its statement.
+One writer thread takes everything that has gathered while the group before was being written, and
+each caller gets its own result. An idle process writes a group of one at once. Uses ``threading``
+only, so it is green under gevent and real in prefork. Holds no connection: ``write`` takes one.
 
 Guarantees: an item is written at most once per successful ``write``; a caller whose group
 failed gets the error; one bad item cannot fail its neighbours; a persistent group that is too

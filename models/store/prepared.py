@@ -1,13 +1,11 @@
 """Prepared statements: what is sent hundreds of times per second is planned once per connection.
 
-Planning takes the server longer than running most of the hot statements for a small group. A
-plan that was made for an almost empty table is bad for a full one, and the server keeps it until
+A plan that was made for an almost empty table is bad for a full one, and the server keeps it until
 the table is analyzed again. So a statement is prepared anew every few seconds.
 
-Guarantees: the same rows as the statement itself. Not for use within a transaction of several
-statements: where a pooler hands every statement to another session, the first failure is
-answered by sending the statement itself, from then on always, and a failure would have ended
-the transaction.
+Not for use within a transaction of several statements: where a pooler hands every statement to
+another session, the first failure is answered by sending the statement itself, from then on always,
+and a failure would have ended the transaction.
 """
 
 from __future__ import annotations

@@ -31,6 +31,8 @@ from models.store.errors import StatementTooSlow, StateStoreUnavailable
 #: PostgreSQL's code for a statement that took longer than its timeout.
 QUERY_CANCELED = "57014"
 
+Parameters = Mapping[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
@@ -184,13 +186,13 @@ def connect(engine: Engine) -> Iterator[Connection]:
         raise StateStoreUnavailable(str(origin).strip()) from error
 
 
-def fetch(engine: Engine, sql: str, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
+def fetch(engine: Engine, sql: str, parameters: Parameters | None = None) -> Sequence[Row[Any]]:
     """The rows that one statement returns, committed."""
     with connect(engine) as connection:
-        return connection.exec_driver_sql(sql, dict(parameters)).all()
+        return connection.exec_driver_sql(sql, dict(parameters or {})).all()
 
 
-def execute(engine: Engine, sql: str, parameters: Mapping[str, Any]) -> int:
+def execute(engine: Engine, sql: str, parameters: Parameters) -> int:
     """Run and commit one statement; how many rows it changed."""
     with connect(engine) as connection:
         return connection.exec_driver_sql(sql, dict(parameters)).rowcount

@@ -1,17 +1,16 @@
 """Count how runs ended and how long they took, for circuits, quarantine and retry budgets.
 
-Run times are counted by bin, see :mod:`models.durations`: two seconds of a type are a few rows,
+Run times are counted by bin, see :mod:`models.tallies`: two seconds of a type are a few rows,
 and mean and p95 follow from them.
 """
 
 from __future__ import annotations
 
-from models.durations import MICROSECONDS, run_name
 from models.jobs.claim import Claim
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
 from models.pools import POOLS
-from models.tallies import Count, Tallies, TallyKind
+from models.tallies import MICROSECONDS, Count, Tallies, TallyKind, run_name
 from tasks.registry import JobType
 from tasks.worker.outcome import Failed, Outcome, Succeeded
 

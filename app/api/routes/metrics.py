@@ -164,7 +164,7 @@ def job_samples(
     return {
         "fairline_queue_depth": [(pool, counts[pool].get("queued", 0)) for pool in pools],
         "fairline_jobs_in_flight": by_state(("scheduled", "dispatched", "running")),
-        "fairline_oldest_job_age_seconds": ages(readings.line_seconds),
+        "fairline_oldest_job_age_seconds": ages(readings.queue_seconds),
         "fairline_wait_objective_seconds": [
             (pool, most_seconds[pool]) for pool in pools if pool in most_seconds
         ],
@@ -244,6 +244,10 @@ def other_samples(readings: GaugeReadings) -> dict[str, Iterable[Sample]]:
             for quota in readings.quotas
             if quota.remaining is not None
         ],
-        "fairline_quota_closed": [(tap.dependency, int(tap.closed or 0)) for tap in readings.taps],
-        "fairline_quota_refused_total": [(tap.dependency, tap.refused) for tap in readings.taps],
+        "fairline_quota_closed": [
+            (quota.dependency, int(quota.closed or 0)) for quota in readings.quota_states
+        ],
+        "fairline_quota_refused_total": [
+            (quota.dependency, quota.refused) for quota in readings.quota_states
+        ],
     }

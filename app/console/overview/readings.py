@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row
 from app.api.routes.health import BROKER_SECONDS, READ_READINESS
 from app.console.overview.health import HealthReadings, PoolHealth
 from app.console.overview.series import NEIGHBOURS, ByPool, Samples, first_within, per_minute
-from app.reads.demand import LINE_HEADS
+from app.reads.demand import QUEUE_HEADS
 from app.scheduler.maintenance.recorder import COARSE_STEP, FINE_STEP
 from models.jobs.held_back import CIRCUIT_NOT_CLOSED, QUOTA_CLOSED
 from models.leadership import LEASE_SECONDS
@@ -34,7 +34,7 @@ DEATHS_SECONDS = 300.0
 #: A pool by its counters, its workers, since when its oldest jobs wait (by the heads of its queues,
 #: and by what is due and not promoted), its dead letters (an index-only scan), and its counters a
 #: day ago or at the first sample since. One statement: a round trip costs more than any of it.
-READ_POOLS = f"""{LINE_HEADS}, oldest AS (
+READ_POOLS = f"""{QUEUE_HEADS}, oldest AS (
         SELECT pool, min(since) AS since, sum(count(*)) OVER () >= {MOST_HEADS} AS cut
         FROM (SELECT * FROM head LIMIT {MOST_HEADS}) AS seen GROUP BY pool
     ), letters AS (

@@ -1,9 +1,8 @@
 """Watch: the event streams of one process, and the one reader thread that serves them all.
 
 The thread reads, a few times per second, every watched job that was written since and the next
-entries of every watched feed, and hands them to the streams. It holds a connection only for
-the moment of a read and sleeps while there are no streams. While the state store is away
-streams stay open; what happened meanwhile follows.
+entries of every watched feed. It holds a connection only for the moment of a read and sleeps while
+there are no streams. While the state store is away streams stay open; what happened follows.
 
 Guarantees: a stream of a job ends with the job's last state; a feed has no gap and no entry
 twice. Not guaranteed: states of a job between two reads.

@@ -1,11 +1,9 @@
 """Dispatcher: sends queued jobs of each pool to the broker by fair share, within the window.
 
 Each turn the pure :class:`app.policy.fairshare.FairQueue` grants jobs to tenants, one statement
-marks them, and their estimated cost is charged (corrected later by :mod:`.reconciler`).
-
-It also grants the express lane: while nothing is queued in a pool, the API may dispatch in the
-request, up to a credit of free slots. Jobs that are held back (see :mod:`app.reads.holds`) do not
-count as queued.
+marks them, and their estimated cost is charged (corrected later by :mod:`.reconciler`). It also
+grants the express lane: while nothing is queued in a pool but what is held back (see
+:mod:`app.reads.holds`), the API may dispatch in the request, up to a credit of free slots.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ from sqlalchemy import Engine
 
 from app.policy.window import RESERVE_SECONDS, next_reserve, smoothed_rate
 from app.reads.demand import READ_TENANT_DEPTHS
-from app.reads.holds import HoldReader, Holds, Rooms
+from app.reads.holds import Allowances, HoldReader, Holds
 from app.scheduler.dispatching.pool_queues import PoolQueues
 from models.pools import POOLS
 from models.presence import PRESENCE_SECONDS, SERVING
-from models.store.session import connect
+from models.store.session import fetch
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,9 @@ class Slice:
 
 
 class Pools:
-    def __init__(self, engine: Engine, queues: PoolQueues, quotas: Rooms | None = None) -> None:
+    def __init__(
+        self, engine: Engine, queues: PoolQueues, allowances: Allowances = lambda _: {}
+    ) -> None:
         self._engine = engine
         self.queues = queues
         #: By pool: the rate, the endings and when these were counted.
@@ -126,7 +128,7 @@ class Pools:
         #: By pool: the reserve in seconds, and when to adapt it.
         self._reserves: dict[str, tuple[float, float]] = {}
         #: What is held back at a time.
-        self.holds = HoldReader(engine, quotas).read
+        self.holds = HoldReader(engine, allowances).read
         self._slices: dict[str, list[Slice]] = {}
         self._slices_due = 0.0
         #: Queues of slices without a tenant that were logged.
@@ -134,8 +136,7 @@ class Pools:
 
     def read(self, now: float) -> list[PoolState]:
         """All pools of this deployment."""
-        with connect(self._engine) as connection:
-            rows = connection.exec_driver_sql(READ_POOLS, {"pools": list(POOLS)}).all()
+        rows = fetch(self._engine, READ_POOLS, {"pools": list(POOLS)})
         holds = self.holds(now)
         held = self._count_held(holds)
         return [
@@ -161,13 +162,11 @@ class Pools:
 
     def in_slices(self, pool: str) -> dict[str, int]:
         """Jobs in flight in the slices of a pool."""
-        with connect(self._engine) as connection:
-            rows = connection.exec_driver_sql(READ_IN_SLICES, {"pool": pool}).all()
+        rows = fetch(self._engine, READ_IN_SLICES, {"pool": pool})
         return {row.slice: row.jobs for row in rows}
 
     def _read_slices(self) -> dict[str, list[Slice]]:
-        with connect(self._engine) as connection:
-            rows = connection.exec_driver_sql(READ_SLICES).all()
+        rows = fetch(self._engine, READ_SLICES)
         slices: dict[str, list[Slice]] = {}
         for row in sorted(rows, key=lambda row: row.queue):
             pool, _, name = row.queue.partition(".")
@@ -186,13 +185,10 @@ class Pools:
         held: dict[str, int] = {}
         if not (holds.lanes or capped):
             return held
-        with connect(self._engine) as connection:
-            rows = list(connection.exec_driver_sql(READ_HELD, {"lanes": list(holds.lanes)}))
-            if capped:
-                pools, tenants = map(list, zip(*capped, strict=True))
-                rows += connection.exec_driver_sql(
-                    READ_TENANT_DEPTHS, {"pools": pools, "capped": tenants}
-                )
+        rows = list(fetch(self._engine, READ_HELD, {"lanes": list(holds.lanes)}))
+        if capped:
+            pools, tenants = map(list, zip(*capped, strict=True))
+            rows += fetch(self._engine, READ_TENANT_DEPTHS, {"pools": pools, "capped": tenants})
         for row in rows:
             held[row.pool] = max(held.get(row.pool, 0), row.queued)
         return held

@@ -11,16 +11,16 @@ from sqlalchemy import Engine
 
 from app.policy.pacing import Pace
 from app.scheduler.dispatching.pools import Pools
-from models.jobs.promote import BATCH, find_due_pools, promote
+from app.scheduler.role import LeaderQueries
+from models.jobs.promote import BATCH, FIND_DUE, PROMOTE
 from models.leadership import Leader
 from models.pools import POOLS
 
 
-class Promoter:
+class Promoter(LeaderQueries):
     def __init__(self, engine: Engine, leader: Leader, pools: Pools, per_second: float) -> None:
         """``per_second`` bounds each pool's promotions, however fast the pool is."""
-        self._engine = engine
-        self._leader = leader
+        super().__init__(engine, leader)
         self._pools = pools
         self._paces = {pool: Pace(per_second) for pool in POOLS}
         self._at: float | None = None
@@ -28,10 +28,10 @@ class Promoter:
     def run_once(self, now: float) -> int:
         """Promote what each pool's pace allows; how many."""
         seconds, self._at = now - (now if self._at is None else self._at), now
-        due = find_due_pools(self._engine)
+        due = {row.name for row in self._read(FIND_DUE, pools=list(POOLS))}
         if not due:
             return 0
-        holds = self._pools.holds(now)
+        lanes = list(self._pools.holds(now).lanes)
         promoted = 0
         for pool in self._pools.read(now):
             if pool.name not in due:
@@ -42,13 +42,11 @@ class Promoter:
                 ended_per_second=pool.ended_per_second,
                 seconds=seconds,
             )
-            promoted += promote(
-                self._engine,
-                pool.name,
-                min(most, BATCH),
-                self._leader.epoch,
-                lanes=holds.lanes,
-                tenants=self._pools.capped(pool.name),
-                free_full=self._pools.free_full(pool.name),
-            )
+            promoted += self._promote(pool.name, min(most, BATCH), lanes)
         return promoted
+
+    def _promote(self, pool: str, room: int, lanes: list[str]) -> int:
+        tenants, free_full = self._pools.capped(pool), self._pools.free_full(pool)
+        held = {"lanes": lanes, "tenants": tenants, "free_full": free_full}
+        most = BATCH if any(held.values()) else room
+        return self._write(PROMOTE, pool=pool, room=room, most=most, **held) if most > 0 else 0

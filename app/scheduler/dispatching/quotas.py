@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from app.policy.quota import KINDS, READING_SECONDS, Left, QuotaBucket, QuotaPacer
+from app.policy.quota import DECLARED, READING_SECONDS, QuotaPacer, quota_of
 from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
 from tasks.registry import JobType
@@ -76,12 +76,12 @@ class QuotaPacers(LeaderQueries):
             del self._declared[name]
         self._epoch: int | None = None
         self._pacers: dict[str, QuotaPacer] = {}
-        #: Dependencies that the last call of :meth:`rooms` limited.
+        #: Dependencies that the last call of :meth:`allowances` limited.
         self.limited: frozenset[str] = frozenset()
         self._now = 0.0
         self._read_due = self._forget_due = 0.0
 
-    def rooms(self, now: float) -> dict[str, int]:
+    def allowances(self, now: float) -> dict[str, int]:
         """Jobs that may be dispatched to each dependency with a quota; 0 for a closed one."""
         self._now = now
         if self._leader.epoch != self._epoch:
@@ -108,7 +108,7 @@ class QuotaPacers(LeaderQueries):
         self._read_due = self._forget_due = 0.0
         self._epoch = self._leader.epoch
         for dependency, limits in sorted(self._declared.items()):
-            values = {kind: limits.get(f"{kind}_per_minute") for kind in KINDS[:3]}
+            values = {kind: limits.get(f"{kind}_per_minute") for kind in DECLARED}
             self._write(DECLARE_FIRST, dependency=dependency, **values)
 
     def _refresh(self, now: float) -> None:
@@ -119,18 +119,6 @@ class QuotaPacers(LeaderQueries):
             pacer = self._pacers.setdefault(row.dependency, QuotaPacer())
             pacer.report_usage(row.calls, row.tokens_in, row.tokens_out)
             was_closed = pacer.closed(now)
-            pacer.update(quota_of(row), now)
+            pacer.update(quota_of(row, row.dispatched), now)
             if pacer.closed(now) and not was_closed:
                 logger.warning("%s refuses: closed for %.1f s", row.dependency, row.closed_seconds)
-
-
-def quota_of(row: Any) -> QuotaBucket:
-    """A row of ``quotas`` as the policy needs it."""
-    declared = {kind: getattr(row, f"{kind}_per_minute") for kind in KINDS[:3]}
-    return QuotaBucket(
-        declared={kind: limit for kind, limit in declared.items() if limit is not None},
-        reading={kind: Left(*said) for kind, said in (row.reading or {}).items()},
-        age_seconds=max(0.0, row.age_seconds or 0.0),
-        closed_seconds=row.closed_seconds,
-        dispatched=row.dispatched,
-    )

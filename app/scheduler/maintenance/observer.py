@@ -66,7 +66,7 @@ def depth(readings: GaugeReadings) -> Observations:
 
 
 def oldest(readings: GaugeReadings) -> Observations:
-    return by(names.POOL, {pool: readings.line_seconds.get(pool, 0.0) for pool in POOLS})
+    return by(names.POOL, {pool: readings.queue_seconds.get(pool, 0.0) for pool in POOLS})
 
 
 def in_flight(readings: GaugeReadings) -> Observations:

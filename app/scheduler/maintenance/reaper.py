@@ -13,12 +13,13 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from random import Random
+from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, Row
 
 from app.scheduler.role import LeaderQueries
 from app.telemetry import note_reaped
-from models.jobs.reap import Lost, Reaping, find_lost, reap
+from models.jobs.reap import FIND_LOST, Reaping, reap
 from models.jobs.states import FailureClass, JobStatus
 from models.leadership import Leader
 from models.pools import POOLS
@@ -34,9 +35,9 @@ logger = logging.getLogger(__name__)
 SUSPECT_CRASHES = 3
 
 
-def judge(lost: Lost, job_type: JobType | None, chance: Random) -> Reaping:
-    """What becomes of it: a lost message is queued again, a lost run is a crash or a timeout."""
-    if lost.status is JobStatus.DISPATCHED:
+def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
+    """What becomes of a row of FIND_LOST: a lost message is queued again, a lost run is decided."""
+    if lost.status == JobStatus.DISPATCHED:
         return Reaping(JobStatus.QUEUED)
     pool = POOLS.get(lost.pool)  # None if it was removed from the configuration
     lease_seconds = pool.lease_seconds if pool else 30.0
@@ -69,7 +70,8 @@ class Reaper(LeaderQueries):
     def run_once(self, now: float) -> int:
         """Reap one batch; how many."""
         with transaction(self._engine) as connection:
-            found = find_lost(connection, self._leader.epoch)
+            epoch = {"epoch": self._leader.epoch}
+            found = connection.exec_driver_sql(FIND_LOST, epoch).all()
             endings = [judge(lost, self._types.get(lost.type), self._chance) for lost in found]
             if found:
                 reap(connection, found, endings)
@@ -82,12 +84,12 @@ class Reaper(LeaderQueries):
             logger.warning(
                 "reaped %d jobs: %d lost their worker, %d their message, %d are dead",
                 *(len(found), len(crashed)),
-                sum(lost.status is JobStatus.DISPATCHED for lost in found),
+                sum(lost.status == JobStatus.DISPATCHED for lost in found),
                 sum(ending.status is JobStatus.DEAD for ending in endings),
             )
         return len(found)
 
-    def _tally(self, crashed: list[Lost]) -> None:
+    def _tally(self, crashed: list[Row[Any]]) -> None:
         """Count against the tenant jobs that lost several workers: a worker that dies may take
         fifty innocent jobs with it, but seldom the same job three times."""
         counts = Counter(

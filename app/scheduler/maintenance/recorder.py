@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sqlalchemy import Engine
 
-from app.reads.demand import LINE_HEADS
+from app.reads.demand import QUEUE_HEADS
 from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
@@ -28,7 +28,7 @@ MOST_HEADS = 300
 
 #: A sample of both steps, of which most exist already. Queued jobs are read by the heads of their
 #: lanes, scheduled ones by the end of an index.
-RECORD = f"""{LINE_HEADS}, oldest AS (
+RECORD = f"""{QUEUE_HEADS}, oldest AS (
         SELECT seen.pool, extract(epoch FROM now() - min(seen.since))::float8 AS seconds,
                sum(count(*)) OVER () >= {MOST_HEADS} AS cut
         FROM (SELECT * FROM head LIMIT {MOST_HEADS}) AS seen GROUP BY seen.pool

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import orjson
@@ -30,7 +30,7 @@ from app.reads.times import rfc3339
 from app.scheduler.role import LeaderQueries
 from app.telemetry import carrying_traces
 from app.tenants.cron import BadCron, UnknownZone, read_rule
-from app.tenants.schedules import COLUMNS, RecurringSchedule
+from app.tenants.schedules import COLUMNS, FIELDS, RecurringSchedule
 from app.tenants.ticks import MOST_A_TURN, CatchUp, Overlap, TickDecision, TickPolicy, decide
 from models.jobs.admit import insert_jobs
 from models.jobs.submission import Submission
@@ -70,8 +70,6 @@ FIND_OLDEST, FIND_YOUNGEST = (
 """
     for order in ("ASC", "DESC")
 )
-#: As in COLUMNS.
-FIELDS = [each.name for each in fields(RecurringSchedule)]
 #: The rows are locked; the conditions repeat what the locks ensure.
 MOVE = f"""
     WITH moved AS (

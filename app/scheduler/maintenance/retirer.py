@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from app.scheduler.role import LeaderQueries
 from models.blobs import BlobError, BlobStore
 from models.jobs.ids import BELOW_ALL
-from models.jobs.retire import BATCH, retire_jobs
+from models.jobs.retire import BATCH, RETIRE_JOBS
 from models.leadership import STILL_LEADER, Leader
 from models.tallies import TallyKind
 
@@ -105,11 +105,11 @@ class Retirer(LeaderQueries):
         return touched + self._write(RETIRE_TALLIES)
 
     def _retire_jobs(self) -> int:
-        step = retire_jobs(
-            self._engine, self._cursor, self._kept.finished, self._kept.dead, self._leader.epoch
+        kept = self._kept
+        [step] = self._read(
+            RETIRE_JOBS, cursor=self._cursor, finished=kept.finished, dead=kept.dead
         )
-        more = step.looked == BATCH
-        self._cursor = step.last_id if more and step.last_id else BELOW_ALL
+        self._cursor = step.last_id if step.looked == BATCH else BELOW_ALL
         if step.retired:
             logger.info("retired %d jobs", step.retired)
         for blob in step.blobs:
@@ -117,7 +117,7 @@ class Retirer(LeaderQueries):
                 self._blobs.delete(blob)
             except BlobError as error:
                 logger.warning("left %s to the collector: %s", blob, error)
-        return step.looked
+        return int(step.looked)
 
     def _retire_refusals(self) -> int:
         tenant_id, day, code = self._refusal

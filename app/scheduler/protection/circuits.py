@@ -51,7 +51,7 @@ CHANGE = f"""
     ), forgotten AS (
         DELETE FROM tallies AS tally USING changed
         WHERE tally.kind = '{TallyKind.DEPENDENCY}' AND tally.name = changed.dependency
-    ), told AS (
+    ), reported AS (
         INSERT INTO events (tenant_id, kind, detail)
         SELECT 0, event.kind, json_build_object(
             'dependency', dependency, 'calls', %(calls)s, 'failed', %(failed)s)

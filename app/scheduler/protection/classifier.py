@@ -10,15 +10,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, Row
 
-from app.policy.pool_choice import CHAIN, Measured, PoolBounds, PoolMove, next_pool
-from app.reads.durations import TypeRecord, TypeRuns, read_alive, read_runs, read_standings
+from app.policy.histogram import Bin, Histogram, decay, gather
+from app.policy.pool_choice import (
+    CHAIN,
+    WINDOW_SECONDS,
+    Measured,
+    PoolBounds,
+    PoolMove,
+    next_pool,
+)
 from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
+from models.presence import SERVING
 from models.store.session import connect
+from models.tallies import MICROSECONDS, TallyKind, parse_run_name
 from tasks.registry import JobType
 
 logger = logging.getLogger(__name__)
@@ -27,6 +38,21 @@ CLASSIFY_SECONDS = 5.0
 #: Digits of a second in the figures: smaller changes do not rewrite a row.
 DIGITS = 6
 
+#: A bucket belongs to the window in which it begins: never anything from before a change.
+READ_RUNS = f"""
+    SELECT name, extract(epoch FROM now() - bucket)::float8 AS age_seconds, total,
+           amount AS microseconds
+    FROM tallies
+    WHERE kind = '{TallyKind.RUN}' AND bucket > now() - interval '{WINDOW_SECONDS:g} seconds'
+"""
+#: Seconds since it was moved: null if it never was.
+READ_TYPES = """
+    SELECT type, declared_pool, pool,
+           extract(epoch FROM now() - moved_at)::float8 AS moved_seconds
+    FROM job_types
+"""
+#: Queues that live workers consume.
+READ_ALIVE = f"SELECT DISTINCT unnest(pools) AS queue FROM processes WHERE {SERVING} AND slots > 0"
 #: A type that is declared for another pool starts there.
 WRITE_FIGURES = f"""
     INSERT INTO job_types AS known (type, declared_pool, pool, mean_seconds, p95_seconds, runs)
@@ -60,6 +86,37 @@ MOVE = f"""
 """
 
 
+@dataclass(slots=True)
+class TypeRuns:
+    """The runs of a type within the window."""
+
+    #: Runs and violations by pool.
+    by_pool: dict[str, tuple[int, int]] = field(default_factory=dict)
+    bins: list[Bin] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(runs for runs, _ in self.by_pool.values())
+
+    def histogram(self) -> Histogram:
+        """Their durations, older ones counting less."""
+        return gather(self.bins)
+
+
+def read_runs(connection: Connection) -> dict[str, TypeRuns]:
+    """What ran within the window, by type."""
+    found: dict[str, TypeRuns] = {}
+    for row in connection.exec_driver_sql(READ_RUNS):
+        job_type, pool, number, over = parse_run_name(row.name)
+        runs = found.setdefault(job_type, TypeRuns())
+        before, violations = runs.by_pool.get(pool, (0, 0))
+        runs.by_pool[pool] = (before + row.total, violations + row.total * over)
+        weight = decay(row.age_seconds)
+        runs.bins.append((number, row.total * weight, row.microseconds / MICROSECONDS * weight))
+    return found
+
+
 class Classifier(LeaderQueries):
     def __init__(
         self,
@@ -78,18 +135,16 @@ class Classifier(LeaderQueries):
             ran = {t: runs for t, runs in read_runs(connection).items() if t in self._types}
         if ran:
             self._write_figures(ran)
-        with connect(self._engine) as connection:
-            served = bounds_of(self._served, read_alive(connection))
-            records = read_standings(connection)
+        served = bounds_of(self._served, {row.queue for row in self._read(READ_ALIVE)})
         moved = 0
-        for name, record in records.items():
-            job_type = self._types.get(name)
-            if job_type is None or job_type.pool != record.declared:
+        for row in self._read(READ_TYPES):
+            job_type = self._types.get(row.type)
+            if job_type is None or job_type.pool != row.declared_pool:
                 continue  # not registered here, or its declaration changes with its next run
-            measured = measure(job_type, record, ran.get(name, TypeRuns()))
+            measured = measure(job_type, row, ran.get(row.type, TypeRuns()))
             move = next_pool(measured, served)
             if move is not None:
-                moved += self._move(name, measured, move)
+                moved += self._move(row.type, measured, move)
         return moved
 
     def _write_figures(self, ran: Mapping[str, TypeRuns]) -> None:
@@ -123,18 +178,18 @@ class Classifier(LeaderQueries):
         return written
 
 
-def measure(job_type: JobType, record: TypeRecord, runs: TypeRuns) -> Measured:
-    """The type as the rule needs it."""
-    runs_here, violations = runs.by_pool.get(record.pool, (0, 0))
+def measure(job_type: JobType, row: Row[Any], runs: TypeRuns) -> Measured:
+    """The type as the rule needs it, by its row of READ_TYPES and its runs."""
+    runs_here, violations = runs.by_pool.get(row.pool, (0, 0))
     return Measured(
-        record.declared,
-        record.pool,
+        row.declared_pool,
+        row.pool,
         job_type.timeout_seconds,
         runs.histogram().quantile(0.95),
         runs.total,
         runs_here,
         violations,
-        record.moved_seconds,
+        row.moved_seconds,
     )
 
 

@@ -13,7 +13,6 @@ from app.api.routes.leaderboard import READ_FIRST_PAGE, READ_PAGE
 from app.console.overview.readings import READ_POOLS as READ_OVERVIEW
 from app.console.workers.page import READ_RUNNING
 from app.reads.demand import READ_FLIGHT, READ_TENANT_DEPTHS, READ_TENANT_LANES, READ_WAITS, Parked
-from app.reads.durations import READ_RUNS
 from app.reads.gauges import READ_AGES, READ_DEAD_LETTERS, READ_DUE_AGES, READ_TROUBLE
 from app.reads.holds import READ_HOLDS
 from app.reads.ranks import READ_RANKS
@@ -33,8 +32,8 @@ from app.scheduler.maintenance.retirer import (
     RETIRE_TALLIES,
 )
 from app.scheduler.protection.circuits import READ_CIRCUITS
-from app.scheduler.protection.counts import READ_WINDOWS
-from app.scheduler.protection.spikes import READ_HOURS
+from app.scheduler.protection.classifier import READ_RUNS
+from app.scheduler.protection.restrictions import READ_HOURS, READ_WINDOWS
 from app.scheduler.relief import FIND_LANES, RELIEVE
 from app.scheduler.relief import READ_IN_FLIGHT as READ_FLYING
 from models.jobs.admit import admit_group

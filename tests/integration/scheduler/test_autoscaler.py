@@ -254,7 +254,7 @@ def test_a_line_of_very_many_lanes_is_looked_along_in_turns(
                 age if priority else 0,
                 job_id,
             )
-    watch, parked = demand.LineWatch("medium"), demand.Parked({}, {"medium": [83]})
+    watch, parked = demand.QueueWatch("medium"), demand.Parked({}, {"medium": [83]})
     with database.engine.connect() as connection:
         ages = [watch.oldest_seconds(connection, parked) or 0.0 for _ in range(12)]
         assert max(ages) < 60, "83 has all it may have"

@@ -13,15 +13,13 @@ from app.admission.placement import LOOK_SECONDS, PoolsOfTypes
 from app.api.routes.metrics import exposition
 from app.policy.fairshare import default_seconds
 from app.policy.pool_choice import MIN_RUNS, VIOLATIONS
-from app.reads.durations import TypeRuns, read_runs
 from app.reads.estimates import READ_SECONDS, Estimates
 from app.reads.gauges import read_gauges
 from app.scheduler.protection import classifier as classifier_module
-from app.scheduler.protection.classifier import Classifier
-from models.durations import MICROSECONDS, run_name
+from app.scheduler.protection.classifier import Classifier, TypeRuns, read_runs
 from models.presence import Presence, announce
 from models.store.errors import StateStoreUnavailable
-from models.tallies import TallyKind, add_tallies
+from models.tallies import MICROSECONDS, TallyKind, add_tallies, run_name
 from tasks.errors import Permanent
 from tests.support.api_server import ApiServer
 from tests.support.database_fixture import DatabaseFixture
@@ -192,7 +190,7 @@ def test_dying_between_the_figures_and_the_move_costs_nothing(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as dying:
-        dying.setattr(classifier_module, "read_standings", die)
+        dying.setattr(classifier_module, "bounds_of", die)
         with pytest.raises(KeyboardInterrupt):
             classifier.run_once(0.0)
     assert (row(database).pool, row(database).runs, told(database)) == ("short", VIOLATIONS, [])

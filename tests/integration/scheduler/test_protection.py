@@ -8,9 +8,7 @@ import pytest
 
 from app.scheduler.dispatching.promoter import Promoter
 from app.scheduler.protection.circuits import Circuits
-from app.scheduler.protection.quarantine import Quarantine
-from app.scheduler.protection.spikes import Spikes
-from app.scheduler.protection.throttles import Throttles
+from app.scheduler.protection.restrictions import Quarantine, Spikes, Throttles
 from app.scheduler.service import protection_roles
 from models.jobs.claim import JobRef
 from models.jobs.settle import Ending

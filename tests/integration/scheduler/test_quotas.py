@@ -80,12 +80,12 @@ def test_what_an_answer_said_reaches_the_dispatcher(worker: OneWorker) -> None:
     run(worker, telling(requests=Allowance(600, 3, 30.0)))
     read_now(worker.database)
     pacers = pacers_of(worker.database)
-    assert pacers.rooms(100.0) == {MODEL: 0}  # a pacer that is new has saved nothing up
-    assert pacers.rooms(101.0) == {MODEL: 3}
+    assert pacers.allowances(100.0) == {MODEL: 0}  # a pacer that is new has saved nothing up
+    assert pacers.allowances(101.0) == {MODEL: 3}
     pacers.spend(MODEL, 2)
-    assert pacers.rooms(101.0) == {MODEL: 1}
+    assert pacers.allowances(101.0) == {MODEL: 1}
     pacers.spend(MODEL, -1)
-    assert pacers.rooms(101.0) == {MODEL: 2}
+    assert pacers.allowances(101.0) == {MODEL: 2}
 
 
 def test_jobs_at_the_broker_count_against_what_is_left(worker: OneWorker) -> None:
@@ -93,8 +93,8 @@ def test_jobs_at_the_broker_count_against_what_is_left(worker: OneWorker) -> Non
     worker.refs(4, dependency=MODEL)
     read_now(worker.database)
     pacers = pacers_of(worker.database)
-    pacers.rooms(100.0)
-    assert pacers.rooms(101.0) == {MODEL: 1}
+    pacers.allowances(100.0)
+    assert pacers.allowances(101.0) == {MODEL: 1}
 
 
 def test_the_latest_reading_wins_and_is_written_once_a_second(worker: OneWorker) -> None:
@@ -118,12 +118,12 @@ def test_an_older_reading_of_another_worker_does_not_replace_a_newer_one(
 def test_a_refusal_closes_the_tap_at_once_and_costs_the_job_no_try(worker: OneWorker) -> None:
     declare_quota(worker.database.engine, MODEL, LIMITS, {MODEL})
     pacers = pacers_of(worker.database)
-    pacers.rooms(99.0)
-    assert pacers.rooms(101.0) == {MODEL: 1}
+    pacers.allowances(99.0)
+    assert pacers.allowances(101.0) == {MODEL: 1}
     (refused,) = run(worker, refusing(20.0))
     assert 18 < row(worker.database).closed_seconds <= 20
-    assert pacers.rooms(101.0 + READ_SECONDS) == {MODEL: 0}
-    assert pacers.rooms(119.0) == {MODEL: 0}
+    assert pacers.allowances(101.0 + READ_SECONDS) == {MODEL: 0}
+    assert pacers.allowances(119.0) == {MODEL: 0}
     job = worker.database.job(refused)
     assert (job.status, job.attempt, job.deferrals, job.error_class) == (
         "scheduled",
@@ -219,8 +219,8 @@ def test_tokens_that_calls_used_bound_the_calls_to_come(worker: OneWorker) -> No
     worker.worker.quotas.write(worker.database.engine, 0.0)
     assert (row(worker.database).calls, row(worker.database).tokens_in) == (2, 100)
     pacers = pacers_of(worker.database)
-    pacers.rooms(100.0)
-    assert pacers.rooms(101.0) == {MODEL: 1}  # 95 tokens a second, 50 a call
+    pacers.allowances(100.0)
+    assert pacers.allowances(101.0) == {MODEL: 1}  # 95 tokens a second, 50 a call
 
 
 def test_counts_alone_make_no_quota(worker: OneWorker) -> None:
@@ -255,20 +255,20 @@ def test_news_wait_here_while_the_store_is_away(
 def test_a_scheduler_that_takes_over_begins_with_empty_buckets(database: DatabaseFixture) -> None:
     declare_quota(database.engine, "claude", {"requests_per_minute": 6000.0}, {"claude"})
     pacers = pacers_of(database)
-    pacers.rooms(100.0)
-    assert pacers.rooms(101.0) == {"claude": 95}
+    pacers.allowances(100.0)
+    assert pacers.allowances(101.0) == {"claude": 95}
     database.leader.resign()
     successor = Leader(database.engine, "successor")
     successor.run_once(0.0)
     pacers = QuotaPacers(database.engine, successor, database.types)
-    assert pacers.rooms(200.0) == {"claude": 0}
+    assert pacers.allowances(200.0) == {"claude": 0}
 
 
 def test_a_start_value_stands_until_an_operator_says_otherwise(database: DatabaseFixture) -> None:
-    pacers_of(database, claude=LIMITS).rooms(1.0)
+    pacers_of(database, claude=LIMITS).allowances(1.0)
     assert row(database).requests_per_minute == 60
     declare_quota(database.engine, "claude", {"requests_per_minute": 30.0}, {"claude"})
-    pacers_of(database, claude=LIMITS).rooms(1.0)
+    pacers_of(database, claude=LIMITS).allowances(1.0)
     assert row(database).requests_per_minute == 30
 
 
@@ -278,14 +278,14 @@ def test_a_quota_that_was_only_learned_ages_out(database: DatabaseFixture) -> No
         " ('claude', %s, now() - interval '61 minutes')",
         json.dumps({"requests": [60, 0, 7200]}),
     )
-    assert pacers_of(database).rooms(1.0) == {}
+    assert pacers_of(database).allowances(1.0) == {}
     assert not database.query("SELECT FROM quotas")
 
 
 def test_a_leader_of_the_past_forgets_and_declares_nothing(database: DatabaseFixture) -> None:
     database.execute("INSERT INTO quotas (dependency) VALUES ('old')")
     database.execute("UPDATE leaders SET epoch = epoch + 1")
-    pacers_of(database, claude=LIMITS).rooms(1.0)
+    pacers_of(database, claude=LIMITS).allowances(1.0)
     assert [found.dependency for found in database.query("SELECT dependency FROM quotas")] == [
         "old"
     ]

@@ -142,7 +142,7 @@ def test_the_walk_is_bounded_goes_on_where_it_was_and_begins_again(
     database: DatabaseFixture, retirer: Retirer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = retire.RETIRE_JOBS.replace(f"LIMIT {retire.BATCH}", "LIMIT 2")
-    monkeypatch.setattr(retire, "RETIRE_JOBS", small)
+    monkeypatch.setattr(retiring, "RETIRE_JOBS", small)
     monkeypatch.setattr(retiring, "BATCH", 2)
     ages = [40, 39, 38, 37, 36]
     jobs = [database.submit(id=id_of_age(days)) for days in ages]

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from models.durations import bin_of, parse_run_name
 from models.jobs.claim import Claim, JobRef
 from models.jobs.states import FailureClass
 from models.pools import POOLS
-from models.tallies import Tallies, TallyKind
+from models.tallies import Tallies, TallyKind, bin_of, parse_run_name
 from tasks.errors import DependencyFailure, Permanent
 from tasks.registry import load_types
 from tasks.retry.decision import RetryStanding

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.policy.histogram import HALF_LIFE_SECONDS, Bin, Histogram, decay, gather
-from models.durations import LEAST, MOST, bin_of, parse_run_name, run_name
+from models.tallies import LEAST, MOST, bin_of, parse_run_name, run_name
 
 times = st.one_of(
     st.integers(0, 10 * LEAST), st.integers(0, MOST), st.floats(0, 12).map(lambda e: int(10**e))

@@ -40,7 +40,7 @@ def everything() -> GaugeReadings:
     pools = dict.fromkeys(POOLS, 1)
     return GaugeReadings(
         counts={pool: dict.fromkeys(STATES, 1) for pool in POOLS},
-        line_seconds=dict.fromkeys(POOLS, 1.5),
+        queue_seconds=dict.fromkeys(POOLS, 1.5),
         due_seconds=dict.fromkeys(POOLS, 1.5),
         dead_letters={"echo": 1},
         processes=[
@@ -71,7 +71,7 @@ def everything() -> GaugeReadings:
         living=pools,
         types=[SimpleNamespace(type="echo", p95_seconds=0.5, declared_pool="short", pool="medium")],
         quotas=[SimpleNamespace(dependency="claude", kind="requests", most=60.0, remaining=50.0)],
-        taps=[SimpleNamespace(dependency="claude", refused=1, closed=False)],
+        quota_states=[SimpleNamespace(dependency="claude", refused=1, closed=False)],
         schedules={"active": 1, "paused": 0, "ended": 0},
         tick_seconds=0.5,
     )

@@ -1,0 +1,171 @@
+"""Restrictions (table ``verdicts``): quarantine of job types, throttles and spikes of tenants.
+
+The policies are in ``tasks.retry``, fed with the recent counts of table ``tallies``. Workers read a
+quarantine when they decide about retries; dispatcher and express lane obey throttles; a spike has
+no effect but its event. Of a quarantine all tenants get the event (tenant 0), for any of them may
+be about to submit such a job; of the others only the tenant.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from sqlalchemy import Engine
+
+from app.scheduler.role import LeaderQueries
+from models.jobs.held_back import QUARANTINED, THROTTLED
+from models.leadership import STILL_LEADER, Leader
+from models.tallies import TallyKind, parse_crash_name
+from tasks.retry import quarantine, spike, throttle
+from tasks.retry.circuit import Window
+
+logger = logging.getLogger(__name__)
+
+#: Earlier hours that are the usual.
+HOURS = 24
+
+#: A bucket belongs to the window in which it begins: a window is short by up to one bucket.
+READ_WINDOWS = """
+    SELECT name, sum(total)::bigint AS total, sum(amount)::bigint AS amount FROM tallies
+    WHERE kind = %(kind)s AND bucket > now() - make_interval(secs => %(seconds)s)
+    GROUP BY name
+"""
+QUARANTINE = f"""
+    WITH entered AS (
+        INSERT INTO verdicts (kind, name, detail)
+        SELECT 'quarantine', %(name)s, json_build_object(
+            'type', %(name)s::text, 'runs', %(runs)s, 'failed', %(failed)s)
+        WHERE {STILL_LEADER}
+        ON CONFLICT DO NOTHING
+        RETURNING detail
+    )
+    INSERT INTO events (tenant_id, kind, detail)
+    SELECT 0, 'job_type_quarantined', detail FROM entered
+"""
+RELEASE = f"""
+    WITH left_it AS (
+        DELETE FROM verdicts WHERE kind = 'quarantine' AND name = %(name)s AND {STILL_LEADER}
+        RETURNING name
+    )
+    INSERT INTO events (tenant_id, kind, detail)
+    SELECT 0, 'job_type_released', json_build_object(
+        'type', name, 'runs', %(runs)s, 'failed', %(failed)s)
+    FROM left_it
+"""
+THROTTLE = f"""
+    WITH throttled AS (
+        INSERT INTO verdicts (kind, tenant_id, pool, detail)
+        SELECT 'throttle', %(tenant_id)s, %(pool)s, json_build_object(
+            'pool', %(pool)s::text, 'crashes', %(crashes)s)
+        WHERE {STILL_LEADER}
+        ON CONFLICT DO NOTHING
+        RETURNING tenant_id, detail
+    )
+    INSERT INTO events (tenant_id, kind, detail)
+    SELECT tenant_id, 'tenant_throttled', detail FROM throttled
+"""
+LIFT = f"""
+    WITH lifted AS (
+        DELETE FROM verdicts
+        WHERE kind = 'throttle' AND tenant_id = %(tenant_id)s AND pool = %(pool)s
+          AND {STILL_LEADER}
+        RETURNING tenant_id, pool
+    )
+    INSERT INTO events (tenant_id, kind, detail)
+    SELECT tenant_id, 'tenant_throttle_lifted', json_build_object('pool', pool) FROM lifted
+"""
+#: Only tenants whose hour could be a spike at all, each with its earlier hours.
+READ_HOURS = f"""
+    SELECT this.name, this.total AS runs, array(
+        SELECT earlier.total FROM tallies AS earlier
+        WHERE earlier.kind = '{TallyKind.HOUR}' AND earlier.name = this.name
+          AND earlier.bucket = ANY (array(
+                SELECT this.bucket - number * interval '1 hour'
+                FROM generate_series(1, {HOURS}) AS number))) AS earlier
+    FROM tallies AS this
+    WHERE this.kind = '{TallyKind.HOUR}'
+      AND this.bucket = date_bin('1 hour', now(), 'epoch')
+      AND this.total >= {spike.TIMES * spike.BASELINE}
+"""
+#: The restriction of an earlier hour is replaced; one of this hour stays, without a second event.
+REPORT = f"""
+    WITH spike AS (
+        INSERT INTO verdicts AS verdict (kind, tenant_id, detail)
+        SELECT 'spike', %(tenant_id)s, json_build_object('runs', %(runs)s, 'usual', %(usual)s)
+        WHERE {STILL_LEADER}
+        ON CONFLICT (kind, name, tenant_id, pool) DO UPDATE
+        SET since = now(), detail = excluded.detail
+        WHERE verdict.since < date_bin('1 hour', now(), 'epoch')
+        RETURNING tenant_id, detail
+    )
+    INSERT INTO events (tenant_id, kind, detail)
+    SELECT tenant_id, 'tenant_usage_spike', detail FROM spike
+"""
+FORGET = f"""
+    DELETE FROM verdicts
+    WHERE kind = 'spike' AND since < date_bin('1 hour', now(), 'epoch') AND {STILL_LEADER}
+"""
+
+
+class Quarantine(LeaderQueries):
+    """Job types that mostly fail get fewer attempts, until they recover."""
+
+    def run_once(self, now: float) -> int:
+        """Check every type that ran recently or is quarantined; how many changed."""
+        rows = self._read(READ_WINDOWS, kind=TallyKind.TYPE, seconds=quarantine.WINDOW_SECONDS)
+        windows = {row.name: Window(row.total, row.amount) for row in rows}
+        held = {row.name for row in self._read(QUARANTINED)}
+        changed = 0
+        for name in windows.keys() | held:
+            window, was = windows.get(name, Window(0, 0)), name in held
+            if quarantine.quarantined(window, was) == was:
+                continue
+            statement, move = (RELEASE, "leaves") if was else (QUARANTINE, "enters")
+            if self._write(statement, name=name, runs=window.total, failed=window.bad):
+                changed += 1
+                logger.warning(
+                    "%s %s quarantine: %d of %d failed", name, move, window.bad, window.total
+                )
+        return changed
+
+
+class Throttles(LeaderQueries):
+    """A tenant whose jobs keep killing the workers of a pool runs one at a time there."""
+
+    def __init__(self, engine: Engine, leader: Leader, limit: int = throttle.CRASHES) -> None:
+        super().__init__(engine, leader)
+        self._limit = limit
+
+    def run_once(self, now: float) -> int:
+        """Check every tenant that crashed recently or is throttled; how many changed."""
+        rows = self._read(READ_WINDOWS, kind=TallyKind.CRASH, seconds=throttle.WINDOW_SECONDS)
+        crashed = {parse_crash_name(row.name): row.total for row in rows}
+        held = {(row.tenant_id, row.pool) for row in self._read(THROTTLED)}
+        changed = 0
+        for tenant_id, pool in crashed.keys() | held:
+            crashes, was = crashed.get((tenant_id, pool), 0), (tenant_id, pool) in held
+            if throttle.throttled(crashes, was, self._limit) == was:
+                continue
+            statement = LIFT if was else THROTTLE
+            if self._write(statement, tenant_id=tenant_id, pool=pool, crashes=crashes):
+                changed += 1
+                news = "throttle lifted" if was else f"throttled, {crashes} crashes"
+                logger.warning("tenant %s in %s: %s", tenant_id, pool, news)
+        return changed
+
+
+class Spikes(LeaderQueries):
+    """Tenants with far more runs than usual get an event, once an hour at most."""
+
+    def run_once(self, now: float) -> int:
+        """Report spikes that were not reported in this hour; how many."""
+        self._write(FORGET)
+        reported = 0
+        for row in self._read(READ_HOURS):
+            if spike.spiking(row.earlier, row.runs):
+                usual = round(sum(row.earlier) / len(row.earlier))
+                tenant_id = int(row.name)
+                reported += self._write(REPORT, tenant_id=tenant_id, runs=row.runs, usual=usual)
+        if reported:
+            logger.warning("%d tenants have far more runs than usual", reported)
+        return reported
