@@ -20,7 +20,7 @@ from pydantic_core import to_json
 
 from app.admission.admission import Admission
 from app.admission.gate import Gate
-from app.admission.placement import PoolsOfTypes
+from app.admission.pool_of_type import PoolsOfTypes
 from app.errors import (
     BlobStoreUnavailable,
     FieldError,

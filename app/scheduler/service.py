@@ -82,7 +82,7 @@ def protection_roles(
     """Roles that watch failures and restrict what causes them, by the policies of tasks.retry.
 
     Each change is one conditional statement, with its event. What they write is obeyed elsewhere:
-    see :mod:`app.reads.holds` and :mod:`tasks.worker.rules`.
+    see :mod:`app.scheduler.dispatching.held_back` and :mod:`tasks.worker.rules`.
     """
     dependencies = {one.dependency for one in types.values() if one.dependency}
     return [

@@ -14,7 +14,7 @@ from werkzeug.utils import find_modules, import_string
 
 from app.admission import Admission
 from app.admission.gate import Gate
-from app.admission.placement import PoolsOfTypes
+from app.admission.pool_of_type import PoolsOfTypes
 from app.api.auth.access import guard
 from app.api.auth.identity import CallerTenants
 from app.api.auth.visitors import Visitors

@@ -3,7 +3,7 @@
 Each turn the pure :class:`app.policy.fairshare.FairQueue` grants jobs to tenants, one statement
 marks them, and their estimated cost is charged (corrected later by :mod:`.reconciler`). It also
 grants the express lane: while nothing is queued in a pool but what is held back (see
-:mod:`app.reads.holds`), the API may dispatch in the request, up to a credit of free slots.
+:mod:`.held_back`), the API may dispatch in the request, up to a credit of free slots.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from app.policy.window import RESERVE_SECONDS, next_reserve, smoothed_rate
 from app.reads.demand import READ_TENANT_DEPTHS
-from app.reads.holds import Allowances, HoldReader, Holds
+from app.scheduler.dispatching.held_back import Allowances, HoldReader, Holds
 from app.scheduler.dispatching.pool_queues import PoolQueues
 from models.pools import POOLS
 from models.presence import PRESENCE_SECONDS, SERVING

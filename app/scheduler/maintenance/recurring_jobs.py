@@ -24,7 +24,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 
 from app.admission.intake import job_submission
-from app.admission.placement import placed, read_moved
+from app.admission.pool_of_type import placed, read_moved
 from app.errors import ValidationFailed
 from app.reads.times import rfc3339
 from app.scheduler.role import LeaderQueries

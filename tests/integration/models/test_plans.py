@@ -14,11 +14,11 @@ from app.console.overview.readings import READ_POOLS as READ_OVERVIEW
 from app.console.workers.page import READ_RUNNING
 from app.reads.demand import READ_FLIGHT, READ_TENANT_DEPTHS, READ_TENANT_LANES, READ_WAITS, Parked
 from app.reads.gauges import READ_AGES, READ_DEAD_LETTERS, READ_DUE_AGES, READ_TROUBLE
-from app.reads.holds import READ_HOLDS
 from app.reads.ranks import READ_RANKS
 from app.reads.rivals import READ_RIVALS
 from app.reads.views import READ_APPLICATIONS
 from app.reads.waits import COUNT_AHEAD, COUNT_FREE, READ_FACTS, READ_OWN
+from app.scheduler.dispatching.held_back import READ_HOLDS
 from app.scheduler.dispatching.pool_queues import READ_IN_FLIGHT, SWEEP
 from app.scheduler.dispatching.pools import READ_HELD, READ_IN_SLICES, READ_POOLS
 from app.scheduler.dispatching.reconciler import READ_CHARGES

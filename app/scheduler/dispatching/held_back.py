@@ -1,4 +1,4 @@
-"""Holds: what the dispatcher must leave queued for now.
+"""Held back: what the dispatcher must leave queued for now, although slots are free.
 
 Lanes of dependencies whose circuit is not closed or whose quota is spent, and tenants whose
 jobs keep killing the workers of a pool. Circuits and throttles are written by the scheduler's
