@@ -13,9 +13,10 @@ import json
 import math
 import threading
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 
 from loadtest.fakes.claude_behaviours import BEHAVIOURS, Behaviour, Request, refuse_for
 
@@ -71,6 +72,8 @@ class FakeQuota:
 class FakeClaude:
     """The server. ``behave`` with the name of a misbehaviour applies to all requests after it."""
 
+    behaviours: ClassVar[Mapping[str, Behaviour]] = BEHAVIOURS
+
     def __init__(
         self,
         *,
@@ -99,7 +102,7 @@ class FakeClaude:
 
     def behave(self, name: str, *, every: int = 1) -> None:
         """Misbehave in this way on each ``every``-th request; ``ok`` ends it."""
-        if name not in BEHAVIOURS:
+        if name not in self.behaviours:
             raise ValueError(f"no such behaviour: {name}")
         self._behaviour, self._every = name, every
 
@@ -110,7 +113,8 @@ class FakeClaude:
             self.connections.add(client)
             if self.quota and (wait := self.quota.take()) is not None:
                 return refuse_for(wait)
-            return BEHAVIOURS[self._behaviour if len(self.requests) % self._every == 0 else "ok"]
+            misbehaves = len(self.requests) % self._every == 0
+            return self.behaviours[self._behaviour if misbehaves else "ok"]
 
     def serve(self) -> None:
         """Serve until ``stop``."""
