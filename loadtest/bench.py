@@ -17,11 +17,10 @@ from typing import Any
 from rich.console import Console
 
 from loadtest.accept import Servers, drain_fairline, drain_plain, profile_accept, profile_noop
-from loadtest.command import command
 from loadtest.figures import Sample, medians
 from loadtest.fleet import Fairline, fleet
 from loadtest.plain import PlainCelery
-from loadtest.report import Bar, Report, Table, table
+from loadtest.report import Bar, Report, Table, command, table
 
 BAR_CONNECTIONS = 64
 ACCEPT_RATIO = 5.5

@@ -24,11 +24,10 @@ from urllib.parse import quote
 
 from rich.console import Console
 
-from loadtest.command import command
 from loadtest.console_rows import Load, fill, time_loads
 from loadtest.figures import cpu_seconds, percentile
 from loadtest.fleet import Fairline, fleet, rows
-from loadtest.report import Bar, Report, Screen, table
+from loadtest.report import Bar, Report, Screen, command, table
 
 ENDED, WAITING = 1_000_000, 100_000
 REQUESTS = 20

@@ -27,7 +27,7 @@ from app.tenants.changes import issue_key
 from loadtest.figures import percentile
 from loadtest.fleet import admit, rows, running_fairline, tenant_id, until
 from loadtest.lab.pictures import COLOURS, picture
-from loadtest.report import RESULTS, Bar, Report, Screen, Table, table
+from loadtest.report import RESULTS, Bar, Report, Screen, Table, command, table
 from loadtest.stampede import SteadyTenant, column, read_waits, unstarted
 from models.jobs.ids import new_id
 from models.jobs.submission import Submission
@@ -286,27 +286,20 @@ def free_accounts(seconds: float, console: Console) -> Report:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.fairness",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    choices = ("weights", "flood", "free")
-    parser.add_argument("experiment", nargs="?", choices=choices, default="weights")
-    parser.add_argument("--seconds", type=float, help="of each measurement (300, 60, 60)")
-    parser.add_argument("--jobs", type=int, default=FLOOD, help="of the flood (100000)")
-    parser.add_argument("--no-fail", action="store_true", help="exit 0 even if a bar is missed")
-    asked = parser.parse_args(arguments)
-    console = Console()
+def run(asked: argparse.Namespace, console: Console) -> Report:
+    """The experiment that was asked for."""
     if asked.experiment == "weights":
-        report = weights(asked.seconds or 300.0, console)
-    elif asked.experiment == "flood":
-        report = flood(asked.seconds or 60.0, asked.jobs, console)
-    else:
-        report = free_accounts(asked.seconds or 60.0, console)
-    return report.conclude(console, no_fail=asked.no_fail)
+        return weights(asked.seconds or 300.0, console)
+    if asked.experiment == "flood":
+        return flood(asked.seconds or 60.0, asked.jobs, console)
+    return free_accounts(asked.seconds or 60.0, console)
 
+
+FLAGS = (
+    ("experiment", ("weights", "flood", "free"), "see above"),
+    ("--seconds", 0.0, "of each measurement; 0: 300 for weights, else 60"),
+    ("--jobs", FLOOD, "of the flood"),
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("python -m loadtest.fairness", __doc__, run, *FLAGS))

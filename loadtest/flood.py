@@ -22,11 +22,10 @@ from app.tenants.terms import Change
 from loadtest import closed_loop
 from loadtest.bench import BAR_CONNECTIONS
 from loadtest.closed_loop import Answered, Load, Request, applications
-from loadtest.command import command
 from loadtest.figures import CoreMeter, Sample
 from loadtest.fleet import Fairline, Fleet, fleet, rows
 from loadtest.plain import PlainCelery
-from loadtest.report import Bar, Report, Table
+from loadtest.report import Bar, Report, Table, command
 
 WARM_SECONDS = 2.0
 #: PostgreSQL's processes report their statistics at most once a second.

@@ -18,9 +18,8 @@ from sqlalchemy import Engine
 
 from loadtest import closed_loop
 from loadtest.closed_loop import Load, applications
-from loadtest.command import command
 from loadtest.fleet import Fairline, Fleet, rows, running_fairline
-from loadtest.report import Bar, Report, Table
+from loadtest.report import Bar, Report, Table, command
 
 LIMIT_MB = 150.0
 GROWTH = 1.10

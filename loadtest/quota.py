@@ -8,6 +8,7 @@ an attempt.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
@@ -19,7 +20,7 @@ from sqlalchemy import Engine
 from loadtest.chaos.stack import MEDIUM_ONLY, embedded_stack
 from loadtest.fakes.claude import FakeClaude, FakeQuota
 from loadtest.fleet import admit, rows, tenant_id
-from loadtest.report import Bar, Report, options
+from loadtest.report import Bar, Report, command
 from models.jobs.ids import new_id
 from models.jobs.submission import Submission
 
@@ -39,9 +40,10 @@ SUCCEEDED = """
 ATTEMPTS = "SELECT count(*) FROM jobs WHERE status <> 'succeeded' AND attempt > 0"
 
 
-def run(minutes: float, limit: float, burst_seconds: float) -> Report:
+def run(asked: argparse.Namespace, _: Console) -> Report:
     """Let them compete for so long."""
-    quota = FakeQuota(limit, burst_seconds=burst_seconds)
+    minutes, limit = asked.minutes, asked.limit
+    quota = FakeQuota(limit, burst_seconds=asked.burst_seconds)
     with (
         FakeClaude(quota=quota, answer_seconds=1.0) as fake,
         embedded_stack(
@@ -100,17 +102,11 @@ def succeeded(engine: Engine) -> dict[str, int]:
     return dict(map(tuple, rows(engine, SUCCEEDED)))
 
 
-def main() -> None:
-    given = options(
-        *("python -m loadtest.quota", __doc__),
-        ("--minutes", 3.0, "of competition"),
-        ("--limit", 60.0, "requests per minute"),
-        ("--burst-seconds", 10.0, "what the model saves up while idle"),
-    )
-    report = run(given.minutes, given.limit, given.burst_seconds)
-    report.show(Console())
-    sys.exit(0 if report.passed else 1)
-
+FLAGS = (
+    ("--minutes", 3.0, "of competition"),
+    ("--limit", 60.0, "requests per minute"),
+    ("--burst-seconds", 10.0, "what the model saves up while idle"),
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(command("python -m loadtest.quota", __doc__, run, *FLAGS))

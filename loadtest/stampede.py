@@ -22,10 +22,9 @@ from rich.console import Console
 from sqlalchemy import Engine
 
 from loadtest.chaos.client import Api
-from loadtest.command import command
 from loadtest.figures import percentile
 from loadtest.fleet import GROUP, TENANT, admit, rows, running_fairline, tenant_id, until
-from loadtest.report import Bar, Report, Screen, table
+from loadtest.report import Bar, Report, Screen, command, table
 from models.jobs.ids import new_id
 from models.jobs.submission import Submission
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from sqlalchemy import Engine
 from app.stack.spec import PROJECT_ROOT
 from app.tenants.changes import create_tenant, issue_key
 from app.tenants.terms import Change
+from loadtest.chaos.client import Api
 from loadtest.chaos.stack import embedded_stack
 from loadtest.pictures.camera import PHONE, TALL, Shot, opened_camera
 from loadtest.report import Screen
@@ -61,7 +59,7 @@ class Traffic:
     """Submits jobs of several tenants until it is stopped."""
 
     def __init__(self, port: int, engine: Engine) -> None:
-        self._base = f"http://127.0.0.1:{port}"
+        self._port = port
         self._stop = threading.Event()
         self._chance = random.Random(7)
         self.keys = {"demo": ""}
@@ -120,15 +118,10 @@ class Traffic:
 
     def call(self, tenant: str, path: str, body: Any) -> Any:
         """Post as a tenant; rejections are part of the picture."""
-        headers = {"Content-Type": "application/json"}
-        if self.keys[tenant]:
-            headers["Authorization"] = f"Bearer {self.keys[tenant]}"
-        request = urllib.request.Request(f"{self._base}{path}", json.dumps(body).encode(), headers)
-        try:
-            with urllib.request.urlopen(request, timeout=10) as response:
-                return json.load(response)
-        except urllib.error.HTTPError as rejected:
-            return json.load(rejected)
+        key = self.keys[tenant]
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        with Api(self._port) as api:
+            return api.call("POST", path, body, headers).document
 
     def _apply(self) -> None:
         self.apply(self._chance.choice(PEOPLE), self._chance.choice(ROLES))

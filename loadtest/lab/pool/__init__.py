@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import urllib.request
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import text
 
-from loadtest.closed_loop import applications
+from loadtest.closed_loop import Client, applications
 from loadtest.fleet import Fleet, rows
 from loadtest.generator import Order
 from loadtest.lab.experiment import (
@@ -87,7 +86,7 @@ class PlainSide:
 
     def __init__(self, plain: PlainCelery, plan: Plan, pool_size: int) -> None:
         self.title = f"Plain Celery, {pool_size} connections per worker"
-        self.url = plain.url
+        self.port = plain.port
         self._workers = plan.workers
         self._size = pool_size
         self._plain = plain
@@ -149,7 +148,7 @@ class FairlineSide:
         self.title = f"Fairline, {FAIRLINE} connections per worker"
         self._workers = plan.workers
         self._fairline = context.fairline("pool", plan.score_seconds, db_pool_size=str(FAIRLINE))
-        self.url = self._fairline.url
+        self.port = self._fairline.port
 
     def start(self) -> None:
         self._fairline.start(POOL, self._workers)
@@ -163,7 +162,7 @@ class FairlineSide:
             return read_scored(engine)
 
     def pool_size(self) -> int:
-        sizes = read_pools(self.url)["size"]
+        sizes = read_pools(self._fairline.url)["size"]
         return max(size for process, size in sizes.items() if process.startswith("worker"))
 
     def timeouts(self) -> int:
@@ -215,7 +214,8 @@ def run_side(context: RunContext, side: Side, plan: Plan) -> Course:
         context.step(f"{side.title}: starting")
         side.start()
         warm(side, plan)
-        order = Order(side.url, "Submitter", [Stretch(plan.seconds, PER_SECOND, PER_SECOND)])
+        stretch = Stretch(plan.seconds, PER_SECOND, PER_SECOND)
+        order = Order(f"http://127.0.0.1:{side.port}", "Submitter", [stretch])
         with side.gauges() as gauges, context.watch(side.title, gauges) as watched:
             submissions = collect(
                 *(context, context.generate(order), watched.rows),
@@ -229,10 +229,7 @@ def run_side(context: RunContext, side: Side, plan: Plan) -> Course:
 
 def warm(side: Side, plan: Plan) -> None:
     """Run a few jobs through every part first: start-up is not what is measured."""
-    ids = []
-    for each in applications(plan.warm_jobs, prefix="Warm"):
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(side.url + each.path, each.body.encode(), headers)
-        with urllib.request.urlopen(request, timeout=plan.drain_seconds) as response:
-            ids.append(json.load(response)["id"])
+    with Client(side.port, seconds=plan.drain_seconds) as client:
+        answers = [client.ask(each) for each in applications(plan.warm_jobs, prefix="Warm")]
+    ids = [json.loads(answer.body)["id"] for answer in answers]
     await_scores(ids, side.scored, plan.drain_seconds, side.timeouts)
