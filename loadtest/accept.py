@@ -30,12 +30,11 @@ from models.jobs.submission import Submission
 WARM_SECONDS = 1.0
 #: Polls are measured for this part of the time of submissions.
 POLL_SHARE = 0.5
-POLLED = 300
 KNOWN = 50
 #: The youngest first: they are at the end of the queue.
 APPLICATIONS = """
     SELECT id::text FROM jobs WHERE type = 'score_application'
-    AND status = CAST(:status AS job_status) ORDER BY id DESC LIMIT :most
+    AND status = CAST(:status AS job_status) ORDER BY id DESC LIMIT 300
 """
 BACKGROUND = ("scheduler", "worker-medium-1")
 
@@ -52,7 +51,6 @@ class Servers:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """All of them running."""
         self._plain.start_web()
         self._fairline.start("medium")
         try:
@@ -98,16 +96,16 @@ def measure(fleet: Fleet, name: str, load: Load) -> Sample:
 
 def polls(fairline: Fairline) -> dict[str, tuple[list[Request], int]]:
     """Requests, and their status, for applications that wait, are scored, or have not changed."""
-    with fairline.engine() as engine:
-        pending, scored = (
-            [
-                Request("GET", f"/applications/{row.id}")
-                for row in rows(engine, APPLICATIONS, status=status, most=POLLED)
-            ]
-            for status in ("queued", "succeeded")
-        )
+    pending, scored = (polls_of(fairline, status) for status in ("queued", "succeeded"))
     known = known_polls(fairline.port)
     return {"pending": (pending, 200), "scored": (scored, 200), "304": (known, 304)}
+
+
+def polls_of(fairline: Fairline, status: str) -> list[Request]:
+    """Polls of the youngest applications in this state."""
+    with fairline.engine() as engine:
+        found = rows(engine, APPLICATIONS, status=status)
+    return [Request("GET", f"/applications/{row.id}") for row in found]
 
 
 def known_polls(port: int) -> list[Request]:
@@ -258,7 +256,6 @@ def profile_accept(fairline: Fairline, console: Console) -> None:
 
 
 def profile_noop(fairline: Fairline, jobs: int, console: Console) -> None:
-    """Worker and scheduler while jobs flow."""
     with fairline.engine() as engine:
         queue_echoes(engine, 3 * jobs)
     fairline.start_scheduler()

@@ -35,7 +35,6 @@ CORE_PARTS = ("generator", "api", "plain-web", "worker", "scheduler", "postgres"
 
 
 def compare(samples: Sequence[Sample]) -> Report:
-    """What the samples say."""
     middle = medians(samples)
     report = Report("bench", "Fairline and a plain Celery application")
     for connections in (BAR_CONNECTIONS, 16, CROWD_CONNECTIONS):

@@ -235,7 +235,6 @@ def start(load: Load) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> Answered:
-    """The result of a generator."""
     with process:
         assert process.stdout is not None
         output = process.stdout.read()

@@ -152,7 +152,6 @@ def measure_use(parts: Mapping[str, Sequence[int]], seconds: int, screen: Screen
 
 
 def run(asked: argparse.Namespace, console: Console) -> Report:
-    """Fill the tables, request pages, watch."""
     ended, waiting, seconds = asked.ended, asked.waiting, asked.seconds
     with Screen(console) as screen, fleet("console") as started:
         pools = "short,medium,long"

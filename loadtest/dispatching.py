@@ -168,7 +168,6 @@ class Bystander:
         self._engine, self._filled, self._tenants = engine, waiting, tenants
 
     def go_on(self, sent: Sequence[Dispatch]) -> None:
-        """As workers and clients would."""
         announce(self._engine, Presence("worker", "worker", ["short"], slots=SLOTS))
         if not sent:
             return

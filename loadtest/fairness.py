@@ -60,7 +60,6 @@ def submit(
     pool: str = "medium",
     express: bool = True,
 ) -> None:
-    """Queue jobs."""
     kind = (tenant, type_name, pool)
     jobs = (Submission(new_id(), *kind, json.dumps(each), express=express) for each in payloads)
     admit(engine, jobs)
@@ -287,7 +286,6 @@ def free_accounts(seconds: float, console: Console) -> Report:
 
 
 def run(asked: argparse.Namespace, console: Console) -> Report:
-    """The experiment that was asked for."""
     if asked.experiment == "weights":
         return weights(asked.seconds or 300.0, console)
     if asked.experiment == "flood":

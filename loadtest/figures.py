@@ -18,7 +18,6 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 def percentiles(values: Iterable[float], *shares: float) -> list[float]:
-    """Several of them."""
     ordered = sorted(values) or [0.0]
     return [ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in shares]
 
@@ -156,6 +155,5 @@ def median_of(group: list[Sample]) -> Sample:
 
 
 def median_known(values: Iterable[float | None]) -> float | None:
-    """The median without missing values."""
     known = [value for value in values if value is not None]
     return median(known) if known else None

@@ -310,5 +310,4 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_port() -> int:
-    """A port on which nothing listens."""
     return free_ports(1)[0]

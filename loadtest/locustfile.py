@@ -94,7 +94,6 @@ class Applicant(FastHttpUser):
 
     @task(1)
     def leaderboard(self) -> None:
-        """A look at the leaderboard."""
         self.client.get(f"/leaderboard?role={random.choice(ROLES)}", name="/leaderboard")
 
 

@@ -119,5 +119,4 @@ class PlainCelery:
 
 
 def prefixed(settings: dict[str, str]) -> dict[str, str]:
-    """Settings as environment variables."""
     return {f"PLAIN_{key.upper()}": value for key, value in settings.items()}

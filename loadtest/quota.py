@@ -41,7 +41,6 @@ ATTEMPTS = "SELECT count(*) FROM jobs WHERE status <> 'succeeded' AND attempt > 
 
 
 def run(asked: argparse.Namespace, _: Console) -> Report:
-    """Let them compete for so long."""
     minutes, limit = asked.minutes, asked.limit
     quota = FakeQuota(limit, burst_seconds=asked.burst_seconds)
     with (

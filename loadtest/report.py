@@ -216,7 +216,6 @@ class Screen:
             advance(number + 1)
 
     def wait(self, name: str, seconds: float) -> None:
-        """Sleep, with a progress bar."""
         advance, began = self.task(name, seconds), time.monotonic()
         while (passed := time.monotonic() - began) < seconds:
             advance(passed)

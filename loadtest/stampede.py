@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from math import inf
 from typing import Any, Self
 
@@ -23,7 +22,7 @@ from sqlalchemy import Engine
 
 from loadtest.chaos.client import Api
 from loadtest.figures import percentile
-from loadtest.fleet import GROUP, TENANT, admit, rows, running_fairline, tenant_id, until
+from loadtest.fleet import GROUP, TENANT, NotReady, admit, rows, running_fairline, tenant_id
 from loadtest.report import Bar, Report, Screen, command, table
 from models.jobs.ids import new_id
 from models.jobs.submission import Submission
@@ -166,20 +165,18 @@ def schedule_crowd(
 
 def await_crowd(engine: Engine, tenant: int, jobs: int, progress: Callable[[float], None]) -> None:
     """Wait until all of the crowd has been run."""
-    ended = -1
+    ended, moved_at = 0.0, time.monotonic()
     while ended < jobs:
-        what = f"any of {jobs - ended} jobs of the crowd to end"
-        until(partial(has_moved, engine, tenant, ended), STALL_SECONDS, what, 0.5)
-        progress(ended := int(read(engine, ENDED, tenant)))
-
-
-def has_moved(engine: Engine, tenant: int, last: int) -> bool:
-    """Whether another number of jobs has ended."""
-    return read(engine, ENDED, tenant) != last
+        time.sleep(0.5)
+        before, ended = ended, read(engine, ENDED, tenant)
+        if ended > before:
+            moved_at = time.monotonic()
+        elif time.monotonic() - moved_at > STALL_SECONDS:
+            raise NotReady(f"{jobs - ended:,.0f} jobs of the crowd have not ended")
+        progress(ended)
 
 
 def run(asked: argparse.Namespace, console: Console) -> Report:
-    """Everything, on private services."""
     with (
         running_fairline("stampede", "short", asked.workers) as (fairline, engine),
         Screen(console) as screen,

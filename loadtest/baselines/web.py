@@ -17,7 +17,6 @@ Jobs = list[dict[str, Any]]
 
 
 def empty_app() -> Flask:
-    """An app with the empty route."""
     app = Flask(__name__, static_folder=None)
 
     @app.get("/empty")

@@ -57,7 +57,6 @@ def counts(progress: Progress) -> str:
 
 
 def summary(strikes: Sequence[Strike], found: Findings, seconds: float) -> Report:
-    """Hits by target, figures and faults."""
     hits = []
     for target in sorted({strike.hit.target for strike in strikes}):
         mine = [strike for strike in strikes if strike.hit.target == target]

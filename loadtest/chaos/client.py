@@ -92,7 +92,6 @@ class Listener(threading.Thread):
 
     @contextmanager
     def listening(self) -> Iterator[Listener]:
-        """Listen while the block runs."""
         self.start()
         try:
             yield self

@@ -24,7 +24,6 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was kept."""
         return not any(self.faults.values())
 
     def __str__(self) -> str:
@@ -84,7 +83,6 @@ class Judge:
         self.listed = Counter(world.listed)
 
     def report(self) -> Report:
-        """Everything, by name."""
         return Report(
             self.figures(),
             {
@@ -118,7 +116,6 @@ class Judge:
         )
 
     def figures(self) -> dict[str, int]:
-        """How much there was of everything."""
         ends = Counter(job.status for job in self.jobs.values())
         return {
             "requests": len(self.exchanges),

@@ -85,6 +85,11 @@ class Request:
 TYPES = {"mark": "chaos.mark", "steps": "chaos.steps", "reuse": "echo"}
 
 
+def application(candidate: str, role: str) -> dict[str, Any]:
+    """The body of a submission."""
+    return {"candidate": candidate, "role": role, "payload": {"letter": f"I am {candidate}."}}
+
+
 class Orders:
     """An endless stream of requests of one client."""
 
@@ -114,7 +119,6 @@ class Orders:
         )
 
     def crash(self) -> Request:
-        """A job that kills its worker."""
         return self._single(Order("crash", {}), keyed=True)
 
     def _single(self, order: Order, keyed: bool, kind: str = "job") -> Request:
@@ -123,7 +127,7 @@ class Orders:
 
     def _application(self, now: float, keyed: bool) -> Request:
         tag = self._tag(keyed)
-        work = {"candidate": tag, "role": ROLE, "payload": {"letter": f"I am {tag}."}}
+        work = application(tag, ROLE)
         order = self._timed(Order("score_application", work), now)
         body = {**work, **order.times()}
         key = tag if keyed else None

@@ -98,7 +98,6 @@ def run(
 
 
 def disturb(progress: Progress) -> None:
-    """Load and hits."""
     options, hits = progress.options, progress.options.hits()
     load = Load(progress.stack.port, progress.log, seed=options.seed, per_second=options.per_second)
 

@@ -119,7 +119,6 @@ class Stack:
         )
 
     def printed(self) -> str:
-        """What ``up`` printed so far."""
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
     def pids(self) -> dict[str, int]:
@@ -151,7 +150,6 @@ class Stack:
         return time.monotonic() - started
 
     def logs(self, lines: int = 12) -> str:
-        """The ends of all logs."""
         paths = [self.output, *sorted((self.home.path / "logs").glob("*.log"))]
         return "\n".join(f"== {path.name}\n{tail(path, lines)}" for path in paths)
 

@@ -117,7 +117,6 @@ class FakeClaude:
             return self.behaviours[self._behaviour if misbehaves else "ok"]
 
     def serve(self) -> None:
-        """Serve until ``stop``."""
         self._server.serve_forever(poll_interval=0.01)
 
     def stop(self) -> None:
@@ -192,7 +191,6 @@ class Handler(BaseHTTPRequestHandler):
     def error(
         self, status: int, kind: str, message: str, headers: dict[str, str] | None = None
     ) -> None:
-        """An error in the API's format."""
         body = {"type": "error", "error": {"type": kind, "message": message}}
         self.send(status, json.dumps(body).encode(), headers)
 
@@ -208,7 +206,6 @@ def _refused_keywords(schema: Any) -> set[str]:
 
 
 def main() -> None:
-    """Serve until interrupted."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.fakes.claude", description=__doc__)
     parser.add_argument("--port", type=int, default=9099)
     parser.add_argument("--key", default="sk-test-key", help="the API key to accept")

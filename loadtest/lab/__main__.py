@@ -100,7 +100,6 @@ def section(name: str, document: Mapping[str, Any]) -> list[str]:
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The parsed command line."""
     known = ", ".join(NAMES)
     parser = argparse.ArgumentParser(prog="python -m loadtest.lab", description=__doc__)
     add = parser.add_argument

@@ -145,7 +145,6 @@ class RunContext:
         return Fairline(self.fleet, served_pools=POOL, name=name, **more)
 
     def generate(self, order: Order) -> Generator:
-        """Start locust on this order."""
         return Generator(order, self.fleet.home / "locust")
 
 

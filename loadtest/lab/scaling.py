@@ -198,7 +198,6 @@ START_SECONDS = 16.0
 
 
 def seconds(size: Size) -> float:
-    """Starts, the queue, and all counts."""
     plan = PLANS[size]
     starts = START_SECONDS + max(plan.workers) * WORKER_SECONDS
     counts = len(plan.workers) * (plan.seconds + plan.settle_seconds)

@@ -80,7 +80,6 @@ class Submissions:
         ]
 
     def most(self, name: str) -> int:
-        """The highest value of a gauge."""
         return int(max((value for _, value in self.gauge(name)), default=0.0))
 
 

@@ -110,7 +110,6 @@ class SwarmClient(User):
         return Asked(value_of(answer.response.head, LOCATION).decode(), self._swarm.target)
 
     def has_ended(self, asked: Asked) -> bool:
-        """Poll it once."""
         answer = self._wire.ask("/applications/{id}", asked.payload, ANSWERED)
         self._swarm.note(answer, POLL)
         if answer.status not in ANSWERED:

@@ -124,7 +124,6 @@ class Target:
         return request_bytes(Request(request.method, path, headers, request.body), self.port)
 
     def connect(self, timeout_seconds: float = TIMEOUT_SECONDS) -> socket:
-        """A new connection."""
         opened = create_connection((self.host, self.port), timeout_seconds)
         opened.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         if self._tls is None:

@@ -58,5 +58,4 @@ def send(jobs: Jobs) -> list[str]:
 
 
 def create_app() -> Flask:
-    """The baseline's own routes, and jobs."""
     return add_jobs(web.create_app(), send)

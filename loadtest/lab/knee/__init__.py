@@ -134,7 +134,6 @@ def plain_log(panel: Any) -> None:
 
 
 def label(panel: Any, x: float, y: float, form: str, colour: str, *, below: bool = False) -> None:
-    """A point's value beside it."""
     shift = (0, -17 if below else 7)
     beside(panel, form.format(y), (x, y), shift, colour, ha="center", fontweight="bold")
 

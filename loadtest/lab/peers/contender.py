@@ -18,7 +18,6 @@ from sqlalchemy import Engine, create_engine
 
 from app.stack.programs import command
 from app.stack.spec import PROJECT_ROOT
-from loadtest.accept import APPLICATIONS, POLLED
 from loadtest.closed_loop import Request, applications
 from loadtest.figures import family
 from loadtest.fleet import Fleet, free_port, rows
@@ -79,7 +78,6 @@ class Contender(ABC):
 
     @cached_property
     def engine(self) -> Engine:
-        """One connection to its own database."""
         options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "pool_size": 1}
         return create_engine(self.database_url, max_overflow=0, **options)
 
@@ -94,7 +92,6 @@ class Contender(ABC):
             connection.connection.cursor().execute(sql)
 
     def count_from_now(self) -> Counter:
-        """Begin to count what is done."""
         before = self.read(self.count_done)
         return lambda: self.read(self.count_done) - before
 
@@ -112,7 +109,6 @@ class Contender(ABC):
 
     @property
     def workers(self) -> list[str]:
-        """The names of its worker processes."""
         return [name for name in self.fleet.children if name.startswith(f"{self.key}-worker")]
 
     @property
@@ -197,6 +193,7 @@ ENDED = """
     SELECT coalesce(sum(succeeded + dead + cancelled + expired), 0) FROM job_counts
     WHERE tenant_id = 0 AND pool = 'short'
 """
+#: Jobs of the medium pool that are queued or at the broker.
 WAITING = """
     SELECT coalesce(sum(queued + dispatched), 0) FROM job_counts
     WHERE tenant_id = 0 AND pool = 'medium'
@@ -252,16 +249,6 @@ class Ours(Contender):
 
     def work(self) -> None:
         self.fairline.start_worker("short")
-
-    def applications(self, status: str) -> list[Request]:
-        """Polls of applications in this state."""
-        with self.fairline.engine() as engine:
-            found = rows(engine, APPLICATIONS, status=status, most=POLLED)
-        return [Request("GET", f"/applications/{row[0]}") for row in found]
-
-    def waiting(self) -> int:
-        """Jobs of the medium pool that are queued or at the broker."""
-        return self.read(WAITING)
 
     def clear_accepted(self) -> None:
         """Nothing: those are queued in the medium pool, whose worker no longer runs."""

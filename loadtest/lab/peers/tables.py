@@ -82,7 +82,6 @@ class Measured:
         return {name: each.p50 for name, each in self.start_quantiles().items()}
 
     def megabytes(self) -> dict[str, float]:
-        """Memory of all processes, by contender."""
         return {name: sum(parts.values()) for name, parts in self.memory.items()}
 
     def data(self) -> Mapping[str, Any]:

@@ -107,7 +107,6 @@ def together(members: Sequence[tuple[int, int]]) -> int:
 
 
 def folder_bytes(folder: Path) -> int:
-    """The files below it."""
     total = 0
     for file in folder.rglob("*"):
         with suppress(FileNotFoundError):  # removed meanwhile, by retention

@@ -141,7 +141,6 @@ def hold(
     stretches: Sequence[Stretch],
     look_seconds: float,
 ) -> Stage:
-    """Run so many clients, and measure."""
     order = Order(serving.fairline.url, "SwarmClient", stretches)
     with serving.fairline.engine() as engine, context.generate(order) as generator:
         gauges = StageGauges(serving, engine, generator.pids, look_seconds)

@@ -250,7 +250,6 @@ class Stage:
 
     @cached_property
     def seconds(self) -> list[Second]:
-        """Every second of the load."""
         return by_second(self.requests, self.begin, math.floor(total_seconds(self.stretches)))
 
     @cached_property
@@ -259,7 +258,6 @@ class Stage:
 
     @cached_property
     def summary(self) -> Summary:
-        """Of the part that is judged."""
         return summarise(self.requests, self.begin, *self.judged)
 
     @cached_property
