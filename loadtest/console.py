@@ -1,10 +1,8 @@
 """``make bench-console``: what the console costs with a million jobs in the tables.
 
-The tables are filled with ended and waiting jobs of fifty tenants. Every page is requested some
-times, one request after the other, and some are loaded in a real browser. Then ten viewers watch
-pages over server-sent events; their cost is what the API's processes and PostgreSQL use beyond a
-time without viewers. Nothing changes meanwhile but the samples that the scheduler takes: changes
-of a busy deployment are pushed as well, but read and rendered no more often than here.
+Every page is requested some times, and some are loaded in a real browser. Then ten viewers watch
+pages over server-sent events; their cost is the CPU time of the API and of PostgreSQL beyond a
+time without viewers.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """``make bench-dispatch``: what a dispatch costs, from a short queue to a very long one.
 
-A private PostgreSQL is filled with waiting jobs, and the scheduler's own Dispatcher picks, marks
-and charges them turn by turn, reconciling once a second as in production. Between the turns, and
-outside of the measurement, the dispatched jobs end and as many others are queued. What counts is
-CPU time of the scheduler and of its PostgreSQL session together, so that a busy machine does not
-disturb. Publishing is left out (it depends on the size of messages, not on the queue) and measured
-by ``make bench``.
+The scheduler's own Dispatcher picks, marks and charges jobs turn by turn, reconciling once a
+second as in production. What counts is CPU time of the scheduler and of its PostgreSQL session,
+so that a busy machine does not disturb. Publishing is left out: it does not depend on the queue.
 """
 
 from __future__ import annotations

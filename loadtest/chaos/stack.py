@@ -1,8 +1,4 @@
-"""A stack as a user starts it: ``python -m app.stack up`` in a temporary folder.
-
-Finds its processes by name, so that tests can kill and freeze them; leaves neither processes nor
-files behind.
-"""
+"""A stack as a user starts it (``python -m app.stack up``) in a temporary folder, by process."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
-"""A client of the swarm: submits three applications, polls each once a second, starts over.
+"""A client of the swarm: submits three applications, polls each once per second, starts over.
 
-One keep-alive connection per client. It sends the ETag that it knows and reads the header
-``Fairline-Status``; no document is parsed. A client whose polls take longer than a second polls
-again at once, so very many clients make a closed loop.
-
-A refused submission is repeated in the next second; one that is gone (404) is given up. A request
-in progress when the load ends is not in the record.
+It sends the ETag that it knows and reads the header ``Fairline-Status``; no document is parsed.
+Polls that take longer than a second are repeated at once, so very many clients make a closed loop.
+A refused submission is repeated in the next second; one that is gone (404) is given up.
 """
 
 from __future__ import annotations

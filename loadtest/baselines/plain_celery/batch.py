@@ -1,9 +1,8 @@
 """The baseline with the jobs that all libraries are compared with, one or many per request.
 
-``celery -A loadtest.baselines.plain_celery.batch worker`` and ``gunicorn
-'loadtest.baselines.plain_celery.batch:create_app()'``. Many jobs are one multi-row INSERT with one
-commit and a Celery group, which sends them over one connection, each with a publisher confirm.
-``PEER_ACKS=early`` is Celery's own default: a message is acknowledged before its task runs.
+Many jobs are one multi-row INSERT with one commit and a Celery group, which sends them over one
+connection, each with a publisher confirm. ``PEER_ACKS=early`` is Celery's own default: a message
+is acknowledged before its task runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Contenders of the comparison: an API, workers, and a count of what was done.
-
-A contender is opened and closed in its turn, so that no other contender's processes run meanwhile.
-"""
+"""Contenders of the comparison: an API, workers, and a count of what was done."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The libraries that Fairline is compared with, each as its own documentation recommends.
 
-Numbers of processes and slots were chosen among the few named below, in short trials in turns on a
-busy machine; only clear differences decided.
+Numbers of processes and slots were chosen in short trials; only clear differences decided.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The database-pool trap: a connection held while a job runs, and what it costs.
 
-Three sides in one run under the same load: plain Celery whose task scores inside its transaction,
-with a pool that is too small for its slots; the same with a connection for every slot; and
-Fairline with two connections per worker. Each side is started, loaded, drained and removed before
-the next one begins.
+Under the same load, one after the other: plain Celery whose task scores inside its transaction,
+with a pool too small for its slots; the same with a connection for every slot; and Fairline.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """A soak: a long time at 70 % of capacity, with letters of any size, and everything stays flat.
 
-One medium worker, letters of 100 bytes to 200 KB (evenly distributed on a logarithmic scale), so
-that payloads are stored in rows, in TOAST and in the blob store. Ended jobs are kept for minutes
-instead of days: retention is at work from the first minutes on, and the tables reach within half
-an hour the level that they would reach within weeks.
+Letters of 100 bytes to 200 KB are stored in rows, in TOAST and in the blob store. Ended jobs are
+kept for minutes instead of days, so that tables soon reach the level of weeks.
 """
 
 from __future__ import annotations
