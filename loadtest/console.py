@@ -23,7 +23,7 @@ from urllib.parse import quote
 from rich.console import Console
 
 from loadtest.console_rows import Load, fill, time_loads
-from loadtest.figures import cpu_seconds, percentile
+from loadtest.figures import MACHINE, CoreMeter, cpu_seconds, percentile
 from loadtest.fleet import Fairline, fleet, rows
 from loadtest.report import Bar, Report, Screen, command, table
 
@@ -142,11 +142,9 @@ class Viewer(threading.Thread):
 
 def measure_use(parts: Mapping[str, Sequence[int]], seconds: int, screen: Screen, name: str) -> Use:
     """What each part uses for so long."""
-    before = {part: cpu_seconds(pids) for part, pids in parts.items()}
-    began = time.monotonic()
+    meter = CoreMeter(parts)
     screen.wait(name, seconds)
-    lasted = time.monotonic() - began
-    return {p: 100 * (cpu_seconds(pids) - before[p]) / lasted for p, pids in parts.items()}
+    return {part: 100 * cores for part, cores in meter.read().items() if part != MACHINE}
 
 
 def run(asked: argparse.Namespace, console: Console) -> Report:

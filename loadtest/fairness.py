@@ -10,7 +10,6 @@ steadily. ``free``: a thousand free accounts submit beside a paying tenant.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
@@ -29,8 +28,6 @@ from loadtest.fleet import admit, rows, running_fairline, tenant_id, until
 from loadtest.lab.pictures import COLOURS, picture
 from loadtest.report import RESULTS, Bar, Report, Screen, Table, command, table
 from loadtest.stampede import SteadyTenant, column, read_waits, unstarted
-from models.jobs.ids import new_id
-from models.jobs.submission import Submission
 
 WORKERS = 4
 SLOTS = 10 * WORKERS
@@ -50,19 +47,6 @@ RUNS = """
     FROM jobs WHERE started_at IS NOT NULL AND status IN ('running', 'succeeded')
       AND tenant_id = ANY (CAST(:tenants AS bigint[]))
 """
-
-
-def submit(
-    engine: Engine,
-    tenant: int,
-    payloads: Iterable[Mapping[str, Any]],
-    type_name: str = "sleep",
-    pool: str = "medium",
-    express: bool = True,
-) -> None:
-    kind = (tenant, type_name, pool)
-    jobs = (Submission(new_id(), *kind, json.dumps(each), express=express) for each in payloads)
-    admit(engine, jobs)
 
 
 def read_runs(engine: Engine, tenants: Sequence[int]) -> Sequence[Any]:
@@ -120,7 +104,7 @@ def fill(engine: Engine, crowd: Crowd, seconds: float) -> int:
     jobs = int(share * SLOTS * seconds / fmean(crowd.seconds)) + 100
     tenant = tenant_id(engine, crowd.name.replace(" ", "-"), weight=crowd.weight)
     durations = random.Random(crowd.name).choices(crowd.seconds, k=jobs)
-    submit(engine, tenant, [{"seconds": each} for each in durations])
+    admit(engine, tenant, "sleep", "medium", [{"seconds": each} for each in durations])
     return tenant
 
 
@@ -219,7 +203,7 @@ def flood(seconds: float, jobs: int, console: Console) -> Report:
             quiet_until = time.time()
             for step in screen.steps("the flood comes in", -(-jobs // FLOOD_STEP)):
                 count = min(FLOOD_STEP, jobs - step * FLOOD_STEP)
-                submit(engine, crowd, [NAP] * count, "peer.nap", "short")
+                admit(engine, crowd, "peer.nap", "short", [NAP] * count)
             flooded_from = time.time()
             screen.wait(f"{jobs:,} jobs of another tenant", seconds)
             left = unstarted(engine, [crowd])
@@ -250,12 +234,12 @@ def free_accounts(seconds: float, console: Console) -> Report:
         paying = tenant_id(engine, "paying")
         lasts = 3 * (seconds + SETTLE_SECONDS) + ACCOUNTS_SECONDS
         jobs = int(SLOTS * lasts / LASTING["seconds"])
-        submit(engine, paying, [LASTING] * jobs)
+        admit(engine, paying, "sleep", "medium", [LASTING] * jobs)
         begin = time.time() + SETTLE_SECONDS
         screen.wait("a paying tenant alone", SETTLE_SECONDS + seconds)
         free = [tenant_id(engine, f"free-{number}", "free") for number in range(FREE_ACCOUNTS)]
         for each in free:
-            submit(engine, each, [LASTING] * 5, express=False)
+            admit(engine, each, "sleep", "medium", [LASTING] * 5, express=False)
         middle = time.time() + SETTLE_SECONDS
         screen.wait(f"with {FREE_ACCOUNTS:,} free accounts", SETTLE_SECONDS + seconds)
         end = time.time()

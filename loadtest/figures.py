@@ -92,7 +92,7 @@ class CoreMeter:
         self._at += seconds
         before, self._used = self._used, self._cpu_seconds()
         return {
-            name: round(max(0.0, used - before[name]) / seconds, 3)
+            name: round(max(0.0, used - before[name]) / seconds, 4)
             for name, used in self._used.items()
         }
 

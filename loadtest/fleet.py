@@ -33,6 +33,7 @@ from app.stack.services import Running, running, tail
 from app.stack.spawn import Child, spawn
 from app.stack.spec import PROJECT_ROOT, ProcessSpec
 from models.jobs.admit import admit_group
+from models.jobs.ids import new_id
 from models.jobs.submission import Submission, SubmissionGroup
 from models.pools import POOLS
 from models.settings import DatabaseSettings
@@ -81,11 +82,13 @@ def rows(engine: Engine, sql: str, **values: Any) -> Sequence[Any]:
         return connection.execute(text(sql), values).all()
 
 
-def admit(engine: Engine, submissions: Iterable[Submission]) -> None:
+def admit(
+    engine: Engine, tenant: int, type_name: str, pool: str, payloads: Iterable[Any], **more: Any
+) -> None:
     """Queue jobs with the API's own statement, a few hundred at a time."""
-    items = list(submissions)
-    for begin in range(0, len(items), GROUP):
-        admit_group(engine, [SubmissionGroup(tuple(items[begin : begin + GROUP]))], express=False)
+    kind, texts = (tenant, type_name, pool), map(json.dumps, payloads)
+    while jobs := tuple(Submission(new_id(), *kind, each, **more) for each in islice(texts, GROUP)):
+        admit_group(engine, [SubmissionGroup(jobs)], express=False)
 
 
 def tenant_id(

@@ -21,6 +21,13 @@ SLOTS = 10
 TASK = "plain.score"
 
 
+def serve(fleet: Fleet, name: str, port: int, application: str, env: dict[str, str]) -> None:
+    """Start a WSGI application of a baseline with two gunicorn workers, answering."""
+    config, bind = "loadtest/baselines/plain_celery/gunicorn.conf.py", f"127.0.0.1:{port}"
+    fleet.start(name, command("gunicorn", "-c", config, "--bind", bind, application), env)
+    fleet.await_answer(name, f"http://{bind}/empty")
+
+
 class PlainCelery:
     """One baseline on the fleet's services."""
 
@@ -45,12 +52,7 @@ class PlainCelery:
 
     def start_web(self) -> None:
         """Two gunicorn workers, answering."""
-        argv = command(
-            *("gunicorn", "-c", "loadtest/baselines/plain_celery/gunicorn.conf.py"),
-            *("--bind", f"127.0.0.1:{self.port}", f"{PACKAGE}.web:create_app()"),
-        )
-        self.fleet.start("plain-web", argv, self.env)
-        self.fleet.await_answer("plain-web", f"{self.url}/empty")
+        serve(self.fleet, "plain-web", self.port, f"{PACKAGE}.web:create_app()", self.env)
 
     def start_worker(self, number: int = 1, **settings: str) -> str:
         """One gevent worker, with more settings; its name."""

@@ -12,7 +12,6 @@ import argparse
 import json
 import sys
 import time
-from functools import partial
 
 from rich.console import Console
 from sqlalchemy import Engine
@@ -21,8 +20,6 @@ from loadtest.chaos.stack import MEDIUM_ONLY, embedded_stack
 from loadtest.fakes.claude import FakeClaude, FakeQuota
 from loadtest.fleet import admit, rows, tenant_id
 from loadtest.report import Bar, Report, command
-from models.jobs.ids import new_id
-from models.jobs.submission import Submission
 
 #: Names of tenants, and their weights.
 WEIGHTS = {"one": 10.0, "two": 20.0, "three": 30.0}
@@ -90,10 +87,9 @@ def deviation(answers: dict[str, int]) -> float:
 def queue(engine: Engine, name: str, weight: float, jobs: int) -> None:
     """A tenant with so many applications in its queue."""
     tenant = tenant_id(engine, name, weight=weight)
-    work = json.dumps({"candidate": "Ada", "role": name, "payload": {}})
-    kind = (tenant, "score_application", "medium", work)
-    submit = partial(Submission, candidate="Ada", role=name, dependency="claude")
-    admit(engine, (submit(new_id(), *kind) for _ in range(jobs)))
+    who = {"candidate": "Ada", "role": name}
+    payloads = [{**who, "payload": {}}] * jobs
+    admit(engine, tenant, "score_application", "medium", payloads, **who, dependency="claude")
 
 
 def succeeded(engine: Engine) -> dict[str, int]:

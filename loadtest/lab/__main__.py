@@ -143,7 +143,7 @@ def run(name: str, size: Size, console: Console) -> Report:
         progress.step("starting a private PostgreSQL and RabbitMQ")
         with fleet(f"lab-{name}") as started:
             context = RunContext(started, folder, size, progress.step, progress.figures)
-            report = chosen.run(context)
+            report: Report = chosen.run(context)
     report.data["question"] = chosen.QUESTION
     report.data["size"] = size.value
     report.data["took_seconds"] = round(time.monotonic() - began)

@@ -19,10 +19,8 @@ from loadtest.closed_loop import Request, applications
 from loadtest.figures import family
 from loadtest.fleet import Fleet, free_port, rows
 from loadtest.lab.experiment import POOL, RunContext
+from loadtest.plain import serve
 from models.pools import POOLS
-
-#: The same server for every peer: gunicorn's own gevent worker. Fairline brings its own file.
-GUNICORN = "loadtest/baselines/plain_celery/gunicorn.conf.py"
 
 #: Jobs done since the counter was made, by the contender's own record.
 Counter = Callable[[], int]
@@ -64,10 +62,7 @@ class Contender(ABC):
 
     def open(self) -> None:
         """Start the API, two gunicorn workers, and wait until it responds."""
-        name, bind = f"{self.key}-web", f"127.0.0.1:{self.port}"
-        argv = command("gunicorn", "-c", GUNICORN, "--bind", bind, self.application)
-        self.fleet.start(name, argv, self.env)
-        self.fleet.await_answer(name, f"http://{bind}/empty")
+        serve(self.fleet, f"{self.key}-web", self.port, self.application, self.env)
 
     @abstractmethod
     def work(self) -> None:
