@@ -103,14 +103,6 @@ class Nowhere(Publisher):
 
 
 @contextmanager
-def private_postgres() -> Iterator[EmbeddedPostgres]:
-    with tempfile.TemporaryDirectory(prefix="fairline-dispatch-") as folder:
-        server = EmbeddedPostgres(Path(folder))
-        with running(server, Path(folder) / "logs"):
-            yield server
-
-
-@contextmanager
 def filled(
     server: EmbeddedPostgres, waiting: int, tenants: int, seconds: float
 ) -> Iterator[Engine]:
@@ -239,10 +231,14 @@ def judge(scenes: Sequence[Scene]) -> Report:
 def run(chosen: argparse.Namespace, console: Console) -> Report:
     """Every scene with its own database on a private server."""
     measured: list[Scene] = []
-    with private_postgres() as server, Screen(console) as screen:
+    with (
+        tempfile.TemporaryDirectory(prefix="fairline-dispatch-") as home,
+        running(EmbeddedPostgres(Path(home)), Path(home) / "logs") as started,
+        Screen(console) as screen,
+    ):
         for waiting, tenants in QUICK_SCENES if chosen.quick else SCENES:
             progress = screen.task(f"{waiting:,} jobs of {tenants:,} tenants", 2)
-            with filled(server, waiting, tenants, chosen.job_seconds) as engine:
+            with filled(started.service, waiting, tenants, chosen.job_seconds) as engine:
                 progress(1)
                 url = engine.url.render_as_string(hide_password=False)
                 with database(url, STATEMENT_SECONDS) as other:

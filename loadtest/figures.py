@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import linear_regression, median
 
 import psutil
@@ -71,6 +72,44 @@ def cpu_seconds(pids: Sequence[int]) -> float:
         with suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def tree_memory(pids: Sequence[int]) -> int:
+    """Bytes in memory of these processes and all that they started: `together`."""
+    members = []
+    for process in family(pids):
+        with suppress(psutil.NoSuchProcess):
+            members.append(memory(process))
+    return together(members)
+
+
+def memory(process: psutil.Process) -> tuple[int, int]:
+    """The resident size of a process, and the part of it that it does not share."""
+    try:
+        full = process.memory_full_info()
+    except psutil.AccessDenied:
+        resident = process.memory_info().rss
+        return resident, resident
+    return full.rss, full.uss
+
+
+def together(members: Sequence[tuple[int, int]]) -> int:
+    """The resident size of several processes, given that of each and its unshared part.
+
+    What they share counts once, as the one that shares most has it: PostgreSQL's processes all
+    show the same buffers, and a plain sum would show each new connection as a leak. Proportional
+    sizes would do that too, but they move when another program loads the same libraries.
+    """
+    shared = max((resident - own for resident, own in members), default=0)
+    return sum(own for _, own in members) + shared
+
+
+def folder_bytes(folder: Path) -> int:
+    total = 0
+    for file in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # removed meanwhile, by retention
+            total += file.stat().st_size if file.is_file() else 0
     return total
 
 

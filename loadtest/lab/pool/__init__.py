@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 
 from loadtest.closed_loop import Client, applications
-from loadtest.fleet import Fleet, rows
+from loadtest.fleet import rows
 from loadtest.generator import Order
 from loadtest.lab.experiment import (
     POOL,
@@ -99,7 +99,7 @@ class PlainSide:
         settings = {"pool_size": str(self._size), "pool_folder": str(self._pools)}
         for number in range(1, self._workers + 1):
             self._names.append(self._plain.start_worker(number, **settings))
-        # After the workers, which start meanwhile.
+        # After the workers, which start meanwhile; both sides share it.
         if "plain-web" not in self._plain.fleet.children:
             self._plain.start_web()
         self._plain.await_workers(self._workers)
@@ -177,9 +177,14 @@ Side = PlainSide | FairlineSide
 
 def run(context: RunContext) -> Report:
     plan = PLANS[context.size]
-    with plain_celery(context.fleet, plan) as plain:
+    settings = {"hold_connection": "1", "score_seconds": str(plan.score_seconds), "prefetch": "1"}
+    plain = PlainCelery(context.fleet, name="plain-pool", **settings)
+    try:
         small = run_side(context, PlainSide(plain, plan, SMALL), plan)
         large = run_side(context, PlainSide(plain, plan, LARGE), plan)
+    finally:
+        context.fleet.kill("plain-web")
+        plain.remove()
     fairline = run_side(context, FairlineSide(context, plan), plan)
     draw(context.folder / "pool.png", (small, large, fairline))
     report = judge(TITLE, small, large, fairline, context.size)
@@ -191,19 +196,6 @@ def run(context: RunContext) -> Report:
         "Fairline the peak since the previous heartbeat."
     )
     return report
-
-
-@contextmanager
-def plain_celery(fleet: Fleet, plan: Plan) -> Iterator[PlainCelery]:
-    """The baseline; workers of both pool sizes share its web server, started with the first."""
-    seconds = str(plan.score_seconds)
-    settings = {"hold_connection": "1", "score_seconds": seconds, "prefetch": "1"}
-    plain = PlainCelery(fleet, name="plain-pool", **settings)
-    try:
-        yield plain
-    finally:
-        fleet.kill("plain-web")
-        plain.remove()
 
 
 def run_side(context: RunContext, side: Side, plan: Plan) -> Course:

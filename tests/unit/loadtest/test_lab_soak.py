@@ -8,7 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from loadtest.figures import together
 from loadtest.lab.experiment import Size
+from loadtest.lab.soak import curves as size_curves
 from loadtest.lab.soak.verdict import (
     JUDGED,
     MOST_POINTS,
@@ -22,8 +24,6 @@ from loadtest.lab.soak.verdict import (
     slope,
     tail_by_bucket,
 )
-from loadtest.lab.soak.weights import curves as size_curves
-from loadtest.lab.soak.weights import together
 from loadtest.lab.submissions import Point, Submissions
 from loadtest.users.wire import Arrival
 
