@@ -167,13 +167,11 @@ def drain_fairline(fairline: Fairline, jobs: int, *, over_http: bool = False) ->
 
 
 def queue_echoes(engine: Engine, jobs: int) -> None:
-    """Put jobs in the short pool's queue."""
     payloads = ({"n": number} for number in range(jobs))
     admit(engine, tenant_id(engine, TENANT), "echo", "short", payloads)
 
 
 def post_batches(port: int, jobs: int) -> None:
-    """Post the jobs, one batch after the other."""
     with Client(port) as client:
         for begin in range(0, jobs, BATCH):
             numbers = range(begin, min(begin + BATCH, jobs))

@@ -108,7 +108,6 @@ def compare_jobs(report: Report, middle: dict[str, Sample]) -> None:
 
 
 def cores_table(middle: dict[str, Sample]) -> Table:
-    """Cores in use by part of the system."""
     rows = []
     for sample in middle.values():
         parts = dict.fromkeys(CORE_PARTS, 0.0)
@@ -160,7 +159,6 @@ class Rounds:
 
 
 def line(sample: Sample) -> str:
-    """A sample in one line, as it comes in."""
     text = f"{sample.name:<32}{sample.rate:>8,.0f}/s"
     if sample.p50_ms is not None and sample.p99_ms is not None:
         text += f"   p50 {sample.p50_ms:>6.1f} ms   p99 {sample.p99_ms:>6.1f} ms"
@@ -170,7 +168,6 @@ def line(sample: Sample) -> str:
 
 
 def run(asked: argparse.Namespace, console: Console) -> Report:
-    """Everything that was asked for, on private services."""
     rounds = Rounds(console, asked.rounds)
     console.print("starting a private PostgreSQL and RabbitMQ")
     with fleet("bench") as started:

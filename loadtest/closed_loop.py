@@ -27,8 +27,6 @@ LENGTH = b"\r\ncontent-length:"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request."""
-
     method: str
     path: str
     headers: dict[str, str] = field(default_factory=dict)
@@ -58,7 +56,6 @@ def value_of(head: bytes, name: bytes) -> bytes:
 
 
 def request_bytes(request: Request, port: int) -> bytes:
-    """The request as it goes over the wire."""
     body = request.body.encode()
     headers = {"Host": f"127.0.0.1:{port}", **request.headers}
     if body:
@@ -136,8 +133,6 @@ class Answered:
 
 
 class Client:
-    """One kept-alive connection."""
-
     __slots__ = ("buffer", "index", "port", "sent", "socket")
 
     def __init__(self, port: int, index: int = 0, seconds: float = 30.0) -> None:

@@ -187,7 +187,6 @@ def judge(
     pushed: int,
     sizes: tuple[int, int, int],
 ) -> Report:
-    """What was measured, and what must hold."""
     ended, waiting, seconds = sizes
     before, watched, after = uses
     idle = {part: fmean((before[part], after[part])) for part in before}

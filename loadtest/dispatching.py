@@ -170,7 +170,6 @@ class Bystander:
 
 
 def measure(engine: Engine, other: Engine, waiting: int, tenants: int) -> Scene:
-    """Dispatch many jobs; what one took."""
     leader = Leader(engine, "bench")
     leader.run_once(0.0)
     queues = PoolQueues(engine, leader)
@@ -207,7 +206,6 @@ def measure(engine: Engine, other: Engine, waiting: int, tenants: int) -> Scene:
 
 
 def judge(scenes: Sequence[Scene]) -> Report:
-    """What was measured, and what must hold."""
     slowest, fastest = (pick(scene.microseconds for scene in scenes) for pick in (max, min))
     columns: dict[str, Any] = {
         "waiting": "{.waiting:,}",

@@ -50,7 +50,6 @@ RUNS = """
 
 
 def read_runs(engine: Engine, tenants: Sequence[int]) -> Sequence[Any]:
-    """Every run of these tenants so far."""
     return rows(engine, RUNS, tenants=list(tenants))
 
 
@@ -87,7 +86,6 @@ CROWDS = (
 
 
 def weights(seconds: float, console: Console) -> Report:
-    """Three tenants with different jobs saturate the pool."""
     with running_fairline("fairness", "medium", WORKERS) as (_, engine), Screen(console) as screen:
         crowds = {fill(engine, crowd, seconds + WARM_SECONDS): crowd for crowd in CROWDS}
         begin = time.time() + WARM_SECONDS

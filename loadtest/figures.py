@@ -144,8 +144,6 @@ class CoreMeter:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement of one thing."""
-
     name: str
     #: Requests or jobs per second.
     rate: float
@@ -181,7 +179,6 @@ def medians(samples: Iterable[Sample]) -> dict[str, Sample]:
 
 
 def median_of(group: list[Sample]) -> Sample:
-    """The median of each value of a group."""
     parts = sorted({part for sample in group for part in sample.cores})
     return Sample(
         group[0].name,

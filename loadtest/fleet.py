@@ -146,7 +146,6 @@ class Fleet:
 
     @contextmanager
     def frozen(self, *names: str) -> Iterator[None]:
-        """Suspend these processes while the block runs."""
         frozen = [self.children[name] for name in names]
         for child in frozen:
             child.send(signal.SIGSTOP)
@@ -160,7 +159,6 @@ class Fleet:
         return self.home / "logs" / f"{name}.log"
 
     def await_answer(self, name: str, url: str, seconds: float = 30.0) -> None:
-        """Wait until the URL answers 200."""
         error = ""
 
         def answered() -> bool:
@@ -308,7 +306,6 @@ def running_fairline(
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on which nothing listens."""
     return list(islice((p for p in random.sample(PRIVATE_PORTS, 1000) if not is_taken(p)), count))
 
 

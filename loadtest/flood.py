@@ -63,7 +63,6 @@ def read_work(engine: Engine) -> tuple[float, ...]:
 
 
 def work_since(engine: Engine, before: tuple[float, ...]) -> Work:
-    """What was done since then, per second."""
     time.sleep(REPORTED_SECONDS)
     pairs = zip(read_work(engine), before, strict=True)
     commits, writes, seconds = (now - then for now, then in pairs)

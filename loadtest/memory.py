@@ -78,7 +78,6 @@ def process_jobs(fairline: Fairline, engine: Engine, goal: int) -> None:
 
 
 def run(asked: argparse.Namespace, console: Console) -> Report:
-    """Read the memory of each process after some steps."""
     readings = []
     jobs, warm = asked.jobs, min(WARM_JOBS, asked.jobs // 2)
     steps = (warm, *(warm + (jobs - warm) * part // 4 for part in range(1, 5)))

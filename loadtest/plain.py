@@ -66,7 +66,6 @@ class PlainCelery:
         return name
 
     def await_workers(self, count: int, seconds: float = 30.0) -> None:
-        """Wait until so many workers consume the queue."""
         until(lambda: self._consumers() >= count, seconds, f"{count} workers of {self.name}")
 
     @contextmanager

@@ -93,7 +93,6 @@ def queue(engine: Engine, name: str, weight: float, jobs: int) -> None:
 
 
 def succeeded(engine: Engine) -> dict[str, int]:
-    """Answers so far, by tenant."""
     return dict(map(tuple, rows(engine, SUCCEEDED)))
 
 

@@ -85,8 +85,6 @@ class Picture:
 
 @dataclass(slots=True)
 class Report:
-    """What one run found."""
-
     #: Also the folder's name.
     name: str
     title: str

@@ -74,7 +74,6 @@ def steps(levels: Sequence[float], seconds: float) -> list[Stretch]:
 
 
 def ramp(begin: float, end: float, seconds: float) -> list[Stretch]:
-    """From one level to another in a straight line."""
     return [Stretch(seconds, begin, end)]
 
 

@@ -90,8 +90,6 @@ UNSTARTED = """
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """How long a job waited."""
-
     created_at: float
     #: From the commit to the dispatch, and to the start.
     queue_seconds: float
@@ -114,7 +112,6 @@ def read_waits(
 
 
 def unstarted(engine: Engine, tenants: Iterable[int]) -> int:
-    """How many of these tenants' jobs have not started."""
     return int(rows(engine, UNSTARTED, tenants=list(tenants))[0][0])
 
 
@@ -125,8 +122,6 @@ def column(share: float, name: str = "seconds") -> Callable[[tuple[str, Sequence
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a run."""
-
     due_at: float
     drained_at: float
     #: How late the last of the crowd was inserted; negative if in time.
@@ -145,14 +140,12 @@ class Found:
 
 
 def read(engine: Engine, sql: str, tenant: int) -> float:
-    """One number of a tenant."""
     return float(rows(engine, sql, tenant=tenant)[0][0] or 0.0)
 
 
 def schedule_crowd(
     engine: Engine, tenant: int, jobs: int, due: datetime, progress: Callable[[float], None]
 ) -> None:
-    """Insert the crowd, all due at one instant."""
     for begin in range(0, jobs, GROUP):
         numbers = range(begin, min(begin + GROUP, jobs))
         admit(engine, tenant, "echo", "short", ({"n": n} for n in numbers), execute_at=due)
@@ -160,7 +153,6 @@ def schedule_crowd(
 
 
 def await_crowd(engine: Engine, tenant: int, jobs: int, progress: Callable[[float], None]) -> None:
-    """Wait until all of the crowd has been run."""
     ended, moved_at = 0.0, time.monotonic()
     while ended < jobs:
         time.sleep(0.5)

@@ -47,7 +47,6 @@ class Display:
 
 
 def counts(progress: Progress) -> str:
-    """What the clients were answered so far."""
     answers, listener = progress.log.answers, progress.listener
     return (
         f"{answers[202]} accepted, {answers[0]} unanswered, {answers[503]} refused of"

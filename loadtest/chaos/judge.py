@@ -48,8 +48,6 @@ CLOCK_SECONDS = 0.05
 
 
 class Judge:
-    """Checks one run."""
-
     def __init__(
         self,
         exchanges: Sequence[Exchange],

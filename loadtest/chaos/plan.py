@@ -63,7 +63,6 @@ class Order:
         return {"type": self.type, "payload": self.payload, **self.times()}
 
     def times(self) -> dict[str, str]:
-        """Its times, as far as it has any."""
         moments = {"execute_at": self.execute_at, "not_after": self.not_after}
         return {name: rfc3339(at) for name, at in moments.items() if at is not None}
 
@@ -196,7 +195,6 @@ class Orders:
 
 
 def rfc3339(at: float) -> str:
-    """A time as the API wants it."""
     return datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -224,8 +222,6 @@ OUTLAST_SECONDS = (7.0, 15.0)
 
 
 class Act(StrEnum):
-    """What is done to a process."""
-
     KILL = "kill"
     FREEZE = "freeze"
     RESTART = "restart"

@@ -33,8 +33,6 @@ HARMLESS_SHARE = 0.6
 
 @dataclass(frozen=True, slots=True)
 class ChaosOptions:
-    """The options of a run."""
-
     seed: int
     seconds: float
     #: Where the logs, the hits and the report go.
@@ -150,5 +148,4 @@ def write(options: ChaosOptions, world: World, striker: Striker, report: Report)
 
 
 def kills(striker: Striker) -> int:
-    """Kills that were not misses."""
     return sum(strike.hit.act is Act.KILL and bool(strike.pids) for strike in striker.strikes)

@@ -55,8 +55,6 @@ class StackFailed(AssertionError):
 
 
 class Stack:
-    """One stack and its processes."""
-
     def __init__(self, folder: Path, **variables: str) -> None:
         """``variables`` go into the environment of ``up`` as they are."""
         self.home = Home(folder)

@@ -120,7 +120,6 @@ class FakeClaude:
         self._server.serve_forever(poll_interval=0.01)
 
     def stop(self) -> None:
-        """End all requests and close the port."""
         self.stopping.set()
         self._server.shutdown()
         self._server.server_close()

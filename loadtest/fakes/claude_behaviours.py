@@ -22,8 +22,6 @@ PATIENCE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it arrived."""
-
     headers: dict[str, str]
     body: dict[str, Any]
 

@@ -115,7 +115,6 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the named experiments, one after the other."""
     given = options(arguments)
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     size = Size.QUICK if given.quick else Size.FULL

@@ -62,7 +62,6 @@ class Sampler:
         self._thread.join(10 * PERIOD_SECONDS)
 
     def most(self, gauge: str) -> float:
-        """The highest value of a gauge in this step."""
         return max((float(row[gauge]) for row in self.rows if gauge in row), default=0.0)
 
     def _run(self) -> None:

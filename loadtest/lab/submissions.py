@@ -70,7 +70,6 @@ class Submissions:
         return steady_rate(list(self.scored_at.values()), begin, end)
 
     def scored_over_time(self, begin: float, end: float, window_seconds: int) -> list[Point]:
-        """The rolling rate by seconds since ``begin``."""
         return rolling_rate(list(self.scored_at.values()), begin, end, window_seconds)
 
     def gauge(self, name: str) -> list[Point]:

@@ -138,7 +138,6 @@ def only_submitters(environment: Any) -> bool:
 
 
 def submitters_for(rate: float) -> int:
-    """Submitters enough for so many arrivals per second."""
     return min(MOST_SUBMITTERS, max(1, math.ceil(rate * PATIENCE_SECONDS)))
 
 

@@ -44,7 +44,6 @@ class Swarm:
         )
 
     def note(self, answer: Answer, kind: int) -> None:
-        """One more request and its answer."""
         self.requests.add(time.time() - answer.seconds, answer.seconds, answer.status, kind)
 
 
@@ -59,7 +58,6 @@ class Asked:
         self.payload = target.payload(Request("GET", path))
 
     def know(self, etag: bytes, target: Target) -> None:
-        """Poll with this ETag from now on."""
         if etag != self._etag:
             self._etag = etag
             known = {"If-None-Match": etag.decode("latin-1")}

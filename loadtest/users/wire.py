@@ -71,7 +71,6 @@ class Record:
     requests: Requests = field(default_factory=Requests)
 
     def statuses(self) -> Iterator[int]:
-        """The status of everything that was sent."""
         yield from (arrival.status for arrival in self.arrivals)
         yield from self.requests.status
 
@@ -119,7 +118,6 @@ class Target:
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
 
     def payload(self, request: Request) -> bytes:
-        """The request as it goes over the wire."""
         path, headers = self._prefix + request.path, {**self._headers, **request.headers}
         return request_bytes(Request(request.method, path, headers, request.body), self.port)
 
@@ -201,7 +199,6 @@ class Wire:
         return answer
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
         opened, self._socket = self._socket, None
         if opened is not None:
             opened.close()

@@ -44,7 +44,6 @@ TASKS = {name: register(name) for name in witness.WORK}
 
 
 def send(jobs: Jobs) -> list[str]:
-    """Rows, and a message for each."""
     rows = [
         {"id": uuid.uuid4(), "candidate": "x", "role": job["type"], "payload": job["payload"]}
         for job in jobs

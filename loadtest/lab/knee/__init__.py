@@ -93,7 +93,6 @@ def draw_rates(panel: Any, found: Staircase, plan: Plan) -> None:
 
 
 def draw_staircase(file: Path, submissions: Submissions, plan: Plan) -> None:
-    """Offered, scored and the queue over time."""
     edges = [number * plan.step_seconds for number in range(len(plan.rates) + 1)]
     begin = plan.begin(submissions)
     # Gauges count from the first arrival, the picture from the first step.

@@ -32,7 +32,6 @@ AnyContender = TypeVar("AnyContender", bound=Contender)
 
 
 def run(context: RunContext) -> Report:
-    """Fairline, plain Celery, Dramatiq and Procrastinate in one run."""
     with ExitStack() as stack:
         found = Run(context, stack).measure()
     report = judge(found, context.size)
@@ -41,8 +40,6 @@ def run(context: RunContext) -> Report:
 
 
 class Run:
-    """One run of the comparison."""
-
     def __init__(self, context: RunContext, stack: ExitStack) -> None:
         self._context = context
         self._stack = stack

@@ -74,7 +74,6 @@ class Contender(ABC):
         return create_engine(self.database_url, max_overflow=0, **options)
 
     def read(self, sql: str) -> int:
-        """One number from its own database."""
         return int(rows(self.engine, sql)[0][0])
 
     def execute(self, sql: str) -> None:

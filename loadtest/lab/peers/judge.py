@@ -18,8 +18,6 @@ TITLE = "Fairline and its peers"
 
 @dataclass(frozen=True, slots=True)
 class Required:
-    """What Fairline must reach."""
-
     #: How many times another's rate: accepted, of plain Celery's and of the empty route's; polls
     #: of either kind, of the empty route's; jobs, of the best peer's and of plain Celery's.
     ratios: tuple[float, float, float, float, float, float]
@@ -166,7 +164,6 @@ def paler(shade: str, strength: float) -> tuple[float, ...]:
 
 
 def draw(found: Measured, folder: Path) -> list[Picture]:
-    """All of them, the overview first."""
     draw_overview(found, folder / "peers.png")
     draw_jobs(found, folder / "jobs.png")
     draw_starts(found, folder / "starts.png")

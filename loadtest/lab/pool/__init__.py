@@ -113,7 +113,6 @@ class PlainSide:
         }
 
     def scored(self) -> dict[str, float]:
-        """When each application was scored, by id."""
         return dict(map(tuple, rows(self._engine, PLAIN_SCORED)))
 
     def pool_size(self) -> int:

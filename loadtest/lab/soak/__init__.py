@@ -146,7 +146,6 @@ class Scales:
 
 
 def curve(sizes: Sequence[Mapping[str, float]], column: str) -> list[Point]:
-    """A column by the second."""
     return [(row["second"], row[column]) for row in sizes]
 
 

@@ -76,8 +76,6 @@ PARTS = (*SERVER, GENERATOR, OTHERS)
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """Responses of one second."""
-
     number: int
     good: int
     errors: int
@@ -280,7 +278,6 @@ class Stage:
         return [*levels, self.clients]
 
     def connections_by_second(self) -> list[tuple[float, float]]:
-        """When connections were counted, and how many there were."""
         read = [(float(row["at"]) - self.begin, float(row["connections"])) for row in self.rows]
         return [(at, held) for at, held in read if 0 <= at <= len(self.seconds)] or [(0.0, 0.0)]
 
