@@ -181,13 +181,12 @@ def post_batches(port: int, jobs: int) -> None:
 
 def drain_plain(plain: PlainCelery, jobs: int) -> Sample:
     """Tasks that wait in RabbitMQ through one Celery worker."""
-    engine, role = plain.engine(), f"noop-{uuid.uuid4().hex[:8]}"
+    role = f"noop-{uuid.uuid4().hex[:8]}"
     plain.queue_tasks(jobs, role=role)
     plain.start_worker()
     where = ("applications", f"role = '{role}'", MIDDLE_RATE)
-    sample = watch("no-op: baseline, one worker", engine, *where, plain.fleet.pids(), jobs)
+    sample = watch("no-op: baseline, one worker", plain.engine, *where, plain.fleet.pids(), jobs)
     plain.fleet.stop("plain-worker")
-    engine.dispose()
     return sample
 
 

@@ -200,10 +200,8 @@ def fleet(name: str) -> Iterator[Fleet]:
 
 
 #: Variables of the caller that would configure what is measured.
-FOREIGN = (
-    *("FAIRLINE_", "OTEL_", "CELERY_", "GUNICORN_", "FLASK_"),
-    *("FLOWER_", "WORKERS_", "LOCUST_"),
-)
+NAMES = ("FAIRLINE", "OTEL", "CELERY", "GUNICORN", "FLASK", "FLOWER", "WORKERS", "LOCUST")
+FOREIGN = tuple(f"{name}_" for name in NAMES)
 
 
 def clean_environment() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from celery import Celery
@@ -43,8 +44,7 @@ class PlainCelery:
             "PLAIN_QUEUE": name,
             **prefixed(settings),
         }
-        store.metadata.create_all(engine := self.engine())
-        engine.dispose()
+        store.metadata.create_all(self.engine)
 
     @property
     def url(self) -> str:
@@ -86,13 +86,11 @@ class PlainCelery:
     def queue_tasks(self, count: int, role: str) -> None:
         """Rows, and a task for each in the broker, before any worker runs."""
         ids = [uuid.uuid4() for _ in range(count)]
-        engine = self.engine()
-        with engine.begin() as connection:
+        with self.engine.begin() as connection:
             connection.execute(
                 insert(store.applications),
                 [{"id": i, "candidate": "x", "role": role, "payload": {}} for i in ids],
             )
-        engine.dispose()
         with self._connection() as (celery, connection):
             queue = Queue(self.name, Exchange(self.name), routing_key=self.name)
             queue(connection.default_channel).declare()
@@ -113,8 +111,10 @@ class PlainCelery:
     def remove(self) -> None:
         """Delete its queue and its database. Stop its processes first."""
         self.remove_queue()
+        self.engine.dispose()
         self.fleet.postgres.service.drop_database(self.name)
 
+    @cached_property
     def engine(self) -> Engine:
         return create_engine(self.env["PLAIN_DATABASE_URL"])
 

@@ -137,6 +137,11 @@ class Traffic:
             act()
 
 
+#: Pages of a stack that has more jobs than slots.
+FLOODED = (
+    Shot("console-tenants", "/console/tenants?pool=medium"),
+    Shot("console-workers", "/console/workers", "dark"),
+)
 #: How long the stack works before the first picture, so that its charts show something.
 WORK_SECONDS = 240
 #: … and how long after the flood, so that shares are what the weights say.
@@ -164,7 +169,7 @@ def main() -> None:
                     console.print(f"  {camera.take(shot)}")
                 traffic.flood()
                 screen.wait("… and has more than it can do", FLOOD_SECONDS)
-                for shot in flooded_shots():
+                for shot in FLOODED:
                     console.print(f"  {camera.take(shot)}")
         finally:
             traffic.stop()
@@ -182,14 +187,6 @@ def calm_shots(traffic: Traffic, job: str) -> tuple[Shot, ...]:
         Shot("console-candidate", f"/console/leaderboard/{application}"),
         Shot("console-phone", "/", size=PHONE),
         Shot("tenant-page", "/tenant", key=traffic.keys["birchwood"]),
-    )
-
-
-def flooded_shots() -> tuple[Shot, ...]:
-    """Pages of a stack that has more jobs than slots."""
-    return (
-        Shot("console-tenants", "/console/tenants?pool=medium"),
-        Shot("console-workers", "/console/workers", "dark"),
     )
 
 

@@ -88,7 +88,7 @@ class PlainSide:
         self._workers = plan.workers
         self._size = pool_size
         self._plain = plain
-        self._engine = plain.engine()
+        self._engine = plain.engine
         #: Where each worker process writes the state of its pool.
         self._pools = plain.fleet.home / f"{plain.name}-{pool_size}"
         self._names: list[str] = []
@@ -130,7 +130,6 @@ class PlainSide:
         self._plain.remove_queue()
         with self._engine.begin() as connection:
             connection.execute(text("TRUNCATE applications"))
-        self._engine.dispose()
         shutil.rmtree(self._pools, ignore_errors=True)
 
     def _pool_states(self, name: str) -> list[int]:
