@@ -249,7 +249,7 @@ class Fairline:
         shape, name = POOLS[pool], f"worker-{pool}-{number}"
         argv = command(
             *("celery", "-A", "app", "worker", "-P", shape.concurrency, "-c", str(shape.slots)),
-            *("-Q", pool, "-n", f"{pool}{number}@%h"),
+            *("-Q", pool, "-n", f"{name}@%h"),
             *("-E", "--without-gossip", "--without-mingle", "--loglevel=warning"),
         )
         self.fleet.start(name, argv, self.env)
