@@ -108,10 +108,7 @@ def polls_of(fairline: Fairline, status: str) -> list[Request]:
 
 
 def known_polls(port: int) -> list[Request]:
-    """Conditional requests that are answered 304.
-
-    For applications that are due in an hour: their state does not change meanwhile.
-    """
+    """Conditional requests, answered 304: for applications that are due in an hour."""
     due = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     asked = []
     with Client(port) as client:

@@ -105,8 +105,6 @@ SPREAD_SECONDS = 0.003
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What to send."""
-
     port: int
     connections: int
     #: Sent before anything is counted.
@@ -123,8 +121,6 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What came back."""
-
     rate: float
     p50_ms: float
     p99_ms: float

@@ -210,6 +210,12 @@ def clean_environment() -> dict[str, str]:
     return kept | {"PYTHONUNBUFFERED": "1"}
 
 
+def celery_worker(app: str, kind: str, slots: int, name: str, *more: str) -> tuple[str, ...]:
+    """The command line of a Celery worker."""
+    words = ("celery", "-A", app, "worker", "-P", kind, "-c", str(slots), "-n", f"{name}@%h")
+    return (*words, "--without-gossip", "--without-mingle", "--loglevel=warning", *more)
+
+
 class Fairline:
     """One Fairline on the fleet's services."""
 
@@ -247,12 +253,8 @@ class Fairline:
     def start_worker(self, pool: str, number: int = 1) -> str:
         """One worker of a pool, with the pool's usual slots; its name."""
         shape, name = POOLS[pool], f"worker-{pool}-{number}"
-        argv = command(
-            *("celery", "-A", "app", "worker", "-P", shape.concurrency, "-c", str(shape.slots)),
-            *("-Q", pool, "-n", f"{name}@%h"),
-            *("-E", "--without-gossip", "--without-mingle", "--loglevel=warning"),
-        )
-        self.fleet.start(name, argv, self.env)
+        words = celery_worker("app", shape.concurrency, shape.slots, name, "-Q", pool, "-E")
+        self.fleet.start(name, command(*words), self.env)
         return name
 
     def start(self, pool: str, workers: int = 1) -> list[str]:

@@ -47,8 +47,6 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """One turn of the flood."""
-
     refused: Answered
     admitted_per_second: float
     #: During the turn, its start and its end included.

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, create_engine, insert
 
 from app.stack.programs import command
 from loadtest.baselines.plain_celery import store
-from loadtest.fleet import Fleet, free_port, until
+from loadtest.fleet import Fleet, celery_worker, free_port, until
 
 PACKAGE = "loadtest.baselines.plain_celery"
 SLOTS = 10
@@ -57,12 +57,8 @@ class PlainCelery:
     def start_worker(self, number: int = 1, **settings: str) -> str:
         """One gevent worker, with more settings; its name."""
         name = "plain-worker" if number == 1 else f"plain-worker-{number}"
-        argv = command(
-            *("celery", "-A", f"{PACKAGE}.tasks", "worker", "-P", "gevent", "-c", str(SLOTS)),
-            *("-n", f"{self.name}{number}@%h", "--without-gossip", "--without-mingle"),
-            "--loglevel=warning",
-        )
-        self.fleet.start(name, argv, {**self.env, **prefixed(settings)})
+        words = celery_worker(f"{PACKAGE}.tasks", "gevent", SLOTS, f"{self.name}{number}")
+        self.fleet.start(name, command(*words), {**self.env, **prefixed(settings)})
         return name
 
     def await_workers(self, count: int, seconds: float = 30.0) -> None:

@@ -153,8 +153,6 @@ class Attempt:
 
 @dataclass(slots=True)
 class World:
-    """Everything that is checked."""
-
     jobs: Mapping[str, Job]
     attempts: Mapping[str, Sequence[Attempt]] = field(default_factory=dict)
     #: Ids that each idempotency key stands for.

@@ -35,12 +35,7 @@ class Report:
 
 
 #: How requests may be answered if not by 202; no answer and 503 are always possible.
-EXPECTED = {
-    "misuse": {422},
-    "cancel": {200, 202, 409},
-    "look": {200},
-    "replay": {200},
-}
+EXPECTED = {"misuse": {422}, "cancel": {200, 202, 409}, "look": {200}, "replay": {200}}
 AWAY = {0, 503}
 ENDED = {status.value for status in TERMINAL}
 #: Clocks of one machine, read by several processes.

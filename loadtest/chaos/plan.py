@@ -113,9 +113,8 @@ class Orders:
             return self._application(now, keyed)
         if kind == "batch":
             return self._batch(now, keyed)
-        return self._single(
-            self._order(kind, now, keyed), keyed, kind if kind == "reuse" else "job"
-        )
+        order = self._order(kind, now, keyed)
+        return self._single(order, keyed, kind if kind == "reuse" else "job")
 
     def crash(self) -> Request:
         return self._single(Order("crash", {}), keyed=True)

@@ -24,11 +24,7 @@ _REFUSED_KEYWORDS = {"minimum", "maximum", "multipleOf", "minLength", "maxLength
 
 
 class FakeQuota:
-    """Accepts so many requests per minute and refuses the rest; a token bucket.
-
-    ``burst_seconds`` is what an idle quota saves up: a minute's worth as a rule, less in tests
-    that cannot wait for a minute.
-    """
+    """A token bucket of requests per minute; it saves up ``burst_seconds`` of them while idle."""
 
     def __init__(self, requests: float, *, burst_seconds: float = 60.0) -> None:
         self._limit = requests

@@ -62,6 +62,7 @@ class Traffic:
         self._port = port
         self._stop = threading.Event()
         self._chance = random.Random(7)
+        choice = self._chance.choice
         self.keys = {"demo": ""}
         for name, terms in TENANTS:
             create_tenant(engine, name, terms)
@@ -70,7 +71,7 @@ class Traffic:
         self._threads = [
             threading.Thread(target=self._often, args=(seconds, act), daemon=True)
             for seconds, act in (
-                (0.50, self._apply),
+                (0.50, lambda: self.apply(choice(PEOPLE), choice(ROLES))),
                 (0.06, lambda: self._job("northwind", "echo", {"n": self._chance.random()})),
                 (0.50, lambda: self._job("northwind", "sleep", {"seconds": 2.2})),
                 (0.50, lambda: self._job("birchwood", "sleep", {"seconds": 1.6})),
@@ -123,13 +124,10 @@ class Traffic:
         with Api(self._port) as api:
             return api.call("POST", path, body, headers).document
 
-    def _apply(self) -> None:
-        self.apply(self._chance.choice(PEOPLE), self._chance.choice(ROLES))
-
     def _job(self, tenant: str, job_type: str, payload: dict[str, Any]) -> None:
         self.call(tenant, "/jobs", {"type": job_type, "payload": payload})
 
-    def _often(self, seconds: float, act: Callable[[], None]) -> None:
+    def _often(self, seconds: float, act: Callable[[], object]) -> None:
         due = time.monotonic()
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             # Jittered, as real traffic is.

@@ -130,8 +130,6 @@ class Target:
 
 
 class Answer(NamedTuple):
-    """What came back, and when."""
-
     #: 0 if nothing did.
     status: int
     #: From the start that was given to the last byte.
