@@ -25,17 +25,15 @@ from loadtest.fleet import TENANT, Fairline, Fleet, admit, rows, tenant_id, unti
 from loadtest.plain import PlainCelery
 from loadtest.report import RESULTS
 from models.jobs.ids import new_id
-from models.jobs.submission import Submission
 
 WARM_SECONDS = 1.0
 #: Polls are measured for this part of the time of submissions.
 POLL_SHARE = 0.5
-POLLED = 300
 KNOWN = 50
 #: The youngest first: they are at the end of the queue.
 APPLICATIONS = """
     SELECT id::text FROM jobs WHERE type = 'score_application'
-    AND status = CAST(:status AS job_status) ORDER BY id DESC LIMIT :most
+    AND status = CAST(:status AS job_status) ORDER BY id DESC LIMIT 300
 """
 BACKGROUND = ("scheduler", "worker-medium-1")
 
@@ -52,7 +50,6 @@ class Servers:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """All of them running."""
         self._plain.start_web()
         self._fairline.start("medium")
         try:
@@ -98,23 +95,20 @@ def measure(fleet: Fleet, name: str, load: Load) -> Sample:
 
 def polls(fairline: Fairline) -> dict[str, tuple[list[Request], int]]:
     """Requests, and their status, for applications that wait, are scored, or have not changed."""
-    with fairline.engine() as engine:
-        pending, scored = (
-            [
-                Request("GET", f"/applications/{row.id}")
-                for row in rows(engine, APPLICATIONS, status=status, most=POLLED)
-            ]
-            for status in ("queued", "succeeded")
-        )
+    pending, scored = (polls_of(fairline, status) for status in ("queued", "succeeded"))
     known = known_polls(fairline.port)
     return {"pending": (pending, 200), "scored": (scored, 200), "304": (known, 304)}
 
 
-def known_polls(port: int) -> list[Request]:
-    """Conditional requests that are answered 304.
+def polls_of(fairline: Fairline, status: str) -> list[Request]:
+    """Polls of the youngest applications in this state."""
+    with fairline.engine() as engine:
+        found = rows(engine, APPLICATIONS, status=status)
+    return [Request("GET", f"/applications/{row.id}") for row in found]
 
-    For applications that are due in an hour: their state does not change meanwhile.
-    """
+
+def known_polls(port: int) -> list[Request]:
+    """Conditional requests, answered 304: for applications that are due in an hour."""
     due = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     asked = []
     with Client(port) as client:
@@ -170,13 +164,11 @@ def drain_fairline(fairline: Fairline, jobs: int, *, over_http: bool = False) ->
 
 
 def queue_echoes(engine: Engine, jobs: int) -> None:
-    """Put jobs in the short pool's queue."""
-    kind = (tenant_id(engine, TENANT), "echo", "short")
-    admit(engine, (Submission(new_id(), *kind, f'{{"n":{number}}}') for number in range(jobs)))
+    payloads = ({"n": number} for number in range(jobs))
+    admit(engine, tenant_id(engine, TENANT), "echo", "short", payloads)
 
 
 def post_batches(port: int, jobs: int) -> None:
-    """Post the jobs, one batch after the other."""
     with Client(port) as client:
         for begin in range(0, jobs, BATCH):
             numbers = range(begin, min(begin + BATCH, jobs))
@@ -186,13 +178,12 @@ def post_batches(port: int, jobs: int) -> None:
 
 def drain_plain(plain: PlainCelery, jobs: int) -> Sample:
     """Tasks that wait in RabbitMQ through one Celery worker."""
-    engine, role = plain.engine(), f"noop-{uuid.uuid4().hex[:8]}"
+    role = f"noop-{uuid.uuid4().hex[:8]}"
     plain.queue_tasks(jobs, role=role)
     plain.start_worker()
     where = ("applications", f"role = '{role}'", MIDDLE_RATE)
-    sample = watch("no-op: baseline, one worker", engine, *where, plain.fleet.pids(), jobs)
+    sample = watch("no-op: baseline, one worker", plain.engine, *where, plain.fleet.pids(), jobs)
     plain.fleet.stop("plain-worker")
-    engine.dispose()
     return sample
 
 
@@ -258,7 +249,6 @@ def profile_accept(fairline: Fairline, console: Console) -> None:
 
 
 def profile_noop(fairline: Fairline, jobs: int, console: Console) -> None:
-    """Worker and scheduler while jobs flow."""
     with fairline.engine() as engine:
         queue_echoes(engine, 3 * jobs)
     fairline.start_scheduler()

@@ -17,11 +17,10 @@ from typing import Any
 from rich.console import Console
 
 from loadtest.accept import Servers, drain_fairline, drain_plain, profile_accept, profile_noop
-from loadtest.command import command
 from loadtest.figures import Sample, medians
 from loadtest.fleet import Fairline, fleet
 from loadtest.plain import PlainCelery
-from loadtest.report import Bar, Report, Table, table
+from loadtest.report import Bar, Report, Table, command, table
 
 BAR_CONNECTIONS = 64
 ACCEPT_RATIO = 5.5
@@ -36,7 +35,6 @@ CORE_PARTS = ("generator", "api", "plain-web", "worker", "scheduler", "postgres"
 
 
 def compare(samples: Sequence[Sample]) -> Report:
-    """What the samples say."""
     middle = medians(samples)
     report = Report("bench", "Fairline and a plain Celery application")
     for connections in (BAR_CONNECTIONS, 16, CROWD_CONNECTIONS):
@@ -110,7 +108,6 @@ def compare_jobs(report: Report, middle: dict[str, Sample]) -> None:
 
 
 def cores_table(middle: dict[str, Sample]) -> Table:
-    """Cores in use by part of the system."""
     rows = []
     for sample in middle.values():
         parts = dict.fromkeys(CORE_PARTS, 0.0)
@@ -162,7 +159,6 @@ class Rounds:
 
 
 def line(sample: Sample) -> str:
-    """A sample in one line, as it comes in."""
     text = f"{sample.name:<32}{sample.rate:>8,.0f}/s"
     if sample.p50_ms is not None and sample.p99_ms is not None:
         text += f"   p50 {sample.p50_ms:>6.1f} ms   p99 {sample.p99_ms:>6.1f} ms"
@@ -172,7 +168,6 @@ def line(sample: Sample) -> str:
 
 
 def run(asked: argparse.Namespace, console: Console) -> Report:
-    """Everything that was asked for, on private services."""
     rounds = Rounds(console, asked.rounds)
     console.print("starting a private PostgreSQL and RabbitMQ")
     with fleet("bench") as started:

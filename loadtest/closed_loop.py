@@ -27,8 +27,6 @@ LENGTH = b"\r\ncontent-length:"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request."""
-
     method: str
     path: str
     headers: dict[str, str] = field(default_factory=dict)
@@ -58,7 +56,6 @@ def value_of(head: bytes, name: bytes) -> bytes:
 
 
 def request_bytes(request: Request, port: int) -> bytes:
-    """The request as it goes over the wire."""
     body = request.body.encode()
     headers = {"Host": f"127.0.0.1:{port}", **request.headers}
     if body:
@@ -108,8 +105,6 @@ SPREAD_SECONDS = 0.003
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What to send."""
-
     port: int
     connections: int
     #: Sent before anything is counted.
@@ -126,8 +121,6 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What came back."""
-
     rate: float
     p50_ms: float
     p99_ms: float
@@ -136,8 +129,6 @@ class Answered:
 
 
 class Client:
-    """One kept-alive connection."""
-
     __slots__ = ("buffer", "index", "port", "sent", "socket")
 
     def __init__(self, port: int, index: int = 0, seconds: float = 30.0) -> None:
@@ -235,7 +226,6 @@ def start(load: Load) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> Answered:
-    """The result of a generator."""
     with process:
         assert process.stdout is not None
         output = process.stdout.read()

@@ -1,10 +1,8 @@
 """``make bench-console``: what the console costs with a million jobs in the tables.
 
-The tables are filled with ended and waiting jobs of fifty tenants. Every page is requested some
-times, one request after the other, and some are loaded in a real browser. Then ten viewers watch
-pages over server-sent events; their cost is what the API's processes and PostgreSQL use beyond a
-time without viewers. Nothing changes meanwhile but the samples that the scheduler takes: changes
-of a busy deployment are pushed as well, but read and rendered no more often than here.
+Every page is requested some times, and some are loaded in a real browser. Then ten viewers watch
+pages over server-sent events; their cost is the CPU time of the API and of PostgreSQL beyond a
+time without viewers.
 """
 
 from __future__ import annotations
@@ -24,11 +22,10 @@ from urllib.parse import quote
 
 from rich.console import Console
 
-from loadtest.command import command
 from loadtest.console_rows import Load, fill, time_loads
-from loadtest.figures import cpu_seconds, percentile
+from loadtest.figures import MACHINE, CoreMeter, cpu_seconds, percentile
 from loadtest.fleet import Fairline, fleet, rows
-from loadtest.report import Bar, Report, Screen, table
+from loadtest.report import Bar, Report, Screen, command, table
 
 ENDED, WAITING = 1_000_000, 100_000
 REQUESTS = 20
@@ -145,15 +142,12 @@ class Viewer(threading.Thread):
 
 def measure_use(parts: Mapping[str, Sequence[int]], seconds: int, screen: Screen, name: str) -> Use:
     """What each part uses for so long."""
-    before = {part: cpu_seconds(pids) for part, pids in parts.items()}
-    began = time.monotonic()
+    meter = CoreMeter(parts)
     screen.wait(name, seconds)
-    lasted = time.monotonic() - began
-    return {p: 100 * (cpu_seconds(pids) - before[p]) / lasted for p, pids in parts.items()}
+    return {part: 100 * cores for part, cores in meter.read().items() if part != MACHINE}
 
 
 def run(asked: argparse.Namespace, console: Console) -> Report:
-    """Fill the tables, request pages, watch."""
     ended, waiting, seconds = asked.ended, asked.waiting, asked.seconds
     with Screen(console) as screen, fleet("console") as started:
         pools = "short,medium,long"
@@ -193,7 +187,6 @@ def judge(
     pushed: int,
     sizes: tuple[int, int, int],
 ) -> Report:
-    """What was measured, and what must hold."""
     ended, waiting, seconds = sizes
     before, watched, after = uses
     idle = {part: fmean((before[part], after[part])) for part in before}

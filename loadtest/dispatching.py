@@ -1,15 +1,13 @@
 """``make bench-dispatch``: what a dispatch costs, from a short queue to a very long one.
 
-A private PostgreSQL is filled with waiting jobs, and the scheduler's own Dispatcher picks, marks
-and charges them turn by turn, reconciling once a second as in production. Between the turns, and
-outside of the measurement, the dispatched jobs end and as many others are queued. What counts is
-CPU time of the scheduler and of its PostgreSQL session together, so that a busy machine does not
-disturb. Publishing is left out (it depends on the size of messages, not on the queue) and measured
-by ``make bench``.
+The scheduler's own Dispatcher picks, marks and charges jobs turn by turn, reconciling once a
+second as in production. What counts is CPU time of the scheduler and of its PostgreSQL session,
+so that a busy machine does not disturb. Publishing is left out: it does not depend on the queue.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import os
 import statistics
@@ -35,20 +33,20 @@ from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconci
 from app.scheduler.role import TimedRole
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import running
-from loadtest.report import Bar, Report, Screen, options, table
+from app.stack.spec import PROJECT_ROOT
+from loadtest.fleet import database
+from loadtest.report import Bar, Report, Screen, command, table
 from models.jobs.dispatch import Dispatch
 from models.leadership import RENEW_SECONDS, Leader
 from models.presence import Presence, announce
-from models.settings import DatabaseSettings
-from models.store.session import open_engine
 from tasks.registry import load_types
 
-ROOT = Path(__file__).parents[1]
 #: Waiting jobs and tenants that they belong to.
 SCENES = ((1_000, 10), (100_000, 10), (1_000_000, 10), (100_000, 10_000), (1_000_000, 10_000))
 QUICK_SCENES = ((1_000, 10), (20_000, 2_000))
 #: Slots of the pool: enough for full batches.
 SLOTS = 250
+STATEMENT_SECONDS = 120.0
 #: Dispatches measured in a scene.
 MEASURED = 10_000
 #: Turns before the measurement: the first one meets every tenant.
@@ -105,15 +103,6 @@ class Nowhere(Publisher):
 
 
 @contextmanager
-def database() -> Iterator[EmbeddedPostgres]:
-    """A private server."""
-    with tempfile.TemporaryDirectory(prefix="fairline-dispatch-") as folder:
-        server = EmbeddedPostgres(Path(folder))
-        with running(server, Path(folder) / "logs"):
-            yield server
-
-
-@contextmanager
 def filled(
     server: EmbeddedPostgres, waiting: int, tenants: int, seconds: float
 ) -> Iterator[Engine]:
@@ -123,14 +112,12 @@ def filled(
     url = server.url(name)
     subprocess.run(
         [sys.executable, "-m", "alembic", "upgrade", "head"],
-        cwd=ROOT,
+        cwd=PROJECT_ROOT,
         env={**os.environ, "FAIRLINE_DATABASE_URL": url},
         check=True,
         capture_output=True,
     )
-    settings = DatabaseSettings(database_url=url, db_statement_seconds=120)
-    engine = open_engine(settings, process="bench")
-    try:
+    with database(url, STATEMENT_SECONDS) as engine:
         with engine.connect() as connection:
             connection.exec_driver_sql(
                 "INSERT INTO tenants (name, changed_at)"
@@ -145,8 +132,6 @@ def filled(
             connection.exec_driver_sql("VACUUM ANALYZE")
             connection.exec_driver_sql("CHECKPOINT")
         yield engine
-    finally:
-        engine.dispose()
 
 
 class Meter:
@@ -169,14 +154,9 @@ class Bystander:
     """Ends what was dispatched and queues as many jobs again, over its own session."""
 
     def __init__(self, engine: Engine, waiting: int, tenants: int) -> None:
-        settings = DatabaseSettings(
-            database_url=engine.url.render_as_string(hide_password=False), db_statement_seconds=120
-        )
-        self._engine = open_engine(settings, process="bystander")
-        self._filled, self._tenants = waiting, tenants
+        self._engine, self._filled, self._tenants = engine, waiting, tenants
 
     def go_on(self, sent: Sequence[Dispatch]) -> None:
-        """As workers and clients would."""
         announce(self._engine, Presence("worker", "worker", ["short"], slots=SLOTS))
         if not sent:
             return
@@ -188,12 +168,8 @@ class Bystander:
             connection.exec_driver_sql("UPDATE jobs SET status = 'succeeded' WHERE " + MINE, ids)
             connection.exec_driver_sql(FILL, more)
 
-    def close(self) -> None:
-        self._engine.dispose()
 
-
-def measure(engine: Engine, waiting: int, tenants: int, most: int) -> Scene:
-    """Dispatch ``most`` jobs; what one took."""
+def measure(engine: Engine, other: Engine, waiting: int, tenants: int) -> Scene:
     leader = Leader(engine, "bench")
     leader.run_once(0.0)
     queues = PoolQueues(engine, leader)
@@ -204,13 +180,13 @@ def measure(engine: Engine, waiting: int, tenants: int, most: int) -> Scene:
     shares = ShareReconciler(engine, leader, queues, estimates)
     turning = ((leader, RENEW_SECONDS), (dispatcher, 0.0), (shares, RECONCILE_SECONDS))
     roles = [TimedRole(role, seconds) for role, seconds in turning]
-    meter, bystander = Meter(engine), Bystander(engine, waiting, tenants)
+    meter, bystander = Meter(engine), Bystander(other, waiting, tenants)
     turns: list[float] = []
     dispatched, own, theirs = 0, 0.0, 0.0
     for number in itertools.count():
         bystander.go_on(broker.sent)
         broker.sent.clear()
-        if dispatched >= most:
+        if dispatched >= MEASURED:
             break
         now, before = time.monotonic(), meter.read()
         for role in roles:
@@ -225,14 +201,12 @@ def measure(engine: Engine, waiting: int, tenants: int, most: int) -> Scene:
             own += after[0] - before[0]
             theirs += after[1] - before[1]
             turns.append(time.monotonic() - now)
-    bystander.close()
     leader.resign()
     each = ((own + theirs) / dispatched * 1e6, own / dispatched * 1e6)
     return Scene(waiting, tenants, dispatched, *each, statistics.median(turns) * 1e3)
 
 
 def judge(scenes: Sequence[Scene]) -> Report:
-    """What was measured, and what must hold."""
     slowest, fastest = (pick(scene.microseconds for scene in scenes) for pick in (max, min))
     columns: dict[str, Any] = {
         "waiting": "{.waiting:,}",
@@ -253,25 +227,29 @@ def judge(scenes: Sequence[Scene]) -> Report:
     )
 
 
-def main() -> None:
-    chosen = options(
-        *("make bench-dispatch", __doc__),
-        ("--quick", False, "short queues only, for a first look"),
-        ("--job-seconds", 0.005, JOB_SECONDS),
-    )
-    console = Console()
+def run(chosen: argparse.Namespace, console: Console) -> Report:
+    """Every scene with its own database on a private server."""
     measured: list[Scene] = []
-    with database() as server, Screen(console) as screen:
+    with (
+        tempfile.TemporaryDirectory(prefix="fairline-dispatch-") as home,
+        running(EmbeddedPostgres(Path(home)), Path(home) / "logs") as started,
+        Screen(console) as screen,
+    ):
         for waiting, tenants in QUICK_SCENES if chosen.quick else SCENES:
             progress = screen.task(f"{waiting:,} jobs of {tenants:,} tenants", 2)
-            with filled(server, waiting, tenants, chosen.job_seconds) as engine:
+            with filled(started.service, waiting, tenants, chosen.job_seconds) as engine:
                 progress(1)
-                measured.append(measure(engine, waiting, tenants, MEASURED))
+                url = engine.url.render_as_string(hide_password=False)
+                with database(url, STATEMENT_SECONDS) as other:
+                    measured.append(measure(engine, other, waiting, tenants))
             progress(2)
-    report = judge(measured)
-    report.show(console)
-    sys.exit(0 if report.passed else 1)
+    return judge(measured)
 
+
+FLAGS = (
+    ("--quick", False, "short queues only, for a first look"),
+    ("--job-seconds", 0.005, JOB_SECONDS),
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(command("make bench-dispatch", __doc__, run, *FLAGS))

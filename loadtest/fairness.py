@@ -10,7 +10,6 @@ steadily. ``free``: a thousand free accounts submit beside a paying tenant.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
@@ -27,10 +26,8 @@ from app.tenants.changes import issue_key
 from loadtest.figures import percentile
 from loadtest.fleet import admit, rows, running_fairline, tenant_id, until
 from loadtest.lab.pictures import COLOURS, picture
-from loadtest.report import RESULTS, Bar, Report, Screen, Table, table
+from loadtest.report import RESULTS, Bar, Report, Screen, Table, command, table
 from loadtest.stampede import SteadyTenant, column, read_waits, unstarted
-from models.jobs.ids import new_id
-from models.jobs.submission import Submission
 
 WORKERS = 4
 SLOTS = 10 * WORKERS
@@ -52,22 +49,7 @@ RUNS = """
 """
 
 
-def submit(
-    engine: Engine,
-    tenant: int,
-    payloads: Iterable[Mapping[str, Any]],
-    type_name: str = "sleep",
-    pool: str = "medium",
-    express: bool = True,
-) -> None:
-    """Queue jobs."""
-    kind = (tenant, type_name, pool)
-    jobs = (Submission(new_id(), *kind, json.dumps(each), express=express) for each in payloads)
-    admit(engine, jobs)
-
-
 def read_runs(engine: Engine, tenants: Sequence[int]) -> Sequence[Any]:
-    """Every run of these tenants so far."""
     return rows(engine, RUNS, tenants=list(tenants))
 
 
@@ -104,7 +86,6 @@ CROWDS = (
 
 
 def weights(seconds: float, console: Console) -> Report:
-    """Three tenants with different jobs saturate the pool."""
     with running_fairline("fairness", "medium", WORKERS) as (_, engine), Screen(console) as screen:
         crowds = {fill(engine, crowd, seconds + WARM_SECONDS): crowd for crowd in CROWDS}
         begin = time.time() + WARM_SECONDS
@@ -121,7 +102,7 @@ def fill(engine: Engine, crowd: Crowd, seconds: float) -> int:
     jobs = int(share * SLOTS * seconds / fmean(crowd.seconds)) + 100
     tenant = tenant_id(engine, crowd.name.replace(" ", "-"), weight=crowd.weight)
     durations = random.Random(crowd.name).choices(crowd.seconds, k=jobs)
-    submit(engine, tenant, [{"seconds": each} for each in durations])
+    admit(engine, tenant, "sleep", "medium", [{"seconds": each} for each in durations])
     return tenant
 
 
@@ -220,7 +201,7 @@ def flood(seconds: float, jobs: int, console: Console) -> Report:
             quiet_until = time.time()
             for step in screen.steps("the flood comes in", -(-jobs // FLOOD_STEP)):
                 count = min(FLOOD_STEP, jobs - step * FLOOD_STEP)
-                submit(engine, crowd, [NAP] * count, "peer.nap", "short")
+                admit(engine, crowd, "peer.nap", "short", [NAP] * count)
             flooded_from = time.time()
             screen.wait(f"{jobs:,} jobs of another tenant", seconds)
             left = unstarted(engine, [crowd])
@@ -251,12 +232,12 @@ def free_accounts(seconds: float, console: Console) -> Report:
         paying = tenant_id(engine, "paying")
         lasts = 3 * (seconds + SETTLE_SECONDS) + ACCOUNTS_SECONDS
         jobs = int(SLOTS * lasts / LASTING["seconds"])
-        submit(engine, paying, [LASTING] * jobs)
+        admit(engine, paying, "sleep", "medium", [LASTING] * jobs)
         begin = time.time() + SETTLE_SECONDS
         screen.wait("a paying tenant alone", SETTLE_SECONDS + seconds)
         free = [tenant_id(engine, f"free-{number}", "free") for number in range(FREE_ACCOUNTS)]
         for each in free:
-            submit(engine, each, [LASTING] * 5, express=False)
+            admit(engine, each, "sleep", "medium", [LASTING] * 5, express=False)
         middle = time.time() + SETTLE_SECONDS
         screen.wait(f"with {FREE_ACCOUNTS:,} free accounts", SETTLE_SECONDS + seconds)
         end = time.time()
@@ -286,27 +267,19 @@ def free_accounts(seconds: float, console: Console) -> Report:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.fairness",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    choices = ("weights", "flood", "free")
-    parser.add_argument("experiment", nargs="?", choices=choices, default="weights")
-    parser.add_argument("--seconds", type=float, help="of each measurement (300, 60, 60)")
-    parser.add_argument("--jobs", type=int, default=FLOOD, help="of the flood (100000)")
-    parser.add_argument("--no-fail", action="store_true", help="exit 0 even if a bar is missed")
-    asked = parser.parse_args(arguments)
-    console = Console()
+def run(asked: argparse.Namespace, console: Console) -> Report:
     if asked.experiment == "weights":
-        report = weights(asked.seconds or 300.0, console)
-    elif asked.experiment == "flood":
-        report = flood(asked.seconds or 60.0, asked.jobs, console)
-    else:
-        report = free_accounts(asked.seconds or 60.0, console)
-    return report.conclude(console, no_fail=asked.no_fail)
+        return weights(asked.seconds or 300.0, console)
+    if asked.experiment == "flood":
+        return flood(asked.seconds or 60.0, asked.jobs, console)
+    return free_accounts(asked.seconds or 60.0, console)
 
+
+FLAGS = (
+    ("experiment", ("weights", "flood", "free"), "see above"),
+    ("--seconds", 0.0, "of each measurement; 0: 300 for weights, else 60"),
+    ("--jobs", FLOOD, "of the flood"),
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("python -m loadtest.fairness", __doc__, run, *FLAGS))

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import linear_regression, median
 
 import psutil
@@ -18,7 +19,6 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 def percentiles(values: Iterable[float], *shares: float) -> list[float]:
-    """Several of them."""
     ordered = sorted(values) or [0.0]
     return [ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in shares]
 
@@ -75,6 +75,44 @@ def cpu_seconds(pids: Sequence[int]) -> float:
     return total
 
 
+def tree_memory(pids: Sequence[int]) -> int:
+    """Bytes in memory of these processes and all that they started: `together`."""
+    members = []
+    for process in family(pids):
+        with suppress(psutil.NoSuchProcess):
+            members.append(memory(process))
+    return together(members)
+
+
+def memory(process: psutil.Process) -> tuple[int, int]:
+    """The resident size of a process, and the part of it that it does not share."""
+    try:
+        full = process.memory_full_info()
+    except psutil.AccessDenied:
+        resident = process.memory_info().rss
+        return resident, resident
+    return full.rss, full.uss
+
+
+def together(members: Sequence[tuple[int, int]]) -> int:
+    """The resident size of several processes, given that of each and its unshared part.
+
+    What they share counts once, as the one that shares most has it: PostgreSQL's processes all
+    show the same buffers, and a plain sum would show each new connection as a leak. Proportional
+    sizes would do that too, but they move when another program loads the same libraries.
+    """
+    shared = max((resident - own for resident, own in members), default=0)
+    return sum(own for _, own in members) + shared
+
+
+def folder_bytes(folder: Path) -> int:
+    total = 0
+    for file in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # removed meanwhile, by retention
+            total += file.stat().st_size if file.is_file() else 0
+    return total
+
+
 class CoreMeter:
     """Cores in use by part, from one reading to the next; its creation is the first.
 
@@ -93,7 +131,7 @@ class CoreMeter:
         self._at += seconds
         before, self._used = self._used, self._cpu_seconds()
         return {
-            name: round(max(0.0, used - before[name]) / seconds, 3)
+            name: round(max(0.0, used - before[name]) / seconds, 4)
             for name, used in self._used.items()
         }
 
@@ -106,8 +144,6 @@ class CoreMeter:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement of one thing."""
-
     name: str
     #: Requests or jobs per second.
     rate: float
@@ -143,7 +179,6 @@ def medians(samples: Iterable[Sample]) -> dict[str, Sample]:
 
 
 def median_of(group: list[Sample]) -> Sample:
-    """The median of each value of a group."""
     parts = sorted({part for sample in group for part in sample.cores})
     return Sample(
         group[0].name,
@@ -156,6 +191,5 @@ def median_of(group: list[Sample]) -> Sample:
 
 
 def median_known(values: Iterable[float | None]) -> float | None:
-    """The median without missing values."""
     known = [value for value in values if value is not None]
     return median(known) if known else None

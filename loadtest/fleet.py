@@ -33,6 +33,7 @@ from app.stack.services import Running, running, tail
 from app.stack.spawn import Child, spawn
 from app.stack.spec import PROJECT_ROOT, ProcessSpec
 from models.jobs.admit import admit_group
+from models.jobs.ids import new_id
 from models.jobs.submission import Submission, SubmissionGroup
 from models.pools import POOLS
 from models.settings import DatabaseSettings
@@ -81,11 +82,13 @@ def rows(engine: Engine, sql: str, **values: Any) -> Sequence[Any]:
         return connection.execute(text(sql), values).all()
 
 
-def admit(engine: Engine, submissions: Iterable[Submission]) -> None:
+def admit(
+    engine: Engine, tenant: int, type_name: str, pool: str, payloads: Iterable[Any], **more: Any
+) -> None:
     """Queue jobs with the API's own statement, a few hundred at a time."""
-    items = list(submissions)
-    for begin in range(0, len(items), GROUP):
-        admit_group(engine, [SubmissionGroup(tuple(items[begin : begin + GROUP]))], express=False)
+    kind, texts = (tenant, type_name, pool), map(json.dumps, payloads)
+    while jobs := tuple(Submission(new_id(), *kind, each, **more) for each in islice(texts, GROUP)):
+        admit_group(engine, [SubmissionGroup(jobs)], express=False)
 
 
 def tenant_id(
@@ -143,7 +146,6 @@ class Fleet:
 
     @contextmanager
     def frozen(self, *names: str) -> Iterator[None]:
-        """Suspend these processes while the block runs."""
         frozen = [self.children[name] for name in names]
         for child in frozen:
             child.send(signal.SIGSTOP)
@@ -157,7 +159,6 @@ class Fleet:
         return self.home / "logs" / f"{name}.log"
 
     def await_answer(self, name: str, url: str, seconds: float = 30.0) -> None:
-        """Wait until the URL answers 200."""
         error = ""
 
         def answered() -> bool:
@@ -199,16 +200,20 @@ def fleet(name: str) -> Iterator[Fleet]:
 
 
 #: Variables of the caller that would configure what is measured.
-FOREIGN = (
-    *("FAIRLINE_", "OTEL_", "CELERY_", "GUNICORN_", "FLASK_"),
-    *("FLOWER_", "WORKERS_", "LOCUST_"),
-)
+NAMES = ("FAIRLINE", "OTEL", "CELERY", "GUNICORN", "FLASK", "FLOWER", "WORKERS", "LOCUST")
+FOREIGN = tuple(f"{name}_" for name in NAMES)
 
 
 def clean_environment() -> dict[str, str]:
     """The environment without anything that would configure what is measured."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(FOREIGN)}
     return kept | {"PYTHONUNBUFFERED": "1"}
+
+
+def celery_worker(app: str, kind: str, slots: int, name: str, *more: str) -> tuple[str, ...]:
+    """The command line of a Celery worker."""
+    words = ("celery", "-A", app, "worker", "-P", kind, "-c", str(slots), "-n", f"{name}@%h")
+    return (*words, "--without-gossip", "--without-mingle", "--loglevel=warning", *more)
 
 
 class Fairline:
@@ -248,12 +253,8 @@ class Fairline:
     def start_worker(self, pool: str, number: int = 1) -> str:
         """One worker of a pool, with the pool's usual slots; its name."""
         shape, name = POOLS[pool], f"worker-{pool}-{number}"
-        argv = command(
-            *("celery", "-A", "app", "worker", "-P", shape.concurrency, "-c", str(shape.slots)),
-            *("-Q", pool, "-n", f"worker-{pool}-{number}@%h"),
-            *("-E", "--without-gossip", "--without-mingle", "--loglevel=warning"),
-        )
-        self.fleet.start(name, argv, self.env)
+        words = celery_worker("app", shape.concurrency, shape.slots, name, "-Q", pool, "-E")
+        self.fleet.start(name, command(*words), self.env)
         return name
 
     def start(self, pool: str, workers: int = 1) -> list[str]:
@@ -305,10 +306,8 @@ def running_fairline(
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on which nothing listens."""
     return list(islice((p for p in random.sample(PRIVATE_PORTS, 1000) if not is_taken(p)), count))
 
 
 def free_port() -> int:
-    """A port on which nothing listens."""
     return free_ports(1)[0]

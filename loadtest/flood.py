@@ -22,11 +22,10 @@ from app.tenants.terms import Change
 from loadtest import closed_loop
 from loadtest.bench import BAR_CONNECTIONS
 from loadtest.closed_loop import Answered, Load, Request, applications
-from loadtest.command import command
 from loadtest.figures import CoreMeter, Sample
 from loadtest.fleet import Fairline, Fleet, fleet, rows
 from loadtest.plain import PlainCelery
-from loadtest.report import Bar, Report, Table
+from loadtest.report import Bar, Report, Table, command
 
 WARM_SECONDS = 2.0
 #: PostgreSQL's processes report their statistics at most once a second.
@@ -48,8 +47,6 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """One turn of the flood."""
-
     refused: Answered
     admitted_per_second: float
     #: During the turn, its start and its end included.
@@ -64,7 +61,6 @@ def read_work(engine: Engine) -> tuple[float, ...]:
 
 
 def work_since(engine: Engine, before: tuple[float, ...]) -> Work:
-    """What was done since then, per second."""
     time.sleep(REPORTED_SECONDS)
     pairs = zip(read_work(engine), before, strict=True)
     commits, writes, seconds = (now - then for now, then in pairs)

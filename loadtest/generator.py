@@ -1,7 +1,4 @@
-"""Load by locust in separate processes, bounded in time; what they did is read back.
-
-The processes die with the thread that started them. Their output is kept in the folder.
-"""
+"""Load by locust in separate processes, bounded in time; what they did is read back."""
 
 from __future__ import annotations
 
@@ -47,22 +44,19 @@ class Order:
     #: Of locust; they share the work evenly.
     processes: int = 1
 
-    @property
-    def seconds(self) -> float:
-        return total_seconds(self.stretches)
-
 
 class Generator:
     """Locust at work on one order, from its creation on. Ended by `finish` or `stop`."""
 
     def __init__(self, order: Order, folder: Path) -> None:
-        if math.isinf(order.seconds):
+        seconds = total_seconds(order.stretches)
+        if math.isinf(seconds):
             raise ValueError("an order has an end")
         folder.mkdir(parents=True, exist_ok=True)
         self._order = order
         self._log = folder / "locust.log"
         self._records = Path(tempfile.mkdtemp(prefix=".record-", dir=folder))
-        self._deadline = time.monotonic() + START_SECONDS + order.seconds + END_SECONDS
+        self._deadline = time.monotonic() + START_SECONDS + seconds + END_SECONDS
         self._children: list[Child] = []
         try:
             for part in range(order.processes):

@@ -46,7 +46,6 @@ class Applicant(FastHttpUser):
 
     @task(5)
     def apply(self) -> None:
-        """One application, from submission to its end."""
         began = time.perf_counter()
         body = {
             "candidate": f"Applicant {random.randrange(1_000_000)}",
@@ -94,7 +93,6 @@ class Applicant(FastHttpUser):
 
     @task(1)
     def leaderboard(self) -> None:
-        """A look at the leaderboard."""
         self.client.get(f"/leaderboard?role={random.choice(ROLES)}", name="/leaderboard")
 
 

@@ -18,9 +18,8 @@ from sqlalchemy import Engine
 
 from loadtest import closed_loop
 from loadtest.closed_loop import Load, applications
-from loadtest.command import command
 from loadtest.fleet import Fairline, Fleet, rows, running_fairline
-from loadtest.report import Bar, Report, Table
+from loadtest.report import Bar, Report, Table, command
 
 LIMIT_MB = 150.0
 GROWTH = 1.10
@@ -79,7 +78,6 @@ def process_jobs(fairline: Fairline, engine: Engine, goal: int) -> None:
 
 
 def run(asked: argparse.Namespace, console: Console) -> Report:
-    """Read the memory of each process after some steps."""
     readings = []
     jobs, warm = asked.jobs, min(WARM_JOBS, asked.jobs // 2)
     steps = (warm, *(warm + (jobs - warm) * part // 4 for part in range(1, 5)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from celery import Celery
@@ -13,12 +14,19 @@ from sqlalchemy import Engine, create_engine, insert
 
 from app.stack.programs import command
 from loadtest.baselines.plain_celery import store
-from loadtest.fleet import Fleet, free_port, until
+from loadtest.fleet import Fleet, celery_worker, free_port, until
 
 PACKAGE = "loadtest.baselines.plain_celery"
 SLOTS = 10
 #: As in the baseline's own module, which needs its environment to be imported.
 TASK = "plain.score"
+
+
+def serve(fleet: Fleet, name: str, port: int, application: str, env: dict[str, str]) -> None:
+    """Start a WSGI application of a baseline with two gunicorn workers, answering."""
+    config, bind = "loadtest/baselines/plain_celery/gunicorn.conf.py", f"127.0.0.1:{port}"
+    fleet.start(name, command("gunicorn", "-c", config, "--bind", bind, application), env)
+    fleet.await_answer(name, f"http://{bind}/empty")
 
 
 class PlainCelery:
@@ -36,8 +44,7 @@ class PlainCelery:
             "PLAIN_QUEUE": name,
             **prefixed(settings),
         }
-        store.metadata.create_all(engine := self.engine())
-        engine.dispose()
+        store.metadata.create_all(self.engine)
 
     @property
     def url(self) -> str:
@@ -45,26 +52,16 @@ class PlainCelery:
 
     def start_web(self) -> None:
         """Two gunicorn workers, answering."""
-        argv = command(
-            *("gunicorn", "-c", "loadtest/baselines/plain_celery/gunicorn.conf.py"),
-            *("--bind", f"127.0.0.1:{self.port}", f"{PACKAGE}.web:create_app()"),
-        )
-        self.fleet.start("plain-web", argv, self.env)
-        self.fleet.await_answer("plain-web", f"{self.url}/empty")
+        serve(self.fleet, "plain-web", self.port, f"{PACKAGE}.web:create_app()", self.env)
 
     def start_worker(self, number: int = 1, **settings: str) -> str:
         """One gevent worker, with more settings; its name."""
         name = "plain-worker" if number == 1 else f"plain-worker-{number}"
-        argv = command(
-            *("celery", "-A", f"{PACKAGE}.tasks", "worker", "-P", "gevent", "-c", str(SLOTS)),
-            *("-n", f"{self.name}{number}@%h", "--without-gossip", "--without-mingle"),
-            "--loglevel=warning",
-        )
-        self.fleet.start(name, argv, {**self.env, **prefixed(settings)})
+        words = celery_worker(f"{PACKAGE}.tasks", "gevent", SLOTS, f"{self.name}{number}")
+        self.fleet.start(name, command(*words), {**self.env, **prefixed(settings)})
         return name
 
     def await_workers(self, count: int, seconds: float = 30.0) -> None:
-        """Wait until so many workers consume the queue."""
         until(lambda: self._consumers() >= count, seconds, f"{count} workers of {self.name}")
 
     @contextmanager
@@ -85,13 +82,11 @@ class PlainCelery:
     def queue_tasks(self, count: int, role: str) -> None:
         """Rows, and a task for each in the broker, before any worker runs."""
         ids = [uuid.uuid4() for _ in range(count)]
-        engine = self.engine()
-        with engine.begin() as connection:
+        with self.engine.begin() as connection:
             connection.execute(
                 insert(store.applications),
                 [{"id": i, "candidate": "x", "role": role, "payload": {}} for i in ids],
             )
-        engine.dispose()
         with self._connection() as (celery, connection):
             queue = Queue(self.name, Exchange(self.name), routing_key=self.name)
             queue(connection.default_channel).declare()
@@ -112,12 +107,13 @@ class PlainCelery:
     def remove(self) -> None:
         """Delete its queue and its database. Stop its processes first."""
         self.remove_queue()
+        self.engine.dispose()
         self.fleet.postgres.service.drop_database(self.name)
 
+    @cached_property
     def engine(self) -> Engine:
         return create_engine(self.env["PLAIN_DATABASE_URL"])
 
 
 def prefixed(settings: dict[str, str]) -> dict[str, str]:
-    """Settings as environment variables."""
     return {f"PLAIN_{key.upper()}": value for key, value in settings.items()}

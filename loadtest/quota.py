@@ -8,10 +8,10 @@ an attempt.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
-from functools import partial
 
 from rich.console import Console
 from sqlalchemy import Engine
@@ -19,9 +19,7 @@ from sqlalchemy import Engine
 from loadtest.chaos.stack import MEDIUM_ONLY, embedded_stack
 from loadtest.fakes.claude import FakeClaude, FakeQuota
 from loadtest.fleet import admit, rows, tenant_id
-from loadtest.report import Bar, Report, options
-from models.jobs.ids import new_id
-from models.jobs.submission import Submission
+from loadtest.report import Bar, Report, command
 
 #: Names of tenants, and their weights.
 WEIGHTS = {"one": 10.0, "two": 20.0, "three": 30.0}
@@ -39,9 +37,9 @@ SUCCEEDED = """
 ATTEMPTS = "SELECT count(*) FROM jobs WHERE status <> 'succeeded' AND attempt > 0"
 
 
-def run(minutes: float, limit: float, burst_seconds: float) -> Report:
-    """Let them compete for so long."""
-    quota = FakeQuota(limit, burst_seconds=burst_seconds)
+def run(asked: argparse.Namespace, _: Console) -> Report:
+    minutes, limit = asked.minutes, asked.limit
+    quota = FakeQuota(limit, burst_seconds=asked.burst_seconds)
     with (
         FakeClaude(quota=quota, answer_seconds=1.0) as fake,
         embedded_stack(
@@ -89,28 +87,20 @@ def deviation(answers: dict[str, int]) -> float:
 def queue(engine: Engine, name: str, weight: float, jobs: int) -> None:
     """A tenant with so many applications in its queue."""
     tenant = tenant_id(engine, name, weight=weight)
-    work = json.dumps({"candidate": "Ada", "role": name, "payload": {}})
-    kind = (tenant, "score_application", "medium", work)
-    submit = partial(Submission, candidate="Ada", role=name, dependency="claude")
-    admit(engine, (submit(new_id(), *kind) for _ in range(jobs)))
+    who = {"candidate": "Ada", "role": name}
+    payloads = [{**who, "payload": {}}] * jobs
+    admit(engine, tenant, "score_application", "medium", payloads, **who, dependency="claude")
 
 
 def succeeded(engine: Engine) -> dict[str, int]:
-    """Answers so far, by tenant."""
     return dict(map(tuple, rows(engine, SUCCEEDED)))
 
 
-def main() -> None:
-    given = options(
-        *("python -m loadtest.quota", __doc__),
-        ("--minutes", 3.0, "of competition"),
-        ("--limit", 60.0, "requests per minute"),
-        ("--burst-seconds", 10.0, "what the model saves up while idle"),
-    )
-    report = run(given.minutes, given.limit, given.burst_seconds)
-    report.show(Console())
-    sys.exit(0 if report.passed else 1)
-
+FLAGS = (
+    ("--minutes", 3.0, "of competition"),
+    ("--limit", 60.0, "requests per minute"),
+    ("--burst-seconds", 10.0, "what the model saves up while idle"),
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(command("python -m loadtest.quota", __doc__, run, *FLAGS))

@@ -85,8 +85,6 @@ class Picture:
 
 @dataclass(slots=True)
 class Report:
-    """What one run found."""
-
     #: Also the folder's name.
     name: str
     title: str
@@ -144,39 +142,46 @@ class Report:
         file.write_text("\n".join(lines))
         return file
 
-    def conclude(self, console: Console, *, no_fail: bool = False) -> int:
-        """Print it and write it; the exit status of the command that measured it."""
-        self.show(console)
-        console.print(f"written to {self.write()}")
-        return 0 if self.passed or no_fail else 1
-
     def _all_tables(self) -> list[Table]:
         return [*self.tables, bar_table(self.bars)] if self.bars else self.tables
 
 
-def options(
-    program: str,
-    about: str | None,
-    *flags: tuple[str, Any, str],
-    given: Sequence[str] | None = None,
-) -> argparse.Namespace:
-    """The parsed command line; a flag is its name, its default (or choices) and its help."""
+def options(program: str, about: str | None, *flags: tuple[str, Any, str]) -> argparse.Namespace:
+    """The parsed command line; a flag is its name, its default (or choices) and its help.
+
+    One without dashes is an argument; the first of its choices is the default.
+    """
     parser = argparse.ArgumentParser(
         prog=program, description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name, default, meaning in flags:
         if default is False:
             parser.add_argument(name, action="store_true", help=meaning)
+        elif not name.startswith("-"):
+            more = {"nargs": "?", "choices": default, "default": default[0]}
+            parser.add_argument(name, **more, help=meaning)
         elif isinstance(default, tuple):
             parser.add_argument(name, choices=default, help=meaning)
         else:
             more = {"type": type(default), "default": default}
             parser.add_argument(name, **more, help=f"{meaning} ({default:g})")
-    return parser.parse_args(given)
+    return parser.parse_args()
 
 
-#: The flag of every command that has bars.
-NO_FAIL = ("--no-fail", False, "exit 0 even if a bar is missed")
+def command(
+    program: str,
+    about: str | None,
+    measure: Callable[[argparse.Namespace, Console], Report],
+    *flags: tuple[str, Any, str],
+) -> int:
+    """Measure as the flags say, print and write the report; the exit status."""
+    no_fail = ("--no-fail", False, "exit 0 even if a bar is missed")
+    asked = options(program, about, *flags, no_fail)
+    console = Console()
+    report = measure(asked, console)
+    report.show(console)
+    console.print(f"written to {report.write()}")
+    return 0 if report.passed or asked.no_fail else 1
 
 
 class Screen:
@@ -209,7 +214,6 @@ class Screen:
             advance(number + 1)
 
     def wait(self, name: str, seconds: float) -> None:
-        """Sleep, with a progress bar."""
         advance, began = self.task(name, seconds), time.monotonic()
         while (passed := time.monotonic() - began) < seconds:
             advance(passed)

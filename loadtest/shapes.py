@@ -61,12 +61,10 @@ class Stretch:
 
 
 def soak(level: float, seconds: float) -> list[Stretch]:
-    """One level for some time."""
     return [Stretch(seconds, level, level)]
 
 
 def forever(level: float) -> list[Stretch]:
-    """One level without an end."""
     return soak(level, math.inf)
 
 
@@ -76,7 +74,6 @@ def steps(levels: Sequence[float], seconds: float) -> list[Stretch]:
 
 
 def ramp(begin: float, end: float, seconds: float) -> list[Stretch]:
-    """From one level to another in a straight line."""
     return [Stretch(seconds, begin, end)]
 
 
@@ -112,7 +109,6 @@ def parse(text: str) -> list[Stretch]:
 
 
 def written(stretches: Sequence[Stretch]) -> str:
-    """The text that `parse` reads."""
     return ",".join(
         "-".join(digits(level) for level in dict.fromkeys((each.begin, each.end)))
         + f":{digits(each.seconds)}"
@@ -129,12 +125,10 @@ def digits(number: float) -> str:
 
 
 def total_seconds(stretches: Sequence[Stretch]) -> float:
-    """How long they last together."""
     return math.fsum(each.seconds for each in stretches)
 
 
 def highest(stretches: Sequence[Stretch]) -> float:
-    """The highest level of all."""
     return max((max(each.begin, each.end) for each in stretches), default=0.0)
 
 
@@ -191,7 +185,6 @@ class ArrivalClock:
 
     @property
     def is_over(self) -> bool:
-        """Whether every time was dealt out."""
         return self._next is None
 
     def take(self) -> float | None:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from math import inf
 from typing import Any, Self
 
@@ -22,12 +21,9 @@ from rich.console import Console
 from sqlalchemy import Engine
 
 from loadtest.chaos.client import Api
-from loadtest.command import command
 from loadtest.figures import percentile
-from loadtest.fleet import GROUP, TENANT, admit, rows, running_fairline, tenant_id, until
-from loadtest.report import Bar, Report, Screen, table
-from models.jobs.ids import new_id
-from models.jobs.submission import Submission
+from loadtest.fleet import GROUP, TENANT, NotReady, admit, rows, running_fairline, tenant_id
+from loadtest.report import Bar, Report, Screen, command, table
 
 TIMEOUT_SECONDS = 10.0
 
@@ -94,8 +90,6 @@ UNSTARTED = """
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """How long a job waited."""
-
     created_at: float
     #: From the commit to the dispatch, and to the start.
     queue_seconds: float
@@ -118,7 +112,6 @@ def read_waits(
 
 
 def unstarted(engine: Engine, tenants: Iterable[int]) -> int:
-    """How many of these tenants' jobs have not started."""
     return int(rows(engine, UNSTARTED, tenants=list(tenants))[0][0])
 
 
@@ -129,8 +122,6 @@ def column(share: float, name: str = "seconds") -> Callable[[tuple[str, Sequence
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a run."""
-
     due_at: float
     drained_at: float
     #: How late the last of the crowd was inserted; negative if in time.
@@ -149,38 +140,31 @@ class Found:
 
 
 def read(engine: Engine, sql: str, tenant: int) -> float:
-    """One number of a tenant."""
     return float(rows(engine, sql, tenant=tenant)[0][0] or 0.0)
 
 
 def schedule_crowd(
     engine: Engine, tenant: int, jobs: int, due: datetime, progress: Callable[[float], None]
 ) -> None:
-    """Insert the crowd, all due at one instant."""
-    kind = (tenant, "echo", "short")
     for begin in range(0, jobs, GROUP):
         numbers = range(begin, min(begin + GROUP, jobs))
-        payloads = (f'{{"n":{number}}}' for number in numbers)
-        admit(engine, (Submission(new_id(), *kind, each, execute_at=due) for each in payloads))
+        admit(engine, tenant, "echo", "short", ({"n": n} for n in numbers), execute_at=due)
         progress(numbers.stop)
 
 
 def await_crowd(engine: Engine, tenant: int, jobs: int, progress: Callable[[float], None]) -> None:
-    """Wait until all of the crowd has been run."""
-    ended = -1
+    ended, moved_at = 0.0, time.monotonic()
     while ended < jobs:
-        what = f"any of {jobs - ended} jobs of the crowd to end"
-        until(partial(has_moved, engine, tenant, ended), STALL_SECONDS, what, 0.5)
-        progress(ended := int(read(engine, ENDED, tenant)))
-
-
-def has_moved(engine: Engine, tenant: int, last: int) -> bool:
-    """Whether another number of jobs has ended."""
-    return read(engine, ENDED, tenant) != last
+        time.sleep(0.5)
+        before, ended = ended, read(engine, ENDED, tenant)
+        if ended > before:
+            moved_at = time.monotonic()
+        elif time.monotonic() - moved_at > STALL_SECONDS:
+            raise NotReady(f"{jobs - ended:,.0f} jobs of the crowd have not ended")
+        progress(ended)
 
 
 def run(asked: argparse.Namespace, console: Console) -> Report:
-    """Everything, on private services."""
     with (
         running_fairline("stampede", "short", asked.workers) as (fairline, engine),
         Screen(console) as screen,

@@ -42,7 +42,6 @@ class Discard(BaseHTTPRequestHandler):
 
 @contextmanager
 def collector() -> Iterator[str]:
-    """Its URL."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Discard)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -72,7 +71,6 @@ def run(rounds: int, seconds: float, console: Console) -> dict[str, Sample]:
 
 
 def line(sample: Sample) -> str:
-    """A sample in one line."""
     cost = 1000 * sample.own_cores / sample.rate
     return f"{sample.name:<14}{sample.rate:>8,.0f}/s   {cost:.3f} ms of the API per request"
 

@@ -16,8 +16,6 @@ from tasks.registry import job_type
 
 
 def register(name: str, work: Callable[[dict[str, Any]], None]) -> None:
-    """One of them."""
-
     @job_type(name, pool="short", timeout=10)
     def run(ctx: JobContext, payload: dict[str, Any]) -> None:
         work(payload)

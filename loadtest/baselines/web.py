@@ -1,8 +1,7 @@
 """HTTP APIs of the other libraries: one job, many jobs, and an empty route as Flask's ceiling.
 
-``gunicorn 'loadtest.baselines.web:dramatiq()'`` or ``:procrastinate()``. Dramatiq keeps one
-connection and channel per thread, here a greenlet, which serves all requests of a kept-alive
-connection. Procrastinate is opened once per process, synchronously, with its own connection pool.
+Dramatiq keeps one connection and channel per thread, here a greenlet, which serves all requests of
+a kept-alive connection. Procrastinate is opened once per process with its own connection pool.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ Jobs = list[dict[str, Any]]
 
 
 def empty_app() -> Flask:
-    """An app with the empty route."""
     app = Flask(__name__, static_folder=None)
 
     @app.get("/empty")

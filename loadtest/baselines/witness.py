@@ -23,8 +23,6 @@ _file: int | None = None
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One event of a task."""
-
     what: What
     #: The job's number.
     number: int

@@ -47,7 +47,6 @@ class Display:
 
 
 def counts(progress: Progress) -> str:
-    """What the clients were answered so far."""
     answers, listener = progress.log.answers, progress.listener
     return (
         f"{answers[202]} accepted, {answers[0]} unanswered, {answers[503]} refused of"
@@ -57,7 +56,6 @@ def counts(progress: Progress) -> str:
 
 
 def summary(strikes: Sequence[Strike], found: Findings, seconds: float) -> Report:
-    """Hits by target, figures and faults."""
     hits = []
     for target in sorted({strike.hit.target for strike in strikes}):
         mine = [strike for strike in strikes if strike.hit.target == target]

@@ -22,12 +22,6 @@ class Answer:
     document: Any = None
     headers: dict[str, str] | None = None
 
-    @property
-    def next_page(self) -> str | None:
-        """The URL of the next page, if there is one."""
-        link = (self.headers or {}).get("link", "")
-        return link[link.index("<") + 1 : link.index(">")] if 'rel="next"' in link else None
-
 
 class Api:
     """One keep-alive connection to the API. Not for concurrent use."""
@@ -66,7 +60,8 @@ class Api:
             if answer.status != 200:
                 raise ConnectionError(f"{page} answers {answer.status}: {answer.document}")
             yield from answer.document["entries"]
-            page = answer.next_page
+            link = (answer.headers or {}).get("link", "")
+            page = link[link.index("<") + 1 : link.index(">")] if 'rel="next"' in link else None
 
 
 #: The server sends something every 15 s; a connection that is silent for longer is dead.
@@ -92,7 +87,6 @@ class Listener(threading.Thread):
 
     @contextmanager
     def listening(self) -> Iterator[Listener]:
-        """Listen while the block runs."""
         self.start()
         try:
             yield self

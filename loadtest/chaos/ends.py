@@ -107,9 +107,8 @@ def may_succeed(job: Job, attempts: Sequence[Attempt]) -> bool:
     most = ATTEMPTS.get(job.payload["class"])
     if most is None or job.payload["times"] < most:
         return True
-    return job.replays > 0 or any(
-        one.error_class in ("WORKER_CRASH", "TIMEOUT") for one in attempts
-    )
+    lost = ("WORKER_CRASH", "TIMEOUT")
+    return job.replays > 0 or any(one.error_class in lost for one in attempts)
 
 
 def wrong_result(job: Job, payload: Any) -> str | None:

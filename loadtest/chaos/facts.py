@@ -14,7 +14,7 @@ from kombu import Connection
 from sqlalchemy import Engine
 
 from loadtest.chaos.client import Api
-from loadtest.chaos.plan import ROLE
+from loadtest.chaos.plan import ROLE, application
 from loadtest.fleet import until
 from models.jobs.states import LIVE
 from models.pools import POOLS
@@ -153,8 +153,6 @@ class Attempt:
 
 @dataclass(slots=True)
 class World:
-    """Everything that is checked."""
-
     jobs: Mapping[str, Job]
     attempts: Mapping[str, Sequence[Attempt]] = field(default_factory=dict)
     #: Ids that each idempotency key stands for.
@@ -226,11 +224,6 @@ def wait_until_settled(engine: Engine, seconds: float) -> bool:
         return False
 
     return until(settled, seconds)
-
-
-def application(candidate: str, role: str) -> dict[str, Any]:
-    """What a client sends."""
-    return {"candidate": candidate, "role": role, "payload": {"letter": f"I am {candidate}."}}
 
 
 def expected_score(candidate: str, role: str) -> float:

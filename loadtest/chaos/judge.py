@@ -24,7 +24,6 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was kept."""
         return not any(self.faults.values())
 
     def __str__(self) -> str:
@@ -36,12 +35,7 @@ class Report:
 
 
 #: How requests may be answered if not by 202; no answer and 503 are always possible.
-EXPECTED = {
-    "misuse": {422},
-    "cancel": {200, 202, 409},
-    "look": {200},
-    "replay": {200},
-}
+EXPECTED = {"misuse": {422}, "cancel": {200, 202, 409}, "look": {200}, "replay": {200}}
 AWAY = {0, 503}
 ENDED = {status.value for status in TERMINAL}
 #: Clocks of one machine, read by several processes.
@@ -49,8 +43,6 @@ CLOCK_SECONDS = 0.05
 
 
 class Judge:
-    """Checks one run."""
-
     def __init__(
         self,
         exchanges: Sequence[Exchange],
@@ -84,7 +76,6 @@ class Judge:
         self.listed = Counter(world.listed)
 
     def report(self) -> Report:
-        """Everything, by name."""
         return Report(
             self.figures(),
             {
@@ -118,7 +109,6 @@ class Judge:
         )
 
     def figures(self) -> dict[str, int]:
-        """How much there was of everything."""
         ends = Counter(job.status for job in self.jobs.values())
         return {
             "requests": len(self.exchanges),

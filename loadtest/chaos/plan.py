@@ -63,7 +63,6 @@ class Order:
         return {"type": self.type, "payload": self.payload, **self.times()}
 
     def times(self) -> dict[str, str]:
-        """Its times, as far as it has any."""
         moments = {"execute_at": self.execute_at, "not_after": self.not_after}
         return {name: rfc3339(at) for name, at in moments.items() if at is not None}
 
@@ -83,6 +82,11 @@ class Request:
 
 #: Job types of the kinds that are not named after theirs.
 TYPES = {"mark": "chaos.mark", "steps": "chaos.steps", "reuse": "echo"}
+
+
+def application(candidate: str, role: str) -> dict[str, Any]:
+    """The body of a submission."""
+    return {"candidate": candidate, "role": role, "payload": {"letter": f"I am {candidate}."}}
 
 
 class Orders:
@@ -109,12 +113,10 @@ class Orders:
             return self._application(now, keyed)
         if kind == "batch":
             return self._batch(now, keyed)
-        return self._single(
-            self._order(kind, now, keyed), keyed, kind if kind == "reuse" else "job"
-        )
+        order = self._order(kind, now, keyed)
+        return self._single(order, keyed, kind if kind == "reuse" else "job")
 
     def crash(self) -> Request:
-        """A job that kills its worker."""
         return self._single(Order("crash", {}), keyed=True)
 
     def _single(self, order: Order, keyed: bool, kind: str = "job") -> Request:
@@ -123,7 +125,7 @@ class Orders:
 
     def _application(self, now: float, keyed: bool) -> Request:
         tag = self._tag(keyed)
-        work = {"candidate": tag, "role": ROLE, "payload": {"letter": f"I am {tag}."}}
+        work = application(tag, ROLE)
         order = self._timed(Order("score_application", work), now)
         body = {**work, **order.times()}
         key = tag if keyed else None
@@ -192,7 +194,6 @@ class Orders:
 
 
 def rfc3339(at: float) -> str:
-    """A time as the API wants it."""
     return datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -220,8 +221,6 @@ OUTLAST_SECONDS = (7.0, 15.0)
 
 
 class Act(StrEnum):
-    """What is done to a process."""
-
     KILL = "kill"
     FREEZE = "freeze"
     RESTART = "restart"

@@ -33,8 +33,6 @@ HARMLESS_SHARE = 0.6
 
 @dataclass(frozen=True, slots=True)
 class ChaosOptions:
-    """The options of a run."""
-
     seed: int
     seconds: float
     #: Where the logs, the hits and the report go.
@@ -98,7 +96,6 @@ def run(
 
 
 def disturb(progress: Progress) -> None:
-    """Load and hits."""
     options, hits = progress.options, progress.options.hits()
     load = Load(progress.stack.port, progress.log, seed=options.seed, per_second=options.per_second)
 
@@ -151,5 +148,4 @@ def write(options: ChaosOptions, world: World, striker: Striker, report: Report)
 
 
 def kills(striker: Striker) -> int:
-    """Kills that were not misses."""
     return sum(strike.hit.act is Act.KILL and bool(strike.pids) for strike in striker.strikes)

@@ -1,12 +1,7 @@
-"""A stack as a user starts it: ``python -m app.stack up`` in a temporary folder.
-
-Finds its processes by name, so that tests can kill and freeze them; leaves neither processes nor
-files behind.
-"""
+"""A stack as a user starts it (``python -m app.stack up``) in a temporary folder, by process."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -60,8 +55,6 @@ class StackFailed(AssertionError):
 
 
 class Stack:
-    """One stack and its processes."""
-
     def __init__(self, folder: Path, **variables: str) -> None:
         """``variables`` go into the environment of ``up`` as they are."""
         self.home = Home(folder)
@@ -120,7 +113,6 @@ class Stack:
         )
 
     def printed(self) -> str:
-        """What ``up`` printed so far."""
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
     def pids(self) -> dict[str, int]:
@@ -137,9 +129,6 @@ class Stack:
         """The gunicorn workers of the API, in the order of their start."""
         return sorted(child.pid for child in psutil.Process(self.pid("api")).children())
 
-    def family(self, name: str) -> list[psutil.Process]:
-        return list(family([self.pid(name)]))
-
     def wait_ready(self, seconds: float = 60.0) -> float:
         """Wait until a submitted job would be accepted and run; how long that took."""
         with Api(self.port) as api:
@@ -154,32 +143,13 @@ class Stack:
             raise StackFailed(f"waited {seconds:.0f} s for {what}\n{self.logs()}")
         return time.monotonic() - started
 
-    def log(self, name: str) -> str:
-        """Everything a process of the stack has logged."""
-        path = self.home.log(name)
-        return path.read_text(errors="replace") if path.exists() else ""
-
     def logs(self, lines: int = 12) -> str:
-        """The ends of all logs."""
         paths = [self.output, *sorted((self.home.path / "logs").glob("*.log"))]
         return "\n".join(f"== {path.name}\n{tail(path, lines)}" for path in paths)
 
     def engine(self, statement_seconds: float = 5.0) -> AbstractContextManager[Engine]:
         """Its database, by the product's own engine."""
         return database(EmbeddedPostgres(self.home.path).url(), statement_seconds)
-
-    def remains(self) -> list[str]:
-        """Every process that still refers to this home."""
-        found = []
-        marks = (str(self.home.path), self.home.stack_id())
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
-                    continue
-                words = [*process.cmdline(), process.cwd(), *process.environ().values()]
-                if any(mark in word for word in words for mark in marks):
-                    found.append(f"{process.pid} {' '.join(process.cmdline())[:120]}")
-        return found
 
     def destroy(self) -> None:
         """Stop whatever still runs, frozen or not, and remove the files."""

@@ -174,7 +174,6 @@ class Striker:
         return stopped
 
     def _resume(self, now: float) -> None:
-        """Resume what was frozen until now."""
         over = [one for one in self._frozen if one[0] <= now]
         self._frozen = [one for one in self._frozen if one[0] > now]
         # A process that was frozen twice stays so.

@@ -24,8 +24,6 @@ What = Literal["start", "loaded", "kept"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One event of a run."""
-
     at: float
     pid: int
     job: str

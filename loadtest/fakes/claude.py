@@ -13,9 +13,10 @@ import json
 import math
 import threading
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 
 from loadtest.fakes.claude_behaviours import BEHAVIOURS, Behaviour, Request, refuse_for
 
@@ -23,11 +24,7 @@ _REFUSED_KEYWORDS = {"minimum", "maximum", "multipleOf", "minLength", "maxLength
 
 
 class FakeQuota:
-    """Accepts so many requests per minute and refuses the rest; a token bucket.
-
-    ``burst_seconds`` is what an idle quota saves up: a minute's worth as a rule, less in tests
-    that cannot wait for a minute.
-    """
+    """A token bucket of requests per minute; it saves up ``burst_seconds`` of them while idle."""
 
     def __init__(self, requests: float, *, burst_seconds: float = 60.0) -> None:
         self._limit = requests
@@ -71,6 +68,8 @@ class FakeQuota:
 class FakeClaude:
     """The server. ``behave`` with the name of a misbehaviour applies to all requests after it."""
 
+    behaviours: ClassVar[Mapping[str, Behaviour]] = BEHAVIOURS
+
     def __init__(
         self,
         *,
@@ -99,7 +98,7 @@ class FakeClaude:
 
     def behave(self, name: str, *, every: int = 1) -> None:
         """Misbehave in this way on each ``every``-th request; ``ok`` ends it."""
-        if name not in BEHAVIOURS:
+        if name not in self.behaviours:
             raise ValueError(f"no such behaviour: {name}")
         self._behaviour, self._every = name, every
 
@@ -110,14 +109,13 @@ class FakeClaude:
             self.connections.add(client)
             if self.quota and (wait := self.quota.take()) is not None:
                 return refuse_for(wait)
-            return BEHAVIOURS[self._behaviour if len(self.requests) % self._every == 0 else "ok"]
+            misbehaves = len(self.requests) % self._every == 0
+            return self.behaviours[self._behaviour if misbehaves else "ok"]
 
     def serve(self) -> None:
-        """Serve until ``stop``."""
         self._server.serve_forever(poll_interval=0.01)
 
     def stop(self) -> None:
-        """End all requests and close the port."""
         self.stopping.set()
         self._server.shutdown()
         self._server.server_close()
@@ -188,7 +186,6 @@ class Handler(BaseHTTPRequestHandler):
     def error(
         self, status: int, kind: str, message: str, headers: dict[str, str] | None = None
     ) -> None:
-        """An error in the API's format."""
         body = {"type": "error", "error": {"type": kind, "message": message}}
         self.send(status, json.dumps(body).encode(), headers)
 
@@ -204,7 +201,6 @@ def _refused_keywords(schema: Any) -> set[str]:
 
 
 def main() -> None:
-    """Serve until interrupted."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.fakes.claude", description=__doc__)
     parser.add_argument("--port", type=int, default=9099)
     parser.add_argument("--key", default="sk-test-key", help="the API key to accept")

@@ -100,7 +100,6 @@ def section(name: str, document: Mapping[str, Any]) -> list[str]:
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The parsed command line."""
     known = ", ".join(NAMES)
     parser = argparse.ArgumentParser(prog="python -m loadtest.lab", description=__doc__)
     add = parser.add_argument
@@ -116,7 +115,6 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the named experiments, one after the other."""
     given = options(arguments)
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     size = Size.QUICK if given.quick else Size.FULL
@@ -144,7 +142,7 @@ def run(name: str, size: Size, console: Console) -> Report:
         progress.step("starting a private PostgreSQL and RabbitMQ")
         with fleet(f"lab-{name}") as started:
             context = RunContext(started, folder, size, progress.step, progress.figures)
-            report = chosen.run(context)
+            report: Report = chosen.run(context)
     report.data["question"] = chosen.QUESTION
     report.data["size"] = size.value
     report.data["took_seconds"] = round(time.monotonic() - began)

@@ -14,13 +14,12 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, Self, cast
+from typing import Any, Self
 
 from sqlalchemy import Engine
 
 from loadtest.fleet import Fairline, Fleet, rows
 from loadtest.generator import Generator, Order
-from loadtest.report import Report
 from models.pools import POOLS
 
 #: Reads all gauges now. If it raises, that second is left out.
@@ -63,7 +62,6 @@ class Sampler:
         self._thread.join(10 * PERIOD_SECONDS)
 
     def most(self, gauge: str) -> float:
-        """The highest value of a gauge in this step."""
         return max((float(row[gauge]) for row in self.rows if gauge in row), default=0.0)
 
     def _run(self) -> None:
@@ -124,19 +122,15 @@ class RunContext:
     folder: Path
     size: Size
     #: Called with the name of each step that begins, such as ``6/s``.
-    on_step: Callable[[str], None] = lambda _name: None
+    step: Callable[[str], None] = lambda _name: None
     #: Called once per second with the gauges in one line.
     on_figures: Callable[[str], None] = lambda _text: None
     #: Every second of every step, in order.
     seconds: list[Row] = field(default_factory=list)
 
-    def step(self, name: str) -> None:
-        """Announce what begins now."""
-        self.on_step(name)
-
     def watch(self, step: str, gauges: Gauges) -> Sampler:
         """Announce a step and read gauges while its ``with`` block lasts; rows join `seconds`."""
-        self.on_step(step)
+        self.step(step)
         return Sampler(step, gauges, self.on_figures, self.seconds)
 
     def fairline(self, name: str, score_seconds: float, **settings: str) -> Fairline:
@@ -145,33 +139,20 @@ class RunContext:
         return Fairline(self.fleet, served_pools=POOL, name=name, **more)
 
     def generate(self, order: Order) -> Generator:
-        """Start locust on this order."""
         return Generator(order, self.fleet.home / "locust")
-
-
-class Experiment(Protocol):
-    """What each module or package of an experiment defines."""
-
-    TITLE: str
-    #: What it shows, in one sentence, for the top report.
-    QUESTION: str
-
-    @staticmethod
-    def seconds(size: Size) -> float:
-        """How long it takes, about."""
-
-    @staticmethod
-    def run(context: RunContext) -> Report:
-        """Measure, draw into the folder, and report."""
 
 
 #: Modules of this package; also their folders in the results and their make targets.
 NAMES = ("knee", "scaling", "pool", "swarm", "peers", "soak")
 
 
-def experiment(name: str) -> Experiment:
-    """The experiment of this name; what it needs is imported with it."""
-    return cast(Experiment, import_module(f"loadtest.lab.{name}"))
+def experiment(name: str) -> Any:
+    """The module of an experiment; what it needs is imported with it.
+
+    It defines ``TITLE``, ``QUESTION`` (what it shows, in one sentence), ``seconds(size)`` (how long
+    it takes, about) and ``run(context)``, which measures, draws into the folder and reports.
+    """
+    return import_module(f"loadtest.lab.{name}")
 
 
 #: The pool that all experiments measure.

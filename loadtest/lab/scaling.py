@@ -1,12 +1,8 @@
 """Do two workers score twice as much as one, and eight eight times?
 
-The queue is filled before the first worker starts, with more applications than all of them can
-score, so no slot is ever without work: what is measured is the workers, the scheduler and the
-database, not the arrivals. Workers are added, never replaced. A worker's start costs seconds
-of CPU, so a count is measured only when all its slots are alive and have had time to settle.
-
-The rate is the slope of the running count of endings, read from the rows. On two cores the
-largest count also shows how much of them the platform itself needs.
+The queue is filled before the first worker starts, so no slot is ever without work. Workers are
+added, never replaced. Starting one costs seconds of CPU, so a count is measured only when all its
+slots are alive and have had time to settle.
 """
 
 from __future__ import annotations
@@ -198,7 +194,6 @@ START_SECONDS = 16.0
 
 
 def seconds(size: Size) -> float:
-    """Starts, the queue, and all counts."""
     plan = PLANS[size]
     starts = START_SECONDS + max(plan.workers) * WORKER_SECONDS
     counts = len(plan.workers) * (plan.seconds + plan.settle_seconds)

@@ -70,7 +70,6 @@ class Submissions:
         return steady_rate(list(self.scored_at.values()), begin, end)
 
     def scored_over_time(self, begin: float, end: float, window_seconds: int) -> list[Point]:
-        """The rolling rate by seconds since ``begin``."""
         return rolling_rate(list(self.scored_at.values()), begin, end, window_seconds)
 
     def gauge(self, name: str) -> list[Point]:
@@ -80,7 +79,6 @@ class Submissions:
         ]
 
     def most(self, name: str) -> int:
-        """The highest value of a gauge."""
         return int(max((value for _, value in self.gauge(name)), default=0.0))
 
 

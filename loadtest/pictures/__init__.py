@@ -1,4 +1,1 @@
-"""The pictures of the README, taken from a running stack: ``make pictures``.
-
-A stack under load, and a browser that takes screenshots of its pages.
-"""
+"""The pictures of the README, taken by a browser from a stack under load: ``make pictures``."""

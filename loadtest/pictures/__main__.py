@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from sqlalchemy import Engine
 from app.stack.spec import PROJECT_ROOT
 from app.tenants.changes import create_tenant, issue_key
 from app.tenants.terms import Change
+from loadtest.chaos.client import Api
 from loadtest.chaos.stack import embedded_stack
 from loadtest.pictures.camera import PHONE, TALL, Shot, opened_camera
 from loadtest.report import Screen
@@ -61,9 +59,10 @@ class Traffic:
     """Submits jobs of several tenants until it is stopped."""
 
     def __init__(self, port: int, engine: Engine) -> None:
-        self._base = f"http://127.0.0.1:{port}"
+        self._port = port
         self._stop = threading.Event()
         self._chance = random.Random(7)
+        choice = self._chance.choice
         self.keys = {"demo": ""}
         for name, terms in TENANTS:
             create_tenant(engine, name, terms)
@@ -72,7 +71,7 @@ class Traffic:
         self._threads = [
             threading.Thread(target=self._often, args=(seconds, act), daemon=True)
             for seconds, act in (
-                (0.50, self._apply),
+                (0.50, lambda: self.apply(choice(PEOPLE), choice(ROLES))),
                 (0.06, lambda: self._job("northwind", "echo", {"n": self._chance.random()})),
                 (0.50, lambda: self._job("northwind", "sleep", {"seconds": 2.2})),
                 (0.50, lambda: self._job("birchwood", "sleep", {"seconds": 1.6})),
@@ -120,23 +119,15 @@ class Traffic:
 
     def call(self, tenant: str, path: str, body: Any) -> Any:
         """Post as a tenant; rejections are part of the picture."""
-        headers = {"Content-Type": "application/json"}
-        if self.keys[tenant]:
-            headers["Authorization"] = f"Bearer {self.keys[tenant]}"
-        request = urllib.request.Request(f"{self._base}{path}", json.dumps(body).encode(), headers)
-        try:
-            with urllib.request.urlopen(request, timeout=10) as response:
-                return json.load(response)
-        except urllib.error.HTTPError as rejected:
-            return json.load(rejected)
-
-    def _apply(self) -> None:
-        self.apply(self._chance.choice(PEOPLE), self._chance.choice(ROLES))
+        key = self.keys[tenant]
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        with Api(self._port) as api:
+            return api.call("POST", path, body, headers).document
 
     def _job(self, tenant: str, job_type: str, payload: dict[str, Any]) -> None:
         self.call(tenant, "/jobs", {"type": job_type, "payload": payload})
 
-    def _often(self, seconds: float, act: Callable[[], None]) -> None:
+    def _often(self, seconds: float, act: Callable[[], object]) -> None:
         due = time.monotonic()
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             # Jittered, as real traffic is.
@@ -144,6 +135,11 @@ class Traffic:
             act()
 
 
+#: Pages of a stack that has more jobs than slots.
+FLOODED = (
+    Shot("console-tenants", "/console/tenants?pool=medium"),
+    Shot("console-workers", "/console/workers", "dark"),
+)
 #: How long the stack works before the first picture, so that its charts show something.
 WORK_SECONDS = 240
 #: … and how long after the flood, so that shares are what the weights say.
@@ -171,7 +167,7 @@ def main() -> None:
                     console.print(f"  {camera.take(shot)}")
                 traffic.flood()
                 screen.wait("… and has more than it can do", FLOOD_SECONDS)
-                for shot in flooded_shots():
+                for shot in FLOODED:
                     console.print(f"  {camera.take(shot)}")
         finally:
             traffic.stop()
@@ -189,14 +185,6 @@ def calm_shots(traffic: Traffic, job: str) -> tuple[Shot, ...]:
         Shot("console-candidate", f"/console/leaderboard/{application}"),
         Shot("console-phone", "/", size=PHONE),
         Shot("tenant-page", "/tenant", key=traffic.keys["birchwood"]),
-    )
-
-
-def flooded_shots() -> tuple[Shot, ...]:
-    """Pages of a stack that has more jobs than slots."""
-    return (
-        Shot("console-tenants", "/console/tenants?pool=medium"),
-        Shot("console-workers", "/console/workers", "dark"),
     )
 
 

@@ -22,8 +22,6 @@ PHONE = (390, 844)
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """A picture to take."""
-
     name: str
     path: str
     scheme: str = "light"
@@ -87,7 +85,6 @@ def viewport(size: tuple[int, int]) -> ViewportSize:
 
 @contextmanager
 def opened_camera(base: str, folder: Path) -> Iterator[Camera]:
-    """A browser for the pages of a stack."""
     executable = shutil.which("chromium") or shutil.which("chromium-browser")
     if executable is None:
         raise SystemExit("The pictures need a browser: apt-get install chromium")

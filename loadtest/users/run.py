@@ -53,7 +53,6 @@ def add_options(parser: Any) -> None:
 
 
 def above_zero(text: str) -> float:
-    """A rate, for argparse."""
     value = float(text)
     if not 0 < value < float("inf"):
         raise ArgumentTypeError(f"{text} is no rate: it must be above 0")
@@ -79,7 +78,6 @@ class Shaped(LoadTestShape):
         return self.runner.environment
 
     def stretches(self, level: float) -> list[Stretch]:
-        """Up to this level."""
         return NAMED[type(self).__name__.lower()](level)
 
     def tick(self) -> tuple[int, float] | None:
@@ -136,12 +134,10 @@ class Custom(Shaped):
 
 
 def only_submitters(environment: Any) -> bool:
-    """Whether there are no other users."""
     return list(environment.user_classes) == [Submitter]
 
 
 def submitters_for(rate: float) -> int:
-    """Submitters enough for so many arrivals per second."""
     return min(MOST_SUBMITTERS, max(1, math.ceil(rate * PATIENCE_SECONDS)))
 
 
@@ -156,7 +152,6 @@ BROKEN, MISUSED, UNREACHABLE = 1, 2, 3
 
 
 def listen() -> None:
-    """Register with locust."""
     hooks: Any = events
     hooks.init_command_line_parser.add_listener(add_options)
     hooks.init.add_listener(prepare)

@@ -121,7 +121,6 @@ class Submitter(User):
 
 
 def id_of(body: bytes) -> str:
-    """The id in an accepting answer."""
     try:
         return str(json.loads(body)["id"])
     except (ValueError, KeyError, TypeError):

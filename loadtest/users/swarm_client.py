@@ -1,11 +1,8 @@
-"""A client of the swarm: submits three applications, polls each once a second, starts over.
+"""A client of the swarm: submits three applications, polls each once per second, starts over.
 
-One keep-alive connection per client. It sends the ETag that it knows and reads the header
-``Fairline-Status``; no document is parsed. A client whose polls take longer than a second polls
-again at once, so very many clients make a closed loop.
-
-A refused submission is repeated in the next second; one that is gone (404) is given up. A request
-in progress when the load ends is not in the record.
+It sends the ETag that it knows and reads the header ``Fairline-Status``; no document is parsed.
+Polls that take longer than a second are repeated at once, so very many clients make a closed loop.
+A refused submission is repeated in the next second; one that is gone (404) is given up.
 """
 
 from __future__ import annotations
@@ -47,7 +44,6 @@ class Swarm:
         )
 
     def note(self, answer: Answer, kind: int) -> None:
-        """One more request and its answer."""
         self.requests.add(time.time() - answer.seconds, answer.seconds, answer.status, kind)
 
 
@@ -62,7 +58,6 @@ class Asked:
         self.payload = target.payload(Request("GET", path))
 
     def know(self, etag: bytes, target: Target) -> None:
-        """Poll with this ETag from now on."""
         if etag != self._etag:
             self._etag = etag
             known = {"If-None-Match": etag.decode("latin-1")}
@@ -110,7 +105,6 @@ class SwarmClient(User):
         return Asked(value_of(answer.response.head, LOCATION).decode(), self._swarm.target)
 
     def has_ended(self, asked: Asked) -> bool:
-        """Poll it once."""
         answer = self._wire.ask("/applications/{id}", asked.payload, ANSWERED)
         self._swarm.note(answer, POLL)
         if answer.status not in ANSWERED:

@@ -71,7 +71,6 @@ class Record:
     requests: Requests = field(default_factory=Requests)
 
     def statuses(self) -> Iterator[int]:
-        """The status of everything that was sent."""
         yield from (arrival.status for arrival in self.arrivals)
         yield from self.requests.status
 
@@ -119,12 +118,10 @@ class Target:
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
 
     def payload(self, request: Request) -> bytes:
-        """The request as it goes over the wire."""
         path, headers = self._prefix + request.path, {**self._headers, **request.headers}
         return request_bytes(Request(request.method, path, headers, request.body), self.port)
 
     def connect(self, timeout_seconds: float = TIMEOUT_SECONDS) -> socket:
-        """A new connection."""
         opened = create_connection((self.host, self.port), timeout_seconds)
         opened.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         if self._tls is None:
@@ -133,8 +130,6 @@ class Target:
 
 
 class Answer(NamedTuple):
-    """What came back, and when."""
-
     #: 0 if nothing did.
     status: int
     #: From the start that was given to the last byte.
@@ -202,7 +197,6 @@ class Wire:
         return answer
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
         opened, self._socket = self._socket, None
         if opened is not None:
             opened.close()

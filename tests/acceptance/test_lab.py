@@ -106,7 +106,7 @@ def test_a_miniature_of_the_experiment_counts_right_and_leaves_its_files(
 ) -> None:
     chosen = experiment(name)
     steps: list[str] = []
-    context = RunContext(lab_fleet, tmp_path, Size.MINI, on_step=steps.append)
+    context = RunContext(lab_fleet, tmp_path, Size.MINI, step=steps.append)
 
     report = chosen.run(context)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from loadtest.chaos.facts import wait_until_settled
+from loadtest.figures import family
 from tests.acceptance.client import Client, new_role, scale
 from tests.support.promises import ClientLog, Promise, Submitter, check
 
@@ -28,14 +29,15 @@ REFUSAL_SECONDS = 2.0
 
 
 @contextmanager
-def frozen(processes: list[psutil.Process]) -> Iterator[None]:
+def frozen(processes: Iterable[psutil.Process]) -> Iterator[None]:
     """Stop them without killing them; they go on after the block."""
-    for process in processes:
+    stopped = list(processes)
+    for process in stopped:
         process.suspend()
     try:
         yield
     finally:
-        for process in processes:
+        for process in stopped:
             process.resume()
 
 
@@ -70,7 +72,7 @@ def test_submissions_are_accepted_quickly_while_the_broker_is_frozen(
 ) -> None:
     role = new_role()
     with Submitter(client.stack.port, log, role=role).running() as submitter:
-        with frozen(client.stack.family("rabbitmq")):
+        with frozen(family([client.stack.pid("rabbitmq")])):
             began = time.time()
             time.sleep(BROKER_FROZEN_SECONDS)
             checks = readiness(client)
@@ -122,7 +124,7 @@ def test_front_door_says_503_while_postgresql_is_frozen_and_recovers_by_itself(
     before = (client.stack.pids(), client.stack.api_workers())
     with Submitter(client.stack.port, log, role=role).running() as submitter:
         time.sleep(0.5)
-        with frozen(client.stack.family("postgres")):
+        with frozen(family([client.stack.pid("postgres")])):
             thaw = time.monotonic() + DATABASE_FROZEN_SECONDS
             while time.monotonic() < thaw:
                 began = time.monotonic()

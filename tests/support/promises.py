@@ -21,8 +21,9 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from loadtest.chaos.client import Api
-from loadtest.chaos.facts import MISCOUNTED, READ_LIVE, application, expected_score
+from loadtest.chaos.facts import MISCOUNTED, READ_LIVE, expected_score
 from loadtest.chaos.judge import Report
+from loadtest.chaos.plan import application
 from models.jobs.states import JobStatus
 from models.store.session import connect
 

@@ -1,9 +1,8 @@
 """The baseline with the jobs that all libraries are compared with, one or many per request.
 
-``celery -A loadtest.baselines.plain_celery.batch worker`` and ``gunicorn
-'loadtest.baselines.plain_celery.batch:create_app()'``. Many jobs are one multi-row INSERT with one
-commit and a Celery group, which sends them over one connection, each with a publisher confirm.
-``PEER_ACKS=early`` is Celery's own default: a message is acknowledged before its task runs.
+Many jobs are one multi-row INSERT with one commit and a Celery group, which sends them over one
+connection, each with a publisher confirm. ``PEER_ACKS=early`` is Celery's own default: a message
+is acknowledged before its task runs.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ TASKS = {name: register(name) for name in witness.WORK}
 
 
 def send(jobs: Jobs) -> list[str]:
-    """Rows, and a message for each."""
     rows = [
         {"id": uuid.uuid4(), "candidate": "x", "role": job["type"], "payload": job["payload"]}
         for job in jobs
@@ -58,5 +56,4 @@ def send(jobs: Jobs) -> list[str]:
 
 
 def create_app() -> Flask:
-    """The baseline's own routes, and jobs."""
     return add_jobs(web.create_app(), send)

@@ -1,7 +1,5 @@
 """gunicorn for the baseline: the numbers of Fairline's own, with gunicorn's own green worker."""
 
-from __future__ import annotations
-
 workers = 2
 worker_class = "gevent"
 worker_connections = 10_000

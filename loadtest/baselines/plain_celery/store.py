@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,8 @@ class WatchedPool(QueuePool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._counting = threading.Lock()
-        self._waiting = 0
-        #: Acquisitions that had to wait, and those that gave up.
-        self._waited = 0
-        self._timeouts = 0
+        #: Those that wait now, acquisitions that had to wait, and those that gave up.
+        self._counts = Counter(waiting=0, waited=0, timeouts=0)
         self._count()
 
     def _do_get(self) -> ConnectionPoolEntry:
@@ -49,19 +48,12 @@ class WatchedPool(QueuePool):
         super()._do_return_conn(record)
         self._count()
 
-    def _count(self, waiting: int = 0, waited: int = 0, timeouts: int = 0) -> None:
+    def _count(self, **changes: int) -> None:
         """Add to the counts and write the state."""
         with self._counting:
-            self._waiting += waiting
-            self._waited += waited
-            self._timeouts += timeouts
-            state = {
-                "size": self.size() + self._max_overflow,
-                "in_use": self.checkedout(),
-                "waiting": self._waiting,
-                "waited": self._waited,
-                "timeouts": self._timeouts,
-            }
+            self._counts.update(changes)
+            size = self.size() + self._max_overflow
+            state = {"size": size, "in_use": self.checkedout(), **self._counts}
             draft = self.folder / f"{os.getpid()}.draft"
             draft.write_text(json.dumps(state))
             draft.replace(draft.with_suffix(".json"))

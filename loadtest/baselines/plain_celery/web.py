@@ -35,7 +35,6 @@ def create_app() -> Flask:
 
 
 def find_problem(body: Any) -> str | None:
-    """What is wrong with a body, if anything."""
     if not isinstance(body, dict):
         return "the body must be an object"
     if not isinstance(body.get("candidate"), str) or not 0 < len(body["candidate"]) <= 200:

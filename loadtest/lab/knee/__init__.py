@@ -1,14 +1,9 @@
 """What happens at, and beyond, the capacity of one worker?
 
-One medium worker, 10 slots, 1.5 s per score: 6.67 applications per second and no more. Arrivals
-climb a staircase from 2/s to 14/s without a pause, so the queue carries over from step to step.
-After the last step nothing arrives and the queue is worked off: every job's wait is known to the
-end. (Reading only what had ended when the arrivals stopped would leave out the longest waits,
-those that count.) So the waits beyond the knee are those of *this* staircase; twice as long a
-step waits twice as long.
-
-A job belongs to the step in which it was to start, whenever it was sent or scored. The worker has
-two database connections for its ten slots, and no slot may wait for one.
+Arrivals climb a staircase without a pause, so the queue carries over from step to step; then
+nothing arrives and the queue drains, so that every job's wait is known to the end. A job belongs
+to the step in which it was to start. The worker has two database connections for its ten slots,
+and no slot may wait for one.
 """
 
 from __future__ import annotations
@@ -98,7 +93,6 @@ def draw_rates(panel: Any, found: Staircase, plan: Plan) -> None:
 
 
 def draw_staircase(file: Path, submissions: Submissions, plan: Plan) -> None:
-    """Offered, scored and the queue over time."""
     edges = [number * plan.step_seconds for number in range(len(plan.rates) + 1)]
     begin = plan.begin(submissions)
     # Gauges count from the first arrival, the picture from the first step.
@@ -134,7 +128,6 @@ def plain_log(panel: Any) -> None:
 
 
 def label(panel: Any, x: float, y: float, form: str, colour: str, *, below: bool = False) -> None:
-    """A point's value beside it."""
     shift = (0, -17 if below else 7)
     beside(panel, form.format(y), (x, y), shift, colour, ha="center", fontweight="bold")
 

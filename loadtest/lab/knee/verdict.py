@@ -37,7 +37,6 @@ class Plan:
 
     @property
     def stretches(self) -> list[Stretch]:
-        """The offered load."""
         warm = Stretch(self.warm_seconds, self.rates[0], self.rates[0])
         return [warm, *steps(self.rates, self.step_seconds)]
 
@@ -155,7 +154,6 @@ class Staircase:
 
 
 def analyse(submissions: Submissions, plan: Plan) -> Staircase:
-    """Step by step, then the knee."""
     begin, seconds, settle = plan.begin(submissions), plan.step_seconds, plan.settle_seconds
     edges = [begin + number * seconds for number in range(len(plan.rates) + 1)]
     steps = [

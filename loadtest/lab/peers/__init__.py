@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from loadtest.lab.experiment import RunContext, Size, Speed, fairline_gauges
 from loadtest.lab.peers import turns
-from loadtest.lab.peers.contender import Contender, Ours, weigh
+from loadtest.lab.peers.contender import WAITING, Contender, Ours, weigh
 from loadtest.lab.peers.judge import TITLE as TITLE
 from loadtest.lab.peers.judge import draw, judge
 from loadtest.lab.peers.killing import kill_workers
@@ -32,7 +32,6 @@ AnyContender = TypeVar("AnyContender", bound=Contender)
 
 
 def run(context: RunContext) -> Report:
-    """Fairline, plain Celery, Dramatiq and Procrastinate in one run."""
     with ExitStack() as stack:
         found = Run(context, stack).measure()
     report = judge(found, context.size)
@@ -41,8 +40,6 @@ def run(context: RunContext) -> Report:
 
 
 class Run:
-    """One run of the comparison."""
-
     def __init__(self, context: RunContext, stack: ExitStack) -> None:
         self._context = context
         self._stack = stack
@@ -102,7 +99,7 @@ class Run:
             time.sleep(plan.settle_seconds)
             with self._context.watch(f"API, {plan.queued:,} queued", gauges):
                 self._found.lined_ms = turns.pulse(ours.port, requests, PULSE)
-        self._found.waiting = ours.waiting()
+        self._found.waiting = ours.read(WAITING)
 
     def _kill(self, victims: Mapping[Contender, bool]) -> None:
         """Workers are killed; the flag says whether their jobs are to come back automatically."""

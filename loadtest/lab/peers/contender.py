@@ -1,7 +1,4 @@
-"""Contenders of the comparison: an API, workers, and a count of what was done.
-
-A contender is opened and closed in its turn, so that no other contender's processes run meanwhile.
-"""
+"""Contenders of the comparison: an API, workers, and a count of what was done."""
 
 from __future__ import annotations
 
@@ -18,15 +15,12 @@ from sqlalchemy import Engine, create_engine
 
 from app.stack.programs import command
 from app.stack.spec import PROJECT_ROOT
-from loadtest.accept import APPLICATIONS, POLLED
 from loadtest.closed_loop import Request, applications
 from loadtest.figures import family
 from loadtest.fleet import Fleet, free_port, rows
 from loadtest.lab.experiment import POOL, RunContext
+from loadtest.plain import serve
 from models.pools import POOLS
-
-#: The same server for every peer: gunicorn's own gevent worker. Fairline brings its own file.
-GUNICORN = "loadtest/baselines/plain_celery/gunicorn.conf.py"
 
 #: Jobs done since the counter was made, by the contender's own record.
 Counter = Callable[[], int]
@@ -68,10 +62,7 @@ class Contender(ABC):
 
     def open(self) -> None:
         """Start the API, two gunicorn workers, and wait until it responds."""
-        name, bind = f"{self.key}-web", f"127.0.0.1:{self.port}"
-        argv = command("gunicorn", "-c", GUNICORN, "--bind", bind, self.application)
-        self.fleet.start(name, argv, self.env)
-        self.fleet.await_answer(name, f"http://{bind}/empty")
+        serve(self.fleet, f"{self.key}-web", self.port, self.application, self.env)
 
     @abstractmethod
     def work(self) -> None:
@@ -79,12 +70,10 @@ class Contender(ABC):
 
     @cached_property
     def engine(self) -> Engine:
-        """One connection to its own database."""
         options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "pool_size": 1}
         return create_engine(self.database_url, max_overflow=0, **options)
 
     def read(self, sql: str) -> int:
-        """One number from its own database."""
         return int(rows(self.engine, sql)[0][0])
 
     def execute(self, sql: str) -> None:
@@ -94,7 +83,6 @@ class Contender(ABC):
             connection.connection.cursor().execute(sql)
 
     def count_from_now(self) -> Counter:
-        """Begin to count what is done."""
         before = self.read(self.count_done)
         return lambda: self.read(self.count_done) - before
 
@@ -112,7 +100,6 @@ class Contender(ABC):
 
     @property
     def workers(self) -> list[str]:
-        """The names of its worker processes."""
         return [name for name in self.fleet.children if name.startswith(f"{self.key}-worker")]
 
     @property
@@ -197,6 +184,7 @@ ENDED = """
     SELECT coalesce(sum(succeeded + dead + cancelled + expired), 0) FROM job_counts
     WHERE tenant_id = 0 AND pool = 'short'
 """
+#: Jobs of the medium pool that are queued or at the broker.
 WAITING = """
     SELECT coalesce(sum(queued + dispatched), 0) FROM job_counts
     WHERE tenant_id = 0 AND pool = 'medium'
@@ -252,16 +240,6 @@ class Ours(Contender):
 
     def work(self) -> None:
         self.fairline.start_worker("short")
-
-    def applications(self, status: str) -> list[Request]:
-        """Polls of applications in this state."""
-        with self.fairline.engine() as engine:
-            found = rows(engine, APPLICATIONS, status=status, most=POLLED)
-        return [Request("GET", f"/applications/{row[0]}") for row in found]
-
-    def waiting(self) -> int:
-        """Jobs of the medium pool that are queued or at the broker."""
-        return self.read(WAITING)
 
     def clear_accepted(self) -> None:
         """Nothing: those are queued in the medium pool, whose worker no longer runs."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loadtest.figures import percentile
 from loadtest.lab.experiment import Size
-from loadtest.lab.peers.tables import CELERY, FAIRLINE, JOB_KINDS, Measured, Quantiles, tables
+from loadtest.lab.peers.tables import CELERY, FAIRLINE, JOB_KINDS, Measured, tables
 from loadtest.lab.pictures import COLOURS, IDEAL, picture
 from loadtest.report import Bar, Picture, Report, at_least, at_most
 
@@ -17,8 +18,6 @@ TITLE = "Fairline and its peers"
 
 @dataclass(frozen=True, slots=True)
 class Required:
-    """What Fairline must reach."""
-
     #: How many times another's rate: accepted, of plain Celery's and of the empty route's; polls
     #: of either kind, of the empty route's; jobs, of the best peer's and of plain Celery's.
     ratios: tuple[float, float, float, float, float, float]
@@ -79,10 +78,10 @@ def bars(found: Measured, required: Required) -> list[Bar]:
         (f"{done} the best peer's", jobs[FAIRLINE], best),
         (f"{done} plain Celery's", jobs[FAIRLINE], jobs[CELERY]),
     ]
-    starts = found.start_p50()
+    starts = found.start_ms()
     later = starts[FAIRLINE] - starts[CELERY]
     start = "submit to start when idle, p50, beyond plain Celery's"
-    queued = Quantiles.of(found.lined_ms).p95 / max(1e-9, Quantiles.of(found.idle_ms).p95)
+    queued = percentile(found.lined_ms, 0.95) / max(1e-9, percentile(found.idle_ms, 0.95))
     queue = f"API p95 with {found.waiting:,} jobs waiting, of the idle one"
     lost = next(each.survival.lost for each in found.killed if each.name == FAIRLINE)
     return [
@@ -101,7 +100,7 @@ def findings(found: Measured) -> list[str]:
     """The most important in sentences, wins and losses alike."""
     accept, jobs = found.rates("accept"), found.rates("no-op end to end")
     drains, naps = found.rates("drain"), found.rates("10-ms end to end")
-    starts = found.start_p50()
+    starts = found.start_ms()
     behind = losses(found)
     return [
         f"Through HTTP, one job per request at {found.connections[0]} connections, Fairline "
@@ -133,7 +132,7 @@ def losses(found: Measured) -> list[str]:
         ("no-op jobs from a full queue", found.rates("drain"), "{:,.0f}/s", 1),
         ("10-ms jobs", found.rates("10-ms end to end"), "{:,.0f}/s", 1),
         # Of these, less is better.
-        ("submit to start", found.start_p50(), "{:.1f} ms", -1),
+        ("submit to start", found.start_ms(), "{:.1f} ms", -1),
         ("memory", found.megabytes(), "{:.0f} MB", -1),
     ):
         ours = values[FAIRLINE]
@@ -165,7 +164,6 @@ def paler(shade: str, strength: float) -> tuple[float, ...]:
 
 
 def draw(found: Measured, folder: Path) -> list[Picture]:
-    """All of them, the overview first."""
     draw_overview(found, folder / "peers.png")
     draw_jobs(found, folder / "jobs.png")
     draw_starts(found, folder / "starts.png")
@@ -211,7 +209,7 @@ def draw_overview(found: Measured, file: Path) -> None:
         requests = MORE.replace("jobs", "requests")
         draw_bars(axes[0][0], accept, "Accepted through HTTP, one by one", requests)
         draw_bars(axes[0][1], jobs, "No-op jobs, HTTP batch to done", MORE)
-        draw_bars(axes[1][0], found.start_p50(), "Submission to start, idle, p50", LESS_MS, ".1f")
+        draw_bars(axes[1][0], found.start_ms(), "Submission to start, idle, p50", LESS_MS, ".1f")
         draw_bars(axes[1][1], found.megabytes(), "Memory of all its processes", LESS_MB)
 
 
@@ -222,14 +220,14 @@ def draw_jobs(found: Measured, file: Path) -> None:
 
 
 def draw_starts(found: Measured, file: Path) -> None:
-    quantiles = found.start_quantiles()
-    names = list(quantiles)
-    most = max((each.p99 for each in quantiles.values()), default=1.0)
+    p50, p99 = found.start_ms(), found.start_ms(0.99)
+    names = list(p50)
+    most = max(p99.values(), default=1.0)
     with picture(file, inches_high=1.4 + 0.72 * len(names)) as axes:
-        for place, (name, each) in enumerate(quantiles.items()):
+        for place, name in enumerate(names):
             for offset, value, strength, label in (
-                (-0.19, each.p50, 1.0, "p50"),
-                (0.19, each.p99, 0.45, "p99"),
+                (-0.19, p50[name], 1.0, "p50"),
+                (0.19, p99[name], 0.45, "p99"),
             ):
                 drawn = axes.barh(place + offset, value, 0.34, color=paler(colour(name), strength))
                 axes.bar_label(drawn, labels=[f"{label} {value:.1f}"], padding=4)

@@ -63,8 +63,6 @@ def survival(promised: Iterable[int], lines: Sequence[Line], killed_at: float) -
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """One contender after the kill."""
-
     name: str
     survival: Survival
     #: From the kill to the last job that came back; includes the start of the new worker.

@@ -1,15 +1,11 @@
-"""The libraries that Fairline is compared with, each as its own documentation recommends.
-
-Numbers of processes and slots were chosen among the few named below, in short trials in turns on a
-busy machine; only clear differences decided.
-"""
+"""The libraries that Fairline is compared with, each as its own documentation recommends."""
 
 from __future__ import annotations
 
 from kombu import Connection
 from procrastinate.schema import SchemaManager
 
-from loadtest.fleet import Fleet
+from loadtest.fleet import Fleet, celery_worker
 from loadtest.lab.peers.contender import Contender, Counter, ends_in
 from loadtest.plain import PlainCelery
 
@@ -44,11 +40,7 @@ class Celery(Contender):
         self.database_url = self.env["PLAIN_DATABASE_URL"]
 
     def work(self) -> None:
-        self.start_worker(
-            *("celery", "-A", CELERY, "worker", "-P", self.pool, "-c", str(self.slots)),
-            *("-n", f"{self.key}1@%h", "--without-gossip", "--without-mingle"),
-            "--loglevel=warning",
-        )
+        self.start_worker(*celery_worker(CELERY, self.pool, self.slots, f"{self.key}1"))
 
     def forget(self) -> None:
         self._plain.empty_queue()

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadtest.figures import Sample, medians, percentiles
+from loadtest.figures import Sample, medians, percentile, percentiles
 from loadtest.lab.peers.killing import Killed
 from loadtest.report import Table, table
 
@@ -20,19 +20,6 @@ JOB_KINDS = {
     "drain": "no-op, from a full queue",
     "10-ms end to end": "10-ms, HTTP batch to done",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Quantiles:
-    """A distribution of milliseconds in three figures."""
-
-    p50: float
-    p95: float
-    p99: float
-
-    @classmethod
-    def of(cls, values: list[float]) -> Quantiles:
-        return cls(*percentiles(values, 0.5, 0.95, 0.99))
 
 
 @dataclass(slots=True)
@@ -74,15 +61,11 @@ class Measured:
         """The median rates of one kind of measurement, by contender."""
         return {name: sample.rate for name, sample in self.by_contender(what).items()}
 
-    def start_quantiles(self) -> dict[str, Quantiles]:
-        """Submission to start, by contender."""
-        return {name: Quantiles.of(values) for name, values in self.starts.items()}
-
-    def start_p50(self) -> dict[str, float]:
-        return {name: each.p50 for name, each in self.start_quantiles().items()}
+    def start_ms(self, share: float = 0.5) -> dict[str, float]:
+        """A percentile of the time from submission to start, by contender."""
+        return {name: percentile(values, share) for name, values in self.starts.items()}
 
     def megabytes(self) -> dict[str, float]:
-        """Memory of all processes, by contender."""
         return {name: sum(parts.values()) for name, parts in self.memory.items()}
 
     def data(self) -> Mapping[str, Any]:
@@ -170,15 +153,12 @@ def jobs_table(found: Measured) -> Table:
 
 
 def start_table(found: Measured) -> Table:
-    return table(
-        "From submission to start, one job at a time on an idle stack",
-        {
-            "": "{0[0]}",
-            "jobs": lambda item: str(len(found.starts[item[0]])),
-            **{f"p{n} ms": f"{{0[1].p{n}:.1f}}" for n in (50, 95, 99)},
-        },
-        found.start_quantiles().items(),
-    )
+    rows = [
+        (name, str(len(each)), *map("{:.1f}".format, percentiles(each, 0.5, 0.95, 0.99)))
+        for name, each in found.starts.items()
+    ]
+    title = "From submission to start, one job at a time on an idle stack"
+    return Table(title, ("", "jobs", "p50 ms", "p95 ms", "p99 ms"), rows)
 
 
 def kill_table(found: Measured) -> Table:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from loadtest.accept import known_polls, measure
+from loadtest.accept import known_polls, measure, polls_of
 from loadtest.baselines.witness import read_lines
 from loadtest.closed_loop import Client, Load, Request
 from loadtest.figures import Sample
@@ -135,8 +135,9 @@ def http_rates(who: Contender, plan: Plan) -> list[Sample]:
     if isinstance(who, Ours):
         samples.append(rate(f"accept: {who.name}", who.singles, 202, many))
         what = "an application to be scored"
-        scored = until(lambda: who.applications("succeeded"), SCORED_SECONDS, what, LOOK_SECONDS)
-        pending = who.applications("queued") or scored
+        ours = who.fairline
+        scored = until(lambda: polls_of(ours, "succeeded"), SCORED_SECONDS, what, LOOK_SECONDS)
+        pending = polls_of(ours, "queued") or scored
         samples += [
             rate("poll: pending", pending, 200, few),
             rate("poll: terminal", scored, 200, few),
@@ -221,8 +222,6 @@ def latencies(who: Contender, plan: Plan) -> list[float]:
 
 
 def await_start(who: Contender, number: int, offset: int) -> float:
-    """When this job began."""
-
     def started() -> float | None:
         lines = read_lines(who.witness, offset)
         return next((e.at for e in lines if (e.number, e.what) == (number, "start")), None)

@@ -1,24 +1,21 @@
 """The database-pool trap: a connection held while a job runs, and what it costs.
 
-Three sides in one run under the same load: plain Celery whose task scores inside its transaction,
-with a pool that is too small for its slots; the same with a connection for every slot; and
-Fairline with two connections per worker. Each side is started, loaded, drained and removed before
-the next one begins.
+Under the same load, one after the other: plain Celery whose task scores inside its transaction,
+with a pool too small for its slots; the same with a connection for every slot; and Fairline.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import urllib.request
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import text
 
-from loadtest.closed_loop import applications
-from loadtest.fleet import Fleet, rows
+from loadtest.closed_loop import Client, applications
+from loadtest.fleet import rows
 from loadtest.generator import Order
 from loadtest.lab.experiment import (
     POOL,
@@ -87,11 +84,11 @@ class PlainSide:
 
     def __init__(self, plain: PlainCelery, plan: Plan, pool_size: int) -> None:
         self.title = f"Plain Celery, {pool_size} connections per worker"
-        self.url = plain.url
+        self.port = plain.port
         self._workers = plan.workers
         self._size = pool_size
         self._plain = plain
-        self._engine = plain.engine()
+        self._engine = plain.engine
         #: Where each worker process writes the state of its pool.
         self._pools = plain.fleet.home / f"{plain.name}-{pool_size}"
         self._names: list[str] = []
@@ -102,7 +99,7 @@ class PlainSide:
         settings = {"pool_size": str(self._size), "pool_folder": str(self._pools)}
         for number in range(1, self._workers + 1):
             self._names.append(self._plain.start_worker(number, **settings))
-        # After the workers, which start meanwhile.
+        # After the workers, which start meanwhile; both sides share it.
         if "plain-web" not in self._plain.fleet.children:
             self._plain.start_web()
         self._plain.await_workers(self._workers)
@@ -116,7 +113,6 @@ class PlainSide:
         }
 
     def scored(self) -> dict[str, float]:
-        """When each application was scored, by id."""
         return dict(map(tuple, rows(self._engine, PLAIN_SCORED)))
 
     def pool_size(self) -> int:
@@ -134,7 +130,6 @@ class PlainSide:
         self._plain.remove_queue()
         with self._engine.begin() as connection:
             connection.execute(text("TRUNCATE applications"))
-        self._engine.dispose()
         shutil.rmtree(self._pools, ignore_errors=True)
 
     def _pool_states(self, name: str) -> list[int]:
@@ -149,7 +144,7 @@ class FairlineSide:
         self.title = f"Fairline, {FAIRLINE} connections per worker"
         self._workers = plan.workers
         self._fairline = context.fairline("pool", plan.score_seconds, db_pool_size=str(FAIRLINE))
-        self.url = self._fairline.url
+        self.port = self._fairline.port
 
     def start(self) -> None:
         self._fairline.start(POOL, self._workers)
@@ -163,7 +158,7 @@ class FairlineSide:
             return read_scored(engine)
 
     def pool_size(self) -> int:
-        sizes = read_pools(self.url)["size"]
+        sizes = read_pools(self._fairline.url)["size"]
         return max(size for process, size in sizes.items() if process.startswith("worker"))
 
     def timeouts(self) -> int:
@@ -180,9 +175,14 @@ Side = PlainSide | FairlineSide
 
 def run(context: RunContext) -> Report:
     plan = PLANS[context.size]
-    with plain_celery(context.fleet, plan) as plain:
+    settings = {"hold_connection": "1", "score_seconds": str(plan.score_seconds), "prefetch": "1"}
+    plain = PlainCelery(context.fleet, name="plain-pool", **settings)
+    try:
         small = run_side(context, PlainSide(plain, plan, SMALL), plan)
         large = run_side(context, PlainSide(plain, plan, LARGE), plan)
+    finally:
+        context.fleet.kill("plain-web")
+        plain.remove()
     fairline = run_side(context, FairlineSide(context, plan), plan)
     draw(context.folder / "pool.png", (small, large, fairline))
     report = judge(TITLE, small, large, fairline, context.size)
@@ -196,26 +196,14 @@ def run(context: RunContext) -> Report:
     return report
 
 
-@contextmanager
-def plain_celery(fleet: Fleet, plan: Plan) -> Iterator[PlainCelery]:
-    """The baseline; workers of both pool sizes share its web server, started with the first."""
-    seconds = str(plan.score_seconds)
-    settings = {"hold_connection": "1", "score_seconds": seconds, "prefetch": "1"}
-    plain = PlainCelery(fleet, name="plain-pool", **settings)
-    try:
-        yield plain
-    finally:
-        fleet.kill("plain-web")
-        plain.remove()
-
-
 def run_side(context: RunContext, side: Side, plan: Plan) -> Course:
     """Start a side, offer the load, wait for the last job, remove the side."""
     try:
         context.step(f"{side.title}: starting")
         side.start()
         warm(side, plan)
-        order = Order(side.url, "Submitter", [Stretch(plan.seconds, PER_SECOND, PER_SECOND)])
+        stretch = Stretch(plan.seconds, PER_SECOND, PER_SECOND)
+        order = Order(f"http://127.0.0.1:{side.port}", "Submitter", [stretch])
         with side.gauges() as gauges, context.watch(side.title, gauges) as watched:
             submissions = collect(
                 *(context, context.generate(order), watched.rows),
@@ -229,10 +217,7 @@ def run_side(context: RunContext, side: Side, plan: Plan) -> Course:
 
 def warm(side: Side, plan: Plan) -> None:
     """Run a few jobs through every part first: start-up is not what is measured."""
-    ids = []
-    for each in applications(plan.warm_jobs, prefix="Warm"):
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(side.url + each.path, each.body.encode(), headers)
-        with urllib.request.urlopen(request, timeout=plan.drain_seconds) as response:
-            ids.append(json.load(response)["id"])
+    with Client(side.port, seconds=plan.drain_seconds) as client:
+        answers = [client.ask(each) for each in applications(plan.warm_jobs, prefix="Warm")]
+    ids = [json.loads(answer.body)["id"] for answer in answers]
     await_scores(ids, side.scored, plan.drain_seconds, side.timeouts)

@@ -1,27 +1,29 @@
 """A soak: a long time at 70 % of capacity, with letters of any size, and everything stays flat.
 
-One medium worker, letters of 100 bytes to 200 KB (evenly distributed on a logarithmic scale), so
-that payloads are stored in rows, in TOAST and in the blob store. Ended jobs are kept for minutes
-instead of days: retention is at work from the first minutes on, and the tables reach within half
-an hour the level that they would reach within weeks.
+Letters of 100 bytes to 200 KB are stored in rows, in TOAST and in the blob store. Ended jobs are
+kept for minutes instead of days, so that tables soon reach the level of weeks.
 """
 
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from loadtest.fleet import Fairline
+from sqlalchemy import Engine
+
+from loadtest.figures import folder_bytes, tree_memory
+from loadtest.fleet import Fairline, rows
 from loadtest.generator import Order
-from loadtest.lab.experiment import POOL, RunContext, Size, fairline_gauges, write_csv
+from loadtest.lab.experiment import POOL, Gauges, RunContext, Size, fairline_gauges, write_csv
 from loadtest.lab.pictures import COLOURS, FAIRLINE, IDEAL, picture
 from loadtest.lab.soak.verdict import PLANS, Plan, Soak, judge, tail_by_bucket
 from loadtest.lab.soak.verdict import TITLE as TITLE
-from loadtest.lab.soak.weights import Scales, curve, curves
 from loadtest.lab.submissions import Point, collect, read_scored
 from loadtest.report import Report
 from loadtest.shapes import soak as soak_shape
@@ -93,6 +95,64 @@ def draw_lines(axis: Any, title: str, lines: Mapping[str, Sequence[Point]], seco
     if len(lines) > 1:
         style = {"fontsize": 8.5, "borderaxespad": 0.1, "columnspacing": 1.0, "handlelength": 1.3}
         axis.legend(loc="upper left", ncols=3, **style)
+
+
+#: Bytes with indexes and TOAST, and dead rows, by table.
+TABLES = """
+    SELECT relname, pg_total_relation_size(relid), n_dead_tup FROM pg_stat_user_tables
+    WHERE relname <> 'alembic_version' ORDER BY relname
+"""
+
+
+@dataclass(slots=True)
+class Scales:
+    """Measures sizes in the sampler's thread, every few seconds."""
+
+    engine: Engine
+    pids: Mapping[str, Sequence[int]]
+    blobs: Path
+    every_seconds: float
+    #: When, and megabytes by the columns of ``weights.csv``.
+    measured: list[tuple[float, dict[str, float]]] = field(default_factory=list)
+    due: float = 0.0
+
+    def beside(self, gauges: Gauges) -> Gauges:
+        """The same gauges; reading them also measures sizes when that is due."""
+
+        def read() -> Mapping[str, float]:
+            if time.monotonic() >= self.due:
+                self.due = time.monotonic() + self.every_seconds - 0.5
+                self.measured.append((time.time(), self.weigh()))
+            return gauges()
+
+        return read
+
+    def weigh(self) -> dict[str, float]:
+        """One measurement of everything."""
+        tables = rows(self.engine, TABLES)
+        return {
+            **{
+                f"memory_{name}_mb": round(tree_memory(pids) / 1e6, 2)
+                for name, pids in self.pids.items()
+            },
+            **{f"table_{name}_mb": round(size / 1e6, 3) for name, size, _ in tables},
+            "blobs_mb": round(folder_bytes(self.blobs) / 1e6, 2),
+            "dead_rows": sum(dead for *_, dead in tables),
+        }
+
+    def since(self, begin: float) -> list[dict[str, float]]:
+        """Rows by the seconds since a moment."""
+        return [{"second": round(at - begin, 1), **sizes} for at, sizes in self.measured]
+
+
+def curve(sizes: Sequence[Mapping[str, float]], column: str) -> list[Point]:
+    return [(row["second"], row[column]) for row in sizes]
+
+
+def curves(sizes: Sequence[Mapping[str, float]], prefix: str) -> dict[str, list[Point]]:
+    """The columns that begin like this and end in ``_mb``, by what is in between."""
+    columns = [name for name in (sizes[0] if sizes else ()) if name.startswith(prefix)]
+    return {name.removeprefix(prefix).removesuffix("_mb"): curve(sizes, name) for name in columns}
 
 
 #: Some are larger than what a row may hold, 64 KiB.

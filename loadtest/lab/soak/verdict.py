@@ -89,11 +89,6 @@ def growth(points: Sequence[Point], since_share: float = 0.5) -> Growth:
     )
 
 
-def allowance(level: float, share: float, least: float) -> float:
-    """How much may be added to a level: a share of it, or what counts as nothing."""
-    return max(least, share * level)
-
-
 def tail_by_bucket(points: Sequence[Point], bucket_seconds: float, share: float) -> list[Point]:
     """A percentile of the values in each stretch of time, at the middle of the stretch."""
     buckets: dict[int, list[float]] = {}
@@ -234,7 +229,7 @@ def bars(soak: Soak, size: Size) -> list[Bar]:
 def grown_bar(name: str, points: Sequence[Point], share: float, least: float) -> Bar:
     """What may be added in the second half: a share of the level, or what counts as nothing."""
     grown = growth(points)
-    allowed = allowance(grown.level, share, least)
+    allowed = max(least, share * grown.level)
     return at_most(f"{name} grown in the second half", grown.grown, allowed, " MB")
 
 

@@ -76,8 +76,6 @@ PARTS = (*SERVER, GENERATOR, OTHERS)
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """Responses of one second."""
-
     number: int
     good: int
     errors: int
@@ -250,7 +248,6 @@ class Stage:
 
     @cached_property
     def seconds(self) -> list[Second]:
-        """Every second of the load."""
         return by_second(self.requests, self.begin, math.floor(total_seconds(self.stretches)))
 
     @cached_property
@@ -259,7 +256,6 @@ class Stage:
 
     @cached_property
     def summary(self) -> Summary:
-        """Of the part that is judged."""
         return summarise(self.requests, self.begin, *self.judged)
 
     @cached_property
@@ -282,7 +278,6 @@ class Stage:
         return [*levels, self.clients]
 
     def connections_by_second(self) -> list[tuple[float, float]]:
-        """When connections were counted, and how many there were."""
         read = [(float(row["at"]) - self.begin, float(row["connections"])) for row in self.rows]
         return [(at, held) for at, held in read if 0 <= at <= len(self.seconds)] or [(0.0, 0.0)]
 

@@ -13,7 +13,6 @@ import pytest
 
 from loadtest.fakes.claude import FakeClaude, FakeQuota
 from loadtest.fakes.claude_behaviours import (
-    BEHAVIOURS,
     MODEL_THAT_ANSWERS,
     RETRY_AFTER_SECONDS,
     answer_to,
@@ -23,6 +22,7 @@ from tasks.quota import QuotaReading
 from tasks.scorers import RUBRIC_HASH, ApplicationText
 from tasks.scorers.claude import ClaudeScorer
 from tasks.scorers.rubric import CRITERIA, RUBRIC_TEXT, weighted_score
+from tests.support.misbehaving_claude import MisbehavingClaude
 
 TIMEOUT = 0.6
 #: What a call may take beyond its limit on a busy machine.
@@ -32,7 +32,7 @@ ADA = ApplicationText("Ada", "engineer", {"cv": "Built a compiler."})
 
 @pytest.fixture
 def fake() -> Iterator[FakeClaude]:
-    with FakeClaude() as fake:
+    with MisbehavingClaude() as fake:
         yield fake
 
 
@@ -189,7 +189,7 @@ def test_an_answer_that_fails_a_check_is_malformed(
 def test_every_misbehaviour_of_the_fake_leaves_a_scorer_that_still_works(
     fake: FakeClaude, scorer: ClaudeScorer
 ) -> None:
-    for behaviour in BEHAVIOURS.keys() - FINE - {"hang", "hang_after_headers", "drip"}:
+    for behaviour in fake.behaviours.keys() - FINE - {"hang", "hang_after_headers", "drip"}:
         fake.behave(behaviour)
         failure(scorer)
     fake.behave("ok")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from loadtest.fakes.claude import FakeClaude
+from tests.support.misbehaving_claude import MisbehavingClaude
 
 #: What a call may take beyond its limit on a busy machine.
 SLACK = 0.7
@@ -93,7 +94,7 @@ def run(script: str, *arguments: str) -> list[Any]:
 def endless() -> dict[str, dict[str, Any]]:
     """Twenty calls with a limit of a second to each of the servers that never end."""
     with ExitStack() as exits:
-        fakes = [exits.enter_context(FakeClaude()) for _ in ENDLESS]
+        fakes = [exits.enter_context(MisbehavingClaude()) for _ in ENDLESS]
         for fake, behaviour in zip(fakes, ENDLESS, strict=True):
             fake.behave(behaviour)
         return dict(zip(ENDLESS, in_greenlets(*fakes, calls=20, timeout=1.0), strict=True))

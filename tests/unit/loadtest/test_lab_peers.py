@@ -16,7 +16,7 @@ from loadtest.lab.experiment import Size
 from loadtest.lab.peers.contender import ends_in
 from loadtest.lab.peers.judge import colour, draw, judge, losses, paler
 from loadtest.lab.peers.killing import Killed, Survival, survival
-from loadtest.lab.peers.tables import GUARANTEES, Measured, Quantiles
+from loadtest.lab.peers.tables import GUARANTEES, Measured
 from loadtest.lab.peers.turns import middle_rate, moment_of, whole_rate
 
 NAMES = ["Fairline", "plain Celery", "Dramatiq", "Procrastinate"]
@@ -197,8 +197,10 @@ def test_every_figure_in_which_a_peer_is_ahead_is_named() -> None:
     assert "submissions" not in behind and "10-ms" not in behind
 
 
-def test_quantiles_do_not_depend_on_the_order() -> None:
-    assert Quantiles.of([3.0, 1.0, 2.0]) == Quantiles.of([1.0, 2.0, 3.0])
+def test_percentiles_do_not_depend_on_the_order() -> None:
+    found = Measured(starts={"one": [3.0, 1.0, 2.0], "another": [1.0, 2.0, 3.0]})
+    for share in (0.5, 0.95, 0.99):
+        assert found.start_ms(share)["one"] == found.start_ms(share)["another"]
 
 
 def test_every_guarantee_is_stated_for_every_contender() -> None:

@@ -8,22 +8,22 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from loadtest.figures import together
 from loadtest.lab.experiment import Size
+from loadtest.lab.soak import curves as size_curves
 from loadtest.lab.soak.verdict import (
     JUDGED,
     MOST_POINTS,
     PLANS,
     Soak,
-    allowance,
     bars,
     by_third,
     findings,
+    grown_bar,
     growth,
     slope,
     tail_by_bucket,
 )
-from loadtest.lab.soak.weights import curves as size_curves
-from loadtest.lab.soak.weights import together
 from loadtest.lab.submissions import Point, Submissions
 from loadtest.users.wire import Arrival
 
@@ -104,8 +104,8 @@ def test_growth_of_nothing_is_nothing() -> None:
 
 
 def test_small_things_may_grow_by_what_counts_as_nothing() -> None:
-    assert allowance(60.0, 0.05, 10.0) == 10.0
-    assert allowance(400.0, 0.05, 10.0) == 20.0
+    for level, allowed in ((60.0, 10.0), (400.0, 20.0)):
+        assert grown_bar("memory", [(0.0, level), (1.0, level)], 0.05, 10.0).required == allowed
 
 
 @given(
