@@ -42,7 +42,7 @@ from models.pools import POOLS
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave, process_name
 from models.store.errors import StateStoreError
 from tasks.registry import JobType, load_types
-from tasks.retry.throttle import CRASHES
+from tasks.retry.guards import THROTTLE_CRASHES
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,10 @@ class Expirer(LeaderQueries):
 
 
 def protection_roles(
-    engine: Engine, leader: Leader, types: Mapping[str, JobType], throttle_crashes: int = CRASHES
+    engine: Engine,
+    leader: Leader,
+    types: Mapping[str, JobType],
+    throttle_crashes: int = THROTTLE_CRASHES,
 ) -> list[TimedRole]:
     """Roles that watch failures and restrict what causes them, by the policies of tasks.retry.
 

@@ -12,8 +12,8 @@ from models.jobs.settle import Ending, Settlement
 from models.jobs.states import FailureClass
 from models.pools import POOLS
 from tasks.registry import JobType
-from tasks.retry.budget import budget_left
 from tasks.retry.decision import History, RetryLimits, RetryStanding
+from tasks.retry.guards import budget_left
 from tasks.worker.held import Held
 from tasks.worker.outcome import Failed, Outcome, ending_of
 from tasks.worker.rules import Rules

@@ -1,6 +1,6 @@
 """Quarantine: job types that mostly fail get fewer attempts, until they recover.
 
-The policy is ``tasks.retry.quarantine``; workers read the restriction when they decide about
+The policy is ``tasks.retry.guards``; workers read the restriction when they decide about
 retries. All tenants get the event (tenant 0): any of them may be about to submit such a job.
 """
 
@@ -15,7 +15,7 @@ from models.leadership import STILL_LEADER
 from models.store.session import connect
 from models.tallies import TallyKind
 from tasks.retry.circuit import Window
-from tasks.retry.quarantine import WINDOW_SECONDS, quarantined
+from tasks.retry.guards import QUARANTINE_WINDOW_SECONDS, quarantined
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Quarantine(LeaderQueries):
     def run_once(self, now: float) -> int:
         """Check every type that ran recently or is quarantined; how many changed."""
         with connect(self._engine) as connection:
-            windows = read_windows(connection, TallyKind.TYPE, WINDOW_SECONDS)
+            windows = read_windows(connection, TallyKind.TYPE, QUARANTINE_WINDOW_SECONDS)
             held = set(connection.exec_driver_sql(QUARANTINED).scalars())
         changed = 0
         for name in windows.keys() | held:

@@ -7,7 +7,7 @@ import logging
 from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER
 from models.tallies import TallyKind
-from tasks.retry.spike import BASELINE, TIMES, spiking
+from tasks.retry.guards import SPIKE_BASELINE, SPIKE_TIMES, spiking
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ READ_HOURS = f"""
     FROM tallies AS this
     WHERE this.kind = '{TallyKind.HOUR}'
       AND this.bucket = date_bin('1 hour', now(), 'epoch')
-      AND this.total >= {TIMES * BASELINE}
+      AND this.total >= {SPIKE_TIMES * SPIKE_BASELINE}
 """
 #: The restriction of an earlier hour is replaced; one of this hour stays, without a second event.
 REPORT = f"""

@@ -1,6 +1,6 @@
 """Throttles: a tenant whose jobs keep killing the workers of a pool runs one at a time there.
 
-The policy is ``tasks.retry.throttle``, fed with the crashes that the reaper counted. The
+The policy is ``tasks.retry.guards``, fed with the crashes that the reaper counted. The
 dispatcher and the express lane obey the restriction. Only the tenant gets an event.
 """
 
@@ -16,7 +16,7 @@ from models.jobs.held_back import THROTTLED
 from models.leadership import STILL_LEADER, Leader
 from models.store.session import connect
 from models.tallies import TallyKind, parse_crash_name
-from tasks.retry.throttle import CRASHES, WINDOW_SECONDS, throttled
+from tasks.retry.guards import THROTTLE_CRASHES, THROTTLE_WINDOW_SECONDS, throttled
 
 logger = logging.getLogger(__name__)
 
@@ -47,14 +47,14 @@ LIFT = f"""
 class Throttles(LeaderQueries):
     """Throttles tenants in pools, and lifts it after ten quiet minutes."""
 
-    def __init__(self, engine: Engine, leader: Leader, limit: int = CRASHES) -> None:
+    def __init__(self, engine: Engine, leader: Leader, limit: int = THROTTLE_CRASHES) -> None:
         super().__init__(engine, leader)
         self._limit = limit
 
     def run_once(self, now: float) -> int:
         """Check every tenant that crashed recently or is throttled; how many changed."""
         with connect(self._engine) as connection:
-            windows = read_windows(connection, TallyKind.CRASH, WINDOW_SECONDS)
+            windows = read_windows(connection, TallyKind.CRASH, THROTTLE_WINDOW_SECONDS)
             held = {(row.tenant_id, row.pool) for row in connection.exec_driver_sql(THROTTLED)}
         crashed = {parse_crash_name(name): seen.total for name, seen in windows.items()}
         changed = 0
