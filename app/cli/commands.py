@@ -53,7 +53,7 @@ def run_scheduler() -> None:
     from app.celery import celery
     from app.config import settings
     from app.scheduler.service import SchedulerService
-    from app.telemetry import start_telemetry
+    from app.telemetry.hooks import start_telemetry
 
     configure_logging()
     stop = threading.Event()

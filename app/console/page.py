@@ -24,6 +24,7 @@ from werkzeug.wrappers import Response
 from app.api.auth.access import Access, open_to
 from app.api.http.state import read_state
 from app.api.services import current_services
+from app.errors import NotFound
 from app.tenants.tenant import TenantProfile
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -126,10 +127,13 @@ def render_parts(page: LivePage, asked: PageRequest) -> dict[str, str]:
     }
 
 
-def find_row(statement: str, **values: Any) -> Row[Any] | None:
-    """The first row of a statement that runs in a transaction of its own."""
+def find_row(statement: str, missing: str = "", **values: Any) -> Row[Any]:
+    """The first row of a statement in its own transaction; else NotFound with that message."""
     with read_state() as connection:
-        return connection.exec_driver_sql(statement, values).first()
+        row = connection.exec_driver_sql(statement, values).first()
+    if row is None:
+        raise NotFound(missing)
+    return row
 
 
 def done(back_to: str, notice: str) -> Response:

@@ -51,7 +51,7 @@ from app.console.page import (
     route,
 )
 from app.console.pages import NAVIGATION
-from app.errors import FieldError, Forbidden, NotFound, Unauthenticated, ValidationFailed
+from app.errors import Forbidden, NotFound, Unauthenticated, invalid_field
 from app.field_errors import shortened
 from app.reads.events.stream import prepare
 from app.tenants.keys import presented
@@ -116,7 +116,7 @@ def refuse_nul_in(given: MultiDict[str, str]) -> None:
     for name, value in given.items(multi=True):
         if "\0" in name or "\0" in value:
             field = shortened(name.replace("\0", ""))
-            raise ValidationFailed(errors=(FieldError(field, "must not contain NUL characters"),))
+            raise invalid_field(field, "must not contain NUL characters")
 
 
 def common_variables() -> dict[str, Any]:

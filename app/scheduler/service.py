@@ -34,7 +34,7 @@ from app.scheduler.protection.quarantine import Quarantine
 from app.scheduler.protection.spikes import Spikes
 from app.scheduler.protection.throttles import Throttles
 from app.scheduler.role import Housekeeping, LeaderQueries, TimedRole, run_due
-from app.telemetry import system_meters
+from app.telemetry.hooks import system_meters
 from models.blobs import open_blobs
 from models.jobs.expire import expire_late
 from models.leadership import RENEW_SECONDS, Leader

@@ -31,7 +31,7 @@ from gunicorn.http.message import MAX_HEADERS, MAX_REQUEST_LINE, HeaderPolicy, R
 from gunicorn.http.unreader import SocketUnreader
 from gunicorn.workers import ggevent
 
-from app.api.http.body import Arrived
+from app.api.http.body import CompleteBody
 from app.log_ids import current_request
 from app.server.request import HeadLimits, PlainRequest, read_plain
 from app.server.response import HttpResponse
@@ -202,7 +202,7 @@ class Serving:
         end = plain.body_at + plain.length
         body: Body | None = None
         if len(data) >= end:
-            environ["wsgi.input"] = Arrived(data[plain.body_at : end])
+            environ["wsgi.input"] = CompleteBody(data[plain.body_at : end])
         else:
             unreader = SocketUnreader(self._client)
             unreader.unread(data[plain.body_at :])

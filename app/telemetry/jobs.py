@@ -115,6 +115,13 @@ def traceparent_of(span: Span) -> str | None:
     return carrier.get("traceparent")
 
 
+def context_of(traceparent: str | None) -> Context:
+    """The context of a ``traceparent``, as a parent; without one a trace begins."""
+    return (
+        _propagator.extract({"traceparent": traceparent}, Context()) if traceparent else Context()
+    )
+
+
 def common_attributes(operation: str, pools: set[str]) -> dict[str, AttributeValue]:
     """What every span says; the pool is omitted if there are several."""
     found: dict[str, AttributeValue] = {

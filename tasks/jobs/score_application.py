@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from tasks.context import JobContext
 from tasks.registry import job_type
-from tasks.scorers import ApplicationText, current_scorer
+from tasks.scorers.configured import current_scorer
+from tasks.scorers.protocol import ApplicationText
 
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 

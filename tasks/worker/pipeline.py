@@ -90,9 +90,9 @@ def run_in_slot(claim: Claim, worker: Worker, parent_span: object) -> tuple[Outc
         if held.cancelled is not None:
             outcome: Outcome = Withdrawn()  # while it waited for a slot
         else:
-            with run_span(claim, worker.name, parent_span) as span:
+            with run_span(claim, worker.name, parent_span) as note_outcome:
                 outcome = run(claim, worker, held)
-                span.note(outcome)
+                note_outcome(outcome)
         slots.end(held)
         return outcome, held.ran(time.monotonic())
 

@@ -11,11 +11,11 @@ from pydantic import ValidationError
 from app.admission import Admitted, Submission
 from app.admission.intake import status_of, take_in, take_what_fits
 from app.api.http.body import (
-    fit_outline,
     may_hold_nul,
     read_document,
     refuse_many_fields,
     refuse_nul,
+    validate_outline,
 )
 from app.api.http.idempotency import parse_key
 from app.api.http.problems import STATUS, members
@@ -65,7 +65,7 @@ def submit_batch(services: Services, environ: WSGIEnvironment) -> Response:
     tenant = services.tenants.current(environ)
     services.gate.refuse_early(tenant)
     body = read_document(environ, services.body_limits)
-    items = fit_outline(body, SubmitBatch).jobs
+    items = validate_outline(body, SubmitBatch).jobs
     allowance = services.gate.pass_rate(tenant, len(items))
     with_nul = may_hold_nul(body)
     read = [read_item(services, tenant.id, item, with_nul) for item in items]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -89,13 +90,9 @@ def patch_schedule(schedule_id: str) -> Response:
     """After a change of its time, or when resumed, ticks count from now on."""
     services, tenant = current_services(), current_tenant()
     body = parse_body(ChangeSchedule)
-    given = body.model_dump(include=body.model_fields_set)
-
-    def changed(schedule: RecurringSchedule, now: datetime) -> RecurringSchedule:
-        return change_of(services, schedule, given, now)
-
+    change = partial(change_of, services, body.model_dump(include=body.model_fields_set))
     with write_state() as engine:
-        found = store.change(engine, tenant.id, known_id(schedule_id), changed)
+        found = store.change(engine, tenant.id, known_id(schedule_id), change)
     if found is None:
         raise NotFound
     return Reply(document_of(found, full=True))
@@ -145,7 +142,7 @@ def find(text: str) -> RecurringSchedule:
 
 
 def change_of(
-    services: Services, schedule: RecurringSchedule, given: dict[str, Any], now: datetime
+    services: Services, given: dict[str, Any], schedule: RecurringSchedule, now: datetime
 ) -> RecurringSchedule:
     """The schedule with the given fields, if they are valid together."""
     changed = replace(schedule, **{k: given[k] for k in given if k != "payload"})

@@ -32,6 +32,7 @@ MOST_ATTEMPTS = 100
 SHOWN_MESSAGE = 2_000
 #: A tenant's newest events, which are searched for replays.
 EVENTS_LOOKED = 2_000
+NO_JOB = "There is no such job, or it was retired."
 #: No script in it runs, whatever it contains.
 INERT = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -67,10 +68,8 @@ READ_REPLAYS = f"""
           ORDER BY xid DESC, id DESC LIMIT {EVENTS_LOOKED}) AS newest
     WHERE job_id = %(id)s::uuid AND kind = 'job_replayed' ORDER BY at
 """
-READ_PAYLOAD = """
-    SELECT payload::text, payload_blob FROM jobs WHERE id = %(id)s::uuid
-"""
-READ_RESULT = "SELECT result::text FROM jobs WHERE id = %(id)s::uuid"
+READ_PAYLOAD = "SELECT payload::text, payload_blob FROM jobs WHERE id = %(id)s::uuid"
+READ_RESULT = "SELECT result::text FROM jobs WHERE id = %(id)s::uuid AND result IS NOT NULL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def read_job(asked: PageRequest) -> dict[str, Any]:
     with read_state() as connection:
         job = connection.exec_driver_sql(READ_JOB, {"id": job_id}).first()
         if job is None:
-            raise NotFound("There is no such job, or it was retired.")
+            raise NotFound(NO_JOB)
         attempts = connection.exec_driver_sql(READ_ATTEMPTS, {"id": job_id}).all()[::-1]
         replays: list[datetime] = []
         if job.replays:
@@ -170,9 +169,7 @@ def shown(text: str | None, length: int | None) -> ShownDocument | None:
 
 def read_payload(job_id: str) -> tuple[str, bool]:
     """The whole payload as JSON, and whether it comes from the blob store."""
-    row = find_row(READ_PAYLOAD, id=job_id)
-    if row is None:
-        raise NotFound("There is no such job, or it was retired.")
+    row = find_row(READ_PAYLOAD, NO_JOB, id=job_id)
     if row.payload_blob is None:
         return str(row.payload), False
     try:
@@ -206,9 +203,7 @@ def plain_payload(job_id: str) -> Response:
 
 
 def plain_result(job_id: str) -> Response:
-    row = find_row(READ_RESULT, id=job_id)
-    if row is None or row.result is None:
-        raise NotFound("There is no such job, or it has no result.")
+    row = find_row(READ_RESULT, "There is no such job, or it has no result.", id=job_id)
     return Response(str(row.result), 200, INERT, content_type="text/plain; charset=utf-8")
 
 

@@ -9,8 +9,6 @@ other that used a little is found by its name.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -90,20 +88,11 @@ READ_TENANTS = f"""
           AND (%(pool)s::text IS NULL OR pool = %(pool)s::text)) AS counts
 """
 
+#: ``pool`` is empty if it is about none in particular.
 READ_VERDICTS = f"""
     SELECT tenant_id, kind, pool, since FROM verdicts WHERE tenant_id <> 0
     ORDER BY since DESC, kind, tenant_id, pool LIMIT {MOST_VERDICTS}
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Restriction:
-    """What the scheduler has imposed on a tenant."""
-
-    kind: str
-    #: Empty if it is about no pool in particular.
-    pool: str
-    since: datetime
 
 
 def read_working(connection: Connection, pools: Collection[str]) -> list[Working]:
@@ -127,8 +116,9 @@ def read_tenants(
     return connection.exec_driver_sql(READ_TENANTS, {"ids": list(ids), "pool": pool}).all()
 
 
-def read_restrictions(connection: Connection) -> dict[int, list[Restriction]]:
-    found: dict[int, list[Restriction]] = {}
-    for tenant_id, kind, pool, since in connection.exec_driver_sql(READ_VERDICTS):
-        found.setdefault(tenant_id, []).append(Restriction(kind, pool, since))
+def read_restrictions(connection: Connection) -> dict[int, list[Row[Any]]]:
+    """What the scheduler has imposed, by tenant."""
+    found: dict[int, list[Row[Any]]] = {}
+    for row in connection.exec_driver_sql(READ_VERDICTS):
+        found.setdefault(row.tenant_id, []).append(row)
     return found

@@ -18,8 +18,7 @@ from flask import request
 from sqlalchemy import Connection, Row
 from werkzeug.wrappers import Response
 
-from app.api.http.state import patience, read_state
-from app.api.services import current_services
+from app.api.http.state import read_state, write_state
 from app.console.page import PageRequest, done, live_page, route
 from models.pools import POOLS, parse_queue
 from models.presence import ALIVE, request_drain
@@ -140,11 +139,10 @@ def pool_totals(name: str, workers: Sequence[Row[Any]]) -> dict[str, Any]:
 @route("POST", f"{PATH}/drain")
 def post_drain() -> Response:
     """Ask one worker to exit once its jobs have ended."""
-    services = current_services()
     worker = request.form.get("worker", "").replace("\0", "")
     node = worker.rpartition(":")[0] or worker
-    with patience(services.read_seconds):
-        asked = request_drain(services.engine, worker)
+    with write_state() as engine:
+        asked = request_drain(engine, worker)
     if not asked:
         return done(PATH, f"{node} is gone or already draining.")
     logger.warning("%s was asked to drain", node)

@@ -17,7 +17,7 @@ from random import Random
 from sqlalchemy import Engine
 
 from app.scheduler.role import LeaderQueries
-from app.telemetry import note_reaped
+from app.telemetry.hooks import note_reaped
 from models.jobs.reap import Lost, Reaping, find_lost, reap
 from models.jobs.states import FailureClass, JobStatus
 from models.leadership import Leader

@@ -123,7 +123,7 @@ def busy(supervisor: Supervisor, seconds: float) -> None:
         Program(
             "worker",
             lambda n: ProcessSpec(
-                f"worker-{n}", (sys.executable, "-c", code), stop=steps, patience_seconds=60.0
+                f"worker-{n}", (sys.executable, "-c", code), stop=steps, drain_seconds=60.0
             ),
             0,
             scalable=True,
