@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from random import Random
+from random import SystemRandom
 from typing import Any
 
 from gevent import Timeout
@@ -27,8 +27,9 @@ from app.errors import (
     IdempotencyKeyReused,
     QueueDepthExceeded,
     ValidationFailed,
+    field_error,
+    field_errors,
 )
-from app.field_errors import field_error, field_errors
 from app.policy.fairshare import Tier
 from app.policy.jitter import jittered_time
 from app.tenants.tenant import TenantProfile
@@ -47,7 +48,8 @@ MOST_NAMED = 50
 #: Most bytes of UTF-8 that a character has.
 CHARACTER_BYTES = 4
 
-_chance = Random()
+#: Has no state: one seeded before the API processes are forked would jitter alike in all of them.
+_chance = SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
