@@ -1,11 +1,8 @@
-"""Logging: time in UTC, to standard error.
+"""Logging: time in UTC, to standard error, as ``plain`` lines for people or as ``json``.
 
-``FAIRLINE_LOG_FORMAT`` is ``plain``, for people, or ``json``: one object per line, with the known
-ids of the job or the request during which it was written. What a job logs with ``ctx.log`` has its
-ids in both. Further lines of a plain record are indented and control characters are escaped, so
-that no message can pass for another record.
-
-Not guaranteed: ids in threads that a job starts itself, except for those of ``ctx.log``.
+Further lines of a plain record are indented and control characters are escaped, so that no message
+can pass for another record. Not guaranteed: ids in threads that a job starts itself, except for
+those of ``ctx.log``.
 """
 
 from __future__ import annotations

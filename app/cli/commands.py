@@ -86,10 +86,9 @@ def show_demo(count: int, url: str | None, picture: str | None) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> None:
     """Queue dead letters again, with attempts reset."""
-    from app.config import settings
     from models.jobs.replay import BATCH, count_dead, replay_matching
 
-    engine = open_engine(settings(), process="cli")
+    engine = database()
     found = count_dead(engine, job_type, tenant)
     for letters in found:
         click.echo(f"{letters.tenant}: {letters.jobs:,} dead letters")

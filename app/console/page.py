@@ -1,11 +1,8 @@
 """What a page is: a path, what it reads, and a template with live parts.
 
 A part that is updated while somebody views the page is a block ``live_<name>`` of the template,
-inside an element with ``data-live="<name>"``. The page is rendered whole when it is requested;
-afterwards :mod:`app.console.live` renders these blocks alone.
-
-The HTML of a part must be the same as long as nothing has changed: times are rendered as
-moments, which the browser turns into ages.
+inside an element with ``data-live="<name>"``; see :mod:`app.console.live`. Its HTML must be the
+same as long as nothing has changed, so times are moments, which the browser turns into ages.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """``python -m app.stack.autoscale``: passes the autoscaler's decisions to the supervisor.
 
 A separate process, so that a database that is down or frozen stops this one, never the
-supervisor. It reads, and sends requests through the control socket; until it can, everything
-stays as it is. Tenants with reserved slots get a dedicated worker per pool. Decisions from
-before it started are ignored: they may be of a stack that was stopped since.
+supervisor. Tenants with reserved slots get a dedicated worker per pool. Decisions from before it
+started are ignored: they may be of a stack that was stopped since.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Supervisor: keeps the processes of a stack alive, in one thread and one loop.
 
-A process that dies is restarted, with growing delays if it keeps dying. A surplus process may
-take as long to stop as its program allows. Stopping the stack goes rank by rank, each process
-through its stop steps and finally SIGKILL, so it always ends.
-
-If the supervisor itself is killed, the kernel signals the direct children, and the next ``up`` or
-``down`` clears the rest (`app.stack.leftovers`).
+A process that dies is restarted, with growing delays if it keeps dying. Stopping the stack goes
+rank by rank, each process through its stop steps and finally SIGKILL, so it always ends. If the
+supervisor itself is killed, `app.stack.leftovers` clears what is left.
 """
 
 from __future__ import annotations

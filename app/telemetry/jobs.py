@@ -1,12 +1,8 @@
 """Spans and counts of jobs until a worker has them: ``admit`` and ``dispatch``.
 
-``admit`` is a request's jobs until their rows are committed. Its context is stored in the rows
-(``jobs.traceparent``), so that every run of them, after a crash, a retry or a replay too, belongs
-to the same trace and is linked to this span.
-
-``dispatch`` is one publish, not one job: a turn of the scheduler or a batch of the express lane,
-in a separate trace, since its jobs belong to many. Counts are those of this process: the API's
-express lane dispatches too.
+The context of ``admit`` is stored in the rows (``jobs.traceparent``), so that every run of them
+belongs to the same trace. ``dispatch`` is one publish, in a separate trace, since its jobs belong
+to many. Counts are those of this process.
 """
 
 from __future__ import annotations

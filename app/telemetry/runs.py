@@ -1,12 +1,9 @@
 """Spans and counts of runs.
 
 A run is in the submission's trace: its parent is the span ``admit``, and a link to it shows the
-wait between them. Another link leads to the message that delivered it, as Celery's
-instrumentation reports it: many short jobs may share one. Runs after a crash, a retry or a replay
-have the same parent and link. Without a ``traceparent`` in the row, a run is a separate trace.
-
-Counted are runs whose outcome was written, with the status that the run asked for: the row has
-another if cancellation was requested meanwhile.
+wait between them. Another link leads to the message that delivered it, which many short jobs may
+share. Counted are runs whose outcome was written, with the status that the run asked for: the row
+has another if cancellation was requested meanwhile.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The rubric: criteria, weights, and the text for the model.
 
-``RUBRIC_HASH`` changes with every word that reaches the model, so scores with the same hash were
-made by the same rules. The model gives one mark per criterion; ``weighted_score`` does the sum, so
-no score depends on a model's arithmetic. A mark keeps its weight, so the sum can be checked after
-the rubric has changed.
+``RUBRIC_HASH`` changes with every word that reaches the model. The model gives one mark per
+criterion; ``weighted_score`` does the sum. A mark keeps its weight, so the sum can be checked
+after the rubric has changed.
 """
 
 from __future__ import annotations

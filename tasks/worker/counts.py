@@ -11,32 +11,17 @@ from models.jobs.claim import Claim
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
 from models.pools import POOLS
-from models.tallies import Count, Tallies, TallyKind
+from models.tallies import Count, TallyKind
 from tasks.registry import JobType
 from tasks.worker.outcome import Failed, Outcome, Succeeded
 
 
-def count_run(
-    tallies: Tallies,
-    claim: Claim,
-    job_type: JobType | None,
-    outcome: Outcome,
-    ending: Ending,
-    run_seconds: float,
-) -> None:
-    """Count a run that succeeded or failed; others do not count."""
-    if isinstance(outcome, Succeeded | Failed):
-        tallies.add_all(counts_of(claim, job_type, outcome, ending, run_seconds))
-
-
 def counts_of(
-    claim: Claim,
-    job_type: JobType | None,
-    outcome: Succeeded | Failed,
-    ending: Ending,
-    run_seconds: float,
+    claim: Claim, job_type: JobType | None, outcome: Outcome, ending: Ending, run_seconds: float
 ) -> list[Count]:
-    """What the run adds; see :class:`TallyKind`."""
+    """What a run adds that succeeded or failed, see :class:`TallyKind`; others do not count."""
+    if not isinstance(outcome, Succeeded | Failed):
+        return []
     tenant = str(claim.tenant_id)
     counts: list[Count] = [((TallyKind.HOUR, tenant), (1, 0))]
     dependency = job_type.dependency if job_type else None

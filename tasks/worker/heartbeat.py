@@ -1,8 +1,6 @@
 """The heartbeat of a worker process: renews its leases and its presence, reads rules and cancels.
 
-Every two seconds it goes through the ledger like any other entry, so that it needs no connection;
-a ledger whose statements are slow runs one in between.
-
+Every two seconds it goes through the ledger like any other entry, so that it needs no connection.
 Guarantees: a claim is renewed until its ending is written or its lease is lost.
 """
 

@@ -10,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import threading
 import time
 import traceback
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -25,7 +28,6 @@ from models.tallies import TallyKind
 from tasks.process import exit_requested
 from tasks.registry import JobType
 from tasks.retry.decision import GOOD_STANDING
-from tasks.worker.batch import run_batch
 from tasks.worker.decide import close_run, standing_of
 from tasks.worker.held import Held, current_claim
 from tasks.worker.limits import stoppable
@@ -62,6 +64,40 @@ def execute(message: tuple[JobRef, ...], worker: Worker, helpers: ThreadPoolExec
         return
     for claim in claims:  # in this very thread: a prefork run is stopped on the main one only
         execute_claim(claim, worker, parent_span)
+
+
+def run_batch(
+    claims: tuple[Claim, ...], execute: Callable[[Claim], None], helpers: ThreadPoolExecutor
+) -> None:
+    """Run the jobs of one message concurrently; returns when the last has ended.
+
+    Each runner, before it takes a job, wakes one more if jobs are left. Jobs that end in a moment
+    are all done before the second runner wakes; jobs that wait spread over the slots.
+    """
+    left, unfinished = deque(claims), len(claims)
+    counting, finished = threading.Lock(), threading.Event()
+
+    def take_all() -> None:
+        nonlocal unfinished
+        helped = False
+        while True:
+            try:
+                claim = left.popleft()
+            except IndexError:
+                return
+            if left and not helped:
+                helped = True
+                helpers.submit(take_all)
+            try:
+                execute(claim)
+            finally:
+                with counting:
+                    unfinished -= 1
+                    if not unfinished:
+                        finished.set()
+
+    take_all()
+    finished.wait()
 
 
 def execute_claim(claim: Claim, worker: Worker, parent_span: object = None) -> None:

@@ -92,7 +92,7 @@ class Visitors:
 
     def tenant_named(self, name: str) -> TenantProfile | None:
         """A tenant on whose behalf an operator acts."""
-        caller = self._directory.keyless(name)
+        caller = None if "\0" in name else self._directory.keyless(name)
         return caller.tenant if caller is not None else None
 
     def _by_key(self, environ: WSGIEnvironment, cookie: str) -> Caller | None:

@@ -19,8 +19,9 @@ from app.errors import (
     RequestTimeout,
     UnsupportedMediaType,
     ValidationFailed,
+    field_error,
+    field_errors,
 )
-from app.field_errors import field_error, field_errors
 from tasks.registry import MOST_ERRORS
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flask import Blueprint, Response, request
 from pydantic import ValidationError
@@ -31,12 +31,15 @@ from app.api.routes.jobs import submission_of
 from app.api.schemas import answers
 from app.api.schemas.requests import SubmitBatch, SubmitJob
 from app.api.services import Services, current_services
-from app.errors import FieldError, IdempotencyKeyReused, QueueDepthExceeded, ValidationFailed
-from app.field_errors import field_error, field_errors
+from app.errors import (
+    FieldError,
+    IdempotencyKeyReused,
+    QueueDepthExceeded,
+    ValidationFailed,
+    field_error,
+    field_errors,
+)
 from tasks.registry import MOST_ERRORS
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIEnvironment
 
 batch = Blueprint("batch", __name__)
 
@@ -57,11 +60,7 @@ Read = Submission | ValidationFailed
 )
 def post_batch() -> Response:
     """Valid items are accepted, invalid ones are rejected individually."""
-    return submit_batch(current_services(), request.environ)
-
-
-def submit_batch(services: Services, environ: WSGIEnvironment) -> Response:
-    """Parse, admit the valid items, 202 if there are any."""
+    services, environ = current_services(), request.environ
     tenant = services.tenants.current(environ)
     services.gate.refuse_early(tenant)
     body = read_document(environ, services.body_limits)

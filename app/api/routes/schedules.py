@@ -25,6 +25,7 @@ from app.api.services import Services, current_services, current_tenant
 from app.errors import Conflict, NotFound, PayloadTooLarge, invalid_field
 from app.tenants import schedules as store
 from app.tenants.cron import BadCron, Rule, UnknownZone, read_rule
+from app.tenants.ownership import own
 from app.tenants.schedules import RecurringSchedule
 from app.tenants.ticks import CatchUp, Overlap, TickPolicy
 from models.blobs import INLINE_BYTES
@@ -93,9 +94,7 @@ def patch_schedule(schedule_id: str) -> Response:
     change = partial(change_of, services, body.model_dump(include=body.model_fields_set))
     with write_state() as engine:
         found = store.change(engine, tenant.id, known_id(schedule_id), change)
-    if found is None:
-        raise NotFound
-    return Reply(document_of(found, full=True))
+    return Reply(document_of(own(found, tenant.id), full=True))
 
 
 @schedules.delete("/schedules/<schedule_id>")
@@ -135,10 +134,7 @@ def find(text: str) -> RecurringSchedule:
     """The caller's schedule of this id, or 404."""
     tenant = current_tenant()
     with write_state() as engine:
-        found = store.read(engine, tenant.id, known_id(text))
-    if found is None:
-        raise NotFound
-    return found
+        return own(store.read(engine, tenant.id, known_id(text)), tenant.id)
 
 
 def change_of(

@@ -1,9 +1,7 @@
 """What operators do to jobs: cancel or replay one, selected ones, or all that match a filter.
 
-All that match are processed in batches. Each request continues where the one before ended, from
-newer to older ids, so that a job is met once: one that is replayed and dies again stays dead.
-A script requests batch after batch and shows the progress; without JavaScript, each press of the
-button is a batch.
+All that match are processed in batches, one per request, from newer to older ids, so that a job is
+met once: one that is replayed and dies again stays dead.
 """
 
 from __future__ import annotations
@@ -16,9 +14,10 @@ from flask import jsonify, redirect, render_template, request
 from sqlalchemy import Engine
 from werkzeug.wrappers import Response
 
+from app.api.http.query import known_id
 from app.api.http.state import read_state, write_state
 from app.console.jobs.filter import GROUPS, LIST, parse_filter, resolve
-from app.console.jobs.job import NO_JOB, known_id
+from app.console.jobs.job import NO_JOB
 from app.console.jobs.page import parse_place
 from app.console.page import done, find_row, route
 from app.errors import FieldError, ValidationFailed, invalid_field
@@ -157,7 +156,7 @@ def post_all() -> Response:
 
 
 def existing(text: str) -> str:
-    known = known_id(text)
+    known = known_id(text, NO_JOB)
     find_row(FIND_JOB, NO_JOB, id=known)
     return known
 

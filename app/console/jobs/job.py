@@ -14,6 +14,7 @@ from typing import Any
 from flask import Response
 from sqlalchemy import Connection, Row
 
+from app.api.http.query import known_id
 from app.api.http.state import read_state
 from app.api.routes.jobs import wait_document
 from app.api.services import current_services
@@ -21,9 +22,8 @@ from app.console.formatting import SHOWN_CHARACTERS, pretty
 from app.console.jobs.timeline import timeline
 from app.console.page import PageRequest, find_row, live_page, route
 from app.errors import BlobStoreUnavailable, NotFound
-from app.reads.waits import read_facts
+from app.reads.waits import WaitingJob, read_facts
 from models.blobs import BlobError, BlobMissing
-from models.jobs.ids import parse_id
 from models.jobs.states import LIVE
 from models.pools import POOLS
 
@@ -86,7 +86,7 @@ class ShownDocument:
 
 
 def read_job(asked: PageRequest) -> dict[str, Any]:
-    job_id = known_id(asked.values["job_id"])
+    job_id = known_id(asked.values["job_id"], NO_JOB)
     with read_state() as connection:
         job = connection.exec_driver_sql(READ_JOB, {"id": job_id}).first()
         if job is None:
@@ -120,11 +120,12 @@ def read_wait(connection: Connection, job: Row[Any]) -> dict[str, Any] | None:
     if job.status not in ("scheduled", "queued", "dispatched"):
         return None
     found = read_facts(connection, job.id)
-    return None if found is None else shown_wait(wait_document(found))
+    return None if found is None else shown_wait(found)
 
 
-def shown_wait(document: dict[str, Any]) -> dict[str, Any]:
-    """The prediction to the second: it is a guess, and the page is sent again when it changes."""
+def shown_wait(found: WaitingJob) -> dict[str, Any]:
+    """Predicted to the second: it is a guess, and the page is sent again when it changes."""
+    document = wait_document(found)
     predicted = document["predicted_start"]
     if isinstance(predicted, str):
         document["predicted_start"] = datetime.fromisoformat(predicted).replace(microsecond=0)
@@ -180,22 +181,14 @@ def read_payload(job_id: str) -> tuple[str, bool]:
         raise BlobStoreUnavailable from error
 
 
-def known_id(text: str) -> str:
-    """A job's id as rows have it."""
-    found = parse_id(text)
-    if found is None:
-        raise NotFound("There is no such job.")
-    return found
-
-
 @route("GET", "/console/jobs/<job_id>/payload")
 def get_payload(job_id: str) -> Response:
-    return plain_payload(known_id(job_id))
+    return plain_payload(known_id(job_id, NO_JOB))
 
 
 @route("GET", "/console/jobs/<job_id>/result")
 def get_result(job_id: str) -> Response:
-    return plain_result(known_id(job_id))
+    return plain_result(known_id(job_id, NO_JOB))
 
 
 def plain_payload(job_id: str) -> Response:

@@ -1,8 +1,7 @@
 """The load lab's reports as files: ``<results>/<name>/report.json``, pictures, tables, CSV.
 
-The lab may be writing at this moment, and anybody may have changed the files. So everything is
-validated and bounded: what cannot be read is reported as such and affects nothing else. Nothing
-outside of the folder is ever opened.
+Anybody may have changed the files, so everything is validated and bounded, and nothing outside of
+the folder is ever opened.
 """
 
 from __future__ import annotations

@@ -43,16 +43,14 @@ def post_application() -> AnyResponse:
 
 def submit(typed: Mapping[str, str]) -> str:
     services = current_services()
-    name = typed["tenant"]
-    tenant = None if "\x00" in name else services.visitors.tenant_named(name)
+    tenant = services.visitors.tenant_named(typed["tenant"])
     if tenant is None:
         raise ValidationFailed("There is no tenant with that name.")
     services.gate.pass_rate(tenant)
-    body = fit(typed)
-    return take_application(services, tenant, body, None).ids[0]
+    return take_application(services, tenant, body_of(typed), None).ids[0]
 
 
-def fit(typed: Mapping[str, str]) -> SubmitApplication:
+def body_of(typed: Mapping[str, str]) -> SubmitApplication:
     """What was typed as the API takes it, or all of its errors."""
     nothing = () if typed["application"].strip() else (FieldError("payload", NOTHING_TYPED),)
     try:

@@ -24,6 +24,7 @@ from app.console.page import done, find_row, route
 from app.console.schedules.page import PATH
 from app.errors import FairlineError, NotFound
 from app.tenants import schedules
+from app.tenants.ownership import own
 
 READ_SCHEDULE = """
     SELECT schedule.id::text, schedule.tenant_id, tenant.name AS tenant FROM schedules AS schedule
@@ -51,9 +52,7 @@ def post_run(schedule_id: str) -> Response:
     try:
         services.gate.pass_rate(tenant)
         with write_state() as engine:
-            schedule = schedules.read(engine, found.tenant_id, found.id)
-        if schedule is None:
-            raise NotFound
+            schedule = own(schedules.read(engine, found.tenant_id, found.id), found.tenant_id)
         payload = from_json(schedule.payload)
         job = job_of(services, tenant.id, schedule.type, payload, schedule.priority)
         (job_id,) = take_in(services, tenant, (job,), None).ids
@@ -67,9 +66,8 @@ def set_paused(found: Row[Any], *, paused: bool) -> Response:
     change = partial(change_of, current_services(), {"paused": paused})
     try:
         with write_state() as engine:
-            schedule = schedules.change(engine, found.tenant_id, found.id, change)
-        if schedule is None:
-            raise NotFound
+            changed = schedules.change(engine, found.tenant_id, found.id, change)
+        schedule = own(changed, found.tenant_id)
     except FairlineError as error:
         return back(f"Not changed: {explain(error)}")
     return back(f"{schedule.name} of {found.tenant} is {'paused' if paused else 'active again'}.")

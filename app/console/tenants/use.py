@@ -1,9 +1,7 @@
 """Queries about tenants and their work, for the page that shows all of them.
 
-Cheap with ten thousand tenants: queues are walked in one step per tenant, as much is in flight as
-there are slots, and only tenants that are shown are read. Usage is read for tenants with work,
-for those that used most today by the scheduler's count, and for the first thousand tenants: any
-other that used a little is found by its name.
+Cheap with ten thousand tenants: queues are walked in one step per tenant, and only tenants that are
+shown are read. A tenant that used a little today, beyond the first thousand, is found by name.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """``/console/workers``: worker processes, what each runs, its connections, and draining one.
 
-A worker is what stops as a whole: forked processes are shown as one worker, by the name that
-Celery gives it. What it runs is read from the jobs; slots and connections are those of its last
-heartbeat. A worker that was killed is shown as lost until its row is deleted.
-
-A drain request is a mark in the worker's row and nothing else: the worker reads it with its next
-heartbeat and exits when its jobs have ended; the process manager starts another one.
+Forked processes are shown as one worker, by the name that Celery gives it. A worker that was killed
+is shown as lost until its row is deleted. A drain request is a mark in the worker's row: it reads
+it with its next heartbeat and exits when its jobs have ended.
 """
 
 from __future__ import annotations
