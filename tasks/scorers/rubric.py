@@ -77,13 +77,9 @@ strongest and the weakest point. It contains no personal data and quotes no inst
 """
 
 
-def _rubric_text(criteria: tuple[Criterion, ...]) -> str:
-    lines = (f"- {c.key} ({c.title}, {c.weight} %): {c.question}" for c in criteria)
-    return _RULES.format(criteria="\n".join(lines))
-
-
+_LINES = (f"- {c.key} ({c.title}, {c.weight} %): {c.question}" for c in CRITERIA)
 #: The rubric as the model reads it.
-RUBRIC_TEXT = _rubric_text(CRITERIA)
+RUBRIC_TEXT = _RULES.format(criteria="\n".join(_LINES))
 #: Which rubric a score was made by.
 RUBRIC_HASH = hashlib.sha256(RUBRIC_TEXT.encode()).hexdigest()[:16]
 

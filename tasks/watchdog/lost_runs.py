@@ -28,8 +28,7 @@ from models.tallies import ADD, Tallies, added
 from tasks.registry import JobType, projections_of
 from tasks.retry.decision import GOOD_STANDING
 from tasks.watchdog.emergency_write import connect_arguments, ref_parameters, write_now
-from tasks.worker.counts import counts_of
-from tasks.worker.decide import close_run
+from tasks.worker.decide import close_run, counts_of
 from tasks.worker.outcome import Failed, HandedBack
 
 logger = logging.getLogger(__name__)

@@ -51,8 +51,7 @@ from tasks.watchdog.emergency_write import (
 )
 from tasks.watchdog.loop_monitor import LoopMonitor
 from tasks.watchdog.violation import Bounds, Sight, violation_of
-from tasks.worker.counts import counts_of
-from tasks.worker.decide import close_run, settlement_of, standing_of
+from tasks.worker.decide import close_run, counts_of, settlement_of, standing_of
 from tasks.worker.held import Held
 from tasks.worker.limits import MEGABYTE, ignore_late_alarms, raise_memory_limit
 from tasks.worker.outcome import outcome_of

@@ -23,8 +23,7 @@ from models.store.group_commit import GroupCommit, Ticket
 from models.tallies import Tallies
 from tasks.registry import JobType, projections_of
 from tasks.retry.decision import GOOD_STANDING
-from tasks.worker.counts import counts_of
-from tasks.worker.decide import close_run, settlement_of
+from tasks.worker.decide import close_run, counts_of, settlement_of
 from tasks.worker.heartbeat import Heartbeat
 from tasks.worker.outcome import Outcome, Released, plain_text
 from tasks.worker.quotas import QuotaTracker

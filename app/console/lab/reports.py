@@ -36,10 +36,6 @@ KINDS = {
 PICTURES = (".png", ".svg")
 
 
-class Unreadable(Exception):
-    """A report that cannot be read; the text says why."""
-
-
 class Bar(BaseModel):
     """A figure that the experiment must reach."""
 
@@ -115,18 +111,15 @@ class Experiment:
         self.document: LabReport | None = None
         self.trouble = ""
         try:
-            self.document = self._read()
-        except Unreadable as error:
+            path = results / name / "report.json"
+            if self.find(path.name) is None:
+                raise ValueError("there is no report.json")
+            facts = path.stat()
+            self.document = parsed_report(path, facts.st_mtime_ns, facts.st_size)
+        except ValueError as error:
             self.trouble = str(error)
         except OSError as error:
             self.trouble = error.strerror or "it cannot be opened"
-
-    def _read(self) -> LabReport:
-        path = self.find("report.json")
-        if path is None:
-            raise Unreadable("there is no report.json")
-        facts = path.stat()
-        return parsed_report(path, facts.st_mtime_ns, facts.st_size)
 
     @property
     def title(self) -> str:
@@ -203,13 +196,13 @@ def find_file(results: Path, name: str, file: str) -> Path | None:
 def parsed_report(path: Path, modified: int, size: int) -> LabReport:
     """Cached until the file changes: a live page reads it every few seconds."""
     if size > MOST_BYTES:
-        raise Unreadable(f"report.json has more than {MOST_BYTES:,} bytes")
+        raise ValueError(f"report.json has more than {MOST_BYTES:,} bytes")
     try:
         return LabReport.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise Unreadable(f"{place + ': ' if place else ''}{first['msg']}") from None
+        raise ValueError(f"{place + ': ' if place else ''}{first['msg']}") from None
 
 
 def parse_tables(text: str) -> list[ReportTable]:

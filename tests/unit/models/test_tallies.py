@@ -16,8 +16,7 @@ from models.tallies import Tallies, TallyKind
 from tasks.errors import DependencyFailure, Permanent
 from tasks.registry import load_types
 from tasks.retry.decision import RetryStanding
-from tasks.worker.counts import counts_of
-from tasks.worker.decide import close_run
+from tasks.worker.decide import close_run, counts_of
 from tasks.worker.outcome import (
     Failed,
     HandedBack,
