@@ -67,18 +67,13 @@ class JsonLines(logging.Formatter):
         try:
             return orjson.dumps(line, default=str).decode()
         except orjson.JSONEncodeError:  # a lone surrogate
-            whole = {name: whole_text(value) for name, value in line.items()}
-            return orjson.dumps(whole).decode()
+            encoded = {name: str(value).encode(errors="replace") for name, value in line.items()}
+            return orjson.dumps({name: text.decode() for name, text in encoded.items()}).decode()
 
 
 def escaped(found: re.Match[str]) -> str:
     """A character as Python would write it."""
     return ascii(found[0])[1:-1]
-
-
-def whole_text(value: object) -> str:
-    """The value as text that can be encoded."""
-    return str(value).encode(errors="replace").decode()
 
 
 def configure_logging(level: Any = None) -> None:

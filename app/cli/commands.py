@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import click
 from flask import Flask
@@ -57,12 +56,8 @@ def run_scheduler() -> None:
 
     configure_logging()
     stop = threading.Event()
-
-    def halt(*_: Any) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, halt)
-    signal.signal(signal.SIGINT, halt)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
     engine = open_engine(settings(), process=process_name("scheduler"))
     start_telemetry("scheduler", engine)
     SchedulerService(engine, celery, settings()).run(stop)

@@ -1,10 +1,8 @@
-"""OpenTelemetry: one trace from the request to the model call, metrics of every process.
+"""Where processes start telemetry and report to it; each hook costs one comparison while it is off.
 
-Set up only if ``OTEL_EXPORTER_OTLP_ENDPOINT`` is set; otherwise nothing of it is imported, and
-each of the functions below costs one comparison. Always after fork and after gevent's patching.
-What is emitted, and why a run is in the trace of its submission: ``docs/telemetry.md``.
-
-Not guaranteed: spans and counts of the last seconds of a process that is killed.
+Set up only if ``OTEL_EXPORTER_OTLP_ENDPOINT`` is set, always after fork and after gevent's
+patching; otherwise nothing of it is imported. Not guaranteed: spans and counts of the last seconds
+of a process that is killed.
 """
 
 from __future__ import annotations
@@ -30,16 +28,10 @@ _jobs: JobTelemetry | None = None
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-def telemetry_wanted() -> bool:
-    """Whether a collector is configured."""
-    return bool(os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")) and (
-        os.environ.get("OTEL_SDK_DISABLED", "").lower() != "true"
-    )
-
-
 def start_telemetry(kind: str, engine: Engine, process: str = "") -> None:
     """Set up the SDK in this process, once, and observe its connection pool."""
-    if _sdk is not None or not telemetry_wanted():
+    disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if _sdk is not None or disabled or not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         return
     from app.telemetry.sdk import observe_connections, start_sdk
 

@@ -1,8 +1,7 @@
 """A span and a duration for every request, by the semantic conventions for HTTP servers.
 
-Below Flask and not by its instrumentation: that needs every request to pass through Flask's
-dispatch and makes a hot route eight times as expensive. A span ends when the response is made,
-not when it is sent. Health checks, ``/metrics`` and event streams are not traced.
+Not by Flask's instrumentation: that makes a hot route eight times as expensive. A span ends when
+the response is made, not when it is sent. Health checks, ``/metrics`` and streams are not traced.
 """
 
 from __future__ import annotations

@@ -42,23 +42,17 @@ Entry = Settlement | Saving | Loading | Beat
 Answer = Saved | Loaded | None
 
 
+@dataclass(eq=False)
 class Ledger:
-    def __init__(
-        self,
-        engine: Engine,
-        types: Mapping[str, JobType],
-        slots: Slots,
-        heartbeat: Heartbeat,
-        tallies: Tallies,
-        quotas: QuotaTracker,
-    ) -> None:
-        self.settle_sql = settle_statement(projections_of(types.values()))
-        self._engine = engine
-        self._types = types
-        self._slots = slots
-        self._heartbeat = heartbeat
-        self._tallies = tallies
-        self._quotas = quotas
+    _engine: Engine
+    _types: Mapping[str, JobType]
+    _slots: Slots
+    _heartbeat: Heartbeat
+    _tallies: Tallies
+    _quotas: QuotaTracker
+
+    def __post_init__(self) -> None:
+        self.settle_sql = settle_statement(projections_of(self._types.values()))
         self._group: GroupCommit[Entry, Answer] = GroupCommit(
             self._write_group, name="settle", persistent=True, on_refused=self._refuse
         )

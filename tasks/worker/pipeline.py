@@ -1,8 +1,6 @@
 """How a message becomes finished jobs: message → claim → run → decide → settle.
 
-Read from top to bottom. Claims and slots are in :mod:`tasks.worker.slots`, what an outcome means
-for the job in :mod:`tasks.worker.decide`, writes in :mod:`tasks.worker.ledger`, and the renewal
-of leases in :mod:`tasks.worker.heartbeat`.
+Read from top to bottom; :mod:`tasks.worker` has the parts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """``/console/jobs/<id>``: one job, what happened to it, why it is waiting and its result.
 
-The payload, which cannot change, is read once with the page; the rest is live. Long texts are
-cut, with a link to the whole, which is sent as plain text that no browser interprets.
+The payload, which cannot change, is read once with the page; the rest is live.
 """
 
 from __future__ import annotations

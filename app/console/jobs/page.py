@@ -1,7 +1,6 @@
 """``/console/jobs``: all jobs that match a filter, newest first.
 
-A search is bounded in jobs and time. If it finds less than a page, the page says how far it got
-and links to where it continues. The first page is live, unless the search was expensive.
+A search is bounded in jobs and time: the page says how far it got and links to where it continues.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """``/console/tenants``: tenants with work, what each is entitled to and what it gets.
 
-Active tenants, at most a hundred and those with most usage first, are live. Others are found by
-the beginning of their names, or by paging through the list.
+Active tenants are live. Others are found by the beginning of their names, or by paging.
 """
 
 from __future__ import annotations
