@@ -245,16 +245,12 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
 def test_reused_pid_is_never_killed(tmp_path: Path, stranger: subprocess.Popen[bytes]) -> None:
     identity = identity_of(stranger.pid)
     assert identity
-    home = Home(tmp_path)
+    home, here = Home(tmp_path), str(Path.cwd())
     note_started(
         home,
         [
-            Started(
-                "api", stranger.pid, identity.started_ticks - 1, identity.boot, str(Path.cwd())
-            ),
-            Started(
-                "flower", stranger.pid, identity.started_ticks, "another boot", str(Path.cwd())
-            ),
+            Started(stranger.pid, identity.started_ticks - 1, identity.boot, "api", here),
+            Started(stranger.pid, identity.started_ticks, "another boot", "flower", here),
         ],
     )
     assert clear_leftovers(home, grace_seconds=0.1) == 0
@@ -269,7 +265,7 @@ def test_noted_process_and_its_session_are_cleared(tmp_path: Path) -> None:
         identity = identity_of(leader.pid)
         assert child
         assert identity
-        note = Started("api", leader.pid, identity.started_ticks, identity.boot, str(Path.cwd()))
+        note = Started(leader.pid, identity.started_ticks, identity.boot, "api", str(Path.cwd()))
         note_started(home, [note])
         leader.kill()
         leader.wait()
