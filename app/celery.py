@@ -15,7 +15,7 @@ from celery.signals import (
 
 from app.config import settings
 from app.logs import configure_logging
-from app.telemetry import end_telemetry, start_telemetry
+from app.telemetry.hooks import end_telemetry, start_telemetry
 from models.presence import process_name
 from tasks.entry import register_tasks, this
 

@@ -13,7 +13,7 @@ from app.policy.scaling import SETTABLE, policy_of
 from models.pools import POOLS
 from models.settings import read_settings
 from tasks.config import TaskSettings
-from tasks.retry.throttle import CRASHES
+from tasks.retry.guards import THROTTLE_CRASHES
 
 #: Limits of a dependency that can be declared.
 QuotaField = Literal["requests_per_minute", "tokens_in_per_minute", "tokens_out_per_minute"]
@@ -52,7 +52,7 @@ class Settings(TaskSettings):
     promote_per_second: float = Field(default=2000.0, gt=0)
     #: A tenant is throttled in a pool after so many of its jobs crashed three workers each within
     #: ten minutes. Raise it where machines are preempted.
-    throttle_crashes: int = Field(default=CRASHES, ge=1)
+    throttle_crashes: int = Field(default=THROTTLE_CRASHES, ge=1)
     #: How long ended jobs, dead letters, events and idempotency keys are kept.
     keep_finished_days: float = Field(default=7.0, gt=0)
     keep_dead_days: float = Field(default=7.0, gt=0)

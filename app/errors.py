@@ -8,8 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
+from tasks.registry import MOST_ERRORS
+
 if TYPE_CHECKING:
     from app.policy.rate_limit import RateAllowance
+
+#: Most characters of a field's name or message that are sent back.
+MOST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +122,23 @@ class BrokerUnavailable(FairlineError, code="BROKER_UNAVAILABLE"):
 def invalid_field(field: str, message: str) -> ValidationFailed:
     """The error for one invalid field, parameter or header."""
     return ValidationFailed(errors=(FieldError(field, message),))
+
+
+def field_errors(error: ValidationError, within: str = "") -> tuple[FieldError, ...]:
+    """Pydantic's errors as ours; ``within`` names the field that was validated."""
+    found = error.errors(include_url=False, include_input=False)[:MOST_ERRORS]
+    prefix = [within] if within else []
+    return tuple(
+        field_error(".".join([*prefix, *map(str, entry["loc"])]) or "(body)", entry["msg"])
+        for entry in found
+    )
+
+
+def field_error(path: str, message: str) -> FieldError:
+    """An error that does not send a megabyte of name back to its sender."""
+    return FieldError(shortened(path), shortened(message))
+
+
+def shortened(text: str) -> str:
+    """The beginning of a text, if it is long."""
+    return text if len(text) <= MOST_NAME else f"{text[:MOST_NAME]}…"

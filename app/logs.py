@@ -1,11 +1,8 @@
-"""Logging: time in UTC, to standard error.
+"""Logging: time in UTC, to standard error, as ``plain`` lines for people or as ``json``.
 
-``FAIRLINE_LOG_FORMAT`` is ``plain``, for people, or ``json``: one object per line, with the known
-ids of the job or the request during which it was written. What a job logs with ``ctx.log`` has its
-ids in both. Further lines of a plain record are indented and control characters are escaped, so
-that no message can pass for another record.
-
-Not guaranteed: ids in threads that a job starts itself, except for those of ``ctx.log``.
+Further lines of a plain record are indented and control characters are escaped, so that no message
+can pass for another record. Not guaranteed: ids in threads that a job starts itself, except for
+those of ``ctx.log``.
 """
 
 from __future__ import annotations
@@ -70,18 +67,13 @@ class JsonLines(logging.Formatter):
         try:
             return orjson.dumps(line, default=str).decode()
         except orjson.JSONEncodeError:  # a lone surrogate
-            whole = {name: whole_text(value) for name, value in line.items()}
-            return orjson.dumps(whole).decode()
+            encoded = {name: str(value).encode(errors="replace") for name, value in line.items()}
+            return orjson.dumps({name: text.decode() for name, text in encoded.items()}).decode()
 
 
 def escaped(found: re.Match[str]) -> str:
     """A character as Python would write it."""
     return ascii(found[0])[1:-1]
-
-
-def whole_text(value: object) -> str:
-    """The value as text that can be encoded."""
-    return str(value).encode(errors="replace").decode()
 
 
 def configure_logging(level: Any = None) -> None:

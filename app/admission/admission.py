@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 
 from app.broker.publish import Publisher
 from app.errors import BrokerUnavailable, IdempotencyKeyReused
-from app.telemetry import admit_traced
+from app.telemetry.hooks import admit_traced
 from models.jobs.admit import Outcome, admit_group
 from models.jobs.dispatch import Dispatch
 from models.jobs.release import release

@@ -27,8 +27,9 @@ from app.errors import (
     IdempotencyKeyReused,
     QueueDepthExceeded,
     ValidationFailed,
+    field_error,
+    field_errors,
 )
-from app.field_errors import field_error, field_errors
 from app.policy.fairshare import Tier
 from app.policy.jitter import jittered_time
 from app.tenants.tenant import TenantProfile
@@ -212,13 +213,13 @@ def put_payloads(
     keys = {job_id: payload_key(job_id) for job_id in large}
     # No exception of ours is given to raise: the store's client would take it for its own
     # and try again. A bare timeout goes through.
-    with Timeout(BLOB_SECONDS) as patience:
+    with Timeout(BLOB_SECONDS) as timeout:
         try:
             for item in submissions:
                 if item.id in keys:
                     blobs.put(keys[item.id], item.payload.encode())
         except (BlobError, Timeout) as error:
-            if isinstance(error, Timeout) and error is not patience:
+            if isinstance(error, Timeout) and error is not timeout:
                 raise
             logger.warning("503: the blob store failed or took over %g s: %s", BLOB_SECONDS, error)
             raise BlobStoreUnavailable from error

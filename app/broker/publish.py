@@ -21,7 +21,7 @@ from kombu.exceptions import KombuError
 from app.broker.queues import job_queue
 from app.errors import BrokerUnavailable
 from app.policy.window import packs, refs_in_message
-from app.telemetry import dispatching
+from app.telemetry.hooks import dispatching
 from models.jobs.dispatch import Dispatch
 from models.pools import POOLS, UNMEASURED_REFS
 

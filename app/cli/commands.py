@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import click
 from flask import Flask
@@ -53,16 +52,12 @@ def run_scheduler() -> None:
     from app.celery import celery
     from app.config import settings
     from app.scheduler.service import SchedulerService
-    from app.telemetry import start_telemetry
+    from app.telemetry.hooks import start_telemetry
 
     configure_logging()
     stop = threading.Event()
-
-    def halt(*_: Any) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, halt)
-    signal.signal(signal.SIGINT, halt)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
     engine = open_engine(settings(), process=process_name("scheduler"))
     start_telemetry("scheduler", engine)
     SchedulerService(engine, celery, settings()).run(stop)
@@ -86,10 +81,9 @@ def show_demo(count: int, url: str | None, picture: str | None) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> None:
     """Queue dead letters again, with attempts reset."""
-    from app.config import settings
     from models.jobs.replay import BATCH, count_dead, replay_matching
 
-    engine = open_engine(settings(), process="cli")
+    engine = database()
     found = count_dead(engine, job_type, tenant)
     for letters in found:
         click.echo(f"{letters.tenant}: {letters.jobs:,} dead letters")

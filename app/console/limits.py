@@ -20,7 +20,7 @@ from models.jobs.admit import PERMISSION_SECONDS
 from models.leadership import RELIEVES
 from models.pools import POOLS
 from tasks.retry.circuit import OPEN_SECONDS, PROBES
-from tasks.retry.quarantine import QUARANTINE_TRIES
+from tasks.retry.guards import QUARANTINE_TRIES
 
 #: Rows shown of each kind.
 MOST = 200

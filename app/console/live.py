@@ -1,12 +1,8 @@
-"""Live pages: a page is read and rendered once for all its viewers.
+"""Live pages: a page is read and rendered once for all its viewers, and only while it has some.
 
-While a page has viewers, a greenlet renders its live parts every few seconds. Each viewer is sent
-the parts that have changed since it was last sent them, as a server-sent event ``parts`` with HTML
-by name. Without viewers nothing runs.
-
-Not guaranteed: states between two renderings. A viewer that reads slowly misses some and is then
-sent the newest. While the state store is unavailable viewers get ``away`` and stay connected. A
-stream ends when the viewer loses access, at the next rendering.
+Each viewer is sent the parts that have changed, as a server-sent event ``parts`` with HTML by name.
+Not guaranteed: states between two renderings. While the state store is unavailable viewers get
+``away`` and stay connected. A stream ends when the viewer loses access, at the next rendering.
 """
 
 from __future__ import annotations

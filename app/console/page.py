@@ -1,11 +1,8 @@
 """What a page is: a path, what it reads, and a template with live parts.
 
 A part that is updated while somebody views the page is a block ``live_<name>`` of the template,
-inside an element with ``data-live="<name>"``. The page is rendered whole when it is requested;
-afterwards :mod:`app.console.live` renders these blocks alone.
-
-The HTML of a part must be the same as long as nothing has changed: times are rendered as
-moments, which the browser turns into ages.
+inside an element with ``data-live="<name>"``; see :mod:`app.console.live`. Its HTML must be the
+same as long as nothing has changed, so times are moments, which the browser turns into ages.
 """
 
 from __future__ import annotations
@@ -24,6 +21,7 @@ from werkzeug.wrappers import Response
 from app.api.auth.access import Access, open_to
 from app.api.http.state import read_state
 from app.api.services import current_services
+from app.errors import NotFound
 from app.tenants.tenant import TenantProfile
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -126,10 +124,13 @@ def render_parts(page: LivePage, asked: PageRequest) -> dict[str, str]:
     }
 
 
-def find_row(statement: str, **values: Any) -> Row[Any] | None:
-    """The first row of a statement that runs in a transaction of its own."""
+def find_row(statement: str, missing: str = "", **values: Any) -> Row[Any]:
+    """The first row of a statement in its own transaction; else NotFound with that message."""
     with read_state() as connection:
-        return connection.exec_driver_sql(statement, values).first()
+        row = connection.exec_driver_sql(statement, values).first()
+    if row is None:
+        raise NotFound(missing)
+    return row
 
 
 def done(back_to: str, notice: str) -> Response:

@@ -24,7 +24,7 @@ from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
-from app.api.auth.access import Access, access_of
+from app.api.auth.access import Access, access_of, authorize
 from app.api.auth.visitors import (
     OPERATOR_COOKIE,
     SAFE_METHODS,
@@ -51,8 +51,7 @@ from app.console.page import (
     route,
 )
 from app.console.pages import NAVIGATION
-from app.errors import FieldError, Forbidden, NotFound, Unauthenticated, ValidationFailed
-from app.field_errors import shortened
+from app.errors import Forbidden, NotFound, Unauthenticated, invalid_field, shortened
 from app.reads.events.stream import prepare
 from app.tenants.keys import presented
 from models.store.errors import StateStoreError
@@ -116,7 +115,7 @@ def refuse_nul_in(given: MultiDict[str, str]) -> None:
     for name, value in given.items(multi=True):
         if "\0" in name or "\0" in value:
             field = shortened(name.replace("\0", ""))
-            raise ValidationFailed(errors=(FieldError(field, "must not contain NUL characters"),))
+            raise invalid_field(field, "must not contain NUL characters")
 
 
 def common_variables() -> dict[str, Any]:
@@ -201,17 +200,17 @@ def refuse_other_sites() -> None:
 
 @route("GET", "/console/events")
 def get_console_events() -> Response:
-    return follow(Access.CONSOLE, current_services().visitors.operator)
+    return follow(Access.CONSOLE)
 
 
 @route("GET", "/tenant/events", Access.TENANT_PAGE)
 def get_tenant_events() -> Response:
-    return follow(Access.TENANT_PAGE, current_services().visitors.tenant)
+    return follow(Access.TENANT_PAGE)
 
 
-def follow(access: Access, recognise: Any) -> Response:
-    """The stream of the page that ``page`` names, while ``recognise`` accepts the viewer."""
-    environ = request.environ
+def follow(access: Access) -> Response:
+    """The stream of the page that ``page`` names, while the viewer has access."""
+    services, environ = current_services(), request.environ
     page, asked = find_page(request.args.get("page", "/"), access)
     live_pages: LivePages = current_app.extensions["fairline_live_pages"]
     wire = environ.get("gunicorn.socket")
@@ -220,7 +219,7 @@ def follow(access: Access, recognise: Any) -> Response:
         if has_left(wire):
             return False
         try:
-            recognise(environ)
+            authorize(services, environ, access)
         except (Unauthenticated, Forbidden):
             return False
         except StateStoreError:

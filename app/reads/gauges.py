@@ -15,7 +15,7 @@ from models.leadership import RELIEVES, SILENT
 from models.pools import POOLS
 from models.presence import ALIVE
 from models.tallies import TallyKind
-from tasks.retry import budget
+from tasks.retry.guards import BUDGET_WINDOW_SECONDS
 
 #: More dead letters than this are not counted: the number is bad enough.
 DEAD_LETTERS_COUNTED = 10_000
@@ -46,7 +46,7 @@ READ_DEAD_LETTERS = f"""
         ORDER BY tenant_id, id LIMIT {DEAD_LETTERS_COUNTED}) AS dead
     GROUP BY type ORDER BY type
 """
-IN_BUDGET_WINDOW = f"bucket > now() - interval '{budget.WINDOW_SECONDS:g} seconds'"
+IN_BUDGET_WINDOW = f"bucket > now() - interval '{BUDGET_WINDOW_SECONDS:g} seconds'"
 #: Predictions that were compared with the start within the last hour, and their mean error.
 FORECASTS = f"kind = '{TallyKind.FORECAST}' AND bucket > now() - interval '1 hour'"
 FORECAST_ERROR = f"sum(amount) / {TallyKind.FORECAST.per_unit}.0 / sum(total)"

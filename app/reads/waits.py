@@ -20,8 +20,8 @@ from app.reads.rivals import read_rivals
 from models.jobs.held_back import HELD_DEPENDENCIES, THROTTLED
 from models.jobs.lane_walk import lane_walk
 from models.presence import SERVING
-from tasks.retry import throttle
 from tasks.retry.circuit import OPEN_SECONDS
+from tasks.retry.guards import THROTTLED_IN_FLIGHT
 
 #: Jobs ahead are counted no further than this.
 MOST_AHEAD = 10_000
@@ -151,7 +151,7 @@ def read_facts(connection: Connection, job_id: str) -> WaitingJob | None:
         ahead = connection.exec_driver_sql(COUNT_AHEAD, asked).scalar_one()
     cap = row.cap
     if row.throttled:
-        cap = min(throttle.IN_FLIGHT, cap or throttle.IN_FLIGHT)
+        cap = min(THROTTLED_IN_FLIGHT, cap or THROTTLED_IN_FLIGHT)
     slots, idle, share, free_full = reach_of(connection, row)
     mean_seconds, elapsed = row.mean_seconds or default, 0.0
     if cap is not None and row.in_flight:

@@ -34,7 +34,7 @@ from models.leadership import SILENT, STILL_RELIEF, Leader, ReliefLease
 from models.store.errors import StateStoreError
 from models.store.session import connect, fetch
 from tasks.registry import JobType
-from tasks.retry import throttle
+from tasks.retry.guards import THROTTLED_IN_FLIGHT
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ FIND_LANES = f"""{lane_walk(after="%(tenant_id)s, %(dependency)s", most="%(most)
     SELECT lane.tenant_id, lane.dependency, coalesce(tenant.tier = 'free', false) AS free,
            least(limits.in_flight, CASE
                WHEN (lane.tenant_id, lane.pool) IN ({THROTTLED})
-               THEN {throttle.IN_FLIGHT} END) AS cap
+               THEN {THROTTLED_IN_FLIGHT} END) AS cap
     FROM lane
     LEFT JOIN tenants AS tenant ON tenant.id = lane.tenant_id
     LEFT JOIN tenant_limits AS limits

@@ -32,7 +32,7 @@ from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
 from app.scheduler.protection.restrictions import Quarantine, Spikes, Throttles
 from app.scheduler.role import Housekeeping, LeaderQueries, TimedRole, run_due
-from app.telemetry import system_meters
+from app.telemetry.hooks import system_meters
 from models.blobs import open_blobs
 from models.jobs.expire import EXPIRE
 from models.leadership import RENEW_SECONDS, Leader
@@ -40,7 +40,7 @@ from models.pools import POOLS
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave, process_name
 from models.store.errors import StateStoreError
 from tasks.registry import JobType, load_types
-from tasks.retry.throttle import CRASHES
+from tasks.retry.guards import THROTTLE_CRASHES
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,10 @@ class Expirer(LeaderQueries):
 
 
 def protection_roles(
-    engine: Engine, leader: Leader, types: Mapping[str, JobType], throttle_crashes: int = CRASHES
+    engine: Engine,
+    leader: Leader,
+    types: Mapping[str, JobType],
+    throttle_crashes: int = THROTTLE_CRASHES,
 ) -> list[TimedRole]:
     """Roles that watch failures and restrict what causes them, by the policies of tasks.retry.
 

@@ -32,8 +32,8 @@ from app.policy.pricing import PriceList
 from app.reads.events import Watch
 from app.reads.views import Views
 from app.scheduler.relief import Relief, keep_relief
-from app.server.front_door import FrontDoor
-from app.telemetry import requests_of, start_telemetry
+from app.server.wsgi import FairlineApp
+from app.telemetry.hooks import requests_of, start_telemetry
 from app.tenants.directory import Directory
 from models.blobs import open_blobs
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave, process_name
@@ -43,9 +43,9 @@ from models.store.session import open_engine
 logger = logging.getLogger(__name__)
 
 
-def build_app(settings: Settings) -> FrontDoor:
+def build_app(settings: Settings) -> FairlineApp:
     """The Flask application of one process."""
-    app = FrontDoor("app", static_folder=None)
+    app = FairlineApp("app", static_folder=None)
     # Admission and polling use one connection each, with group commit; the others serve the cold
     # routes, so that submissions never wait behind a leaderboard.
     engine = open_engine(
@@ -104,13 +104,13 @@ def api_blueprints() -> Iterator[Blueprint]:
         yield from (value for value in found if isinstance(value, Blueprint))
 
 
-def end_of_keys(app: FrontDoor, keys: Collection[str]) -> None:
+def end_of_keys(app: FairlineApp, keys: Collection[str]) -> None:
     """End event streams and live pages that were opened with revoked keys."""
     app.extensions["fairline"].events.end_of_keys(keys)
     app.extensions["fairline_live_pages"].check_rights()
 
 
-def begin_serving(app: FrontDoor, stop: threading.Event) -> None:
+def begin_serving(app: FairlineApp, stop: threading.Event) -> None:
     """Start the threads of an API process: telemetry, presence, relief."""
     engine = app.extensions["fairline"].engine
     start_telemetry("api", engine)

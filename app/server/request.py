@@ -1,8 +1,7 @@
 """Parses a plain HTTP request into a WSGI environment with as little work as possible.
 
-Plain is what well-behaved clients send: HTTP/1.1, an origin path, each header once, a length or
-no body. Nothing is rejected here: for a request that is not plain or incomplete the result is
-None, and gunicorn parses, validates and rejects it. A test compares the two parsers.
+Plain is HTTP/1.1 with an origin path, each header once, a length or no body. For any other request
+the result is None, and gunicorn parses or rejects it. A test compares the two parsers.
 """
 
 from __future__ import annotations

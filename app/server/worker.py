@@ -1,14 +1,11 @@
 """gunicorn's gevent worker with a fast path for plain requests.
 
-gunicorn spends three quarters of its time for a small request on what a plain one does not need:
-a timeout, dozens of configuration lookups, separate sends for head and body. Here a plain request
-(:mod:`app.server.request`) is read, answered by the same application and written with one send.
-gunicorn handles all others on the same connection, with the bytes already read, and also event
-streams, which end with their connection.
+gunicorn spends three quarters of its time for a small request on what a plain one does not need.
+Here a plain request (:mod:`app.server.request`) is read, answered by the same application and
+written with one send. gunicorn handles all others on the same connection, and event streams.
 
-Timeouts: an idle connection, an incomplete head and an unread body are each closed after
-``keepalive`` seconds; reading a body is bounded by its reader. When the process stops, idle
-connections are closed within two seconds.
+An idle connection, an incomplete head and an unread body are each closed after ``keepalive``
+seconds; when the process stops, idle connections are closed within two seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from gunicorn.http.message import MAX_HEADERS, MAX_REQUEST_LINE, HeaderPolicy, R
 from gunicorn.http.unreader import SocketUnreader
 from gunicorn.workers import ggevent
 
-from app.api.http.body import Arrived
+from app.api.http.body import CompleteBody
 from app.log_ids import current_request
 from app.server.request import HeadLimits, PlainRequest, read_plain
 from app.server.response import HttpResponse
@@ -202,7 +199,7 @@ class Serving:
         end = plain.body_at + plain.length
         body: Body | None = None
         if len(data) >= end:
-            environ["wsgi.input"] = Arrived(data[plain.body_at : end])
+            environ["wsgi.input"] = CompleteBody(data[plain.body_at : end])
         else:
             unreader = SocketUnreader(self._client)
             unreader.unread(data[plain.body_at :])

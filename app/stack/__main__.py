@@ -14,9 +14,9 @@ from dataclasses import asdict
 from typing import Any
 
 from app.config import Settings
+from app.stack.autoscale import Follower
 from app.stack.control import Answer, ControlServer, Request, ask, remove_socket, socket_path
 from app.stack.environment import drop_generated, environment, shell_settings
-from app.stack.follow import Follower
 from app.stack.home import Home, drop_socket_folder
 from app.stack.identity import ProcessIdentity, identity_of, is_alive, signal_process, wait_for_exit
 from app.stack.leftovers import clear_leftovers

@@ -1,7 +1,6 @@
 """The supervisor's control socket, a unix socket in its home: ``status``, ``scale``, ``env``.
 
-One line of JSON each way. Only the owner of the stack may connect. Stopping does not need the
-socket: it is a SIGTERM to the supervisor, so it works even if this does not.
+One line of JSON each way. Stopping does not need the socket: it is a SIGTERM to the supervisor.
 """
 
 from __future__ import annotations

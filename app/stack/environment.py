@@ -1,8 +1,7 @@
 """Environment variables of a stack: for its own processes, and for a user's shell.
 
-Addresses that a stack generated itself mean nothing once it has stopped. ``python -m app.stack
-env`` therefore also exports a list of them, and a later ``up`` in the same shell ignores those;
-what the user has changed since, or had given to the stack, stays.
+``python -m app.stack env`` also exports a list of the addresses that the stack generated itself: a
+later ``up`` in the same shell ignores those, unless the user has changed them.
 """
 
 from __future__ import annotations

@@ -37,13 +37,10 @@ STACK_VARIABLE = "FAIRLINE_STACK"
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class Started(ProcessIdentity):
     """The record of one started process."""
 
     name: str
-    pid: int
-    started_ticks: int
-    boot: str
     cwd: str
 
     @classmethod
@@ -52,7 +49,7 @@ class Started:
         if child.identity is None:
             return None
         cwd = os.path.realpath(child.spec.cwd)
-        return cls(child.spec.name, **asdict(child.identity), cwd=cwd)
+        return cls(**asdict(child.identity), name=child.spec.name, cwd=cwd)
 
 
 def note_started(home: Home, started: Sequence[Started | None]) -> None:

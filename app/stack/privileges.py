@@ -1,10 +1,8 @@
 """Running PostgreSQL, which refuses to be root, when the stack is started by root.
 
-The server gets a user number without a name, so nothing is added to the machine's accounts.
-``initdb`` insists on a named user and runs as ``nobody`` in the same private group. Where that
-group cannot enter a folder above the files (``/root`` has mode 700), the folder gets an access
-control entry that lets only this group traverse it, not list it. Opening the folder to all, as
-the wheel itself does, would expose the rest of it.
+The server gets a user number without a name; ``initdb`` insists on a named user and runs as
+``nobody`` in the same private group. Where that group cannot enter a folder above the files
+(``/root`` has mode 700), an access control entry lets only this group traverse it, not list it.
 """
 
 from __future__ import annotations

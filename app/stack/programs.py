@@ -95,8 +95,8 @@ def worker(queue: str, slots: int, options: StackOptions, home: Home) -> Program
                 StopStep(signal.SIGQUIT, 3.0),
             ),
             # No job runs longer than that: its time limit is not above the pool's.
-            patience_seconds=pool.most_seconds + options.drain_seconds,
-            patience_signal=RETIRE,
+            drain_seconds=pool.most_seconds + options.drain_seconds,
+            drain_signal=RETIRE,
         )
 
     return Program(f"worker-{queue}", make, STOP_WORKER, scalable=True)

@@ -1,9 +1,8 @@
 """Embedded RabbitMQ: a private node with its own ports, data, cookie and port mapper.
 
-Uses the machine's ``rabbitmq-server`` but none of its configuration. The packaged ``/usr/sbin``
-wrapper is avoided: it changes the user and writes to the machine's folders. Durable queues and
-persistent messages survive a kill of the node; losing anything else costs nothing, because the
-rows are the truth.
+Uses the machine's ``rabbitmq-server`` but none of its configuration, and not the packaged
+``/usr/sbin`` wrapper: it changes the user and writes to the machine's folders. Durable queues
+and persistent messages survive a kill of the node.
 """
 
 from __future__ import annotations
@@ -79,10 +78,9 @@ class EmbeddedRabbitMQ:
 
     def processes(self) -> Sequence[ProcessSpec]:
         """The Erlang port mapper and the node, which would leave a daemonised mapper otherwise."""
-        server = find_server()
+        server, env = find_server(), self._environment()
         if server is None:
             raise StackError(NOT_INSTALLED)
-        env = self._environment()
         return [
             ProcessSpec(
                 name, argv, env=env, cwd=self.folder, stop=(StopStep(signal.SIGTERM, seconds),)

@@ -43,8 +43,7 @@ class Screen:
 
     def event(self, text: str) -> None:
         """Something that happened while the stack runs."""
-        with suppress(OSError):
-            self.console.print(f"{time.strftime('%H:%M:%S')} {text}", markup=False)
+        self.plain(f"{time.strftime('%H:%M:%S')} {text}")
 
     def processes(self, rows: list[dict[str, Any]]) -> None:
         grid = Table(box=None, pad_edge=False, header_style="dim")

@@ -1,8 +1,4 @@
-"""Startup of a stack, in order.
-
-Leftovers are cleared before ports are checked, ports before anything starts; migrations run while
-RabbitMQ boots; the stack is called ready when ``/readyz`` says so.
-"""
+"""Startup of a stack, in order; migrations run while RabbitMQ boots."""
 
 from __future__ import annotations
 

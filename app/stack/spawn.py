@@ -1,8 +1,7 @@
 """Starting one process of the stack, and ending it with everything it started.
 
 Each process leads its own session: Ctrl-C in the terminal reaches only the supervisor, and the
-whole group can be ended at once. If the supervisor is killed, the kernel sends each process its
-first stop signal; `app.stack.leftovers` finds those that survive it.
+whole group can be ended at once. If the supervisor is killed, the kernel signals each process.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class ProcessSpec:
     stop: tuple[StopStep, ...] = POLITE_STOP
     #: How long a surplus process may take after the first step, to finish what it runs.
     #: 0: as long as the step says.
-    patience_seconds: float = 0.0
+    drain_seconds: float = 0.0
     #: Sent to a surplus process before the first step.
-    patience_signal: signal.Signals | None = None
+    drain_signal: signal.Signals | None = None
     #: Called before each start, also before a restart: clears what a crash left.
     before_start: Callable[[], None] = lambda: None

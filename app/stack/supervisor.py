@@ -1,11 +1,8 @@
 """Supervisor: keeps the processes of a stack alive, in one thread and one loop.
 
-A process that dies is restarted, with growing delays if it keeps dying. A surplus process may
-take as long to stop as its program allows. Stopping the stack goes rank by rank, each process
-through its stop steps and finally SIGKILL, so it always ends.
-
-If the supervisor itself is killed, the kernel signals the direct children, and the next ``up`` or
-``down`` clears the rest (`app.stack.leftovers`).
+A process that dies is restarted, with growing delays if it keeps dying. Stopping the stack goes
+rank by rank, each process through its stop steps and finally SIGKILL, so it always ends. If the
+supervisor itself is killed, `app.stack.leftovers` clears what is left.
 """
 
 from __future__ import annotations
@@ -59,8 +56,8 @@ class Slot:
     deaths_in_a_row: int = 0
     restarts: int = 0
     stop_step: int = 0
-    #: It may take its time to stop.
-    patient: bool = False
+    #: It may finish what it runs before it stops.
+    draining: bool = False
 
 
 class StopRequested(Exception):
@@ -103,7 +100,7 @@ class Supervisor:
             raise ValueError("the number of processes cannot be negative")
         active = self._active(name)
         for slot in active[count:]:
-            self._begin_stop(slot, patient=True)
+            self._begin_stop(slot, drain=True)
         self.add(self.programs[name], count - len(active))
 
     def drop(self, name: str) -> None:
@@ -215,15 +212,15 @@ class Supervisor:
         slot.restarts += 1
         slot.state = SlotState.WAITING
 
-    def _begin_stop(self, slot: Slot, patient: bool = False) -> None:
+    def _begin_stop(self, slot: Slot, drain: bool = False) -> None:
         if slot.child is None:
             self.slots.remove(slot)
         elif slot.state != SlotState.STOPPING:
             slot.state, slot.stop_step, slot.due_at = SlotState.STOPPING, 0, 0.0
-            slot.patient = patient
-        elif slot.patient and not patient:
+            slot.draining = drain
+        elif slot.draining and not drain:
             # Asked to stop already: from here on the time of that step counts.
-            slot.patient = False
+            slot.draining = False
             seconds = slot.spec.stop[slot.stop_step - 1].seconds if slot.stop_step else 0.0
             slot.due_at = min(slot.due_at, time.monotonic() + seconds)
 
@@ -236,13 +233,13 @@ class Supervisor:
             slot.due_at = now + 1.0
             return
         step = slot.spec.stop[slot.stop_step]
-        patience = 0.0
-        if slot.patient and slot.stop_step == 0:
-            patience = slot.spec.patience_seconds
-            if slot.spec.patience_signal:
-                slot.child.send(slot.spec.patience_signal)
+        seconds = step.seconds
+        if slot.draining and slot.stop_step == 0:
+            seconds = max(seconds, slot.spec.drain_seconds)
+            if slot.spec.drain_signal:
+                slot.child.send(slot.spec.drain_signal)
         slot.child.send(step.signal)
-        slot.stop_step, slot.due_at = slot.stop_step + 1, now + max(step.seconds, patience)
+        slot.stop_step, slot.due_at = slot.stop_step + 1, now + seconds
 
     def _pids(self) -> list[int]:
         return [slot.child.pid for slot in self.slots if slot.child]

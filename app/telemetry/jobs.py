@@ -1,12 +1,8 @@
 """Spans and counts of jobs until a worker has them: ``admit`` and ``dispatch``.
 
-``admit`` is a request's jobs until their rows are committed. Its context is stored in the rows
-(``jobs.traceparent``), so that every run of them, after a crash, a retry or a replay too, belongs
-to the same trace and is linked to this span.
-
-``dispatch`` is one publish, not one job: a turn of the scheduler or a batch of the express lane,
-in a separate trace, since its jobs belong to many. Counts are those of this process: the API's
-express lane dispatches too.
+The context of ``admit`` is stored in the rows (``jobs.traceparent``), so that every run of them
+belongs to the same trace. ``dispatch`` is one publish, in a separate trace, since its jobs belong
+to many. Counts are those of this process.
 """
 
 from __future__ import annotations
@@ -113,6 +109,13 @@ def traceparent_of(span: Span) -> str | None:
     carrier: dict[str, str] = {}
     _propagator.inject(carrier, trace.set_span_in_context(span, Context()))
     return carrier.get("traceparent")
+
+
+def context_of(traceparent: str | None) -> Context:
+    """The context of a ``traceparent``, as a parent; without one a trace begins."""
+    return (
+        _propagator.extract({"traceparent": traceparent}, Context()) if traceparent else Context()
+    )
 
 
 def common_attributes(operation: str, pools: set[str]) -> dict[str, AttributeValue]:

@@ -1,8 +1,7 @@
 """A span and a duration for every request, by the semantic conventions for HTTP servers.
 
-Below Flask and not by its instrumentation: that needs every request to pass through Flask's
-dispatch and makes a hot route eight times as expensive. A span ends when the response is made,
-not when it is sent. Health checks, ``/metrics`` and event streams are not traced.
+Not by Flask's instrumentation: that makes a hot route eight times as expensive. A span ends when
+the response is made, not when it is sent. Health checks, ``/metrics`` and streams are not traced.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from flask import Flask, request, request_started
 from opentelemetry import context, trace
-from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
 from app.telemetry import attributes as names
+from app.telemetry.jobs import context_of
 from models.jobs.ids import ID_CHARACTERS
 
 if TYPE_CHECKING:
@@ -38,8 +36,6 @@ HOT_READS = {"/applications/": "/applications/<application_id>", "/jobs/": "/job
 #: Where Flask's route is stored.
 ROUTE = "fairline.route"
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-
-_propagator = TraceContextTextMapPropagator()
 
 
 class Requests:
@@ -65,9 +61,7 @@ class Requests:
         method = environ["REQUEST_METHOD"]
         method = method if method in METHODS else "_OTHER"
         scheme = environ["wsgi.url_scheme"]
-        parent = Context()
-        if "HTTP_TRACEPARENT" in environ:
-            parent = _propagator.extract({"traceparent": environ["HTTP_TRACEPARENT"]}, parent)
+        parent = context_of(environ.get("HTTP_TRACEPARENT"))
         span = self._tracer.start_span(
             method,
             parent,

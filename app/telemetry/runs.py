@@ -1,21 +1,18 @@
 """Spans and counts of runs.
 
 A run is in the submission's trace: its parent is the span ``admit``, and a link to it shows the
-wait between them. Another link leads to the message that delivered it, as Celery's
-instrumentation reports it: many short jobs may share one. Runs after a crash, a retry or a replay
-have the same parent and link. Without a ``traceparent`` in the row, a run is a separate trace.
-
-Counted are runs whose outcome was written, with the status that the run asked for: the row has
-another if cancellation was requested meanwhile.
+wait between them. Another link leads to the message that delivered it, which many short jobs may
+share. Counted are runs whose outcome was written, with the status that the run asked for: the row
+has another if cancellation was requested meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from opentelemetry import trace
-from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import (
     Link,
@@ -26,34 +23,19 @@ from opentelemetry.trace import (
     StatusCode,
     TracerProvider,
 )
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
 from app.telemetry import attributes as names
+from app.telemetry.jobs import context_of
 from models.jobs.claim import Claim
 from models.jobs.settle import Ending, Settlement
 from models.jobs.states import JobStatus
 from tasks.worker.outcome import Failed, Outcome
+from tasks.worker.tracing import RunSpan
 
 #: From a no-op to the longest runs, and from the express lane to a night in the queue.
 RUN_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 WAIT_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 28800)
-
-_propagator = TraceContextTextMapPropagator()
-
-
-class Noted:
-    """The span of one run."""
-
-    def __init__(self, span: Span) -> None:
-        self._span = span
-
-    def note(self, outcome: Outcome) -> None:
-        """Record how the run ended; only a failure is an error. Its text may be personal data."""
-        if isinstance(outcome, Failed):
-            self._span.set_attribute(names.ERROR_TYPE, outcome.failure_class.value)
-            self._span.set_status(Status(StatusCode.ERROR))
-        self._span.set_attribute(names.OUTCOME, type(outcome).__name__.lower())
 
 
 class RunTelemetry:
@@ -86,10 +68,8 @@ class RunTelemetry:
         return trace.get_current_span().get_span_context()
 
     @contextmanager
-    def span(self, claim: Claim, worker: str, message: object) -> Iterator[Noted]:
-        parent = Context()
-        if claim.traceparent:
-            parent = _propagator.extract({"traceparent": claim.traceparent}, parent)
+    def span(self, claim: Claim, worker: str, message: object) -> Iterator[RunSpan]:
+        parent = context_of(claim.traceparent)
         submitted = trace.get_current_span(parent).get_span_context()
         links = [submitted, message] if isinstance(message, SpanContext) else [submitted]
         with self._tracer.start_as_current_span(
@@ -99,7 +79,7 @@ class RunTelemetry:
             links=[Link(context) for context in links if context.is_valid],
             attributes=attributes_of(claim, worker),
         ) as span:
-            yield Noted(span)
+            yield partial(note_outcome, span)
 
     def count(self, claim: Claim, settlement: Settlement) -> None:
         """Count a run whose outcome was written."""
@@ -113,6 +93,14 @@ class RunTelemetry:
             self._took.record(settlement.run_seconds, about)
             if claim.wait_seconds is not None:
                 self._waited.record(claim.wait_seconds, {names.POOL: claim.pool})
+
+
+def note_outcome(span: Span, outcome: Outcome) -> None:
+    """Record how the run ended; only a failure is an error. Its text may be personal data."""
+    if isinstance(outcome, Failed):
+        span.set_attribute(names.ERROR_TYPE, outcome.failure_class.value)
+        span.set_status(Status(StatusCode.ERROR))
+    span.set_attribute(names.OUTCOME, type(outcome).__name__.lower())
 
 
 def attributes_of(claim: Claim, worker: str) -> dict[str, AttributeValue]:

@@ -56,7 +56,7 @@ class Sdk:
 
 
 def start_sdk(kind: str, process: str = "") -> Sdk:
-    """Providers and exporters of this process; a worker has a name of its own."""
+    """Providers and exporters of this process; a worker passes its name."""
     resource = Resource.create(
         {
             "service.name": os.environ.get("OTEL_SERVICE_NAME", f"fairline-{kind}"),
@@ -98,16 +98,8 @@ def observe_connections(meters: metrics.MeterProvider, engine: Engine, process: 
         metric = f"db.client.connection.{name}"
         meter.create_observable_up_down_counter(metric, [callback], unit, text)
 
-    observe(
-        "count",
-        "{connection}",
-        "Connections by state.",
-        lambda stats: {"used": stats.in_use, "idle": stats.idle},
-    )
-    observe("max", "{connection}", "Largest size of the pool.", lambda stats: {"": stats.size})
-    observe(
-        "pending_requests",
-        "{request}",
-        "Most that waited for a connection since the last observation.",
-        lambda stats: {"": stats.waiters},
-    )
+    states = "Connections by state."
+    waiters = "Most that waited for a connection since the last observation."
+    observe("count", "{connection}", states, lambda now: {"used": now.in_use, "idle": now.idle})
+    observe("max", "{connection}", "Largest size of the pool.", lambda now: {"": now.size})
+    observe("pending_requests", "{request}", waiters, lambda now: {"": now.waiters})

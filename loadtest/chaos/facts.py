@@ -20,7 +20,7 @@ from models.jobs.states import LIVE
 from models.pools import POOLS
 from models.store.errors import StateStoreUnavailable
 from models.store.session import connect
-from tasks.scorers import ApplicationText
+from tasks.scorers.protocol import ApplicationText
 from tasks.scorers.simulated import SimulatedScorer
 
 LIVE_SQL = ", ".join(f"'{status}'" for status in LIVE)

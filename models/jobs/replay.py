@@ -94,19 +94,19 @@ def replay_matching(
     before: datetime | None = None,
     job_type: str | None = None,
     error_class: str | None = None,
-    patience: Callable[[], AbstractContextManager[object]] = nullcontext,
+    bounded: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> list[str]:
     """Bring back dead letters by what they have in common, oldest first; which.
 
     A job that dies again meanwhile is not brought back twice: the walk has passed it. Each
-    statement runs within ``patience``.
+    statement runs within ``bounded()``.
     """
     wanted = {"tenant": tenant_id, "type": job_type, "error_class": error_class, "before": before}
     replayed: list[str] = []
     while len(replayed) < limit:
         room = min(BATCH, limit - len(replayed))
         after = replayed[-1] if replayed else BELOW_ALL
-        with patience():
+        with bounded():
             rows = fetch(engine, REPLAY_MATCHING, {**wanted, "limit": room, "after": after})
         brought = sorted(row.id for row in rows)
         replayed += brought

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from tasks.context import JobContext
 from tasks.registry import job_type
-from tasks.scorers import ApplicationText, current_scorer
+from tasks.scorers.configured import current_scorer
+from tasks.scorers.protocol import ApplicationText
 
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 
@@ -38,18 +39,14 @@ PROJECT_SCORE = """
 """
 
 
-def prepare_scorer() -> None:
-    """Import and configure the scorer while the worker starts, so that no job pays for it."""
-    current_scorer().prepare()
-
-
 @job_type(
     "score_application",
     pool="medium",
     timeout=60,
     dependency="claude",
     schema=ApplicationPayload,
-    prepare=prepare_scorer,
+    # While the worker starts, so that no job pays for it.
+    prepare=lambda: current_scorer().prepare(),
     project=PROJECT_SCORE,
 )
 def score_application(ctx: JobContext, sent: ApplicationPayload) -> Any:

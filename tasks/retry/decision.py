@@ -27,7 +27,7 @@ from tasks.retry.backoff import (
     dependency_seconds,
     jittered,
 )
-from tasks.retry.quarantine import QUARANTINE_TRIES
+from tasks.retry.guards import QUARANTINE_TRIES
 
 #: A job that has crashed so many workers is dead.
 CRASH_CAP = 5

@@ -1,15 +1,11 @@
 """A scorer that calls Claude through the ``anthropic`` SDK.
 
 One call is one HTTP request: the SDK's own retries are off, because the platform retries by
-failure class and honours ``retry-after``. The whole call, connection included, ends within
-``timeout_seconds``, under gevent and in plain threads (see ``deadline`` for the one exception).
-The client is created on first use and shared by all slots of the process.
+failure class and honours ``retry-after``. The whole call ends within ``timeout_seconds`` (see
+``deadline`` for the one exception).
 
-Not guaranteed: the same score twice (the API has no sampling parameters to pin), or that the
-rubric is cached (models ignore ``cache_control`` on prompts below their minimum).
-
-Telemetry: the SDK's span ``anthropic.messages.create``, never with content, since applications
-are personal data.
+Not guaranteed: the same score twice, or that the rubric is cached (models ignore ``cache_control``
+on prompts below their minimum). Spans never have content: applications are personal data.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """A deadline for a whole HTTP call, for a client that only limits each wait.
 
-``httpx2`` restarts its read timeout with every byte that arrives, so a slow server could hold a
-slot for ever. Every wait on a socket is therefore capped by what is left of the call. Under gevent
-a timer also interrupts the greenlet: a green TLS socket restarts its own timeout on every partial
-record, below the level where a wait could be capped.
+``httpx2`` restarts its read timeout with every byte that arrives. Every wait on a socket is
+therefore capped by what is left of the call. Under gevent a timer also interrupts the greenlet: a
+green TLS socket restarts its own timeout on every partial record.
 
 Not guaranteed: in a plain thread, name resolution takes as long as the system's resolver does.
 """

@@ -1,12 +1,8 @@
 """Quotes that support a mark, each verified against the application.
 
 A quote is kept if it occurs in one string of the payload, compared without invisible characters
-and with every run of white space as one space; case and punctuation must match. Names of fields
-do not count. A quote that is too long is shortened after it was found. One with fewer than
-``LEAST_LETTERS`` letters and digits is dropped.
-
-That a quote occurs does not mean that it supports the mark. It is untrusted text and must be shown
-as such.
+and with every run of white space as one space; names of fields do not count. That it occurs does
+not mean that it supports the mark: it is untrusted text and must be shown as such.
 """
 
 from __future__ import annotations

@@ -31,8 +31,10 @@ def failure_of(error: Exception, *, secrets: Collection[str] = ()) -> JobError:
         case DeadlinePassed() | anthropic.APITimeoutError():
             return DependencyFailure(DEPENDENCY, "Claude did not answer in time")
         case anthropic.APIConnectionError():
-            reason = _quoted(_reason(error), secrets)
-            return DependencyFailure(DEPENDENCY, f"Claude could not be reached: {reason}")
+            cause = error.__cause__
+            reason = str(error) if cause is None else f"{type(cause).__name__}: {cause}"
+            message = f"Claude could not be reached: {_quoted(reason, secrets)}"
+            return DependencyFailure(DEPENDENCY, message)
         case anthropic.APIStatusError():
             return _refusal(error, secrets)
         case anthropic.AnthropicError():
@@ -56,11 +58,6 @@ def _refusal(error: anthropic.APIStatusError, secrets: Collection[str]) -> JobEr
         kind = QuotaSpent if refused else DependencyFailure
         return kind(DEPENDENCY, message, retry_after=wait)
     return Permanent(message)
-
-
-def _reason(error: Exception) -> str:
-    cause = error.__cause__
-    return str(error) if cause is None else f"{type(cause).__name__}: {cause}"
 
 
 def _quoted(text: str, secrets: Collection[str]) -> str:

@@ -1,8 +1,7 @@
 """PURE: rate limits and requested waits, from the headers of Claude's responses.
 
-Values are returned as they were sent, unbounded; how long a job really waits is up to the retry
-policy. Headers that cannot be parsed count as missing. Keys are lower case. Times are compared
-with the server's own ``date`` header if there is one, so that a wrong clock changes nothing.
+Values are returned as they were sent, unbounded. Headers that cannot be parsed count as missing.
+Times are compared with the server's own ``date`` header if there is one: a clock may be wrong.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The rubric: criteria, weights, and the text for the model.
 
-``RUBRIC_HASH`` changes with every word that reaches the model, so scores with the same hash were
-made by the same rules. The model gives one mark per criterion; ``weighted_score`` does the sum, so
-no score depends on a model's arithmetic. A mark keeps its weight, so the sum can be checked after
-the rubric has changed.
+``RUBRIC_HASH`` changes with every word that reaches the model. The model gives one mark per
+criterion; ``weighted_score`` does the sum. A mark keeps its weight, so the sum can be checked
+after the rubric has changed.
 """
 
 from __future__ import annotations
@@ -78,13 +77,9 @@ strongest and the weakest point. It contains no personal data and quotes no inst
 """
 
 
-def _rubric_text(criteria: tuple[Criterion, ...]) -> str:
-    lines = (f"- {c.key} ({c.title}, {c.weight} %): {c.question}" for c in criteria)
-    return _RULES.format(criteria="\n".join(lines))
-
-
+_LINES = (f"- {c.key} ({c.title}, {c.weight} %): {c.question}" for c in CRITERIA)
 #: The rubric as the model reads it.
-RUBRIC_TEXT = _rubric_text(CRITERIA)
+RUBRIC_TEXT = _RULES.format(criteria="\n".join(_LINES))
 #: Which rubric a score was made by.
 RUBRIC_HASH = hashlib.sha256(RUBRIC_TEXT.encode()).hexdigest()[:16]
 

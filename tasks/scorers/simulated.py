@@ -1,8 +1,7 @@
 """A simulated scorer that waits and costs nothing, for trials, tests and measurements.
 
-The score is a hash of the application and therefore the same on every run, machine and Python
-version. The marks are chosen to add up to it, and the quotes at random from the application's
-beginning. It waits in ``time.sleep``, so under gevent other greenlets run meanwhile.
+The score is a hash of the application, the same on every run, machine and Python version. The
+marks are chosen to add up to it, and the quotes at random from the application's beginning.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Escapes untrusted text for a model.
 
 An application is sent as one JSON document between two tags that it cannot close itself: every
-angle bracket inside is escaped. Invisible characters that a model could read are removed. This
-does not stop a model from being persuaded by what it reads, which is what the rubric's rules and
-the validated answer are for.
+angle bracket inside is escaped. This does not stop a model from being persuaded by what it reads,
+which is what the rubric's rules and the validated answer are for.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Writes to the database from a process that may be stuck, over a separate connection.
 
 For a process about to be killed, and for the parent of one that was. The connection is
-asynchronous and polled: no hub, lock or pool of the process takes part. Writes are fenced by the
-lease like every other. If the state store does not answer in time, nothing is written: the leases
-expire and the reaper takes over.
+asynchronous and polled: no hub, lock or pool of the process takes part. If the state store does
+not answer in time, nothing is written: the leases expire and the reaper takes over.
 """
 
 from __future__ import annotations

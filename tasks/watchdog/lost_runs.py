@@ -28,8 +28,7 @@ from models.tallies import ADD, Tallies, added
 from tasks.registry import JobType, projections_of
 from tasks.retry.decision import GOOD_STANDING
 from tasks.watchdog.emergency_write import connect_arguments, ref_parameters, write_now
-from tasks.worker.counts import count_run
-from tasks.worker.decide import close_run
+from tasks.worker.decide import close_run, counts_of
 from tasks.worker.outcome import Failed, HandedBack
 
 logger = logging.getLogger(__name__)
@@ -86,7 +85,7 @@ def settle_overdue(database_url: str, types: Mapping[str, JobType], refs: Sequen
                 else HandedBack()
             )
             outcome, ending = close_run(claim, why, job_type, GOOD_STANDING, Random())
-            count_run(tallies, claim, job_type, outcome, ending, ran_seconds)
+            tallies.add_all(counts_of(claim, job_type, outcome, ending, ran_seconds))
             settlements.append(Settlement(claim.ref, ending, ran_seconds))
         if settlements:
             statement = settle_statement(projections_of(types.values()))

@@ -51,8 +51,7 @@ from tasks.watchdog.emergency_write import (
 )
 from tasks.watchdog.loop_monitor import LoopMonitor
 from tasks.watchdog.violation import Bounds, Sight, violation_of
-from tasks.worker.counts import count_run
-from tasks.worker.decide import close_run, settlement_of, standing_of
+from tasks.worker.decide import close_run, counts_of, settlement_of, standing_of
 from tasks.worker.held import Held
 from tasks.worker.limits import MEGABYTE, ignore_late_alarms, raise_memory_limit
 from tasks.worker.outcome import outcome_of
@@ -234,7 +233,7 @@ class Watchdog:
             job_type = worker.types.get(claim.type)
             standing = standing_of(claim, worker.heartbeat.rules)
             outcome, ending = close_run(claim, outcome_of(stop), job_type, standing, Random())
-            count_run(tallies, claim, job_type, outcome, ending, ran)
+            tallies.add_all(counts_of(claim, job_type, outcome, ending, ran))
             settlements.append(settlement_of(claim, ending, ran, held))
         ended = {settlement.ref for settlement in settlements}
         # First: a claim is held before it counts as answered.

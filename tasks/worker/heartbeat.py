@@ -1,8 +1,6 @@
 """The heartbeat of a worker process: renews its leases and its presence, reads rules and cancels.
 
-Every two seconds it goes through the ledger like any other entry, so that it needs no connection;
-a ledger whose statements are slow runs one in between.
-
+Every two seconds it goes through the ledger like any other entry, so that it needs no connection.
 Guarantees: a claim is renewed until its ending is written or its lease is lost.
 """
 
@@ -11,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
@@ -27,29 +26,20 @@ if TYPE_CHECKING:
     from tasks.worker.ledger import Ledger
 
 
+@dataclass(eq=False)
 class Heartbeat:
-    def __init__(
-        self,
-        engine: Engine,
-        slots: Slots,
-        tallies: Tallies,
-        quotas: QuotaTracker,
-        *,
-        pools: Sequence[str],
-        host: Host,
-    ) -> None:
-        #: As of the last exchange.
-        self.rules = Rules()
-        self._engine = engine
-        self._slots = slots
-        self._tallies = tallies
-        self._quotas = quotas
-        self._pools = tuple(pools)
-        self._host = host
-        self._stop = threading.Event()
-        self._beaten = time.monotonic()
-        self._introduced = False
-        self._pulse: threading.Thread | None = None
+    _engine: Engine
+    _slots: Slots
+    _tallies: Tallies
+    _quotas: QuotaTracker
+    _pools: Sequence[str]
+    _host: Host
+    #: As of the last exchange.
+    rules: Rules = field(default_factory=Rules)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _beaten: float = field(default_factory=time.monotonic)
+    _introduced: bool = False
+    _pulse: threading.Thread | None = None
 
     def start(self, ledger: Ledger) -> None:
         """Begin to send heartbeats through ``ledger``."""

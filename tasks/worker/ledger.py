@@ -1,10 +1,7 @@
 """Ledger: the group commit through which a worker process writes about its jobs.
 
-Endings, checkpoints and heartbeats share one connection at any concurrency, and none is held
-while a job runs. Endings are written asynchronously; a checkpoint waits for its commit.
-
-Guarantees: a lost lease writes nothing; a dependency's rejection is written before the ending of
-the run that met it.
+Endings, checkpoints and heartbeats share one connection at any concurrency. Guarantees: a lost
+lease writes nothing; a dependency's rejection is written before the ending of the run that met it.
 """
 
 from __future__ import annotations
@@ -26,8 +23,7 @@ from models.store.group_commit import GroupCommit, Ticket
 from models.tallies import Tallies
 from tasks.registry import JobType, projections_of
 from tasks.retry.decision import GOOD_STANDING
-from tasks.worker.counts import count_run
-from tasks.worker.decide import close_run, settlement_of
+from tasks.worker.decide import close_run, counts_of, settlement_of
 from tasks.worker.heartbeat import Heartbeat
 from tasks.worker.outcome import Outcome, Released, plain_text
 from tasks.worker.quotas import QuotaTracker
@@ -46,23 +42,17 @@ Entry = Settlement | Saving | Loading | Beat
 Answer = Saved | Loaded | None
 
 
+@dataclass(eq=False)
 class Ledger:
-    def __init__(
-        self,
-        engine: Engine,
-        types: Mapping[str, JobType],
-        slots: Slots,
-        heartbeat: Heartbeat,
-        tallies: Tallies,
-        quotas: QuotaTracker,
-    ) -> None:
-        self.settle_sql = settle_statement(projections_of(types.values()))
-        self._engine = engine
-        self._types = types
-        self._slots = slots
-        self._heartbeat = heartbeat
-        self._tallies = tallies
-        self._quotas = quotas
+    _engine: Engine
+    _types: Mapping[str, JobType]
+    _slots: Slots
+    _heartbeat: Heartbeat
+    _tallies: Tallies
+    _quotas: QuotaTracker
+
+    def __post_init__(self) -> None:
+        self.settle_sql = settle_statement(projections_of(self._types.values()))
         self._group: GroupCommit[Entry, Answer] = GroupCommit(
             self._write_group, name="settle", persistent=True, on_refused=self._refuse
         )
@@ -70,7 +60,7 @@ class Ledger:
     def settle(self, claim: Claim, outcome: Outcome, ending: Ending, run_seconds: float) -> None:
         """Write the ending of the run; returns before that."""
         job_type = self._types.get(claim.type)
-        count_run(self._tallies, claim, job_type, outcome, ending, run_seconds)
+        self._tallies.add_all(counts_of(claim, job_type, outcome, ending, run_seconds))
         held = self._slots.find(claim.ref)
         # Before the ending is posted: its group writes rejections first.
         self._quotas.count_run(claim, outcome, held, time.monotonic())

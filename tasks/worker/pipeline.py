@@ -1,8 +1,6 @@
 """How a message becomes finished jobs: message → claim → run → decide → settle.
 
-Read from top to bottom. Claims and slots are in :mod:`tasks.worker.slots`, what an outcome means
-for the job in :mod:`tasks.worker.decide`, writes in :mod:`tasks.worker.ledger`, and the renewal
-of leases in :mod:`tasks.worker.heartbeat`.
+Read from top to bottom; :mod:`tasks.worker` has the parts.
 """
 
 from __future__ import annotations
@@ -10,8 +8,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import threading
 import time
 import traceback
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -25,7 +26,6 @@ from models.tallies import TallyKind
 from tasks.process import exit_requested
 from tasks.registry import JobType
 from tasks.retry.decision import GOOD_STANDING
-from tasks.worker.batch import run_batch
 from tasks.worker.decide import close_run, standing_of
 from tasks.worker.held import Held, current_claim
 from tasks.worker.limits import stoppable
@@ -64,6 +64,40 @@ def execute(message: tuple[JobRef, ...], worker: Worker, helpers: ThreadPoolExec
         execute_claim(claim, worker, parent_span)
 
 
+def run_batch(
+    claims: tuple[Claim, ...], execute: Callable[[Claim], None], helpers: ThreadPoolExecutor
+) -> None:
+    """Run the jobs of one message concurrently; returns when the last has ended.
+
+    Each runner, before it takes a job, wakes one more if jobs are left. Jobs that end in a moment
+    are all done before the second runner wakes; jobs that wait spread over the slots.
+    """
+    left, unfinished = deque(claims), len(claims)
+    counting, finished = threading.Lock(), threading.Event()
+
+    def take_all() -> None:
+        nonlocal unfinished
+        helped = False
+        while True:
+            try:
+                claim = left.popleft()
+            except IndexError:
+                return
+            if left and not helped:
+                helped = True
+                helpers.submit(take_all)
+            try:
+                execute(claim)
+            finally:
+                with counting:
+                    unfinished -= 1
+                    if not unfinished:
+                        finished.set()
+
+    take_all()
+    finished.wait()
+
+
 def execute_claim(claim: Claim, worker: Worker, parent_span: object = None) -> None:
     """Claim → run → decide → settle; ``parent_span`` is that of the job's message."""
     bound = current_claim.set(claim)  # for log lines
@@ -90,9 +124,9 @@ def run_in_slot(claim: Claim, worker: Worker, parent_span: object) -> tuple[Outc
         if held.cancelled is not None:
             outcome: Outcome = Withdrawn()  # while it waited for a slot
         else:
-            with run_span(claim, worker.name, parent_span) as span:
+            with run_span(claim, worker.name, parent_span) as note_outcome:
                 outcome = run(claim, worker, held)
-                span.note(outcome)
+                note_outcome(outcome)
         slots.end(held)
         return outcome, held.ran(time.monotonic())
 

@@ -1,11 +1,9 @@
 """Quotas of dependencies as jobs report them: applied in this worker at once, then written.
 
-The latest reading wins, and is written once a second at most. A rejection closes the dependency
-in this process at once, and is written before the ending of the run that met it. The table
-replaces what this process believed, so that an operator's change applies within two seconds.
-
-Only dependencies that job types declare are written: no other has a lane. Counts of the last
-second are lost with a killed process.
+A rejection is written before the ending of the run that met it, readings once a second at most.
+The table replaces what this process believed, so that an operator's change applies within two
+seconds. Only dependencies that job types declare are written. Counts of the last second are lost
+with a killed process.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from models.jobs.held_back import QUARANTINED
 from models.store.session import connect
 from models.tallies import TallyKind
-from tasks.retry.budget import WINDOW_SECONDS
+from tasks.retry.guards import BUDGET_WINDOW_SECONDS
 
 READ_RULES = f"""
     SELECT 'circuit' AS kind, dependency AS name, 0 AS runs, 0 AS retries, 0 AS closed_ms
@@ -22,7 +22,7 @@ READ_RULES = f"""
     SELECT 'quarantine', name, 0, 0, 0 FROM ({QUARANTINED}) AS quarantined
     UNION ALL
     SELECT kind, name, sum(total)::bigint, sum(amount)::bigint, 0 FROM tallies
-    WHERE kind = '{TallyKind.RETRY}' AND bucket > now() - interval '{WINDOW_SECONDS} seconds'
+    WHERE kind = '{TallyKind.RETRY}' AND bucket > now() - interval '{BUDGET_WINDOW_SECONDS} seconds'
     GROUP BY kind, name HAVING sum(amount) > 0
     UNION ALL
     SELECT 'quota', dependency, 0, 0,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -12,19 +13,8 @@ from models.jobs.claim import Claim
 from models.jobs.settle import Settlement
 from tasks.worker.outcome import Outcome
 
-
-class RunSpan(Protocol):
-    """The span of a run."""
-
-    def note(self, outcome: Outcome) -> None:
-        """Record how the run ended."""
-
-
-class NoSpan:
-    """The span of a run while telemetry is off."""
-
-    def note(self, outcome: Outcome) -> None:
-        pass
+#: The span of a run, as what records how the run ended.
+RunSpan = Callable[[Outcome], None]
 
 
 class Telemetry(Protocol):
@@ -43,7 +33,7 @@ class Telemetry(Protocol):
 #: Set when telemetry starts.
 telemetry: Telemetry | None = None
 
-_NO_SPAN: AbstractContextManager[RunSpan] = nullcontext(NoSpan())
+_NO_SPAN: AbstractContextManager[RunSpan] = nullcontext(lambda _: None)
 
 
 def message_span() -> object:

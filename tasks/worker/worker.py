@@ -49,9 +49,7 @@ class Worker:
         self.tallies = Tallies()
         self.quotas = QuotaTracker({one.dependency for one in types.values() if one.dependency})
         self.slots = Slots(engine, types, name=name, count=slots, host=host)
-        self.heartbeat = Heartbeat(
-            engine, self.slots, self.tallies, self.quotas, pools=pools, host=host
-        )
+        self.heartbeat = Heartbeat(engine, self.slots, self.tallies, self.quotas, pools, host)
         self.ledger = Ledger(engine, types, self.slots, self.heartbeat, self.tallies, self.quotas)
 
     def start(self) -> None:

@@ -17,7 +17,7 @@ from app.tenants.changes import issue_key
 from models.jobs.claim import JobRef
 from models.jobs.settle import Ending
 from models.jobs.states import JobStatus
-from tasks.scorers import ApplicationText
+from tasks.scorers.protocol import ApplicationText
 from tasks.scorers.simulated import SimulatedScorer
 from tests.integration.api.test_contract import bring
 from tests.support.database_fixture import DatabaseFixture

@@ -19,7 +19,7 @@ from werkzeug.test import TestResponse
 from app.api.auth.visitors import OPERATOR_COOKIE, TENANT_COOKIE
 from app.api.services import Services
 from app.console.page import NOTICE_COOKIE, PAGES, PageRequest, render_parts
-from app.server.front_door import FrontDoor
+from app.server.wsgi import FairlineApp
 from app.tenants.changes import issue_key
 from app.tenants.tenant import TenantProfile
 from tests.support.database_fixture import DatabaseFixture
@@ -37,7 +37,7 @@ TAG = re.compile(r"<[^>]+>")
 class Browser:
     """Somebody who has signed in, or with no key nobody."""
 
-    def __init__(self, app: FrontDoor, key: str = "", *, operator: bool = False) -> None:
+    def __init__(self, app: FairlineApp, key: str = "", *, operator: bool = False) -> None:
         self.app = app
         self._cookie = f"{OPERATOR_COOKIE if operator else TENANT_COOKIE}={key}" if key else ""
         self._client = app.test_client(use_cookies=False)

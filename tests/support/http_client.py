@@ -12,14 +12,14 @@ from werkzeug.test import TestResponse
 from app.api.services import Services
 from app.config import Settings
 from app.server.factory import build_app
-from app.server.front_door import FrontDoor
+from app.server.wsgi import FairlineApp
 from tests.support.database_fixture import DatabaseFixture
 
 
 class HttpClient:
     """The application and the way to call it."""
 
-    def __init__(self, app: FrontDoor) -> None:
+    def __init__(self, app: FairlineApp) -> None:
         self.app = app
         self.services: Services = app.extensions["fairline"]
         self._client = app.test_client()
@@ -42,7 +42,7 @@ class HttpClient:
 @contextmanager
 def opened(
     database: DatabaseFixture, blobs: Path, *, anonymous: str = "", console_open: bool = False
-) -> Iterator[FrontDoor]:
+) -> Iterator[FairlineApp]:
     """An application on the database."""
     url = database.engine.url.render_as_string(hide_password=False)
     app = build_app(

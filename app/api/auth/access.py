@@ -1,7 +1,7 @@
 """Access control: every route declares who may call it, or the application is not built.
 
-``check_access`` runs before any code of a Flask route; the hot routes of ``front_door`` call the
-same ``authorize``.
+``check_access`` runs before any code of a Flask route; the hot routes of ``app.server.wsgi`` call
+the same ``authorize``.
 """
 
 from __future__ import annotations

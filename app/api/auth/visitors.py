@@ -3,10 +3,9 @@
 Signing in stores the API key in a cookie that scripts cannot read, since a browser cannot send a
 key with a link or an ``EventSource``. Only pages accept it; the API uses ``Authorization`` alone.
 
-Browsers send cookies with forms of other sites too, and callers that need no key have no secret
-that another site would lack. So a request that changes something must come from one of our own
-pages, according to the browser: by ``Sec-Fetch-Site`` or, where browsers do not send that (over
-plain HTTP to hosts other than localhost), by ``Origin``. A page that only shows something may be
+Browsers send cookies with forms of other sites too. So a request that changes something must come
+from one of our own pages, according to ``Sec-Fetch-Site`` or, where browsers do not send that (over
+plain HTTP to hosts other than localhost), to ``Origin``. A page that only shows something may be
 linked to from elsewhere, but not fetched by or embedded in another site.
 
 With an open console, loopback requests that use a loopback name are an operator's, so that another
@@ -92,7 +91,7 @@ class Visitors:
 
     def tenant_named(self, name: str) -> TenantProfile | None:
         """A tenant on whose behalf an operator acts."""
-        caller = self._directory.keyless(name)
+        caller = None if "\0" in name else self._directory.keyless(name)
         return caller.tenant if caller is not None else None
 
     def _by_key(self, environ: WSGIEnvironment, cookie: str) -> Caller | None:

@@ -19,8 +19,9 @@ from app.errors import (
     RequestTimeout,
     UnsupportedMediaType,
     ValidationFailed,
+    field_error,
+    field_errors,
 )
-from app.field_errors import field_error, field_errors
 from tasks.registry import MOST_ERRORS
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ CHUNK_BYTES = 65_536
 DRAIN_BYTES = 16 * 1_048_576
 
 
-class Arrived(BytesIO):
+class CompleteBody(BytesIO):
     """A body that has arrived completely: reading it never blocks."""
 
 
@@ -57,7 +58,7 @@ class JsonDocument(NamedTuple):
 
 def parse_body(schema: type[Schema]) -> Schema:
     """The validated body of the current request."""
-    return fit_body(read_document(request.environ, current_services().body_limits), schema)
+    return validate_body(read_document(request.environ, current_services().body_limits), schema)
 
 
 def read_document(environ: WSGIEnvironment, limits: BodyLimits) -> JsonDocument:
@@ -75,14 +76,14 @@ def read_document(environ: WSGIEnvironment, limits: BodyLimits) -> JsonDocument:
         raise MalformedBody(f"The body is not valid JSON: {error}") from None
 
 
-def fit_body(document: JsonDocument, schema: type[Schema]) -> Schema:
+def validate_body(document: JsonDocument, schema: type[Schema]) -> Schema:
     """The document, validated by the schema."""
     if may_hold_nul(document):
         refuse_nul(document.plain)
-    return fit_outline(document, schema)
+    return validate_outline(document, schema)
 
 
-def fit_outline(document: JsonDocument, schema: type[Schema]) -> Schema:
+def validate_outline(document: JsonDocument, schema: type[Schema]) -> Schema:
     """The same for a schema with parts of any type, which the caller checks for NULs."""
     refuse_many_fields(document.plain, schema)
     try:
@@ -120,7 +121,7 @@ def read_body(environ: WSGIEnvironment, limits: BodyLimits) -> bytes:
     """The body, if within the limits; memory use is bounded either way."""
     stream = environ["wsgi.input"]
     most = limits.most_bytes
-    if isinstance(stream, Arrived):
+    if isinstance(stream, CompleteBody):
         # The whole body has arrived: no timeout is needed.
         whole = stream.read(most + 1)
         if len(whole) <= most:

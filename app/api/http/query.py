@@ -19,11 +19,11 @@ Position = TypeVar("Position")
 LIMIT = re.compile(r"\d{1,6}", re.ASCII)
 
 
-def known_id(text: str) -> str:
-    """The id in a path, in canonical form; an invalid one is a 404."""
+def known_id(text: str, missing: str = "") -> str:
+    """The id in a path, in canonical form; an invalid one is a 404, with that message."""
     found = parse_id(text)
     if found is None:
-        raise NotFound
+        raise NotFound(missing)
     return found
 
 

@@ -13,20 +13,16 @@ from models.store.errors import StateStoreUnavailable
 from models.store.session import connect
 
 
-def patience(seconds: float) -> Timeout:
-    """Raises ``StateStoreUnavailable`` in the block if it takes longer.
+@contextmanager
+def write_state() -> Iterator[Engine]:
+    """The engine, for one change.
 
     Waiting for a place in the pool, for a connection and for a statement are each bounded;
     this bounds their sum.
     """
-    return Timeout(seconds, StateStoreUnavailable())
-
-
-@contextmanager
-def write_state() -> Iterator[Engine]:
-    """The engine, for one bounded change."""
-    with patience(current_services().read_seconds):
-        yield current_services().engine
+    services = current_services()
+    with Timeout(services.read_seconds, StateStoreUnavailable()):
+        yield services.engine
 
 
 @contextmanager

@@ -13,8 +13,7 @@ from app.api.auth.visitors import asks_for_page
 from app.api.openapi import declared
 from app.api.openapi.declared import ETAG, Returns, operation_of
 from app.api.openapi.document import build_document, find_routes
-from app.errors import ValidationFailed
-from app.field_errors import field_error
+from app.errors import ValidationFailed, field_error
 from tasks.registry import MOST_ERRORS
 
 openapi = Blueprint("openapi", __name__)

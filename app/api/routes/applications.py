@@ -9,10 +9,10 @@ from pydantic_core import to_json
 
 from app.admission import Admitted, IdempotencyKey, Submission
 from app.admission.intake import start_of, take_in
-from app.api.http.body import fit_body, read_document
+from app.api.http.body import read_document, validate_body
 from app.api.http.idempotency import parse_key
 from app.api.http.reply import QuickReply, poll_reply, submission_headers
-from app.api.http.state import patience
+from app.api.http.state import write_state
 from app.api.openapi import declared
 from app.api.routes.jobs import cancel_reply
 from app.api.schemas import answers
@@ -61,7 +61,7 @@ def get_application(application_id: str) -> QuickReply:
 def delete_application(application_id: str) -> Response:
     """Withdraws a waiting application immediately; asks the job of one being scored to stop."""
     services, tenant_id = current_services(), current_tenant().id
-    with patience(services.read_seconds):
+    with write_state():
         view = find_application(services, tenant_id, application_id)
         try:
             return cancel_reply(tenant_id, view.document["id"], APPLICATION_STATUS)
@@ -75,7 +75,7 @@ def submit_application(services: Services, environ: WSGIEnvironment) -> QuickRep
     tenant = services.tenants.current(environ)
     allowance = services.gate.pass_rate(tenant)
     document = read_document(environ, services.body_limits)
-    body = fit_body(document, SubmitApplication)
+    body = validate_body(document, SubmitApplication)
     admitted = take_application(services, tenant, body, parse_key(environ, document))
     job_id = admitted.ids[0]
     headers = submission_headers(f"/applications/{job_id}", "pending", allowance, admitted.repeated)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flask import Blueprint, Response, request
 from pydantic import ValidationError
@@ -11,11 +11,11 @@ from pydantic import ValidationError
 from app.admission import Admitted, Submission
 from app.admission.intake import status_of, take_in, take_what_fits
 from app.api.http.body import (
-    fit_outline,
     may_hold_nul,
     read_document,
     refuse_many_fields,
     refuse_nul,
+    validate_outline,
 )
 from app.api.http.idempotency import parse_key
 from app.api.http.problems import STATUS, members
@@ -31,12 +31,15 @@ from app.api.routes.jobs import submission_of
 from app.api.schemas import answers
 from app.api.schemas.requests import SubmitBatch, SubmitJob
 from app.api.services import Services, current_services
-from app.errors import FieldError, IdempotencyKeyReused, QueueDepthExceeded, ValidationFailed
-from app.field_errors import field_error, field_errors
+from app.errors import (
+    FieldError,
+    IdempotencyKeyReused,
+    QueueDepthExceeded,
+    ValidationFailed,
+    field_error,
+    field_errors,
+)
 from tasks.registry import MOST_ERRORS
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIEnvironment
 
 batch = Blueprint("batch", __name__)
 
@@ -57,15 +60,11 @@ Read = Submission | ValidationFailed
 )
 def post_batch() -> Response:
     """Valid items are accepted, invalid ones are rejected individually."""
-    return submit_batch(current_services(), request.environ)
-
-
-def submit_batch(services: Services, environ: WSGIEnvironment) -> Response:
-    """Parse, admit the valid items, 202 if there are any."""
+    services, environ = current_services(), request.environ
     tenant = services.tenants.current(environ)
     services.gate.refuse_early(tenant)
     body = read_document(environ, services.body_limits)
-    items = fit_outline(body, SubmitBatch).jobs
+    items = validate_outline(body, SubmitBatch).jobs
     allowance = services.gate.pass_rate(tenant, len(items))
     with_nul = may_hold_nul(body)
     read = [read_item(services, tenant.id, item, with_nul) for item in items]

@@ -1,8 +1,7 @@
-"""``/jobs/{id}/events`` and ``/events``: server-sent events.
+"""``/jobs/{id}/events`` and ``/events``: server-sent events, resumed after ``Last-Event-ID``.
 
-Both resume after ``Last-Event-ID``. A job's stream ends with the job; a client that received its
-end and reconnects, as browsers do, gets 204: there is nothing more. A stream ends soon after the
-key that opened it was revoked.
+A job's stream ends with the job; a client that reconnects after its end, as browsers do, gets 204.
+A stream ends soon after the key that opened it was revoked.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from flask import Blueprint, Response
 from app.api.http.body import parse_body
 from app.api.http.query import next_link, parse_choice, parse_cursor, parse_limit, parse_name
 from app.api.http.reply import Reply
-from app.api.http.state import patience, read_state
+from app.api.http.state import read_state, write_state
 from app.api.openapi.declared import LINK, POOL, TYPE, Returns, choice, for_tenants, paging
 from app.api.schemas import answers
 from app.api.schemas.requests import Replay
@@ -101,12 +101,12 @@ def post_replay() -> Response:
             limit=body.limit,
             job_type=body.filter.type,
             error_class=body.filter.error_class,
-            patience=lambda: patience(services.read_seconds),
+            bounded=write_state,
         )
     else:
         wanted = canonical(body.ids or [])
-        with patience(services.read_seconds):
-            replayed = replay_ids(services.engine, tenant_id, wanted[: body.limit])
+        with write_state() as engine:
+            replayed = replay_ids(engine, tenant_id, wanted[: body.limit])
         skipped = len(wanted) - len(replayed)
     return Reply({"replayed": len(replayed), "skipped": skipped, "ids": replayed})
 

@@ -12,7 +12,7 @@ from flask import Blueprint, Response, request
 
 from app.admission import Submission
 from app.admission.intake import job_submission, status_of, take_in
-from app.api.http.body import fit_body, read_document
+from app.api.http.body import read_document, validate_body
 from app.api.http.idempotency import parse_key
 from app.api.http.query import known_id
 from app.api.http.reply import (
@@ -129,7 +129,7 @@ def submit_job(services: Services, environ: WSGIEnvironment) -> QuickReply:
     tenant = services.tenants.current(environ)
     allowance = services.gate.pass_rate(tenant)
     document = read_document(environ, services.body_limits)
-    body = fit_body(document, SubmitJob)
+    body = validate_body(document, SubmitJob)
     submission = submission_of(services, tenant.id, body)
     admitted = take_in(services, tenant, (submission,), parse_key(environ, document))
     job_id, status = admitted.ids[0], status_of(submission, admitted)

@@ -179,9 +179,7 @@ def quota_document(quota: Declared) -> dict[str, Any]:
     """A quota as operators see it."""
     return {
         "dependency": quota.dependency,
-        "requests_per_minute": quota.requests_per_minute,
-        "tokens_in_per_minute": quota.tokens_in_per_minute,
-        "tokens_out_per_minute": quota.tokens_out_per_minute,
+        **fields_of(QuotaTerms, quota),
         "learned": {
             kind: {"limit": limit, "remaining": remaining, "reset_seconds": reset_seconds}
             for kind, (limit, remaining, reset_seconds) in quota.reading.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -24,6 +25,7 @@ from app.api.services import Services, current_services, current_tenant
 from app.errors import Conflict, NotFound, PayloadTooLarge, invalid_field
 from app.tenants import schedules as store
 from app.tenants.cron import BadCron, Rule, UnknownZone, read_rule
+from app.tenants.ownership import own
 from app.tenants.schedules import RecurringSchedule
 from app.tenants.ticks import CatchUp, Overlap, TickPolicy
 from models.blobs import INLINE_BYTES
@@ -89,16 +91,10 @@ def patch_schedule(schedule_id: str) -> Response:
     """After a change of its time, or when resumed, ticks count from now on."""
     services, tenant = current_services(), current_tenant()
     body = parse_body(ChangeSchedule)
-    given = body.model_dump(include=body.model_fields_set)
-
-    def changed(schedule: RecurringSchedule, now: datetime) -> RecurringSchedule:
-        return change_of(services, schedule, given, now)
-
+    change = partial(change_of, services, body.model_dump(include=body.model_fields_set))
     with write_state() as engine:
-        found = store.change(engine, tenant.id, known_id(schedule_id), changed)
-    if found is None:
-        raise NotFound
-    return Reply(document_of(found, full=True))
+        found = store.change(engine, tenant.id, known_id(schedule_id), change)
+    return Reply(document_of(own(found, tenant.id), full=True))
 
 
 @schedules.delete("/schedules/<schedule_id>")
@@ -138,14 +134,11 @@ def find(text: str) -> RecurringSchedule:
     """The caller's schedule of this id, or 404."""
     tenant = current_tenant()
     with write_state() as engine:
-        found = store.read(engine, tenant.id, known_id(text))
-    if found is None:
-        raise NotFound
-    return found
+        return own(store.read(engine, tenant.id, known_id(text)), tenant.id)
 
 
 def change_of(
-    services: Services, schedule: RecurringSchedule, given: dict[str, Any], now: datetime
+    services: Services, given: dict[str, Any], schedule: RecurringSchedule, now: datetime
 ) -> RecurringSchedule:
     """The schedule with the given fields, if they are valid together."""
     changed = replace(schedule, **{k: given[k] for k in given if k != "payload"})

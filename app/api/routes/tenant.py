@@ -10,7 +10,6 @@ import contextlib
 import re
 from dataclasses import asdict
 from datetime import UTC, date, datetime
-from decimal import Decimal
 from typing import Any
 
 from flask import Blueprint, Response, request
@@ -28,8 +27,7 @@ from app.api.services import current_services, current_tenant
 from app.errors import invalid_field
 from app.log_ids import CALLER
 from app.policy.fairshare import Tier, entitlement_of
-from app.policy.pricing import Use
-from app.reads.usage import read_usage, total_of
+from app.reads.usage import Total, read_usage, total_of
 from app.tenants.tenant import TenantProfile
 from models.pools import POOLS
 
@@ -109,25 +107,24 @@ def get_usage() -> Response:
             name: format(price, "f")
             for name, price in fields_of(platform_answers.Prices, prices).items()
         },
-        "total": amounts(total.runs, total.use, total.cost),
+        "total": amounts(total),
         "days": [
-            {"day": line.day.isoformat(), "pool": line.pool}
-            | amounts(line.runs, line.use, line.cost)
-            for line in lines
+            {"day": line.day.isoformat(), "pool": line.pool} | amounts(line) for line in lines
         ],
     }
     return Reply(document, 200, {"Cache-Control": "no-cache"})
 
 
-def amounts(runs: int, use: Use, cost: Decimal) -> dict[str, Any]:
+def amounts(total: Total) -> dict[str, Any]:
     """Usage and its cost."""
+    use = total.use
     return {
         "jobs": use.jobs,
-        "runs": runs,
+        "runs": total.runs,
         "slot_seconds": round(float(use.slot_seconds), 6),
         "tokens_in": use.tokens_in,
         "tokens_out": use.tokens_out,
-        "cost": f"{cost:.6f}",
+        "cost": f"{total.cost:.6f}",
     }
 
 

@@ -1,7 +1,7 @@
 """Schemas of answers about jobs, applications, schedules and problems.
 
-They describe answers but do not serialise them; see ``app.api.openapi``. Fields may be added to
-an answer at any time, so clients must ignore fields they do not know.
+They describe answers but do not serialise them: hot paths write their bytes themselves, and tests
+check that these match. Fields may be added at any time, so clients must ignore unknown ones.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """What operators do to jobs: cancel or replay one, selected ones, or all that match a filter.
 
-All that match are processed in batches. Each request continues where the one before ended, from
-newer to older ids, so that a job is met once: one that is replayed and dies again stays dead.
-A script requests batch after batch and shows the progress; without JavaScript, each press of the
-button is a batch.
+All that match are processed in batches, one per request, from newer to older ids, so that a job is
+met once: one that is replayed and dies again stays dead.
 """
 
 from __future__ import annotations
@@ -16,13 +14,13 @@ from flask import jsonify, redirect, render_template, request
 from sqlalchemy import Engine
 from werkzeug.wrappers import Response
 
-from app.api.http.state import patience, read_state
-from app.api.services import current_services
+from app.api.http.query import known_id
+from app.api.http.state import read_state, write_state
 from app.console.jobs.filter import GROUPS, LIST, parse_filter, resolve
-from app.console.jobs.job import known_id
+from app.console.jobs.job import NO_JOB
 from app.console.jobs.page import parse_place
 from app.console.page import done, find_row, route
-from app.errors import FieldError, NotFound, ValidationFailed
+from app.errors import FieldError, ValidationFailed, invalid_field
 from app.reads.search import Wanted, id_before, search
 from models.jobs.cancel import MOST_SEVERAL, Done, cancel_several
 from models.jobs.ids import parse_id
@@ -103,8 +101,7 @@ def post_selected() -> Response:
     ids = [job_id for job_id in known if job_id is not None]
     back = request.form.get("back") or LIST
     if len(ids) != len(known) or len(ids) > MOST_SEVERAL:
-        wrong = FieldError("id", f"must be ids of at most {MOST_SEVERAL} jobs")
-        raise ValidationFailed(errors=(wrong,))
+        raise invalid_field("id", f"must be ids of at most {MOST_SEVERAL} jobs")
     if not ids:
         return done(back, f"No jobs selected: nothing to {action.name}.")
     return done(back, describe(action, act(action, ids)))
@@ -159,15 +156,14 @@ def post_all() -> Response:
 
 
 def existing(text: str) -> str:
-    known = known_id(text)
-    if find_row(FIND_JOB, id=known) is None:
-        raise NotFound("There is no such job, or it was retired.")
+    known = known_id(text, NO_JOB)
+    find_row(FIND_JOB, NO_JOB, id=known)
     return known
 
 
 def parse_action(name: str) -> Action:
     if name not in ACTIONS:
-        raise ValidationFailed(errors=(FieldError("action", "must be cancel or replay"),))
+        raise invalid_field("action", "must be cancel or replay")
     return ACTIONS[name]
 
 
@@ -182,9 +178,8 @@ def narrowed(wanted: Wanted | None, action: Action) -> Wanted | None:
 
 def act(action: Action, ids: Sequence[str]) -> Done:
     """Do it, for no longer than an operator is willing to wait."""
-    services = current_services()
-    with patience(services.read_seconds):
-        return action.act(services.engine, ids)
+    with write_state() as engine:
+        return action.act(engine, ids)
 
 
 def describe(action: Action, result: Done) -> str:

@@ -1,7 +1,6 @@
 """``/console/jobs/<id>``: one job, what happened to it, why it is waiting and its result.
 
-The payload, which cannot change, is read once with the page; the rest is live. Long texts are
-cut, with a link to the whole, which is sent as plain text that no browser interprets.
+The payload, which cannot change, is read once with the page; the rest is live.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any
 from flask import Response
 from sqlalchemy import Connection, Row
 
+from app.api.http.query import known_id
 from app.api.http.state import read_state
 from app.api.routes.jobs import wait_document
 from app.api.services import current_services
@@ -21,9 +21,8 @@ from app.console.formatting import SHOWN_CHARACTERS, pretty
 from app.console.jobs.timeline import timeline
 from app.console.page import PageRequest, find_row, live_page, route
 from app.errors import BlobStoreUnavailable, NotFound
-from app.reads.waits import read_facts
+from app.reads.waits import WaitingJob, read_facts
 from models.blobs import BlobError, BlobMissing
-from models.jobs.ids import parse_id
 from models.jobs.states import LIVE
 from models.pools import POOLS
 
@@ -32,6 +31,7 @@ MOST_ATTEMPTS = 100
 SHOWN_MESSAGE = 2_000
 #: A tenant's newest events, which are searched for replays.
 EVENTS_LOOKED = 2_000
+NO_JOB = "There is no such job, or it was retired."
 #: No script in it runs, whatever it contains.
 INERT = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -67,10 +67,8 @@ READ_REPLAYS = f"""
           ORDER BY xid DESC, id DESC LIMIT {EVENTS_LOOKED}) AS newest
     WHERE job_id = %(id)s::uuid AND kind = 'job_replayed' ORDER BY at
 """
-READ_PAYLOAD = """
-    SELECT payload::text, payload_blob FROM jobs WHERE id = %(id)s::uuid
-"""
-READ_RESULT = "SELECT result::text FROM jobs WHERE id = %(id)s::uuid"
+READ_PAYLOAD = "SELECT payload::text, payload_blob FROM jobs WHERE id = %(id)s::uuid"
+READ_RESULT = "SELECT result::text FROM jobs WHERE id = %(id)s::uuid AND result IS NOT NULL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +85,11 @@ class ShownDocument:
 
 
 def read_job(asked: PageRequest) -> dict[str, Any]:
-    job_id = known_id(asked.values["job_id"])
+    job_id = known_id(asked.values["job_id"], NO_JOB)
     with read_state() as connection:
         job = connection.exec_driver_sql(READ_JOB, {"id": job_id}).first()
         if job is None:
-            raise NotFound("There is no such job, or it was retired.")
+            raise NotFound(NO_JOB)
         attempts = connection.exec_driver_sql(READ_ATTEMPTS, {"id": job_id}).all()[::-1]
         replays: list[datetime] = []
         if job.replays:
@@ -121,11 +119,12 @@ def read_wait(connection: Connection, job: Row[Any]) -> dict[str, Any] | None:
     if job.status not in ("scheduled", "queued", "dispatched"):
         return None
     found = read_facts(connection, job.id)
-    return None if found is None else shown_wait(wait_document(found))
+    return None if found is None else shown_wait(found)
 
 
-def shown_wait(document: dict[str, Any]) -> dict[str, Any]:
-    """The prediction to the second: it is a guess, and the page is sent again when it changes."""
+def shown_wait(found: WaitingJob) -> dict[str, Any]:
+    """Predicted to the second: it is a guess, and the page is sent again when it changes."""
+    document = wait_document(found)
     predicted = document["predicted_start"]
     if isinstance(predicted, str):
         document["predicted_start"] = datetime.fromisoformat(predicted).replace(microsecond=0)
@@ -170,9 +169,7 @@ def shown(text: str | None, length: int | None) -> ShownDocument | None:
 
 def read_payload(job_id: str) -> tuple[str, bool]:
     """The whole payload as JSON, and whether it comes from the blob store."""
-    row = find_row(READ_PAYLOAD, id=job_id)
-    if row is None:
-        raise NotFound("There is no such job, or it was retired.")
+    row = find_row(READ_PAYLOAD, NO_JOB, id=job_id)
     if row.payload_blob is None:
         return str(row.payload), False
     try:
@@ -183,22 +180,14 @@ def read_payload(job_id: str) -> tuple[str, bool]:
         raise BlobStoreUnavailable from error
 
 
-def known_id(text: str) -> str:
-    """A job's id as rows have it."""
-    found = parse_id(text)
-    if found is None:
-        raise NotFound("There is no such job.")
-    return found
-
-
 @route("GET", "/console/jobs/<job_id>/payload")
 def get_payload(job_id: str) -> Response:
-    return plain_payload(known_id(job_id))
+    return plain_payload(known_id(job_id, NO_JOB))
 
 
 @route("GET", "/console/jobs/<job_id>/result")
 def get_result(job_id: str) -> Response:
-    return plain_result(known_id(job_id))
+    return plain_result(known_id(job_id, NO_JOB))
 
 
 def plain_payload(job_id: str) -> Response:
@@ -206,9 +195,7 @@ def plain_payload(job_id: str) -> Response:
 
 
 def plain_result(job_id: str) -> Response:
-    row = find_row(READ_RESULT, id=job_id)
-    if row is None or row.result is None:
-        raise NotFound("There is no such job, or it has no result.")
+    row = find_row(READ_RESULT, "There is no such job, or it has no result.", id=job_id)
     return Response(str(row.result), 200, INERT, content_type="text/plain; charset=utf-8")
 
 

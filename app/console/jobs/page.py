@@ -1,7 +1,6 @@
 """``/console/jobs``: all jobs that match a filter, newest first.
 
-A search is bounded in jobs and time. If it finds less than a page, the page says how far it got
-and links to where it continues. The first page is live, unless the search was expensive.
+A search is bounded in jobs and time: the page says how far it got and links to where it continues.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from app.api.http.state import read_state
 from app.api.services import current_services
 from app.console.jobs.filter import CLASSES, GROUPS, STATUSES, JobFilter, parse_filter, resolve
 from app.console.page import PageRequest, live_page
-from app.errors import FieldError, ValidationFailed
+from app.errors import invalid_field
 from app.reads.job_counts import count_dead, count_states
 from app.reads.search import SearchPage, Wanted, search
 from models.jobs.ids import parse_id
@@ -91,7 +90,7 @@ def parse_place(args: Mapping[str, str], name: str) -> str | None:
         return None
     found = parse_id(text)
     if found is None:
-        raise ValidationFailed(errors=(FieldError(name, "is not an id"),))
+        raise invalid_field(name, "is not an id")
     return found
 
 

@@ -1,8 +1,7 @@
 """The load lab's reports as files: ``<results>/<name>/report.json``, pictures, tables, CSV.
 
-The lab may be writing at this moment, and anybody may have changed the files. So everything is
-validated and bounded: what cannot be read is reported as such and affects nothing else. Nothing
-outside of the folder is ever opened.
+Anybody may have changed the files, so everything is validated and bounded, and nothing outside of
+the folder is ever opened.
 """
 
 from __future__ import annotations
@@ -35,10 +34,6 @@ KINDS = {
     ".json": "application/json",
 }
 PICTURES = (".png", ".svg")
-
-
-class Unreadable(Exception):
-    """A report that cannot be read; the text says why."""
 
 
 class Bar(BaseModel):
@@ -116,18 +111,15 @@ class Experiment:
         self.document: LabReport | None = None
         self.trouble = ""
         try:
-            self.document = self._read()
-        except Unreadable as error:
+            path = results / name / "report.json"
+            if self.find(path.name) is None:
+                raise ValueError("there is no report.json")
+            facts = path.stat()
+            self.document = parsed_report(path, facts.st_mtime_ns, facts.st_size)
+        except ValueError as error:
             self.trouble = str(error)
         except OSError as error:
             self.trouble = error.strerror or "it cannot be opened"
-
-    def _read(self) -> LabReport:
-        path = self.find("report.json")
-        if path is None:
-            raise Unreadable("there is no report.json")
-        facts = path.stat()
-        return parsed_report(path, facts.st_mtime_ns, facts.st_size)
 
     @property
     def title(self) -> str:
@@ -204,13 +196,13 @@ def find_file(results: Path, name: str, file: str) -> Path | None:
 def parsed_report(path: Path, modified: int, size: int) -> LabReport:
     """Cached until the file changes: a live page reads it every few seconds."""
     if size > MOST_BYTES:
-        raise Unreadable(f"report.json has more than {MOST_BYTES:,} bytes")
+        raise ValueError(f"report.json has more than {MOST_BYTES:,} bytes")
     try:
         return LabReport.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise Unreadable(f"{place + ': ' if place else ''}{first['msg']}") from None
+        raise ValueError(f"{place + ': ' if place else ''}{first['msg']}") from None
 
 
 def parse_tables(text: str) -> list[ReportTable]:

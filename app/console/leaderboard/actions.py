@@ -13,14 +13,14 @@ import orjson
 from flask import Response, render_template, request
 from werkzeug.wrappers import Response as AnyResponse
 
-from app.api.http.body import JsonDocument, fit_body
+from app.api.http.body import JsonDocument, validate_body
 from app.api.http.problems import problem_of
 from app.api.routes.applications import take_application
 from app.api.schemas.requests import SubmitApplication
 from app.api.services import current_services
 from app.console.leaderboard.page import LEADERBOARD, PATH
 from app.console.page import PageRequest, done, route
-from app.errors import FairlineError, FieldError, ValidationFailed
+from app.errors import FairlineError, FieldError, ValidationFailed, invalid_field
 
 #: Fields of the document by those of the form.
 FIELDS = {"candidate": "candidate", "role": "role", "payload": "application"}
@@ -43,20 +43,18 @@ def post_application() -> AnyResponse:
 
 def submit(typed: Mapping[str, str]) -> str:
     services = current_services()
-    name = typed["tenant"]
-    tenant = None if "\x00" in name else services.visitors.tenant_named(name)
+    tenant = services.visitors.tenant_named(typed["tenant"])
     if tenant is None:
         raise ValidationFailed("There is no tenant with that name.")
     services.gate.pass_rate(tenant)
-    body = fit(typed)
-    return take_application(services, tenant, body, None).ids[0]
+    return take_application(services, tenant, body_of(typed), None).ids[0]
 
 
-def fit(typed: Mapping[str, str]) -> SubmitApplication:
+def body_of(typed: Mapping[str, str]) -> SubmitApplication:
     """What was typed as the API takes it, or all of its errors."""
     nothing = () if typed["application"].strip() else (FieldError("payload", NOTHING_TYPED),)
     try:
-        body = fit_body(document_of(typed), SubmitApplication)
+        body = validate_body(document_of(typed), SubmitApplication)
     except ValidationFailed as error:
         raise ValidationFailed(errors=(*error.errors, *nothing)) from None
     if nothing:
@@ -70,7 +68,7 @@ def document_of(typed: Mapping[str, str]) -> JsonDocument:
     if not is_object(payload):
         if payload.lstrip().startswith(b"{"):
             wrong = "starts with { but is not a JSON object; start plain text differently"
-            raise ValidationFailed(errors=(FieldError("payload", wrong),))
+            raise invalid_field("payload", wrong)
         payload = orjson.dumps({"text": typed["application"]})
     names = {"candidate": typed["candidate"], "role": typed["role"] or "general"}
     raw = b'%b,"payload":%b}' % (orjson.dumps(names)[:-1], payload)

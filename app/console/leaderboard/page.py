@@ -99,7 +99,7 @@ def find_tenant(connection: Connection, name: str) -> TenantProfile | None:
     """Whose leaderboard it is; None only if there are no tenants at all."""
     visitors = current_services().visitors
     if name:
-        found = None if "\x00" in name else visitors.tenant_named(name)
+        found = visitors.tenant_named(name)
         if found is None:
             raise NotFound("There is no tenant with that name.")
         return found

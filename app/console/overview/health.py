@@ -1,8 +1,7 @@
 """Whether all is well, in one sentence. Pure.
 
 Problems are ordered: what keeps all jobs from running comes before what affects some, and that
-before what only deserves attention. The first one is the sentence, the others follow. Without
-problems, all is well.
+before what only deserves attention. The first one is the sentence.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 #: An oldest job that waits so many times its objective is more than a burst.
 LATE = 10
@@ -74,8 +74,11 @@ class HealthReason:
     """Something that is wrong."""
 
     level: Level
-    #: One sentence.
     sentence: str
+
+
+trouble = partial(HealthReason, Level.TROUBLE)
+watch = partial(HealthReason, Level.WATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,16 +176,6 @@ def restrictions(readings: HealthReadings) -> Iterator[HealthReason]:
             yield watch(f"{tenants(throttled)} throttled in {pool}, after lost workers.")
     if readings.spiking > 0:
         yield watch(f"{tenants(readings.spiking)} running far more jobs than usual.")
-
-
-def trouble(sentence: str) -> HealthReason:
-    """A problem that keeps jobs from running."""
-    return HealthReason(Level.TROUBLE, sentence)
-
-
-def watch(sentence: str) -> HealthReason:
-    """A problem that deserves attention."""
-    return HealthReason(Level.WATCH, sentence)
 
 
 def jobs(number: int) -> str:

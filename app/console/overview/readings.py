@@ -160,7 +160,9 @@ def card_of(row: Row[Any], samples: Samples, objective: float, served: bool) -> 
     since = oldest_since(row)
     age = seconds_since(since, row.now)
     wait = age if row.slot_wait is None else max(row.slot_wait, seconds_since(row.due_at, row.now))
-    known = samples if is_fresh(samples, row.now) else Samples()
+    newest = samples.at[-1] if samples.at else 0
+    fresh = row.now.timestamp() - newest <= NEIGHBOURS * FINE_STEP
+    known = samples if fresh else Samples()
     minute, minutes = first_within(known.at, RATE_SECONDS), first_within(known.at, DEATHS_SECONDS)
     return Card(
         row=row,
@@ -199,11 +201,6 @@ def rate(at: Sequence[int], counter: Sequence[int], since: int | None) -> float 
 def seconds_since(moment: datetime | None, now: datetime) -> float:
     """How long ago that was; 0 if it is in the future."""
     return max(0.0, (now - moment).total_seconds()) if moment is not None else 0.0
-
-
-def is_fresh(samples: Samples, now: datetime) -> bool:
-    """Whether the newest sample is recent."""
-    return bool(samples.at) and now.timestamp() - samples.at[-1] <= NEIGHBOURS * FINE_STEP
 
 
 def totals_of(cards: Sequence[Card]) -> dict[str, Any]:

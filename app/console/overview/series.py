@@ -1,8 +1,7 @@
 """Samples as series of a chart. Pure.
 
-A rate is the difference of two counters over the time between them. A series has a gap where
-samples are missing, because there was no leader, and where a counter fell, which happens only
-when the database was restored from a backup.
+A series has a gap where samples are missing, because there was no leader, and where a counter
+fell, which happens only when the database was restored from a backup.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ any other, subject to the tenant's rate and depth.
 
 from __future__ import annotations
 
-from datetime import datetime
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,14 +17,14 @@ from werkzeug.wrappers import Response
 
 from app.admission.intake import take_in
 from app.api.http.query import known_id
-from app.api.http.state import patience
+from app.api.http.state import write_state
 from app.api.routes.schedules import change_of, job_of
 from app.api.services import current_services
 from app.console.page import done, find_row, route
 from app.console.schedules.page import PATH
 from app.errors import FairlineError, NotFound
 from app.tenants import schedules
-from app.tenants.schedules import RecurringSchedule
+from app.tenants.ownership import own
 
 READ_SCHEDULE = """
     SELECT schedule.id::text, schedule.tenant_id, tenant.name AS tenant FROM schedules AS schedule
@@ -51,10 +51,8 @@ def post_run(schedule_id: str) -> Response:
         raise NotFound
     try:
         services.gate.pass_rate(tenant)
-        with patience(services.read_seconds):
-            schedule = schedules.read(services.engine, found.tenant_id, found.id)
-        if schedule is None:
-            raise NotFound
+        with write_state() as engine:
+            schedule = own(schedules.read(engine, found.tenant_id, found.id), found.tenant_id)
         payload = from_json(schedule.payload)
         job = job_of(services, tenant.id, schedule.type, payload, schedule.priority)
         (job_id,) = take_in(services, tenant, (job,), None).ids
@@ -65,16 +63,11 @@ def post_run(schedule_id: str) -> Response:
 
 def set_paused(found: Row[Any], *, paused: bool) -> Response:
     """As ``PATCH /schedules/{id}`` does; ticks missed during a pause are not made up for."""
-    services = current_services()
-
-    def changed(schedule: RecurringSchedule, now: datetime) -> RecurringSchedule:
-        return change_of(services, schedule, {"paused": paused}, now)
-
+    change = partial(change_of, current_services(), {"paused": paused})
     try:
-        with patience(services.read_seconds):
-            schedule = schedules.change(services.engine, found.tenant_id, found.id, changed)
-        if schedule is None:
-            raise NotFound
+        with write_state() as engine:
+            changed = schedules.change(engine, found.tenant_id, found.id, change)
+        schedule = own(changed, found.tenant_id)
     except FairlineError as error:
         return back(f"Not changed: {explain(error)}")
     return back(f"{schedule.name} of {found.tenant} is {'paused' if paused else 'active again'}.")
@@ -82,10 +75,7 @@ def set_paused(found: Row[Any], *, paused: bool) -> Response:
 
 def existing(schedule_id: str) -> Row[Any]:
     """The schedule's id and tenant."""
-    row = find_row(READ_SCHEDULE, id=known_id(schedule_id))
-    if row is None:
-        raise NotFound
-    return row
+    return find_row(READ_SCHEDULE, id=known_id(schedule_id))
 
 
 def explain(error: FairlineError) -> str:

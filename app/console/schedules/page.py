@@ -12,10 +12,11 @@ from urllib.parse import urlencode
 from app.api.http.query import bad_cursor, pack_cursor, unpack_cursor
 from app.api.http.state import read_state
 from app.console.page import PageRequest, live_page
-from app.console.schedules.formatting import cron_words
 
 PATH = "/console/schedules"
 PAGE = 100
+DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+DAY_NAMES = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 
 #: Without payloads, which may be large.
 READ_SCHEDULES = f"""
@@ -67,6 +68,63 @@ def place_of(cursor: str) -> tuple[int, str]:
     if not (tenant_id.isascii() and tenant_id.isdecimal() and len(tenant_id) < 19) or "\0" in name:
         raise bad_cursor()
     return int(tenant_id), name
+
+
+def cron_words(cron: str) -> str:
+    """A cron expression (``app.tenants.cron``) in words; empty if it is not simple."""
+    fields = cron.upper().split()
+    if len(fields) != 5 or fields[3] != "*":
+        return ""
+    minute, hour, day, _, weekday = fields
+    if hour == day == weekday == "*":
+        return within_hour(minute)
+    if not (minute.isdecimal() and hour.isdecimal()):
+        return every_hours(minute, hour) if day == weekday == "*" else ""
+    days = day_words(day, weekday)
+    return f"{days} at {int(hour):02}:{int(minute):02}" if days else ""
+
+
+def within_hour(minute: str) -> str:
+    """Several times an hour, or once."""
+    if minute == "*":
+        return "every minute"
+    if minute.isdecimal():
+        return f"every hour at {int(minute)} past" if int(minute) else "every hour"
+    step = step_of(minute, 60)
+    return {0: "", 1: "every minute"}.get(step, f"every {step} minutes")
+
+
+def every_hours(minute: str, hour: str) -> str:
+    """Every few hours, at a minute."""
+    step = step_of(hour, 24)
+    if not minute.isdecimal() or step < 2:
+        return ""
+    past = f" at {int(minute)} past" if int(minute) else ""
+    return f"every {step} hours{past}"
+
+
+def step_of(field: str, whole: int) -> int:
+    """The step of ``*/step`` if it divides the whole, else 0."""
+    step = field.removeprefix("*/")
+    divides = step != field and step.isdecimal() and int(step) and whole % int(step) == 0
+    return int(step) if divides else 0
+
+
+def day_words(day: str, weekday: str) -> str:
+    """Which days; empty if both fields narrow them."""
+    if weekday == "*":
+        if day == "*":
+            return "every day"
+        if day == "L":
+            return "on the last day of every month"
+        return f"on day {int(day)} of every month" if day.isdecimal() else ""
+    if day != "*":
+        return ""
+    if weekday in ("1-5", "MON-FRI"):
+        return "Monday to Friday"
+    if weekday in DAY_NAMES:
+        return f"every {DAYS[DAY_NAMES.index(weekday)]}"
+    return f"every {DAYS[int(weekday)]}" if weekday.isdecimal() and int(weekday) <= 7 else ""
 
 
 SCHEDULES = live_page(PATH, "console/schedules.html", read_schedules, every_seconds=3.0)

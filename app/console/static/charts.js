@@ -29,7 +29,7 @@ function plotly() {
 }
 
 function colours() {
-  // A variable holds both themes; what is in force an element has to tell.
+  // A variable holds both themes; an element has the one in force.
   const probe = document.body.appendChild(document.createElement("span"));
   const named = (name) => {
     probe.style.color = `var(${name})`;

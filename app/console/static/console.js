@@ -1,4 +1,4 @@
-// What every page does once it is there: stay up to date, tell ages, draw charts, switch the theme.
+// On every page: stay up to date, show ages, draw charts, switch the theme.
 import { drawCharts } from "./charts.js";
 import { showAges } from "./ages.js";
 import { stayLive } from "./live.js";

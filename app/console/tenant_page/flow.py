@@ -1,7 +1,6 @@
 """A tenant's throughput: jobs submitted and ended per minute, and durations by type.
 
-Two bounded queries: the newest jobs of the tenant by id, and those that ended last. If a query
-covers less than a minute, the rate is that of the time it covers.
+If a query covers less than a minute, the rate is that of the time it covers.
 """
 
 from __future__ import annotations

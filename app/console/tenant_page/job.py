@@ -11,11 +11,11 @@ from flask import Response, request
 from werkzeug.wrappers import Response as AnyResponse
 
 from app.api.auth.access import Access
-from app.api.http.state import patience
-from app.api.services import current_services
+from app.api.http.state import write_state
+from app.api.services import current_services, current_tenant
 from app.console.jobs.job import plain_payload, plain_result, read_job
 from app.console.page import PageRequest, done, find_row, live_page, route
-from app.errors import FieldError, ValidationFailed
+from app.errors import invalid_field
 from app.tenants.ownership import own
 from models.jobs.ids import parse_id
 from models.jobs.replay import replay_ids, replay_matching
@@ -39,19 +39,14 @@ def read(asked: PageRequest) -> dict[str, Any]:
     return {"tenant": asked.own, **read_job(asked)}
 
 
-def tenant_id() -> int:
-    """The tenant who is signed in."""
-    return current_services().tenants.current(request.environ).id
-
-
 @route("GET", "/tenant/jobs/<job_id>/payload", Access.TENANT_PAGE)
 def get_payload(job_id: str) -> Response:
-    return plain_payload(own_id(job_id, tenant_id()))
+    return plain_payload(own_id(job_id, current_tenant().id))
 
 
 @route("GET", "/tenant/jobs/<job_id>/result", Access.TENANT_PAGE)
 def get_result(job_id: str) -> Response:
-    return plain_result(own_id(job_id, tenant_id()))
+    return plain_result(own_id(job_id, current_tenant().id))
 
 
 @route("POST", "/tenant/dead-letters/replay", Access.TENANT_PAGE)
@@ -60,19 +55,19 @@ def post_replay() -> AnyResponse:
     services, form = current_services(), request.form
     if "id" in form:
         job_id = parse_id(form["id"])
-        with patience(services.read_seconds):
-            found = replay_ids(services.engine, tenant_id(), [job_id] if job_id else [])
+        with write_state() as engine:
+            found = replay_ids(engine, current_tenant().id, [job_id] if job_id else [])
         return done("/tenant#dead-letters", describe(len(found)))
     job_type, error_class = form.get("type"), form.get("error_class")
     if not (job_type and error_class) or "\0" in job_type + error_class:
-        raise ValidationFailed(errors=(FieldError("type", "give a type and a class, or an id"),))
+        raise invalid_field("type", "give a type and a class, or an id")
     found = replay_matching(
         services.engine,
-        tenant_id(),
+        current_tenant().id,
         limit=MOST_REPLAYED,
         job_type=job_type,
         error_class=error_class,
-        patience=lambda: patience(services.read_seconds),
+        bounded=write_state,
     )
     return done("/tenant#dead-letters", describe(len(found)))
 

@@ -12,7 +12,6 @@ from sqlalchemy import Connection
 
 from app.api.auth.access import Access
 from app.api.http.state import read_state
-from app.api.routes.jobs import wait_document
 from app.api.services import current_services
 from app.console.jobs.job import shown_wait
 from app.console.page import PageRequest, live_page
@@ -71,7 +70,7 @@ def read_waiting_job(connection: Connection, tenant_id: int) -> dict[str, Any] |
     found = None if job_id is None else read_facts(connection, job_id)
     if found is None or found.tenant_id != tenant_id:
         return None
-    return {"id": job_id, **shown_wait(wait_document(found))}
+    return {"id": job_id, **shown_wait(found)}
 
 
 def read_dead(connection: Connection, tenant_id: int) -> dict[str, Any]:

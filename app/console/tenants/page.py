@@ -1,7 +1,6 @@
 """``/console/tenants``: tenants with work, what each is entitled to and what it gets.
 
-Active tenants, at most a hundred and those with most usage first, are live. Others are found by
-the beginning of their names, or by paging through the list.
+Active tenants are live. Others are found by the beginning of their names, or by paging.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from app.console.page import PageRequest, live_page
 from app.console.tenants.shares import entitled_shares, over_all_pools
 from app.console.tenants.use import (
     MOST_ACTIVE,
-    Restriction,
     read_restrictions,
     read_tenants,
     read_used,
@@ -53,7 +51,8 @@ class TenantListRow:
     usage: float | None
     #: Slot-seconds that it is owed. None without work: credit is not saved up.
     owed: float | None
-    restrictions: Sequence[Restriction]
+    #: Of READ_VERDICTS.
+    restrictions: Sequence[Row[Any]]
 
 
 def read(asked: PageRequest) -> dict[str, Any]:

@@ -1,16 +1,12 @@
 """Queries about tenants and their work, for the page that shows all of them.
 
-Cheap with ten thousand tenants: queues are walked in one step per tenant, as much is in flight as
-there are slots, and only tenants that are shown are read. Usage is read for tenants with work,
-for those that used most today by the scheduler's count, and for the first thousand tenants: any
-other that used a little is found by its name.
+Cheap with ten thousand tenants: queues are walked in one step per tenant, and only tenants that are
+shown are read. A tenant that used a little today, beyond the first thousand, is found by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -90,20 +86,11 @@ READ_TENANTS = f"""
           AND (%(pool)s::text IS NULL OR pool = %(pool)s::text)) AS counts
 """
 
+#: ``pool`` is empty if it is about none in particular.
 READ_VERDICTS = f"""
     SELECT tenant_id, kind, pool, since FROM verdicts WHERE tenant_id <> 0
     ORDER BY since DESC, kind, tenant_id, pool LIMIT {MOST_VERDICTS}
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Restriction:
-    """What the scheduler has imposed on a tenant."""
-
-    kind: str
-    #: Empty if it is about no pool in particular.
-    pool: str
-    since: datetime
 
 
 def read_working(connection: Connection, pools: Collection[str]) -> list[Working]:
@@ -127,8 +114,9 @@ def read_tenants(
     return connection.exec_driver_sql(READ_TENANTS, {"ids": list(ids), "pool": pool}).all()
 
 
-def read_restrictions(connection: Connection) -> dict[int, list[Restriction]]:
-    found: dict[int, list[Restriction]] = {}
-    for tenant_id, kind, pool, since in connection.exec_driver_sql(READ_VERDICTS):
-        found.setdefault(tenant_id, []).append(Restriction(kind, pool, since))
+def read_restrictions(connection: Connection) -> dict[int, list[Row[Any]]]:
+    """What the scheduler has imposed, by tenant."""
+    found: dict[int, list[Row[Any]]] = {}
+    for row in connection.exec_driver_sql(READ_VERDICTS):
+        found.setdefault(row.tenant_id, []).append(row)
     return found

@@ -1,11 +1,8 @@
 """``/console/workers``: worker processes, what each runs, its connections, and draining one.
 
-A worker is what stops as a whole: forked processes are shown as one worker, by the name that
-Celery gives it. What it runs is read from the jobs; slots and connections are those of its last
-heartbeat. A worker that was killed is shown as lost until its row is deleted.
-
-A drain request is a mark in the worker's row and nothing else: the worker reads it with its next
-heartbeat and exits when its jobs have ended; the process manager starts another one.
+Forked processes are shown as one worker, by the name that Celery gives it. A worker that was killed
+is shown as lost until its row is deleted. A drain request is a mark in the worker's row: it reads
+it with its next heartbeat and exits when its jobs have ended.
 """
 
 from __future__ import annotations
@@ -18,8 +15,7 @@ from flask import request
 from sqlalchemy import Connection, Row
 from werkzeug.wrappers import Response
 
-from app.api.http.state import patience, read_state
-from app.api.services import current_services
+from app.api.http.state import read_state, write_state
 from app.console.page import PageRequest, done, live_page, route
 from models.pools import POOLS, parse_queue
 from models.presence import ALIVE, request_drain
@@ -140,11 +136,10 @@ def pool_totals(name: str, workers: Sequence[Row[Any]]) -> dict[str, Any]:
 @route("POST", f"{PATH}/drain")
 def post_drain() -> Response:
     """Ask one worker to exit once its jobs have ended."""
-    services = current_services()
     worker = request.form.get("worker", "").replace("\0", "")
     node = worker.rpartition(":")[0] or worker
-    with patience(services.read_seconds):
-        asked = request_drain(services.engine, worker)
+    with write_state() as engine:
+        asked = request_drain(engine, worker)
     if not asked:
         return done(PATH, f"{node} is gone or already draining.")
     logger.warning("%s was asked to drain", node)

@@ -21,7 +21,7 @@ from models.jobs.lane_walk import lane_walk
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.session import connect
-from tasks.retry import throttle
+from tasks.retry.guards import THROTTLED_IN_FLIGHT
 
 #: All lanes are read this often, in case an arrival was missed.
 SWEEP_SECONDS = 30.0
@@ -255,7 +255,7 @@ class PoolQueues(LeaderQueries, dict[str, PoolQueue]):
         for row in rows:
             tenant_id, cap, free = row.tenant_id, row.cap, row.tier == Tier.FREE
             if tenant_id in queue.throttled:
-                cap = min(throttle.IN_FLIGHT, cap or throttle.IN_FLIGHT)
+                cap = min(THROTTLED_IN_FLIGHT, cap or THROTTLED_IN_FLIGHT)
             claim = TenantClaim(entitlement_of(Tier(row.tier), row.weight), free=free, cap=cap)
             if queue.fair.has_tenant(tenant_id):
                 queue.fair.set_tenant(tenant_id, claim)

@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import Engine, Row
 
 from app.scheduler.role import LeaderQueries
-from app.telemetry import note_reaped
+from app.telemetry.hooks import note_reaped
 from models.jobs.reap import FIND_LOST, Reaping, reap
 from models.jobs.states import FailureClass, JobStatus
 from models.leadership import Leader

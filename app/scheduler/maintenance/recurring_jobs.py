@@ -28,7 +28,7 @@ from app.admission.pool_of_type import placed, read_moved
 from app.errors import ValidationFailed
 from app.reads.times import rfc3339
 from app.scheduler.role import LeaderQueries
-from app.telemetry import carrying_traces
+from app.telemetry.hooks import carrying_traces
 from app.tenants.cron import BadCron, UnknownZone, read_rule
 from app.tenants.schedules import COLUMNS, FIELDS, RecurringSchedule
 from app.tenants.ticks import MOST_A_TURN, CatchUp, Overlap, TickDecision, TickPolicy, decide

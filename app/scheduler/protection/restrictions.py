@@ -16,7 +16,7 @@ from app.scheduler.role import LeaderQueries
 from models.jobs.held_back import QUARANTINED, THROTTLED
 from models.leadership import STILL_LEADER, Leader
 from models.tallies import TallyKind, parse_crash_name
-from tasks.retry import quarantine, spike, throttle
+from tasks.retry import guards
 from tasks.retry.circuit import Window
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ READ_HOURS = f"""
     FROM tallies AS this
     WHERE this.kind = '{TallyKind.HOUR}'
       AND this.bucket = date_bin('1 hour', now(), 'epoch')
-      AND this.total >= {spike.TIMES * spike.BASELINE}
+      AND this.total >= {guards.SPIKE_TIMES * guards.SPIKE_BASELINE}
 """
 #: The restriction of an earlier hour is replaced; one of this hour stays, without a second event.
 REPORT = f"""
@@ -112,13 +112,15 @@ class Quarantine(LeaderQueries):
 
     def run_once(self, now: float) -> int:
         """Check every type that ran recently or is quarantined; how many changed."""
-        rows = self._read(READ_WINDOWS, kind=TallyKind.TYPE, seconds=quarantine.WINDOW_SECONDS)
+        rows = self._read(
+            READ_WINDOWS, kind=TallyKind.TYPE, seconds=guards.QUARANTINE_WINDOW_SECONDS
+        )
         windows = {row.name: Window(row.total, row.amount) for row in rows}
         held = {row.name for row in self._read(QUARANTINED)}
         changed = 0
         for name in windows.keys() | held:
             window, was = windows.get(name, Window(0, 0)), name in held
-            if quarantine.quarantined(window, was) == was:
+            if guards.quarantined(window, was) == was:
                 continue
             statement, move = (RELEASE, "leaves") if was else (QUARANTINE, "enters")
             if self._write(statement, name=name, runs=window.total, failed=window.bad):
@@ -132,19 +134,23 @@ class Quarantine(LeaderQueries):
 class Throttles(LeaderQueries):
     """A tenant whose jobs keep killing the workers of a pool runs one at a time there."""
 
-    def __init__(self, engine: Engine, leader: Leader, limit: int = throttle.CRASHES) -> None:
+    def __init__(
+        self, engine: Engine, leader: Leader, limit: int = guards.THROTTLE_CRASHES
+    ) -> None:
         super().__init__(engine, leader)
         self._limit = limit
 
     def run_once(self, now: float) -> int:
         """Check every tenant that crashed recently or is throttled; how many changed."""
-        rows = self._read(READ_WINDOWS, kind=TallyKind.CRASH, seconds=throttle.WINDOW_SECONDS)
+        rows = self._read(
+            READ_WINDOWS, kind=TallyKind.CRASH, seconds=guards.THROTTLE_WINDOW_SECONDS
+        )
         crashed = {parse_crash_name(row.name): row.total for row in rows}
         held = {(row.tenant_id, row.pool) for row in self._read(THROTTLED)}
         changed = 0
         for tenant_id, pool in crashed.keys() | held:
             crashes, was = crashed.get((tenant_id, pool), 0), (tenant_id, pool) in held
-            if throttle.throttled(crashes, was, self._limit) == was:
+            if guards.throttled(crashes, was, self._limit) == was:
                 continue
             statement = LIFT if was else THROTTLE
             if self._write(statement, tenant_id=tenant_id, pool=pool, crashes=crashes):
@@ -162,7 +168,7 @@ class Spikes(LeaderQueries):
         self._write(FORGET)
         reported = 0
         for row in self._read(READ_HOURS):
-            if spike.spiking(row.earlier, row.runs):
+            if guards.spiking(row.earlier, row.runs):
                 usual = round(sum(row.earlier) / len(row.earlier))
                 tenant_id = int(row.name)
                 reported += self._write(REPORT, tenant_id=tenant_id, runs=row.runs, usual=usual)

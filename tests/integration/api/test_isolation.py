@@ -16,7 +16,7 @@ from werkzeug.test import TestResponse
 from app.api.auth.access import access_of
 from app.api.auth.visitors import OPERATOR_COOKIE, TENANT_COOKIE
 from app.api.services import Services
-from app.server.front_door import FrontDoor
+from app.server.wsgi import FairlineApp
 from app.telemetry.requests import Requests
 from app.tenants.changes import create_tenant, issue_key, revoke_key
 from app.tenants.keys import new_key
@@ -54,7 +54,7 @@ def names(of: Sequence[tuple[str, Call]]) -> list[str]:
 class Knocking(HttpClient):
     """A client that makes the calls of the table."""
 
-    def __init__(self, app: FrontDoor) -> None:
+    def __init__(self, app: FairlineApp) -> None:
         super().__init__(app)
         self._browser = app.test_client(use_cookies=False)
 

@@ -10,7 +10,7 @@ import pytest
 from app.console.leaderboard.candidate import CANDIDATE
 from app.console.page import PageRequest, render_parts
 from models.jobs.ids import new_id
-from tasks.scorers import ApplicationText
+from tasks.scorers.protocol import ApplicationText
 from tests.integration.api.test_contract import bring
 from tests.integration.api.test_leaderboard import put
 from tests.support.applicants import HOSTILE, LETTER, PATH, Visitor, score, visiting, words

@@ -15,7 +15,7 @@ from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
 from models.presence import Presence, announce
 from models.tallies import TallyKind, add_tallies
-from tasks.retry import circuit, quarantine, spike, throttle
+from tasks.retry import circuit, guards
 from tasks.worker.rules import read_rules
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
 from tests.support.emptied import emptied
@@ -173,14 +173,22 @@ def test_a_type_that_mostly_fails_is_quarantined_until_it_recovers(
     database: DatabaseFixture,
 ) -> None:
     role = Quarantine(database.engine, database.leader)
-    count(database, "type", "echo", total=quarantine.MIN_RUNS, bad=quarantine.MIN_RUNS)
-    count(database, "type", "sleep", total=quarantine.MIN_RUNS, bad=quarantine.MIN_RUNS // 2)
+    count(
+        database, "type", "echo", total=guards.QUARANTINE_MIN_RUNS, bad=guards.QUARANTINE_MIN_RUNS
+    )
+    count(
+        database,
+        "type",
+        "sleep",
+        total=guards.QUARANTINE_MIN_RUNS,
+        bad=guards.QUARANTINE_MIN_RUNS // 2,
+    )
     assert role.run_once(0.0) == 1
     assert read_rules(database.engine).quarantined == {"echo"}
     assert role.run_once(0.0) == 0
-    count(database, "type", "echo", total=2 * quarantine.MIN_RUNS)
+    count(database, "type", "echo", total=2 * guards.QUARANTINE_MIN_RUNS)
     assert role.run_once(0.0) == 0, "a third still fails"
-    count(database, "type", "echo", total=2 * quarantine.MIN_RUNS)
+    count(database, "type", "echo", total=2 * guards.QUARANTINE_MIN_RUNS)
     assert role.run_once(0.0) == 1
     assert not read_rules(database.engine).quarantined
     assert events(database) == [
@@ -202,15 +210,21 @@ def test_a_tenant_that_kills_workers_is_throttled_until_ten_minutes_are_quiet(
     database: DatabaseFixture,
 ) -> None:
     role = Throttles(database.engine, database.leader)
-    count(database, "crash", "7:medium", total=throttle.CRASHES, bad=throttle.CRASHES)
-    count(database, "crash", "7:long", total=throttle.CRASHES - 1, bad=throttle.CRASHES - 1)
+    count(database, "crash", "7:medium", total=guards.THROTTLE_CRASHES, bad=guards.THROTTLE_CRASHES)
+    count(
+        database,
+        "crash",
+        "7:long",
+        total=guards.THROTTLE_CRASHES - 1,
+        bad=guards.THROTTLE_CRASHES - 1,
+    )
     assert role.run_once(0.0) == 1
     pass_time(database, "9 minutes")
     assert role.run_once(0.0) == 0
     pass_time(database, "2 minutes")
     assert role.run_once(0.0) == 1
     assert events(database) == [
-        (7, "tenant_throttled", {"pool": "medium", "crashes": throttle.CRASHES}),
+        (7, "tenant_throttled", {"pool": "medium", "crashes": guards.THROTTLE_CRASHES}),
         (7, "tenant_throttle_lifted", {"pool": "medium"}),
     ]
     assert not database.query("SELECT * FROM verdicts")
@@ -218,18 +232,18 @@ def test_a_tenant_that_kills_workers_is_throttled_until_ten_minutes_are_quiet(
 
 def test_a_spike_is_told_once_an_hour(database: DatabaseFixture) -> None:
     role = Spikes(database.engine, database.leader)
-    usual = spike.BASELINE
-    for _ in range(spike.MIN_HOURS):
+    usual = guards.SPIKE_BASELINE
+    for _ in range(guards.SPIKE_MIN_HOURS):
         count(database, "hour", "7", total=usual)
         count(database, "hour", "8", total=5 * usual)
         pass_time(database, "1 hour")
     for tenant in ("7", "8", "9"):
-        count(database, "hour", tenant, total=spike.TIMES * usual)
+        count(database, "hour", tenant, total=guards.SPIKE_TIMES * usual)
     assert role.run_once(0.0) == 1, "8 has another habit and 9 has none"
     assert role.run_once(0.0) == 0
     database.execute("UPDATE verdicts SET since = since - interval '1 hour'")
     assert role.run_once(0.0) == 1
-    told = (7, "tenant_usage_spike", {"runs": spike.TIMES * usual, "usual": usual})
+    told = (7, "tenant_usage_spike", {"runs": guards.SPIKE_TIMES * usual, "usual": usual})
     assert events(database) == [told, told]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.stack.follow import Follower
+from app.stack.autoscale import Follower
 from app.stack.home import Home
 from app.stack.identity import ProcessIdentity, identity_of, is_alive, stat_of
 from app.stack.leftovers import STACK_VARIABLE, Started, clear_leftovers, note_started
@@ -123,7 +123,7 @@ def busy(supervisor: Supervisor, seconds: float) -> None:
         Program(
             "worker",
             lambda n: ProcessSpec(
-                f"worker-{n}", (sys.executable, "-c", code), stop=steps, patience_seconds=60.0
+                f"worker-{n}", (sys.executable, "-c", code), stop=steps, drain_seconds=60.0
             ),
             0,
             scalable=True,
@@ -245,16 +245,12 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
 def test_reused_pid_is_never_killed(tmp_path: Path, stranger: subprocess.Popen[bytes]) -> None:
     identity = identity_of(stranger.pid)
     assert identity
-    home = Home(tmp_path)
+    home, here = Home(tmp_path), str(Path.cwd())
     note_started(
         home,
         [
-            Started(
-                "api", stranger.pid, identity.started_ticks - 1, identity.boot, str(Path.cwd())
-            ),
-            Started(
-                "flower", stranger.pid, identity.started_ticks, "another boot", str(Path.cwd())
-            ),
+            Started(stranger.pid, identity.started_ticks - 1, identity.boot, "api", here),
+            Started(stranger.pid, identity.started_ticks, "another boot", "flower", here),
         ],
     )
     assert clear_leftovers(home, grace_seconds=0.1) == 0
@@ -269,7 +265,7 @@ def test_noted_process_and_its_session_are_cleared(tmp_path: Path) -> None:
         identity = identity_of(leader.pid)
         assert child
         assert identity
-        note = Started("api", leader.pid, identity.started_ticks, identity.boot, str(Path.cwd()))
+        note = Started(leader.pid, identity.started_ticks, identity.boot, "api", str(Path.cwd()))
         note_started(home, [note])
         leader.kill()
         leader.wait()

@@ -19,9 +19,9 @@ from loadtest.fakes.claude_behaviours import (
 )
 from tasks.errors import DependencyFailure, JobError, MalformedAnswer, Permanent, QuotaSpent
 from tasks.quota import QuotaReading
-from tasks.scorers import RUBRIC_HASH, ApplicationText
 from tasks.scorers.claude import ClaudeScorer
-from tasks.scorers.rubric import CRITERIA, RUBRIC_TEXT, weighted_score
+from tasks.scorers.protocol import ApplicationText
+from tasks.scorers.rubric import CRITERIA, RUBRIC_HASH, RUBRIC_TEXT, weighted_score
 from tests.support.misbehaving_claude import MisbehavingClaude
 
 TIMEOUT = 0.6

@@ -31,7 +31,7 @@ monkey.patch_all()
 import json, sys, time
 import gevent
 from tasks.errors import DependencyFailure
-from tasks.scorers import ApplicationText
+from tasks.scorers.protocol import ApplicationText
 from tasks.scorers.claude import ClaudeScorer
 
 calls, timeout, *servers = int(sys.argv[1]), float(sys.argv[2]), *sys.argv[3:]

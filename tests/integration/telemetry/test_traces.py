@@ -23,7 +23,7 @@ from app.admission import Admission, Submission
 from app.errors import IdempotencyKeyReused
 from app.scheduler.maintenance.observer import Observer
 from app.scheduler.maintenance.reaper import Reaper
-from app.telemetry import carrying_traces, emit_by, note_reaped
+from app.telemetry.hooks import carrying_traces, emit_by, note_reaped
 from app.telemetry.jobs import MOST_IDS, JobTelemetry
 from app.telemetry.requests import ROUTE, Requests
 from app.telemetry.sdk import Sdk, observe_connections

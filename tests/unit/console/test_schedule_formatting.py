@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.console.schedules.formatting import cron_words
+from app.console.schedules.page import cron_words
 from app.tenants.cron import BadCron, read_rule
 
 

@@ -15,8 +15,7 @@ from models.tallies import Tallies, TallyKind, bin_of, parse_run_name
 from tasks.errors import DependencyFailure, Permanent
 from tasks.registry import load_types
 from tasks.retry.decision import RetryStanding
-from tasks.worker.counts import count_run
-from tasks.worker.decide import close_run
+from tasks.worker.decide import close_run, counts_of
 from tasks.worker.outcome import (
     Failed,
     HandedBack,
@@ -40,7 +39,7 @@ def counts(outcome: Outcome, claim: Claim = CLAIM, run_seconds: float = 0.1) -> 
     job_type = SCORE if claim is SCORING or claim.type == SCORE.name else ECHO
     tallies = Tallies()
     outcome, ending = close_run(claim, outcome, job_type, RetryStanding(), Random(1))
-    count_run(tallies, claim, job_type, outcome, ending, run_seconds)
+    tallies.add_all(counts_of(claim, job_type, outcome, ending, run_seconds))
     return tallies.take()
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.retry.budget import FLOOR, budget_left
+from tasks.retry.guards import BUDGET_FLOOR, budget_left
 
 counts = st.integers(0, 10**9)
 
@@ -44,4 +44,4 @@ def test_a_tenant_whose_jobs_all_fail_gets_exactly_its_budget(first_runs: int) -
     retries = 0
     while budget_left(first_runs, retries):
         retries += 1
-    assert retries == max(FLOOR, 2 * first_runs)
+    assert retries == max(BUDGET_FLOOR, 2 * first_runs)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.retry.circuit import Window
-from tasks.retry.quarantine import MIN_RUNS, quarantined
+from tasks.retry.guards import QUARANTINE_MIN_RUNS, quarantined
 
 windows = st.integers(0, 5000).flatmap(
     lambda total: st.builds(Window, st.just(total), st.integers(0, total))
@@ -42,11 +42,11 @@ def test_one_more_failure_never_frees_a_type(window: Window, was: bool) -> None:
     assert quarantined(worse, was) >= quarantined(window, was)
 
 
-@given(st.integers(MIN_RUNS, 5000), st.booleans())
+@given(st.integers(QUARANTINE_MIN_RUNS, 5000), st.booleans())
 def test_a_type_between_the_borders_keeps_its_verdict(total: int, was: bool) -> None:
     assert quarantined(Window(total, (3 * total) // 8), was) is was
 
 
-@given(st.integers(0, MIN_RUNS - 1), st.booleans())
+@given(st.integers(0, QUARANTINE_MIN_RUNS - 1), st.booleans())
 def test_a_quarantine_ends_with_the_traffic(total: int, was: bool) -> None:
     assert not quarantined(Window(total, total), was)

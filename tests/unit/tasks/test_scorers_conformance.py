@@ -14,11 +14,11 @@ from pydantic import SecretStr
 
 from loadtest.fakes.claude import FakeClaude
 from tasks.config import TaskSettings
-from tasks.scorers import RUBRIC_HASH, ApplicationText, Score, Scorer, build_scorer
 from tasks.scorers.claude import ClaudeScorer
+from tasks.scorers.configured import build_scorer
 from tasks.scorers.evidence import says_something, texts_of
-from tasks.scorers.protocol import RECORD_BYTES
-from tasks.scorers.rubric import CRITERIA, weighted_score
+from tasks.scorers.protocol import RECORD_BYTES, ApplicationText, Score, Scorer
+from tasks.scorers.rubric import CRITERIA, RUBRIC_HASH, weighted_score
 from tasks.scorers.untrusted import plain
 
 PLAIN = ApplicationText("Ada", "engineer", {"cv": "Built a compiler.", "years": 7})

@@ -16,10 +16,16 @@ from hypothesis import strategies as st
 
 from tasks.config import TaskSettings
 from tasks.errors import MalformedAnswer
-from tasks.scorers import ApplicationText, Score, TokenUsage, build_scorer
 from tasks.scorers.answer import ANSWER_SCHEMA, parse_answer
+from tasks.scorers.configured import build_scorer
 from tasks.scorers.headers import retry_after_seconds
-from tasks.scorers.protocol import MAX_RATIONALE_CHARACTERS, QUOTE_CHARACTERS
+from tasks.scorers.protocol import (
+    MAX_RATIONALE_CHARACTERS,
+    QUOTE_CHARACTERS,
+    ApplicationText,
+    Score,
+    TokenUsage,
+)
 from tasks.scorers.rubric import CRITERIA, RUBRIC_TEXT, marked, weighted_score
 from tasks.scorers.simulated import SimulatedScorer
 from tasks.scorers.untrusted import as_data, plain, visible
@@ -265,7 +271,7 @@ def test_the_simulated_scorer_takes_the_time_it_is_told(monkeypatch: pytest.Monk
 
 def test_the_simulated_scorer_loads_no_sdk() -> None:
     script = (
-        "import sys, tasks.scorers as scorers\n"
+        "import sys, tasks.scorers.configured as scorers\n"
         "scorers.current_scorer()\n"
         "assert scorers.current_scorer() is scorers.current_scorer()\n"
         "sys.exit('anthropic' in sys.modules or 'httpx2' in sys.modules)"

@@ -10,9 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.scorers import ApplicationText, Score, TokenUsage
 from tasks.scorers.evidence import says_something, shortened, texts_of, verified
-from tasks.scorers.protocol import MOST_QUOTES, QUOTE_BYTES, QUOTE_CHARACTERS, RECORD_BYTES
+from tasks.scorers.protocol import (
+    MOST_QUOTES,
+    QUOTE_BYTES,
+    QUOTE_CHARACTERS,
+    RECORD_BYTES,
+    ApplicationText,
+    Score,
+    TokenUsage,
+)
 from tasks.scorers.rubric import CRITERIA, CriterionMark, marked, weighted_score
 from tasks.scorers.simulated import SimulatedScorer, _marks
 from tasks.scorers.untrusted import plain

@@ -6,15 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.retry.spike import BASELINE, MIN_HOURS, TIMES, spiking
-from tasks.retry.throttle import CRASHES, throttled
+from tasks.retry.guards import (
+    SPIKE_BASELINE,
+    SPIKE_MIN_HOURS,
+    SPIKE_TIMES,
+    THROTTLE_CRASHES,
+    spiking,
+    throttled,
+)
 
 hours = st.lists(st.integers(0, 10**7), max_size=48)
 
 
 @given(st.integers(0, 100))
 def test_five_crashes_throttle_and_only_none_frees(crashes: int) -> None:
-    assert throttled(crashes, was=False) is (crashes >= CRASHES)
+    assert throttled(crashes, was=False) is (crashes >= THROTTLE_CRASHES)
     assert throttled(crashes, was=True) is (crashes > 0)
     assert throttled(crashes, was=False, limit=50) is (crashes >= 50)
 
@@ -27,7 +33,7 @@ def test_a_throttled_tenant_stays_so_until_a_window_without_a_crash(counts: list
         if before and not now:
             assert crashes == 0
         if now and not before:
-            assert crashes >= CRASHES
+            assert crashes >= THROTTLE_CRASHES
 
 
 @pytest.mark.parametrize(
@@ -56,11 +62,11 @@ def test_an_alert_is_raised_only_far_above_habit_and_baseline(
     earlier: list[int], this_hour: int
 ) -> None:
     if spiking(earlier, this_hour):
-        assert len(earlier) >= MIN_HOURS
-        assert this_hour >= TIMES * BASELINE
-        assert this_hour * len(earlier) >= TIMES * sum(earlier)
+        assert len(earlier) >= SPIKE_MIN_HOURS
+        assert this_hour >= SPIKE_TIMES * SPIKE_BASELINE
+        assert this_hour * len(earlier) >= SPIKE_TIMES * sum(earlier)
 
 
-@given(st.integers(0, 10**7), st.integers(MIN_HOURS, 48))
+@given(st.integers(0, 10**7), st.integers(SPIKE_MIN_HOURS, 48))
 def test_a_steady_tenant_never_raises_an_alert(each: int, count: int) -> None:
     assert not spiking([each] * count, each)

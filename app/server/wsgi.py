@@ -30,7 +30,7 @@ POSTS = {"/applications": submit_application, "/jobs": submit_job}
 READS = {"/applications/": read_application, "/jobs/": read_job}
 
 
-class FrontDoor(Flask):
+class FairlineApp(Flask):
     """Fairline's Flask application."""
 
     #: Set if requests are traced.

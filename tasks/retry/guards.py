@@ -1,0 +1,74 @@
+"""Limits on tenants and job types that fail: retry budget, quarantine, throttle, usage spike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tasks.retry.circuit import Window
+
+#: Retry budget: a tenant's runs that count are at most this old.
+BUDGET_WINDOW_SECONDS = 600.0
+#: Retries per first run.
+RETRIES_PER_FIRST_RUN = 2
+#: Retries that every tenant has, however little it runs.
+BUDGET_FLOOR = 20
+
+#: Quarantine: a type's runs that count are at most this old.
+QUARANTINE_WINDOW_SECONDS = 3600.0
+#: Fewer runs than this change nothing.
+QUARANTINE_MIN_RUNS = 50
+#: A type enters above this share of bad runs, and leaves below the other.
+ENTER_SHARE = 0.5
+LEAVE_SHARE = 0.25
+#: Attempts of a job of a quarantined type.
+QUARANTINE_TRIES = 2
+
+#: Throttle: crashes that count are at most this old.
+THROTTLE_WINDOW_SECONDS = 600.0
+#: Crashes in the window that bring the throttle.
+THROTTLE_CRASHES = 5
+#: Jobs of a throttled tenant that may be in flight in the pool.
+THROTTLED_IN_FLIGHT = 1
+
+#: Spike: this many times the average.
+SPIKE_TIMES = 10
+#: Fewer hours than this are no average.
+SPIKE_MIN_HOURS = 3
+#: The average counts as at least this many runs per hour: starting to use it is no spike.
+SPIKE_BASELINE = 100
+
+
+def budget_left(first_runs: int, retries: int) -> bool:
+    """Whether a tenant with these runs in the window may have one more retry.
+
+    Without budget its failures become dead letters early, and can be replayed once the cause is
+    gone. Crashes and failures of dependencies are not charged: they are not the tenant's fault.
+    """
+    return retries < max(BUDGET_FLOOR, RETRIES_PER_FIRST_RUN * first_runs)
+
+
+def quarantined(window: Window, was: bool) -> bool:
+    """Whether a type with these runs in the last hour gets fewer attempts, given that it ``was``.
+
+    The two shares differ so that a type near the limit does not flap. Too few runs prove nothing:
+    a quarantine ends with the type's traffic.
+    """
+    if window.total < QUARANTINE_MIN_RUNS:
+        return False
+    return window.bad_share >= LEAVE_SHARE if was else window.bad_share > ENTER_SHARE
+
+
+def throttled(crashes: int, was: bool, limit: int = THROTTLE_CRASHES) -> bool:
+    """Whether a tenant with ``crashes`` in the window runs one job at a time in the pool.
+
+    One job in flight harms one worker at a time, and still shows when the tenant is harmless
+    again: a whole window without a crash lifts the throttle.
+    """
+    return crashes >= (1 if was else limit)
+
+
+def spiking(hours: Sequence[int], this_hour: int) -> bool:
+    """Whether ``this_hour`` is far above the average of earlier ``hours``; it only alerts."""
+    if len(hours) < SPIKE_MIN_HOURS:
+        return False
+    return this_hour >= SPIKE_TIMES * max(SPIKE_BASELINE, sum(hours) / len(hours))
