@@ -39,8 +39,8 @@ demo: ## send 40 applications to the running stack (or to PORT=…) and watch th
 # module again.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: venv-dev broker browser ## run every test: unit, integration, acceptance
-	$(PY) -m pytest tests/unit tests/integration -n 2 --dist loadfile --no-loadscope-reorder
-	$(PY) -m pytest tests/acceptance -n 2 --dist loadfile --no-loadscope-reorder
+	$(PY) -m pytest tests/unit tests/integration -n 3 --dist loadfile --no-loadscope-reorder
+	$(PY) -m pytest tests/acceptance -n 3 --dist loadfile --no-loadscope-reorder
 
 test-unit: venv-dev ## run the tests that need no service
 	$(PY) -m pytest tests/unit

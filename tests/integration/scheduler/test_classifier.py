@@ -262,7 +262,7 @@ def test_places_stay_as_known_while_the_state_store_is_away(
     def away(_: object) -> None:
         raise StateStoreUnavailable
 
-    monkeypatch.setattr(placement, "connect", away)
+    monkeypatch.setattr(pool_of_type, "connect", away)
     monkeypatch.setattr(known, "_due", 0.0)
     assert known.place([job])[0].pool == "medium"
     assert not known._reading.locked(), "and the next read comes"
