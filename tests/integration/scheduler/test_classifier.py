@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.admission import Submission, placement
+from app.admission import Submission, pool_of_type
 from app.admission.pool_of_type import LOOK_SECONDS, PoolsOfTypes
 from app.api.routes.metrics import exposition
 from app.policy.fairshare import default_seconds
