@@ -42,7 +42,8 @@ accept_content = ["json"]
 task_ignore_result = True
 result_backend = None
 task_acks_late = True
-# A message whose worker died comes back; the row decides whether it still means anything.
+# A message whose worker died is redelivered; the row decides whether it still means anything.
+# Prefork workers acknowledge early instead (tasks/entry.py): there the lease alone brings it back.
 task_reject_on_worker_lost = True
 worker_prefetch_multiplier = 1
 # After a lost connection Celery would restore the prefetch count from the greenlet of a job

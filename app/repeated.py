@@ -50,4 +50,4 @@ class BackgroundLoop:
                     logger.warning("%s: %s", self._away, error)
                 logged = True
             except Exception:  # one row's trouble must not end the thread
-                logger.exception("%s: a turn failed", self._name)
+                logger.exception("%s failed", self._name)

@@ -48,8 +48,8 @@ class TallyKind(StrEnum):
     HOUR = "hour", 3600, 26
     #: By job type: runs, and those above the time bound of their pool.
     VIOLATION = "violation", 60
-    #: By tenant and pool, see ``crash_name``: jobs that lost several workers; the amount is
-    #: the same number.
+    #: By tenant and pool, see ``crash_name``: workers lost to jobs that had lost two before; the
+    #: amount is the same number.
     CRASH = "crash", 60
     #: By pool, duration bin and job type, see ``run_name``: runs, and their seconds.
     RUN = "run", 300, 2, MICROSECONDS

@@ -107,7 +107,7 @@ def check_payload(job_type: JobType, payload: object) -> object:
         raise ValidationFailed(errors=field_errors(error, "payload")) from None
     except Exception as error:  # a validator of the author's that fails
         logger.warning("the schema of %s raised %r", job_type.name, error)
-        message = f"cannot be read as {job_type.name} takes it"
+        message = f"could not be validated by the schema of {job_type.name}"
         raise ValidationFailed(errors=(field_error("payload", message),)) from error
 
 

@@ -71,6 +71,6 @@ class PoolsOfTypes:
             with connect(self._engine) as connection:
                 self._moved = read_moved(connection, self._served)
         except StateStoreError as error:
-            logger.debug("types stay where they are: %s", error)
+            logger.debug("pools of job types could not be read: %s", error)
         finally:
             self._reading.release()

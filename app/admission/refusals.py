@@ -98,7 +98,7 @@ class Refusals:
         try:
             self.flush()
         except StateStoreError as error:
-            logger.warning("refusals that were not written are forgotten: %s", error)
+            logger.warning("counts of rejections could not be written and are lost: %s", error)
 
 
 def read_refusals(connection: Connection, tenant_id: int, days: int) -> dict[str, dict[str, int]]:

@@ -36,7 +36,9 @@ class ScalingPolicy:
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most:
-            raise ValueError(f"from {self.least} to {self.most} workers is no range")
+            raise ValueError(
+                f"the minimum of {self.least} workers is above the maximum of {self.most}"
+            )
         if not 0 <= self.headroom < 1 or not 0 < self.low < 1 - self.headroom:
             raise ValueError("low must be between 0 and what the headroom leaves")
 

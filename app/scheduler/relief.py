@@ -230,7 +230,7 @@ def keep_relief(relief: Relief, stop: threading.Event) -> None:
         except StateStoreError as error:
             logger.debug("relief: %s", error)
         except Exception:  # the thread must be there when it is needed
-            logger.exception("the relief failed")
+            logger.exception("dispatching without a scheduler failed")
     try:
         relief.end()
     except StateStoreError as error:

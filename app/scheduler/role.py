@@ -75,7 +75,7 @@ def run_due(roles: Iterable[TimedRole], leader: Leader, now: float) -> int:
         try:
             touched += timed.role.run_once(now)
         except StatementTooSlow as error:
-            logger.warning("%s waits for a lock: %s", type(timed.role).__name__, error)
+            logger.warning("%s: a statement was too slow: %s", type(timed.role).__name__, error)
             timed.due = time.monotonic() + SLOW_SECONDS
         except StateStoreError:
             raise

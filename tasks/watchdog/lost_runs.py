@@ -110,4 +110,6 @@ def defer_unknown(database_url: str, name: str, refs: Sequence[JobRef]) -> None:
             [(CLAIM_UNKNOWN, parameters), (PUT_OFF_UNKNOWN, parameters)],
         )
     except StateStoreUnavailable as error:
-        logger.warning("they wait until their leases expire: %s", error)
+        logger.warning(
+            "lost runs could not be written, and end when their leases expire: %s", error
+        )

@@ -121,4 +121,8 @@ class QuotaPacers(LeaderQueries):
             was_closed = pacer.closed(now)
             pacer.update(quota_of(row, row.dispatched), now)
             if pacer.closed(now) and not was_closed:
-                logger.warning("%s refuses: closed for %.1f s", row.dependency, row.closed_seconds)
+                logger.warning(
+                    "%s rejected a call because of its quota: not called for %.1f s",
+                    row.dependency,
+                    row.closed_seconds,
+                )

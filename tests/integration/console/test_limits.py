@@ -57,7 +57,7 @@ def test_verdicts_name_whom_they_are_on_and_what_they_mean(
     text, page = operator.text(PAGE), operator.get(PAGE).text
     assert "type <u>odd</u>" in text and "<u>" not in page
     assert "70 of 80 runs failed within an hour: its jobs get 2 attempts" in text
-    assert "tenant other" in text and "6 workers of medium were lost while running its jobs" in text
+    assert "tenant other" in text and "6 workers of medium were lost to jobs" in text
     assert "tenant demo" in text and "4000 runs in this hour, 12 are usual." in text
     assert "tenant 999" in text and "? workers of long were lost" in text
 

@@ -74,7 +74,11 @@ def test_a_mark_that_no_stack_wrote_changes_nothing() -> None:
     [
         ("SCALE_MAX", '{"medium": "x"}', "FAIRLINE_SCALE_MAX: medium must be a whole number"),
         ("SCALE_MAX", '{"giant": 1}', "FAIRLINE_SCALE_MAX: giant is not a pool; known: long"),
-        ("SCALE_MAX", '{"medium": 0}', "the scaling of medium: from 1 to 0 workers is no range"),
+        (
+            "SCALE_MAX",
+            '{"medium": 0}',
+            "the scaling of medium: the minimum of 1 workers is above the maximum of 0",
+        ),
         ("SCALE_MAX", "{medium: 1}", "FAIRLINE_SCALE_MAX: is not valid JSON: Expecting"),
         (
             "SCALE_POLICY",
@@ -100,7 +104,7 @@ def test_more_workers_than_the_autoscaler_may_have_are_refused_before_the_start(
 ) -> None:
     monkeypatch.setenv("FAIRLINE_SCALE_MAX", '{"medium": 2}')
     check_settings(read_options({"WORKERS_MEDIUM": "3"}))
-    with pytest.raises(SystemExit, match="from 3 to 2 workers is no range"):
+    with pytest.raises(SystemExit, match="the minimum of 3 workers is above the maximum of 2"):
         check_settings(read_options({"WORKERS_MEDIUM": "3", "AUTOSCALE": "1"}))
 
 
