@@ -62,10 +62,13 @@ class TimedRole:
     due: float = 0.0
 
 
-def run_due(roles: Iterable[TimedRole], leader: Leader, now: float) -> int:
+def run_due(
+    roles: Iterable[TimedRole], leader: Leader, now: float, away_seconds: float | None = None
+) -> int:
     """Call every role that is due, if this process leads; how many rows were touched.
 
-    A role that fails pauses and the others go on, unless the state store is unavailable to all.
+    A role that fails pauses and the others go on. So does one whose statement the state store did
+    not take, for ``away_seconds``; without them that is the caller's to handle.
     """
     touched = 0
     for timed in roles:
@@ -76,9 +79,12 @@ def run_due(roles: Iterable[TimedRole], leader: Leader, now: float) -> int:
             touched += timed.role.run_once(now)
         except StatementTooSlow as error:
             logger.warning("%s: a statement was too slow: %s", type(timed.role).__name__, error)
-            timed.due = time.monotonic() + SLOW_SECONDS
-        except StateStoreError:
-            raise
+            timed.due = time.monotonic() + (away_seconds or SLOW_SECONDS)
+        except StateStoreError as error:
+            if away_seconds is None:
+                raise
+            logger.debug("%s waits for the state store: %s", type(timed.role).__name__, error)
+            timed.due = time.monotonic() + away_seconds
         except Exception:  # a bug in one role must not stop the others
             logger.exception("%s failed", type(timed.role).__name__)
             timed.due = now + FAILED_SECONDS
@@ -106,10 +112,5 @@ class Housekeeping(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            try:
-                touched = run_due(self._roles, self._leader, time.monotonic())
-                pause = BUSY_SECONDS if touched else IDLE_SECONDS
-            except StateStoreError as error:
-                logger.debug("housekeeping waits for the state store: %s", error)
-                pause = AWAY_SECONDS
-            self._stopped.wait(pause)
+            touched = run_due(self._roles, self._leader, time.monotonic(), AWAY_SECONDS)
+            self._stopped.wait(BUSY_SECONDS if touched else IDLE_SECONDS)

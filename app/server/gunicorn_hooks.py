@@ -10,7 +10,6 @@ import orjson
 from gunicorn import util
 from gunicorn.glogging import Logger
 
-from app.api.http.problems import code_of, members
 from app.logs import configure_logging
 
 #: A parser's message repeats what it could not parse, up to this many characters.
@@ -34,6 +33,9 @@ def replace_error_pages() -> None:
 
 def write_problem(wire: socket.socket, status_int: int, reason: str, message: str) -> None:
     """Replaces gunicorn's ``write_error``; the connection is closed afterwards."""
+    # Not at the top: the master imports this module before gevent patches, and kombu with it.
+    from app.api.http.problems import code_of, members
+
     status = HTTPStatus(status_int)
     body = orjson.dumps(members(status, code_of(status), message[:MOST_DETAIL] or reason))
     head = (

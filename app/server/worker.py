@@ -28,7 +28,7 @@ from gunicorn.http.message import MAX_HEADERS, MAX_REQUEST_LINE, HeaderPolicy, R
 from gunicorn.http.unreader import SocketUnreader
 from gunicorn.workers import ggevent
 
-from app.api.http.body import CompleteBody
+from app.api.http.complete_body import CompleteBody
 from app.log_ids import current_request
 from app.server.request import HeadLimits, PlainRequest, read_plain
 from app.server.response import HttpResponse

@@ -24,6 +24,8 @@ down_revision = "0004"
 def upgrade() -> None:
     # Behind a long statement it gives up rather than keep everybody waiting behind itself.
     op.execute("SET LOCAL lock_timeout = '10s'")
+    # In the order in which workers read them: the other way round they would wait for each other.
+    op.execute("LOCK TABLE verdicts, tallies IN ACCESS EXCLUSIVE MODE")
     op.execute("ALTER TABLE tallies ADD COLUMN amount bigint NOT NULL DEFAULT 0")
     op.execute("UPDATE tallies SET amount = bad WHERE bad <> 0")
     op.execute("""
@@ -80,6 +82,8 @@ def keep_equal() -> None:
 
 def downgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '10s'")
+    # In the order in which workers read them: the other way round they would wait for each other.
+    op.execute("LOCK TABLE verdicts, tallies IN ACCESS EXCLUSIVE MODE")
     op.execute("DROP TRIGGER tallies_align ON tallies")
     op.execute("DROP TRIGGER verdicts_align ON verdicts")
     op.execute("DROP FUNCTION align_tally(), align_verdict()")

@@ -13,6 +13,8 @@ down_revision = "0005"
 
 def upgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '10s'")
+    # In the order in which workers read them: the other way round they would wait for each other.
+    op.execute("LOCK TABLE verdicts, tallies IN ACCESS EXCLUSIVE MODE")
     op.execute("DROP TRIGGER tallies_align ON tallies")
     op.execute("DROP TRIGGER verdicts_align ON verdicts")
     op.execute("DROP FUNCTION align_tally(), align_verdict()")
@@ -23,6 +25,8 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '10s'")
+    # In the order in which workers read them: the other way round they would wait for each other.
+    op.execute("LOCK TABLE verdicts, tallies IN ACCESS EXCLUSIVE MODE")
     op.execute("ALTER TABLE tallies ADD COLUMN bad bigint NOT NULL DEFAULT 0")
     op.execute("UPDATE tallies SET bad = amount WHERE amount <> 0")
     op.execute("""

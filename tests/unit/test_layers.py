@@ -238,3 +238,15 @@ def test_a_planted_violation_is_seen(rule: Rule, tmp_path: Path) -> None:
 def test_a_worker_needs_no_flask() -> None:
     code = "import app.celery, sys; assert 'flask' not in sys.modules, 'flask was imported'"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_the_server_s_master_imports_nothing_that_gevent_must_patch_first() -> None:
+    # kombu keeps the sleep that it found: one that blocks would stop all requests of a process.
+    script = (
+        "import sys, app.server.worker, app.server.gunicorn_hooks\n"
+        "print({'kombu', 'amqp', 'celery', 'flask', 'app.api.services'} & sys.modules.keys())"
+    )
+    done = subprocess.run(
+        (sys.executable, "-c", script), capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stdout == "set()\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
@@ -12,6 +11,7 @@ from gevent import Timeout
 from pydantic import BaseModel, ValidationError
 from werkzeug.sansio.utils import get_content_length
 
+from app.api.http.complete_body import CompleteBody
 from app.api.services import current_services
 from app.errors import (
     MalformedBody,
@@ -33,10 +33,6 @@ JSON = "application/json"
 CHUNK_BYTES = 65_536
 #: How much of a body that is too large is still read, so that its sender receives the answer.
 DRAIN_BYTES = 16 * 1_048_576
-
-
-class CompleteBody(BytesIO):
-    """A body that has arrived completely: reading it never blocks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from models.jobs.claim import Claim, JobRef
 from models.jobs.ids import new_id
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
+from models.store.errors import StatementTooSlow, StateStoreUnavailable
 from models.tallies import TallyKind, add_tallies
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
@@ -344,8 +345,11 @@ def test_a_store_that_is_away_is_complained_of_once(
 class Trouble:
     """A role that fails."""
 
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
     def run_once(self, now: float) -> int:
-        raise ValueError("no")
+        raise self.error
 
 
 class Calls:
@@ -359,11 +363,16 @@ class Calls:
         return 0
 
 
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("no"), StateStoreUnavailable("deadlock detected"), StatementTooSlow("slow")],
+)
 def test_a_housekeeper_that_fails_does_not_keep_the_others_from_their_work(
-    database: DatabaseFixture,
+    database: DatabaseFixture, error: Exception
 ) -> None:
     calls = Calls()
-    housekeeping = Housekeeping(database.leader, [TimedRole(Trouble(), 0.0), TimedRole(calls, 0.0)])
+    roles = [TimedRole(Trouble(error), 0.0), TimedRole(calls, 0.0)]
+    housekeeping = Housekeeping(database.leader, roles)
     housekeeping.start()
     assert calls.called.wait(5)
     housekeeping.stop(5)

@@ -77,10 +77,9 @@ def test_what_everybody_gave_up_is_no_sign_of_life_of_the_store() -> None:
     with pytest.raises(StateStoreUnavailable):
         group.submit(1, timeout=0.1)
     time.sleep(0.6)  # the first one still hangs; its second attempt will find nobody waiting
-    began = time.monotonic()
     with pytest.raises(StateStoreUnavailable):
         group.submit(2, timeout=0.4)
-    assert time.monotonic() - began < 0.55
+    assert group._written == 0.0
     freed.set()
     group.close(5)
     assert asked[0] == [1]
