@@ -365,7 +365,7 @@ class Calls:
 
 @pytest.mark.parametrize(
     "error",
-    [ValueError("no"), StateStoreUnavailable("deadlock detected"), StatementTooSlow("slow")],
+    [ValueError("no"), StateStoreUnavailable("deadlock"), StatementTooSlow("slow")],
 )
 def test_a_housekeeper_that_fails_does_not_keep_the_others_from_their_work(
     database: DatabaseFixture, error: Exception
