@@ -121,7 +121,7 @@ def test_quiet_ends_the_worker_but_not_its_job(client: Client) -> None:
     second = psutil.Process(client.stack.pid("worker-medium-2"))
     os.kill(first, signal.SIGSTOP)  # so that the other one takes the job
     try:
-        job_id = submit(client, "count", to=2 * LONG_SECONDS, seconds_each=0.5)
+        job_id = submit(client, "count", to=3 * LONG_SECONDS, seconds_each=0.5)
         client.wait_running([job_id], 1)
     finally:
         os.kill(first, signal.SIGCONT)
@@ -133,7 +133,7 @@ def test_quiet_ends_the_worker_but_not_its_job(client: Client) -> None:
     assert client.job(job_id).status == "running"
     client.wait_ended([submit(client, "sleep", seconds=0.1)], 5)
 
-    (after,) = client.wait_ended([job_id], 15)
+    (after,) = client.wait_ended([job_id], 40)
     assert (after.lease, after.worker, after.attempt, after.crashes, after.deferrals) == (
         *(before.lease, before.worker),
         *(1, 0, 0),
