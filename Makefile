@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help up down status demo test test-unit lint bench bench-dispatch lab bench-console pictures chaos bare-test clean \
-	venv venv-dev broker browser mmdebstrap
+	venv venv-dev broker browser faketime mmdebstrap
 
 FAIRLINE_HOME ?= .run
 PY := .venv/bin/python
@@ -38,7 +38,7 @@ demo: ## send 40 applications to the running stack (or to PORT=…) and watch th
 # Hundreds of processes start. Where the shell forbids to keep bytecode, each would compile every
 # module again.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: venv-dev broker browser ## run every test: unit, integration, acceptance
+test: venv-dev broker browser faketime ## run every test: unit, integration, acceptance
 	$(PY) -m pytest tests/unit tests/integration -n 3 --dist loadfile --no-loadscope-reorder
 	$(PY) -m pytest tests/acceptance -n 3 --dist loadfile --no-loadscope-reorder
 
@@ -65,7 +65,7 @@ lab: venv-dev broker ## run every experiment of the load lab; QUICK=1 in ten min
 lab-%: venv-dev broker ## run one of them: knee, scaling, pool, swarm, peers, soak; QUICK=1 is shorter
 	$(PY) -m loadtest.lab $(if $(QUICK),--quick) $*
 
-chaos: venv-dev broker ## hurt a stack of its own for MINUTES=2 under load; SEED=… repeats a run
+chaos: venv-dev broker faketime ## break a stack of its own for MINUTES=2 under load; SEED=… repeats a run
 	$(PY) -m loadtest.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED))
 
 pictures: venv-dev broker browser ## take the README's pictures from a stack of their own
@@ -93,6 +93,10 @@ broker:
 # Playwright's driver needs libatomic, which nothing else on a bare machine does.
 browser:
 	@$(call install,command -v chromium && ls /usr/lib/*/libatomic.so.1,chromium libatomic1)
+
+# Wrong clocks for the chaos run.
+faketime:
+	@$(call install,ls /usr/lib/*/faketime/libfaketime.so.1,libfaketime)
 
 mmdebstrap:
 	@$(call install,command -v mmdebstrap,mmdebstrap)
