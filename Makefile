@@ -2,7 +2,7 @@
 # line: make up PORT=9000 WORKERS_MEDIUM=4 BROKER=filesystem FAIRLINE_HOME=.run-b
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status demo test test-unit lint bench bench-dispatch lab bench-console pictures chaos bare-test clean \
+.PHONY: help up down status demo test test-unit lint bench bench-dispatch lab bench-console pictures chaos upgrade-test bare-test clean \
 	venv venv-dev broker browser faketime mmdebstrap
 
 FAIRLINE_HOME ?= .run
@@ -67,6 +67,11 @@ lab-%: venv-dev broker ## run one of them: knee, scaling, pool, swarm, peers, so
 
 chaos: venv-dev broker faketime ## break a stack of its own for MINUTES=2 under load; SEED=… repeats a run
 	$(PY) -m loadtest.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED))
+
+# The older version needs a C compiler, as it says.
+upgrade-test: venv-dev broker ## upgrade a stack of an older commit process by process under load, and back
+	@$(call install,command -v gcc && ls /usr/include/python3.11,gcc libc6-dev python3-dev)
+	$(PY) -m loadtest.upgrade
 
 pictures: venv-dev broker browser ## take the README's pictures from a stack of their own
 	$(PY) -m loadtest.pictures

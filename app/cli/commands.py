@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from flask import Flask
@@ -15,6 +16,9 @@ from app.cli.tenants import database, keys, tenants
 from app.logs import configure_logging
 from models.presence import process_name
 from models.store.session import open_engine
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,18 +36,40 @@ def register_commands(app: Flask) -> None:
     default=None,
     help="Also write an operator key to this file.",
 )
-def migrate(tenant: str | None, operator_key: Path | None) -> None:
-    """Migrate the database (alembic upgrade head)."""
+@click.option("--expand", is_flag=True, help="Only as far as the version before can work with.")
+@click.option("--back", metavar="REVISION", help="Undo what came after this one, or 'expand'.")
+def migrate(tenant: str | None, operator_key: Path | None, expand: bool, back: str | None) -> None:
+    """Migrate the database to this version.
+
+    Without a stop: --expand, replace every process, then migrate to the end. The way back, with
+    the newer version's command: --back expand, replace every process, --back its revision.
+    """
     from alembic import command
     from alembic.config import Config
 
     from app.tenants.changes import ensure_tenant, keep_operator_key
 
-    command.upgrade(Config(ROOT / "alembic.ini"), "head")
+    config = Config(ROOT / "alembic.ini")
+    if back is not None:
+        command.downgrade(config, last_expanding(config) if back == "expand" else back)
+        return
+    command.upgrade(config, last_expanding(config) if expand else "head")
     if tenant is not None:
         ensure_tenant(database(), tenant)
     if operator_key is not None:
         keep_operator_key(database(), operator_key)
+
+
+def last_expanding(config: Config) -> str:
+    """The last revision before the first that says ``contract = True``.
+
+    From there on the schema lacks what the version before needs.
+    """
+    from alembic.script import ScriptDirectory
+
+    revisions = list(ScriptDirectory.from_config(config).walk_revisions())
+    kept = [one for one in revisions if not getattr(one.module, "contract", False)]
+    return kept[0].revision
 
 
 @click.command("scheduler")

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine
 
+from app.cli.commands import last_expanding
 from app.stack.spec import PROJECT_ROOT
 from models.jobs.states import JobStatus
 from models.schema import Base
@@ -140,3 +143,35 @@ def test_the_tables_are_what_the_migrations_make(engine: Engine) -> None:
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
+
+
+def test_what_the_version_before_cannot_work_with_comes_last() -> None:
+    config = Config(PROJECT_ROOT / "alembic.ini")
+    newest_first = list(ScriptDirectory.from_config(config).walk_revisions())
+    contracting = [getattr(one.module, "contract", False) for one in newest_first]
+    assert contracting == sorted(contracting, reverse=True)
+    assert newest_first[sum(contracting)].revision == last_expanding(config)
+
+
+def test_migrate_stops_before_what_the_version_before_cannot_work_with_and_goes_back(
+    database_url: str, engine: Engine
+) -> None:
+    database = DatabaseFixture(engine)
+    config = Config(PROJECT_ROOT / "alembic.ini")
+    engine.dispose()
+
+    def revision_after(*arguments: str) -> str:
+        subprocess.run(
+            [sys.executable, "-m", "flask", "--app", "app", "migrate", *arguments],
+            cwd=PROJECT_ROOT,
+            env={**os.environ, "FAIRLINE_DATABASE_URL": database_url},
+            check=True,
+            capture_output=True,
+        )
+        return str(database.query("SELECT version_num FROM alembic_version")[0].version_num)
+
+    head = ScriptDirectory.from_config(config).get_current_head()
+    assert revision_after("--back", "expand") == last_expanding(config) != head
+    assert revision_after("--back", "0004") == "0004"
+    assert revision_after("--expand") == last_expanding(config)
+    assert revision_after() == head
