@@ -180,7 +180,7 @@ def _settle_killed(exception: Any = None, args: Any = (), **_: Any) -> None:
         types = load_types(settings.job_modules)
         settle_overdue(settings.database_url, types, parse_refs(args[0]))
     elif isinstance(exception, WorkerLostError):
-        expire_lost(settings.database_url, parse_refs(args[0]))
+        expire_lost(settings.database_url, this.parent, parse_refs(args[0]))
 
 
 @task_unknown.connect
