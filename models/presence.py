@@ -24,12 +24,15 @@ from models.store.session import execute, fetch, pool_stats
 
 #: A process reports this often …
 PRESENCE_SECONDS = 2.0
-#: … and counts as gone when it has been silent this long.
-PRESENCE_LOST_SECONDS = 10.0
+#: … and counts as lost after three missed reports.
+PRESENCE_LOST_SECONDS = 3 * PRESENCE_SECONDS
 #: Condition on a row of ``processes``: the process is alive.
 ALIVE = f"heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds'"
 #: … and it is a worker that takes jobs.
 SERVING = f"kind = 'worker' AND NOT draining AND {ALIVE}"
+#: Condition on a row of a running ``job``: its worker is lost, and the reaper about to find it.
+WORKER_LOST = f"""(job.status = 'running' AND EXISTS (
+        SELECT FROM processes WHERE processes.name = job.worker AND NOT ({ALIVE})))"""
 #: Signal to a worker that is one too many, before SIGTERM: it may take its time. What it runs ends
 #: there instead of going on elsewhere from its next checkpoint.
 RETIRE = signal.SIGUSR2
@@ -53,7 +56,8 @@ ANNOUNCE = """
 KEEP_PRESENT = "UPDATE processes SET heartbeat_at = now() WHERE name = ANY (%(names)s::text[])"
 #: When each worker was last heard; not those of a version before, whose reports a lock holds up.
 READ_HEARD = """
-    SELECT name, heartbeat_at FROM processes WHERE kind = 'worker' AND renewed_at IS NOT NULL
+    SELECT name, coalesce(parent, name) AS worker, heartbeat_at FROM processes
+    WHERE kind = 'worker' AND renewed_at IS NOT NULL
 """
 #: A worker is named by the process that stops as a whole: forked ones by their parent.
 REQUEST_DRAIN = f"""

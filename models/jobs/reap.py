@@ -2,8 +2,8 @@
 
 Lost is a message whose lease ran out without a claim, and a run
 
-* whose worker is silent, even before its lease ends, provided that any other worker is heard: if
-  none is, something else is wrong, and nobody could run the job anyway;
+* whose worker is silent, even before its lease ends, unless several workers are and none is heard:
+  then something else is wrong, and nobody could run the job anyway;
 * whose lease ran out, unless its worker is heard and could not renew the lease since. One that has
   renewed all it holds after the end of this lease does not hold it any more.
 
@@ -41,7 +41,7 @@ FIND_LOST = f"""
     WHERE job.status IN ('dispatched', 'running') AND {STILL_LEADER}
       AND CASE WHEN holder.renewed_at IS NULL THEN job.lease_expires_at < now()
                WHEN holder.name = ANY (%(silent)s::text[])
-               THEN %(any_heard)s OR job.lease_expires_at < now()
+               THEN %(early)s OR job.lease_expires_at < now()
                ELSE job.lease_expires_at < now()
                     AND (holder.renewed_at > job.lease_expires_at
                          OR holder.renewed_at < now() - interval '{MOST_WAIT_MINUTES} minutes') END

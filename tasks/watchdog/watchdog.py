@@ -66,7 +66,7 @@ GRACE_SECONDS = 2.0
 BLOCKING_GRACE_SECONDS = 0.5
 #: How long to try to renew the leases, or the presence.
 RENEWAL_SECONDS = 2.0
-#: The presence is written from here when the heartbeat has not done so for this long.
+#: The presence is written from here when nobody has done so for this long.
 LATE_SECONDS = 1.5 * PRESENCE_SECONDS
 
 
@@ -83,7 +83,7 @@ class Watchdog:
         self._stopped = False
         #: When the leases were last renewed from here.
         self._renewed = 0.0
-        #: When the presence was last written from here.
+        #: When that was last tried from here.
         self._presented = 0.0
 
     def start(self) -> None:
@@ -165,7 +165,8 @@ class Watchdog:
 
     def keep_present(self, now: float) -> None:
         """Report in place of a late heartbeat, on a thread: runs are to be watched meanwhile."""
-        if now - max(self._worker.heartbeat.announced, self._presented) >= LATE_SECONDS:
+        late = now - self._worker.heartbeat.announced >= LATE_SECONDS
+        if late and now - self._presented >= PRESENCE_SECONDS:
             self._presented = now
             start_native(self._present)
 
@@ -173,6 +174,7 @@ class Watchdog:
         try:
             presence = (KEEP_PRESENT, {"names": [self._worker.name]})
             write_now(self._connect, [presence], RENEWAL_SECONDS)
+            self._worker.heartbeat.note_announced()
         except StateStoreUnavailable as error:
             note(f"the presence could not be kept: {error}")
 

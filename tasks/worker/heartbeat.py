@@ -91,13 +91,18 @@ class Heartbeat:
             leave(self._engine, self._slots.name)
             self._introduced = True
         drain, at = announce(self._engine, self._presence())
-        self.announced = time.monotonic()
+        self.note_announced()
         if drain and not self._slots.drains():
             (self._host.retire or self._slots.drain)()
         if self._renew_leases():
             self._renewed_at = at
         self._exchange()
         self._beaten = time.monotonic()
+
+    def note_announced(self) -> None:
+        """The presence was written, from here or by the watchdog."""
+        self.announced = time.monotonic()
+        self._host.reported()
 
     def _renew_leases(self) -> bool:
         """Whether all leases that were due are renewed or lost; those of locked rows stay due."""

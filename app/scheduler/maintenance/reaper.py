@@ -91,11 +91,11 @@ class Reaper(LeaderQueries):
         return len(found)
 
     def _judged(self, connection: Connection, now: float) -> dict[str, Any]:
-        """Parameters of FIND_LOST: the workers that are silent, and whether any other is heard."""
+        """Parameters of FIND_LOST: the processes that are silent, and whether that is enough."""
         rows = connection.exec_driver_sql(READ_HEARD).all()
         silent = self._silence.look(now, {row.name: row.heartbeat_at for row in rows})
-        any_heard = len(silent) < len(rows)
-        return {"epoch": self._leader.epoch, "silent": list(silent), "any_heard": any_heard}
+        early = len(silent) < len(rows) or len({row.worker for row in rows}) == 1
+        return {"epoch": self._leader.epoch, "silent": list(silent), "early": early}
 
     def _tally(self, crashed: list[Row[Any]]) -> None:
         """Count against the tenant jobs that lost several workers: a worker that dies may take
