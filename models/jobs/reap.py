@@ -8,8 +8,9 @@ Lost is a message whose lease ran out without a claim, and a run
   renewed all it holds after the end of this lease does not hold it any more.
 
 A worker without a row in ``processes``, or of a version before (``renewed_at`` is null), has only
-its leases. Called by the scheduler's Reaper, which finds, judges and writes in one transaction:
-dying before its commit changes nothing, and the rows it had locked are found again.
+its leases. Called by the Reaper of the scheduler or the relief, which finds, judges and writes in
+one transaction: dying before its commit changes nothing, and the rows it had locked are found
+again.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ BATCH = 1000
 MOST_WAIT_MINUTES = 5
 
 #: ``leased_seconds``: from the claim to the end of the lease; null if there was no claim.
-FIND_LOST = f"""
+#: ``condition``: that of the role which reaps.
+FIND_LOST_IF = f"""
     SELECT job.id::text AS id, job.lease, job.status::text AS status, job.type, job.pool,
            job.tenant_id, job.attempt, job.deferrals, job.crashes, job.worker,
            job.cancel_requested_at IS NOT NULL AS cancelled,
            extract(epoch FROM job.lease_expires_at - job.started_at)::float8 AS leased_seconds
     FROM jobs AS job
     LEFT JOIN processes AS holder ON holder.name = job.worker AND job.status = 'running'
-    WHERE job.status IN ('dispatched', 'running') AND {STILL_LEADER}
+    WHERE job.status IN ('dispatched', 'running') AND {{condition}}
       AND CASE WHEN holder.renewed_at IS NULL THEN job.lease_expires_at < now()
                WHEN holder.name = ANY (%(silent)s::text[])
                THEN %(early)s OR job.lease_expires_at < now()
@@ -48,6 +50,7 @@ FIND_LOST = f"""
     LIMIT {BATCH}
     FOR UPDATE OF job SKIP LOCKED
 """
+FIND_LOST = FIND_LOST_IF.format(condition=STILL_LEADER)
 #: The rows are locked by FIND_LOST; the lease is compared all the same.
 REAP = """
     WITH reaped AS (

@@ -20,9 +20,9 @@ from sqlalchemy import Connection, Engine, Row
 from app.policy.silence import Silence
 from app.scheduler.role import LeaderQueries
 from app.telemetry.hooks import note_reaped
-from models.jobs.reap import FIND_LOST, Reaping, reap
+from models.jobs.reap import FIND_LOST_IF, Reaping, reap
 from models.jobs.states import FailureClass, JobStatus
-from models.leadership import Leader
+from models.leadership import RoleLease
 from models.pools import POOLS
 from models.presence import FORGET_LOST, PRESENCE_LOST_SECONDS, READ_HEARD
 from models.store.session import transaction
@@ -63,8 +63,9 @@ def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
 
 
 class Reaper(LeaderQueries):
-    def __init__(self, engine: Engine, leader: Leader, types: Mapping[str, JobType]) -> None:
+    def __init__(self, engine: Engine, leader: RoleLease, types: Mapping[str, JobType]) -> None:
         super().__init__(engine, leader)
+        self._find_lost = FIND_LOST_IF.format(condition=leader.condition)
         self._types = types
         self._chance = Random()
         self._silence = Silence(PRESENCE_LOST_SECONDS)
@@ -72,7 +73,7 @@ class Reaper(LeaderQueries):
     def run_once(self, now: float) -> int:
         """Reap one batch; how many."""
         with transaction(self._engine) as connection:
-            found = connection.exec_driver_sql(FIND_LOST, self._judged(connection, now)).all()
+            found = connection.exec_driver_sql(self._find_lost, self._judged(connection, now)).all()
             endings = [judge(lost, self._types.get(lost.type), self._chance) for lost in found]
             if found:
                 reap(connection, found, endings)
