@@ -59,6 +59,8 @@ class RoleLease:
     """This process's lease of a role."""
 
     role: str
+    #: For every statement of the role, with the parameter ``epoch``: it still has the lease.
+    condition: str
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine = engine
@@ -82,6 +84,7 @@ class Leader(RoleLease):
     """This process's claim to be the scheduler."""
 
     role = "scheduler"
+    condition = STILL_LEADER
     #: Set by whatever reached the broker since the last renewal.
     broker_seen = False
 
@@ -130,6 +133,10 @@ class ReliefLease(RoleLease):
     """This API process's claim to be the relief."""
 
     role = "relief"
+    #: Locks the silent scheduler's row: a takeover waits for the statement, or is seen by it.
+    condition = f"""EXISTS (
+                SELECT 1 FROM leaders AS leader WHERE {SILENT} FOR SHARE)
+              AND {STILL_RELIEF}"""
 
     def is_vacant(self) -> bool:
         """Whether the scheduler is silent and no other process stands in for it."""

@@ -2,6 +2,10 @@
 
 In return it learns whether it was asked to drain. The request is in the row before anything acts
 on it: a process that dies in between has ended anyway, and the next one has another name.
+
+``renewed_at`` says up to when a worker has renewed all leases it holds. A job with an expired lease
+whose worker is alive was therefore dropped by it if ``renewed_at`` is later than the end of the
+lease; otherwise the worker could not renew it yet, say because the table is locked.
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import NamedTuple
 
 from sqlalchemy import Engine
 
@@ -18,12 +24,15 @@ from models.store.session import execute, fetch, pool_stats
 
 #: A process reports this often …
 PRESENCE_SECONDS = 2.0
-#: … and counts as gone when it has been silent this long.
-PRESENCE_LOST_SECONDS = 10.0
+#: … and counts as lost after three missed reports.
+PRESENCE_LOST_SECONDS = 3 * PRESENCE_SECONDS
 #: Condition on a row of ``processes``: the process is alive.
 ALIVE = f"heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds'"
 #: … and it is a worker that takes jobs.
 SERVING = f"kind = 'worker' AND NOT draining AND {ALIVE}"
+#: Condition on a row of a running ``job``: its worker is lost, and the reaper about to find it.
+WORKER_LOST = f"""(job.status = 'running' AND EXISTS (
+        SELECT FROM processes WHERE processes.name = job.worker AND NOT ({ALIVE})))"""
 #: Signal to a worker that is one too many, before SIGTERM: it may take its time. What it runs ends
 #: there instead of going on elsewhere from its next checkpoint.
 RETIRE = signal.SIGUSR2
@@ -32,14 +41,23 @@ NEWS_SECONDS = PRESENCE_SECONDS + 0.5
 
 ANNOUNCE = """
     INSERT INTO processes (name, kind, pools, slots, busy, draining,
-                           db_size, db_in_use, db_waiters, parent, node)
+                           db_size, db_in_use, db_waiters, parent, node, renewed_at)
     VALUES (%(name)s, %(kind)s, %(pools)s::text[], %(slots)s, %(busy)s, %(draining)s,
-            %(size)s, %(in_use)s, %(waiters)s, %(parent)s, %(node)s)
+            %(size)s, %(in_use)s, %(waiters)s, %(parent)s, %(node)s,
+            %(renewed_at)s::timestamptz)
     ON CONFLICT (name) DO UPDATE
     SET pools = excluded.pools, slots = excluded.slots, busy = excluded.busy,
         draining = excluded.draining, db_size = excluded.db_size,
-        db_in_use = excluded.db_in_use, db_waiters = excluded.db_waiters, heartbeat_at = now()
-    RETURNING drain_requested_at IS NOT NULL AS drain
+        db_in_use = excluded.db_in_use, db_waiters = excluded.db_waiters, heartbeat_at = now(),
+        renewed_at = coalesce(excluded.renewed_at, processes.renewed_at)
+    RETURNING drain_requested_at IS NOT NULL AS drain, now() AS at
+"""
+#: In place of a heartbeat that is held up: all that is known is that the process is alive.
+KEEP_PRESENT = "UPDATE processes SET heartbeat_at = now() WHERE name = ANY (%(names)s::text[])"
+#: When each worker was last heard; not those of a version before, whose reports a lock holds up.
+READ_HEARD = """
+    SELECT name, coalesce(parent, name) AS worker, heartbeat_at FROM processes
+    WHERE kind = 'worker' AND renewed_at IS NOT NULL
 """
 #: A worker is named by the process that stops as a whole: forked ones by their parent.
 REQUEST_DRAIN = f"""
@@ -65,6 +83,17 @@ class Presence:
     parent: str | None = None
     #: Celery's name of the worker.
     node: str = ""
+    #: All leases that it holds and that had expired by then were renewed since.
+    renewed_at: datetime | None = None
+
+
+class Announced(NamedTuple):
+    """The answer to a report."""
+
+    #: Whether the process was asked to drain.
+    drain: bool
+    #: When the report was written, by the database's clock.
+    at: datetime
 
 
 def process_name(kind: str) -> str:
@@ -76,11 +105,11 @@ def process_name(kind: str) -> str:
     return f"{node}:{os.getpid()}"
 
 
-def announce(engine: Engine, presence: Presence) -> bool:
-    """Report that the process is alive; whether it was asked to drain."""
+def announce(engine: Engine, presence: Presence) -> Announced:
+    """Report that the process is alive."""
     stats = asdict(pool_stats(engine, "presence"))
     [row] = fetch(engine, ANNOUNCE, {**stats, **asdict(presence), "pools": list(presence.pools)})
-    return bool(row.drain)
+    return Announced(row.drain, row.at)
 
 
 def request_drain(engine: Engine, worker: str) -> int:

@@ -40,6 +40,7 @@ from models.store.session import open_engine
 from tasks.config import TaskSettings, task_settings
 from tasks.process import exit_requested, make_sleep_green, start_native
 from tasks.registry import JobType, load_types
+from tasks.watchdog.children import Children
 from tasks.watchdog.lost_runs import (
     defer_unknown,
     expire_lost,
@@ -68,6 +69,8 @@ class WorkerProcess:
     stopping: mmap | None = None
     #: Another one, in every worker: not 0 once it is asked to retire.
     retiring: mmap | None = None
+    #: What a prefork parent shares with its children about their reports.
+    children: Children | None = None
     #: The process that Celery's signals are for: a prefork parent, or this one.
     leader_pid: int = 0
     #: Name of that parent; and Celery's name of the worker.
@@ -130,7 +133,7 @@ def _begin_worker(sender: Any, **_: Any) -> None:
     this.leader_pid, this.node = os.getpid(), sender.hostname
     signal.signal(RETIRE, _retire)
     if "prefork" in str(sender.pool_cls):
-        _prepare_parent(sender.app)
+        _prepare_parent(sender.app, sender.concurrency)
         return
     make_sleep_green()
     slots = sender.concurrency
@@ -145,8 +148,8 @@ def _begin_worker(sender: Any, **_: Any) -> None:
         raise SystemExit(f"the worker cannot start: {error}") from error
 
 
-def _prepare_parent(celery: Celery) -> None:
-    """Before the children are forked: limits that the parent enforces, and the shared flag.
+def _prepare_parent(celery: Celery, concurrency: int) -> None:
+    """Before the children are forked: limits that the parent enforces, and what they share.
 
     A child's message is acknowledged when its run begins. Held until the end, RabbitMQ would
     close the consumer after 30 minutes, and raising that limit is up to the broker's operator.
@@ -154,6 +157,8 @@ def _prepare_parent(celery: Celery) -> None:
     """
     this.stopping = mmap(-1, 1)
     this.parent = process_name(this.node)
+    this.children = Children(concurrency, task_settings().database_url)
+    this.children.start()
     for job_type in load_types(task_settings().job_modules).values():
         task = celery.tasks[job_type.name]
         task.acks_late = False
@@ -180,7 +185,7 @@ def _settle_killed(exception: Any = None, args: Any = (), **_: Any) -> None:
         types = load_types(settings.job_modules)
         settle_overdue(settings.database_url, types, parse_refs(args[0]))
     elif isinstance(exception, WorkerLostError):
-        expire_lost(settings.database_url, parse_refs(args[0]))
+        expire_lost(settings.database_url, this.parent, parse_refs(args[0]))
 
 
 @task_unknown.connect
@@ -224,6 +229,7 @@ def _begin(slots: int) -> None:
             stop_requested=lambda: is_set(this.stopping),
             retiring=lambda: is_set(this.retiring),
             retire=_retire_all,
+            reported=lambda: this.children.note(name) if this.children else None,
             parent=this.parent,
             node=this.node,
         ),

@@ -17,6 +17,7 @@ class WaitReason(StrEnum):
 
     NONE = "none"
     RUNNING = "running"
+    WORKER_LOST = "worker_lost"
     STARTING = "starting"
     SCHEDULE = "schedule"
     CIRCUIT = "circuit"
@@ -52,6 +53,8 @@ class Facts:
     #: Calls that the quota allows; None if unknown.
     calls_per_second: float | None = None
     throttled: bool = False
+    #: Of a running job: its worker is lost.
+    worker_lost: bool = False
     #: Whether it is a free account, and those have as many in flight as they may.
     free_full: bool = False
 
@@ -78,7 +81,8 @@ def explain(facts: Facts) -> WaitExplanation:
 def holding(facts: Facts) -> tuple[WaitReason, ...]:
     """Everything that keeps it from running, in order; never empty."""
     if facts.status not in ("scheduled", "queued"):
-        started = {"running": WaitReason.RUNNING, "dispatched": WaitReason.STARTING}
+        running = WaitReason.WORKER_LOST if facts.worker_lost else WaitReason.RUNNING
+        started = {"running": running, "dispatched": WaitReason.STARTING}
         return (started.get(facts.status, WaitReason.NONE),)
     flow = facts.flow
     at_cap = flow.cap is not None and flow.own >= flow.cap
@@ -99,7 +103,7 @@ def holding(facts: Facts) -> tuple[WaitReason, ...]:
 
 def predicted(binding: WaitReason, facts: Facts) -> float | None:
     """Seconds until it starts."""
-    if binding in (WaitReason.NONE, WaitReason.RUNNING):
+    if binding in (WaitReason.NONE, WaitReason.RUNNING, WaitReason.WORKER_LOST):
         return None
     if binding is WaitReason.STARTING:
         return predict_start(facts.flow)
@@ -147,6 +151,7 @@ def in_words(reason: WaitReason, facts: Facts) -> str:
 SENTENCES = {
     WaitReason.NONE: "It has ended.",
     WaitReason.RUNNING: "It is running.",
+    WaitReason.WORKER_LOST: "Its worker was lost; it is about to be queued again.",
     WaitReason.STARTING: "It has been dispatched; a worker is about to start it.",
     WaitReason.SCHEDULE: "It is due and about to be queued.",
     WaitReason.CIRCUIT: "{facts.dependency} kept failing; a few jobs probe whether it is back.",

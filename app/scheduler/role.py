@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Engine, Row
 
-from models.leadership import Leader
+from models.leadership import Leader, RoleLease
 from models.store.errors import StatementTooSlow, StateStoreError
 from models.store.session import execute, fetch
 
@@ -38,7 +38,7 @@ class Role(Protocol):
 class LeaderQueries:
     """Base class: runs statements one by one, with the leader's epoch as parameter ``epoch``."""
 
-    def __init__(self, engine: Engine, leader: Leader) -> None:
+    def __init__(self, engine: Engine, leader: RoleLease) -> None:
         self._engine = engine
         self._leader = leader
 
@@ -63,7 +63,7 @@ class TimedRole:
 
 
 def run_due(
-    roles: Iterable[TimedRole], leader: Leader, now: float, away_seconds: float | None = None
+    roles: Iterable[TimedRole], leader: RoleLease, now: float, away_seconds: float | None = None
 ) -> int:
     """Call every role that is due, if this process leads; how many rows were touched.
 

@@ -117,7 +117,8 @@ def begin_serving(app: FairlineApp, stop: threading.Event) -> None:
     app.traced = requests_of(app)
     threading.Thread(target=announce_api, args=(engine, stop), name="presence", daemon=True).start()
     publisher = Publisher(celery, settings().publish_seconds)
-    relief = Relief(engine, publisher, process_name("api"), job_types)
+    pace = settings().promote_per_second
+    relief = Relief(engine, publisher, process_name("api"), job_types, promote_per_second=pace)
     threading.Thread(target=keep_relief, args=(relief, stop), name="relief", daemon=True).start()
 
 

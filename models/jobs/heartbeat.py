@@ -2,7 +2,8 @@
 
 Called by a worker every few seconds for all runs it holds, and by its watchdog while the worker
 itself is blocked. Dying before the commit lets the leases run out; dying after it changes nothing
-else. A lease that is not among the answers was lost.
+else. A row that somebody else has locked is skipped: its turn comes with the next heartbeat, and
+the others are renewed meanwhile. A lease that is not among the answers was lost.
 """
 
 from __future__ import annotations
@@ -13,20 +14,34 @@ from sqlalchemy import Engine
 
 from models.jobs.claim import OF_REFS, JobRef, ref_arrays
 from models.pools import lease_interval_sql
-from models.store.session import execute, fetch
+from models.store.session import fetch
 
+#: Rows of the given jobs that nobody else has locked; locked by us from here on.
+UNLOCKED = """unlocked AS MATERIALIZED (
+        SELECT id FROM jobs WHERE id = ANY (%(ids)s::uuid[]) FOR NO KEY UPDATE SKIP LOCKED
+    )"""
+#: Each lease that is still held, and whether it was renewed; if not, its row is locked.
 #: Status as text: see CLAIM.
 BEAT = f"""
-    UPDATE jobs AS job
-    SET lease_expires_at = now() + {lease_interval_sql("job.pool")}
-    {OF_REFS} AND job.status::text = 'running'
-    RETURNING job.id::text AS id, job.lease
+    WITH {UNLOCKED}, renewed AS (
+        UPDATE jobs AS job
+        SET lease_expires_at = now() + {lease_interval_sql("job.pool")}
+        {OF_REFS} AND job.status::text = 'running' AND job.id IN (SELECT id FROM unlocked)
+        RETURNING job.id
+    )
+    SELECT job.id::text AS id, job.lease, job.id IN (SELECT id FROM renewed) AS renewed
+    FROM unnest(%(ids)s::uuid[], %(leases)s::int[]) AS ref (id, lease)
+    JOIN jobs AS job ON job.id = ref.id AND job.lease = ref.lease
+    WHERE job.status::text = 'running'
 """
-REPORT = """
+REPORT = f"""
+    WITH {UNLOCKED}
     UPDATE jobs AS job SET progress = report.progress::json
     FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(progress)s::text[])
         AS report (id, lease, progress)
     WHERE job.id = report.id AND job.lease = report.lease AND job.status::text = 'running'
+      AND job.id IN (SELECT id FROM unlocked)
+    RETURNING job.id::text AS id, job.lease
 """
 #: By an index of the running jobs that are to stop, which is nearly always empty.
 READ_CANCELLED = """
@@ -35,19 +50,21 @@ READ_CANCELLED = """
 """
 
 
-def beat(engine: Engine, held: Collection[JobRef]) -> set[JobRef]:
-    """Renew the leases of ``held``; those that are still ours."""
+def beat(engine: Engine, held: Collection[JobRef]) -> dict[JobRef, bool]:
+    """Renew the leases of ``held``; those that are still ours, and whether each was renewed."""
     if not held:
-        return set()
-    return {JobRef(row.id, row.lease) for row in fetch(engine, BEAT, ref_arrays(held))}
+        return {}
+    rows = fetch(engine, BEAT, ref_arrays(held))
+    return {JobRef(row.id, row.lease): row.renewed for row in rows}
 
 
-def report(engine: Engine, progress: Sequence[tuple[JobRef, str]]) -> None:
-    """Write the progress of runs, JSON texts."""
+def report(engine: Engine, progress: Sequence[tuple[JobRef, str]]) -> set[JobRef]:
+    """Write the progress of runs, JSON texts; whose was written."""
     if not progress:
-        return
+        return set()
     refs, texts = zip(*progress, strict=True)
-    execute(engine, REPORT, {**ref_arrays(refs), "progress": list(texts)})
+    rows = fetch(engine, REPORT, {**ref_arrays(refs), "progress": list(texts)})
+    return {JobRef(row.id, row.lease) for row in rows}
 
 
 def read_cancelled(engine: Engine, worker: str) -> set[JobRef]:

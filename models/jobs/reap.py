@@ -1,7 +1,16 @@
-"""Reap: dispatched or running → queued, scheduled, dead or cancelled, once the lease ran out.
+"""Reap: dispatched or running → queued, scheduled, dead or cancelled, once they are lost.
 
-Called by the scheduler's Reaper, which finds, judges and writes in one transaction: dying before
-its commit changes nothing, and the rows it had locked are found again.
+Lost is a message whose lease ran out without a claim, and a run
+
+* whose worker is silent, even before its lease ends, unless several workers are and none is heard:
+  then something else is wrong, and nobody could run the job anyway;
+* whose lease ran out, unless its worker is heard and could not renew the lease since. One that has
+  renewed all it holds after the end of this lease does not hold it any more.
+
+A worker without a row in ``processes``, or of a version before (``renewed_at`` is null), has only
+its leases. Called by the Reaper of the scheduler or the relief, which finds, judges and writes in
+one transaction: dying before its commit changes nothing, and the rows it had locked are found
+again.
 """
 
 from __future__ import annotations
@@ -19,16 +28,29 @@ from models.leadership import STILL_LEADER
 #: Rows judged in one transaction.
 BATCH = 1000
 
+#: A worker that is alive and has renewed no lease for so long is not waited for any more.
+MOST_WAIT_MINUTES = 5
+
 #: ``leased_seconds``: from the claim to the end of the lease; null if there was no claim.
-FIND_LOST = f"""
-    SELECT id::text AS id, lease, status::text AS status, type, pool, tenant_id, attempt,
-           deferrals, crashes, worker, cancel_requested_at IS NOT NULL AS cancelled,
-           extract(epoch FROM lease_expires_at - started_at)::float8 AS leased_seconds
-    FROM jobs
-    WHERE status IN ('dispatched', 'running') AND lease_expires_at < now() AND {STILL_LEADER}
+#: ``condition``: that of the role which reaps.
+FIND_LOST_IF = f"""
+    SELECT job.id::text AS id, job.lease, job.status::text AS status, job.type, job.pool,
+           job.tenant_id, job.attempt, job.deferrals, job.crashes, job.worker,
+           job.cancel_requested_at IS NOT NULL AS cancelled,
+           extract(epoch FROM job.lease_expires_at - job.started_at)::float8 AS leased_seconds
+    FROM jobs AS job
+    LEFT JOIN processes AS holder ON holder.name = job.worker AND job.status = 'running'
+    WHERE job.status IN ('dispatched', 'running') AND {{condition}}
+      AND CASE WHEN holder.renewed_at IS NULL THEN job.lease_expires_at < now()
+               WHEN holder.name = ANY (%(silent)s::text[])
+               THEN %(early)s OR job.lease_expires_at < now()
+               ELSE job.lease_expires_at < now()
+                    AND (holder.renewed_at > job.lease_expires_at
+                         OR holder.renewed_at < now() - interval '{MOST_WAIT_MINUTES} minutes') END
     LIMIT {BATCH}
-    FOR UPDATE SKIP LOCKED
+    FOR UPDATE OF job SKIP LOCKED
 """
+FIND_LOST = FIND_LOST_IF.format(condition=STILL_LEADER)
 #: The rows are locked by FIND_LOST; the lease is compared all the same.
 REAP = """
     WITH reaped AS (
@@ -56,10 +78,16 @@ REAP = """
     FROM reaped WHERE error_class IS NOT NULL
     ON CONFLICT DO NOTHING
 """
-#: For a worker process that is known to be gone: its leases need not run out first.
+#: For a prefork child that is known to be gone: its leases need not run out first, and its
+#: presence does not hold the reaper back.
 EXPIRE_LEASES = f"""
-    UPDATE jobs AS job SET lease_expires_at = now()
-    {OF_REFS} AND job.status::text = 'running'
+    WITH expired AS (
+        UPDATE jobs AS job SET lease_expires_at = now()
+        {OF_REFS} AND job.status::text = 'running'
+        RETURNING job.worker
+    )
+    DELETE FROM processes
+    WHERE name IN (SELECT worker FROM expired) AND parent = %(parent)s
 """
 
 

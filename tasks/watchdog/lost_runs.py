@@ -52,10 +52,11 @@ def hard_limit_seconds(job_type: JobType, runs: int) -> float:
     return job_type.timeout_seconds * runs + MARGIN_SECONDS
 
 
-def expire_lost(database_url: str, refs: Sequence[JobRef]) -> None:
+def expire_lost(database_url: str, parent: str | None, refs: Sequence[JobRef]) -> None:
+    """``parent`` names the process that forked the one which is gone."""
     try:
         arguments = connect_arguments(make_url(database_url))
-        write_now(arguments, [(EXPIRE_LEASES, ref_parameters(refs))])
+        write_now(arguments, [(EXPIRE_LEASES, ref_parameters(refs, parent=parent))])
     except StateStoreUnavailable as error:
         logger.warning("a lost run is reaped only when its lease expires: %s", error)
 

@@ -6,7 +6,8 @@ handed back at no cost, and the process kills itself; its process manager starts
 
 Blocking and silence count only as far as the watchdog itself was running and the main thread was
 not waiting for a CPU, so that a frozen or starved process is not killed for it. Leases expire all
-the same, so the watchdog renews them while the heartbeat cannot.
+the same, so the watchdog renews them while the heartbeat cannot. It also keeps the presence of the
+process whenever the heartbeat is late, be it behind a blocked event loop or a locked table.
 
 Not guaranteed: anything while native code holds the interpreter lock. Then the watchdog does not
 run either, and the process is killed by a system timer that the watchdog no longer restarts; the
@@ -28,7 +29,7 @@ from models.jobs.heartbeat import BEAT
 from models.jobs.release import HAND_BACK
 from models.jobs.settle import settled
 from models.pools import POOLS
-from models.presence import LEAVE, PRESENCE_SECONDS
+from models.presence import KEEP_PRESENT, LEAVE, PRESENCE_SECONDS
 from models.store.errors import StateStoreUnavailable
 from models.tallies import ADD, Tallies, added
 from tasks.errors import LeaseLost, Stop, TimeLimit
@@ -63,8 +64,10 @@ LOOK_SECONDS = 0.25
 GRACE_SECONDS = 2.0
 #: … if it blocks the others meanwhile: their leases expire.
 BLOCKING_GRACE_SECONDS = 0.5
-#: How long to try to renew the leases.
+#: How long to try to renew the leases, or the presence.
 RENEWAL_SECONDS = 2.0
+#: The presence is written from here when nobody has done so for this long.
+LATE_SECONDS = 1.5 * PRESENCE_SECONDS
 
 
 class Watchdog:
@@ -80,6 +83,8 @@ class Watchdog:
         self._stopped = False
         #: When the leases were last renewed from here.
         self._renewed = 0.0
+        #: When that was last tried from here.
+        self._presented = 0.0
 
     def start(self) -> None:
         """Begin to watch. Call it on the main thread, after all forking."""
@@ -102,6 +107,7 @@ class Watchdog:
             now = time.monotonic()
             try:
                 self._restart_timer()
+                self.keep_present(now)
                 self.look(now, clock.elapsed(now, starved_seconds(main)))
             except Exception:  # noqa: BLE001 - whatever it is, the watchdog has to continue
                 note(traceback.format_exc())
@@ -156,6 +162,21 @@ class Watchdog:
             write_now(self._connect, [(BEAT, ref_parameters(refs))], RENEWAL_SECONDS)
         except StateStoreUnavailable as error:
             note(f"the leases could not be renewed: {error}")
+
+    def keep_present(self, now: float) -> None:
+        """Report in place of a late heartbeat, on a thread: runs are to be watched meanwhile."""
+        late = now - self._worker.heartbeat.announced >= LATE_SECONDS
+        if late and now - self._presented >= PRESENCE_SECONDS:
+            self._presented = now
+            start_native(self._present)
+
+    def _present(self) -> None:
+        try:
+            presence = (KEEP_PRESENT, {"names": [self._worker.name]})
+            write_now(self._connect, [presence], RENEWAL_SECONDS)
+            self._worker.heartbeat.note_announced()
+        except StateStoreUnavailable as error:
+            note(f"the presence could not be kept: {error}")
 
     def _judge(self, held: Held, now: float, elapsed: float) -> Stop | None:
         """Interrupt a run that broke a limit; why, if it was interrupted and did not end."""

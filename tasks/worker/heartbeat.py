@@ -1,7 +1,9 @@
 """The heartbeat of a worker process: renews its leases and its presence, reads rules and cancels.
 
 Every two seconds it goes through the ledger like any other entry, so that it needs no connection.
-Guarantees: a claim is renewed until its ending is written or its lease is lost.
+The presence first: what follows may wait for a lock on ``jobs``. Behind a statement that waits, the
+watchdog keeps the presence. Guarantees: a claim is renewed until its ending is written or its lease
+is lost.
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
+from models.jobs.claim import JobRef
 from models.jobs.heartbeat import beat, read_cancelled, report
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave
 from models.store.errors import StateStoreUnavailable
@@ -38,6 +42,10 @@ class Heartbeat:
     rules: Rules = field(default_factory=Rules)
     _stop: threading.Event = field(default_factory=threading.Event)
     _beaten: float = field(default_factory=time.monotonic)
+    #: When the presence was last written.
+    announced: float = field(default_factory=time.monotonic)
+    #: See `models.presence`.
+    _renewed_at: datetime | None = None
     _introduced: bool = False
     _pulse: threading.Thread | None = None
 
@@ -77,26 +85,36 @@ class Heartbeat:
             self.beat()
 
     def beat(self) -> None:
-        """Renew the leases and the presence; exchange counts and progress for rules and cancels."""
-        self._renew_leases()
+        """Renew the presence and the leases; exchange counts and progress for rules and cancels."""
         if not self._introduced:
             # A process that had this name before is gone; its drain request is not for us.
             leave(self._engine, self._slots.name)
             self._introduced = True
-        if announce(self._engine, self._presence()) and not self._slots.drains():
+        drain, at = announce(self._engine, self._presence())
+        self.note_announced()
+        if drain and not self._slots.drains():
             (self._host.retire or self._slots.drain)()
+        if self._renew_leases():
+            self._renewed_at = at
         self._exchange()
         self._beaten = time.monotonic()
 
-    def _renew_leases(self) -> None:
+    def note_announced(self) -> None:
+        """The presence was written, from here or by the watchdog."""
+        self.announced = time.monotonic()
+        self._host.reported()
+
+    def _renew_leases(self) -> bool:
+        """Whether all leases that were due are renewed or lost; those of locked rows stay due."""
         now = time.monotonic()
         due = [held for held in self._slots.held() if held.due(now)]
-        kept = beat(self._engine, [held.claim.ref for held in due])
+        ours = beat(self._engine, [held.claim.ref for held in due])
         for held in due:
-            if held.claim.ref in kept:
+            if ours.get(held.claim.ref):
                 held.beaten = now
-            elif self._slots.find(held.claim.ref) is not None:
+            elif held.claim.ref not in ours and self._slots.find(held.claim.ref) is not None:
                 held.lost = True
+        return all(ours.values())
 
     def _presence(self) -> Presence:
         return Presence(
@@ -108,6 +126,7 @@ class Heartbeat:
             draining=self._slots.draining,
             parent=self._host.parent,
             node=self._host.node,
+            renewed_at=self._renewed_at,
         )
 
     def _exchange(self) -> None:
@@ -121,12 +140,14 @@ class Heartbeat:
                 known.cancelled = time.monotonic()
 
     def _report(self) -> None:
-        behind = [held for held in self._slots.held() if not held.progress_written]
+        behind = [held for held in self._slots.held() if not (held.progress_written or held.lost)]
         for held in behind:
             held.progress_written = True  # first: a later report is to be written again
+        written: set[JobRef] = set()
         try:
-            report(self._engine, [(held.claim.ref, held.progress or "null") for held in behind])
-        except BaseException:
+            reports = [(held.claim.ref, held.progress or "null") for held in behind]
+            written = report(self._engine, reports)
+        finally:
             for held in behind:
-                held.progress_written = False
-            raise
+                if held.claim.ref not in written:
+                    held.progress_written = False

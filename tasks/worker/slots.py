@@ -30,6 +30,8 @@ class Host:
     retiring: Callable[[], bool] = lambda: False
     #: Begins a drain that may take its time, as requested through the row; None: simply drain.
     retire: Callable[[], None] | None = None
+    #: Called after each report of the presence.
+    reported: Callable[[], None] = lambda: None
     #: What the process belongs to: see `models.presence`.
     parent: str | None = None
     node: str = ""

@@ -131,7 +131,7 @@ def services(readings: HealthReadings) -> Iterator[HealthReason]:
     if readings.relieved:
         yield trouble(
             "No leading scheduler: an API process dispatches in its place,"
-            " without fair share and without retries."
+            " without fair share and without schedules."
         )
     elif not readings.leads:
         yield trouble("No leading scheduler: jobs are accepted but not dispatched.")

@@ -54,6 +54,8 @@ GRANT = f"""
 
 
 class Dispatcher(LeaderQueries):
+    _leader: Leader
+
     def __init__(
         self,
         engine: Engine,

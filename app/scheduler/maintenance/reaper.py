@@ -1,4 +1,4 @@
-"""Reaper: finds jobs whose lease expired; lost messages are queued again, lost runs are decided.
+"""Reaper: finds lost jobs (see models.jobs.reap); messages are sent again, runs are decided.
 
 A dispatched job that nobody claimed lost its message. A running job without heartbeats lost its
 worker: that counts as no attempt, but after five it is dead, for it probably kills them. If its
@@ -15,15 +15,16 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from sqlalchemy import Engine, Row
+from sqlalchemy import Connection, Engine, Row
 
+from app.policy.silence import Silence
 from app.scheduler.role import LeaderQueries
 from app.telemetry.hooks import note_reaped
-from models.jobs.reap import FIND_LOST, Reaping, reap
+from models.jobs.reap import FIND_LOST_IF, Reaping, reap
 from models.jobs.states import FailureClass, JobStatus
-from models.leadership import Leader
+from models.leadership import RoleLease
 from models.pools import POOLS
-from models.presence import FORGET_LOST
+from models.presence import FORGET_LOST, PRESENCE_LOST_SECONDS, READ_HEARD
 from models.store.session import transaction
 from models.tallies import TallyKind, add_tallies, crash_name
 from tasks.registry import JobType
@@ -62,16 +63,17 @@ def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
 
 
 class Reaper(LeaderQueries):
-    def __init__(self, engine: Engine, leader: Leader, types: Mapping[str, JobType]) -> None:
+    def __init__(self, engine: Engine, leader: RoleLease, types: Mapping[str, JobType]) -> None:
         super().__init__(engine, leader)
+        self._find_lost = FIND_LOST_IF.format(condition=leader.condition)
         self._types = types
         self._chance = Random()
+        self._silence = Silence(PRESENCE_LOST_SECONDS)
 
     def run_once(self, now: float) -> int:
         """Reap one batch; how many."""
         with transaction(self._engine) as connection:
-            epoch = {"epoch": self._leader.epoch}
-            found = connection.exec_driver_sql(FIND_LOST, epoch).all()
+            found = connection.exec_driver_sql(self._find_lost, self._judged(connection, now)).all()
             endings = [judge(lost, self._types.get(lost.type), self._chance) for lost in found]
             if found:
                 reap(connection, found, endings)
@@ -88,6 +90,13 @@ class Reaper(LeaderQueries):
                 sum(ending.status is JobStatus.DEAD for ending in endings),
             )
         return len(found)
+
+    def _judged(self, connection: Connection, now: float) -> dict[str, Any]:
+        """Parameters of FIND_LOST: the processes that are silent, and whether that is enough."""
+        rows = connection.exec_driver_sql(READ_HEARD).all()
+        silent = self._silence.look(now, {row.name: row.heartbeat_at for row in rows})
+        early = len(silent) < len(rows) or len({row.worker for row in rows}) == 1
+        return {"epoch": self._leader.epoch, "silent": list(silent), "early": early}
 
     def _tally(self, crashed: list[Row[Any]]) -> None:
         """Count against the tenant jobs that lost several workers: a worker that dies may take

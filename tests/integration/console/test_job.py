@@ -11,6 +11,7 @@ from models.jobs.claim import JobRef
 from models.jobs.ids import new_id
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
+from models.presence import PRESENCE_LOST_SECONDS, Presence, announce
 from tests.integration.api.test_contract import bring
 from tests.support.browsing import Browser
 from tests.support.database_fixture import DatabaseFixture
@@ -91,6 +92,24 @@ def test_a_running_job_shows_its_progress_and_is_asked_to_stop(
     waiting = database.submit()
     assert "is cancelled" in console.notice(console.post(f"/console/jobs/{waiting}/cancel", {}))
     assert "already finished" in console.notice(console.post(f"/console/jobs/{waiting}/cancel", {}))
+
+
+def test_every_page_says_that_the_worker_is_lost(
+    console: Browser, database: DatabaseFixture
+) -> None:
+    claim = database.start()
+    announce(database.engine, Presence("w1", "worker", ["medium"], slots=4))
+    lost = "Its worker was lost; it is about to be queued again."
+    path = f"/jobs/{claim.ref.id}/wait"
+    assert console.get(path).json["reason"] == "running"
+    database.execute(
+        "UPDATE processes SET heartbeat_at = now() - make_interval(secs => %s)",
+        PRESENCE_LOST_SECONDS,
+    )
+    page = show(console, claim.ref.id)
+    assert "Running for" not in page and "was lost" in page and lost in page
+    assert console.get(path).json["detail"] == lost
+    assert "badge lost" in console.page("/console/workers")
 
 
 def test_progress_that_makes_no_sense_is_not_shown(

@@ -215,7 +215,7 @@ def test_a_lease_renewed_while_it_is_reaped_is_kept_or_lost(race: Race) -> None:
     for started in race.start():
         race.lose(started)
         renewed, _ = race.run(partial(beat, race.engine, started), partial(reaper.run_once, 0.0))
-        kept |= renewed
+        kept |= {ref for ref, is_renewed in renewed.items() if is_renewed}
     rows = race.rows()
     running = {job_id for job_id, row in rows.items() if row.status == "running"}
     assert running == {ref.id for ref in kept}

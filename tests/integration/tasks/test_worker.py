@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from sqlalchemy import Engine
 
 from models.jobs.claim import Claim, JobRef
 from models.jobs.settle import Settlement
-from models.presence import Presence
+from models.presence import Announced, Presence
 from models.store.errors import StateStoreUnavailable
 from models.store.session import MeasuredPool
 from tasks.context import JobContext
@@ -165,11 +166,12 @@ def test_heartbeats_do_not_wait_behind_an_ending_that_cannot_be_written(
             raise StateStoreUnavailable("statement timeout")
         return write(engine, statement, group)
 
-    def announced(engine: Engine, presence: Presence) -> None:
+    def announced(engine: Engine, presence: Presence) -> Announced:
         nonlocal beats
         beats += stuck.is_set()
         if beats == 3:
             lively.set()
+        return Announced(False, datetime.now(UTC))
 
     monkeypatch.setattr(ledger_module, "settle_group", settle)
     monkeypatch.setattr(heartbeat_module, "announce", announced)

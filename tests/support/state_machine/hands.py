@@ -135,7 +135,7 @@ class Workers(Stage):
         expected = {ref for ref in refs if self.holds(ref, JobStatus.RUNNING)}
         for ref in expected:
             self.twins[ref.id].renew(self.now)
-        assert beat(self.engine, refs) == expected
+        assert beat(self.engine, refs) == dict.fromkeys(expected, True)
 
     def say_how_far(self, data: st.DataObject) -> None:
         done = data.draw(st.integers(0, 9), label="done")

@@ -45,6 +45,7 @@ facts_given = st.builds(
     closed_seconds=st.floats(-100, 1000),
     calls_per_second=st.none() | st.floats(0.0, 1000.0),
     throttled=st.booleans(),
+    worker_lost=st.booleans(),
     free_full=st.booleans(),
 )
 
