@@ -156,7 +156,8 @@ def run(claim: Claim, worker: Worker, held: Held) -> Outcome:
             return HandedBack()
         outcome = outcome_of(error)
         log_traceback(claim, outcome, error)
-        return outcome
+        # It was stopping: what went wrong then says nothing about its type or its dependency.
+        return Withdrawn() if held.cancel_seen and isinstance(outcome, Failed) else outcome
     finally:
         held.frame = None
 

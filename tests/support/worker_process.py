@@ -94,9 +94,15 @@ class WorkerProcess:
 
 @contextmanager
 def worker_process(
-    database: DatabaseFixture, broker_url: str, folder: Path, pools: str, slots: int, kind: str
+    database: DatabaseFixture,
+    broker_url: str,
+    folder: Path,
+    pools: str,
+    slots: int,
+    kind: str,
+    **settings: str,
 ) -> Iterator[WorkerProcess]:
-    """A worker of ``pools`` beside a scheduler."""
+    """A worker of ``pools`` beside a scheduler; ``settings`` are more of the environment."""
     (folder / "blobs").mkdir()
     env = {
         "FAIRLINE_DATABASE_URL": database.engine.url.render_as_string(hide_password=False),
@@ -107,6 +113,7 @@ def worker_process(
         "FAIRLINE_POOLS": json.dumps(POOLS),
         "FAIRLINE_CANCEL_GRACE_SECONDS": "1",
         "PYTHONPATH": ".",
+        **settings,
     }
     database.leader.resign()
     with command(SCHEDULER, env, folder / "scheduler.log"):
