@@ -27,7 +27,7 @@ from random import Random
 from models.jobs.claim import JobRef
 from models.jobs.heartbeat import BEAT
 from models.jobs.release import HAND_BACK
-from models.jobs.settle import settled
+from models.jobs.settle import settle_statement, settled
 from models.pools import POOLS
 from models.presence import LEAVE, PRESENCE_SECONDS
 from models.store.errors import StateStoreUnavailable
@@ -256,7 +256,8 @@ class Watchdog:
         innocent = {held.claim.ref for held in worker.slots.held()} - ended
         on_their_way = set(unanswered) - innocent - ended
         return [
-            (worker.ledger.settle_sql, settled(settlements)),
+            # Without projections: none has a result, and one that fails would stop the rest.
+            (settle_statement(()), settled(settlements)),
             (HAND_BACK, ref_parameters(innocent, worker=worker.name)),
             (ADD, added(tallies.take().items())),
             (LEAVE, {"name": worker.name}),

@@ -120,6 +120,8 @@ def run_in_slot(claim: Claim, worker: Worker, parent_span: object) -> tuple[Outc
             return None  # lost while it waited for a slot: another worker's by now
         if slots.draining or held_back(claim, worker):
             return Released(), 0.0
+        if (deferral := worker.ledger.projections.deferral_of(claim.type)) is not None:
+            return deferral, 0.0  # its result could not be stored
         held = slots.begin(claim)
         if held.cancelled is not None:
             outcome: Outcome = Withdrawn()  # while it waited for a slot
