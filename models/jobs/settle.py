@@ -22,7 +22,7 @@ from models.jobs.claim import JobRef, ref_arrays
 from models.jobs.states import FailureClass, JobStatus
 from models.store.arrays import plain_array, text_array
 from models.store.prepared import PreparedStatement
-from models.store.session import connect
+from models.store.session import connect, transaction
 
 #: A job that was asked to stop ends as cancelled, unless it succeeded first.
 FINAL = """CASE WHEN job.cancel_requested_at IS NOT NULL AND ending.status <> 'succeeded'
@@ -135,6 +135,16 @@ def settle_group(engine: Engine, statement: str, group: Sequence[Settlement]) ->
     # By lease too: a run that lost the job and its successor may meet in one group.
     written = {JobRef(row.id, row.lease) for row in rows}
     return [settlement.ref in written for settlement in group]
+
+
+def explain_settling(engine: Engine, statement: str) -> None:
+    """Let PostgreSQL check a settling statement, its names and privileges, without running it.
+
+    A table that is locked, say by a migration, is not waited for.
+    """
+    with transaction(engine) as connection:
+        connection.exec_driver_sql("SET LOCAL lock_timeout = '200ms'")
+        connection.exec_driver_sql(f"EXPLAIN {statement}", settled(()))
 
 
 def settled(group: Sequence[Settlement]) -> dict[str, Any]:

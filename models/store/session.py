@@ -30,6 +30,9 @@ from models.store.errors import StatementTooSlow, StateStoreUnavailable
 
 #: PostgreSQL's code for a statement that took longer than its timeout.
 QUERY_CANCELED = "57014"
+#: Classes of its codes that are the statement's own fault, besides those that have an error of
+#: their own: what is not supported, what functions and triggers raise, what is too large.
+OWN_FAULTS = ("0A", "2F", "38", "39", "54", "P0")
 
 Parameters = Mapping[str, Any]
 
@@ -179,7 +182,10 @@ def connect(engine: Engine) -> Iterator[Connection]:
         raise  # the statement's own fault
     except (DBAPIError, PoolTimeout, psycopg2.OperationalError) as error:
         origin = getattr(error, "orig", error)
-        if getattr(origin, "pgcode", None) == QUERY_CANCELED:
+        code = getattr(origin, "pgcode", None) or ""
+        if code.startswith(OWN_FAULTS):
+            raise
+        if code == QUERY_CANCELED:
             raise StatementTooSlow(str(origin).strip()) from error
         # Also a server that only reads, say a standby: it may be another one in a moment.
         # SQLAlchemy lets psycopg2's own error pass where it sets the isolation level.

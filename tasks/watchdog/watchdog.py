@@ -1,8 +1,9 @@
 """Watchdog: a native thread in every worker process that ends runs which do not end in time.
 
-No greenlet can hold it up. A run that breaks a limit is interrupted first: a ``Stop`` is raised
-inside it. If it continues, it is settled under its lease, the other claims of the process are
-handed back at no cost, and the process kills itself; its process manager starts another.
+No greenlet can hold it up. A cancelled run is interrupted: a ``Stop`` is raised inside it, and it
+may clean up until the cancel grace is over. A run that breaks a limit is interrupted too. If it
+continues, it is settled under its lease, the other claims of the process are handed back at no
+cost, and the process kills itself; its process manager starts another.
 
 Blocking and silence count only as far as the watchdog itself was running and the main thread was
 not waiting for a CPU, so that a frozen or starved process is not killed for it. Leases expire all
@@ -27,12 +28,12 @@ from random import Random
 from models.jobs.claim import JobRef
 from models.jobs.heartbeat import BEAT
 from models.jobs.release import HAND_BACK
-from models.jobs.settle import settled
+from models.jobs.settle import settle_statement, settled
 from models.pools import POOLS
 from models.presence import KEEP_PRESENT, LEAVE, PRESENCE_SECONDS
 from models.store.errors import StateStoreUnavailable
 from models.tallies import ADD, Tallies, added
-from tasks.errors import LeaseLost, Stop, TimeLimit
+from tasks.errors import Cancelled, LeaseLost, Stop, TimeLimit
 from tasks.process import (
     FairClock,
     is_green,
@@ -80,6 +81,8 @@ class Watchdog:
         self._thread = native_ident()
         #: Seconds since a run was interrupted, as far as it was able to end.
         self._interrupted: dict[JobRef, float] = {}
+        #: Cancelled runs that were interrupted, once.
+        self._cancelled: set[JobRef] = set()
         self._stopped = False
         #: When the leases were last renewed from here.
         self._renewed = 0.0
@@ -130,11 +133,13 @@ class Watchdog:
         guilty: list[tuple[Held, Stop]] = []
         running = [held for held in self._worker.slots.held() if held.running]
         for held in running:
+            self._interrupt_cancelled(held)
             if monitor and monitor.silent_since is not None and held is not blocker:
                 continue  # it cannot do anything as long as another one does not yield
             if (stop := self._judge(held, now, elapsed)) is not None:
                 guilty.append((held, stop))
         refs = {held.claim.ref for held in running}
+        self._cancelled &= refs
         self._interrupted = {
             ref: seconds for ref, seconds in self._interrupted.items() if ref in refs
         }
@@ -147,6 +152,16 @@ class Watchdog:
             kill_process()
         if monitor and monitor.silent_since is not None:
             self._renew_leases(now, monitor.silent_since)
+
+    def _interrupt_cancelled(self, held: Held) -> None:
+        """Once, and not if it knows already: then it is cleaning up."""
+        ref, interrupt = held.claim.ref, held.interrupt
+        if held.cancelled is None or held.cancel_seen or interrupt is None:
+            return  # if it cannot be interrupted yet, the next look finds it
+        job_type = self._worker.types.get(held.claim.type)
+        if ref not in self._cancelled and job_type and job_type.cancel == "interrupt":
+            self._cancelled.add(ref)
+            interrupt(Cancelled())
 
     def _renew_leases(self, now: float, silent_since: float) -> None:
         """Heartbeats beside a blocked event loop, before the first lease expires.
@@ -262,7 +277,8 @@ class Watchdog:
         innocent = {held.claim.ref for held in worker.slots.held()} - ended
         on_their_way = set(unanswered) - innocent - ended
         return [
-            (worker.ledger.settle_sql, settled(settlements)),
+            # Without projections: none has a result, and one that fails would stop the rest.
+            (settle_statement(()), settled(settlements)),
             (HAND_BACK, ref_parameters(innocent, worker=worker.name)),
             (ADD, added(tallies.take().items())),
             (LEAVE, {"name": worker.name}),

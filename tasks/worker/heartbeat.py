@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from models.jobs.heartbeat import beat, read_cancelled, report
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave
 from models.store.errors import StateStoreUnavailable
 from models.tallies import Tallies
+from tasks.worker.held import Held
 from tasks.worker.quotas import QuotaTracker
 from tasks.worker.rules import Rules, read_rules
 from tasks.worker.slots import Host, Slots
@@ -48,9 +50,11 @@ class Heartbeat:
     _renewed_at: datetime | None = None
     _introduced: bool = False
     _pulse: threading.Thread | None = None
+    _ledger: Ledger | None = None
 
     def start(self, ledger: Ledger) -> None:
         """Begin to send heartbeats through ``ledger``."""
+        self._ledger = ledger
         self._pulse = threading.Thread(
             target=self._keep_alive, args=(ledger,), name="heartbeat", daemon=True
         )
@@ -74,9 +78,12 @@ class Heartbeat:
     def _release_waiting(self, ledger: Ledger) -> None:
         """Hand back what waits for a slot: none may become free before the process ends."""
         for held in self._slots.held():
-            if held.started is None and not held.lost:
-                held.lost = True
-                ledger.release(held.claim)
+            self._release(ledger, held)
+
+    def _release(self, ledger: Ledger, held: Held) -> None:
+        if held.started is None and not held.lost:
+            held.lost = True
+            ledger.release(held.claim)
 
     def beat_if_late(self) -> None:
         """Beat now if the regular one is stuck behind statements that are slow or keep failing."""
@@ -138,6 +145,11 @@ class Heartbeat:
             known = self._slots.find(ref)
             if known is not None and known.cancelled is None:
                 known.cancelled = time.monotonic()
+                # What waits for a slot ends now: the row knows that it is cancelled. If the
+                # ledger is closed, the lease expires.
+                if self._ledger is not None:
+                    with suppress(StateStoreUnavailable):
+                        self._release(self._ledger, known)
 
     def _report(self) -> None:
         behind = [held for held in self._slots.held() if not (held.progress_written or held.lost)]

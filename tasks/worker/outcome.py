@@ -71,11 +71,18 @@ class HandedBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Deferred:
+    """The job cannot be completed here at the moment: a later run can."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Withdrawn:
     """The job was cancelled and has stopped."""
 
 
-Outcome = Succeeded | Failed | Snoozed | Released | HandedBack | Withdrawn
+Outcome = Succeeded | Failed | Snoozed | Released | HandedBack | Deferred | Withdrawn
 
 
 def outcome_of(error: BaseException) -> Outcome:
@@ -146,6 +153,9 @@ def ending_of(
             return Ending(JobStatus.QUEUED, deferrals=1)
         case Withdrawn():
             return Ending(JobStatus.CANCELLED)
+        case Deferred(message):
+            waits = Failed(FailureClass.DEPENDENCY, message)
+            return ending_of(waits, history, limits, standing, chance)
         case Failed(failure_class, message, retry_after):
             decision = decide_retry(
                 failure_class, history, limits, chance, retry_after=retry_after, standing=standing

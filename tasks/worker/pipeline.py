@@ -120,6 +120,8 @@ def run_in_slot(claim: Claim, worker: Worker, parent_span: object) -> tuple[Outc
             return None  # lost while it waited for a slot: another worker's by now
         if slots.draining or held_back(claim, worker):
             return Released(), 0.0
+        if (deferral := worker.ledger.projections.deferral_of(claim.type)) is not None:
+            return deferral, 0.0  # its result could not be stored
         held = slots.begin(claim)
         if held.cancelled is not None:
             outcome: Outcome = Withdrawn()  # while it waited for a slot
@@ -156,7 +158,8 @@ def run(claim: Claim, worker: Worker, held: Held) -> Outcome:
             return HandedBack()
         outcome = outcome_of(error)
         log_traceback(claim, outcome, error)
-        return outcome
+        # It was stopping: what went wrong then says nothing about its type or its dependency.
+        return Withdrawn() if held.cancel_seen and isinstance(outcome, Failed) else outcome
     finally:
         held.frame = None
 

@@ -101,8 +101,10 @@ def worker_process(
     slots: int,
     kind: str,
     changes: Mapping[str, Mapping[str, Any]] = POOLS,
+    **settings: str,
 ) -> Iterator[WorkerProcess]:
-    """A worker of ``pools`` beside a scheduler; ``changes`` are FAIRLINE_POOLS."""
+    """A worker of ``pools`` beside a scheduler; ``changes`` are FAIRLINE_POOLS, ``settings`` more
+    of the environment."""
     (folder / "blobs").mkdir()
     env = {
         "FAIRLINE_DATABASE_URL": database.engine.url.render_as_string(hide_password=False),
@@ -113,6 +115,7 @@ def worker_process(
         "FAIRLINE_POOLS": json.dumps(changes),
         "FAIRLINE_CANCEL_GRACE_SECONDS": "1",
         "PYTHONPATH": ".",
+        **settings,
     }
     database.leader.resign()
     with command(SCHEDULER, env, folder / "scheduler.log"):

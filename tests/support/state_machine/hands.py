@@ -16,6 +16,7 @@ from models.jobs.states import FailureClass, JobStatus
 from tasks.registry import projections_of
 from tasks.retry.decision import History, RetryStanding
 from tasks.worker.outcome import (
+    Deferred,
     Failed,
     HandedBack,
     Outcome,
@@ -41,6 +42,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     failures,
     failures,
     st.sampled_from([Snoozed(0.0), Snoozed(20.0), Released(), HandedBack(), Withdrawn()]),
+    st.just(Deferred("later")),
 )
 standings = st.sampled_from(
     [
@@ -216,6 +218,8 @@ class Workers(Stage):
     def end_run(
         self, twin: Twin, outcome: Outcome, standing: RetryStanding, seconds: float
     ) -> None:
+        if isinstance(outcome, Deferred):
+            outcome = Failed(FailureClass.DEPENDENCY, outcome.message)
         match outcome:
             case Succeeded(result):
                 twin.succeed(orjson.loads(result), seconds, self.now)

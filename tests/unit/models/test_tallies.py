@@ -17,6 +17,7 @@ from tasks.registry import load_types
 from tasks.retry.decision import RetryStanding
 from tasks.worker.decide import close_run, counts_of
 from tasks.worker.outcome import (
+    Deferred,
     Failed,
     HandedBack,
     Outcome,
@@ -90,7 +91,9 @@ def test_a_run_beyond_its_pools_bound_is_a_violation() -> None:
     assert parse_run_name(name) == ("echo", "short", bin_of(1_010_000), True)
 
 
-@pytest.mark.parametrize("outcome", [Released(), HandedBack(), Snoozed(1.0), Withdrawn()])
+@pytest.mark.parametrize(
+    "outcome", [Released(), HandedBack(), Snoozed(1.0), Deferred("later"), Withdrawn()]
+)
 def test_what_was_put_off_handed_back_or_withdrawn_is_no_run(outcome: Outcome) -> None:
     assert counts(outcome) == {}
 
