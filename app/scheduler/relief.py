@@ -26,7 +26,8 @@ from app.policy.window import window
 from app.scheduler.dispatching.pool_queues import PoolQueues
 from app.scheduler.dispatching.pools import Pools, PoolState
 from app.scheduler.dispatching.quotas import QuotaPacers
-from models.jobs.dispatch import MARK_LANES, mark
+from models.job_counts import CountFolder
+from models.jobs.dispatch import MARK_LANES, WALK_LANE, mark
 from models.jobs.held_back import DEPENDENCIES_NOT_CLOSED, THROTTLED
 from models.jobs.lane_walk import lane_walk
 from models.jobs.release import release
@@ -53,7 +54,8 @@ BATCH = 500
 RELIEVE = MARK_LANES.format(
     condition=f"""EXISTS (
                 SELECT 1 FROM leaders AS leader WHERE {SILENT} FOR SHARE)
-              AND {STILL_RELIEF}"""
+              AND {STILL_RELIEF}""",
+    walk=WALK_LANE,
 )
 #: At most as many rows as the windows allow.
 READ_IN_FLIGHT = """
@@ -101,6 +103,7 @@ class Relief:
         bystander = Leader(engine, name)
         self._pacers = QuotaPacers(engine, bystander, types)
         self._pools = Pools(engine, PoolQueues(engine, bystander))
+        self._folder = CountFolder(engine)
         #: By pool: the lane that came last.
         self._last: dict[str, tuple[int, str]] = {}
 
@@ -135,6 +138,8 @@ class Relief:
         if not self._lease.is_vacant() or now < self._began + self._wait_seconds:
             self.end()
             return False
+        # Also without a broker: jobs are admitted, and their counts are read.
+        self._folder.run_once(now)
         if self.active and now < self._renew_due:
             return True
         was = self.active

@@ -23,6 +23,7 @@ from app.scheduler.dispatching.promoter import Promoter
 from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
 from app.scheduler.maintenance.collector import Collector
+from app.scheduler.maintenance.count_folds import FOLD_SECONDS, CountFolds
 from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.maintenance.recorder import Recorder
@@ -160,6 +161,7 @@ class SchedulerService:
         }
         return [
             TimedRole(Promoter(engine, leader, pools, settings.promote_per_second), 0.05),
+            TimedRole(CountFolds(engine, queues), FOLD_SECONDS),
             TimedRole(dispatcher, 0.0),
             TimedRole(ShareReconciler(engine, leader, queues, estimates), RECONCILE_SECONDS),
             TimedRole(Autoscaler(engine, leader, pools, scaling), EVERY_SECONDS),
