@@ -18,6 +18,7 @@ from sqlalchemy import Engine
 from models.leadership import STILL_LEADER
 from models.pools import lease_interval_sql, slice_queue
 from models.store.arrays import plain_array, text_array
+from models.store.prepared import PreparedStatement
 from models.store.session import connect
 
 #: One short walk along the index per lane, however long it is. A limit of its own: rows are read
@@ -25,21 +26,25 @@ from models.store.session import connect
 #: tells the planner nothing, and it would sort a long lane whole.
 WALK_LANE = """
                 SELECT id, priority FROM jobs
-                WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = lane.tenant_id
+                WHERE status = 'queued' AND pool = %(pool)s::text AND tenant_id = lane.tenant_id
                   AND dependency = lane.dependency
                 ORDER BY priority DESC, id
-                LIMIT %(most)s
+                LIMIT %(most)s::int
                 FOR UPDATE SKIP LOCKED"""
 #: The same, along the lane's stretches only: see :mod:`app.policy.lane_heads`.
 WALK_STRETCHES = """
-                SELECT job.* FROM generate_series(lane.first, lane.last) AS place, LATERAL (
+                SELECT job.* FROM unnest(
+                    (%(priorities)s::smallint[])[lane.first : lane.last],
+                    (%(from)s::uuid[])[lane.first : lane.last],
+                    (%(to)s::uuid[])[lane.first : lane.last]
+                ) AS stretch (priority, first, last), LATERAL (
                     SELECT id, priority FROM jobs
-                    WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = lane.tenant_id
-                      AND dependency = lane.dependency
-                      AND priority = (%(priorities)s::smallint[])[place]
-                      AND id >= (%(from)s::uuid[])[place] AND id <= (%(to)s::uuid[])[place]
+                    WHERE status = 'queued' AND pool = %(pool)s::text
+                      AND tenant_id = lane.tenant_id AND dependency = lane.dependency
+                      AND priority = stretch.priority AND id >= stretch.first
+                      AND id <= stretch.last
                     ORDER BY id
-                    LIMIT %(most)s
+                    LIMIT %(most)s::int
                     FOR UPDATE SKIP LOCKED) AS job"""
 #: Inside a tenant higher priority first, then first in, first out, across its lanes.
 #: Status as text in the update: see CLAIM.
@@ -67,7 +72,7 @@ MARK_LANES = f"""
                       ELSE 'dispatched'::job_status END,
         finished_at = CASE WHEN job.not_after < now() THEN now() END,
         lease = job.lease + 1,
-        slice = %(slice)s,
+        slice = %(slice)s::text,
         dispatched_at = CASE WHEN job.not_after < now() THEN job.dispatched_at ELSE now() END,
         lease_expires_at = CASE WHEN job.not_after < now() THEN NULL
                                 ELSE now() + {lease_interval_sql("job.pool")} END
@@ -77,6 +82,7 @@ MARK_LANES = f"""
               job.slice, job.priority, job.status = 'dispatched' AS dispatched
 """
 MARK = MARK_LANES.format(condition=STILL_LEADER, walk=WALK_STRETCHES)
+PREPARED = PreparedStatement("mark", MARK)
 
 
 #: A tenant and a dependency.
@@ -134,11 +140,11 @@ def mark(
     slice_name: str = "",
     *,
     heads: Mapping[LaneKey, Stretches] | None = None,
-    statement: str = MARK,
+    statement: PreparedStatement = PREPARED,
 ) -> Marked:
     """Mark what each tenant was granted, as far as it is there.
 
-    MARK looks into the stretches of ``heads`` only.
+    The leader's statement looks into the stretches of ``heads`` only.
     """
     asked = [(grant, lane, room) for grant in grants for lane, room in grant.lanes.items()]
     parameters = {
@@ -155,7 +161,7 @@ def mark(
         ),
     }
     with connect(engine) as connection:
-        found = connection.exec_driver_sql(statement, parameters)
+        found = statement.execute(connection, parameters)
         # Ordered by name once for the whole group: see claim_group.
         rows = found.columns("dispatched", "priority", *Dispatch._fields).all()
     marked = [(dispatched, priority, Dispatch(*values)) for dispatched, priority, *values in rows]

@@ -24,6 +24,7 @@ from models.jobs.dispatch import LaneKey
 from models.jobs.lane_walk import head_walk
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
+from models.store.prepared import PreparedStatement
 from models.store.session import connect
 from tasks.retry.guards import THROTTLED_IN_FLIGHT
 
@@ -46,12 +47,14 @@ TAKE_ARRIVALS = f"""
     DELETE FROM arrivals
     WHERE id = ANY (ARRAY(
         SELECT id FROM arrivals
-        WHERE id > CASE WHEN pg_postmaster_start_time()::text = %(server)s THEN %(taken)s ELSE 0 END
+        WHERE id > CASE pg_postmaster_start_time()::text
+                   WHEN %(server)s::text THEN %(taken)s::bigint ELSE 0 END
           AND {STILL_LEADER}
         ORDER BY id LIMIT {MOST_ARRIVALS}))
     RETURNING pool, tenant_id, dependency, priority, first_id::text AS first_id,
               last_id::text AS last_id
 """
+PREPARED = PreparedStatement("take_arrivals", TAKE_ARRIVALS)
 #: TRUNCATE waits for transactions that are about to add arrivals, but not for long: submissions
 #: wait behind it.
 DISCARD_ARRIVALS = f"""
@@ -198,7 +201,7 @@ class PoolQueues(LeaderQueries, dict[str, PoolQueue]):
             "server": self._taken.server,
             "taken": self._taken.arrival,
         }
-        arrivals = connection.exec_driver_sql(TAKE_ARRIVALS, parameters)
+        arrivals = PREPARED.execute(connection, parameters)
         columns = ("pool", "tenant_id", "dependency", "priority", "first_id", "last_id")
         rows = arrivals.columns(*columns).all()
         for pool, tenant_id, lane, priority, first, last in rows:

@@ -14,7 +14,8 @@ from app.scheduler.dispatching.held_back import Allowances, HoldReader, Holds
 from app.scheduler.dispatching.pool_queues import PoolQueues
 from models.pools import POOLS
 from models.presence import PRESENCE_SECONDS, SERVING
-from models.store.session import fetch
+from models.store.prepared import PreparedStatement
+from models.store.session import connect, fetch
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ READ_POOLS = f"""
     ) AS alive ON alive.pool = pool.name
     LEFT JOIN express_lanes AS lane ON lane.pool = pool.name
 """
+PREPARED = PreparedStatement("read_pools", READ_POOLS)
 #: Jobs in held lanes, by pool.
 READ_HELD = """
     SELECT pool, sum(queued)::bigint AS queued FROM job_counts
@@ -136,7 +138,8 @@ class Pools:
 
     def read(self, now: float) -> list[PoolState]:
         """All pools of this deployment."""
-        rows = fetch(self._engine, READ_POOLS, {"pools": list(POOLS)})
+        with connect(self._engine) as connection:
+            rows = PREPARED.execute(connection, {"pools": list(POOLS)}).all()
         holds = self.holds(now)
         held = self._count_held(holds)
         return [
