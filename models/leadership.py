@@ -26,8 +26,8 @@ RENEW_SECONDS = 2.0
 LEADS = "role = 'scheduler' AND expires_at > now()"
 RELIEVES = "role = 'relief' AND expires_at > now()"
 #: Conditions for every statement of the scheduler and of the relief; take the parameter ``epoch``.
-STILL_LEADER = f"EXISTS (SELECT 1 FROM leaders WHERE {LEADS} AND epoch = %(epoch)s)"
-STILL_RELIEF = f"EXISTS (SELECT 1 FROM leaders WHERE {RELIEVES} AND epoch = %(epoch)s)"
+STILL_LEADER = f"EXISTS (SELECT 1 FROM leaders WHERE {LEADS} AND epoch = %(epoch)s::bigint)"
+STILL_RELIEF = f"EXISTS (SELECT 1 FROM leaders WHERE {RELIEVES} AND epoch = %(epoch)s::bigint)"
 
 
 def take_lease(role: str, broker_seen: str, source: str = "") -> str:

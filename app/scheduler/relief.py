@@ -30,12 +30,14 @@ from app.scheduler.dispatching.promoter import Promoter
 from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.role import TimedRole, run_due
-from models.jobs.dispatch import MARK_LANES, mark
+from models.job_counts import CountFolder
+from models.jobs.dispatch import MARK_LANES, WALK_LANE, mark
 from models.jobs.held_back import DEPENDENCIES_NOT_CLOSED, THROTTLED
 from models.jobs.lane_walk import lane_walk
 from models.jobs.release import release
 from models.leadership import Leader, ReliefLease
 from models.store.errors import StateStoreError
+from models.store.prepared import PreparedStatement
 from models.store.session import connect, fetch
 from tasks.registry import JobType
 from tasks.retry.guards import THROTTLED_IN_FLIGHT
@@ -55,7 +57,8 @@ AWAY_SECONDS = 3.0
 MOST_LANES = 200
 BATCH = 500
 
-RELIEVE = MARK_LANES.format(condition=ReliefLease.condition)
+RELIEVE = MARK_LANES.format(condition=ReliefLease.condition, walk=WALK_LANE)
+PREPARED = PreparedStatement("relieve", RELIEVE)
 #: At most as many rows as the windows allow.
 READ_IN_FLIGHT = """
     SELECT job.tenant_id, count(*)::int AS jobs,
@@ -108,6 +111,7 @@ class Relief:
             TimedRole(Reaper(engine, self._lease, types), 1.0),
             TimedRole(promoter, TURN_SECONDS),
         ]
+        self._folder = CountFolder(engine)
         #: By pool: the lane that came last.
         self._last: dict[str, tuple[int, str]] = {}
 
@@ -144,6 +148,8 @@ class Relief:
         if not self._lease.is_vacant() or now < self._began + self._wait_seconds:
             self.end()
             return False
+        # Also without a broker: jobs are admitted, and their counts are read.
+        self._folder.run_once(now)
         if self.active and now < self._renew_due:
             return True
         was = self.active
@@ -178,7 +184,7 @@ class Relief:
         if not grants:
             return 0
         epoch = self._lease.epoch or 0
-        dispatches = mark(self._engine, pool.name, grants, epoch, statement=RELIEVE).dispatches
+        dispatches = mark(self._engine, pool.name, grants, epoch, statement=PREPARED).dispatches
         if not dispatches:
             return 0
         for dependency, jobs in Counter(each.dependency for each in dispatches).items():

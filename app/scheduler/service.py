@@ -23,11 +23,13 @@ from app.scheduler.dispatching.promoter import Promoter
 from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
 from app.scheduler.maintenance.collector import Collector
+from app.scheduler.maintenance.count_folds import FOLD_SECONDS, CountFolds
 from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.maintenance.recorder import Recorder
 from app.scheduler.maintenance.recurring_jobs import TICK_SECONDS, RecurringJobs
 from app.scheduler.maintenance.retirer import Kept, Retirer
+from app.scheduler.maintenance.snapshot_watch import WATCH_SECONDS, SnapshotWatch
 from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
 from app.scheduler.protection.restrictions import Quarantine, Spikes, Throttles
@@ -141,6 +143,7 @@ class SchedulerService:
                 TimedRole(Collector(engine, leader, blobs), 0.0),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
                 TimedRole(classifier, CLASSIFY_SECONDS),
+                TimedRole(SnapshotWatch(engine, leader), WATCH_SECONDS),
                 *telemetry_roles(engine, leader),
             ],
         )
@@ -160,6 +163,7 @@ class SchedulerService:
         }
         return [
             TimedRole(Promoter(engine, leader, pools, settings.promote_per_second), 0.05),
+            TimedRole(CountFolds(engine, queues), FOLD_SECONDS),
             TimedRole(dispatcher, 0.0),
             TimedRole(ShareReconciler(engine, leader, queues, estimates), RECONCILE_SECONDS),
             TimedRole(Autoscaler(engine, leader, pools, scaling), EVERY_SECONDS),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import date, datetime
 
-from sqlalchemy import UniqueConstraint, text
+from sqlalchemy import Identity, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.schema.base import Base, Count, Count2, Count4, Id, Json, Now, Sum, index
+from models.schema.base import Base, Count, Count2, Count4, Id, Int2, Json, Now, Sum, index
 
 
 class ExpressLane(Base, table="express_lanes", fillfactor=50):
@@ -28,10 +28,14 @@ class Arrival(
 ):
     """Jobs were queued in this lane. Written by a trigger, removed by the scheduler."""
 
-    #: The table has no key: a lane may be noted twice. The mapper wants one.
-    pool: Mapped[str] = mapped_column(primary_key=True)
-    tenant_id: Mapped[int] = mapped_column(primary_key=True)
-    dependency: Mapped[str] = mapped_column(primary_key=True)
+    pool: Mapped[str]
+    tenant_id: Mapped[int]
+    dependency: Mapped[str]
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    #: Where in the lane: their priority, and the lowest and highest of their ids.
+    priority: Mapped[Int2 | None]
+    first_id: Mapped[Id | None]
+    last_id: Mapped[Id | None]
 
 
 class Share(Base, table="shares", fillfactor=50, autovacuum_vacuum_threshold=200):

@@ -14,6 +14,7 @@ from app.api.services import current_services
 from models.leadership import LEASE_SECONDS, RELIEVES, SILENT
 from models.presence import SERVING
 from models.store.errors import StateStoreError
+from models.store.snapshots import LONG_SECONDS, OLDEST_SNAPSHOT
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,8 @@ READ_READINESS = f"""
            (SELECT json_object_agg(pool, slots) FROM (
                 SELECT unnest(pools) AS pool, sum(slots) AS slots FROM processes
                 WHERE {SERVING}
-                GROUP BY 1) AS alive) AS slots
+                GROUP BY 1) AS alive) AS slots,
+           (SELECT seconds FROM ({OLDEST_SNAPSHOT}) AS oldest) AS snapshot_age
 """
 
 
@@ -76,8 +78,12 @@ def read_checks() -> dict[str, dict[str, object]]:
     if row.relief_age is not None:
         scheduler |= {"ok": True, "degraded": True}
         broker_age = row.relief_age
+    database: dict[str, object] = {"ok": True}
+    if row.snapshot_age >= LONG_SECONDS:
+        minutes = int(row.snapshot_age // 60)
+        database["detail"] = f"a transaction has been open for {minutes} minutes"
     checks: dict[str, dict[str, object]] = {
-        "database": {"ok": True},
+        "database": database,
         "scheduler": scheduler,
         "broker": {
             "ok": broker_age is not None and broker_age < BROKER_SECONDS,

@@ -15,6 +15,8 @@ from functools import partial
 LATE = 10
 #: The fraction of recently ended jobs that may be dead.
 DEAD_PART = 0.01
+#: A transaction that is open for so long is mentioned.
+LONG_SNAPSHOT_SECONDS = 300.0
 #: Names in a sentence; of more it gives the number.
 MOST_NAMES = 3
 
@@ -67,6 +69,8 @@ class HealthReadings:
     #: Throttled tenants by pool, and tenants that run far more jobs than usual.
     throttled: Mapping[str, int] = field(default_factory=dict)
     spiking: int = 0
+    #: Age of the oldest open transaction of the database.
+    snapshot_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,11 @@ def reasons(readings: HealthReadings) -> Iterator[HealthReason]:
     for pool in readings.pools:
         if pool.waiting and 0 < pool.slots <= pool.busy:
             yield watch(f"All slots of {pool.name} are busy, and {waiting(pool.waiting)}.")
+    if readings.snapshot_seconds >= LONG_SNAPSHOT_SECONDS:
+        yield watch(
+            f"A database transaction has been open for {readings.snapshot_seconds // 60:.0f} min:"
+            " dead rows cannot be removed until it ends."
+        )
 
 
 def services(readings: HealthReadings) -> Iterator[HealthReason]:

@@ -81,7 +81,7 @@ READ_POOLS = f"""{QUEUE_HEADS}, oldest AS (
 #: Scheduler, broker and relief, and what delays jobs. A spike counts for the hour in which it was
 #: detected.
 READ_SERVICES = f"""
-    SELECT ready.leader_age, ready.broker_age, ready.relief_age, (
+    SELECT ready.leader_age, ready.broker_age, ready.relief_age, ready.snapshot_age, (
         SELECT coalesce(json_agg(json_build_array(kind, name, detail)), '[]') FROM (
             SELECT 'circuit', dependency, state FROM circuits WHERE {CIRCUIT_NOT_CLOSED}
             UNION ALL
@@ -229,4 +229,5 @@ def read_readings(connection: Connection, pools: Sequence[Card]) -> HealthReadin
         quarantined=[name for name, _ in held.get("quarantine", ())],
         throttled=Counter(pool for _, pool in held.get("throttle", ())),
         spiking=len(held.get("spike", ())),
+        snapshot_seconds=services.snapshot_age,
     )

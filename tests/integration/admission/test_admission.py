@@ -18,6 +18,7 @@ from models.jobs.ids import new_id
 from models.jobs.submission import KeyReused
 from models.store.arrays import text_array
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
+from tests.support.emptied import COUNTS
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def database(api_database: DatabaseFixture) -> DatabaseFixture:
     """One database for all of them, empty."""
     api_database.execute(
         "TRUNCATE jobs, applications, idempotency_keys, express_lanes, circuits, verdicts,"
-        " job_counts"
+        f" {COUNTS}"
     )
     return api_database
 

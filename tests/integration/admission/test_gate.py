@@ -26,7 +26,7 @@ from models.settings import DatabaseSettings
 from models.store.errors import StateStoreUnavailable
 from models.store.session import open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture
-from tests.support.emptied import emptied
+from tests.support.emptied import COUNTS, emptied
 from tests.support.plans import plan_of
 from tests.support.token_bucket import lease
 
@@ -206,14 +206,22 @@ def test_lost_answer_costs_no_token_that_was_at_hand(database: DatabaseFixture) 
 def test_hot_statements_of_the_gate_walk_indexes(database: DatabaseFixture) -> None:
     database.execute("INSERT INTO rate_buckets SELECT n FROM generate_series(1, 5000) AS n")
     database.execute(
-        "INSERT INTO job_counts (tenant_id, pool, dependency, shard)"
-        " SELECT n, 'medium', '', n %% 4 FROM generate_series(1, 5000) AS n"
+        "INSERT INTO job_count_keys SELECT n, 'medium', '' FROM generate_series(1, 5000) AS n"
+    )
+    database.execute(
+        "INSERT INTO job_count_sums SELECT tenant_id, pool, dependency, 0, 0, 0, 0, 0, 0, 0, 0, 0"
+        " FROM job_count_keys"
+    )
+    database.execute(
+        "INSERT INTO job_count_deltas OVERRIDING SYSTEM VALUE"
+        " SELECT tenant_id, pool, dependency, n, 0, 0, 0, 0, 0, 0, 0, 0"
+        " FROM job_count_keys, generate_series(1, 4) AS n"
     )
     database.execute(
         "INSERT INTO idempotency_keys (tenant_id, key, digest, job_ids)"
         " SELECT 1, n::text, '', ARRAY[gen_random_uuid()] FROM generate_series(1, 5000) AS n"
     )
-    database.execute("ANALYZE rate_buckets, job_counts, idempotency_keys")
+    database.execute(f"ANALYZE rate_buckets, {COUNTS}, idempotency_keys")
     asked = {"tenants": "{1,2}", "rates": "{1,1}", "bursts": "{1,1}"}
     plans = [
         plan_of(database, LEASE, **asked, needs="{1,1}", wants="{1,1}"),

@@ -13,6 +13,7 @@ from models.jobs.states import FailureClass, JobStatus
 from tests.integration.api.test_jobs import start
 from tests.support.api_server import ApiServer
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.emptied import COUNTS
 
 RETRY = Ending(JobStatus.SCHEDULED, tries_spent=1, error_class=FailureClass.APP_ERROR)
 SUCCESS = Ending(JobStatus.SUCCEEDED, tries_spent=1, result="{}")
@@ -21,7 +22,7 @@ DEATH = Ending(JobStatus.DEAD, tries_spent=1, error_class=FailureClass.TIMEOUT)
 
 @pytest.fixture
 def database(api_database: DatabaseFixture) -> DatabaseFixture:
-    api_database.execute("TRUNCATE jobs, usage, job_counts")
+    api_database.execute(f"TRUNCATE jobs, usage, {COUNTS}")
     return api_database
 
 

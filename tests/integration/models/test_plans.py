@@ -12,6 +12,7 @@ from app.admission import IdempotencyKey, Submission, SubmissionGroup
 from app.api.routes.leaderboard import READ_FIRST_PAGE, READ_PAGE
 from app.console.overview.readings import READ_POOLS as READ_OVERVIEW
 from app.console.workers.page import READ_RUNNING
+from app.policy.lane_heads import OPEN
 from app.reads.demand import READ_FLIGHT, READ_TENANT_DEPTHS, READ_TENANT_LANES, READ_WAITS, Parked
 from app.reads.gauges import READ_AGES, READ_DEAD_LETTERS, READ_DUE_AGES, READ_TROUBLE
 from app.reads.ranks import READ_RANKS
@@ -40,10 +41,10 @@ from models.jobs.admit import admit_group
 from models.jobs.cancel import CANCEL
 from models.jobs.checkpoint import Saving, save_group
 from models.jobs.claim import CLAIM, JobRef
-from models.jobs.dispatch import MARK
+from models.jobs.dispatch import MARK, stretch_arrays
 from models.jobs.expire import EXPIRE
 from models.jobs.heartbeat import BEAT, READ_CANCELLED, REPORT
-from models.jobs.ids import new_id
+from models.jobs.ids import BELOW_ALL, new_id
 from models.jobs.promote import FIND_DUE, PROMOTE
 from models.jobs.reap import FIND_LOST, REAP
 from models.jobs.release import RELEASE
@@ -84,6 +85,7 @@ def marking(tenants: int, room: int, pool: str = "medium") -> dict[str, Any]:
         "rooms": [room] * tenants,
         "most": room,
         "jobs": [room] * tenants,
+        **stretch_arrays([[(2, BELOW_ALL, OPEN), (1, BELOW_ALL, OPEN)]] * tenants),
     }
 
 
@@ -107,8 +109,9 @@ def test_a_mark_costs_the_same_however_long_the_line_is(filled: DatabaseFixture)
 
 
 def test_lanes_are_found_one_step_each(filled: DatabaseFixture) -> None:
-    assert_walks(plan_of(filled, SWEEP, pool="medium"), "jobs_line")
-    assert pages_read(filled, SWEEP, pool="medium") < 500, "10,000 wait in 100 lanes"
+    asked = {"pools": ["medium"], "after": [-1]}
+    assert_walks(plan_of(filled, SWEEP, **asked), "jobs_line")
+    assert pages_read(filled, SWEEP, **asked) < 2500, "10,000 wait in 100 lanes of 3 priorities"
 
 
 def test_relief_looks_at_the_heads_of_lanes_and_at_what_is_in_flight(

@@ -18,6 +18,7 @@ from models.jobs.dispatch import Dispatch, mark
 from models.leadership import Leader
 from models.presence import Presence, announce
 from models.store.errors import StateStoreUnavailable
+from models.store.prepared import PreparedStatement
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
 from tests.support.emptied import emptied
 
@@ -275,7 +276,8 @@ def test_a_job_that_nobody_rang_for_is_found(
     database.submit()
     database.execute("DELETE FROM arrivals")
     dispatcher.run_once(1.0)
-    assert dispatcher.run_once(2.0) == 1
+    dispatcher.run_once(2.0)
+    assert dispatcher.run_once(2.1) == 1
 
 
 def test_an_arrival_is_taken_by_the_leader_only(
@@ -360,9 +362,9 @@ def test_arrivals_that_piled_up_are_discarded_and_every_lane_is_found(
 ) -> None:
     dispatcher.run_once(0.0)
     monkeypatch.setattr("app.scheduler.dispatching.pool_queues.MOST_ARRIVALS", 10)
+    fewer = pool_queues.TAKE_ARRIVALS.replace("LIMIT 20000", "LIMIT 10")
     monkeypatch.setattr(
-        "app.scheduler.dispatching.pool_queues.TAKE_ARRIVALS",
-        pool_queues.TAKE_ARRIVALS.replace("LIMIT 20000", "LIMIT 10"),
+        "app.scheduler.dispatching.pool_queues.PREPARED", PreparedStatement("fewer", fewer)
     )
     for _ in range(30):
         database.submit()
@@ -405,8 +407,8 @@ def test_a_lost_answer_overruns_no_cap(
 ) -> None:
     fill(database, tenant(database, 101, in_flight=3), 20)
 
-    def mark_and_lose_the_answer(*arguments: Any) -> None:
-        mark(*arguments)
+    def mark_and_lose_the_answer(*arguments: Any, **heads: Any) -> None:
+        mark(*arguments, **heads)
         raise StateStoreUnavailable("lost")
 
     with monkeypatch.context() as broken:
