@@ -7,6 +7,7 @@ from sqlalchemy import create_engine, pool, text
 
 from models.schema import Base
 from models.settings import DatabaseSettings
+from models.store.session import follow_primary
 
 #: Held while migrating, so that two starting stacks take turns.
 MIGRATION_LOCK = 0x_FA1E_11E
@@ -14,6 +15,7 @@ MIGRATION_LOCK = 0x_FA1E_11E
 
 def run_online() -> None:
     engine = create_engine(DatabaseSettings().database_url, poolclass=pool.NullPool)
+    follow_primary(engine)
     with engine.connect() as connection:
         context.configure(connection=connection, target_metadata=Base.metadata)
         with context.begin_transaction():
