@@ -1,7 +1,8 @@
 """Presence: every process reports that it is alive, its slots and its connection pool.
 
-In return it learns whether it was asked to drain. The request is in the row before anything acts
-on it: a process that dies in between has ended anyway, and the next one has another name.
+In return it learns whether it was asked to drain, and the database's clock. The request is in the
+row before anything acts on it: a process that dies in between has ended anyway, and the next one
+has another name.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import asdict, dataclass
 
 from sqlalchemy import Engine
 
+from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
 from models.store.session import execute, fetch, pool_stats
 
 #: A process reports this often …
@@ -30,7 +32,7 @@ RETIRE = signal.SIGUSR2
 #: Workers learn of a change (a circuit, a quota) with their next report, this much later.
 NEWS_SECONDS = PRESENCE_SECONDS + 0.5
 
-ANNOUNCE = """
+ANNOUNCE = f"""
     INSERT INTO processes (name, kind, pools, slots, busy, draining,
                            db_size, db_in_use, db_waiters, parent, node)
     VALUES (%(name)s, %(kind)s, %(pools)s::text[], %(slots)s, %(busy)s, %(draining)s,
@@ -39,7 +41,7 @@ ANNOUNCE = """
     SET pools = excluded.pools, slots = excluded.slots, busy = excluded.busy,
         draining = excluded.draining, db_size = excluded.db_size,
         db_in_use = excluded.db_in_use, db_waiters = excluded.db_waiters, heartbeat_at = now()
-    RETURNING drain_requested_at IS NOT NULL AS drain
+    RETURNING drain_requested_at IS NOT NULL AS drain, {CLOCK_SQL} AS clock
 """
 #: A worker is named by the process that stops as a whole: forked ones by their parent.
 REQUEST_DRAIN = f"""
@@ -79,7 +81,9 @@ def process_name(kind: str) -> str:
 def announce(engine: Engine, presence: Presence) -> bool:
     """Report that the process is alive; whether it was asked to drain."""
     stats = asdict(pool_stats(engine, "presence"))
+    sent = DATABASE_CLOCK.local_ns()
     [row] = fetch(engine, ANNOUNCE, {**stats, **asdict(presence), "pools": list(presence.pools)})
+    DATABASE_CLOCK.learn(sent, row.clock, DATABASE_CLOCK.local_ns())
     return bool(row.drain)
 
 

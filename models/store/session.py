@@ -27,6 +27,7 @@ from sqlalchemy.pool.base import ConnectionPoolEntry
 
 from models.database_url import CONNECT_SECONDS, one_server_each
 from models.settings import DatabaseSettings
+from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
 from models.store.errors import StatementTooSlow, StateStoreUnavailable, server_is_lost
 
 #: PostgreSQL's code for a statement that took longer than its timeout.
@@ -166,7 +167,17 @@ def open_engine(settings: DatabaseSettings, *, process: str = "fairline") -> Eng
         },
     )
     follow_primary(engine, settings.db_connect_seconds)
+    event.listen(engine, "connect", read_clock)
     return engine
+
+
+def read_clock(connection: Any, _record: ConnectionPoolEntry) -> None:
+    """Learn the database's clock; before the first id, as who submits is looked up first."""
+    with connection.cursor() as cursor:
+        sent = DATABASE_CLOCK.local_ns()
+        cursor.execute(f"SELECT {CLOCK_SQL}")
+        [[server]] = cursor.fetchall()
+        DATABASE_CLOCK.learn(sent, server, DATABASE_CLOCK.local_ns())
 
 
 def reads_only(connection: Any) -> bool:
