@@ -10,6 +10,7 @@ from sqlalchemy import Connection, create_engine, pool, text
 from migrations.ddl import SET_LOCK_TIMEOUT, with_retries
 from models.schema import Base
 from models.settings import DatabaseSettings
+from models.store.session import follow_primary
 
 #: Held while migrating, so that two starting stacks take turns.
 MIGRATION_LOCK = 0x_FA1E_11E
@@ -32,6 +33,7 @@ def take_turn(connection: Connection) -> None:
 
 def run_online() -> None:
     engine = create_engine(DatabaseSettings().database_url, poolclass=pool.NullPool)
+    follow_primary(engine)
     with engine.connect() as connection:
         take_turn(connection)
 

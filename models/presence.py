@@ -1,7 +1,8 @@
 """Presence: every process reports that it is alive, its slots and its connection pool.
 
-In return it learns whether it was asked to drain. The request is in the row before anything acts
-on it: a process that dies in between has ended anyway, and the next one has another name.
+In return it learns whether it was asked to drain, and the database's clock. The request is in the
+row before anything acts on it: a process that dies in between has ended anyway, and the next one
+has another name.
 
 ``renewed_at`` says up to when a worker has renewed all leases it holds. A job with an expired lease
 whose worker is alive was therefore dropped by it if ``renewed_at`` is later than the end of the
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Engine
 
+from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
 from models.store.session import execute, fetch, pool_stats
 
 #: A process reports this often …
@@ -39,7 +41,7 @@ RETIRE = signal.SIGUSR2
 #: Workers learn of a change (a circuit, a quota) with their next report, this much later.
 NEWS_SECONDS = PRESENCE_SECONDS + 0.5
 
-ANNOUNCE = """
+ANNOUNCE = f"""
     INSERT INTO processes (name, kind, pools, slots, busy, draining,
                            db_size, db_in_use, db_waiters, parent, node, renewed_at)
     VALUES (%(name)s, %(kind)s, %(pools)s::text[], %(slots)s, %(busy)s, %(draining)s,
@@ -50,7 +52,8 @@ ANNOUNCE = """
         draining = excluded.draining, db_size = excluded.db_size,
         db_in_use = excluded.db_in_use, db_waiters = excluded.db_waiters, heartbeat_at = now(),
         renewed_at = coalesce(excluded.renewed_at, processes.renewed_at)
-    RETURNING drain_requested_at IS NOT NULL AS drain, now() AS at
+    RETURNING drain_requested_at IS NOT NULL AS drain, now() AS at,
+              {CLOCK_SQL} AS clock
 """
 #: In place of a heartbeat that is held up: all that is known is that the process is alive.
 KEEP_PRESENT = "UPDATE processes SET heartbeat_at = now() WHERE name = ANY (%(names)s::text[])"
@@ -108,7 +111,9 @@ def process_name(kind: str) -> str:
 def announce(engine: Engine, presence: Presence) -> Announced:
     """Report that the process is alive."""
     stats = asdict(pool_stats(engine, "presence"))
+    sent = DATABASE_CLOCK.local_ns()
     [row] = fetch(engine, ANNOUNCE, {**stats, **asdict(presence), "pools": list(presence.pools)})
+    DATABASE_CLOCK.learn(sent, row.clock, DATABASE_CLOCK.local_ns())
     return Announced(row.drain, row.at)
 
 

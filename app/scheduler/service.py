@@ -36,6 +36,7 @@ from app.scheduler.protection.restrictions import Quarantine, Spikes, Throttles
 from app.scheduler.role import Housekeeping, LeaderQueries, TimedRole, run_due
 from app.telemetry.hooks import system_meters
 from models.blobs import open_blobs
+from models.feed import FeedKeeper
 from models.jobs.expire import EXPIRE
 from models.leadership import RENEW_SECONDS, Leader
 from models.pools import POOLS
@@ -121,6 +122,7 @@ class SchedulerService:
             TimedRole(Announcer(engine, self._name), PRESENCE_SECONDS, always=True),
             self._reaping,
             TimedRole(Expirer(engine, leader), 1.0),
+            TimedRole(FeedKeeper(engine), PRESENCE_SECONDS),
             *protection_roles(engine, leader, types, settings.throttle_crashes),
             TimedRole(
                 RecurringJobs(engine, leader, types, settings.served_pool_names), TICK_SECONDS

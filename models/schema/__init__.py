@@ -13,6 +13,14 @@ from models.schema.jobs import (
     JobCountSum,
 )
 from models.schema.processes import DesiredWorkers, LeaderRow, PoolSample, Process
-from models.schema.restrictions import CircuitRow, Event, MeasuredType, QuotaRow, Tally, VerdictRow
+from models.schema.restrictions import (
+    CircuitRow,
+    Event,
+    FeedGenerationRow,
+    MeasuredType,
+    QuotaRow,
+    Tally,
+    VerdictRow,
+)
 from models.schema.scheduling import Arrival, ExpressLane, Prediction, ScheduleRow, Share
 from models.schema.tenants import ApiKey, RateBucket, RefusalRow, Tenant, TenantLimit, Usage

@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import Identity, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.schema.base import Base, Count, Id, Json, Now, TextOrEmpty, Xid, index
+from models.schema.base import Base, Count, Id, Int4, Json, Now, TextOrEmpty, Xid, index
 
 
 class Event(Base, table="events"):
@@ -19,9 +19,23 @@ class Event(Base, table="events"):
     job_id: Mapped[Id | None]
     detail: Mapped[Json] = mapped_column(server_default="{}")
     at: Mapped[Now]
-    xid: Mapped[Xid] = mapped_column(server_default=text("pg_current_xact_id()"))
+    xid: Mapped[Xid] = mapped_column(server_default=text("feed_xid()"))
 
     __table_args__ = (index("events_feed", "tenant_id, xid, id"),)
+
+
+class FeedGenerationRow(Base, table="feed_generations"):
+    """A history of transaction numbers, begun by a restore or a promotion."""
+
+    number: Mapped[Int4] = mapped_column(primary_key=True, autoincrement=False)
+    tag: Mapped[str]
+    #: Cluster and timeline.
+    identity: Mapped[str]
+    #: What is added to a transaction's number to get that of its entries.
+    shift: Mapped[int]
+    #: The lowest number that its entries may have.
+    first_xid: Mapped[Xid]
+    begun_at: Mapped[Now]
 
 
 class Tally(Base, table="tallies", fillfactor=70):
