@@ -48,8 +48,8 @@ class TallyKind(StrEnum):
     HOUR = "hour", 3600, 26
     #: By job type: runs, and those above the time bound of their pool.
     VIOLATION = "violation", 60
-    #: By tenant and pool, see ``crash_name``: workers lost to jobs that had lost two before; the
-    #: amount is the same number.
+    #: By tenant and pool, see ``crash_name``: workers lost to jobs that had lost two before, and
+    #: worker processes killed because a run broke a limit; the amount is the same number.
     CRASH = "crash", 60
     #: By pool, duration bin and job type, see ``run_name``: runs, and their seconds.
     RUN = "run", 300, 2, MICROSECONDS
@@ -70,6 +70,18 @@ ADD = """
     FROM unnest(%(kinds)s::text[], %(seconds)s::int[], %(names)s::text[], %(totals)s::bigint[],
                 %(amounts)s::bigint[]) AS added (kind, seconds, name, total, amount)
     ORDER BY kind, name
+    ON CONFLICT (kind, bucket, name) DO UPDATE
+    SET total = tally.total + excluded.total, amount = tally.amount + excluded.amount
+"""
+#: Runs for which their process is being killed, by ``settled``: they count together with their
+#: endings or not at all, for the process cannot report them later. One handed back is no cause.
+COUNT_KILLS = f"""
+    INSERT INTO tallies AS tally (kind, bucket, name, total, amount)
+    SELECT '{TallyKind.CRASH}',
+           date_bin(interval '{TallyKind.CRASH.bucket_seconds} s', now(), 'epoch'),
+           tenant_id || ':' || pool, count(*), count(*)
+    FROM settled WHERE status <> 'queued'
+    GROUP BY tenant_id, pool ORDER BY tenant_id || ':' || pool
     ON CONFLICT (kind, bucket, name) DO UPDATE
     SET total = tally.total + excluded.total, amount = tally.amount + excluded.amount
 """
@@ -137,7 +149,7 @@ def added(counts: Iterable[Count]) -> dict[str, Any]:
 
 
 def crash_name(tenant_id: int, pool: str) -> str:
-    """The name under which crashes are counted."""
+    """The name under which crashes are counted; COUNT_KILLS makes the same."""
     return f"{tenant_id}:{pool}"
 
 

@@ -25,7 +25,8 @@ QUARANTINE_TRIES = 2
 
 #: Throttle: crashes that count are at most this old.
 THROTTLE_WINDOW_SECONDS = 600.0
-#: Crashes in the window that bring the throttle: workers lost to jobs that had lost two before.
+#: Crashes in the window that bring the throttle: workers lost to jobs that had lost two before,
+#: and worker processes killed because a run broke a limit.
 THROTTLE_CRASHES = 5
 #: Jobs of a throttled tenant that may be in flight in the pool.
 THROTTLED_IN_FLIGHT = 1

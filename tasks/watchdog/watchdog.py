@@ -26,11 +26,11 @@ from random import Random
 from models.jobs.claim import JobRef
 from models.jobs.heartbeat import BEAT
 from models.jobs.release import HAND_BACK
-from models.jobs.settle import settled
+from models.jobs.settle import settle_statement, settled
 from models.pools import POOLS
 from models.presence import LEAVE, PRESENCE_SECONDS
 from models.store.errors import StateStoreUnavailable
-from models.tallies import ADD, Tallies, added
+from models.tallies import ADD, COUNT_KILLS, Tallies, added
 from tasks.errors import LeaseLost, Stop, TimeLimit
 from tasks.process import (
     FairClock,
@@ -42,6 +42,7 @@ from tasks.process import (
     starved_seconds,
     system_thread,
 )
+from tasks.registry import projections_of
 from tasks.watchdog.emergency_write import (
     EMERGENCY_SECONDS,
     Statement,
@@ -240,8 +241,9 @@ class Watchdog:
         unanswered = worker.slots.unanswered()
         innocent = {held.claim.ref for held in worker.slots.held()} - ended
         on_their_way = set(unanswered) - innocent - ended
+        projections = projections_of(worker.types.values())
         return [
-            (worker.ledger.settle_sql, settled(settlements)),
+            (settle_statement([*projections, COUNT_KILLS]), settled(settlements)),
             (HAND_BACK, ref_parameters(innocent, worker=worker.name)),
             (ADD, added(tallies.take().items())),
             (LEAVE, {"name": worker.name}),
