@@ -21,6 +21,7 @@ from models.jobs.cancel import Done
 from models.jobs.ids import BELOW_ALL
 from models.store.arrays import plain_array
 from models.store.session import fetch
+from models.tallies import TallyKind, count_rows
 
 #: Dead letters brought back in one statement.
 BATCH = 1000
@@ -47,7 +48,7 @@ def replay_statement(chosen: str, limit: str = "") -> str:
         SELECT tenant_id, 'job_replayed', id, json_build_object('type', type,
             'error', json_build_object('class', error_class, 'message', error_message))
         FROM fresh
-    )
+    ), counted AS ({count_rows(TallyKind.SUBMISSION, "tenant_id::text", "fresh")})
     SELECT id::text AS id FROM fresh
 """
 

@@ -35,7 +35,7 @@ THROTTLED_IN_FLIGHT = 1
 SPIKE_TIMES = 10
 #: Fewer hours than this are no average.
 SPIKE_MIN_HOURS = 3
-#: The average counts as at least this many runs per hour: starting to use it is no spike.
+#: The average counts as at least this many jobs per hour: starting to use it is no spike.
 SPIKE_BASELINE = 100
 
 

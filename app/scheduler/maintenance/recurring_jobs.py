@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -38,6 +39,7 @@ from models.leadership import STILL_LEADER, Leader
 from models.store.arrays import moment_array, plain_array, text_array
 from models.store.errors import StateStoreError
 from models.store.session import connect, transaction
+from models.tallies import ADD, TallyKind, added
 from tasks.registry import JobType
 
 logger = logging.getLogger(__name__)
@@ -190,6 +192,9 @@ class RecurringJobs(LeaderQueries):
                 if jobs:
                     placed_jobs = placed(jobs, read_moved(connection, self._served_pools))
                     insert_jobs(connection, carrying_traces(placed_jobs))
+                    made = Counter(str(job.tenant_id) for job in jobs)
+                    counts = (((TallyKind.SUBMISSION, name), (n, 0)) for name, n in made.items())
+                    connection.exec_driver_sql(ADD, added(counts))
         except Exception as error:
             # A move without jobs cannot be the cause.
             if is_external(error) or not any(move.jobs for move in moves):

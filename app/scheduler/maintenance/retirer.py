@@ -42,10 +42,12 @@ RETIRE_KEYS = f"""
         WHERE created_at < now() - make_interval(secs => %(seconds)s)
         ORDER BY created_at LIMIT {BATCH}))
 """
+#: How long counts are kept, by kind; workers of the version before still count runs by the hour.
+KEPT_HOURS = {"hour": 26} | {kind.value: kind.kept_hours for kind in TallyKind}
 RETIRE_TALLIES = f"""
     DELETE FROM tallies WHERE {STILL_LEADER} AND ctid = ANY (array(
         SELECT tally.place
-        FROM (VALUES {", ".join(f"('{kind}', {kind.kept_hours})" for kind in TallyKind)})
+        FROM (VALUES {", ".join(f"('{kind}', {hours})" for kind, hours in KEPT_HOURS.items())})
             AS kept (kind, hours), LATERAL (
             SELECT ctid AS place FROM tallies
             WHERE tallies.kind = kept.kind
