@@ -115,6 +115,16 @@ class Settings(TaskSettings):
         return tuple(name.strip() for name in self.served_pools.split(",") if name.strip())
 
     @property
+    def submission_limits(self) -> dict[str, Any]:
+        """The default limits of tenants, as :class:`app.admission.gate.SubmissionLimits` takes
+        them."""
+        return {
+            "per_second": self.submit_per_second,
+            "burst": self.submit_burst,
+            "queue_depth": self.queue_depth,
+        }
+
+    @property
     def amqp(self) -> bool:
         """Whether the broker is a RabbitMQ."""
         return self.broker_url.startswith("amqp")

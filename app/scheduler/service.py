@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from celery import Celery
 from sqlalchemy import Engine
 
+from app.admission.allowance import Allowances
+from app.admission.gate import SubmissionLimits
 from app.broker.publish import Publisher
 from app.config import Settings
 from app.policy.scaling import policy_of
@@ -113,6 +115,7 @@ class SchedulerService:
         self._leader = leader = Leader(engine, self._name)
         self._publisher = Publisher(celery, settings.publish_seconds)
         types = load_types(settings.job_modules)
+        allowances = Allowances(engine, SubmissionLimits(**settings.submission_limits))
         self._reaping = TimedRole(Reaper(engine, leader, types), 1.0)
         self._roles = [
             TimedRole(leader, RENEW_SECONDS, always=True),
@@ -121,7 +124,8 @@ class SchedulerService:
             TimedRole(Expirer(engine, leader), 1.0),
             *protection_roles(engine, leader, types, settings.throttle_crashes),
             TimedRole(
-                RecurringJobs(engine, leader, types, settings.served_pool_names), TICK_SECONDS
+                RecurringJobs(engine, leader, types, settings.served_pool_names, allowances),
+                TICK_SECONDS,
             ),
             *self._dispatching_roles(types, settings),
             TimedRole(Recorder(engine, leader), 0.0),

@@ -18,7 +18,7 @@ from app.errors import Conflict
 from app.tenants.cron import Rule, next_tick
 from models.store.session import connect, execute, fetch, transaction
 
-#: Schedules of one tenant; nothing else limits the jobs of its ticks.
+#: Schedules of one tenant.
 MOST_SCHEDULES = 1_000
 
 
