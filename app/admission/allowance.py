@@ -40,6 +40,8 @@ class GrantedJobs:
     """What may be admitted now."""
 
     jobs: dict[TenantQueue, int]
+    #: Queues without room for all that was wanted.
+    full: frozenset[TenantQueue]
     #: Tenants that may have less than was wanted.
     held: dict[int, Hold] = field(default_factory=dict)
 
@@ -59,7 +61,9 @@ class Allowances:
         ``whole``: of a tenant all or nothing. ``spare``: half of its burst is left to submissions.
         """
         profiles = self._read_profiles({tenant_id for tenant_id, _ in wanted})
-        jobs, held = self._within_depth(wanted, profiles)
+        jobs = self._within_depth(wanted, profiles)
+        full = frozenset(queue for queue, count in wanted.items() if jobs[queue] < count)
+        held = {of: Hold(QueueDepthExceeded.code, DEPTH_RETRY_SECONDS) for of, _ in full}
         if whole:
             jobs = {queue: 0 if queue[0] in held else count for queue, count in jobs.items()}
         needed = Counter[int]()
@@ -70,29 +74,27 @@ class Allowances:
         for tenant_id, limit in self._rate_limits(profiles, needed):
             left[tenant_id] = 0
             if not whole:
-                kept = int(limit.burst / 2) if spare else 0
+                kept = kept_of(limit, spare)
                 asked.append(TokenRequest(tenant_id, limit, need=kept, want=needed[tenant_id]))
             elif needed[tenant_id] <= limit.burst:  # a larger one would leave a debt
                 asked.append(TokenRequest(tenant_id, limit, need=needed[tenant_id], want=1))
         left |= self._tokens(asked, LEASE if whole else TAKE)
         for tenant_id, limit in self._rate_limits(profiles, needed):
-            if (lacking := needed[tenant_id] - left[tenant_id]) > 0:
+            lacking: float = needed[tenant_id] - left[tenant_id]
+            if lacking > 0:
                 # Not so long that the bucket would be full before.
-                seconds = min(lacking / limit.per_second, limit.full_seconds / 2)
-                held[tenant_id] = Hold(RateLimited.code, min(seconds, DEPTH_RETRY_SECONDS))
-        return GrantedJobs(share_out(jobs, left), held)
+                lacking = min(lacking, (limit.burst - kept_of(limit, spare)) / 2)
+                seconds = min(lacking / limit.per_second, DEPTH_RETRY_SECONDS)
+                held[tenant_id] = Hold(RateLimited.code, seconds)
+        return GrantedJobs(share_out(jobs, left), full, held)
 
     def _within_depth(
         self, wanted: Mapping[TenantQueue, int], profiles: Mapping[int, TenantProfile]
-    ) -> tuple[dict[TenantQueue, int], dict[int, Hold]]:
+    ) -> dict[TenantQueue, int]:
         """As many of the wanted jobs as their queues have room for."""
-        jobs, held = dict(wanted), dict[int, Hold]()
-        for (tenant_id, pool), depth in read_depths(self._engine, list(wanted)).items():
-            room = max(0, self._limits.depth_limit(profiles[tenant_id], pool) - depth)
-            if room < jobs[tenant_id, pool]:
-                jobs[tenant_id, pool] = room
-                held[tenant_id] = Hold(QueueDepthExceeded.code, DEPTH_RETRY_SECONDS)
-        return jobs, held
+        depths = read_depths(self._engine, list(wanted))
+        most = {of: self._limits.depth_limit(profiles[of[0]], of[1]) for of in wanted}
+        return {of: min(jobs, max(0, most[of] - depths[of])) for of, jobs in wanted.items()}
 
     def _rate_limits(
         self, profiles: Mapping[int, TenantProfile], needed: Mapping[int, int]
@@ -112,6 +114,11 @@ class Allowances:
         with connect(self._engine) as connection:
             grants = lease_group(connection, asked, statement)
         return {tenant_id: grant.tokens for tenant_id, grant in grants.items()}
+
+
+def kept_of(limit: Limit, spare: bool) -> int:
+    """Tokens that are left to submissions."""
+    return int(limit.burst / 2) if spare else 0
 
 
 def share_out(jobs: Mapping[TenantQueue, int], tokens: Mapping[int, int]) -> dict[TenantQueue, int]:

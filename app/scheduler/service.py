@@ -29,6 +29,7 @@ from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.maintenance.recorder import Recorder
 from app.scheduler.maintenance.recurring_jobs import TICK_SECONDS, RecurringJobs
+from app.scheduler.maintenance.replayer import REPLAY_SECONDS, Replayer
 from app.scheduler.maintenance.retirer import Kept, Retirer
 from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
@@ -127,6 +128,7 @@ class SchedulerService:
                 RecurringJobs(engine, leader, types, settings.served_pool_names, allowances),
                 TICK_SECONDS,
             ),
+            TimedRole(Replayer(engine, leader, allowances), REPLAY_SECONDS),
             *self._dispatching_roles(types, settings),
             TimedRole(Recorder(engine, leader), 0.0),
         ]

@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 from app.scheduler.role import LeaderQueries
 from models.blobs import BlobError, BlobStore
 from models.jobs.ids import BELOW_ALL
+from models.jobs.replay_requests import RETIRE as RETIRE_REPLAYS
 from models.jobs.retire import BATCH, RETIRE_JOBS
 from models.leadership import STILL_LEADER, Leader
 from models.tallies import TallyKind
@@ -104,6 +105,7 @@ class Retirer(LeaderQueries):
                 self._refusals_due = now + REFUSALS_SECONDS
         touched += self._write(RETIRE_EVENTS, seconds=self._kept.events)
         touched += self._write(RETIRE_KEYS, seconds=self._kept.keys)
+        touched += self._write(RETIRE_REPLAYS, seconds=self._kept.events)
         return touched + self._write(RETIRE_TALLIES)
 
     def _retire_jobs(self) -> int:

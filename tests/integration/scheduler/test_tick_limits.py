@@ -78,8 +78,8 @@ def test_a_tick_waits_for_room_in_the_queue(database: DatabaseFixture) -> None:
 
 
 def test_ticks_and_submissions_draw_from_one_bucket(database: DatabaseFixture) -> None:
-    limit_rate(database, 2.0, 4.0)
-    tenant = TenantProfile(1, "demo", submit_per_second=2.0, submit_burst=4.0)
+    limit_rate(database, 0.02, 4.0)
+    tenant = TenantProfile(1, "demo", submit_per_second=0.02, submit_burst=4.0)
     gate = Gate(database.engine, 5.0, per_second=0, burst=0, queue_depth=1000)
     for _ in range(2):
         gate.pass_rate(tenant)
@@ -91,10 +91,10 @@ def test_ticks_and_submissions_draw_from_one_bucket(database: DatabaseFixture) -
     with pytest.raises(RateLimited):
         gate.pass_rate(tenant)
     gate.close(1.0)
-    pass_time(database, 1.0)
+    pass_time(database, 100.0)
     ours.run_once(10.0)
     assert len(jobs(database)) == 4
-    pass_time(database, 60.0)
+    pass_time(database, 6000.0)
     ours.run_once(20.0)
     assert len(jobs(database)) == 5
 
@@ -142,7 +142,7 @@ def test_held_schedules_keep_nobody_waiting(database: DatabaseFixture) -> None:
 
 
 def test_allowances_are_whole_or_leave_some_to_submissions(database: DatabaseFixture) -> None:
-    limit_rate(database, 10.0, 10.0)
+    limit_rate(database, 0.01, 10.0)
     take = Allowances(database.engine, SubmissionLimits(**NO_LIMITS)).take
     mine, other = (1, POOL), (2, POOL)
     assert take({mine: 11}, whole=True).jobs == {mine: 0}, "it would leave a debt"
@@ -153,6 +153,6 @@ def test_allowances_are_whole_or_leave_some_to_submissions(database: DatabaseFix
     assert take({mine: 4}, whole=True).jobs == {mine: 4}
     assert take({mine: 100}).jobs == {mine: 1}
     limit_depth(database, 3)
-    pass_time(database, 60.0)
+    pass_time(database, 6000.0)
     assert take({mine: 4, (1, "long"): 1}, whole=True).jobs == {mine: 0, (1, "long"): 0}
     assert take({mine: 4, (1, "long"): 9}).jobs == {mine: 3, (1, "long"): 7}
