@@ -1,4 +1,4 @@
-"""Tallies: what a worker counted, added to the table every two seconds.
+"""Tallies: what a process counted, added to the table every two seconds.
 
 The retry and circuit policies need rates, not ledgers: two seconds of counts are lost with a
 killed process, and no job depends on them.
@@ -44,12 +44,13 @@ class TallyKind(StrEnum):
     TYPE = "type", 60
     #: By tenant: first runs, and retries that were granted.
     RETRY = "retry", 60
-    #: By tenant: runs; no amount. Spikes are found by a day of them.
-    HOUR = "hour", 3600, 26
+    #: By tenant: jobs submitted, made by schedules or replayed; the amount is not used. Spikes are
+    #: found by a day of them.
+    SUBMISSION = "submission", 3600, 26
     #: By job type: runs, and those above the time bound of their pool.
     VIOLATION = "violation", 60
-    #: By tenant and pool, see ``crash_name``: workers lost to jobs that had lost two before; the
-    #: amount is the same number.
+    #: By tenant and pool, see ``crash_name``: workers lost to jobs that had lost two before, and
+    #: worker processes killed because a run broke a limit; the amount is the same number.
     CRASH = "crash", 60
     #: By pool, duration bin and job type, see ``run_name``: runs, and their seconds.
     RUN = "run", 300, 2, MICROSECONDS
@@ -73,6 +74,25 @@ ADD = """
     ON CONFLICT (kind, bucket, name) DO UPDATE
     SET total = tally.total + excluded.total, amount = tally.amount + excluded.amount
 """
+
+
+def count_rows(kind: TallyKind, name: str, rows: str) -> str:
+    """Counts ``rows`` in the statement that changes them, as total and as amount."""
+    return f"""
+    INSERT INTO tallies AS tally (kind, bucket, name, total, amount)
+    SELECT '{kind}', date_bin(interval '{kind.bucket_seconds} s', now(), 'epoch'), name,
+           count(*), count(*)
+    FROM (SELECT {name} AS name FROM {rows}) AS counted GROUP BY name ORDER BY name
+    ON CONFLICT (kind, bucket, name) DO UPDATE
+    SET total = tally.total + excluded.total, amount = tally.amount + excluded.amount
+"""
+
+
+#: Runs for which their process is being killed, by ``settled``: they count together with their
+#: endings or not at all, for the process cannot report them later. One handed back is no cause.
+COUNT_KILLS = count_rows(
+    TallyKind.CRASH, "tenant_id || ':' || pool", "settled WHERE status <> 'queued'"
+)
 
 #: Kind and name; total and amount.
 Count = tuple[tuple[TallyKind, str], tuple[int, int]]
@@ -137,7 +157,7 @@ def added(counts: Iterable[Count]) -> dict[str, Any]:
 
 
 def crash_name(tenant_id: int, pool: str) -> str:
-    """The name under which crashes are counted."""
+    """The name under which crashes are counted; COUNT_KILLS makes the same."""
     return f"{tenant_id}:{pool}"
 
 

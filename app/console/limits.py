@@ -66,9 +66,10 @@ KINDS = {
 EFFECTS = {
     "quarantine": "{failed} of {runs} runs failed within an hour:"
     f" its jobs get {QUARANTINE_TRIES} attempts until fewer fail.",
-    "throttle": "{crashes} workers of {pool} were lost to jobs that had lost two before:"
+    "throttle": "{crashes} workers of {pool} were lost to jobs that broke their limits"
+    " or had lost two before:"
     " it runs one job at a time there until ten minutes pass without another loss.",
-    "spike": "{runs} runs in this hour, {usual} are usual."
+    "spike": "{submissions} jobs submitted in this hour, {usual} are usual."
     " The tenant was notified; nothing is delayed.",
 }
 

@@ -68,7 +68,7 @@ READ_TROUBLE = f"""
     WHERE kind = '{TallyKind.RETRY}' AND {IN_BUDGET_WINDOW}
     UNION ALL
     SELECT 'runs', '', coalesce(sum(total), 0) FROM tallies
-    WHERE kind = '{TallyKind.HOUR}' AND {IN_BUDGET_WINDOW}
+    WHERE kind = '{TallyKind.TYPE}' AND {IN_BUDGET_WINDOW}
     UNION ALL
     SELECT 'forecast', name, sum(total) FROM tallies
     WHERE {FORECASTS} GROUP BY name

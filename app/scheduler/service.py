@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from celery import Celery
 from sqlalchemy import Engine
 
+from app.admission.allowance import Allowances
+from app.admission.gate import SubmissionLimits
 from app.broker.publish import Publisher
 from app.config import Settings
 from app.policy.scaling import policy_of
@@ -28,6 +30,7 @@ from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.maintenance.recorder import Recorder
 from app.scheduler.maintenance.recurring_jobs import TICK_SECONDS, RecurringJobs
+from app.scheduler.maintenance.replayer import REPLAY_SECONDS, Replayer
 from app.scheduler.maintenance.retirer import Kept, Retirer
 from app.scheduler.maintenance.snapshot_watch import WATCH_SECONDS, SnapshotWatch
 from app.scheduler.protection.circuits import Circuits
@@ -116,6 +119,7 @@ class SchedulerService:
         self._leader = leader = Leader(engine, self._name)
         self._publisher = Publisher(celery, settings.publish_seconds)
         types = load_types(settings.job_modules)
+        allowances = Allowances(engine, SubmissionLimits(**settings.submission_limits))
         self._reaping = TimedRole(Reaper(engine, leader, types), 1.0)
         self._roles = [
             TimedRole(leader, RENEW_SECONDS, always=True),
@@ -125,8 +129,10 @@ class SchedulerService:
             TimedRole(FeedKeeper(engine), PRESENCE_SECONDS),
             *protection_roles(engine, leader, types, settings.throttle_crashes),
             TimedRole(
-                RecurringJobs(engine, leader, types, settings.served_pool_names), TICK_SECONDS
+                RecurringJobs(engine, leader, types, settings.served_pool_names, allowances),
+                TICK_SECONDS,
             ),
+            TimedRole(Replayer(engine, leader, allowances), REPLAY_SECONDS),
             *self._dispatching_roles(types, settings),
             TimedRole(Recorder(engine, leader), 0.0),
         ]

@@ -55,13 +55,7 @@ def build_app(settings: Settings) -> FairlineApp:
     directory = Directory(engine, settings.admission_seconds)
     services = Services(
         engine=engine,
-        gate=Gate(
-            engine,
-            settings.admission_seconds,
-            per_second=settings.submit_per_second,
-            burst=settings.submit_burst,
-            queue_depth=settings.queue_depth,
-        ),
+        gate=Gate(engine, settings.admission_seconds, **settings.submission_limits),
         admission=Admission(
             engine, Publisher(celery, settings.publish_seconds), settings.admission_seconds
         ),

@@ -20,7 +20,7 @@ from app.tenants.cron import BadCron, Rule, UnknownZone, next_tick, read_rule
 from app.tenants.ticks import DroppedTicks, drop_due
 from models.store.session import connect, execute, fetch, transaction
 
-#: Schedules of one tenant; nothing else limits the jobs of its ticks.
+#: Schedules of one tenant.
 MOST_SCHEDULES = 1_000
 
 

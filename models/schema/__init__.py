@@ -22,5 +22,12 @@ from models.schema.restrictions import (
     Tally,
     VerdictRow,
 )
-from models.schema.scheduling import Arrival, ExpressLane, Prediction, ScheduleRow, Share
+from models.schema.scheduling import (
+    Arrival,
+    ExpressLane,
+    Prediction,
+    ReplayRow,
+    ScheduleRow,
+    Share,
+)
 from models.schema.tenants import ApiKey, RateBucket, RefusalRow, Tenant, TenantLimit, Usage

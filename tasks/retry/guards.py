@@ -25,7 +25,8 @@ QUARANTINE_TRIES = 2
 
 #: Throttle: crashes that count are at most this old.
 THROTTLE_WINDOW_SECONDS = 600.0
-#: Crashes in the window that bring the throttle: workers lost to jobs that had lost two before.
+#: Crashes in the window that bring the throttle: workers lost to jobs that had lost two before,
+#: and worker processes killed because a run broke a limit.
 THROTTLE_CRASHES = 5
 #: Jobs of a throttled tenant that may be in flight in the pool.
 THROTTLED_IN_FLIGHT = 1
@@ -34,7 +35,7 @@ THROTTLED_IN_FLIGHT = 1
 SPIKE_TIMES = 10
 #: Fewer hours than this are no average.
 SPIKE_MIN_HOURS = 3
-#: The average counts as at least this many runs per hour: starting to use it is no spike.
+#: The average counts as at least this many jobs per hour: starting to use it is no spike.
 SPIKE_BASELINE = 100
 
 

@@ -24,7 +24,7 @@ from models.jobs.release import CLAIM_UNKNOWN, PUT_OFF_UNKNOWN
 from models.jobs.settle import Settlement, settle_statement, settled
 from models.jobs.states import FailureClass
 from models.store.errors import StateStoreUnavailable
-from models.tallies import ADD, Tallies, added
+from models.tallies import ADD, COUNT_KILLS, Tallies, added
 from tasks.registry import JobType
 from tasks.retry.decision import GOOD_STANDING
 from tasks.watchdog.emergency_write import connect_arguments, ref_parameters, write_now
@@ -89,9 +89,10 @@ def settle_overdue(database_url: str, types: Mapping[str, JobType], refs: Sequen
             tallies.add_all(counts_of(claim, job_type, outcome, ending, ran_seconds))
             settlements.append(Settlement(claim.ref, ending, ran_seconds))
         if settlements:
-            counts = added(tallies.take().items())
             # Without projections: none has a result, and they may be what fails.
-            write_now(arguments, [(settle_statement(()), settled(settlements)), (ADD, counts)])
+            statement = settle_statement([COUNT_KILLS])
+            counts = added(tallies.take().items())
+            write_now(arguments, [(statement, settled(settlements)), (ADD, counts)])
     except StateStoreUnavailable as error:
         logger.warning("could not settle the runs of a killed process: %s", error)
         return 0

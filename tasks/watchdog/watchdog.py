@@ -32,7 +32,7 @@ from models.jobs.settle import settle_statement, settled
 from models.pools import POOLS
 from models.presence import KEEP_PRESENT, LEAVE, PRESENCE_SECONDS
 from models.store.errors import StateStoreUnavailable
-from models.tallies import ADD, Tallies, added
+from models.tallies import ADD, COUNT_KILLS, Tallies, added
 from tasks.errors import Cancelled, LeaseLost, Stop, TimeLimit
 from tasks.process import (
     FairClock,
@@ -44,6 +44,7 @@ from tasks.process import (
     starved_seconds,
     system_thread,
 )
+from tasks.registry import projections_of
 from tasks.watchdog.emergency_write import (
     EMERGENCY_SECONDS,
     Statement,
@@ -278,7 +279,7 @@ class Watchdog:
         on_their_way = set(unanswered) - innocent - ended
         return [
             # Without projections: none has a result, and one that fails would stop the rest.
-            (settle_statement(()), settled(settlements)),
+            (settle_statement([COUNT_KILLS]), settled(settlements)),
             (HAND_BACK, ref_parameters(innocent, worker=worker.name)),
             (ADD, added(tallies.take().items())),
             (LEAVE, {"name": worker.name}),

@@ -70,7 +70,7 @@ def counts_of(
     if not isinstance(outcome, Succeeded | Failed):
         return []
     tenant = str(claim.tenant_id)
-    counts: list[Count] = [((TallyKind.HOUR, tenant), (1, 0))]
+    counts: list[Count] = []
     dependency = job_type.dependency if job_type else None
     failed = isinstance(outcome, Failed)
     if isinstance(outcome, Failed):
@@ -79,7 +79,7 @@ def counts_of(
         if outcome.failure_class is FailureClass.DEPENDENCY:
             # Says nothing about the type or the tenant.
             name = outcome.dependency or dependency or "?"
-            return [*counts, ((TallyKind.DEPENDENCY, name), (1, 1))]
+            return [((TallyKind.DEPENDENCY, name), (1, 1))]
     if dependency:
         counts.append(((TallyKind.DEPENDENCY, dependency), (1, 0)))
     bound = POOLS[claim.pool].bound_seconds

@@ -66,7 +66,7 @@ class HealthReadings:
     closed_quotas: Sequence[str] = ()
     #: Job types.
     quarantined: Sequence[str] = ()
-    #: Throttled tenants by pool, and tenants that run far more jobs than usual.
+    #: Throttled tenants by pool, and tenants that submit far more jobs than usual.
     throttled: Mapping[str, int] = field(default_factory=dict)
     spiking: int = 0
     #: Age of the oldest open transaction of the database.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -26,7 +26,7 @@ from models.leadership import RoleLease
 from models.pools import POOLS
 from models.presence import FORGET_LOST, PRESENCE_LOST_SECONDS, READ_HEARD
 from models.store.session import transaction
-from models.tallies import TallyKind, add_tallies, crash_name
+from models.tallies import ADD, TallyKind, added, crash_name
 from tasks.registry import JobType
 from tasks.retry.decision import History, RetryLimits, Verdict, decide_retry
 
@@ -77,11 +77,11 @@ class Reaper(LeaderQueries):
             endings = [judge(lost, self._types.get(lost.type), self._chance) for lost in found]
             if found:
                 reap(connection, found, endings)
+                self._tally(connection, found, endings)
         self._write(FORGET_LOST)
         if found:
             reaped = list(zip(found, endings, strict=True))
             crashed = [lost for lost, ending in reaped if ending.crashed]
-            self._tally(crashed)
             note_reaped([(lost.pool, ending.status.value) for lost, ending in reaped])
             logger.warning(
                 "reaped %d jobs: %d lost their worker, %d their message, %d are dead",
@@ -98,12 +98,18 @@ class Reaper(LeaderQueries):
         early = len(silent) < len(rows) or len({row.worker for row in rows}) == 1
         return {"epoch": self._leader.epoch, "silent": list(silent), "early": early}
 
-    def _tally(self, crashed: list[Row[Any]]) -> None:
-        """Count against the tenant jobs that lost several workers: a worker that dies may take
-        fifty innocent jobs with it, but seldom the same job three times."""
+    def _tally(
+        self, connection: Connection, found: Sequence[Row[Any]], endings: Sequence[Reaping]
+    ) -> None:
+        """Count against the tenant jobs whose time limit stopped their worker, and those that lost
+        several: a worker that dies may take fifty innocent jobs with it, but seldom the same job
+        three times."""
         counts = Counter(
             (TallyKind.CRASH, crash_name(lost.tenant_id, lost.pool))
-            for lost in crashed
-            if lost.crashes + 1 >= SUSPECT_CRASHES
+            for lost, ending in zip(found, endings, strict=True)
+            if ending.error_class is FailureClass.TIMEOUT
+            or (ending.crashed and lost.crashes + 1 >= SUSPECT_CRASHES)
         )
-        add_tallies(self._engine, ((key, (jobs, jobs)) for key, jobs in counts.items()))
+        if counts:
+            tallied = added((key, (jobs, jobs)) for key, jobs in counts.items())
+            connection.exec_driver_sql(ADD, tallied)

@@ -76,14 +76,14 @@ LIFT = f"""
 """
 #: Only tenants whose hour could be a spike at all, each with its earlier hours.
 READ_HOURS = f"""
-    SELECT this.name, this.total AS runs, array(
+    SELECT this.name, this.total AS submissions, array(
         SELECT earlier.total FROM tallies AS earlier
-        WHERE earlier.kind = '{TallyKind.HOUR}' AND earlier.name = this.name
+        WHERE earlier.kind = '{TallyKind.SUBMISSION}' AND earlier.name = this.name
           AND earlier.bucket = ANY (array(
                 SELECT this.bucket - number * interval '1 hour'
                 FROM generate_series(1, {HOURS}) AS number))) AS earlier
     FROM tallies AS this
-    WHERE this.kind = '{TallyKind.HOUR}'
+    WHERE this.kind = '{TallyKind.SUBMISSION}'
       AND this.bucket = date_bin('1 hour', now(), 'epoch')
       AND this.total >= {guards.SPIKE_TIMES * guards.SPIKE_BASELINE}
 """
@@ -91,7 +91,8 @@ READ_HOURS = f"""
 REPORT = f"""
     WITH spike AS (
         INSERT INTO verdicts AS verdict (kind, tenant_id, detail)
-        SELECT 'spike', %(tenant_id)s, json_build_object('runs', %(runs)s, 'usual', %(usual)s)
+        SELECT 'spike', %(tenant_id)s, json_build_object(
+            'submissions', %(submissions)s, 'usual', %(usual)s)
         WHERE {STILL_LEADER}
         ON CONFLICT (kind, name, tenant_id, pool) DO UPDATE
         SET since = now(), detail = excluded.detail
@@ -161,17 +162,17 @@ class Throttles(LeaderQueries):
 
 
 class Spikes(LeaderQueries):
-    """Tenants with far more runs than usual get an event, once an hour at most."""
+    """Tenants that submit far more than usual get an event, once an hour at most."""
 
     def run_once(self, now: float) -> int:
         """Report spikes that were not reported in this hour; how many."""
         self._write(FORGET)
         reported = 0
         for row in self._read(READ_HOURS):
-            if guards.spiking(row.earlier, row.runs):
+            if guards.spiking(row.earlier, row.submissions):
                 usual = round(sum(row.earlier) / len(row.earlier))
-                tenant_id = int(row.name)
-                reported += self._write(REPORT, tenant_id=tenant_id, runs=row.runs, usual=usual)
+                spike = {"submissions": row.submissions, "usual": usual}
+                reported += self._write(REPORT, tenant_id=int(row.name), **spike)
         if reported:
-            logger.warning("%d tenants have far more runs than usual", reported)
+            logger.warning("%d tenants submit far more than usual", reported)
         return reported

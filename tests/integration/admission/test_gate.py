@@ -17,7 +17,7 @@ from app.admission import IdempotencyKey
 from app.admission import depth as depth_module
 from app.admission.depth import READ_DEPTHS, Depth, TenantQueue
 from app.admission.gate import READ_KNOWN, Gate
-from app.admission.rate import LEASE, Rate, TokenRequest, lease_existing
+from app.admission.rate import LEASE, TAKE, Rate, TokenRequest, lease_existing
 from app.admission.refusals import MOST_KEPT, Refusals, read_refusals
 from app.errors import QueueDepthExceeded, RateLimited
 from app.policy.rate_limit import limit_of
@@ -28,7 +28,7 @@ from models.store.session import open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import COUNTS, emptied
 from tests.support.plans import plan_of
-from tests.support.token_bucket import lease
+from tests.support.token_bucket import lease, take
 
 SECONDS = 1.5
 NOWHERE = "postgresql+psycopg2://nobody@127.0.0.1:1/nothing"
@@ -84,7 +84,10 @@ LEASES = [
 ]
 
 
-def test_the_statement_does_what_the_bucket_says(database: DatabaseFixture) -> None:
+@pytest.mark.parametrize(("statement", "model"), [(LEASE, lease), (TAKE, take)])
+def test_the_statement_does_what_the_bucket_says(
+    database: DatabaseFixture, statement: str, model: Any
+) -> None:
     asked = [
         TokenRequest(n, limit_of(of[1], of[2]), of[3], of[4]) for n, of in enumerate(LEASES, 1)
     ]
@@ -94,13 +97,13 @@ def test_the_statement_does_what_the_bucket_says(database: DatabaseFixture) -> N
                 "INSERT INTO rate_buckets VALUES (%s, now() - make_interval(secs => %s))",
                 (n, seconds),
             )
-        found = lease_existing(connection, asked)
+        found = lease_existing(connection, asked, statement)
         rows = connection.exec_driver_sql(
             "SELECT tenant_id, extract(epoch FROM spent_until - now())::float8 FROM rate_buckets"
         )
         spent = {row[0]: row[1] for row in rows}
     for one, (seconds, *_) in zip(asked, LEASES, strict=True):
-        spent_until, grant = lease(-seconds, 0.0, one.limit, one.need, one.want)
+        spent_until, grant = model(-seconds, 0.0, one.limit, one.need, one.want)
         got = found[one.tenant_id]
         assert got.tokens == grant.tokens, one
         assert got.left == pytest.approx(grant.left, abs=1e-3), one

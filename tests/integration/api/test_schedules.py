@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from app.scheduler.maintenance.recurring_jobs import RecurringJobs
 from app.tenants import schedules
 from models.jobs.ids import new_id
-from models.pools import POOLS
 from models.store.session import transaction
+from tests.integration.scheduler.test_recurring_jobs import role
 from tests.support.api_server import Answer, ApiServer
 from tests.support.database_fixture import DatabaseFixture
 
@@ -294,9 +293,7 @@ def test_tick_of_a_schedule_is_a_job_of_its_tenant(
     made = create(api, payload={"hello": "world"})
     api_database.execute("UPDATE schedules SET next_at = now() - interval '1 second'")
     api_database.leader.run_once(0.0)
-    RecurringJobs(
-        api_database.engine, api_database.leader, api_database.types, tuple(POOLS)
-    ).run_once(0.0)
+    role(api_database).run_once(0.0)
     after = api.get(f"/schedules/{made['id']}").json()
     job = api.get(f"/jobs/{after['last_job_id']}").json()
     assert (job["status"], job["tenant"], job["execute_at"]) == ("queued", "demo", after["last_at"])

@@ -16,6 +16,9 @@ from sqlalchemy import Engine
 
 from app.cli.commands import last_expanding
 from app.stack.spec import PROJECT_ROOT
+from models.jobs import replay_requests
+from models.jobs.replay_requests import ReplayRequest
+from models.jobs.settle import Ending
 from models.jobs.states import JobStatus
 from models.schema import Base
 from tests.support.database_fixture import DatabaseFixture
@@ -136,6 +139,22 @@ def test_both_versions_write_side_by_side_in_between(
     engine.dispose()
     alembic(database_url, "upgrade", "head")
     assert verdicts(database, "kind, name, tenant_id, pool") == NEW_VERDICTS
+
+
+def test_what_a_replay_has_not_queued_stays_dead_on_the_way_down(
+    database_url: str, engine: Engine
+) -> None:
+    database = DatabaseFixture(engine)
+    claim = database.start()
+    assert database.settle(claim.ref, Ending(JobStatus.DEAD))
+    replay_requests.create(engine, ReplayRequest(1), 1)
+    engine.dispose()
+    alembic(database_url, "downgrade", "0006")
+    assert database.job(claim.ref.id).status == "dead"
+    engine.dispose()
+    alembic(database_url, "upgrade", "head")
+    assert replay_requests.find_running(engine, ReplayRequest(1)) is None
+    assert database.job(claim.ref.id).status == "dead"
 
 
 @pytest.mark.filterwarnings("ignore:Did not recognize type 'xid8'")

@@ -225,7 +225,7 @@ def test_events_keys_and_tallies_go_by_age(database: DatabaseFixture, retirer: R
             hours,
         )
     for hours in (1, 3, 24):
-        counts = [((TallyKind.TYPE, "echo"), (1, 0)), ((TallyKind.HOUR, "1"), (1, 0))]
+        counts = [((TallyKind.TYPE, "echo"), (1, 0)), ((TallyKind.SUBMISSION, "1"), (1, 0))]
         add_tallies(database.engine, counts)
         database.execute(
             "UPDATE tallies SET bucket = bucket - make_interval(hours => %s)"
@@ -237,7 +237,7 @@ def test_events_keys_and_tallies_go_by_age(database: DatabaseFixture, retirer: R
     assert len(ids(database, "events")) == 1
     assert ids(database, "idempotency_keys", "key") == {"fresh"}
     assert sorted(row[0] for row in database.query("SELECT kind FROM tallies")) == [
-        *["hour"] * 3,
+        *["submission"] * 3,
         "type",
     ]
     assert len(ids(database, "usage", "tenant_id")) == 1, "bills stay for ever"

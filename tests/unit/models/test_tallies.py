@@ -44,9 +44,8 @@ def counts(outcome: Outcome, claim: Claim = CLAIM, run_seconds: float = 0.1) -> 
     return tallies.take()
 
 
-def test_a_first_run_that_succeeds_is_counted_by_type_tenant_and_hour() -> None:
+def test_a_first_run_that_succeeds_is_counted_by_type_and_tenant() -> None:
     assert counts(Succeeded("{}")) == {
-        ("hour", "7"): (1, 0),
         ("type", "echo"): (1, 0),
         ("violation", "echo"): (1, 0),
         ("run", f"short:{bin_of(100_000)}:echo"): (1, 100_000),
@@ -71,7 +70,7 @@ def test_a_permanent_failure_speaks_against_the_type_and_costs_no_budget() -> No
 
 def test_a_dependency_that_fails_speaks_against_nobody_else() -> None:
     seen = counts(outcome_of(DependencyFailure("claude")), SCORING)
-    assert seen == {("hour", "7"): (1, 0), ("dependency", "claude"): (1, 1)}
+    assert seen == {("dependency", "claude"): (1, 1)}
     assert counts(Succeeded("{}"), SCORING)["dependency", "claude"] == (1, 0)
 
 

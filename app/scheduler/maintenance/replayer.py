@@ -1,0 +1,122 @@
+"""Replayer: queues the dead letters of running replays, at their tenants' rates.
+
+Every tenth of a second the replays that waited longest get a part of the turn: candidates are read,
+tokens taken for as many as the tenant's limits have room for, and these queued by one statement
+that also counts them. Half of a tenant's burst stays with its submissions. A tenant without room is
+left alone for a moment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Engine, Row
+
+from app.admission.allowance import Allowances, Hold
+from app.admission.depth import TenantQueue
+from app.scheduler.role import LeaderQueries
+from models.jobs.ids import BELOW_ALL
+from models.jobs.replay_requests import NEXT, PEEK, WORK
+from models.leadership import Leader
+from models.store.errors import StatementTooSlow
+
+logger = logging.getLogger(__name__)
+
+REPLAY_SECONDS = 0.1
+#: Jobs of one turn, and replays among which they are divided; the dispatcher waits meanwhile.
+JOBS_A_TURN = 500
+REPLAYS_A_TURN = 10
+#: A replay whose statement was too slow is left alone for this long, as is its tenant.
+SLOW_SECONDS = 5.0
+
+
+def choose(
+    candidates: Sequence[tuple[str, TenantQueue]],
+    left: dict[TenantQueue, int],
+    full: Collection[TenantQueue],
+    position: str,
+) -> tuple[list[str], str]:
+    """The ids that there is room ``left`` for, which is taken, and where the walk goes on.
+
+    It passes jobs of a full queue, to meet them again in its next pass, and stops before the first
+    that lacks a token.
+    """
+    chosen: list[str] = []
+    stopped = False
+    for job_id, queue in candidates:
+        if left.get(queue, 0) > 0:
+            left[queue] -= 1
+            chosen.append(job_id)
+        elif queue not in full:
+            stopped = True
+        if not stopped:
+            position = job_id
+    return chosen, position
+
+
+class Replayer(LeaderQueries):
+    def __init__(self, engine: Engine, leader: Leader, allowances: Allowances) -> None:
+        super().__init__(engine, leader)
+        self._allowances = allowances
+        #: Tenants without room, and until when.
+        self._held: dict[int, float] = {}
+
+    def run_once(self, now: float) -> int:
+        """Queue what there is room for; how many jobs."""
+        self._held = {tenant_id: until for tenant_id, until in self._held.items() if until > now}
+        running = self._read(NEXT, held=list(self._held), limit=REPLAYS_A_TURN)
+        if not running:
+            return 0
+        room = JOBS_A_TURN // len(running)
+        found = [self._peek(replay, room) for replay in running]
+        wanted = Counter(queue for candidates in found for _, queue in candidates)
+        granted = self._allowances.take(wanted, spare=True) if wanted else None
+        left, full = (dict(granted.jobs), granted.full) if granted else ({}, frozenset())
+        held = granted.held if granted else {}
+        queued = 0
+        for replay, candidates in zip(running, found, strict=True):
+            chosen, position = choose(candidates, left, full, replay.position)
+            reason = held[replay.tenant_id].code if replay.tenant_id in held else None
+            try:
+                queued += self._work(replay, candidates, chosen, position, reason)
+            except StatementTooSlow as error:
+                logger.warning("replay %s: a statement was too slow: %s", replay.id, error)
+                held[replay.tenant_id] = Hold("", SLOW_SECONDS)
+        for tenant_id, hold in held.items():
+            self._held[tenant_id] = now + hold.seconds
+        return queued
+
+    def _peek(self, replay: Row[Any], room: int) -> list[tuple[str, TenantQueue]]:
+        """The next jobs of a replay, with their queues."""
+        if replay.most is not None:
+            room = min(room, replay.most - replay.done)
+        asked = {**replay._mapping, "room": max(0, room)}
+        return [(row.id, (replay.tenant_id, row.pool)) for row in self._read(PEEK, **asked)]
+
+    def _work(
+        self,
+        replay: Row[Any],
+        candidates: Sequence[tuple[str, TenantQueue]],
+        chosen: list[str],
+        position: str,
+        reason: str | None,
+    ) -> int:
+        """Queue the chosen ones; without candidates, begin another pass or end it."""
+        enough = replay.most is not None and replay.done >= replay.most
+        ended = not candidates and (enough or replay.position == BELOW_ALL)
+        [row] = self._read(
+            WORK,
+            replay=replay.id,
+            tenant_id=replay.tenant_id,
+            before=replay.before,
+            chosen=chosen,
+            position=position if candidates else BELOW_ALL,
+            reason=reason,
+            ended=ended,
+        )
+        if ended:
+            logger.info("replay %s is finished: %d jobs", replay.id, replay.done)
+        return int(row.queued)
