@@ -44,7 +44,6 @@ from tasks.process import (
     starved_seconds,
     system_thread,
 )
-from tasks.registry import projections_of
 from tasks.watchdog.emergency_write import (
     EMERGENCY_SECONDS,
     Statement,

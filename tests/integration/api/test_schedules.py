@@ -186,9 +186,8 @@ def test_what_is_due_stays_due_if_the_times_are_sent_again(
         {"timezone": "Europe/Berlin"},
     ):
         assert patch(api, made["id"], **same).json()["next_at"] == due, same
-    role = RecurringJobs(api_database.engine, api_database.leader, api_database.types, tuple(POOLS))
     api_database.leader.run_once(0.0)
-    role.run_once(0.0)
+    role(api_database).run_once(0.0)
     assert api.get(f"/schedules/{made['id']}").json()["made"] == 1
 
 

@@ -41,7 +41,7 @@ def database(engine: Engine) -> DatabaseFixture:
 
 def test_migration_gives_way_and_is_repeated(database_url: str, database: DatabaseFixture) -> None:
     database.engine.dispose()
-    alembic(database_url, "downgrade", "0006")
+    alembic(database_url, "downgrade", "0005")
     with held_lock(database, "SELECT FROM processes"):
         migrating = threading.Thread(target=alembic, args=(database_url, "upgrade", "head"))
         migrating.start()

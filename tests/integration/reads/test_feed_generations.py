@@ -205,7 +205,7 @@ def test_migrating_a_database_that_was_restored_before_begins_a_generation(
     burn_numbers(engine, restored_into)
     old = position_now(engine)
     engine.dispose()
-    run_alembic(database_url, "downgrade", "0006")
+    run_alembic(database_url, "downgrade", "0007")
     engine_after = restore(engine, restored_into)
     engine_after.dispose()
     migrate(restored_into.service.url())

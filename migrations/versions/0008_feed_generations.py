@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0007"
-down_revision = "0006"
+revision = "0008"
+down_revision = "0007"
 
 #: Which history of transactions this is: the cluster, and the timeline of its primary.
 #: Unknown to a standby.
