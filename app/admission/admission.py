@@ -1,7 +1,7 @@
 """Admission in groups: rows to be inserted, and express references to be published.
 
 The reply waits for the rows only. After a failed publish they are released to their queue, or
-found by the reaper.
+found by the reaper. After one whose confirm is late they stay dispatched: it is probably there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from models.store.group_commit import GroupCommit
 
 logger = logging.getLogger(__name__)
 
-#: After a failed publish the express lane rests this long; the scheduler carries on.
+#: After a failed or late publish the express lane rests this long; the scheduler carries on.
 EXPRESS_REST_SECONDS = 5.0
 
 
@@ -70,13 +70,22 @@ class Admission:
         return admitted
 
     def _publish(self, group: Sequence[Dispatch]) -> list[None]:
+        undelivered: list[Dispatch] = []
         try:
-            self._publisher.publish(group)
+            confirmed = self._publisher.publish(group)
         except BrokerUnavailable as error:
-            self._express_from = time.monotonic() + EXPRESS_REST_SECONDS
+            confirmed = False
             logger.warning("%s The scheduler will dispatch instead.", error)
-            try:
-                release(self._engine, group)
-            except StateStoreError:
-                logger.warning("could not release %d jobs; the reaper will", len(group))
+            undelivered.extend(group)
+        undelivered += self._publisher.undelivered()
+        if undelivered or not confirmed:
+            self._express_from = time.monotonic() + EXPRESS_REST_SECONDS
+        if undelivered:
+            self._release(undelivered)
         return [None] * len(group)
+
+    def _release(self, dispatches: Sequence[Dispatch]) -> None:
+        try:
+            release(self._engine, dispatches)
+        except StateStoreError:
+            logger.warning("could not release %d jobs; the reaper will", len(dispatches))

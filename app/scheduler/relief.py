@@ -113,6 +113,11 @@ class Relief:
         """Dispatch what fits into the windows, if nobody else can; how many jobs."""
         if not self._hold_lease(now):
             return 0
+        if undelivered := self._publisher.undelivered():
+            release(self._engine, undelivered)
+            refused = f"The broker did not take {len(undelivered)} jobs."
+            self._lose_broker(BrokerUnavailable(refused))
+            return 0
         dispatched = 0
         held = self._read_held(now)
         for pool in self._pools.read(now):
