@@ -220,10 +220,10 @@ class Publisher:
     def _send_again(self, link: Link) -> None:
         """Declare the queues of returned messages anew."""
         returned, self._returned = self._returned, []
-        for sent in returned:
-            name = sent.refs[0].queue
+        for name in {sent.refs[0].queue for sent in returned}:
             logger.warning("the queue %s was deleted and is declared again", name)
             job_queue(name)(link.channel).queue_declare(nowait=True)
+        for sent in returned:
             self._send(link, sent.refs, again=True)
 
     def _on_ack(self, delivery_tag: int, multiple: bool) -> None:

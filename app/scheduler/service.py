@@ -12,6 +12,7 @@ from celery import Celery
 from sqlalchemy import Engine
 
 from app.broker.publish import Publisher
+from app.broker.queue_counts import QueueCounts
 from app.config import Settings
 from app.policy.scaling import policy_of
 from app.reads.estimates import Estimates
@@ -24,6 +25,7 @@ from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
 from app.scheduler.maintenance.collector import Collector
 from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
+from app.scheduler.maintenance.lost_messages import FIND_SECONDS, LostMessages
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.maintenance.recorder import Recorder
 from app.scheduler.maintenance.recurring_jobs import TICK_SECONDS, RecurringJobs
@@ -114,9 +116,11 @@ class SchedulerService:
         self._publisher = Publisher(celery, settings.publish_seconds)
         types = load_types(settings.job_modules)
         self._reaping = TimedRole(Reaper(engine, leader, types), 1.0)
+        lost = LostMessages(engine, leader, QueueCounts(celery))
         self._roles = [
             TimedRole(leader, RENEW_SECONDS, always=True),
             TimedRole(Announcer(engine, self._name), PRESENCE_SECONDS, always=True),
+            *([TimedRole(lost, FIND_SECONDS)] if settings.amqp else []),
             self._reaping,
             TimedRole(Expirer(engine, leader), 1.0),
             *protection_roles(engine, leader, types, settings.throttle_crashes),
