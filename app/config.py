@@ -28,7 +28,7 @@ class Settings(TaskSettings):
     broker_url: str = "amqp://guest:guest@127.0.0.1:5672//"
     #: ``quorum`` in production, ``classic`` on one machine.
     queue_type: str = Field(default="quorum", pattern="^(quorum|classic)$")
-    #: How long a publish may wait for the broker's confirmation.
+    #: How long a publish may wait for the broker's confirmation; a later one is no failure.
     publish_seconds: float = Field(default=0.5, gt=0)
     #: Tenant of callers without a key; empty rejects such callers.
     anonymous_tenant: str = ""

@@ -95,8 +95,12 @@ class Nowhere(Publisher):
         dispatches: Sequence[Dispatch],
         workers: int = 1,
         lengths: Mapping[str, float] = NOTHING_KNOWN,
-    ) -> None:
+    ) -> bool:
         self.sent.extend(dispatches)
+        return True
+
+    def undelivered(self) -> list[Dispatch]:
+        return []
 
     def ping(self) -> None:
         return

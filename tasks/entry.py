@@ -38,7 +38,7 @@ from models.presence import RETIRE, process_name
 from models.store.errors import StateStoreUnavailable
 from models.store.session import open_engine
 from tasks.config import TaskSettings, task_settings
-from tasks.process import exit_requested, make_sleep_green, start_native
+from tasks.process import end_with_parent, exit_requested, make_sleep_green, start_native
 from tasks.registry import JobType, load_types
 from tasks.watchdog.children import Children
 from tasks.watchdog.lost_runs import (
@@ -200,6 +200,7 @@ def _defer_unknown(message: Any = None, name: str = "", **_: Any) -> None:
 @worker_process_init.connect
 def _begin_prefork(**_: Any) -> None:
     """A prefork child is a worker with one slot."""
+    start_native(end_with_parent, this.leader_pid)
     try:
         _begin(1)
     except (Exception, SystemExit) as error:

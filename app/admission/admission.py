@@ -1,7 +1,7 @@
 """Admission in groups: rows to be inserted, and express references to be published.
 
 The reply waits for the rows only. After a failed publish they are released to their queue, or
-found by the reaper.
+found by the reaper. After one whose confirm is late they stay dispatched: it is probably there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from models.tallies import Count, Tallies, TallyKind
 
 logger = logging.getLogger(__name__)
 
-#: After a failed publish the express lane rests this long; the scheduler carries on.
+#: After a failed or late publish the express lane rests this long; the scheduler carries on.
 EXPRESS_REST_SECONDS = 5.0
 #: Submissions are counted in memory and written this often.
 COUNT_SECONDS = 2.0
@@ -93,13 +93,22 @@ class Admission:
         return admitted
 
     def _publish(self, group: Sequence[Dispatch]) -> list[None]:
+        undelivered: list[Dispatch] = []
         try:
-            self._publisher.publish(group)
+            confirmed = self._publisher.publish(group)
         except BrokerUnavailable as error:
-            self._express_from = time.monotonic() + EXPRESS_REST_SECONDS
+            confirmed = False
             logger.warning("%s The scheduler will dispatch instead.", error)
-            try:
-                release(self._engine, group)
-            except StateStoreError:
-                logger.warning("could not release %d jobs; the reaper will", len(group))
+            undelivered.extend(group)
+        undelivered += self._publisher.undelivered()
+        if undelivered or not confirmed:
+            self._express_from = time.monotonic() + EXPRESS_REST_SECONDS
+        if undelivered:
+            self._release(undelivered)
         return [None] * len(group)
+
+    def _release(self, dispatches: Sequence[Dispatch]) -> None:
+        try:
+            release(self._engine, dispatches)
+        except StateStoreError:
+            logger.warning("could not release %d jobs; the reaper will", len(dispatches))

@@ -126,6 +126,11 @@ class Relief:
         if not self._hold_lease(now):
             return 0
         run_due(self._roles, self._lease, now, AWAY_SECONDS)
+        if undelivered := self._publisher.undelivered():
+            release(self._engine, undelivered)
+            refused = f"The broker did not take {len(undelivered)} jobs."
+            self._lose_broker(BrokerUnavailable(refused))
+            return 0
         dispatched = 0
         held = self._read_held(now)
         for pool in self._pools.read(now):

@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 from app.admission.allowance import Allowances
 from app.admission.gate import SubmissionLimits
 from app.broker.publish import Publisher
+from app.broker.queue_counts import QueueCounts
 from app.config import Settings
 from app.policy.scaling import policy_of
 from app.reads.estimates import Estimates
@@ -27,6 +28,7 @@ from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconci
 from app.scheduler.maintenance.collector import Collector
 from app.scheduler.maintenance.count_folds import FOLD_SECONDS, CountFolds
 from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
+from app.scheduler.maintenance.lost_messages import FIND_SECONDS, LostMessages
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.maintenance.recorder import Recorder
 from app.scheduler.maintenance.recurring_jobs import TICK_SECONDS, RecurringJobs
@@ -121,9 +123,11 @@ class SchedulerService:
         types = load_types(settings.job_modules)
         allowances = Allowances(engine, SubmissionLimits(**settings.submission_limits))
         self._reaping = TimedRole(Reaper(engine, leader, types), 1.0)
+        lost = LostMessages(engine, leader, QueueCounts(celery))
         self._roles = [
             TimedRole(leader, RENEW_SECONDS, always=True),
             TimedRole(Announcer(engine, self._name), PRESENCE_SECONDS, always=True),
+            *([TimedRole(lost, FIND_SECONDS)] if settings.amqp else []),
             self._reaping,
             TimedRole(Expirer(engine, leader), 1.0),
             TimedRole(FeedKeeper(engine), PRESENCE_SECONDS),

@@ -89,6 +89,19 @@ EXPIRE_LEASES = f"""
     DELETE FROM processes
     WHERE name IN (SELECT worker FROM expired) AND parent = %(parent)s
 """
+#: Queues with jobs that were dispatched so long ago and not claimed.
+FIND_UNCLAIMED = """
+    SELECT DISTINCT pool, slice FROM jobs
+    WHERE status = 'dispatched' AND pool = ANY (%(pools)s::text[])
+      AND dispatched_at < now() - make_interval(secs => %(seconds)s)
+"""
+#: Those of one queue, which is empty: their messages were lost.
+EXPIRE_UNCLAIMED = f"""
+    UPDATE jobs SET lease_expires_at = now()
+    WHERE status = 'dispatched' AND pool = %(pool)s AND slice = %(slice)s
+      AND dispatched_at < now() - make_interval(secs => %(seconds)s)
+      AND lease_expires_at > now() AND {STILL_LEADER}
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,9 +163,13 @@ class FakePublisher(Publisher):
         dispatches: Sequence[Dispatch],
         workers: int = 1,
         lengths: Mapping[str, float] = NOTHING_KNOWN,
-    ) -> None:
+    ) -> bool:
         self.ping()
         self.sent.extend(dispatches)
+        return True
+
+    def undelivered(self) -> list[Dispatch]:
+        return []
 
     def ping(self) -> None:
         from app.errors import BrokerUnavailable

@@ -161,12 +161,13 @@ class Dispatcher(LeaderQueries):
         charged = self._charge(queue, marked.dispatches, now, in_slice=target is not None)
         workers = target.workers if target else pool.workers
         try:
-            self._publisher.publish(marked.dispatches, workers, self._estimates.known(now))
+            lengths = self._estimates.known(now)
+            confirmed = self._publisher.publish(marked.dispatches, workers, lengths)
         except BrokerUnavailable as error:
             self._take_back(queue, marked.dispatches, charged, in_slice=target is not None)
             self._lose_broker(now, error)
             return 0, False
-        self._leader.broker_seen = True
+        self._leader.broker_seen = self._leader.broker_seen or confirmed
         return len(marked.dispatches), bool(marked.emptied)
 
     def _note_contention(
@@ -242,6 +243,11 @@ class Dispatcher(LeaderQueries):
 
     def _reach_broker(self, now: float) -> bool:
         """Ping the broker once in a while, so that nothing is marked in vain."""
+        if undelivered := self._publisher.undelivered():
+            release(self._engine, undelivered)
+            # Not at once again: a queue may refuse everything.
+            refused = f"The broker did not take {len(undelivered)} jobs."
+            self._lose_broker(now, BrokerUnavailable(refused))
         if now < self._broker_due:
             return not self._broker_away
         try:

@@ -33,10 +33,10 @@ class Broker(FakePublisher):
         dispatches: Sequence[Dispatch],
         workers: int = 1,
         lengths: Mapping[str, float] = NOTHING_KNOWN,
-    ) -> None:
+    ) -> bool:
         if self.refusing:
             raise BrokerUnavailable
-        super().publish(dispatches, workers)
+        return super().publish(dispatches, workers)
 
     def close(self) -> None:
         """Nothing is open."""
