@@ -40,6 +40,9 @@ class TallyKind(StrEnum):
 
     #: By dependency: calls, and those that failed.
     DEPENDENCY = "dependency", 10
+    #: By dependency and reason, see ``outage_name``: calls that were refused for a reason that
+    #: concerns all tenants; the amount is the same number.
+    OUTAGE = "outage", 10
     #: By job type: runs, and those that failed.
     TYPE = "type", 60
     #: By tenant: first runs, and retries that were granted.
@@ -145,6 +148,11 @@ def parse_crash_name(name: str) -> tuple[int, str]:
     """Tenant and pool."""
     tenant_id, _, pool = name.partition(":")
     return int(tenant_id), pool
+
+
+def outage_name(dependency: str, reason: str) -> str:
+    """The name under which refusals are counted: two lines."""
+    return f"{dependency}\n{' '.join(reason.split())}"
 
 
 def bin_of(microseconds: int) -> int:

@@ -19,7 +19,7 @@ from app.tenants.quotas import Declared, read_quotas
 from models.jobs.admit import PERMISSION_SECONDS
 from models.leadership import RELIEVES
 from models.pools import POOLS
-from tasks.retry.circuit import OPEN_SECONDS, PROBES
+from tasks.retry.circuit import MIN_OUTAGES, OPEN_SECONDS, PROBES
 from tasks.retry.guards import QUARANTINE_TRIES
 
 #: Rows shown of each kind.
@@ -29,6 +29,7 @@ MOST = 200
 #: row has never failed.
 READ_CIRCUITS = """
     SELECT dependency, coalesce(circuit.state, 'closed') AS state, circuit.changed_at,
+           CASE circuit.state WHEN 'closed' THEN '' ELSE circuit.reason END AS reason,
            (SELECT coalesce(sum(queued), 0)::bigint FROM job_counts
             WHERE tenant_id = 0 AND dependency = known.dependency) AS waiting
     FROM (SELECT unnest(%(declared)s::text[]) AS dependency
@@ -91,6 +92,7 @@ def read_limits(asked: PageRequest) -> dict[str, Any]:
             "forecasts": {row.pool: row for row in run(READ_FORECASTS)},
             "open_seconds": OPEN_SECONDS,
             "probes": PROBES,
+            "refusals": MIN_OUTAGES,
         }
 
 

@@ -41,6 +41,8 @@ class CircuitRow(Base, table="circuits"):
     dependency: Mapped[str] = mapped_column(primary_key=True)
     state: Mapped[str]
     changed_at: Mapped[Now]
+    #: Why it refuses everybody's calls, in a few words; empty if they just fail.
+    reason: Mapped[TextOrEmpty]
 
 
 class VerdictRow(Base, table="verdicts"):

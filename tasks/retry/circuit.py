@@ -4,6 +4,9 @@
                                         ▲                 │
                                         └──one bad call───┘
 
+A dependency that refuses everybody's calls (a revoked key, an unpaid account) says so: fewer calls
+are enough to open its circuit.
+
 The caller counts calls. Both counts must begin at the circuit's last change, or failures from
 before it would reopen what has just closed.
 """
@@ -17,6 +20,8 @@ from enum import StrEnum
 WINDOW_SECONDS = 60.0
 #: Fewer calls than this change nothing.
 MIN_CALLS = 10
+#: So few are enough if they were refused for a reason that concerns all tenants.
+MIN_OUTAGES = 3
 #: Share of failed calls that opens a circuit.
 BAD_SHARE = 0.5
 #: How long a circuit stays open.
@@ -57,16 +62,18 @@ class Circuit:
     changed_at: float
 
 
-def next_circuit(circuit: Circuit, window: Window, probes: Window, now: float) -> Circuit:
+def next_circuit(
+    circuit: Circuit, window: Window, probes: Window, now: float, *, outages: int = 0
+) -> Circuit:
     """The circuit at ``now``: the same one, or one that changed at this moment.
 
     ``window`` counts the calls of the last ``WINDOW_SECONDS``, ``probes`` those since the
-    circuit is half open. One bad probe outweighs any number of good ones: opening again
+    circuit is half open, ``outages`` the failures among them that concern all tenants. One bad probe outweighs any number of good ones: opening again
     costs a minute, closing too early costs every job a call. A probe without an answer
     decides nothing, so the circuit stays half open until it has one.
     """
     match circuit.state:
-        case CircuitState.CLOSED if window.total >= MIN_CALLS and window.bad_share >= BAD_SHARE:
+        case CircuitState.CLOSED if fails(window, outages):
             return Circuit(CircuitState.OPEN, now)
         case CircuitState.OPEN if now - circuit.changed_at >= OPEN_SECONDS:
             return Circuit(CircuitState.HALF_OPEN, now)
@@ -76,3 +83,9 @@ def next_circuit(circuit: Circuit, window: Window, probes: Window, now: float) -
             return Circuit(CircuitState.CLOSED, now)
         case _:
             return circuit
+
+
+def fails(window: Window, outages: int) -> bool:
+    """Whether enough calls were made, and half of them failed."""
+    enough = window.total >= MIN_CALLS or outages >= MIN_OUTAGES
+    return enough and window.bad_share >= BAD_SHARE

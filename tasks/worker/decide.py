@@ -11,7 +11,7 @@ from models.jobs.claim import Claim
 from models.jobs.settle import Ending, Settlement
 from models.jobs.states import FailureClass, JobStatus
 from models.pools import POOLS
-from models.tallies import MICROSECONDS, Count, TallyKind, run_name
+from models.tallies import MICROSECONDS, Count, TallyKind, outage_name, run_name
 from tasks.registry import JobType
 from tasks.retry.decision import History, RetryLimits, RetryStanding
 from tasks.retry.guards import budget_left
@@ -79,7 +79,10 @@ def counts_of(
         if outcome.failure_class is FailureClass.DEPENDENCY:
             # Says nothing about the type or the tenant.
             name = outcome.dependency or dependency or "?"
-            return [*counts, ((TallyKind.DEPENDENCY, name), (1, 1))]
+            counts.append(((TallyKind.DEPENDENCY, name), (1, 1)))
+            if outcome.outage:
+                counts.append(((TallyKind.OUTAGE, outage_name(name, outcome.outage)), (1, 1)))
+            return counts
     if dependency:
         counts.append(((TallyKind.DEPENDENCY, dependency), (1, 0)))
     bound = POOLS[claim.pool].bound_seconds

@@ -27,6 +27,9 @@ def test_an_open_circuit_is_told_with_what_waits_behind_it(
     page = operator.get(PAGE).text
     assert "badge open" in page
     assert "1 Not called; jobs that need it wait." in operator.text(PAGE)
+    database.execute("UPDATE circuits SET reason = 'the API key was refused (401)'")
+    refused = "claude: the API key was refused (401). Not called; jobs that need it wait."
+    assert refused in operator.text(PAGE)
 
 
 def test_a_quota_is_told_as_declared_learned_and_left(
