@@ -40,7 +40,8 @@ READ_TOKENS = "SELECT dependency, calls, tokens_in, tokens_out FROM quotas"
 READ_VERDICTS = f"""
     SELECT verdict.*, tenant.name AS tenant
     FROM verdicts AS verdict LEFT JOIN tenants AS tenant ON tenant.id = verdict.tenant_id
-    ORDER BY since DESC, kind, verdict.name, tenant_id, pool LIMIT {MOST + 1}
+    ORDER BY verdict.kind = 'retry_budget', since DESC,
+             kind, verdict.name, tenant_id, pool LIMIT {MOST + 1}
 """
 READ_TYPES = f"""
     SELECT type, declared_pool, pool, moved_at, mean_seconds, p95_seconds, runs
@@ -67,6 +68,8 @@ KINDS = {
 EFFECTS = {
     "quarantine": "{failed} of {runs} runs failed within an hour:"
     f" its jobs get {QUARANTINE_TRIES} attempts until fewer fail.",
+    "retry_budget": "{retries} retries of {first_runs} jobs within ten minutes:"
+    " its failed jobs become dead letters without another attempt until fewer are retried.",
     "throttle": "{crashes} workers of {pool} were lost to jobs that had lost two before:"
     " it runs one job at a time there until ten minutes pass without another loss.",
     "spike": "{runs} runs in this hour, {usual} are usual."

@@ -31,6 +31,7 @@ from app.scheduler.maintenance.retirer import Kept, Retirer
 from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
 from app.scheduler.protection.restrictions import Quarantine, Spikes, Throttles
+from app.scheduler.protection.retry_budgets import RetryBudgets
 from app.scheduler.role import Housekeeping, LeaderQueries, TimedRole, run_due
 from app.telemetry.hooks import system_meters
 from models.blobs import open_blobs
@@ -141,6 +142,7 @@ class SchedulerService:
                 TimedRole(Collector(engine, leader, blobs), 0.0),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
                 TimedRole(classifier, CLASSIFY_SECONDS),
+                TimedRole(RetryBudgets(engine, leader), 0.0),
                 *telemetry_roles(engine, leader),
             ],
         )

@@ -20,3 +20,5 @@ HELD_DEPENDENCIES = f"""
 THROTTLED = "SELECT tenant_id, pool FROM verdicts WHERE kind = 'throttle'"
 #: Job types whose jobs get fewer attempts.
 QUARANTINED = "SELECT name FROM verdicts WHERE kind = 'quarantine'"
+#: Tenants whose failed jobs get no more retries.
+WITHOUT_BUDGET = "SELECT tenant_id FROM verdicts WHERE kind = 'retry_budget'"

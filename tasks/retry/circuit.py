@@ -68,9 +68,10 @@ def next_circuit(
     """The circuit at ``now``: the same one, or one that changed at this moment.
 
     ``window`` counts the calls of the last ``WINDOW_SECONDS``, ``probes`` those since the
-    circuit is half open, ``outages`` the failures among them that concern all tenants. One bad probe outweighs any number of good ones: opening again
-    costs a minute, closing too early costs every job a call. A probe without an answer
-    decides nothing, so the circuit stays half open until it has one.
+    circuit is half open, ``outages`` the failures among them that concern all tenants. One bad
+    probe outweighs any number of good ones: opening again costs a minute, closing too early costs
+    every job a call. A probe without an answer decides nothing, so the circuit stays half open
+    until it has one.
     """
     match circuit.state:
         case CircuitState.CLOSED if fails(window, outages):

@@ -12,6 +12,8 @@ BUDGET_WINDOW_SECONDS = 600.0
 RETRIES_PER_FIRST_RUN = 2
 #: Retries that every tenant has, however little it runs.
 BUDGET_FLOOR = 20
+#: A tenant without budget has some again when its retries are below this part of what it may have.
+BUDGET_BACK = 0.9
 
 #: Quarantine: a type's runs that count are at most this old.
 QUARANTINE_WINDOW_SECONDS = 3600.0
@@ -44,7 +46,16 @@ def budget_left(first_runs: int, retries: int) -> bool:
     Without budget its failures become dead letters early, and can be replayed once the cause is
     gone. Crashes and failures of dependencies are not charged: they are not the tenant's fault.
     """
-    return retries < max(BUDGET_FLOOR, RETRIES_PER_FIRST_RUN * first_runs)
+    return not budget_spent(first_runs, retries, was=False)
+
+
+def budget_spent(first_runs: int, retries: int, was: bool) -> bool:
+    """Whether a tenant's budget is spent, given that it ``was``.
+
+    It comes back a tenth at a time, so that a tenant near the limit does not flap.
+    """
+    allowed = max(BUDGET_FLOOR, RETRIES_PER_FIRST_RUN * first_runs)
+    return retries >= (BUDGET_BACK * allowed if was else allowed)
 
 
 def quarantined(window: Window, was: bool) -> bool:

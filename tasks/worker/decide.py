@@ -40,12 +40,12 @@ def close_run(
 def standing_of(claim: Claim, rules: Rules, unwritten: tuple[int, int] = (0, 0)) -> RetryStanding:
     """Quarantine of the job's type and retry budget of its tenant.
 
-    ``unwritten`` are first runs and retries that the rules do not include yet.
+    ``unwritten`` are first runs and retries of this process that the leader cannot know yet: they
+    bound what a tenant can overdraw before it is judged.
     """
-    firsts, retries = rules.retries.get(claim.tenant_id, (0, 0))
     return RetryStanding(
         quarantined=claim.type in rules.quarantined,
-        budget_left=budget_left(firsts + unwritten[0], retries + unwritten[1]),
+        budget_left=claim.tenant_id not in rules.without_budget and budget_left(*unwritten),
     )
 
 

@@ -91,7 +91,8 @@ READ_SERVICES = f"""
             SELECT 'quota', dependency, '' FROM quotas WHERE {QUOTA_CLOSED}
             UNION ALL
             SELECT kind, name, pool FROM verdicts
-            WHERE kind <> 'spike' OR since >= date_bin('1 hour', now(), 'epoch')
+            WHERE kind IN ('quarantine', 'throttle')
+               OR kind = 'spike' AND since >= date_bin('1 hour', now(), 'epoch')
         ) AS found (kind, name, detail)) AS held
     FROM ({READ_READINESS}) AS ready
 """
