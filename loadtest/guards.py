@@ -24,9 +24,11 @@ from rich.console import Console
 from sqlalchemy import Engine
 
 from app.scheduler.protection.circuits import Circuits
+from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
 from app.scheduler.protection.restrictions import Quarantine
-from app.scheduler.protection.retry_budgets import RetryBudgets, rest_seconds
-from app.scheduler.role import Role
+from app.scheduler.protection.retry_budgets import JUDGE_SECONDS, RetryBudgets
+from app.scheduler.role import Role, rest_seconds
+from app.scheduler.service import REST_TIMES
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import running
 from app.stack.spec import PROJECT_ROOT
@@ -35,6 +37,7 @@ from loadtest.fleet import database
 from loadtest.report import Bar, Report, Screen, at_least, at_most, command, table
 from models.leadership import Leader
 from models.presence import PRESENCE_SECONDS
+from tasks.registry import load_types
 from tasks.worker.rules import Rules, read_rules
 
 SCENES = (100, 10_000)
@@ -51,6 +54,21 @@ FILL = """
     SELECT 'retry', date_bin('1 minute', now(), 'epoch') - minute * interval '1 minute',
            tenant::text, 9, CASE WHEN tenant %% %(part)s = 0 THEN 99 ELSE 3 END
     FROM generate_series(1, %(tenants)s) AS tenant, generate_series(0, 9) AS minute
+"""
+#: A type that many use: what eight workers write of the busiest tenants and of a hundred that fail.
+FILL_APART = """
+    INSERT INTO tallies (kind, bucket, name, total, amount)
+    SELECT part.kind, date_bin(part.seconds * interval '1 s', now(), 'epoch')
+               - number * part.seconds * interval '1 s',
+           part.name || CASE WHEN part.kind LIKE 'tenant%%' THEN E'\n' || tenant ELSE '' END,
+           CASE WHEN part.kind LIKE 'tenant%%' THEN 9 ELSE 9 * %(tenants)s END, 1
+    FROM (VALUES ('type', 60, 'echo', 60), ('tenant_type', 300, 'echo', 12),
+                 ('dependency', 10, 'claude', 6), ('tenant_dependency', 10, 'claude', 6),
+                 ('run', 300, 'short:9:echo', 12), ('tenant_run', 300, 'short:9:echo', 12))
+             AS part (kind, seconds, name, buckets),
+         generate_series(0, part.buckets - 1) AS number,
+         generate_series(1, CASE WHEN part.kind LIKE 'tenant%%' THEN least(132, %(tenants)s)
+                                 ELSE 1 END) AS tenant
 """
 #: What every worker asked before the leader judged.
 BEFORE = """
@@ -109,6 +127,7 @@ def filled(server: EmbeddedPostgres, tenants: int) -> Iterator[Engine]:
     with database(server.url(name), 60.0) as engine:
         with engine.connect() as connection:
             connection.exec_driver_sql(FILL, {"tenants": tenants, "part": SPENT_PART})
+            connection.exec_driver_sql(FILL_APART, {"tenants": tenants})
             connection.exec_driver_sql("VACUUM ANALYZE")
         yield engine
 
@@ -137,13 +156,9 @@ def measure(engine: Engine, tenants: int) -> Cost:
     guards: tuple[tuple[Role, float], ...] = (
         (Circuits(engine, leader, ["claude"]), 1.0),
         (Quarantine(engine, leader), 10.0),
+        (Classifier(engine, leader, load_types()), CLASSIFY_SECONDS),
     )
-    clock = [0.0]
-
-    def judge_once() -> None:
-        clock[0] += 60.0
-        budgets.run_once(clock[0])
-
+    judge_once = partial(budgets.run_once, 0.0)
     before = milliseconds(engine, lambda: read_before(engine))
     judge_once()
     known = [Rules()]
@@ -155,7 +170,7 @@ def measure(engine: Engine, tenants: int) -> Cost:
     changed = milliseconds(engine, lambda: read_rules(engine))
     began = time.monotonic()
     judging = milliseconds(engine, judge_once, repeats=20)
-    rest = rest_seconds((time.monotonic() - began) / 21)
+    rest = max(JUDGE_SECONDS, rest_seconds((time.monotonic() - began) / 21, REST_TIMES))
     guarding = 0.0
     for role, seconds in guards:
         leader.run_once(0.0)

@@ -68,6 +68,8 @@ KINDS = {
 EFFECTS = {
     "quarantine": "{failed} of {runs} runs failed within an hour:"
     f" its jobs get {QUARANTINE_TRIES} attempts until fewer fail.",
+    "tenant_quarantine": "{failed} of {runs} runs of this tenant failed within an hour:"
+    f" its jobs of the type get {QUARANTINE_TRIES} attempts until fewer fail.",
     "retry_budget": "{retries} retries of {first_runs} jobs within ten minutes:"
     " its failed jobs become dead letters without another attempt until fewer are retried.",
     "throttle": "{crashes} workers of {pool} were lost to jobs that had lost two before:"

@@ -49,7 +49,7 @@ class VerdictRow(Base, table="verdicts"):
     """A restriction that the scheduler imposes on a job type or a tenant, while it lasts."""
 
     #: ``quarantine`` of a job type, ``throttle`` of a tenant in a pool, ``spike`` of a tenant,
-    #: ``retry_budget`` of a tenant.
+    #: ``retry_budget`` of a tenant, ``tenant_quarantine`` of a tenant's jobs of a type.
     kind: Mapped[str] = mapped_column(primary_key=True)
     #: The job type; empty for a tenant.
     name: Mapped[TextOrEmpty] = mapped_column(primary_key=True)

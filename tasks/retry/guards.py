@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from tasks.retry.circuit import Window
+from tasks.retry.circuit import Window, without
 
 #: Retry budget: a tenant's runs that count are at most this old.
 BUDGET_WINDOW_SECONDS = 600.0
@@ -61,12 +61,23 @@ def budget_spent(first_runs: int, retries: int, was: bool) -> bool:
 def quarantined(window: Window, was: bool) -> bool:
     """Whether a type with these runs in the last hour gets fewer attempts, given that it ``was``.
 
-    The two shares differ so that a type near the limit does not flap. Too few runs prove nothing:
-    a quarantine ends with the type's traffic.
+    The same for a tenant's jobs of a type, by their runs. The two shares differ so that a type near
+    the limit does not flap. Too few runs prove nothing: a quarantine ends with the type's traffic.
     """
     if window.total < QUARANTINE_MIN_RUNS:
         return False
     return window.bad_share >= LEAVE_SHARE if was else window.bad_share > ENTER_SHARE
+
+
+def quarantined_for_all(window: Window, tenants: Iterable[Window], was: bool) -> bool:
+    """Whether a type is quarantined for everybody: it is without any one of its tenants, too.
+
+    ``window`` counts everybody's runs, ``tenants`` those of each tenant with failures. A tenant
+    that is alone in failing has a quarantine of its own, see :func:`quarantined`.
+    """
+    return quarantined(window, was) and all(
+        quarantined(without(window, own), was) for own in tenants
+    )
 
 
 def throttled(crashes: int, was: bool, limit: int = THROTTLE_CRASHES) -> bool:

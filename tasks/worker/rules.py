@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection, Engine
 
-from models.jobs.held_back import QUARANTINED, WITHOUT_BUDGET
+from models.jobs.held_back import QUARANTINED, TENANT_QUARANTINED, WITHOUT_BUDGET
 from models.store.session import connect
 
 READ_RULES = """
@@ -25,6 +25,8 @@ READ_RULES = """
 """
 READ_RESTRICTIONS = f"""
     SELECT 'quarantine' AS kind, name, 0 AS tenant_id FROM ({QUARANTINED}) AS quarantined
+    UNION ALL
+    SELECT 'tenant_quarantine', name, tenant_id FROM ({TENANT_QUARANTINED}) AS quarantined
     UNION ALL
     SELECT 'retry_budget', '', tenant_id FROM ({WITHOUT_BUDGET}) AS spent
 """
@@ -40,6 +42,8 @@ class Rules:
     version: str = ""
     #: Job types in quarantine.
     quarantined: frozenset[str] = frozenset()
+    #: Tenants whose jobs of a type are.
+    tenants_quarantined: frozenset[tuple[int, str]] = frozenset()
     #: Tenants that spent their retry budget.
     without_budget: frozenset[int] = frozenset()
 
@@ -66,5 +70,8 @@ def read_restrictions(connection: Connection, version: str) -> Rules:
     return Rules(
         version=version,
         quarantined=frozenset(row.name for row in rows if row.kind == "quarantine"),
+        tenants_quarantined=frozenset(
+            (row.tenant_id, row.name) for row in rows if row.kind == "tenant_quarantine"
+        ),
         without_budget=frozenset(row.tenant_id for row in rows if row.kind == "retry_budget"),
     )

@@ -17,7 +17,14 @@ from sqlalchemy import Engine
 from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
 from models.tallies import TallyKind
-from tasks.retry.circuit import WINDOW_SECONDS, Circuit, CircuitState, Window, next_circuit
+from tasks.retry.circuit import (
+    BAD_SHARE,
+    WINDOW_SECONDS,
+    Circuit,
+    CircuitState,
+    Window,
+    next_circuit,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +49,14 @@ READ_CIRCUITS = f"""
              WHERE state = 'half_open'))
     GROUP BY known.dependency, circuit.state, circuit.changed_at
 """
+#: Parts of tenants whose calls failed; asked for only when that matters.
+READ_TENANTS = f"""
+    SELECT sum(total)::bigint AS calls, sum(amount)::bigint AS failed FROM tallies
+    WHERE kind = '{TallyKind.TENANT_DEPENDENCY}'
+      AND bucket > now() - make_interval(secs => %(seconds)s)
+      AND split_part(name, E'\n', 1) = %(dependency)s
+    GROUP BY name HAVING sum(amount) > 0
+"""
 #: Refusals of everybody's calls, the most frequent reason first.
 READ_OUTAGES = f"""
     SELECT split_part(name, E'\n', 1) AS dependency, split_part(name, E'\n', 2) AS reason,
@@ -63,7 +78,8 @@ CHANGE = f"""
         RETURNING dependency
     ), forgotten AS (
         DELETE FROM tallies AS tally USING changed
-        WHERE tally.kind IN ('{TallyKind.DEPENDENCY}', '{TallyKind.OUTAGE}')
+        WHERE tally.kind IN ('{TallyKind.DEPENDENCY}', '{TallyKind.TENANT_DEPENDENCY}',
+                             '{TallyKind.OUTAGE}')
           AND split_part(tally.name, E'\n', 1) = changed.dependency
     ), reported AS (
         INSERT INTO events (tenant_id, kind, detail)
@@ -90,21 +106,40 @@ class Circuits(LeaderQueries):
     def run_once(self, now: float) -> int:
         """Change what has to change; how many circuits did."""
         self._write(FORGET, declared=self._dependencies)
-        outages = self._outages()
+        rows = self._read(READ_CIRCUITS, dependencies=self._dependencies)
+        outages = self._outages() if any(row.failed or row.failed_probes for row in rows) else {}
         changed = 0
-        for row in self._read(READ_CIRCUITS, dependencies=self._dependencies):
+        for row in rows:
             before = Circuit(CircuitState(row.state), row.changed_at)
             window = Window(int(row.calls), int(row.failed))
             probes = Window(int(row.probes), int(row.failed_probes))
+            counted = probes if before.state is CircuitState.HALF_OPEN else window
             refused, reason = outages.get(row.dependency, (0, ""))
-            after = next_circuit(before, window, probes, row.clock, outages=refused)
+            after = next_circuit(
+                *(before, window, probes, row.clock),
+                tenants=self._tenants(row.dependency, before, counted, row.clock),
+                outages=refused,
+            )
             if after != before:
-                counted = probes if before.state is CircuitState.HALF_OPEN else window
                 opens = after.state is CircuitState.OPEN and 2 * refused >= counted.bad
                 changed += self._change(
                     row.dependency, before.state, after.state, counted, reason if opens else ""
                 )
         return changed
+
+    def _tenants(
+        self, dependency: str, circuit: Circuit, counted: Window, clock: float
+    ) -> list[Window]:
+        """The failing tenants' parts of what was counted, if a change may depend on them."""
+        match circuit.state:
+            case CircuitState.CLOSED if counted.bad_share >= BAD_SHARE:
+                seconds = WINDOW_SECONDS
+            case CircuitState.HALF_OPEN if counted.bad:
+                seconds = clock - circuit.changed_at + WINDOW_SECONDS
+            case _:
+                return []
+        rows = self._read(READ_TENANTS, dependency=dependency, seconds=seconds)
+        return [Window(row.calls, row.failed) for row in rows]
 
     def _outages(self) -> dict[str, tuple[int, str]]:
         """Refused calls and their most frequent reason, by dependency."""

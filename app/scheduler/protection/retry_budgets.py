@@ -2,29 +2,22 @@
 
 The policy is ``tasks.retry.guards``, fed with the counts of the last ten minutes. Adding those up
 takes longer with every tenant, so it is done here once and not in every worker; workers read the
-restrictions. What the leader spends is bounded: after judging it rests two hundred times as long as
-that took. Without a leader the restrictions stay as they are.
+restrictions. Without a leader these stay as they are.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-
-from sqlalchemy import Engine
 
 from app.scheduler.role import LeaderQueries
 from models.jobs.held_back import WITHOUT_BUDGET
-from models.leadership import STILL_LEADER, Leader
+from models.leadership import STILL_LEADER
 from models.tallies import TallyKind
 from tasks.retry import guards
 
 logger = logging.getLogger(__name__)
 
-REST_SECONDS = 2.0
-#: Judging takes at most one part in so many of a core.
-REST_TIMES = 200
-MOST_REST_SECONDS = 30.0
+JUDGE_SECONDS = 2.0
 
 #: Only tenants that could be restricted, by the lower of the policy's two limits.
 READ_SPENT = f"""
@@ -53,26 +46,9 @@ LIFT = f"""
 """
 
 
-def rest_seconds(took: float) -> float:
-    """How long to rest after judging took so long."""
-    return min(MOST_REST_SECONDS, max(REST_SECONDS, REST_TIMES * took))
-
-
 class RetryBudgets(LeaderQueries):
-    def __init__(self, engine: Engine, leader: Leader) -> None:
-        super().__init__(engine, leader)
-        self._due = 0.0
-
     def run_once(self, now: float) -> int:
-        """Judge everybody who had retries, if it is time; how many restrictions changed."""
-        if now < self._due:
-            return 0
-        began = time.monotonic()
-        changed = self._judge()
-        self._due = now + rest_seconds(time.monotonic() - began)
-        return changed
-
-    def _judge(self) -> int:
+        """Judge everybody who had retries; how many restrictions changed."""
         spending = {row.tenant_id: row for row in self._read(READ_SPENT)}
         held = {row.tenant_id for row in self._read(WITHOUT_BUDGET)}
         spent = {

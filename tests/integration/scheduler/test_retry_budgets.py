@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from app.scheduler.protection.retry_budgets import MOST_REST_SECONDS, RetryBudgets, rest_seconds
+from app.scheduler.protection.retry_budgets import RetryBudgets
+from app.scheduler.role import MOST_REST_SECONDS, TimedRole, run_due
+from app.scheduler.service import REST_TIMES
+from loadtest.guards import BEFORE, read_before
 from models.tallies import TallyKind, add_tallies
 from tasks.retry.guards import BUDGET_FLOOR
 from tasks.worker.rules import read_rules
@@ -158,9 +162,28 @@ def test_between_two_beats_a_process_grants_no_more_than_a_budget(
     assert [job.status for job in jobs] == ["scheduled", "dead"], "it knows what it granted"
 
 
-@pytest.mark.parametrize(("took", "rests"), [(0.0, 2.0), (0.005, 2.0), (0.05, 10.0), (9.0, 30.0)])
-def test_judging_takes_a_small_part_of_a_core_however_many_tenants_there_are(
-    took: float, rests: float
+def test_workers_of_the_version_before_go_on_judging_for_themselves(
+    database: DatabaseFixture,
 ) -> None:
-    assert rest_seconds(took) == pytest.approx(rests)
-    assert rests <= MOST_REST_SECONDS
+    count(database, 7, first_runs=10, retries=BUDGET_FLOOR)
+    database.execute("INSERT INTO verdicts (kind, tenant_id) VALUES ('retry_budget', 7)")
+    database.execute(
+        "INSERT INTO verdicts (kind, tenant_id, name) VALUES ('tenant_quarantine', 7, 'echo')"
+    )
+    assert read_before(database.engine) == {7: (10, BUDGET_FLOOR)}
+    rows = database.query(BEFORE)
+    assert {row.kind for row in rows} == {"retry"}, "one tenant's quarantine is nobody else's"
+
+
+def test_judging_takes_a_small_part_of_a_core_however_many_tenants_there_are(
+    database: DatabaseFixture,
+) -> None:
+    class Slow:
+        def run_once(self, now: float) -> int:
+            time.sleep(0.02)
+            return 0
+
+    slow, quick = TimedRole(Slow(), 2.0, rest_times=REST_TIMES), TimedRole(Slow(), 2.0)
+    run_due([slow, quick], database.leader, 100.0)
+    assert 104.0 <= slow.due <= 100.0 + MOST_REST_SECONDS
+    assert quick.due == 102.0

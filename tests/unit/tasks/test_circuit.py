@@ -53,7 +53,7 @@ def test_refusals_that_concern_all_open_it_earlier_and_never_keep_it_closed(
     outages = min(outages, window.bad)
     usual = next_circuit(Circuit(CLOSED, 0), window, NONE, now).state
     after = next_circuit(Circuit(CLOSED, 0), window, NONE, now, outages=outages).state
-    if usual is OPEN or (outages >= MIN_OUTAGES and 2 * window.bad >= window.total):
+    if usual is OPEN or (outages >= MIN_OUTAGES and 2 * outages >= window.total):
         assert after is OPEN
     else:
         assert after is CLOSED
