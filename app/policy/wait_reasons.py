@@ -45,6 +45,8 @@ class Facts:
     #: State of its dependency's circuit, and how long it has been so.
     circuit: str = "closed"
     circuit_seconds: float = 0.0
+    #: Why the dependency refuses everybody's calls; empty if they just fail.
+    circuit_reason: str = ""
     #: How long a circuit stays open.
     open_seconds: float = 60.0
     #: Whether its dependency has a quota, and until it accepts calls again.
@@ -131,7 +133,13 @@ def in_words(reason: WaitReason, facts: Facts) -> str:
             return f"It is not due for another {spoken(due)}."
         case WaitReason.CIRCUIT if facts.circuit == "open":
             again = f"it is called again in {spoken(not_before(facts))}"
-            return f"{facts.dependency} keeps failing and is not called; {again}."
+            why = " keeps failing and is not called"
+            if facts.circuit_reason:
+                why = f": {facts.circuit_reason}"
+            return f"{facts.dependency}{why}; {again}."
+        case WaitReason.CIRCUIT if facts.circuit_reason:
+            probing = "a few jobs probe whether it is back"
+            return f"{facts.dependency}: {facts.circuit_reason}; {probing}."
         case WaitReason.QUOTA if facts.closed_seconds > 0:
             again = f"it accepts calls again in {spoken(facts.closed_seconds)}"
             return f"The quota of {facts.dependency} is used up; {again}."

@@ -35,6 +35,7 @@ READ_FACTS = f"""
            coalesce(circuit.state, 'closed') AS circuit,
            coalesce(extract(epoch FROM now() - circuit.changed_at), 0)::float8
                AS circuit_seconds,
+           coalesce(circuit.reason, '') AS circuit_reason,
            quota.dependency IS NOT NULL AS quota,
            coalesce(extract(epoch FROM quota.closed_until - now()), 0)::float8 AS closed_seconds,
            quota.requests_per_minute, quota.tokens_in_per_minute, quota.tokens_out_per_minute,
@@ -181,6 +182,7 @@ def read_facts(connection: Connection, job_id: str) -> WaitingJob | None:
         dependency=row.dependency,
         circuit=row.circuit,
         circuit_seconds=row.circuit_seconds,
+        circuit_reason=row.circuit_reason,
         open_seconds=OPEN_SECONDS,
         quota=row.quota,
         closed_seconds=row.closed_seconds,

@@ -38,6 +38,7 @@ from app.scheduler.maintenance.snapshot_watch import WATCH_SECONDS, SnapshotWatc
 from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
 from app.scheduler.protection.restrictions import Quarantine, Spikes, Throttles
+from app.scheduler.protection.retry_budgets import JUDGE_SECONDS, RetryBudgets
 from app.scheduler.role import Housekeeping, LeaderQueries, TimedRole, run_due
 from app.telemetry.hooks import system_meters
 from models.blobs import open_blobs
@@ -60,6 +61,8 @@ AWAY_SECONDS = 0.5
 #: Nothing is reaped for so long after that.
 REAP_PAUSE_SECONDS = 3.0
 DAY_SECONDS = 86_400.0
+#: Roles that add up counts of tenants pause so many times as long as that took.
+REST_TIMES = 200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ def protection_roles(
     return [
         TimedRole(Circuits(engine, leader, dependencies), 1.0),
         TimedRole(Throttles(engine, leader, throttle_crashes), 1.0),
-        TimedRole(Quarantine(engine, leader), 10.0),
+        TimedRole(Quarantine(engine, leader), 10.0, rest_times=REST_TIMES),
         TimedRole(Spikes(engine, leader), 30.0),
     ]
 
@@ -154,7 +157,8 @@ class SchedulerService:
                 TimedRole(Retirer(engine, leader, blobs, kept), 0.0),
                 TimedRole(Collector(engine, leader, blobs), 0.0),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
-                TimedRole(classifier, CLASSIFY_SECONDS),
+                TimedRole(classifier, CLASSIFY_SECONDS, rest_times=REST_TIMES),
+                TimedRole(RetryBudgets(engine, leader), JUDGE_SECONDS, rest_times=REST_TIMES),
                 TimedRole(SnapshotWatch(engine, leader), WATCH_SECONDS),
                 *telemetry_roles(engine, leader),
             ],

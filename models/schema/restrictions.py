@@ -55,12 +55,15 @@ class CircuitRow(Base, table="circuits"):
     dependency: Mapped[str] = mapped_column(primary_key=True)
     state: Mapped[str]
     changed_at: Mapped[Now]
+    #: Why it refuses everybody's calls, in a few words; empty if they just fail.
+    reason: Mapped[TextOrEmpty]
 
 
 class VerdictRow(Base, table="verdicts"):
     """A restriction that the scheduler imposes on a job type or a tenant, while it lasts."""
 
-    #: ``quarantine`` of a job type, ``throttle`` of a tenant in a pool, ``spike`` of a tenant.
+    #: ``quarantine`` of a job type, ``throttle`` of a tenant in a pool, ``spike`` of a tenant,
+    #: ``retry_budget`` of a tenant, ``tenant_quarantine`` of a tenant's jobs of a type.
     kind: Mapped[str] = mapped_column(primary_key=True)
     #: The job type; empty for a tenant.
     name: Mapped[TextOrEmpty] = mapped_column(primary_key=True)
@@ -70,6 +73,18 @@ class VerdictRow(Base, table="verdicts"):
     pool: Mapped[TextOrEmpty] = mapped_column(primary_key=True)
     since: Mapped[Now]
     detail: Mapped[Json] = mapped_column(server_default="{}")
+
+
+class VerdictsVersion(Base, table="verdicts_version", fillfactor=50):
+    """One row, with another version after every change of ``verdicts``: kept by a trigger.
+
+    Workers read the restrictions only when it differs from the one they know. It is random: a
+    number could be given out twice after commits were lost in a failover.
+    """
+
+    #: Always true.
+    one: Mapped[bool] = mapped_column(primary_key=True, server_default=text("true"))
+    version: Mapped[Id] = mapped_column(server_default=text("gen_random_uuid()"))
 
 
 class QuotaRow(Base, table="quotas", fillfactor=50):

@@ -24,7 +24,8 @@ from models.jobs.release import CLAIM_UNKNOWN, PUT_OFF_UNKNOWN
 from models.jobs.settle import Settlement, settle_statement, settled
 from models.jobs.states import FailureClass
 from models.store.errors import StateStoreUnavailable
-from models.tallies import ADD, COUNT_KILLS, Tallies, added
+from models.tallies import ADD, COUNT_KILLS, added
+from models.tenant_tallies import RunTallies
 from tasks.registry import JobType
 from tasks.retry.decision import GOOD_STANDING
 from tasks.watchdog.emergency_write import connect_arguments, ref_parameters, write_now
@@ -72,7 +73,7 @@ def claim_of(row: Any) -> Claim:
 def settle_overdue(database_url: str, types: Mapping[str, JobType], refs: Sequence[JobRef]) -> int:
     """Settle the runs of a message whose child is being killed; how many there were."""
     arguments = connect_arguments(make_url(database_url))
-    settlements, tallies = [], Tallies()
+    settlements, tallies = [], RunTallies()
     try:
         [rows] = write_now(arguments, [(READ_RUNS, ref_parameters(refs))])
         for row in rows:
@@ -86,7 +87,7 @@ def settle_overdue(database_url: str, types: Mapping[str, JobType], refs: Sequen
                 else HandedBack()
             )
             outcome, ending = close_run(claim, why, job_type, GOOD_STANDING, Random())
-            tallies.add_all(counts_of(claim, job_type, outcome, ending, ran_seconds))
+            tallies.add_run(counts_of(claim, job_type, outcome, ending, ran_seconds))
             settlements.append(Settlement(claim.ref, ending, ran_seconds))
         if settlements:
             # Without projections: none has a result, and they may be what fails.

@@ -32,7 +32,8 @@ from models.jobs.settle import settle_statement, settled
 from models.pools import POOLS
 from models.presence import KEEP_PRESENT, LEAVE, PRESENCE_SECONDS
 from models.store.errors import StateStoreUnavailable
-from models.tallies import ADD, COUNT_KILLS, Tallies, added
+from models.tallies import ADD, COUNT_KILLS, added
+from models.tenant_tallies import RunTallies
 from tasks.errors import Cancelled, LeaseLost, Stop, TimeLimit
 from tasks.process import (
     FairClock,
@@ -262,14 +263,14 @@ class Watchdog:
             kill_process()
 
     def _final_statements(self, guilty: Sequence[tuple[Held, Stop]]) -> list[Statement]:
-        worker, now, tallies = self._worker, time.monotonic(), Tallies()
+        worker, now, tallies = self._worker, time.monotonic(), RunTallies()
         settlements = []
         for held, stop in guilty:
             claim, ran = held.claim, held.ran(now)
             job_type = worker.types.get(claim.type)
             standing = standing_of(claim, worker.heartbeat.rules)
             outcome, ending = close_run(claim, outcome_of(stop), job_type, standing, Random())
-            tallies.add_all(counts_of(claim, job_type, outcome, ending, ran))
+            tallies.add_run(counts_of(claim, job_type, outcome, ending, ran))
             settlements.append(settlement_of(claim, ending, ran, held))
         ended = {settlement.ref for settlement in settlements}
         # First: a claim is held before it counts as answered.

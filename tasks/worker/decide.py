@@ -11,13 +11,23 @@ from models.jobs.claim import Claim
 from models.jobs.settle import Ending, Settlement
 from models.jobs.states import FailureClass, JobStatus
 from models.pools import POOLS
-from models.tallies import MICROSECONDS, Count, TallyKind, run_name
+from models.tallies import MICROSECONDS, Count, TallyKind, outage_name, run_name, tenant_name
+from models.tenant_tallies import RunCounts, TenantType
 from tasks.registry import JobType
 from tasks.retry.decision import History, RetryLimits, RetryStanding
 from tasks.retry.guards import budget_left
 from tasks.worker.held import Held
 from tasks.worker.outcome import Failed, Outcome, Succeeded, ending_of
 from tasks.worker.rules import Rules
+
+#: What is counted by tenant as well.
+OF_TENANT = {
+    TallyKind.DEPENDENCY: TallyKind.TENANT_DEPENDENCY,
+    TallyKind.TYPE: TallyKind.TENANT_TYPE,
+    TallyKind.RUN: TallyKind.TENANT_RUN,
+}
+#: Kinds whose amount speaks against the tenant's payloads.
+BAD_AMOUNTS = (TallyKind.DEPENDENCY, TallyKind.TYPE, TallyKind.VIOLATION)
 
 
 def close_run(
@@ -40,12 +50,13 @@ def close_run(
 def standing_of(claim: Claim, rules: Rules, unwritten: tuple[int, int] = (0, 0)) -> RetryStanding:
     """Quarantine of the job's type and retry budget of its tenant.
 
-    ``unwritten`` are first runs and retries that the rules do not include yet.
+    ``unwritten`` are first runs and retries of this process that the leader cannot know yet: they
+    bound what a tenant can overdraw before it is judged.
     """
-    firsts, retries = rules.retries.get(claim.tenant_id, (0, 0))
     return RetryStanding(
-        quarantined=claim.type in rules.quarantined,
-        budget_left=budget_left(firsts + unwritten[0], retries + unwritten[1]),
+        quarantined=claim.type in rules.quarantined
+        or (claim.tenant_id, claim.type) in rules.tenants_quarantined,
+        budget_left=claim.tenant_id not in rules.without_budget and budget_left(*unwritten),
     )
 
 
@@ -62,11 +73,25 @@ def settlement_of(
 
 def counts_of(
     claim: Claim, job_type: JobType | None, outcome: Outcome, ending: Ending, run_seconds: float
-) -> list[Count]:
+) -> RunCounts:
     """What a run adds that succeeded or failed, see :class:`TallyKind`; others do not count.
 
     Run times are counted by bin, see :mod:`models.tallies`.
     """
+    shared = shared_counts(claim, job_type, outcome, ending, run_seconds)
+    own: list[Count] = [
+        ((OF_TENANT[kind], tenant_name(name, claim.tenant_id)), count)
+        for (kind, name), count in shared
+        if kind in OF_TENANT
+    ]
+    bad = any(amount for (kind, _), (_, amount) in shared if kind in BAD_AMOUNTS)
+    return RunCounts(shared, own, TenantType(claim.type, claim.tenant_id), bad)
+
+
+def shared_counts(
+    claim: Claim, job_type: JobType | None, outcome: Outcome, ending: Ending, run_seconds: float
+) -> list[Count]:
+    """What it adds to the counts of its type, dependency and tenant."""
     if not isinstance(outcome, Succeeded | Failed):
         return []
     tenant = str(claim.tenant_id)
@@ -79,7 +104,10 @@ def counts_of(
         if outcome.failure_class is FailureClass.DEPENDENCY:
             # Says nothing about the type or the tenant.
             name = outcome.dependency or dependency or "?"
-            return [((TallyKind.DEPENDENCY, name), (1, 1))]
+            counts.append(((TallyKind.DEPENDENCY, name), (1, 1)))
+            if outcome.outage:
+                counts.append(((TallyKind.OUTAGE, outage_name(name, outcome.outage)), (1, 1)))
+            return counts
     if dependency:
         counts.append(((TallyKind.DEPENDENCY, dependency), (1, 0)))
     bound = POOLS[claim.pool].bound_seconds

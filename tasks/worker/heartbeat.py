@@ -138,7 +138,7 @@ class Heartbeat:
 
     def _exchange(self) -> None:
         self._tallies.write(self._engine)
-        self.rules = read_rules(self._engine)
+        self.rules = read_rules(self._engine, self.rules)
         self._quotas.refresh(self.rules.quotas, time.monotonic())
         self._report()
         for ref in read_cancelled(self._engine, self._slots.name):

@@ -22,7 +22,7 @@ from models.jobs.settle import Ending, Settlement, settle_group, settle_statemen
 from models.jobs.states import FailureClass, JobStatus
 from models.store.errors import StateStoreUnavailable
 from models.store.group_commit import GroupCommit, Ticket
-from models.tallies import Tallies
+from models.tenant_tallies import RunTallies
 from tasks.registry import JobType
 from tasks.retry.decision import GOOD_STANDING
 from tasks.worker.decide import close_run, counts_of, settlement_of
@@ -51,7 +51,7 @@ class Ledger:
     _types: Mapping[str, JobType]
     _slots: Slots
     _heartbeat: Heartbeat
-    _tallies: Tallies
+    _tallies: RunTallies
     _quotas: QuotaTracker
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Ledger:
     def settle(self, claim: Claim, outcome: Outcome, ending: Ending, run_seconds: float) -> None:
         """Write the ending of the run; returns before that."""
         job_type = self._types.get(claim.type)
-        self._tallies.add_all(counts_of(claim, job_type, outcome, ending, run_seconds))
+        self._tallies.add_run(counts_of(claim, job_type, outcome, ending, run_seconds))
         held = self._slots.find(claim.ref)
         # Before the ending is posted: its group writes rejections first.
         self._quotas.count_run(claim, outcome, held, time.monotonic())

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from models.blobs import BlobStore, open_blobs
 from models.presence import leave
 from models.store.errors import StateStoreError
-from models.tallies import Tallies
+from models.tenant_tallies import RunTallies
 from tasks.registry import JobType
 from tasks.worker.heartbeat import Heartbeat
 from tasks.worker.ledger import Ledger
@@ -46,7 +46,7 @@ class Worker:
         self.blobs = blobs or open_blobs(".run/blobs")
         self.prepared = prepared or PreparedTypes()
         self.chance = Random()
-        self.tallies = Tallies()
+        self.tallies = RunTallies()
         self.quotas = QuotaTracker({one.dependency for one in types.values() if one.dependency})
         self.slots = Slots(engine, types, name=name, count=slots, host=host)
         self.heartbeat = Heartbeat(engine, self.slots, self.tallies, self.quotas, pools, host)

@@ -62,6 +62,8 @@ class HealthReadings:
     broker_seen: bool = True
     #: Dependencies by the state of their circuit: ``open`` or ``half_open``.
     circuits: Mapping[str, str] = field(default_factory=dict)
+    #: Why dependencies of these refuse everybody's calls, if that is known.
+    outages: Mapping[str, str] = field(default_factory=dict)
     #: Dependencies that rejected calls and are not called for a while.
     closed_quotas: Sequence[str] = ()
     #: Job types.
@@ -168,8 +170,11 @@ def long_waits(pool: PoolHealth) -> Iterator[HealthReason]:
 
 def dependencies(readings: HealthReadings) -> Iterator[HealthReason]:
     """Circuits and quotas."""
+    for name, reason in sorted(readings.outages.items()):
+        yield trouble(f"Calls to {name} fail for everybody: {reason}; jobs that need it wait.")
     for state, effect in (("open", "wait"), ("half_open", "wait for its probes to succeed")):
-        if held := sorted(name for name, now in readings.circuits.items() if now == state):
+        found = [name for name, now in readings.circuits.items() if now == state]
+        if held := sorted(name for name in found if name not in readings.outages):
             shown = state.replace("_", " ")
             yield watch(f"The circuit is {shown} for {listed(held)}: jobs that need it {effect}.")
     if closed := sorted(readings.closed_quotas):

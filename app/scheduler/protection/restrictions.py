@@ -2,25 +2,29 @@
 
 The policies are in ``tasks.retry``, fed with the recent counts of table ``tallies``. Workers read a
 quarantine when they decide about retries; dispatcher and express lane obey throttles; a spike has
-no effect but its event. Of a quarantine all tenants get the event (tenant 0), for any of them may
-be about to submit such a job; of the others only the tenant.
+no effect but its event. A type that fails for one tenant is quarantined for that tenant, one that
+fails without any single tenant as well, for all: then all tenants get the event (tenant 0), for any
+of them may be about to submit such a job. Of everything else only the tenant.
 """
 
 from __future__ import annotations
 
 import logging
+from operator import itemgetter
 
 from sqlalchemy import Engine
 
 from app.scheduler.role import LeaderQueries
-from models.jobs.held_back import QUARANTINED, THROTTLED
+from models.jobs.held_back import QUARANTINED, TENANT_QUARANTINED, THROTTLED
 from models.leadership import STILL_LEADER, Leader
-from models.tallies import TallyKind, parse_crash_name
+from models.tallies import TallyKind, parse_crash_name, parse_tenant_name
 from tasks.retry import guards
 from tasks.retry.circuit import Window
 
 logger = logging.getLogger(__name__)
 
+#: Quarantines that change in one turn, those for all tenants first; the others follow in the next.
+MOST_CHANGES = 100
 #: Earlier hours that are the usual.
 HOURS = 24
 
@@ -32,23 +36,25 @@ READ_WINDOWS = """
 """
 QUARANTINE = f"""
     WITH entered AS (
-        INSERT INTO verdicts (kind, name, detail)
-        SELECT 'quarantine', %(name)s, json_build_object(
+        INSERT INTO verdicts (kind, name, tenant_id, detail)
+        SELECT %(kind)s, %(name)s, %(tenant_id)s, json_build_object(
             'type', %(name)s::text, 'runs', %(runs)s, 'failed', %(failed)s)
         WHERE {STILL_LEADER}
         ON CONFLICT DO NOTHING
-        RETURNING detail
+        RETURNING tenant_id, detail
     )
     INSERT INTO events (tenant_id, kind, detail)
-    SELECT 0, 'job_type_quarantined', detail FROM entered
+    SELECT tenant_id, 'job_type_quarantined', detail FROM entered
 """
 RELEASE = f"""
     WITH left_it AS (
-        DELETE FROM verdicts WHERE kind = 'quarantine' AND name = %(name)s AND {STILL_LEADER}
-        RETURNING name
+        DELETE FROM verdicts
+        WHERE kind = %(kind)s AND name = %(name)s AND tenant_id = %(tenant_id)s
+          AND {STILL_LEADER}
+        RETURNING tenant_id, name
     )
     INSERT INTO events (tenant_id, kind, detail)
-    SELECT 0, 'job_type_released', json_build_object(
+    SELECT tenant_id, 'job_type_released', json_build_object(
         'type', name, 'runs', %(runs)s, 'failed', %(failed)s)
     FROM left_it
 """
@@ -109,27 +115,50 @@ FORGET = f"""
 
 
 class Quarantine(LeaderQueries):
-    """Job types that mostly fail get fewer attempts, until they recover."""
+    """Job types that mostly fail get fewer attempts, until they recover: for all, or a tenant."""
 
     def run_once(self, now: float) -> int:
         """Check every type that ran recently or is quarantined; how many changed."""
-        rows = self._read(
-            READ_WINDOWS, kind=TallyKind.TYPE, seconds=guards.QUARANTINE_WINDOW_SECONDS
-        )
-        windows = {row.name: Window(row.total, row.amount) for row in rows}
-        held = {row.name for row in self._read(QUARANTINED)}
+        windows = {(name, 0): window for name, window in self._windows(TallyKind.TYPE).items()}
+        tenants: dict[str, list[Window]] = {}
+        for whole, window in self._windows(TallyKind.TENANT_TYPE).items():
+            name, tenant_id = parse_tenant_name(whole)
+            windows[name, tenant_id] = window
+            tenants.setdefault(name, []).append(window)
+        held = {(row.name, 0) for row in self._read(QUARANTINED)}
+        held |= {(row.name, row.tenant_id) for row in self._read(TENANT_QUARANTINED)}
         changed = 0
-        for name in windows.keys() | held:
-            window, was = windows.get(name, Window(0, 0)), name in held
-            if guards.quarantined(window, was) == was:
-                continue
-            statement, move = (RELEASE, "leaves") if was else (QUARANTINE, "enters")
-            if self._write(statement, name=name, runs=window.total, failed=window.bad):
-                changed += 1
-                logger.warning(
-                    "%s %s quarantine: %d of %d failed", name, move, window.bad, window.total
-                )
+        for name, tenant_id in sorted(windows.keys() | held, key=itemgetter(1)):
+            window, was = windows.get((name, tenant_id), Window(0, 0)), (name, tenant_id) in held
+            others = () if tenant_id else tenants.get(name, ())
+            is_now = guards.quarantined_for_all(window, others, was)
+            if is_now != was and changed < MOST_CHANGES:
+                changed += self._change(name, tenant_id, window, is_now)
         return changed
+
+    def _windows(self, kind: TallyKind) -> dict[str, Window]:
+        # A bucket more: a tenant's part that is short of a few runs would leave them to the others.
+        seconds = guards.QUARANTINE_WINDOW_SECONDS
+        seconds += kind.bucket_seconds if kind is TallyKind.TENANT_TYPE else 0
+        rows = self._read(READ_WINDOWS, kind=kind, seconds=seconds)
+        return {row.name: Window(row.total, row.amount) for row in rows}
+
+    def _change(self, name: str, tenant_id: int, window: Window, enters: bool) -> int:
+        written = self._write(
+            QUARANTINE if enters else RELEASE,
+            kind="tenant_quarantine" if tenant_id else "quarantine",
+            name=name,
+            tenant_id=tenant_id,
+            runs=window.total,
+            failed=window.bad,
+        )
+        if written:
+            whose = f" of tenant {tenant_id}" if tenant_id else ""
+            move = "enters" if enters else "leaves"
+            logger.warning(
+                "%s%s %s quarantine: %d of %d failed", name, whose, move, window.bad, window.total
+            )
+        return written
 
 
 class Throttles(LeaderQueries):

@@ -32,9 +32,10 @@ from app.scheduler.maintenance.retirer import (
     RETIRE_REFUSALS,
     RETIRE_TALLIES,
 )
-from app.scheduler.protection.circuits import READ_CIRCUITS
+from app.scheduler.protection.circuits import READ_CIRCUITS, READ_OUTAGES, READ_TENANTS
 from app.scheduler.protection.classifier import READ_RUNS
 from app.scheduler.protection.restrictions import READ_HOURS, READ_WINDOWS
+from app.scheduler.protection.retry_budgets import READ_SPENT
 from app.scheduler.relief import FIND_LANES, RELIEVE
 from app.scheduler.relief import READ_IN_FLIGHT as READ_FLYING
 from models.jobs.admit import admit_group
@@ -53,7 +54,6 @@ from models.jobs.retire import RETIRE_JOBS
 from models.jobs.settle import Ending, Settlement, settle_group, settle_statement
 from models.jobs.states import JobStatus
 from tasks.registry import projections_of
-from tasks.worker.rules import READ_RULES
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.plans import (
     FILL,
@@ -375,8 +375,10 @@ def test_the_warden_reads_no_older_counts_than_it_needs(filled: DatabaseFixture)
         plan_of(filled, READ_WINDOWS, kind="crash", seconds=60.0),
         plan_of(filled, READ_CIRCUITS, dependencies=["claude", "maps"]),
         plan_of(filled, READ_HOURS),
-        plan_of(filled, READ_RUNS),
-        plan_of(filled, READ_RULES),
+        plan_of(filled, READ_RUNS, kinds=["run", "tenant_run"]),
+        plan_of(filled, READ_SPENT),
+        plan_of(filled, READ_OUTAGES),
+        plan_of(filled, READ_TENANTS, dependency="claude", seconds=60.0),
     ):
         assert "tallies_pkey" in indexes_in(plan), plan
         assert not re.search(r"Seq Scan on tallies", plan), plan

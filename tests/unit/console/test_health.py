@@ -33,6 +33,7 @@ readings = st.builds(
     relieved=st.booleans(),
     broker_seen=st.booleans(),
     circuits=st.dictionaries(names, st.sampled_from(["open", "half_open", "closed"]), max_size=5),
+    outages=st.dictionaries(names, names, max_size=3),
     closed_quotas=st.lists(names, max_size=5),
     quarantined=st.lists(names, max_size=5),
     throttled=st.dictionaries(names, counts, max_size=3),
@@ -56,6 +57,7 @@ def test_the_same_readings_give_the_same_verdict_in_whatever_order_they_come(
     turned = replace(
         seen,
         circuits=dict(reversed(seen.circuits.items())),
+        outages=dict(reversed(seen.outages.items())),
         closed_quotas=seen.closed_quotas[::-1],
         quarantined=seen.quarantined[::-1],
         throttled=dict(reversed(seen.throttled.items())),
@@ -109,6 +111,11 @@ def with_pool(**fields: object) -> HealthReadings:
         (replace(WELL, circuits={"claude": "open"}), Level.WATCH, "is open for claude"),
         (replace(WELL, circuits={"a": "half_open", "b": "half_open"}), Level.WATCH, "a and b"),
         (replace(WELL, circuits={"claude": "closed"}), Level.WELL, ""),
+        (
+            replace(WELL, circuits={"claude": "open"}, outages={"claude": "no key (401)"}),
+            Level.TROUBLE,
+            "Calls to claude fail for everybody: no key (401); jobs",
+        ),
         (replace(WELL, closed_quotas=list("dcba")), Level.WATCH, "quota of a, b, c and 1 more"),
         (with_pool(ended=1000, died=10), Level.WELL, ""),
         (

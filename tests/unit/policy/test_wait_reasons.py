@@ -211,6 +211,15 @@ def test_open_circuit_is_waited_for_first() -> None:
     assert explain(held).seconds == pytest.approx(40.0 + free)
 
 
+def test_a_reason_that_concerns_everybody_is_told() -> None:
+    refused = replace(QUEUED, circuit="open", circuit_reason="the API key was refused (401)")
+    told = "claude: the API key was refused (401); it is called again in 60 s."
+    assert explain(refused).detail == told
+    told = "claude: the API key was refused (401); a few jobs probe whether it is back."
+    assert explain(replace(refused, circuit="half_open")).detail == told
+    assert "refused" not in explain(replace(refused, circuit="closed")).detail
+
+
 def test_error_is_a_part_of_the_wait_and_short_waits_count_as_a_second() -> None:
     assert error_ratio(12.0, 10.0) == pytest.approx(0.2)
     assert error_ratio(0.0, 10.0) == pytest.approx(1.0)
