@@ -51,6 +51,9 @@ PREPARED = PreparedStatement("claim", CLAIM)
 #: The rows of a statement's references, for ``UPDATE jobs AS job``; takes ``ref_arrays``.
 OF_REFS = """FROM unnest(%(ids)s::uuid[], %(leases)s::int[]) AS ref (id, lease)
     WHERE job.id = ref.id AND job.lease = ref.lease"""
+#: The same, if the run is still this worker's. The number alone does not say so: after a failover
+#: that lost commits, another worker may have been given it again.
+OF_WORKER = f"{OF_REFS} AND job.status::text = 'running' AND job.worker = %(worker)s::text"
 
 
 class JobRef(NamedTuple):

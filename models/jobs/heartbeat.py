@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import Engine
 
-from models.jobs.claim import OF_REFS, JobRef, ref_arrays
+from models.jobs.claim import OF_WORKER, JobRef, ref_arrays
 from models.pools import lease_interval_sql
 from models.store.session import execute, fetch
 
@@ -19,7 +19,7 @@ from models.store.session import execute, fetch
 BEAT = f"""
     UPDATE jobs AS job
     SET lease_expires_at = now() + {lease_interval_sql("job.pool")}
-    {OF_REFS} AND job.status::text = 'running'
+    {OF_WORKER}
     RETURNING job.id::text AS id, job.lease
 """
 REPORT = """
@@ -27,6 +27,7 @@ REPORT = """
     FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(progress)s::text[])
         AS report (id, lease, progress)
     WHERE job.id = report.id AND job.lease = report.lease AND job.status::text = 'running'
+      AND job.worker = %(worker)s
 """
 #: By an index of the running jobs that are to stop, which is nearly always empty.
 READ_CANCELLED = """
@@ -35,19 +36,20 @@ READ_CANCELLED = """
 """
 
 
-def beat(engine: Engine, held: Collection[JobRef]) -> set[JobRef]:
+def beat(engine: Engine, worker: str, held: Collection[JobRef]) -> set[JobRef]:
     """Renew the leases of ``held``; those that are still ours."""
     if not held:
         return set()
-    return {JobRef(row.id, row.lease) for row in fetch(engine, BEAT, ref_arrays(held))}
+    rows = fetch(engine, BEAT, {**ref_arrays(held), "worker": worker})
+    return {JobRef(row.id, row.lease) for row in rows}
 
 
-def report(engine: Engine, progress: Sequence[tuple[JobRef, str]]) -> None:
+def report(engine: Engine, worker: str, progress: Sequence[tuple[JobRef, str]]) -> None:
     """Write the progress of runs, JSON texts."""
     if not progress:
         return
     refs, texts = zip(*progress, strict=True)
-    execute(engine, REPORT, {**ref_arrays(refs), "progress": list(texts)})
+    execute(engine, REPORT, {**ref_arrays(refs), "worker": worker, "progress": list(texts)})
 
 
 def read_cancelled(engine: Engine, worker: str) -> set[JobRef]:

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row
 from models.jobs.claim import OF_REFS, JobRef, ref_arrays
 from models.jobs.states import FailureClass, JobStatus
 from models.leadership import STILL_LEADER
+from models.presence import FORKED
 
 #: Rows judged in one transaction.
 BATCH = 1000
@@ -56,10 +57,10 @@ REAP = """
     FROM reaped WHERE error_class IS NOT NULL
     ON CONFLICT DO NOTHING
 """
-#: For a worker process that is known to be gone: its leases need not run out first.
+#: For a forked process that is known to be gone: its leases need not run out first.
 EXPIRE_LEASES = f"""
     UPDATE jobs AS job SET lease_expires_at = now()
-    {OF_REFS} AND job.status::text = 'running'
+    {OF_REFS} AND job.status::text = 'running' AND job.worker IN ({FORKED})
 """
 
 

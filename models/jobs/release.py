@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Engine
 
-from models.jobs.claim import OF_REFS, JobRef, ref_arrays
+from models.jobs.claim import OF_REFS, OF_WORKER, JobRef, ref_arrays
 from models.jobs.dispatch import Dispatch
 from models.store.session import execute
 
@@ -44,7 +44,7 @@ PUT_OFF_SECONDS = 30
 #: Two moves, as the table of states has it; dying in between costs a crash, like any claim.
 CLAIM_UNKNOWN = f"""
     UPDATE jobs AS job
-    SET status = 'running', started_at = now(), worker = 'nobody',
+    SET status = 'running', started_at = now(), worker = %(worker)s,
         lease_expires_at = now() + interval '10 seconds'
     {OF_REFS} AND job.status::text = 'dispatched'
 """
@@ -56,8 +56,7 @@ PUT_OFF_UNKNOWN = f"""
         execute_at = now() + interval '{PUT_OFF_SECONDS} seconds',
         deferrals = job.deferrals + 1, lease_expires_at = NULL,
         error_class = 'DEPENDENCY', error_message = %(message)s
-    {OF_REFS} AND job.status::text = 'running'
-      AND job.worker = 'nobody'
+    {OF_WORKER}
 """
 
 

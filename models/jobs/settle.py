@@ -55,6 +55,7 @@ SETTLE = f"""
     ) AS ending (id, lease, status, tries_spent, deferrals, delay_seconds, run_seconds,
                  result, error_class, error_message, progress, tokens_in, tokens_out)
     WHERE job.id = ending.id AND job.lease = ending.lease AND job.status::text = 'running'
+      AND job.worker = %(worker)s::text
     RETURNING job.id, job.lease, job.type, job.status, job.result, job.tenant_id, job.pool,
               job.worker, job.started_at, ending.error_class, ending.error_message,
               ending.run_seconds, ending.tokens_in, ending.tokens_out, job.slice
@@ -128,17 +129,19 @@ def prepared(statement: str) -> PreparedStatement:
     return PreparedStatement("settle", statement)
 
 
-def settle_group(engine: Engine, statement: str, group: Sequence[Settlement]) -> list[bool]:
+def settle_group(
+    engine: Engine, statement: str, worker: str, group: Sequence[Settlement]
+) -> list[bool]:
     """Write the endings; for each, whether it was still ours to write."""
     with connect(engine) as connection:
-        rows = prepared(statement).execute(connection, settled(group)).all()
+        rows = prepared(statement).execute(connection, settled(worker, group)).all()
     # By lease too: a run that lost the job and its successor may meet in one group.
     written = {JobRef(row.id, row.lease) for row in rows}
     return [settlement.ref in written for settlement in group]
 
 
-def settled(group: Sequence[Settlement]) -> dict[str, Any]:
-    """The parameters of the settling statement.
+def settled(worker: str, group: Sequence[Settlement]) -> dict[str, Any]:
+    """The parameters of the settling statement, for runs of ``worker``.
 
     In one order: a watchdog that ends a run may meet the worker itself, and rows locked the
     other way round would make each wait for the other.
@@ -147,6 +150,7 @@ def settled(group: Sequence[Settlement]) -> dict[str, Any]:
     endings = [settlement.ending for settlement in group]
     return {
         **ref_arrays(settlement.ref for settlement in group),
+        "worker": worker,
         "statuses": plain_array([ending.status.value for ending in endings]),
         "tries_spent": plain_array([ending.tries_spent for ending in endings]),
         "deferrals": plain_array([ending.deferrals for ending in endings]),

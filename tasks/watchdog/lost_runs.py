@@ -23,6 +23,7 @@ from models.jobs.reap import EXPIRE_LEASES
 from models.jobs.release import CLAIM_UNKNOWN, PUT_OFF_UNKNOWN
 from models.jobs.settle import Settlement, settle_statement, settled
 from models.jobs.states import FailureClass
+from models.presence import FORKED
 from models.store.errors import StateStoreUnavailable
 from models.tallies import ADD, Tallies, added
 from tasks.registry import JobType, projections_of
@@ -36,14 +37,14 @@ logger = logging.getLogger(__name__)
 #: What a child gets beyond the limits of its run: for the claim, the watchdog and what it writes.
 MARGIN_SECONDS = 15.0
 
-READ_RUNS = """
-    SELECT extract(epoch FROM now() - job.started_at)::float8 AS ran_seconds,
+READ_RUNS = f"""
+    SELECT extract(epoch FROM now() - job.started_at)::float8 AS ran_seconds, job.worker,
            job.id::text AS id, job.lease, job.tenant_id, job.type, job.pool, job.attempt,
            job.deferrals, job.crashes, job.replays, job.traceparent, job.created_at
     FROM jobs AS job
     JOIN unnest(%(ids)s::uuid[], %(leases)s::int[]) AS ref (id, lease)
       ON job.id = ref.id AND job.lease = ref.lease
-    WHERE job.status::text = 'running'
+    WHERE job.status::text = 'running' AND job.worker IN ({FORKED})
 """
 
 
@@ -52,10 +53,11 @@ def hard_limit_seconds(job_type: JobType, runs: int) -> float:
     return job_type.timeout_seconds * runs + MARGIN_SECONDS
 
 
-def expire_lost(database_url: str, refs: Sequence[JobRef]) -> None:
+def expire_lost(database_url: str, parent: str, refs: Sequence[JobRef]) -> None:
+    """Let the reaper have the runs of a process that ``parent`` forked, and that is gone."""
     try:
         arguments = connect_arguments(make_url(database_url))
-        write_now(arguments, [(EXPIRE_LEASES, ref_parameters(refs))])
+        write_now(arguments, [(EXPIRE_LEASES, ref_parameters(refs, parent=parent))])
     except StateStoreUnavailable as error:
         logger.warning("a lost run is reaped only when its lease expires: %s", error)
 
@@ -63,17 +65,21 @@ def expire_lost(database_url: str, refs: Sequence[JobRef]) -> None:
 def claim_of(row: Any) -> Claim:
     """The claim that a killed child held, without its payload."""
     fields = row._asdict()
-    del fields["ran_seconds"]
+    del fields["ran_seconds"], fields["worker"]
     ref = JobRef(fields.pop("id"), fields.pop("lease"))
     return Claim(ref, payload=None, payload_blob=None, **fields)
 
 
-def settle_overdue(database_url: str, types: Mapping[str, JobType], refs: Sequence[JobRef]) -> int:
-    """Settle the runs of a message whose child is being killed; how many there were."""
+def settle_overdue(
+    database_url: str, types: Mapping[str, JobType], parent: str, refs: Sequence[JobRef]
+) -> int:
+    """Settle the runs of a message whose process, forked by ``parent``, is being killed; how many
+    there were."""
     arguments = connect_arguments(make_url(database_url))
-    settlements, tallies = [], Tallies()
+    settlements: dict[str, list[Settlement]] = {}
+    tallies = Tallies()
     try:
-        [rows] = write_now(arguments, [(READ_RUNS, ref_parameters(refs))])
+        [rows] = write_now(arguments, [(READ_RUNS, ref_parameters(refs, parent=parent))])
         for row in rows:
             claim, ran_seconds = claim_of(row), row.ran_seconds
             job_type = types.get(claim.type)
@@ -86,24 +92,26 @@ def settle_overdue(database_url: str, types: Mapping[str, JobType], refs: Sequen
             )
             outcome, ending = close_run(claim, why, job_type, GOOD_STANDING, Random())
             tallies.add_all(counts_of(claim, job_type, outcome, ending, ran_seconds))
-            settlements.append(Settlement(claim.ref, ending, ran_seconds))
+            settlement = Settlement(claim.ref, ending, ran_seconds)
+            settlements.setdefault(row.worker, []).append(settlement)
         if settlements:
             statement = settle_statement(projections_of(types.values()))
-            counts = added(tallies.take().items())
-            write_now(arguments, [(statement, settled(settlements)), (ADD, counts)])
+            endings = [(statement, settled(*group)) for group in settlements.items()]
+            write_now(arguments, [*endings, (ADD, added(tallies.take().items()))])
     except StateStoreUnavailable as error:
         logger.warning("could not settle the runs of a killed process: %s", error)
         return 0
-    return len(settlements)
+    return sum(map(len, settlements.values()))
 
 
-def defer_unknown(database_url: str, name: str, refs: Sequence[JobRef]) -> None:
+def defer_unknown(database_url: str, worker: str, name: str, refs: Sequence[JobRef]) -> None:
     """Defer the jobs of a message whose type this worker does not know."""
     message = (
         f"The worker does not know the job type {name!r}: is its module in FAIRLINE_JOB_MODULES?"
     )
     logger.error("%d jobs deferred: %s", len(refs), message)
-    parameters = ref_parameters(refs, message=message)
+    # Not the worker itself: it would be taken for a run that it knows of.
+    parameters = ref_parameters(refs, message=message, worker=f"nobody@{worker}")
     try:
         write_now(
             connect_arguments(make_url(database_url)),

@@ -152,8 +152,9 @@ class Watchdog:
             return
         self._renewed = now
         refs = [held.claim.ref for held in self._worker.slots.held() if not held.lost]
+        statements = [(BEAT, ref_parameters(refs, worker=self._worker.name))]
         try:
-            write_now(self._connect, [(BEAT, ref_parameters(refs))], RENEWAL_SECONDS)
+            write_now(self._connect, statements, RENEWAL_SECONDS)
         except StateStoreUnavailable as error:
             note(f"the leases could not be renewed: {error}")
 
@@ -241,7 +242,7 @@ class Watchdog:
         innocent = {held.claim.ref for held in worker.slots.held()} - ended
         on_their_way = set(unanswered) - innocent - ended
         return [
-            (worker.ledger.settle_sql, settled(settlements)),
+            (worker.ledger.settle_sql, settled(worker.name, settlements)),
             (HAND_BACK, ref_parameters(innocent, worker=worker.name)),
             (ADD, added(tallies.take().items())),
             (LEAVE, {"name": worker.name}),

@@ -65,10 +65,8 @@ class Heartbeat:
 
     def _release_waiting(self, ledger: Ledger) -> None:
         """Hand back what waits for a slot: none may become free before the process ends."""
-        for held in self._slots.held():
-            if held.started is None and not held.lost:
-                held.lost = True
-                ledger.release(held.claim)
+        for held in self._slots.take_waiting():
+            ledger.release(held.claim)
 
     def beat_if_late(self) -> None:
         """Beat now if the regular one is stuck behind statements that are slow or keep failing."""
@@ -91,7 +89,7 @@ class Heartbeat:
     def _renew_leases(self) -> None:
         now = time.monotonic()
         due = [held for held in self._slots.held() if held.due(now)]
-        kept = beat(self._engine, [held.claim.ref for held in due])
+        kept = beat(self._engine, self._slots.name, [held.claim.ref for held in due])
         for held in due:
             if held.claim.ref in kept:
                 held.beaten = now
@@ -125,7 +123,8 @@ class Heartbeat:
         for held in behind:
             held.progress_written = True  # first: a later report is to be written again
         try:
-            report(self._engine, [(held.claim.ref, held.progress or "null") for held in behind])
+            progress = [(held.claim.ref, held.progress or "null") for held in behind]
+            report(self._engine, self._slots.name, progress)
         except BaseException:
             for held in behind:
                 held.progress_written = False

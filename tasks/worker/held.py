@@ -27,6 +27,8 @@ class Held:
     timeout_seconds: float
     #: The lease is known to be lost.
     lost: bool = False
+    #: It waits no more: it runs, or is being handed back. Written under the lock of the slots.
+    taken: bool = False
     #: When the function was called, by the monotonic clock; and whether it still runs.
     started: float | None = None
     running: bool = False

@@ -112,7 +112,9 @@ class Ledger:
         answers: dict[Entry, Answer] = {}
         if savings := [item for item in group if isinstance(item, Saving)]:
             self._heartbeat.beat_if_late()
-            answers.update(zip(savings, save_group(self._engine, savings), strict=True))
+            answers.update(
+                zip(savings, save_group(self._engine, self._slots.name, savings), strict=True)
+            )
         if loadings := [item for item in group if isinstance(item, Loading)]:
             self._heartbeat.beat_if_late()
             answers.update(zip(loadings, load_group(self._engine, loadings), strict=True))
@@ -122,7 +124,7 @@ class Ledger:
         return [answers.get(item) for item in group] if answers else [None] * len(group)
 
     def _write_settlements(self, settlements: Sequence[Settlement]) -> None:
-        written = settle_group(self._engine, self.settle_sql, settlements)
+        written = settle_group(self._engine, self.settle_sql, self._slots.name, settlements)
         for settlement, ours in zip(settlements, written, strict=True):
             held = self._slots.forget(settlement.ref)
             if ours and held is not None:

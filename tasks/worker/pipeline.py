@@ -116,11 +116,11 @@ def run_in_slot(claim: Claim, worker: Worker, parent_span: object) -> tuple[Outc
     """Wait for a slot and run; the outcome and the run's seconds. None if the claim was lost."""
     slots = worker.slots
     with slots.free:
-        if slots.abandon(claim):
-            return None  # lost while it waited for a slot: another worker's by now
         if slots.draining or held_back(claim, worker):
-            return Released(), 0.0
+            return (Released(), 0.0) if slots.take(claim) else None
         held = slots.begin(claim)
+        if held is None:
+            return None  # lost or handed back while it waited for a slot: another worker's by now
         if held.cancelled is not None:
             outcome: Outcome = Withdrawn()  # while it waited for a slot
         else:

@@ -117,6 +117,7 @@ class Workers(Stage):
         for claim in claims:
             self.check(claim)
             hands.held[claim.ref] = claim
+            hands.granted[claim.ref] = claim
             self.claims[claim.ref] = claim
 
     def check(self, claim: Claim) -> None:
@@ -131,20 +132,22 @@ class Workers(Stage):
 
     def heartbeat(self, data: st.DataObject) -> None:
         """Also of workers that slept through the loss of their lease."""
-        refs = [claim.ref for claim in self.some_claims(data)]
+        name, claims = self.some_claims(data)
+        refs = [claim.ref for claim in claims]
         expected = {ref for ref in refs if self.holds(ref, JobStatus.RUNNING)}
         for ref in expected:
             self.twins[ref.id].renew(self.now)
-        assert beat(self.engine, refs) == expected
+        assert beat(self.engine, name, refs) == expected
 
     def say_how_far(self, data: st.DataObject) -> None:
         done = data.draw(st.integers(0, 9), label="done")
-        refs = [claim.ref for claim in self.some_claims(data)]
+        name, claims = self.some_claims(data)
+        refs = [claim.ref for claim in claims]
         said = {"done": done, "total": None}
         for ref in refs:
             if self.holds(ref, JobStatus.RUNNING):
                 self.twins[ref.id].progress = said
-        report(self.engine, [(ref, orjson.dumps(said).decode()) for ref in refs])
+        report(self.engine, name, [(ref, orjson.dumps(said).decode()) for ref in refs])
 
     def hear_of_cancellations(self, data: st.DataObject) -> None:
         name = data.draw(names, label="worker")
@@ -158,7 +161,8 @@ class Workers(Stage):
     def checkpoint(self, data: st.DataObject) -> None:
         """The current lease writes; one that was lost does not, not even in the same group."""
         savings, expected = [], []
-        for claim in self.some_claims(data):
+        name, claims = self.some_claims(data)
+        for claim in claims:
             step = data.draw(st.integers(0, 9), label="step")
             blob = data.draw(st.sampled_from([None, f"blob {step}"]), label="blob")
             savings.append(Saving(claim.ref, str(step) if blob is None else None, blob))
@@ -168,30 +172,35 @@ class Workers(Stage):
                 before = twin.checkpoint[2] if twin.checkpoint else None
                 expected[-1] = Saved(True, before if before != blob else None)
                 twin.checkpoint = (twin.lease, step if blob is None else None, blob)
-        assert save_group(self.engine, savings) == expected
+        assert save_group(self.engine, name, savings) == expected
 
-    def some_claims(self, data: st.DataObject) -> list[Claim]:
-        """Claims of any age, as they meet in one group; each at most once."""
-        held = [ref for hands in self.workers.values() for ref in hands.held]
-        refs = st.sampled_from(held or list(self.claims)) | st.sampled_from(list(self.claims))
+    def some_claims(self, data: st.DataObject) -> tuple[str, list[Claim]]:
+        """Claims of a worker, of any age, as they meet in one group; each at most once."""
+        granted = {name: list(hands.granted) for name, hands in self.workers.items()}
+        name = data.draw(st.sampled_from([n for n in granted if granted[n]]), label="worker")
+        held = list(self.workers[name].held)
+        refs = st.sampled_from(held or granted[name]) | st.sampled_from(granted[name])
         chosen = data.draw(st.lists(refs, min_size=1, max_size=5, unique=True), label="claims")
-        return [self.claims[ref] for ref in chosen]
+        return name, [self.claims[ref] for ref in chosen]
 
     def settle(self, data: st.DataObject) -> None:
+        name, claims = self.some_claims(data)
         self.write(
+            name,
             [
                 (claim, data.draw(outcomes), data.draw(standings), data.draw(run_seconds))
-                for claim in self.some_claims(data)
-            ]
+                for claim in claims
+            ],
         )
 
     def fail_everything(self, data: st.DataObject) -> None:
         """Everything in hand at once, so that the dead letters fill."""
         failure = data.draw(failures, label="failure")
-        held = [claim for hands in self.workers.values() for claim in hands.held.values()]
-        self.write([(claim, failure, RetryStanding(), 0.5) for claim in held])
+        for name, hands in self.workers.items():
+            held = list(hands.held.values())
+            self.write(name, [(claim, failure, RetryStanding(), 0.5) for claim in held])
 
-    def write(self, group: list[tuple[Claim, Outcome, RetryStanding, float]]) -> None:
+    def write(self, name: str, group: list[tuple[Claim, Outcome, RetryStanding, float]]) -> None:
         """End runs, also such as lost their lease; with the tokens and progress of each."""
         settlements, expected = [], []
         for number, (claim, outcome, standing, seconds) in enumerate(group):
@@ -208,7 +217,7 @@ class Workers(Stage):
                 if twin.status is not JobStatus.QUEUED:
                     self.charge(twin, seconds, (number, 2))
         statement = settle_statement(projections_of(self.database.types.values()))
-        assert settle_group(self.engine, statement, settlements) == expected
+        assert settle_group(self.engine, statement, name, settlements) == expected
         for claim, *_ in group:
             for hands in self.workers.values():
                 hands.held.pop(claim.ref, None)

@@ -47,6 +47,8 @@ class Hands:
     """What one worker process remembers."""
 
     held: dict[JobRef, Claim] = field(default_factory=dict)
+    #: Everything that it ever held.
+    granted: dict[JobRef, Claim] = field(default_factory=dict)
     #: Asked for without an answer.
     unanswered: set[JobRef] = field(default_factory=set)
 
