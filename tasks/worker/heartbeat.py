@@ -1,7 +1,8 @@
 """The heartbeat of a worker process: renews its leases and its presence, reads rules and cancels.
 
 Every two seconds it goes through the ledger like any other entry, so that it needs no connection.
-Guarantees: a claim is renewed until its ending is written or its lease is lost.
+Guarantees: a claim is renewed until its ending is written or its lease is lost; one that does not
+begin within a lease is handed back.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ class Heartbeat:
             while not self._stop.wait(PRESENCE_SECONDS):
                 if self._slots.drains():
                     self._slots.drain()
-                    self._release_waiting(ledger)
+                self._release_waiting(ledger)
                 if sent.done:  # while the store is down, one pending is enough
                     sent = ledger.post_beat()
         except StateStoreUnavailable:
             pass  # the ledger was closed: the worker stops
 
     def _release_waiting(self, ledger: Ledger) -> None:
-        """Hand back what waits for a slot: none may become free before the process ends."""
+        """Hand back what waits for a slot that may never become free."""
         for held in self._slots.take_waiting():
             ledger.release(held.claim)
 

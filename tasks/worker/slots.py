@@ -9,6 +9,7 @@ row says. A claim is taken once: by the thread that runs it, or to be handed bac
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -105,9 +106,15 @@ class Slots:
         return self.take(claim, begin=True)
 
     def take_waiting(self) -> list[Held]:
-        """Take the claims that have not begun, to hand them back."""
+        """Take claims that have not begun, to hand them back: all of a worker that drains, as no
+        slot may become free before it ends, else those that have waited too long."""
+        now, drains = time.monotonic(), self.draining
         with self._deciding:
-            waiting = [held for held in self.held() if not held.taken and not held.lost]
+            waiting = [
+                held
+                for held in self.held()
+                if not held.taken and not held.lost and (drains or held.waited_too_long(now))
+            ]
             for held in waiting:
                 held.taken = True
         return waiting

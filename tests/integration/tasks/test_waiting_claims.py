@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -54,6 +55,7 @@ def test_a_claim_that_begins_while_a_drain_looks_at_it_is_not_handed_back(
     [claim] = slots.claim(one.refs(1))
     run = threading.Thread(target=execute_claim, args=(claim, one.worker))
     monkeypatch.setattr(slots, "held", lambda: [Interrupted(slots._held[claim.ref], run)])
+    slots.note_drain()
     one.worker.heartbeat._release_waiting(one.worker.ledger)
     monkeypatch.undo()
     began.wait(0.5)
@@ -64,7 +66,10 @@ def test_a_claim_that_begins_while_a_drain_looks_at_it_is_not_handed_back(
     assert len(ran) + handed_back == 1, f"ran {len(ran)} times, handed back: {handed_back}"
 
 
-def test_each_claim_has_one_fate_whatever_the_order_of_threads(one: OneWorker) -> None:
+def test_each_claim_has_one_fate_whatever_the_order_of_threads(
+    one: OneWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Held, "waited_too_long", lambda held, now: True)
     ran: list[str] = []
     one.act = lambda ctx, payload: ran.append(ctx.job_id)
     before, handed_back = sys.getswitchinterval(), []
@@ -95,3 +100,56 @@ def test_each_claim_has_one_fate_whatever_the_order_of_threads(one: OneWorker) -
     assert len(ran) + len(handed_back) == 96
     assert not set(ran) & set(handed_back)
     assert one.worker.slots.held() == [] and one.worker.slots.busy == 0
+
+
+def test_a_claim_that_does_not_begin_is_handed_back_and_runs_elsewhere(engine: Engine) -> None:
+    database, blocked, go_on = DatabaseFixture(engine), threading.Event(), threading.Event()
+
+    def block(ctx: Any, payload: Any) -> None:
+        blocked.set()
+        go_on.wait(20)
+
+    with one_worker(database, slots=1) as stuck, one_worker(database, name="w2") as other:
+        stuck.act = block
+        [running] = stuck.refs(1)
+        [waiting, fresh] = stuck.refs(2)
+        threads = [
+            threading.Thread(target=stuck.execute, args=((ref,),))
+            for ref in (running, waiting, fresh)
+        ]
+        threads[0].start()
+        assert blocked.wait(10)
+        for thread in threads[1:]:
+            thread.start()
+        wait_for(lambda: len(stuck.worker.slots.held()) == 3)
+        held = stuck.worker.slots.find(waiting)
+        assert held is not None
+        held.claimed -= 10.1  # the lease of the pool
+        stuck.worker.start()
+        wait_for(lambda: database.job(waiting.id).status == "queued")
+        job = database.job(waiting.id)
+        assert (job.attempt, job.crashes, job.deferrals, job.slot_seconds) == (0, 0, 0, 0)
+        assert database.job(fresh.id).status == "running", "it may still wait"
+        other.execute(other.dispatched(1))
+        other.flush()
+        assert (database.job(waiting.id).status, database.job(waiting.id).worker) == (
+            "succeeded",
+            "w2",
+        )
+        go_on.set()
+        for thread in threads:
+            thread.join(10)
+        stuck.flush()
+        rows = database.query("SELECT status::text, lease FROM jobs ORDER BY id")
+        assert [tuple(row) for row in rows] == [
+            ("succeeded", 1),
+            ("succeeded", 2),
+            ("succeeded", 1),
+        ]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
