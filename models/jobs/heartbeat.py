@@ -1,4 +1,4 @@
-"""Heartbeat: running → running, with a later end of the lease, or with progress.
+"""Heartbeat: running → running, with a later end of the lease, a begun run or progress.
 
 Called by a worker every few seconds for all runs it holds, and by its watchdog while the worker
 itself is blocked. Dying before the commit lets the leases run out; dying after it changes nothing
@@ -22,6 +22,21 @@ BEAT = f"""
     {OF_WORKER}
     RETURNING job.id::text AS id, job.lease
 """
+#: Runs of claims that had to wait. Skips locked rows: the next heartbeat comes soon.
+NOTE_BEGUN = """
+    WITH noted AS (
+        SELECT job.id, begun.ran_seconds
+        FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(ran)s::float8[])
+            AS begun (id, lease, ran_seconds)
+        JOIN jobs AS job ON job.id = begun.id AND job.lease = begun.lease
+        WHERE job.status::text = 'running' AND job.worker = %(worker)s
+        FOR NO KEY UPDATE OF job SKIP LOCKED
+    )
+    UPDATE jobs AS job
+    SET waiting_lease = NULL, started_at = now() - make_interval(secs => noted.ran_seconds)
+    FROM noted WHERE job.id = noted.id
+    RETURNING job.id::text AS id, job.lease
+"""
 REPORT = """
     UPDATE jobs AS job SET progress = report.progress::json
     FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(progress)s::text[])
@@ -42,6 +57,15 @@ def beat(engine: Engine, worker: str, held: Collection[JobRef]) -> set[JobRef]:
         return set()
     rows = fetch(engine, BEAT, {**ref_arrays(held), "worker": worker})
     return {JobRef(row.id, row.lease) for row in rows}
+
+
+def note_begun(engine: Engine, worker: str, begun: Sequence[tuple[JobRef, float]]) -> set[JobRef]:
+    """Note that the runs of waiting claims have begun, so many seconds ago; those noted."""
+    if not begun:
+        return set()
+    refs, ran = zip(*begun, strict=True)
+    parameters = {**ref_arrays(refs), "worker": worker, "ran": list(ran)}
+    return {JobRef(row.id, row.lease) for row in fetch(engine, NOTE_BEGUN, parameters)}
 
 
 def report(engine: Engine, worker: str, progress: Sequence[tuple[JobRef, str]]) -> None:

@@ -20,10 +20,11 @@ from models.presence import FORKED
 #: Rows judged in one transaction.
 BATCH = 1000
 
-#: ``leased_seconds``: from the claim to the end of the lease; null if there was no claim.
+#: ``leased_seconds``: from the beginning to the end of the lease; null if there was no claim.
 FIND_LOST = f"""
     SELECT id::text AS id, lease, status::text AS status, type, pool, tenant_id, attempt,
            deferrals, crashes, worker, cancel_requested_at IS NOT NULL AS cancelled,
+           waiting_lease IS NOT DISTINCT FROM lease AS waiting,
            extract(epoch FROM lease_expires_at - started_at)::float8 AS leased_seconds
     FROM jobs
     WHERE status IN ('dispatched', 'running') AND lease_expires_at < now() AND {STILL_LEADER}
@@ -37,6 +38,7 @@ REAP = """
         SET status = verdict.status,
             attempt = job.attempt + verdict.tries_spent,
             crashes = job.crashes + verdict.crashed::int,
+            lost_claims = job.lost_claims + verdict.lost_claim::int,
             execute_at = CASE verdict.status WHEN 'scheduled'
                 THEN now() + make_interval(secs => verdict.delay_seconds) ELSE job.execute_at END,
             lease_expires_at = NULL,
@@ -44,10 +46,10 @@ REAP = """
             error_class = coalesce(verdict.error_class, job.error_class),
             error_message = coalesce(verdict.error_message, job.error_message)
         FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(statuses)s::job_status[],
-                    %(tries_spent)s::int[], %(crashed)s::bool[], %(delays)s::float8[],
-                    %(error_classes)s::text[], %(error_messages)s::text[])
-            AS verdict (id, lease, status, tries_spent, crashed, delay_seconds, error_class,
-                        error_message)
+                    %(tries_spent)s::int[], %(crashed)s::bool[], %(lost_claims)s::bool[],
+                    %(delays)s::float8[], %(error_classes)s::text[], %(error_messages)s::text[])
+            AS verdict (id, lease, status, tries_spent, crashed, lost_claim, delay_seconds,
+                        error_class, error_message)
         WHERE job.id = verdict.id AND job.lease = verdict.lease
         RETURNING job.id, job.lease, job.worker, job.started_at, job.status,
                   verdict.error_class, verdict.error_message
@@ -74,6 +76,8 @@ class Reaping:
     delay_seconds: float = 0.0
     error_class: FailureClass | None = None
     error_message: str | None = None
+    #: The claim was lost before its run was known to have begun.
+    lost_claim: bool = False
 
 
 def reap(connection: Connection, found: Sequence[Row[Any]], verdicts: Sequence[Reaping]) -> None:
@@ -83,6 +87,7 @@ def reap(connection: Connection, found: Sequence[Row[Any]], verdicts: Sequence[R
         "statuses": [verdict.status.value for verdict in verdicts],
         "tries_spent": [verdict.tries_spent for verdict in verdicts],
         "crashed": [verdict.crashed for verdict in verdicts],
+        "lost_claims": [verdict.lost_claim for verdict in verdicts],
         "delays": [verdict.delay_seconds for verdict in verdicts],
         "error_classes": [verdict.error_class for verdict in verdicts],
         "error_messages": [verdict.error_message for verdict in verdicts],

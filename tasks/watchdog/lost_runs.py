@@ -30,7 +30,7 @@ from tasks.registry import JobType, projections_of
 from tasks.retry.decision import GOOD_STANDING
 from tasks.watchdog.emergency_write import connect_arguments, ref_parameters, write_now
 from tasks.worker.decide import close_run, counts_of
-from tasks.worker.outcome import Failed, HandedBack
+from tasks.worker.outcome import Failed, HandedBack, Outcome, Released
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,8 @@ MARGIN_SECONDS = 15.0
 READ_RUNS = f"""
     SELECT extract(epoch FROM now() - job.started_at)::float8 AS ran_seconds, job.worker,
            job.id::text AS id, job.lease, job.tenant_id, job.type, job.pool, job.attempt,
-           job.deferrals, job.crashes, job.replays, job.traceparent, job.created_at
+           job.deferrals, job.crashes, job.replays, job.traceparent, job.created_at,
+           job.waiting_lease IS NOT DISTINCT FROM job.lease AS waiting
     FROM jobs AS job
     JOIN unnest(%(ids)s::uuid[], %(leases)s::int[]) AS ref (id, lease)
       ON job.id = ref.id AND job.lease = ref.lease
@@ -65,9 +66,17 @@ def expire_lost(database_url: str, parent: str, refs: Sequence[JobRef]) -> None:
 def claim_of(row: Any) -> Claim:
     """The claim that a killed child held, without its payload."""
     fields = row._asdict()
-    del fields["ran_seconds"], fields["worker"]
+    del fields["ran_seconds"], fields["worker"], fields["waiting"]
     ref = JobRef(fields.pop("id"), fields.pop("lease"))
     return Claim(ref, payload=None, payload_blob=None, **fields)
+
+
+def why_ended(ran_seconds: float, job_type: JobType | None) -> Outcome:
+    """Celery's clock started with the message: the claim may have waited for the store."""
+    limit = job_type.timeout_seconds if job_type else 0.0
+    if ran_seconds > limit:
+        return Failed(FailureClass.TIMEOUT, f"The run took longer than {limit:g} s, natively.")
+    return HandedBack()
 
 
 def settle_overdue(
@@ -80,16 +89,15 @@ def settle_overdue(
     tallies = Tallies()
     try:
         [rows] = write_now(arguments, [(READ_RUNS, ref_parameters(refs, parent=parent))])
+        # They run in the order of the message. If none is known to have begun, the first has: code
+        # that holds the interpreter lock lets no heartbeat say so.
+        rows.sort(key=lambda row: refs.index(JobRef(row.id, row.lease)))
+        begun = [row for row in rows if not row.waiting] or rows[:1]
         for row in rows:
-            claim, ran_seconds = claim_of(row), row.ran_seconds
+            claim = claim_of(row)
             job_type = types.get(claim.type)
-            limit = job_type.timeout_seconds if job_type else 0.0
-            # Celery's clock started with the message: the claim may have waited for the store.
-            why = (
-                Failed(FailureClass.TIMEOUT, f"The run took longer than {limit:g} s, natively.")
-                if ran_seconds > limit
-                else HandedBack()
-            )
+            ran_seconds = row.ran_seconds if row in begun else 0.0
+            why = why_ended(ran_seconds, job_type) if row in begun else Released()
             outcome, ending = close_run(claim, why, job_type, GOOD_STANDING, Random())
             tallies.add_all(counts_of(claim, job_type, outcome, ending, ran_seconds))
             settlement = Settlement(claim.ref, ending, ran_seconds)

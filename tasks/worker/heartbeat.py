@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
-from models.jobs.heartbeat import beat, read_cancelled, report
+from models.jobs.heartbeat import beat, note_begun, read_cancelled, report
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave
 from models.store.errors import StateStoreUnavailable
 from models.tallies import Tallies
@@ -84,6 +84,7 @@ class Heartbeat:
             self._introduced = True
         if announce(self._engine, self._presence()) and not self._slots.drains():
             (self._host.retire or self._slots.drain)()
+        self._note_begun()
         self._exchange()
         self._beaten = time.monotonic()
 
@@ -96,6 +97,16 @@ class Heartbeat:
                 held.beaten = now
             elif self._slots.find(held.claim.ref) is not None:
                 held.lost = True
+
+    def _note_begun(self) -> None:
+        """Tell the rows of claims that had to wait which of them have begun."""
+        now = time.monotonic()
+        begun = [held for held in self._slots.held() if held.unnoted and held.running]
+        noted = note_begun(
+            self._engine, self._slots.name, [(held.claim.ref, held.ran(now)) for held in begun]
+        )
+        for held in begun:
+            held.unnoted = held.claim.ref not in noted
 
     def _presence(self) -> Presence:
         return Presence(

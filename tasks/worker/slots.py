@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from sqlalchemy import Engine
 
@@ -74,14 +75,22 @@ class Slots:
         if self._being_killed:
             # The writer retries until the process dies, and the broker redelivers the messages.
             raise StateStoreUnavailable("the watchdog is about to kill this process")
-        claimed = claim_group(self._engine, self.name, fresh, before)
+        waiting = self._without_slot(fresh)
+        claimed = claim_group(self._engine, self.name, fresh, before, waiting)
         for claims in claimed:
             for claim in claims:
                 job_type = self._types.get(claim.type)
                 timeout = job_type.timeout_seconds if job_type else 0.0
-                self._held[claim.ref] = Held(claim, timeout)
+                self._held[claim.ref] = Held(claim, timeout, unnoted=claim.ref in waiting)
         self._unanswered -= asked
         return claimed
+
+    def _without_slot(self, messages: Sequence[tuple[JobRef, ...]]) -> frozenset[JobRef]:
+        """What will have to wait for a slot. The first of every message begin first."""
+        ahead = sum(not held.taken for held in self.held())
+        room = max(0, self.count - self._busy - ahead)
+        ordered = [ref for each in zip_longest(*messages) for ref in each if ref is not None]
+        return frozenset(ordered[room:])
 
     def take(self, claim: Claim, *, begin: bool = False) -> Held | None:
         """End the wait of a claim; None if it was lost, or handed back by the heartbeat.

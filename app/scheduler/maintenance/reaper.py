@@ -1,9 +1,10 @@
 """Reaper: finds jobs whose lease expired; lost messages are queued again, lost runs are decided.
 
 A dispatched job that nobody claimed lost its message. A running job without heartbeats lost its
-worker: that counts as no attempt, but after five it is dead, for it probably kills them. If its
-last heartbeat was past its time limit, the limit stopped the worker: TIMEOUT. The time of the
-reaping says nothing: the scheduler may have been away.
+worker: that counts as no attempt, but after five it is dead, for it probably kills them. One that
+still waited in its worker has nothing to do with that (:mod:`tasks.retry.lost`). If its last
+heartbeat was past its time limit, the limit stopped the worker: TIMEOUT. The time of the reaping
+says nothing: the scheduler may have been away.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from models.store.session import transaction
 from models.tallies import TallyKind, add_tallies, crash_name
 from tasks.registry import JobType
 from tasks.retry.decision import History, RetryLimits, Verdict, decide_retry
+from tasks.retry.lost import Loss, loss_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,12 +39,21 @@ SUSPECT_CRASHES = 3
 
 def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
     """What becomes of a row of FIND_LOST: a lost message is queued again, a lost run is decided."""
-    if lost.status == JobStatus.DISPATCHED:
-        return Reaping(JobStatus.QUEUED)
     pool = POOLS.get(lost.pool)  # None if it was removed from the configuration
     lease_seconds = pool.lease_seconds if pool else 30.0
     timeout = job_type.timeout_seconds if job_type else math.inf
-    timed_out = (lost.leased_seconds or 0.0) > timeout + lease_seconds
+    loss = loss_of(
+        dispatched=lost.status == JobStatus.DISPATCHED,
+        waiting=lost.waiting,
+        ran_seconds=(lost.leased_seconds or 0.0) - lease_seconds,
+        timeout_seconds=timeout,
+    )
+    if loss is Loss.MESSAGE:
+        return Reaping(JobStatus.QUEUED)
+    if loss is Loss.CLAIM:
+        status = JobStatus.CANCELLED if lost.cancelled else JobStatus.QUEUED
+        return Reaping(status, lost_claim=True)
+    timed_out = loss is Loss.TIMEOUT
     failure = FailureClass.TIMEOUT if timed_out else FailureClass.WORKER_CRASH
     message = f"The worker {lost.worker or '?'} was lost while running it."
     if timed_out:
@@ -82,8 +93,10 @@ class Reaper(LeaderQueries):
             self._tally(crashed)
             note_reaped([(lost.pool, ending.status.value) for lost, ending in reaped])
             logger.warning(
-                "reaped %d jobs: %d lost their worker, %d their message, %d are dead",
+                "reaped %d jobs: %d lost their worker, %d waited in it, %d lost their message, "
+                "%d are dead",
                 *(len(found), len(crashed)),
+                sum(ending.lost_claim for ending in endings),
                 sum(lost.status == JobStatus.DISPATCHED for lost in found),
                 sum(ending.status is JobStatus.DEAD for ending in endings),
             )
