@@ -1,6 +1,6 @@
-"""Claims that wait in a worker: ``jobs.waiting_lease`` and ``jobs.lost_claims``.
+"""Lost claims and lost runs: ``waiting_lease``, ``lost_claims`` and ``lost_at`` of ``jobs``.
 
-Workers of before leave both alone. What they claim counts as begun, whatever an earlier claim has
+Processes of before leave them alone. What they claim counts as begun, whatever an earlier claim has
 written: its lease number is another one.
 """
 
@@ -16,9 +16,12 @@ def upgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '10s'")
     op.execute("""
         ALTER TABLE jobs ADD COLUMN waiting_lease integer,
-                         ADD COLUMN lost_claims smallint NOT NULL DEFAULT 0""")
+                         ADD COLUMN lost_claims smallint NOT NULL DEFAULT 0,
+                         ADD COLUMN lost_at timestamptz""")
 
 
 def downgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '10s'")
-    op.execute("ALTER TABLE jobs DROP COLUMN waiting_lease, DROP COLUMN lost_claims")
+    op.execute("""
+        ALTER TABLE jobs DROP COLUMN waiting_lease, DROP COLUMN lost_claims,
+                         DROP COLUMN lost_at""")

@@ -1,7 +1,8 @@
 """Reap: dispatched or running → queued, scheduled, dead or cancelled, once the lease ran out.
 
 Called by the scheduler's Reaper, which finds, judges and writes in one transaction: dying before
-its commit changes nothing, and the rows it had locked are found again.
+its commit changes nothing, and the rows it had locked are found again. The tenant pays for lost
+runs in the same statement.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.jobs.claim import OF_REFS, JobRef, ref_arrays
+from models.jobs.settle import CHARGED
 from models.jobs.states import FailureClass, JobStatus
 from models.leadership import STILL_LEADER
 from models.presence import FORKED
@@ -21,10 +23,12 @@ from models.presence import FORKED
 BATCH = 1000
 
 #: ``leased_seconds``: from the beginning to the end of the lease; null if there was no claim.
+#: ``lost_seconds``: until the process was seen to end; not positive if that was another run's.
 FIND_LOST = f"""
     SELECT id::text AS id, lease, status::text AS status, type, pool, tenant_id, attempt,
            deferrals, crashes, worker, cancel_requested_at IS NOT NULL AS cancelled,
            waiting_lease IS NOT DISTINCT FROM lease AS waiting,
+           extract(epoch FROM lost_at - started_at)::float8 AS lost_seconds,
            extract(epoch FROM lease_expires_at - started_at)::float8 AS leased_seconds
     FROM jobs
     WHERE status IN ('dispatched', 'running') AND lease_expires_at < now() AND {STILL_LEADER}
@@ -32,13 +36,14 @@ FIND_LOST = f"""
     FOR UPDATE SKIP LOCKED
 """
 #: The rows are locked by FIND_LOST; the lease is compared all the same.
-REAP = """
-    WITH reaped AS (
+REAP = f"""
+    WITH settled AS (
         UPDATE jobs AS job
         SET status = verdict.status,
             attempt = job.attempt + verdict.tries_spent,
             crashes = job.crashes + verdict.crashed::int,
             lost_claims = job.lost_claims + verdict.lost_claim::int,
+            slot_seconds = job.slot_seconds + verdict.run_seconds,
             execute_at = CASE verdict.status WHEN 'scheduled'
                 THEN now() + make_interval(secs => verdict.delay_seconds) ELSE job.execute_at END,
             lease_expires_at = NULL,
@@ -47,21 +52,24 @@ REAP = """
             error_message = coalesce(verdict.error_message, job.error_message)
         FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(statuses)s::job_status[],
                     %(tries_spent)s::int[], %(crashed)s::bool[], %(lost_claims)s::bool[],
-                    %(delays)s::float8[], %(error_classes)s::text[], %(error_messages)s::text[])
+                    %(delays)s::float8[], %(error_classes)s::text[], %(error_messages)s::text[],
+                    %(runs)s::float8[])
             AS verdict (id, lease, status, tries_spent, crashed, lost_claim, delay_seconds,
-                        error_class, error_message)
+                        error_class, error_message, run_seconds)
         WHERE job.id = verdict.id AND job.lease = verdict.lease
-        RETURNING job.id, job.lease, job.worker, job.started_at, job.status,
-                  verdict.error_class, verdict.error_message
-    )
+        RETURNING job.id, job.lease, job.worker, job.started_at, job.status, job.tenant_id,
+                  job.pool, job.slice, verdict.error_class, verdict.error_message,
+                  verdict.run_seconds, 0 AS tokens_in, 0 AS tokens_out,
+                  verdict.error_class IS NOT NULL AS run_ended
+    ), charged AS ({CHARGED})
     INSERT INTO attempts (job_id, lease, worker, started_at, status, error_class, error_message)
     SELECT id, lease, worker, started_at, status, error_class, error_message
-    FROM reaped WHERE error_class IS NOT NULL
+    FROM settled WHERE run_ended
     ON CONFLICT DO NOTHING
 """
 #: For a forked process that is known to be gone: its leases need not run out first.
 EXPIRE_LEASES = f"""
-    UPDATE jobs AS job SET lease_expires_at = now()
+    UPDATE jobs AS job SET lease_expires_at = now(), lost_at = now()
     {OF_REFS} AND job.status::text = 'running' AND job.worker IN ({FORKED})
 """
 
@@ -78,6 +86,8 @@ class Reaping:
     error_message: str | None = None
     #: The claim was lost before its run was known to have begun.
     lost_claim: bool = False
+    #: What the tenant pays for: see `tasks.retry.lost`.
+    run_seconds: float = 0.0
 
 
 def reap(connection: Connection, found: Sequence[Row[Any]], verdicts: Sequence[Reaping]) -> None:
@@ -88,6 +98,7 @@ def reap(connection: Connection, found: Sequence[Row[Any]], verdicts: Sequence[R
         "tries_spent": [verdict.tries_spent for verdict in verdicts],
         "crashed": [verdict.crashed for verdict in verdicts],
         "lost_claims": [verdict.lost_claim for verdict in verdicts],
+        "runs": [verdict.run_seconds for verdict in verdicts],
         "delays": [verdict.delay_seconds for verdict in verdicts],
         "error_classes": [verdict.error_class for verdict in verdicts],
         "error_messages": [verdict.error_message for verdict in verdicts],

@@ -94,6 +94,8 @@ class Job(
     waiting_lease: Mapped[Int4 | None]
     #: Such claims that were lost with their worker.
     lost_claims: Mapped[Count2]
+    #: When its worker process was seen to end during the run, if its parent saw that.
+    lost_at: Mapped[datetime | None]
 
     __table_args__ = (
         index("jobs_line", "pool, tenant_id, dependency, priority DESC, id", "status = 'queued'"),

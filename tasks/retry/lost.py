@@ -34,6 +34,19 @@ def loss_of(*, dispatched: bool, waiting: bool, ran_seconds: float, timeout_seco
     return Loss.TIMEOUT if ran_seconds > timeout_seconds else Loss.CRASH
 
 
+def ran_seconds_of(
+    leased_seconds: float | None, lease_seconds: float, lost_seconds: float | None
+) -> float:
+    """Time from the beginning of a lost run to the last sign of life.
+
+    That is when its process was seen to end, if it was, else the last heartbeat: the lease lasted
+    ``lease_seconds`` longer. Nobody knows what the run did after it, so nobody pays for that.
+    """
+    if lost_seconds is not None and lost_seconds > 0.0:
+        return lost_seconds
+    return max(0.0, (leased_seconds or 0.0) - lease_seconds)
+
+
 def begins_on_record(lost_claims: int) -> bool:
     """Whether a run may begin only once the row says that it has."""
     return lost_claims > 0

@@ -29,7 +29,7 @@ from models.store.session import transaction
 from models.tallies import TallyKind, add_tallies, crash_name
 from tasks.registry import JobType
 from tasks.retry.decision import History, RetryLimits, Verdict, decide_retry
-from tasks.retry.lost import Loss, loss_of
+from tasks.retry.lost import Loss, loss_of, ran_seconds_of
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +42,11 @@ def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
     pool = POOLS.get(lost.pool)  # None if it was removed from the configuration
     lease_seconds = pool.lease_seconds if pool else 30.0
     timeout = job_type.timeout_seconds if job_type else math.inf
+    ran_seconds = ran_seconds_of(lost.leased_seconds, lease_seconds, lost.lost_seconds)
     loss = loss_of(
         dispatched=lost.status == JobStatus.DISPATCHED,
         waiting=lost.waiting,
-        ran_seconds=(lost.leased_seconds or 0.0) - lease_seconds,
+        ran_seconds=ran_seconds,
         timeout_seconds=timeout,
     )
     if loss is Loss.MESSAGE:
@@ -59,7 +60,12 @@ def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
     if timed_out:
         message = f"The run took longer than {timeout:g} s, and its worker is gone."
     if lost.cancelled:
-        return Reaping(JobStatus.CANCELLED, crashed=not timed_out, error_class=failure)
+        return Reaping(
+            JobStatus.CANCELLED,
+            crashed=not timed_out,
+            error_class=failure,
+            run_seconds=ran_seconds,
+        )
     limits = job_type.limits if job_type else RetryLimits(pool.tries if pool else 1)
     history = History(lost.attempt, lost.deferrals, lost.crashes)
     decision = decide_retry(failure, history, limits, chance)
@@ -68,7 +74,13 @@ def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
     else:
         status = JobStatus.SCHEDULED if decision.delay_seconds > 0 else JobStatus.QUEUED
     return Reaping(
-        status, int(decision.spends_try), not timed_out, decision.delay_seconds, failure, message
+        status,
+        int(decision.spends_try),
+        not timed_out,
+        decision.delay_seconds,
+        failure,
+        message,
+        run_seconds=ran_seconds,
     )
 
 

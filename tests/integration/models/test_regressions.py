@@ -54,11 +54,11 @@ def test_a_lost_run_is_not_told_that_its_checkpoint_is_kept_when_its_successors_
     assert tuple(row) == (found.lease, "found")
 
 
-def test_a_run_that_is_handed_back_costs_neither_the_job_nor_the_tenant(
+def test_a_claim_that_is_handed_back_unused_costs_neither_the_job_nor_the_tenant(
     database: DatabaseFixture,
 ) -> None:
     claim = database.start()
-    assert database.settle(claim.ref, HANDED_BACK, run_seconds=3.0)
+    assert database.settle(claim.ref, HANDED_BACK, run_seconds=0.0)
     assert database.job(claim.ref.id).slot_seconds == 0.0
     assert database.query("SELECT * FROM usage") == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from random import Random
 
 import orjson
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.jobs.checkpoint import Saved, Saving, save_group
 from models.jobs.claim import Claim, JobRef, claim_group
-from models.jobs.heartbeat import beat, read_cancelled, report
+from models.jobs.heartbeat import beat, note_begun, read_cancelled, report
 from models.jobs.ids import new_id
 from models.jobs.settle import Settlement, settle_group, settle_statement
 from models.jobs.states import FailureClass, JobStatus
@@ -66,7 +67,9 @@ class Workers(Stage):
         acts = ["deliver"] * 6 if self.twins_in(JobStatus.DISPATCHED) else []
         acts += ["ask_again"] * 2 if any(h.unanswered for h in self.workers.values()) else []
         acts += ["redeliver"] if self.sent else []
-        acts += ["heartbeat", "say_how_far", "checkpoint", "checkpoint"] if self.claims else []
+        acts += (
+            ["heartbeat", "begin", "say_how_far", "checkpoint", "checkpoint"] if self.claims else []
+        )
         if any(hands.held for hands in self.workers.values()):
             acts += ["hear_of_cancellations", "crash", "crash", "fail_everything"]
             acts += ["settle"] * 5
@@ -80,7 +83,10 @@ class Workers(Stage):
         if lost == "question":
             self.workers[name].unanswered |= set(refs)
         else:
-            self.claim(name, refs, answered=lost is None)
+            waiting = data.draw(
+                st.sampled_from([frozenset(), frozenset(refs[1:])]), label="waiting"
+            )
+            self.claim(name, refs, answered=lost is None, waiting=waiting)
 
     def redeliver(self, data: st.DataObject) -> None:
         """Any message that was ever sent, with one that nobody sent; by chance it is right."""
@@ -95,7 +101,13 @@ class Workers(Stage):
                 self.claim(name, sorted(hands.unanswered), again=True)
 
     def claim(
-        self, name: str, refs: list[JobRef], *, answered: bool = True, again: bool = False
+        self,
+        name: str,
+        refs: list[JobRef],
+        *,
+        answered: bool = True,
+        again: bool = False,
+        waiting: frozenset[JobRef] = frozenset(),
     ) -> None:
         hands = self.workers[name]
         expected = []
@@ -104,10 +116,11 @@ class Workers(Stage):
             if twin is None or twin.lease != ref.lease:
                 continue
             ours = again and twin.status is JobStatus.RUNNING and twin.worker == name
-            if (twin.status is JobStatus.DISPATCHED or ours) and twin.claim(name, self.now):
+            claimable = twin.status is JobStatus.DISPATCHED or ours
+            if claimable and twin.claim(name, self.now, waits=ref in waiting):
                 expected.append(ref)
         unanswered = frozenset(hands.unanswered) if again else frozenset()
-        found = claim_group(self.engine, name, [(ref,) for ref in refs], unanswered)
+        found = claim_group(self.engine, name, [(ref,) for ref in refs], unanswered, waiting)
         claims = [claim for message in found for claim in message]
         assert [claim.ref for claim in claims] == expected
         hands.unanswered -= set(refs)
@@ -122,8 +135,10 @@ class Workers(Stage):
 
     def check(self, claim: Claim) -> None:
         twin = self.twins[claim.ref.id]
-        history = (claim.attempt, claim.deferrals, claim.crashes, claim.replays)
-        assert history == (twin.attempt, twin.deferrals, twin.crashes, twin.replays)
+        history = (claim.attempt, claim.deferrals, claim.crashes, claim.lost_claims, claim.replays)
+        assert history == (
+            *(twin.attempt, twin.deferrals, twin.crashes, twin.lost_claims, twin.replays),
+        )
         assert (claim.tenant_id, claim.type, claim.pool) == (
             twin.tenant_id,
             twin.type,
@@ -138,6 +153,16 @@ class Workers(Stage):
         for ref in expected:
             self.twins[ref.id].renew(self.now)
         assert beat(self.engine, name, refs) == expected
+
+    def begin(self, data: st.DataObject) -> None:
+        """Runs that had to wait have begun."""
+        name, claims = self.some_claims(data)
+        ran = data.draw(run_seconds, label="ran")
+        expected = {claim.ref for claim in claims if self.holds(claim.ref, JobStatus.RUNNING)}
+        for ref in expected:
+            twin = self.twins[ref.id]
+            twin.waiting, twin.started_at = False, self.now - timedelta(seconds=ran)
+        assert note_begun(self.engine, name, [(one.ref, ran) for one in claims]) == expected
 
     def say_how_far(self, data: st.DataObject) -> None:
         done = data.draw(st.integers(0, 9), label="done")
@@ -214,8 +239,9 @@ class Workers(Stage):
                 twin = self.twins[claim.ref.id]
                 twin.progress = orjson.loads(progress) if progress else twin.progress
                 self.end_run(twin, outcome, standing, seconds)
-                if twin.status is not JobStatus.QUEUED:
-                    self.charge(twin, seconds, (number, 2))
+                ended = twin.status is not JobStatus.QUEUED
+                if ended or seconds > 0:
+                    self.charge(twin, seconds, (number, 2), ended=ended)
         statement = settle_statement(projections_of(self.database.types.values()))
         assert settle_group(self.engine, statement, name, settlements) == expected
         for claim, *_ in group:

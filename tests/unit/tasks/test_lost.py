@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.retry.lost import Loss, begins_on_record, loss_of
+from tasks.retry.lost import Loss, begins_on_record, loss_of, ran_seconds_of
 
 seconds = st.floats(-90, 1e6)
 CRASHES = 5
@@ -31,6 +31,19 @@ def test_a_longer_run_is_not_less_of_a_timeout(ran: float, more: float, timeout:
     shorter, longer = sorted((ran, more))
     assert judged(shorter) is Loss.CRASH or judged(longer) is Loss.TIMEOUT
     assert (judged(ran) is Loss.TIMEOUT) == (ran > timeout)
+
+
+@given(st.none() | seconds, st.floats(0, 90), st.none() | seconds)
+def test_nobody_pays_for_what_came_after_the_last_sign_of_life(
+    leased: float | None, lease: float, lost: float | None
+) -> None:
+    ran = ran_seconds_of(leased, lease, lost)
+    assert ran >= 0.0
+    if lost is not None and lost > 0:
+        assert ran == lost
+    else:
+        assert ran <= max(0.0, leased or 0.0), "never beyond the lease"
+        assert ran == max(0.0, (leased or 0.0) - lease)
 
 
 class Row:
