@@ -18,7 +18,7 @@ from models.leadership import STILL_LEADER, Leader
 from models.store.session import transaction
 from tasks.errors import TimeLimit
 from tasks.watchdog.emergency_write import connect_arguments, write_now
-from tasks.watchdog.lost_runs import expire_lost, settle_overdue
+from tasks.watchdog.lost_runs import defer_unknown, expire_lost, settle_overdue
 from tasks.watchdog.watchdog import Watchdog
 from tasks.worker.outcome import Failed, FailureClass, HandedBack, Outcome, Succeeded
 from tasks.worker.pipeline import decide
@@ -134,6 +134,19 @@ def test_the_parent_of_a_stale_child_writes_nothing_for_it(two: TwoClaims) -> No
     settle_overdue(url, two.stale.worker.types, "its parent", [two.claim.ref])
     expire_lost(url, "its parent", [two.claim.ref])
     assert two.database.job(two.claim.ref.id) == before
+
+
+def test_a_process_defers_no_unknown_job_that_another_one_has_claimed_to_defer(
+    two: TwoClaims,
+) -> None:
+    two.database.execute("UPDATE jobs SET worker = 'nobody@new'")
+    before = two.database.job(two.claim.ref.id)
+    url = two.database.engine.url.render_as_string(hide_password=False)
+    defer_unknown(url, "stale", "echo", [two.claim.ref])
+    assert two.database.job(two.claim.ref.id) == before
+    [ref] = two.stale.refs(1)
+    defer_unknown(url, "stale", "echo", [ref])
+    assert two.database.job(ref.id).status == "scheduled"
 
 
 def test_a_process_does_not_claim_what_it_holds_when_the_claim_was_lost(

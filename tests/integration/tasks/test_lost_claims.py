@@ -14,7 +14,9 @@ from sqlalchemy import Engine
 from app.scheduler.maintenance.reaper import Reaper
 from models.jobs.claim import JobRef
 from models.presence import Presence, announce
+from models.store.session import transaction
 from tasks.watchdog.lost_runs import settle_overdue
+from tasks.worker.pipeline import execute_claim
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.one_worker import OneWorker, one_worker
 
@@ -96,6 +98,45 @@ def test_a_job_whose_claim_was_lost_begins_on_record(database: DatabaseFixture) 
     assert again.id == refs[1].id
     assert seen == [None, None], "the second waited, and was noted before it began"
     assert database.job(again.id).status == "succeeded"
+
+
+def test_a_run_that_has_to_begin_on_record_waits_for_a_locked_row(
+    database: DatabaseFixture,
+) -> None:
+    ran: list[str] = []
+    with one_worker(database, slots=1) as one:
+        one.act = lambda ctx, payload: ran.append(ctx.job_id)
+        database.submit(pool="short")
+        database.submit(pool="short")
+        database.execute("UPDATE jobs SET lost_claims = 1")
+        refs = one.dispatched(2)
+        [first, second] = one.worker.slots.claim(refs)
+        with transaction(database.engine) as locking:
+            locking.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (second.ref.id,))
+            run = threading.Thread(target=execute_claim, args=(second, one.worker))
+            run.start()
+            run.join(0.5)
+            assert ran == [] and one.worker.slots.busy == 1
+        run.join(10)
+        assert ran == [second.ref.id]
+        # One whose lease is lost meanwhile does not begin at all.
+        held = one.worker.slots.find(first.ref)
+        assert held is not None
+        held.unnoted = True
+        database.execute("UPDATE jobs SET lease = lease + 1 WHERE id = %s", first.ref.id)
+        held.beaten = -1e9
+        execute_claim(first, one.worker)
+        one.flush()
+        assert ran == [second.ref.id]
+
+
+def test_the_first_of_every_message_have_the_slots(database: DatabaseFixture) -> None:
+    with one_worker(database, slots=3) as one:
+        refs = one.refs(6)
+        waiting = one.worker.slots._without_slot([refs[:4], refs[4:]])
+        assert waiting == {refs[2], refs[3], refs[5]}, "first, first, second"
+        one.worker.slots.claim(refs[:2])
+        assert one.worker.slots._without_slot([refs[2:4], ()]) == {refs[3]}
 
 
 def test_a_claim_that_a_worker_of_before_made_counts_as_begun(database: DatabaseFixture) -> None:
