@@ -2,7 +2,8 @@
 
 The lease is a row, renewed every two seconds and lost after six, by the database's clock; a change
 of holder raises the epoch. Every statement of a role carries the epoch (``STILL_LEADER``), so a
-leader that was frozen and wakes up writes nothing.
+leader that was frozen and wakes up writes nothing. It is raised by a random number: after a
+failover that lost commits, the next leader does not get the number of one that was forgotten.
 
 The relief, an API process that stands in after a minute without a leader, is such a row as well
 (role ``relief``). A row and no advisory lock: it needs no dedicated connection, and every process
@@ -30,16 +31,20 @@ STILL_LEADER = f"EXISTS (SELECT 1 FROM leaders WHERE {LEADS} AND epoch = %(epoch
 STILL_RELIEF = f"EXISTS (SELECT 1 FROM leaders WHERE {RELIEVES} AND epoch = %(epoch)s::bigint)"
 
 
+#: What a change of holder adds to the epoch.
+_RAISE = "1 + floor(random() * 1000000000)::bigint"
+
+
 def take_lease(role: str, broker_seen: str, source: str = "") -> str:
     """A new lease, our own renewed, or an expired one taken over. No row if another holds it."""
     return f"""
     INSERT INTO leaders AS lease (role, holder, epoch, expires_at, broker_seen_at)
-    SELECT '{role}', %(holder)s, 1, now() + interval '{LEASE_SECONDS} seconds',
+    SELECT '{role}', %(holder)s, {_RAISE}, now() + interval '{LEASE_SECONDS} seconds',
            CASE WHEN {broker_seen} THEN now() END
     {source}
     ON CONFLICT (role) DO UPDATE
     SET epoch = lease.epoch + CASE WHEN lease.holder = excluded.holder
-                                    AND lease.expires_at > now() THEN 0 ELSE 1 END,
+                                    AND lease.expires_at > now() THEN 0 ELSE {_RAISE} END,
         holder = excluded.holder,
         expires_at = excluded.expires_at,
         broker_seen_at = coalesce(excluded.broker_seen_at, lease.broker_seen_at)

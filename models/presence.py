@@ -12,11 +12,14 @@ lease; otherwise the worker could not renew it yet, say because the table is loc
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import cache
 from typing import NamedTuple
 
 from sqlalchemy import Engine
@@ -68,6 +71,8 @@ REQUEST_DRAIN = f"""
     WHERE coalesce(parent, name) = %(worker)s AND drain_requested_at IS NULL AND {SERVING}
     RETURNING name
 """
+#: Names of the processes that a worker has forked.
+FORKED = "SELECT name FROM processes WHERE parent = %(parent)s"
 LEAVE = "DELETE FROM processes WHERE name = %(name)s"
 FORGET_LOST = "DELETE FROM processes WHERE heartbeat_at < now() - interval '5 minutes'"
 
@@ -99,13 +104,33 @@ class Announced(NamedTuple):
     at: datetime
 
 
-def process_name(kind: str) -> str:
-    """``kind@host:pid``; of a Celery worker, whose node name has its host, ``node:pid``.
+@cache
+def _random_part() -> str:
+    """What tells this process from one with the same host name and pid, then or now."""
+    return secrets.token_hex(3)
 
-    No other living process has it, provided that containers have different host names.
+
+os.register_at_fork(after_in_child=_random_part.cache_clear)
+
+
+def process_name(kind: str) -> str:
+    """``kind@host:random:pid``; of a Celery worker, whose node name has its host,
+    ``node:random:pid``.
+
+    No other process has it, whatever its host and pid: leases and leadership are compared by it.
     """
     node = kind if "@" in kind else f"{kind}@{socket.gethostname()}"
-    return f"{node}:{os.getpid()}"
+    return f"{node}:{_random_part()}:{os.getpid()}"
+
+
+#: The random part is missing in names that an earlier version gave.
+_NAMED = re.compile(r"(.+?)(?::[0-9a-f]{6})?:(\d+)")
+
+
+def parse_process(name: str) -> tuple[str, str]:
+    """Node and pid of a process's name; whatever is no such name is a node without a pid."""
+    found = _NAMED.fullmatch(name)
+    return (found[1], found[2]) if found else (name, "")
 
 
 def announce(engine: Engine, presence: Presence) -> Announced:

@@ -178,12 +178,12 @@ def _settle_killed(exception: Any = None, args: Any = (), **_: Any) -> None:
     """In the parent: a child was killed at its time limit, or died of something else.
 
     Called twice for a time limit; the row accepts the first."""
-    if not args:
+    if not args or this.parent is None:
         return
     settings = task_settings()
     if isinstance(exception, TimeLimitExceeded):
         types = load_types(settings.job_modules)
-        settle_overdue(settings.database_url, types, parse_refs(args[0]))
+        settle_overdue(settings.database_url, types, this.parent, parse_refs(args[0]))
     elif isinstance(exception, WorkerLostError):
         expire_lost(settings.database_url, this.parent, parse_refs(args[0]))
 
@@ -194,7 +194,8 @@ def _defer_unknown(message: Any = None, name: str = "", **_: Any) -> None:
     payload = message.decode() if message is not None else ((),)
     refs = parse_refs(payload[0][0] if payload and payload[0] else ())
     if refs:
-        start_native(defer_unknown, task_settings().database_url, name, refs)
+        worker = process_name(this.node)
+        start_native(defer_unknown, task_settings().database_url, worker, name, refs)
 
 
 @worker_process_init.connect

@@ -8,7 +8,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0012"
-down_revision = "0009"
+down_revision = "0011"
 contract = True
 
 

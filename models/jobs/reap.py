@@ -10,7 +10,7 @@ Lost is a message whose lease ran out without a claim, and a run
 A worker without a row in ``processes``, or of a version before (``renewed_at`` is null), has only
 its leases. Called by the Reaper of the scheduler or the relief, which finds, judges and writes in
 one transaction: dying before its commit changes nothing, and the rows it had locked are found
-again.
+again. The tenant pays for lost runs in the same statement.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.jobs.claim import OF_REFS, JobRef, ref_arrays
+from models.jobs.settle import CHARGED
 from models.jobs.states import FailureClass, JobStatus
 from models.leadership import STILL_LEADER
+from models.presence import FORKED
 
 #: Rows judged in one transaction.
 BATCH = 1000
@@ -31,12 +33,15 @@ BATCH = 1000
 #: A worker that is alive and has renewed no lease for so long is not waited for any more.
 MOST_WAIT_MINUTES = 5
 
-#: ``leased_seconds``: from the claim to the end of the lease; null if there was no claim.
+#: ``leased_seconds``: from the beginning to the end of the lease; null if there was no claim.
+#: ``lost_seconds``: until the process was seen to end; not positive if that was another run's.
 #: ``condition``: that of the role which reaps.
 FIND_LOST_IF = f"""
     SELECT job.id::text AS id, job.lease, job.status::text AS status, job.type, job.pool,
            job.tenant_id, job.attempt, job.deferrals, job.crashes, job.worker,
            job.cancel_requested_at IS NOT NULL AS cancelled,
+           job.waiting_lease IS NOT DISTINCT FROM job.lease AS waiting,
+           extract(epoch FROM job.lost_at - job.started_at)::float8 AS lost_seconds,
            extract(epoch FROM job.lease_expires_at - job.started_at)::float8 AS leased_seconds
     FROM jobs AS job
     LEFT JOIN processes AS holder ON holder.name = job.worker AND job.status = 'running'
@@ -52,12 +57,14 @@ FIND_LOST_IF = f"""
 """
 FIND_LOST = FIND_LOST_IF.format(condition=STILL_LEADER)
 #: The rows are locked by FIND_LOST; the lease is compared all the same.
-REAP = """
-    WITH reaped AS (
+REAP = f"""
+    WITH settled AS (
         UPDATE jobs AS job
         SET status = verdict.status,
             attempt = job.attempt + verdict.tries_spent,
             crashes = job.crashes + verdict.crashed::int,
+            lost_claims = job.lost_claims + verdict.lost_claim::int,
+            slot_seconds = job.slot_seconds + verdict.run_seconds,
             execute_at = CASE verdict.status WHEN 'scheduled'
                 THEN now() + make_interval(secs => verdict.delay_seconds) ELSE job.execute_at END,
             lease_expires_at = NULL,
@@ -65,29 +72,32 @@ REAP = """
             error_class = coalesce(verdict.error_class, job.error_class),
             error_message = coalesce(verdict.error_message, job.error_message)
         FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(statuses)s::job_status[],
-                    %(tries_spent)s::int[], %(crashed)s::bool[], %(delays)s::float8[],
-                    %(error_classes)s::text[], %(error_messages)s::text[])
-            AS verdict (id, lease, status, tries_spent, crashed, delay_seconds, error_class,
-                        error_message)
+                    %(tries_spent)s::int[], %(crashed)s::bool[], %(lost_claims)s::bool[],
+                    %(delays)s::float8[], %(error_classes)s::text[], %(error_messages)s::text[],
+                    %(runs)s::float8[])
+            AS verdict (id, lease, status, tries_spent, crashed, lost_claim, delay_seconds,
+                        error_class, error_message, run_seconds)
         WHERE job.id = verdict.id AND job.lease = verdict.lease
-        RETURNING job.id, job.lease, job.worker, job.started_at, job.status,
-                  verdict.error_class, verdict.error_message
-    )
+        RETURNING job.id, job.lease, job.worker, job.started_at, job.status, job.tenant_id,
+                  job.pool, job.slice, verdict.error_class, verdict.error_message,
+                  verdict.run_seconds, 0 AS tokens_in, 0 AS tokens_out,
+                  verdict.error_class IS NOT NULL AS run_ended
+    ), charged AS ({CHARGED})
     INSERT INTO attempts (job_id, lease, worker, started_at, status, error_class, error_message)
     SELECT id, lease, worker, started_at, status, error_class, error_message
-    FROM reaped WHERE error_class IS NOT NULL
+    FROM settled WHERE run_ended
     ON CONFLICT DO NOTHING
 """
-#: For a prefork child that is known to be gone: its leases need not run out first, and its
+#: For a forked process that is known to be gone: its leases need not run out first, and its
 #: presence does not hold the reaper back.
 EXPIRE_LEASES = f"""
     WITH expired AS (
-        UPDATE jobs AS job SET lease_expires_at = now()
-        {OF_REFS} AND job.status::text = 'running'
+        UPDATE jobs AS job SET lease_expires_at = now(), lost_at = now()
+        {OF_REFS} AND job.status::text = 'running' AND job.worker IN ({FORKED})
         RETURNING job.worker
     )
     DELETE FROM processes
-    WHERE name IN (SELECT worker FROM expired) AND parent = %(parent)s
+    WHERE name IN (SELECT worker FROM expired)
 """
 #: Queues with jobs that were dispatched so long ago and not claimed.
 FIND_UNCLAIMED = """
@@ -114,6 +124,10 @@ class Reaping:
     delay_seconds: float = 0.0
     error_class: FailureClass | None = None
     error_message: str | None = None
+    #: The claim was lost before its run was known to have begun.
+    lost_claim: bool = False
+    #: What the tenant pays for: see `tasks.retry.lost`.
+    run_seconds: float = 0.0
 
 
 def reap(connection: Connection, found: Sequence[Row[Any]], verdicts: Sequence[Reaping]) -> None:
@@ -123,6 +137,8 @@ def reap(connection: Connection, found: Sequence[Row[Any]], verdicts: Sequence[R
         "statuses": [verdict.status.value for verdict in verdicts],
         "tries_spent": [verdict.tries_spent for verdict in verdicts],
         "crashed": [verdict.crashed for verdict in verdicts],
+        "lost_claims": [verdict.lost_claim for verdict in verdicts],
+        "runs": [verdict.run_seconds for verdict in verdicts],
         "delays": [verdict.delay_seconds for verdict in verdicts],
         "error_classes": [verdict.error_class for verdict in verdicts],
         "error_messages": [verdict.error_message for verdict in verdicts],

@@ -89,6 +89,13 @@ class Job(
     ended_xid: Mapped[Xid | None]
     #: Queue of its dispatch beside the pool's own: ``free`` or ``reserved.<tenant>``.
     slice: Mapped[TextOrEmpty]
+    #: Lease of a claim that was to wait in its worker: while it equals ``lease``, the run is not
+    #: known to have begun.
+    waiting_lease: Mapped[Int4 | None]
+    #: Such claims that were lost with their worker.
+    lost_claims: Mapped[Count2]
+    #: When its worker process was seen to end during the run, if its parent saw that.
+    lost_at: Mapped[datetime | None]
 
     __table_args__ = (
         index("jobs_line", "pool, tenant_id, dependency, priority DESC, id", "status = 'queued'"),

@@ -28,7 +28,7 @@ from random import Random
 from models.jobs.claim import JobRef
 from models.jobs.heartbeat import BEAT
 from models.jobs.release import HAND_BACK
-from models.jobs.settle import settle_statement, settled
+from models.jobs.settle import Settlement, settle_statement, settled
 from models.pools import POOLS
 from models.presence import KEEP_PRESENT, LEAVE, PRESENCE_SECONDS
 from models.store.errors import StateStoreUnavailable
@@ -57,7 +57,7 @@ from tasks.watchdog.violation import Bounds, Sight, violation_of
 from tasks.worker.decide import close_run, counts_of, settlement_of, standing_of
 from tasks.worker.held import Held
 from tasks.worker.limits import MEGABYTE, ignore_late_alarms, raise_memory_limit
-from tasks.worker.outcome import outcome_of
+from tasks.worker.outcome import HandedBack, Outcome, Released, outcome_of
 from tasks.worker.worker import Worker
 
 #: Pause between two looks.
@@ -174,8 +174,9 @@ class Watchdog:
             return
         self._renewed = now
         refs = [held.claim.ref for held in self._worker.slots.held() if not held.lost]
+        statements = [(BEAT, ref_parameters(refs, worker=self._worker.name))]
         try:
-            write_now(self._connect, [(BEAT, ref_parameters(refs))], RENEWAL_SECONDS)
+            write_now(self._connect, statements, RENEWAL_SECONDS)
         except StateStoreUnavailable as error:
             note(f"the leases could not be renewed: {error}")
 
@@ -264,23 +265,31 @@ class Watchdog:
 
     def _final_statements(self, guilty: Sequence[tuple[Held, Stop]]) -> list[Statement]:
         worker, now, tallies = self._worker, time.monotonic(), RunTallies()
-        settlements = []
-        for held, stop in guilty:
+
+        def settle(held: Held, outcome: Outcome) -> Settlement:
             claim, ran = held.claim, held.ran(now)
             job_type = worker.types.get(claim.type)
             standing = standing_of(claim, worker.heartbeat.rules)
-            outcome, ending = close_run(claim, outcome_of(stop), job_type, standing, Random())
+            outcome, ending = close_run(claim, outcome, job_type, standing, Random())
             tallies.add_run(counts_of(claim, job_type, outcome, ending, ran))
-            settlements.append(settlement_of(claim, ending, ran, held))
-        ended = {settlement.ref for settlement in settlements}
+            return settlement_of(claim, ending, ran, held)
+
         # First: a claim is held before it counts as answered.
         unanswered = worker.slots.unanswered()
-        innocent = {held.claim.ref for held in worker.slots.held()} - ended
-        on_their_way = set(unanswered) - innocent - ended
+        held = worker.slots.held()
+        ended = {one.claim.ref for one, _ in guilty}
+        innocent = [
+            settle(one, Released() if one.started is None else HandedBack())
+            for one in held
+            if one.claim.ref not in ended
+        ]
+        on_their_way = set(unanswered) - {one.claim.ref for one in held}
+        violators = [settle(one, outcome_of(stop)) for one, stop in guilty]
+        # Two statements: an ending that cannot be written is not the others' fault.
         return [
             # Without projections: none has a result, and one that fails would stop the rest.
-            (settle_statement([COUNT_KILLS]), settled(settlements)),
-            (HAND_BACK, ref_parameters(innocent, worker=worker.name)),
+            (settle_statement([COUNT_KILLS]), settled(worker.name, violators)),
+            (settle_statement(()), settled(worker.name, innocent)),
             (ADD, added(tallies.take().items())),
             (LEAVE, {"name": worker.name}),
             # Last: it waits for claims that are on their way, which may wait for a locked row.

@@ -3,7 +3,7 @@
 Every two seconds it goes through the ledger like any other entry, so that it needs no connection.
 The presence first: what follows may wait for a lock on ``jobs``. Behind a statement that waits, the
 watchdog keeps the presence. Guarantees: a claim is renewed until its ending is written or its lease
-is lost.
+is lost; one that does not begin within a lease is handed back.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 
 from models.jobs.claim import JobRef
-from models.jobs.heartbeat import beat, read_cancelled, report
+from models.jobs.heartbeat import beat, note_begun, read_cancelled, report
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave
 from models.store.errors import StateStoreUnavailable
 from models.tallies import Tallies
-from tasks.worker.held import Held
 from tasks.worker.quotas import QuotaTracker
 from tasks.worker.rules import Rules, read_rules
 from tasks.worker.slots import Host, Slots
@@ -69,20 +68,15 @@ class Heartbeat:
             while not self._stop.wait(PRESENCE_SECONDS):
                 if self._slots.drains():
                     self._slots.drain()
-                    self._release_waiting(ledger)
+                self._release_waiting(ledger)
                 if sent.done:  # while the store is down, one pending is enough
                     sent = ledger.post_beat()
         except StateStoreUnavailable:
             pass  # the ledger was closed: the worker stops
 
     def _release_waiting(self, ledger: Ledger) -> None:
-        """Hand back what waits for a slot: none may become free before the process ends."""
-        for held in self._slots.held():
-            self._release(ledger, held)
-
-    def _release(self, ledger: Ledger, held: Held) -> None:
-        if held.started is None and not held.lost:
-            held.lost = True
+        """Hand back what waits for a slot that may never become free."""
+        for held in self._slots.take_waiting():
             ledger.release(held.claim)
 
     def beat_if_late(self) -> None:
@@ -103,6 +97,7 @@ class Heartbeat:
             (self._host.retire or self._slots.drain)()
         if self._renew_leases():
             self._renewed_at = at
+        self._note_begun()
         self._exchange()
         self._beaten = time.monotonic()
 
@@ -115,13 +110,23 @@ class Heartbeat:
         """Whether all leases that were due are renewed or lost; those of locked rows stay due."""
         now = time.monotonic()
         due = [held for held in self._slots.held() if held.due(now)]
-        ours = beat(self._engine, [held.claim.ref for held in due])
+        ours = beat(self._engine, self._slots.name, [held.claim.ref for held in due])
         for held in due:
             if ours.get(held.claim.ref):
                 held.beaten = now
             elif held.claim.ref not in ours and self._slots.find(held.claim.ref) is not None:
                 held.lost = True
         return all(ours.values())
+
+    def _note_begun(self) -> None:
+        """Tell the rows of claims that had to wait which of them have begun."""
+        now = time.monotonic()
+        begun = [held for held in self._slots.held() if held.unnoted and held.running]
+        noted = note_begun(
+            self._engine, self._slots.name, [(held.claim.ref, held.ran(now)) for held in begun]
+        )
+        for held in begun:
+            held.unnoted = held.claim.ref not in noted
 
     def _presence(self) -> Presence:
         return Presence(
@@ -147,9 +152,9 @@ class Heartbeat:
                 known.cancelled = time.monotonic()
                 # What waits for a slot ends now: the row knows that it is cancelled. If the
                 # ledger is closed, the lease expires.
-                if self._ledger is not None:
+                if self._ledger is not None and self._slots.take(known.claim):
                     with suppress(StateStoreUnavailable):
-                        self._release(self._ledger, known)
+                        self._ledger.release(known.claim)
 
     def _report(self) -> None:
         behind = [held for held in self._slots.held() if not (held.progress_written or held.lost)]
@@ -158,7 +163,7 @@ class Heartbeat:
         written: set[JobRef] = set()
         try:
             reports = [(held.claim.ref, held.progress or "null") for held in behind]
-            written = report(self._engine, reports)
+            written = report(self._engine, self._slots.name, reports)
         finally:
             for held in behind:
                 if held.claim.ref not in written:

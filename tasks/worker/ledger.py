@@ -116,7 +116,9 @@ class Ledger:
         answers: dict[Entry, Answer] = {}
         if savings := [item for item in group if isinstance(item, Saving)]:
             self._heartbeat.beat_if_late()
-            answers.update(zip(savings, save_group(self._engine, savings), strict=True))
+            answers.update(
+                zip(savings, save_group(self._engine, self._slots.name, savings), strict=True)
+            )
         if loadings := [item for item in group if isinstance(item, Loading)]:
             self._heartbeat.beat_if_late()
             answers.update(zip(loadings, load_group(self._engine, loadings), strict=True))
@@ -138,7 +140,9 @@ class Ledger:
     def _settle(self, settlements: Sequence[Settlement]) -> None:
         if self.projections.failing:
             settlements = [self._deferred(settlement) for settlement in settlements]
-        written = settle_group(self._engine, self.projections.statement, settlements)
+        written = settle_group(
+            self._engine, self.projections.statement, self._slots.name, settlements
+        )
         for settlement, ours in zip(settlements, written, strict=True):
             held = self._slots.forget(settlement.ref)
             if ours and held is not None:
@@ -190,7 +194,7 @@ class Ledger:
     def _settle_without_projections(self, item: Settlement) -> bool:
         """For an ending without a result, which its projection rejects; whether that helped."""
         try:
-            settle_group(self._engine, settle_statement(()), [item])
+            settle_group(self._engine, settle_statement(()), self._slots.name, [item])
             self._slots.forget(item.ref)
         except StateStoreUnavailable:
             self._post_again(item)

@@ -57,14 +57,14 @@ def test_standby_takes_over_from_a_frozen_leader_and_the_thawed_one_from_a_kille
     assert client.count(ids, "queued") > 0, "it thaws while there is a line"
     assert_dispatched_once(client, ids)
     second, later = leader(client)
-    assert second != frozen and later == epoch + 1, "the thawed one stands by"
+    assert second != frozen and later > epoch, "the thawed one stands by"
 
     os.kill(second, signal.SIGKILL)
     ids = client.submit_sleeps(30, seconds=0.1)
     client.stack.wait(lambda: client.count(ids, "queued") < 30, "dispatch", TAKEOVER_SECONDS)
     assert_dispatched_once(client, ids)
-    third, later = leader(client)
-    assert third != second and later == epoch + 2
+    third, last = leader(client)
+    assert third != second and last > later
 
 
 def test_line_moves_without_a_scheduler_and_everybody_is_told(client: Client) -> None:

@@ -114,10 +114,13 @@ class DatabaseFixture:
         (claim,) = self.claim(JobRef(dispatch.id, dispatch.lease))
         return claim
 
-    def settle(self, ref: JobRef, ending: Ending, run_seconds: float = 0.1) -> bool:
+    def settle(
+        self, ref: JobRef, ending: Ending, run_seconds: float = 0.1, worker: str = "w1"
+    ) -> bool:
         """Write an ending; whether it was taken."""
         statement = settle_statement(projections_of(self.types.values()))
-        return settle_group(self.engine, statement, [Settlement(ref, ending, run_seconds)])[0]
+        group = [Settlement(ref, ending, run_seconds)]
+        return settle_group(self.engine, statement, worker, group)[0]
 
     def job(self, job_id: str) -> Row[Any]:
         """The row."""

@@ -1,9 +1,10 @@
 """Reaper: finds lost jobs (see models.jobs.reap); messages are sent again, runs are decided.
 
 A dispatched job that nobody claimed lost its message. A running job without heartbeats lost its
-worker: that counts as no attempt, but after five it is dead, for it probably kills them. If its
-last heartbeat was past its time limit, the limit stopped the worker: TIMEOUT. The time of the
-reaping says nothing: the scheduler may have been away.
+worker: that counts as no attempt, but after five it is dead, for it probably kills them. One that
+still waited in its worker has nothing to do with that (:mod:`tasks.retry.lost`). If its last
+heartbeat was past its time limit, the limit stopped the worker: TIMEOUT. The time of the reaping
+says nothing: the scheduler may have been away.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from models.store.session import transaction
 from models.tallies import ADD, TallyKind, added, crash_name
 from tasks.registry import JobType
 from tasks.retry.decision import History, RetryLimits, Verdict, decide_retry
+from tasks.retry.lost import Loss, loss_of, ran_seconds_of
 
 logger = logging.getLogger(__name__)
 
@@ -38,18 +40,33 @@ SUSPECT_CRASHES = 3
 
 def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
     """What becomes of a row of FIND_LOST: a lost message is queued again, a lost run is decided."""
-    if lost.status == JobStatus.DISPATCHED:
-        return Reaping(JobStatus.QUEUED)
     pool = POOLS.get(lost.pool)  # None if it was removed from the configuration
     lease_seconds = pool.lease_seconds if pool else 30.0
     timeout = job_type.timeout_seconds if job_type else math.inf
-    timed_out = (lost.leased_seconds or 0.0) > timeout + lease_seconds
+    ran_seconds = ran_seconds_of(lost.leased_seconds, lease_seconds, lost.lost_seconds)
+    loss = loss_of(
+        dispatched=lost.status == JobStatus.DISPATCHED,
+        waiting=lost.waiting,
+        ran_seconds=ran_seconds,
+        timeout_seconds=timeout,
+    )
+    if loss is Loss.MESSAGE:
+        return Reaping(JobStatus.QUEUED)
+    if loss is Loss.CLAIM:
+        status = JobStatus.CANCELLED if lost.cancelled else JobStatus.QUEUED
+        return Reaping(status, lost_claim=True)
+    timed_out = loss is Loss.TIMEOUT
     failure = FailureClass.TIMEOUT if timed_out else FailureClass.WORKER_CRASH
     message = f"The worker {lost.worker or '?'} was lost while running it."
     if timed_out:
         message = f"The run took longer than {timeout:g} s, and its worker is gone."
     if lost.cancelled:
-        return Reaping(JobStatus.CANCELLED, crashed=not timed_out, error_class=failure)
+        return Reaping(
+            JobStatus.CANCELLED,
+            crashed=not timed_out,
+            error_class=failure,
+            run_seconds=ran_seconds,
+        )
     limits = job_type.limits if job_type else RetryLimits(pool.tries if pool else 1)
     history = History(lost.attempt, lost.deferrals, lost.crashes)
     decision = decide_retry(failure, history, limits, chance)
@@ -58,7 +75,13 @@ def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
     else:
         status = JobStatus.SCHEDULED if decision.delay_seconds > 0 else JobStatus.QUEUED
     return Reaping(
-        status, int(decision.spends_try), not timed_out, decision.delay_seconds, failure, message
+        status,
+        int(decision.spends_try),
+        not timed_out,
+        decision.delay_seconds,
+        failure,
+        message,
+        run_seconds=ran_seconds,
     )
 
 
@@ -84,8 +107,10 @@ class Reaper(LeaderQueries):
             crashed = [lost for lost, ending in reaped if ending.crashed]
             note_reaped([(lost.pool, ending.status.value) for lost, ending in reaped])
             logger.warning(
-                "reaped %d jobs: %d lost their worker, %d their message, %d are dead",
+                "reaped %d jobs: %d lost their worker, %d waited in it, %d lost their message, "
+                "%d are dead",
                 *(len(found), len(crashed)),
+                sum(ending.lost_claim for ending in endings),
                 sum(lost.status == JobStatus.DISPATCHED for lost in found),
                 sum(ending.status is JobStatus.DEAD for ending in endings),
             )

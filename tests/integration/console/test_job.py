@@ -24,7 +24,9 @@ def show(console: Browser, job_id: str) -> str:
     return html.unescape(console.page(f"/console/jobs/{job_id}"))
 
 
-def fail(database: DatabaseFixture, ref: JobRef, status: JobStatus, message: str) -> None:
+def fail(
+    database: DatabaseFixture, ref: JobRef, status: JobStatus, message: str, worker: str = "w1"
+) -> None:
     delay = 30.0 if status is JobStatus.SCHEDULED else 0.0
     ending = Ending(
         status,
@@ -33,7 +35,7 @@ def fail(database: DatabaseFixture, ref: JobRef, status: JobStatus, message: str
         error_class=FailureClass.APP_ERROR,
         error_message=message,
     )
-    assert database.settle(ref, ending)
+    assert database.settle(ref, ending, worker=worker)
 
 
 def test_the_timeline_tells_every_run_and_the_replay(
@@ -44,7 +46,7 @@ def test_the_timeline_tells_every_run_and_the_replay(
     database.execute("UPDATE jobs SET status = 'queued', execute_at = NULL")
     (dispatch,) = database.dispatch()
     (again,) = database.claim(JobRef(dispatch.id, dispatch.lease), worker="w2")
-    fail(database, again.ref, JobStatus.DEAD, "then it was that")
+    fail(database, again.ref, JobStatus.DEAD, "then it was that", "w2")
     dead = show(console, claim.ref.id)
     for told in ("w1", "w2", "first it was this", "then it was that", "Next run after", "lease 2"):
         assert told in dead

@@ -71,7 +71,9 @@ def test_a_stale_worker_cannot_settle_a_reaped_job(database: DatabaseFixture) ->
     (dispatch,) = database.dispatch()
     (fresh,) = database.claim(JobRef(dispatch.id, dispatch.lease), worker="w2")
     assert not database.settle(stale.ref, DONE), "another worker runs it"
-    assert database.settle(fresh.ref, Ending(JobStatus.SUCCEEDED, 1, result='"second"'))
+    assert database.settle(
+        fresh.ref, Ending(JobStatus.SUCCEEDED, 1, result='"second"'), worker="w2"
+    )
     before = database.job(stale.ref.id)
     assert not database.settle(stale.ref, DONE), "another worker finished it"
     assert database.job(stale.ref.id) == before
@@ -86,13 +88,13 @@ def test_a_stale_worker_cannot_renew_its_lease(database: DatabaseFixture) -> Non
         "UPDATE jobs SET lease_expires_at = now() - interval '1 s' WHERE id = %s", lost.ref.id
     )
     Reaper(database.engine, database.leader, database.types).run_once(0.0)
-    assert beat(database.engine, [kept.ref, lost.ref]) == {kept.ref: True}
+    assert beat(database.engine, "w1", [kept.ref, lost.ref]) == {kept.ref: True}
 
 
 def test_a_heartbeat_moves_the_lease_of_its_pool(database: DatabaseFixture) -> None:
     claim = database.start(pool="long")
     database.execute("UPDATE jobs SET lease_expires_at = now()")
-    beat(database.engine, [claim.ref])
+    beat(database.engine, "w1", [claim.ref])
     (row,) = database.query("SELECT lease_expires_at - now() AS left FROM jobs")
     assert timedelta(seconds=85) < row.left <= timedelta(seconds=90)
 

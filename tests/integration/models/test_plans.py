@@ -230,8 +230,9 @@ def test_claim_finds_its_rows_by_key(filled: DatabaseFixture, size: int) -> None
 @GROUPS
 def test_beat_and_report_find_their_rows_by_key(filled: DatabaseFixture, size: int) -> None:
     held = refs(filled, "running", size)
-    assert_walks(plan_of(filled, BEAT, **held), "jobs_pkey")
-    assert_walks(plan_of(filled, REPORT, **held, progress=["{}"] * size), "jobs_pkey")
+    assert_walks(plan_of(filled, BEAT, **held, worker="w1"), "jobs_pkey")
+    reports = {**held, "worker": "w1", "progress": ["{}"] * size}
+    assert_walks(plan_of(filled, REPORT, **reports), "jobs_pkey")
 
 
 def test_cancelled_runs_are_found_without_a_look_at_the_others(filled: DatabaseFixture) -> None:
@@ -254,7 +255,7 @@ def test_settle_finds_its_rows_and_their_applications_by_key(
         for job_id in refs(filled, "running", size)["ids"]
     ]
     statement = settle_statement(projections_of(filled.types.values()))
-    plan = plan_of_call(filled, lambda: settle_group(filled.engine, statement, group))
+    plan = plan_of_call(filled, lambda: settle_group(filled.engine, statement, "w1", group))
     assert_walks(plan, "jobs_pkey", "applications_pkey")
 
 
@@ -263,7 +264,7 @@ def test_a_checkpoint_finds_its_rows_by_key(filled: DatabaseFixture, size: int) 
     group = [
         Saving(JobRef(job_id, 1), "{}", None) for job_id in refs(filled, "running", size)["ids"]
     ]
-    plan = plan_of_call(filled, lambda: save_group(filled.engine, group))
+    plan = plan_of_call(filled, lambda: save_group(filled.engine, "w1", group))
     assert_walks(plan, "jobs_pkey", "checkpoints_pkey")
 
 

@@ -13,6 +13,7 @@ from app.scheduler.dispatching import pool_queues
 from app.scheduler.dispatching.dispatcher import Dispatcher
 from app.scheduler.dispatching.pools import Pools
 from app.scheduler.dispatching.reconciler import ShareReconciler
+from app.scheduler.maintenance.reaper import Reaper
 from models.jobs.claim import JobRef
 from models.jobs.dispatch import Dispatch, mark
 from models.leadership import Leader
@@ -174,6 +175,31 @@ def test_a_new_leader_goes_on_where_the_old_one_was(
     ShareReconciler(database.engine, leader, pools.queues, Estimates(database.engine)).run_once(1.0)
     successor.run_once(1.1)
     assert shared(broker.sent) == {102: 20}, "the other one is far ahead"
+
+
+def test_runs_that_were_lost_count_for_the_share_of_their_tenant(
+    database: DatabaseFixture,
+    dispatcher: Dispatcher,
+    broker: FakePublisher,
+    shares: ShareReconciler,
+) -> None:
+    fill(database, tenant(database, 101), 100)
+    fill(database, tenant(database, 102), 100)
+    dispatcher.run_once(0.0)
+    shares.run_once(0.0)
+    lost = [each for each in broker.sent if each.tenant_id == 101]
+    end(database, [each for each in broker.sent if each.tenant_id == 102], 1.0)
+    database.claim(*(JobRef(each.id, each.lease) for each in lost))
+    database.execute(
+        "UPDATE jobs SET started_at = now() - interval '51 seconds', lease_expires_at = now()"
+        " - interval '1 second' WHERE status = 'running'"
+    )
+    reaper = Reaper(database.engine, database.leader, database.types)
+    assert reaper.run_once(0.0) == len(lost) > 0
+    broker.sent.clear()
+    shares.run_once(1.0)
+    dispatcher.run_once(1.1)
+    assert shared(broker.sent).keys() == {102}, "the other one has used twenty times as much"
 
 
 def test_priority_orders_a_tenants_own_jobs_and_nobody_elses(

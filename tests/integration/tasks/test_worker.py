@@ -138,9 +138,11 @@ def test_large_results_are_written_in_small_groups(
     sizes: list[int] = []
     write = ledger_module.settle_group
 
-    def settle(engine: Engine, statement: str, group: Sequence[Settlement]) -> list[bool]:
+    def settle(
+        engine: Engine, statement: str, worker: str, group: Sequence[Settlement]
+    ) -> list[bool]:
         sizes.append(sum(len(settlement.ending.result or "") for settlement in group))
-        return write(engine, statement, group)
+        return write(engine, statement, worker, group)
 
     monkeypatch.setattr(ledger_module, "settle_group", settle)
     claims = fixture.worker.slots.claim(fixture.refs(12))
@@ -160,11 +162,13 @@ def test_heartbeats_do_not_wait_behind_an_ending_that_cannot_be_written(
     write, stuck, lively = ledger_module.settle_group, threading.Event(), threading.Event()
     beats = 0
 
-    def settle(engine: Engine, statement: str, group: Sequence[Settlement]) -> list[bool]:
+    def settle(
+        engine: Engine, statement: str, worker: str, group: Sequence[Settlement]
+    ) -> list[bool]:
         if not lively.is_set():
             stuck.set()
             raise StateStoreUnavailable("statement timeout")
-        return write(engine, statement, group)
+        return write(engine, statement, worker, group)
 
     def announced(engine: Engine, presence: Presence) -> Announced:
         nonlocal beats

@@ -154,7 +154,8 @@ class Line(Stage):
     def reap(self, data: st.DataObject) -> None:
         lost = [twin for twin in self.twins_in(*IN_FLIGHT) if twin.lost(self.now)]
         for twin in lost:
-            twin.reap(self.now)
+            if (seconds := twin.reap(self.now)) is not None:
+                self.charge(twin, seconds, (0, 0))
         assert self.reaper.run_once(0.0) == len(lost)
 
     def retire(self, data: st.DataObject) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0007"
-down_revision = "0006"
+revision = "0011"
+down_revision = "0010"
 
 #: For each kind of change, the rows that it leaves or takes.
 CHANGES = {"INSERT": "NEW", "UPDATE": "NEW", "DELETE": "OLD"}
