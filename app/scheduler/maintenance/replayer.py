@@ -26,6 +26,8 @@ from models.store.errors import StatementTooSlow
 logger = logging.getLogger(__name__)
 
 REPLAY_SECONDS = 0.1
+#: Pause after a look that found no replay.
+IDLE_SECONDS = 0.5
 #: Jobs of one turn, and replays among which they are divided; the dispatcher waits meanwhile.
 JOBS_A_TURN = 500
 REPLAYS_A_TURN = 10
@@ -63,12 +65,16 @@ class Replayer(LeaderQueries):
         self._allowances = allowances
         #: Tenants without room, and until when.
         self._held: dict[int, float] = {}
+        self._due = 0.0
 
     def run_once(self, now: float) -> int:
         """Queue what there is room for; how many jobs."""
         self._held = {tenant_id: until for tenant_id, until in self._held.items() if until > now}
+        if now < self._due:
+            return 0
         running = self._read(NEXT, held=list(self._held), limit=REPLAYS_A_TURN)
         if not running:
+            self._due = now + (0.0 if self._held else IDLE_SECONDS)
             return 0
         room = JOBS_A_TURN // len(running)
         found = [self._peek(replay, room) for replay in running]
