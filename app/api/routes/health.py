@@ -23,7 +23,8 @@ health = Blueprint("health", __name__)
 BROKER_SECONDS = 8
 
 READ_READINESS = f"""
-    SELECT (SELECT extract(epoch FROM now() - expires_at) + {LEASE_SECONDS} FROM leaders
+    SELECT current_setting('transaction_read_only')::bool AS reads_only,
+           (SELECT extract(epoch FROM now() - expires_at) + {LEASE_SECONDS} FROM leaders
             WHERE role = 'scheduler') AS leader_age,
            (SELECT extract(epoch FROM now() - broker_seen_at) FROM leaders
             WHERE role = 'scheduler') AS broker_age,
@@ -77,7 +78,7 @@ def read_checks() -> dict[str, dict[str, object]]:
         scheduler |= {"ok": True, "degraded": True}
         broker_age = row.relief_age
     checks: dict[str, dict[str, object]] = {
-        "database": {"ok": True},
+        "database": {"ok": False, "detail": "only reads"} if row.reads_only else {"ok": True},
         "scheduler": scheduler,
         "broker": {
             "ok": broker_age is not None and broker_age < BROKER_SECONDS,

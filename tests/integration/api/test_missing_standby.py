@@ -78,6 +78,8 @@ def test_submissions_are_refused_in_time_and_backends_stay_few(
                 while time.monotonic() < until:  # whoever writes by itself goes on trying
                     assert api.get(f"/jobs/{accepted}").status == 200, "reads are not affected"
                     time.sleep(0.2)
+            ready = api.get("/readyz").json()["checks"]["database"]
+            assert ready == {"ok": False, "detail": "only reads"}
             assert {answer.status for answer in answers} == {503}
             assert max(answer.seconds for answer in answers) < 2.0
             assert backends.most <= MOST_BACKENDS
