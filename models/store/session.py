@@ -220,7 +220,7 @@ def follow_primary(engine: Engine, connect_seconds: float = CONNECT_SECONDS) -> 
             context.is_disconnect = True
 
     def keep(connection: Any, record: ConnectionPoolEntry) -> None:
-        if connection is not None and reads_only(connection):
+        if connection is not None and (connection.closed or reads_only(connection)):
             record.invalidate()
 
     event.listen(engine, "do_connect", open_connection)

@@ -138,19 +138,17 @@ def restored_into(tmp_path: Path) -> Iterator[Postgres]:
         yield server
 
 
-def restore(source: Engine, target: Postgres) -> Engine:
+def restore(source: Engine, target: Postgres, name: str = DATABASE) -> Engine:
     """A dump of the database, restored in another cluster."""
-    target.service.create_database()
+    target.service.create_database(name)
     host = source.url.query["host"]
     dump = ["pg_dump", "-h", str(host), "-U", SUPERUSER, str(source.url.database)]
     load = ["psql", "-q", "-v", "ON_ERROR_STOP=1", "-h", str(target.service.sockets)]
     for server in (dump, load):
         server[0] = str(INSTALL / "bin" / server[0])
     dumped = subprocess.run(dump, check=True, capture_output=True).stdout
-    subprocess.run(
-        [*load, "-U", SUPERUSER, DATABASE], input=dumped, check=True, capture_output=True
-    )
-    return open_engine(DatabaseSettings(database_url=target.service.url(), db_pool_size=5))
+    subprocess.run([*load, "-U", SUPERUSER, name], input=dumped, check=True, capture_output=True)
+    return open_engine(DatabaseSettings(database_url=target.service.url(name), db_pool_size=5))
 
 
 def burn_numbers(engine: Engine, target: Postgres) -> None:
@@ -165,7 +163,7 @@ def burn_numbers(engine: Engine, target: Postgres) -> None:
 
 
 def test_after_a_restore_nothing_is_repeated_and_nothing_lost(
-    engine: Engine, restored_into: Postgres
+    engine: Engine, postgres: Postgres, restored_into: Postgres
 ) -> None:
     database = DatabaseFixture(engine)
     burn_numbers(engine, restored_into)
@@ -186,7 +184,13 @@ def test_after_a_restore_nothing_is_repeated_and_nothing_lost(
     newest = position_now(engine_after)
     last = end(after)
     assert hear_all(engine_after, newest, 1) == [last]
+    again = restore(engine_after, postgres, "restored_twice")
     engine_after.dispose()
+    ended = end(DatabaseFixture(again))
+    heard = hear_all(again, newest, 3)  # the second is the one that the look before ended
+    assert (heard[0], heard[2]) == (last, ended)
+    again.dispose()
+    postgres.service.drop_database("restored_twice")
 
 
 def test_a_promoted_standby_that_lost_commits_repeats_some_and_loses_none(
