@@ -11,14 +11,17 @@ from alembic import op
 revision = "0008"
 down_revision = "0007"
 
-#: Which history of transactions this is: the cluster, and the timeline of its primary.
-#: Unknown to a standby.
+#: Which history of transactions this is: the cluster, and the timeline of its primary. Unknown to
+#: a standby, and where a provider has revoked what everybody may read by default.
 IDENTITY = """
-    CREATE FUNCTION feed_identity() RETURNS text LANGUAGE sql STABLE AS $$
-        SELECT CASE WHEN NOT pg_is_in_recovery() THEN
+    CREATE FUNCTION feed_identity() RETURNS text LANGUAGE plpgsql STABLE AS $$
+    BEGIN
+        RETURN CASE WHEN NOT pg_is_in_recovery() THEN
             (SELECT system_identifier FROM pg_control_system())
-            || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) END
-    $$"""
+            || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) END;
+    EXCEPTION WHEN insufficient_privilege OR feature_not_supported THEN
+        RETURN '';
+    END $$"""
 #: The number that this transaction has in the feed. Replaced when a generation begins.
 NUMBER = """
     CREATE FUNCTION feed_xid() RETURNS xid8 LANGUAGE sql STABLE AS $$
@@ -68,10 +71,8 @@ BEGIN = f"""
         SELECT coalesce(max(last.xid::text::bigint), 0) INTO highest
         FROM {FEEDS}, LATERAL ({LAST}) AS last;
         raw := pg_current_xact_id()::text::bigint;
-        IF highest <= raw + known.shift THEN
-            IF here = known.identity THEN
-                RETURN;
-            END IF;
+        IF here = known.identity AND highest <= raw + known.shift THEN
+            RETURN;
         END IF;
         IF highest <= raw + known.shift
            AND split_part(here, '/', 1) = split_part(known.identity, '/', 1) THEN
@@ -111,7 +112,6 @@ def upgrade() -> None:
             begun_at timestamptz NOT NULL DEFAULT now()
         )""")
     for statement in (IDENTITY, NUMBER, BEGIN):
-        # The driver reads a percent sign as the beginning of a parameter.
         op.execute(statement)
     op.execute("""
         INSERT INTO feed_generations (number, tag, identity, shift, first_xid)
@@ -123,6 +123,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    # If a generation has begun, the version before does what it does after a restore; the way up
+    # begins one again.
     op.execute("ALTER TABLE events ALTER COLUMN xid SET DEFAULT pg_current_xact_id()")
     op.execute(STAMP.format(number="pg_current_xact_id"))
     op.execute("DROP FUNCTION begin_feed_generation(), feed_xid(), feed_identity()")

@@ -27,6 +27,7 @@ from sqlalchemy.pool.base import ConnectionPoolEntry
 
 from models.database_url import CONNECT_SECONDS, one_server_each
 from models.settings import DatabaseSettings
+from models.store.abandoned import ABANDONED
 from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
 from models.store.errors import StatementTooSlow, StateStoreUnavailable, server_is_lost
 
@@ -129,6 +130,8 @@ def _wait_callback(connect_seconds: float, statement_seconds: float) -> Any:
                 return
             event = select.POLLIN if state == psycopg2.extensions.POLL_READ else select.POLLOUT
             if not wait(connection.fileno(), event, max(0.0, deadline - time.monotonic())):
+                if not connecting:
+                    ABANDONED.add(connection)
                 # psycopg2 closes a connection whose callback raised: it is never reused.
                 raise psycopg2.OperationalError("the server did not answer in time")
 
@@ -171,6 +174,7 @@ def open_engine(settings: DatabaseSettings, *, process: str = "fairline") -> Eng
     )
     follow_primary(engine, settings.db_connect_seconds)
     event.listen(engine, "connect", read_clock)
+    event.listen(engine, "connect", lambda connection, _: ABANDONED.judge(connection))
     return engine
 
 
@@ -219,7 +223,7 @@ def follow_primary(engine: Engine, connect_seconds: float = CONNECT_SECONDS) -> 
             context.is_disconnect = True
 
     def keep(connection: Any, record: ConnectionPoolEntry) -> None:
-        if connection is not None and reads_only(connection):
+        if connection is not None and (connection.closed or reads_only(connection)):
             record.invalidate()
 
     event.listen(engine, "do_connect", open_connection)

@@ -24,7 +24,8 @@ health = Blueprint("health", __name__)
 BROKER_SECONDS = 8
 
 READ_READINESS = f"""
-    SELECT (SELECT extract(epoch FROM now() - expires_at) + {LEASE_SECONDS} FROM leaders
+    SELECT current_setting('transaction_read_only')::bool AS reads_only,
+           (SELECT extract(epoch FROM now() - expires_at) + {LEASE_SECONDS} FROM leaders
             WHERE role = 'scheduler') AS leader_age,
            (SELECT extract(epoch FROM now() - broker_seen_at) FROM leaders
             WHERE role = 'scheduler') AS broker_age,
@@ -82,6 +83,8 @@ def read_checks() -> dict[str, dict[str, object]]:
     if row.snapshot_age >= LONG_SECONDS:
         minutes = int(row.snapshot_age // 60)
         database["detail"] = f"a transaction has been open for {minutes} minutes"
+    if row.reads_only:
+        database = {"ok": False, "detail": "only reads"}
     checks: dict[str, dict[str, object]] = {
         "database": database,
         "scheduler": scheduler,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from flask import jsonify, redirect, render_template, request
 from sqlalchemy import Engine
@@ -27,6 +27,7 @@ from app.errors import FieldError, ValidationFailed, invalid_field
 from app.reads.search import Wanted, id_before, search
 from models.jobs.cancel import MOST_SEVERAL, Done, cancel_several
 from models.jobs.ids import parse_id
+from models.store.clock import DATABASE_CLOCK
 
 ALL = "/console/jobs/all"
 #: More are not counted before the question is asked.
@@ -121,7 +122,7 @@ def get_all() -> str:
     """How many match, and whether that is meant."""
     action, chosen = parse_action(request.args.get("action", "")), parse_filter(request.args)
     # What is submitted after this moment is not meant.
-    cursor = parse_place(request.args, "cursor") or id_before(datetime.now(UTC) + A_MOMENT)
+    cursor = parse_place(request.args, "cursor") or id_before(DATABASE_CLOCK.now() + A_MOMENT)
     count, more = 0, False
     with read_state() as connection:
         wanted = narrowed(resolve(connection, chosen), action)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 import pytest
@@ -17,14 +18,12 @@ from sqlalchemy import Engine
 
 from app.reads.events import Watch, stream
 from app.stack.postgres import DATABASE, INSTALL, PORT, SUPERUSER, EmbeddedPostgres
-from app.stack.services import Running, running
+from app.stack.services import running
 from models.settings import DatabaseSettings
 from models.store.session import open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.event_rows import announce, bring, end, end_in
-from tests.support.standby import Pair, ask, migrate, replicated
-
-Postgres = Running[EmbeddedPostgres]
+from tests.support.standby import Pair, Postgres, ask, migrate, replicated
 
 
 @pytest.fixture(autouse=True)
@@ -87,8 +86,7 @@ def test_a_write_in_another_database_of_the_cluster_does_not_delay_the_feed(
 ) -> None:
     database = DatabaseFixture(engine)
     start = position_now(engine)
-    elsewhere = {"dbname": "postgres", "host": str(postgres.service.sockets), "port": PORT}
-    with closing(psycopg2.connect(user=SUPERUSER, **elsewhere)) as other:  # type: ignore[call-overload]
+    with closing(connect_to(postgres, "postgres")) as other:
         other.cursor().execute("SELECT pg_current_xact_id()")
         ended = [end(database) for _ in range(3)]
         assert hear_all(engine, start, 3) == ended
@@ -105,6 +103,34 @@ def test_a_write_in_this_database_still_delays_it(engine: Engine) -> None:
     assert hear_all(engine, start, 2) == [late, later]
 
 
+def test_prepared_transactions_delay_the_feed_of_their_own_database(tmp_path: Path) -> None:
+    service = EmbeddedPostgres(tmp_path, {"max_prepared_transactions": "4"})
+    with running(service, tmp_path / "logs") as server:
+        service.create_database()
+        migrate(service.url())
+        ask(server, "INSERT INTO tenants (name) VALUES ('demo')", database=DATABASE)
+        engine = open_engine(DatabaseSettings(database_url=service.url(), db_pool_size=5))
+        start = position_now(engine)
+        prepare = "SELECT pg_current_xact_id(); PREPARE TRANSACTION '{0}'"
+        for name in ("postgres", DATABASE):
+            with closing(connect_to(server, name)) as other:
+                other.cursor().execute(prepare.format(name))
+            ended = end(DatabaseFixture(engine))
+            with listening(engine, start) as listener:
+                if name == DATABASE:
+                    with pytest.raises(AssertionError, match="heard only"):
+                        listener.hear(1, seconds=0.7)
+                    ask(server, f"ROLLBACK PREPARED '{name}'", database=name)
+                assert listener.hear(1) == [ended]
+                start = listener.last_event_id
+        engine.dispose()
+
+
+def connect_to(server: Postgres, name: str) -> Any:
+    host = str(server.service.sockets)
+    return psycopg2.connect(dbname=name, user=SUPERUSER, host=host, port=PORT)
+
+
 @pytest.fixture
 def restored_into(tmp_path: Path) -> Iterator[Postgres]:
     """A second cluster, younger than the first: its transaction numbers are lower."""
@@ -112,19 +138,17 @@ def restored_into(tmp_path: Path) -> Iterator[Postgres]:
         yield server
 
 
-def restore(source: Engine, target: Postgres) -> Engine:
+def restore(source: Engine, target: Postgres, name: str = DATABASE) -> Engine:
     """A dump of the database, restored in another cluster."""
-    target.service.create_database()
+    target.service.create_database(name)
     host = source.url.query["host"]
     dump = ["pg_dump", "-h", str(host), "-U", SUPERUSER, str(source.url.database)]
     load = ["psql", "-q", "-v", "ON_ERROR_STOP=1", "-h", str(target.service.sockets)]
     for server in (dump, load):
         server[0] = str(INSTALL / "bin" / server[0])
     dumped = subprocess.run(dump, check=True, capture_output=True).stdout
-    subprocess.run(
-        [*load, "-U", SUPERUSER, DATABASE], input=dumped, check=True, capture_output=True
-    )
-    return open_engine(DatabaseSettings(database_url=target.service.url(), db_pool_size=5))
+    subprocess.run([*load, "-U", SUPERUSER, name], input=dumped, check=True, capture_output=True)
+    return open_engine(DatabaseSettings(database_url=target.service.url(name), db_pool_size=5))
 
 
 def burn_numbers(engine: Engine, target: Postgres) -> None:
@@ -139,7 +163,7 @@ def burn_numbers(engine: Engine, target: Postgres) -> None:
 
 
 def test_after_a_restore_nothing_is_repeated_and_nothing_lost(
-    engine: Engine, restored_into: Postgres
+    engine: Engine, postgres: Postgres, restored_into: Postgres
 ) -> None:
     database = DatabaseFixture(engine)
     burn_numbers(engine, restored_into)
@@ -160,7 +184,13 @@ def test_after_a_restore_nothing_is_repeated_and_nothing_lost(
     newest = position_now(engine_after)
     last = end(after)
     assert hear_all(engine_after, newest, 1) == [last]
+    again = restore(engine_after, postgres, "restored_twice")
     engine_after.dispose()
+    ended = end(DatabaseFixture(again))
+    heard = hear_all(again, newest, 3)  # the second is the one that the look before ended
+    assert (heard[0], heard[2]) == (last, ended)
+    again.dispose()
+    postgres.service.drop_database("restored_twice")
 
 
 def test_a_promoted_standby_that_lost_commits_repeats_some_and_loses_none(
