@@ -37,7 +37,6 @@ from models.jobs.lane_walk import lane_walk
 from models.jobs.release import release
 from models.leadership import Leader, ReliefLease
 from models.store.errors import StateStoreError
-from models.store.prepared import PreparedStatement
 from models.store.session import connect, fetch
 from tasks.registry import JobType
 from tasks.retry.guards import THROTTLED_IN_FLIGHT
@@ -58,7 +57,6 @@ MOST_LANES = 200
 BATCH = 500
 
 RELIEVE = MARK_LANES.format(condition=ReliefLease.condition, walk=WALK_LANE)
-PREPARED = PreparedStatement("relieve", RELIEVE)
 #: At most as many rows as the windows allow.
 READ_IN_FLIGHT = """
     SELECT job.tenant_id, count(*)::int AS jobs,
@@ -189,7 +187,7 @@ class Relief:
         if not grants:
             return 0
         epoch = self._lease.epoch or 0
-        dispatches = mark(self._engine, pool.name, grants, epoch, statement=PREPARED).dispatches
+        dispatches = mark(self._engine, pool.name, grants, epoch, statement=RELIEVE).dispatches
         if not dispatches:
             return 0
         for dependency, jobs in Counter(each.dependency for each in dispatches).items():

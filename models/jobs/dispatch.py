@@ -18,7 +18,6 @@ from sqlalchemy import Engine
 from models.leadership import STILL_LEADER
 from models.pools import lease_interval_sql, slice_queue
 from models.store.arrays import plain_array, text_array
-from models.store.prepared import PreparedStatement
 from models.store.session import connect
 
 #: One short walk along the index per lane, however long it is. A limit of its own: rows are read
@@ -82,7 +81,6 @@ MARK_LANES = f"""
               job.slice, job.priority, job.status = 'dispatched' AS dispatched
 """
 MARK = MARK_LANES.format(condition=STILL_LEADER, walk=WALK_STRETCHES)
-PREPARED = PreparedStatement("mark", MARK)
 
 
 #: A tenant and a dependency.
@@ -140,7 +138,7 @@ def mark(
     slice_name: str = "",
     *,
     heads: Mapping[LaneKey, Stretches] | None = None,
-    statement: PreparedStatement = PREPARED,
+    statement: str = MARK,
 ) -> Marked:
     """Mark what each tenant was granted, as far as it is there.
 
@@ -161,7 +159,7 @@ def mark(
         ),
     }
     with connect(engine) as connection:
-        found = statement.execute(connection, parameters)
+        found = connection.exec_driver_sql(statement, parameters)
         # Ordered by name once for the whole group: see claim_group.
         rows = found.columns("dispatched", "priority", *Dispatch._fields).all()
     marked = [(dispatched, priority, Dispatch(*values)) for dispatched, priority, *values in rows]

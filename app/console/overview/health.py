@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
+from models.store.snapshots import LONG_SECONDS
+
 #: An oldest job that waits so many times its objective is more than a burst.
 LATE = 10
 #: The fraction of recently ended jobs that may be dead.
 DEAD_PART = 0.01
-#: A transaction that is open for so long is mentioned.
-LONG_SNAPSHOT_SECONDS = 300.0
 #: Names in a sentence; of more it gives the number.
 MOST_NAMES = 3
 
@@ -130,7 +130,7 @@ def reasons(readings: HealthReadings) -> Iterator[HealthReason]:
     for pool in readings.pools:
         if pool.waiting and 0 < pool.slots <= pool.busy:
             yield watch(f"All slots of {pool.name} are busy, and {waiting(pool.waiting)}.")
-    if readings.snapshot_seconds >= LONG_SNAPSHOT_SECONDS:
+    if readings.snapshot_seconds >= LONG_SECONDS:
         yield watch(
             f"A database transaction has been open for {readings.snapshot_seconds // 60:.0f} min:"
             " dead rows cannot be removed until it ends."

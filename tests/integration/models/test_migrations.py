@@ -16,6 +16,7 @@ from sqlalchemy import Engine
 
 from app.cli.commands import last_expanding
 from app.stack.spec import PROJECT_ROOT
+from models.job_counts import CountFolder
 from models.jobs import replay_requests
 from models.jobs.replay_requests import ReplayRequest
 from models.jobs.settle import Ending
@@ -149,12 +150,47 @@ def test_what_a_replay_has_not_queued_stays_dead_on_the_way_down(
     assert database.settle(claim.ref, Ending(JobStatus.DEAD))
     replay_requests.create(engine, ReplayRequest(1), 1)
     engine.dispose()
-    alembic(database_url, "downgrade", "0006")
+    alembic(database_url, "downgrade", "0008")
     assert database.job(claim.ref.id).status == "dead"
     engine.dispose()
     alembic(database_url, "upgrade", "head")
     assert replay_requests.find_running(engine, ReplayRequest(1)) is None
     assert database.job(claim.ref.id).status == "dead"
+
+
+def counts(database: DatabaseFixture) -> list[tuple[Any, ...]]:
+    """As the version before 0007 reads them."""
+    rows = database.query(
+        "SELECT tenant_id, pool, dependency, sum(queued), sum(dispatched), sum(succeeded)"
+        " FROM job_counts GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
+    )
+    return [tuple(row) for row in rows]
+
+
+def test_counts_survive_the_way_to_deltas_and_back(database_url: str, engine: Engine) -> None:
+    database = DatabaseFixture(engine)
+    for tenant_id in (1, 1, 2):
+        database.submit(tenant_id=tenant_id, dependency="claude")
+    database.dispatch(rooms={1: 1, 2: 0})
+    folder = CountFolder(engine)
+    folder.run_once(0.0)
+    assert counts(database) == [
+        (0, "medium", "claude", 2, 1, 0),
+        (1, "medium", "", 1, 1, 0),
+        (2, "medium", "", 1, 0, 0),
+    ]
+    for command, revision in (("downgrade", "0006"), ("upgrade", "0007"), ("downgrade", "0006")):
+        before = counts(database)
+        engine.dispose()
+        alembic(database_url, command, revision)
+        assert counts(database) == before
+        database.execute(
+            "UPDATE jobs SET status = 'cancelled' WHERE tenant_id = 2 AND status = 'queued'"
+        )
+        database.submit(tenant_id=2)
+        assert not database.miscounted()
+    engine.dispose()
+    alembic(database_url, "upgrade", "head")
 
 
 @pytest.mark.filterwarnings("ignore:Did not recognize type 'xid8'")

@@ -38,6 +38,7 @@ readings = st.builds(
     quarantined=st.lists(names, max_size=5),
     throttled=st.dictionaries(names, counts, max_size=3),
     spiking=counts,
+    snapshot_seconds=st.floats(0, 1e6),
 )
 
 
@@ -126,6 +127,11 @@ def with_pool(**fields: object) -> HealthReadings:
         (replace(WELL, quarantined=["parse"]), Level.WATCH, "fail: parse."),
         (replace(WELL, throttled={"medium": 2}), Level.WATCH, "2 tenants are throttled in medium"),
         (replace(WELL, spiking=1), Level.WATCH, "1 tenant is running far more"),
+        (
+            replace(WELL, snapshot_seconds=720.0),
+            Level.WATCH,
+            "transaction has been open for 12 min",
+        ),
         (with_pool(busy=10), Level.WELL, "jobs are running"),
         (with_pool(busy=10, waiting=2), Level.WATCH, "All slots of medium are busy, and 2 jobs"),
     ],
