@@ -152,7 +152,9 @@ class Bench:
     def _finish(self, refs: tuple[JobRef, ...]) -> None:
         self._measured("claim", lambda engine: claim_group(engine, "worker", [refs]))
         endings = [Settlement(ref, SUCCESS, 0.005) for ref in refs]
-        self._measured("settle", lambda engine: settle_group(engine, self._settle, endings))
+        self._measured(
+            "settle", lambda engine: settle_group(engine, self._settle, "worker", endings)
+        )
 
 
 @contextmanager

@@ -186,9 +186,9 @@ def test_a_heartbeat_skips_what_is_locked_and_says_so(database: DatabaseFixture)
     refs = [claim.ref for claim in (renewed, locked, lost)]
     with transaction(database.engine) as holder:
         holder.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (locked.ref.id,))
-        assert beat(database.engine, refs) == {renewed.ref: True, locked.ref: False}
-        written = report(database.engine, [(ref, '{"done": 1}') for ref in refs])
+        assert beat(database.engine, "w1", refs) == {renewed.ref: True, locked.ref: False}
+        written = report(database.engine, "w1", [(ref, '{"done": 1}') for ref in refs])
         assert written == {renewed.ref}
-    assert beat(database.engine, refs) == {renewed.ref: True, locked.ref: True}
-    assert report(database.engine, [(locked.ref, '{"done": 2}')]) == {locked.ref}
+    assert beat(database.engine, "w1", refs) == {renewed.ref: True, locked.ref: True}
+    assert report(database.engine, "w1", [(locked.ref, '{"done": 2}')]) == {locked.ref}
     assert database.job(locked.ref.id).progress == {"done": 2}

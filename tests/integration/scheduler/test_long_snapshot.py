@@ -71,7 +71,7 @@ def run_jobs(database: DatabaseFixture, broker: FakePublisher) -> None:
     refs = tuple(JobRef(each.id, each.lease) for each in broker.sent)
     broker.sent.clear()
     claim_group(database.engine, "w1", [refs])
-    settle_group(database.engine, statement, [Settlement(ref, SUCCESS, 0.01) for ref in refs])
+    settle_group(database.engine, statement, "w1", [Settlement(ref, SUCCESS, 0.01) for ref in refs])
 
 
 def admit(database: DatabaseFixture) -> None:

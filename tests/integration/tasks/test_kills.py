@@ -65,8 +65,9 @@ def test_a_child_killed_at_its_hard_limit_counts_once_though_reported_twice(
         "UPDATE jobs SET started_at = now() - interval '1 day' WHERE id = %s", late.ref.id
     )
     url = database.engine.url.render_as_string(hide_password=False)
+    announce(database.engine, Presence("w1", "worker", parent="its parent"))
     for _ in range(2):
-        settle_overdue(url, database.types, [late.ref, early.ref])
+        settle_overdue(url, database.types, "its parent", [late.ref, early.ref])
     assert database.job(early.ref.id).status == "queued"
     assert kills(database) == {"1:long": 1}
 

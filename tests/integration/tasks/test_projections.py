@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from models.jobs.claim import JobRef
+from models.presence import Presence, announce
 from tasks.context import JobContext
 from tasks.watchdog.lost_runs import settle_overdue
 from tests.support.database_fixture import DatabaseFixture
@@ -227,7 +228,8 @@ def test_run_of_a_killed_process_is_settled_although_a_projection_fails(
     claim = database.start(pool="short", type="keep")
     database.execute("UPDATE jobs SET started_at = now() - interval '1 hour'")
     url = database.engine.url.render_as_string(hide_password=False)
-    assert settle_overdue(url, database.types, [JobRef(*claim.ref)]) == 1
+    announce(database.engine, Presence("w1", "worker", parent="its parent"))
+    assert settle_overdue(url, database.types, "its parent", [JobRef(*claim.ref)]) == 1
     assert database.job(claim.ref.id).error_class == "TIMEOUT"
 
 
