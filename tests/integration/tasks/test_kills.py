@@ -7,6 +7,7 @@ from sqlalchemy import Engine
 
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.protection.restrictions import Throttles
+from models.presence import Presence, announce
 from tasks.errors import Cancelled, ResourceViolation, Stop, TimeLimit
 from tasks.watchdog import watchdog as watchdog_module
 from tasks.watchdog.lost_runs import settle_overdue
