@@ -191,11 +191,9 @@ class Publisher:
             self._unconfirmed[self._tag] = SentMessage(time.monotonic())
             link.probe()
         self._read_confirms(link, patience(self._latency, self._timeout_seconds))
-        if self._oldest_seconds() > silence(self._timeout_seconds):
-            raise TimeoutError("it confirms nothing")
 
     def _read_confirms(self, link: Link, seconds: float) -> None:
-        """Read until everything is confirmed, for so long at most."""
+        """Read until everything is confirmed, for so long at most; raises if it was silent."""
         begun = time.monotonic()
         self._unread_seconds = begun - self._read_at
         while self._unconfirmed:
@@ -206,7 +204,10 @@ class Publisher:
                 break
             self._send_again(link)
         self._read_at = time.monotonic()
-        self._latency = max(self._latency, self._oldest_seconds())
+        oldest = self._oldest_seconds()
+        if oldest > silence(self._timeout_seconds):
+            raise TimeoutError(f"nothing was confirmed for {oldest:.0f} s")
+        self._latency = max(self._latency, oldest)
         slow = self._latency > self._timeout_seconds
         if slow != self._slow:
             logger.warning("the broker confirms %s", "late" if slow else "in time again")

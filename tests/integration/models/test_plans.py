@@ -47,7 +47,7 @@ from models.jobs.expire import EXPIRE
 from models.jobs.heartbeat import BEAT, READ_CANCELLED, REPORT
 from models.jobs.ids import BELOW_ALL, new_id
 from models.jobs.promote import FIND_DUE, PROMOTE
-from models.jobs.reap import FIND_LOST, REAP
+from models.jobs.reap import EXPIRE_UNCLAIMED, FIND_LOST, FIND_UNCLAIMED, REAP
 from models.jobs.release import RELEASE
 from models.jobs.replay import replay_ids, replay_matching
 from models.jobs.retire import RETIRE_JOBS
@@ -164,6 +164,13 @@ def test_the_overview_and_its_samples_go_by_counters_and_the_ends_of_indexes(
 def test_what_workers_run_is_read_along_what_is_in_flight(filled: DatabaseFixture) -> None:
     plan = plan_of(filled, READ_RUNNING)
     assert "jobs_in_flight" in indexes_in(plan) and "Seq Scan on jobs" not in plan, plan
+
+
+def test_lost_messages_are_found_along_what_is_in_flight(filled: DatabaseFixture) -> None:
+    plan = plan_of(filled, FIND_UNCLAIMED, pools=["short", "medium"], seconds=2.0)
+    assert_walks(plan, "jobs_in_flight")
+    queue = {"pool": "medium", "slice": "", "seconds": 2.0, "epoch": 1}
+    assert_walks(plan_of(filled, EXPIRE_UNCLAIMED, **queue), "jobs_in_flight")
 
 
 def test_shares_are_reconciled_with_what_is_in_flight_and_used(filled: DatabaseFixture) -> None:
