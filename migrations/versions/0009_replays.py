@@ -26,6 +26,7 @@ def upgrade() -> None:
             total bigint NOT NULL DEFAULT 0,
             done bigint NOT NULL DEFAULT 0,
             position uuid NOT NULL,
+            again boolean NOT NULL DEFAULT false,
             reason text,
             requested_at timestamptz NOT NULL DEFAULT now(),
             worked_at timestamptz NOT NULL DEFAULT now(),

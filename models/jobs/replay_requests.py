@@ -5,9 +5,9 @@ epoch and only while the request is running. Dying before its commit changes not
 it leaves the rest to the next turn, of this leader or another. A cancelled request queues nothing
 more.
 
-The walk goes by id from ``position`` and begins anew at its end, for rows that it had to pass; a
-pass from the beginning that finds nothing ends it. A job that dies again is not found twice: its
-death is later than ``before``.
+The walk goes by id from ``position``, a bounded number of dead letters at a time, and begins again
+at its end if it had to pass some: their queue was full, or they were locked. A job that dies again
+is not found twice: its death is later than ``before``.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from models.store.session import execute, fetch
 #: More than this many are not counted in advance.
 MOST_COUNTED = 200_000
 
-#: Which dead letters are asked for.
-MATCHING = """tenant_id = %(tenant_id)s AND status = 'dead'
-          AND (%(ids)s::uuid[] IS NULL OR id = ANY (%(ids)s::uuid[]))
-          AND (%(type)s::text IS NULL OR type = %(type)s::text)
+#: Dead letters of the tenant, or those of the ids; and those of them that are asked for.
+GIVEN = """tenant_id = %(tenant_id)s AND status = 'dead'
+          AND (%(ids)s::uuid[] IS NULL OR id = ANY (%(ids)s::uuid[]))"""
+MATCHING = """(%(type)s::text IS NULL OR type = %(type)s::text)
           AND (%(error_class)s::text IS NULL OR error_class = %(error_class)s::text)
           AND (finished_at > coalesce(%(before)s::timestamptz, now())) IS NOT TRUE"""
 COUNT = f"""
     SELECT pool, count(*) AS jobs FROM (
-        SELECT pool FROM jobs WHERE {MATCHING}
+        SELECT pool FROM jobs WHERE {GIVEN} AND {MATCHING}
         ORDER BY tenant_id, id LIMIT %(most)s) AS found
     GROUP BY pool ORDER BY pool
 """
 COLUMNS = """id::text AS id, tenant_id, type, error_class, ids::text[] AS ids, before, most, state,
-           total, done, position::text AS position, reason, requested_at, finished_at"""
+           total, done, position::text AS position, again, reason, requested_at, finished_at"""
 CREATE = f"""
     INSERT INTO replays (id, tenant_id, digest, ids, type, error_class, before, most, total,
                          position)
@@ -76,10 +76,18 @@ NEXT = f"""
     WHERE state = 'running' AND tenant_id <> ALL (%(held)s::bigint[]) AND {STILL_LEADER}
     ORDER BY worked_at LIMIT %(limit)s
 """
+#: Of the next dead letters those that match; how many were looked at, and the last of them.
 PEEK = f"""
-    SELECT id::text AS id, pool FROM jobs
-    WHERE {MATCHING} AND id > %(position)s::uuid
-    ORDER BY tenant_id, id LIMIT %(room)s
+    WITH seen AS MATERIALIZED (
+        SELECT id, pool, type, error_class, finished_at FROM jobs
+        WHERE {GIVEN} AND id > %(position)s::uuid
+        ORDER BY tenant_id, id LIMIT %(looks)s
+    ), found AS (
+        SELECT id, pool FROM seen WHERE {MATCHING} ORDER BY id LIMIT %(room)s
+    )
+    SELECT found.id::text AS id, found.pool, (SELECT count(*) FROM seen) AS looked_at,
+           (SELECT seen.id::text FROM seen ORDER BY seen.id DESC LIMIT 1) AS last
+    FROM (VALUES (1)) AS one LEFT JOIN found ON true ORDER BY found.id
 """
 WORK = f"""
     WITH running AS (
@@ -93,6 +101,7 @@ WORK = f"""
 }, progressed AS (
         UPDATE replays AS replay
         SET done = replay.done + (SELECT count(*) FROM fresh), position = %(position)s::uuid,
+            again = %(again)s OR (SELECT count(*) FROM fresh) < cardinality(%(chosen)s::uuid[]),
             reason = %(reason)s, worked_at = clock_timestamp(),
             state = CASE WHEN %(ended)s THEN 'finished' ELSE replay.state END,
             finished_at = CASE WHEN %(ended)s THEN now() END

@@ -82,8 +82,9 @@ class ReplayRow(Base, table="replays", fillfactor=50):
     #: How many matched at first, and how many were queued again.
     total: Mapped[Count]
     done: Mapped[Count]
-    #: Where the walk over the ids is.
+    #: Where the walk over the ids is, and whether it has to begin again at its end.
     position: Mapped[Id]
+    again: Mapped[bool] = mapped_column(server_default=text("false"))
     #: Why it does not go on faster: the code of a limit, or an error.
     reason: Mapped[str | None]
     requested_at: Mapped[Now]

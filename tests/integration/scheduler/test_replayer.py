@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -15,14 +16,16 @@ from app.admission.allowance import Allowances
 from app.admission.gate import Gate, SubmissionLimits
 from app.admission.replays import replay, replay_for_tenants
 from app.scheduler.maintenance import replayer
-from app.scheduler.maintenance.replayer import Replayer, choose
+from app.scheduler.maintenance.replayer import Candidates, Replayer, choose
 from app.tenants.tenant import TenantProfile
 from models.jobs import replay_requests
 from models.jobs.ids import BELOW_ALL, new_id
 from models.jobs.replay_requests import ReplayRequest
 from models.leadership import Leader
+from models.store.session import transaction
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
+from tests.support.plans import indexes_in, plan_of
 
 BURY = """
     INSERT INTO jobs (id, tenant_id, type, pool, payload, status, lease, finished_at, error_class)
@@ -245,12 +248,72 @@ def test_an_operator_s_replay_keeps_the_limits_of_each_tenant(
 def test_the_walk_passes_nothing_that_lacks_a_token(
     pools: list[str], left: dict[str, int], full: set[str]
 ) -> None:
-    candidates = [(new_id(), (1, pool)) for pool in pools]
-    rooms = {(1, pool): room for pool, room in left.items()}
-    chosen, position = choose(candidates, dict(rooms), {(1, pool) for pool in full}, BELOW_ALL)
-    taken = [queue for job_id, queue in candidates if job_id in set(chosen)]
-    assert all(taken.count(queue) <= room for queue, room in rooms.items())
+    jobs = [(new_id(), (1, pool)) for pool in pools]
+    rooms, last = {(1, pool): room for pool, room in left.items()}, new_id()
+    queues = {(1, pool) for pool in full}
+    choice = choose(Candidates(jobs, last, True), dict(rooms), queues, BELOW_ALL)
+    taken = [queue for job_id, queue in jobs if job_id in set(choice.ids)]
     assert all(taken.count(q) == min(rooms[q], pools.count(q[1])) for q in rooms)
-    for job_id, (_, pool) in candidates:
-        if job_id <= position:
-            assert job_id in chosen or pool in full
+    assert choice.complete == (choice.position == last)
+    for job_id, (_, pool) in jobs:
+        if job_id <= choice.position and job_id not in choice.ids:
+            assert pool in full and choice.passed
+    assert choice.complete or {pool for _, (_, pool) in jobs} - full
+
+
+def test_a_rare_type_is_found_among_many_in_bounded_looks(
+    database: DatabaseFixture,
+    allowances: Allowances,
+    role: Replayer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replayer, "LOOKS_A_TURN", 10)
+    limit_rate(database, 10.0, 10.0)
+    ids = bury(database, 60)
+    database.execute("UPDATE jobs SET type = 'rare' WHERE id = ANY (%s::uuid[])", ids[25::25])
+    asked = replay_requests.create(database.engine, ReplayRequest(1, type="rare"), 2)
+    turns = 0
+    while read(database, asked.id).state == "running":
+        role.run_once(float(turns))
+        turns += 1
+    assert queued(database) == {ids[25], ids[50]}
+    assert turns >= 6, "each looks at ten"
+
+
+def test_a_locked_dead_letter_is_not_forgotten(
+    database: DatabaseFixture, allowances: Allowances, role: Replayer
+) -> None:
+    ids = bury(database, 5)
+    asked = replay_requests.create(database.engine, ReplayRequest(1), 5)
+    with transaction(database.engine) as connection:
+        lock = "SELECT FROM jobs WHERE id = %s FOR UPDATE"
+        connection.exec_driver_sql(lock, (ids[2],))
+        for turn in range(4):
+            role.run_once(float(turn))
+        assert queued(database) == {*ids[:2], *ids[3:]}
+    for turn in range(4, 9):
+        role.run_once(float(turn))
+    assert queued(database) == set(ids)
+    assert (read(database, asked.id).state, read(database, asked.id).done) == ("finished", 5)
+
+
+def test_a_turn_walks_indexes(database: DatabaseFixture) -> None:
+    for tenant in range(1, 30):
+        bury(database, 300, tenant=tenant)
+    database.execute(
+        "INSERT INTO jobs (id, tenant_id, type, pool, payload, status, finished_at)"
+        " SELECT gen_random_uuid(), tenant_id, type, pool, payload, 'succeeded', now()"
+        " FROM jobs, generate_series(1, 4)"
+    )
+    database.execute("ANALYZE jobs")
+    asked = {**ReplayRequest(7, type="echo").parameters, "position": BELOW_ALL}
+    plan = plan_of(database, replay_requests.PEEK, **asked, room=500, looks=5000)
+    assert indexes_in(plan) == {"jobs_dead"}, plan
+    (one,) = bury(database, 1)
+    batch = {**asked, "replay": new_id(), "chosen": [one], "again": False, "reason": None}
+    plan = plan_of(
+        database,
+        replay_requests.WORK,
+        **{**batch, "before": datetime.now(UTC), "ended": False, "epoch": 1},
+    )
+    assert "Seq Scan on jobs" not in plan, plan
