@@ -55,6 +55,9 @@ from tasks.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
+#: How long a prefork child tries to be known before it takes messages.
+ANNOUNCE_SECONDS = 5.0
+
 
 class WorkerProcess:
     """The worker runtime of this process, once Celery has started it."""
@@ -203,7 +206,9 @@ def _begin_prefork(**_: Any) -> None:
     """A prefork child is a worker with one slot."""
     start_native(end_with_parent, this.leader_pid)
     try:
-        _begin(1)
+        worker = _begin(1)
+        # Before its first claim, if the store answers: its parent knows it by its presence.
+        worker.ledger.post_beat().wait(ANNOUNCE_SECONDS)
     except (Exception, SystemExit) as error:
         # As above. The parent starts another child: not in a tight loop.
         logger.exception("the worker process cannot start")
@@ -211,7 +216,7 @@ def _begin_prefork(**_: Any) -> None:
         raise SystemExit(f"the worker process cannot start: {error}") from error
 
 
-def _begin(slots: int) -> None:
+def _begin(slots: int) -> Worker:
     settings = task_settings()
     types = load_types(settings.job_modules)
     pools = {parse_queue(queue)[0] for queue in this.queues}
@@ -240,6 +245,7 @@ def _begin(slots: int) -> None:
     this.worker.start()
     this.watchdog = Watchdog(this.worker, pools, settings.cancel_grace_seconds)
     this.watchdog.start()
+    return this.worker
 
 
 def _retire(*_: Any) -> None:

@@ -44,16 +44,17 @@ from models.jobs.checkpoint import Saving, save_group
 from models.jobs.claim import CLAIM, JobRef
 from models.jobs.dispatch import MARK, stretch_arrays
 from models.jobs.expire import EXPIRE
-from models.jobs.heartbeat import BEAT, READ_CANCELLED, REPORT
+from models.jobs.heartbeat import BEAT, NOTE_BEGUN, READ_CANCELLED, REPORT
 from models.jobs.ids import BELOW_ALL, new_id
 from models.jobs.promote import FIND_DUE, PROMOTE
-from models.jobs.reap import EXPIRE_UNCLAIMED, FIND_LOST, FIND_UNCLAIMED, REAP
+from models.jobs.reap import EXPIRE_LEASES, EXPIRE_UNCLAIMED, FIND_LOST, FIND_UNCLAIMED, REAP
 from models.jobs.release import RELEASE
 from models.jobs.replay import replay_ids, replay_matching
 from models.jobs.retire import RETIRE_JOBS
 from models.jobs.settle import Ending, Settlement, settle_group, settle_statement
 from models.jobs.states import JobStatus
 from tasks.registry import projections_of
+from tasks.watchdog import lost_runs
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.plans import (
     FILL,
@@ -220,6 +221,8 @@ def test_reap_finds_its_rows_by_key(filled: DatabaseFixture, size: int) -> None:
         statuses=["queued"] * count,
         tries_spent=[0] * count,
         crashed=[True] * count,
+        lost_claims=[False] * count,
+        runs=[1.5] * count,
         delays=[0.0] * count,
         error_classes=["WORKER_CRASH"] * count,
         error_messages=["lost"] * count,
@@ -230,7 +233,8 @@ def test_reap_finds_its_rows_by_key(filled: DatabaseFixture, size: int) -> None:
 @GROUPS
 def test_claim_finds_its_rows_by_key(filled: DatabaseFixture, size: int) -> None:
     held = refs(filled, "dispatched", size)
-    plan = plan_of(filled, CLAIM, worker="w1", again=[False] * len(held["ids"]), **held)
+    never = [False] * len(held["ids"])
+    plan = plan_of(filled, CLAIM, worker="w1", again=never, waits=never, **held)
     assert_walks(plan, "jobs_pkey")
 
 
@@ -238,12 +242,22 @@ def test_claim_finds_its_rows_by_key(filled: DatabaseFixture, size: int) -> None
 def test_beat_and_report_find_their_rows_by_key(filled: DatabaseFixture, size: int) -> None:
     held = refs(filled, "running", size)
     assert_walks(plan_of(filled, BEAT, **held, worker="w1"), "jobs_pkey")
+    begun = {**held, "worker": "w1", "ran": [1.5] * size}
+    assert_walks(plan_of(filled, NOTE_BEGUN, **begun), "jobs_pkey")
     reports = {**held, "worker": "w1", "progress": ["{}"] * size}
     assert_walks(plan_of(filled, REPORT, **reports), "jobs_pkey")
 
 
 def test_cancelled_runs_are_found_without_a_look_at_the_others(filled: DatabaseFixture) -> None:
     assert_walks(plan_of(filled, READ_CANCELLED, worker="w1"), "jobs_cancelling")
+
+
+@GROUPS
+def test_a_parent_finds_the_runs_of_its_children_by_key(filled: DatabaseFixture, size: int) -> None:
+    held = {**refs(filled, "running", size), "parent": "w1"}
+    for statement in (EXPIRE_LEASES, lost_runs.READ_RUNS):
+        plan = plan_of(filled, statement, **held)
+        assert "jobs_pkey" in indexes_in(plan) and "Seq Scan on jobs" not in plan, plan
 
 
 @GROUPS
