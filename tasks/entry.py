@@ -204,7 +204,8 @@ def _defer_unknown(message: Any = None, name: str = "", **_: Any) -> None:
 @worker_process_init.connect
 def _begin_prefork(**_: Any) -> None:
     """A prefork child is a worker with one slot."""
-    start_native(end_with_parent, this.leader_pid)
+    if os.getpid() != this.leader_pid:  # a solo pool runs in the worker itself
+        start_native(end_with_parent, this.leader_pid)
     try:
         worker = _begin(1)
         # Before its first claim, if the store answers: its parent knows it by its presence.
