@@ -17,6 +17,7 @@ from app.api.auth.access import Access, open_to
 from app.api.openapi.document import UndeclaredRoute, find_routes
 from app.tenants.changes import create_tenant, issue_key
 from models.jobs.ids import new_id
+from models.jobs.replay_requests import ReplayRequest, create
 from tests.integration.api.test_contract import bring, put_scored
 from tests.integration.api.test_dead_letters import bury
 from tests.integration.api.test_jobs import FAILED, start
@@ -248,13 +249,11 @@ def tell_of_states(caller: Caller, database: DatabaseFixture) -> None:
     for url in ("/jobs?limit=1", "/jobs?status=dead", "/dead-letters?limit=1"):
         caller.call("GET", url, 200)
     caller.call("POST", "/dead-letters/replay", 200, {"ids": [dead, new_id()]})
-    full = "INSERT INTO tenant_limits (tenant_id, pool, depth) VALUES (%s, 'medium', 0)"
-    database.execute(full, caller.tenant_id)
+    create(database.engine, ReplayRequest(caller.tenant_id), 1)
     path = caller.call("POST", "/dead-letters/replay", 202, {"filter": {}}).headers["Location"]
     caller.call("GET", path, 200)
     caller.call("DELETE", path, 200)
     caller.call("GET", path, 200)
-    database.execute("DELETE FROM tenant_limits WHERE tenant_id = %s", caller.tenant_id)
     caller.call("GET", f"/jobs/{new_id()}", 404)
     caller.call("GET", "/tenant/usage", 200)
 

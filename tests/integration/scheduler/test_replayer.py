@@ -38,7 +38,9 @@ def database(api_database: DatabaseFixture) -> Iterator[DatabaseFixture]:
     found = emptied(api_database)
     found.execute("UPDATE leaders SET expires_at = now() + interval '1 hour'")
     yield found
-    found.execute("UPDATE tenants SET submit_per_second = NULL, submit_burst = NULL")
+    found.execute(
+        "UPDATE tenants SET submit_per_second = NULL, submit_burst = NULL, changed_at = now()"
+    )
 
 
 @pytest.fixture

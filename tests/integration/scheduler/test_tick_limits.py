@@ -34,7 +34,9 @@ NO_LIMITS = {"per_second": 0, "burst": 0, "queue_depth": 1_000_000}
 @pytest.fixture(autouse=True)
 def own_terms(database: DatabaseFixture) -> Iterator[None]:
     yield
-    database.execute("UPDATE tenants SET submit_per_second = NULL, submit_burst = NULL")
+    database.execute(
+        "UPDATE tenants SET submit_per_second = NULL, submit_burst = NULL, changed_at = now()"
+    )
 
 
 def limit_depth(database: DatabaseFixture, depth: int) -> None:
