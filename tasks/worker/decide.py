@@ -11,7 +11,7 @@ from models.jobs.claim import Claim
 from models.jobs.settle import Ending, Settlement
 from models.jobs.states import FailureClass, JobStatus
 from models.pools import POOLS
-from models.tallies import MICROSECONDS, Count, TallyKind, outage_name, run_name, tenant_name
+from models.tallies import MICROSECONDS, Count, TallyKind, outage_name, run_name
 from models.tenant_tallies import RunCounts, TenantType
 from tasks.registry import JobType
 from tasks.retry.decision import History, RetryLimits, RetryStanding
@@ -19,15 +19,6 @@ from tasks.retry.guards import budget_left
 from tasks.worker.held import Held
 from tasks.worker.outcome import Failed, Outcome, Succeeded, ending_of
 from tasks.worker.rules import Rules
-
-#: What is counted by tenant as well.
-OF_TENANT = {
-    TallyKind.DEPENDENCY: TallyKind.TENANT_DEPENDENCY,
-    TallyKind.TYPE: TallyKind.TENANT_TYPE,
-    TallyKind.RUN: TallyKind.TENANT_RUN,
-}
-#: Kinds whose amount speaks against the tenant's payloads.
-BAD_AMOUNTS = (TallyKind.DEPENDENCY, TallyKind.TYPE, TallyKind.VIOLATION)
 
 
 def close_run(
@@ -78,36 +69,20 @@ def counts_of(
 
     Run times are counted by bin, see :mod:`models.tallies`.
     """
-    shared = shared_counts(claim, job_type, outcome, ending, run_seconds)
-    own: list[Count] = [
-        ((OF_TENANT[kind], tenant_name(name, claim.tenant_id)), count)
-        for (kind, name), count in shared
-        if kind in OF_TENANT
-    ]
-    bad = any(amount for (kind, _), (_, amount) in shared if kind in BAD_AMOUNTS)
-    return RunCounts(shared, own, TenantType(claim.type, claim.tenant_id), bad)
-
-
-def shared_counts(
-    claim: Claim, job_type: JobType | None, outcome: Outcome, ending: Ending, run_seconds: float
-) -> list[Count]:
-    """What it adds to the counts of its type, dependency and tenant."""
+    of = TenantType(claim.type, claim.tenant_id)
     if not isinstance(outcome, Succeeded | Failed):
-        return []
-    tenant = str(claim.tenant_id)
+        return RunCounts([], of, bad=False)
     counts: list[Count] = []
     dependency = job_type.dependency if job_type else None
     failed = isinstance(outcome, Failed)
     if isinstance(outcome, Failed):
         if outcome.refused:
-            return counts  # a quota: the dependency is there, and neither good nor bad
+            # A quota: the dependency is there, and neither good nor bad.
+            return RunCounts(counts, of, bad=False)
         if outcome.failure_class is FailureClass.DEPENDENCY:
             # Says nothing about the type or the tenant.
-            name = outcome.dependency or dependency or "?"
-            counts.append(((TallyKind.DEPENDENCY, name), (1, 1)))
-            if outcome.outage:
-                counts.append(((TallyKind.OUTAGE, outage_name(name, outcome.outage)), (1, 1)))
-            return counts
+            counts += failed_call(outcome, outcome.dependency or dependency or "?")
+            return RunCounts(counts, of, bad=True)
     if dependency:
         counts.append(((TallyKind.DEPENDENCY, dependency), (1, 0)))
     bound = POOLS[claim.pool].bound_seconds
@@ -121,5 +96,13 @@ def shared_counts(
     first = claim.attempt == 0
     retried = failed and ending.status is JobStatus.SCHEDULED
     if first or retried:
-        counts.append(((TallyKind.RETRY, tenant), (int(first), int(retried))))
+        counts.append(((TallyKind.RETRY, str(claim.tenant_id)), (int(first), int(retried))))
+    return RunCounts(counts, of, bad=failed or over)
+
+
+def failed_call(outcome: Failed, dependency: str) -> list[Count]:
+    """A call that failed, and why if that concerns all tenants."""
+    counts: list[Count] = [((TallyKind.DEPENDENCY, dependency), (1, 1))]
+    if outcome.outage:
+        counts.append(((TallyKind.OUTAGE, outage_name(dependency, outcome.outage)), (1, 1)))
     return counts

@@ -230,3 +230,23 @@ def test_migrate_stops_before_what_the_version_before_cannot_work_with_and_goes_
     assert revision_after("--back", "0004") == "0004"
     assert revision_after("--expand") == last_expanding(config)
     assert revision_after() == head
+
+
+def test_reasons_and_tenants_restrictions_go_with_the_way_down_and_nothing_else(
+    database_url: str, engine: Engine
+) -> None:
+    database = DatabaseFixture(engine)
+    database.execute("INSERT INTO circuits VALUES ('claude', 'open', now(), 'no key (401)')")
+    for kind, tenant_id in (("quarantine", 0), ("tenant_quarantine", 7), ("retry_budget", 7)):
+        database.execute(
+            "INSERT INTO verdicts (kind, name, tenant_id) VALUES (%s, 'echo', %s)", kind, tenant_id
+        )
+    engine.dispose()
+    alembic(database_url, "downgrade", "0010")
+    assert verdicts(database, "kind, tenant_id") == [("quarantine", 0)]
+    database.execute("UPDATE circuits SET state = 'half_open'")
+    engine.dispose()
+    alembic(database_url, "upgrade", "head")
+    [row] = database.query("SELECT state, reason FROM circuits")
+    assert tuple(row) == ("half_open", "")
+    assert database.query("SELECT version FROM verdicts_version")

@@ -39,7 +39,7 @@ Counts = dict[Any, tuple[int, int]]
 def counts(outcome: Outcome, claim: Claim = CLAIM, run_seconds: float = 0.1) -> Counts:
     job_type = SCORE if claim is SCORING or claim.type == SCORE.name else ECHO
     outcome, ending = close_run(claim, outcome, job_type, RetryStanding(), Random(1))
-    return dict(counts_of(claim, job_type, outcome, ending, run_seconds).shared)
+    return dict(counts_of(claim, job_type, outcome, ending, run_seconds).counts)
 
 
 def test_a_first_run_that_succeeds_is_counted_by_type_and_tenant() -> None:

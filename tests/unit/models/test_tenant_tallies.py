@@ -44,10 +44,8 @@ DOWN = Failed(FailureClass.DEPENDENCY, "no", dependency="claude")
 
 
 def run(tenant_id: int, bad: bool = False, job_type: str = "echo") -> RunCounts:
-    key = (TallyKind.TENANT_TYPE, tenant_name(job_type, tenant_id))
-    call = (TallyKind.TENANT_DEPENDENCY, tenant_name("claude", tenant_id))
-    own = [(key, (1, int(bad))), (call, (1, 0))]
-    return RunCounts([], own, TenantType(job_type, tenant_id), bad)
+    own = [((TallyKind.TYPE, job_type), (1, int(bad))), ((TallyKind.DEPENDENCY, "claude"), (1, 0))]
+    return RunCounts(own, TenantType(job_type, tenant_id), bad)
 
 
 def tenants(taken: object) -> set[int]:
@@ -55,13 +53,18 @@ def tenants(taken: object) -> set[int]:
 
 
 def test_a_run_is_counted_for_its_tenant_as_for_all() -> None:
-    assert {(kind.value, name): count for (kind, name), count in counts(BAD).own} == {
+    def own(outcome: Outcome) -> dict[tuple[str, str], tuple[int, int]]:
+        tallies = TenantTallies()
+        tallies.add(counts(outcome), 0.0)
+        return {(kind.value, name): count for (kind, name), count in tallies.take(0.0).items()}
+
+    assert own(BAD) == {
         ("tenant_dependency", "claude\n7"): (1, 0),
         ("tenant_type", "score_application\n7"): (1, 1),
         ("tenant_run", "medium:26:score_application\n7"): (1, 100_000),
     }
-    assert [kind for (kind, _), _ in counts(DOWN).own] == ["tenant_dependency"]
-    assert counts(Snoozed(1.0)).own == []
+    assert own(DOWN) == {("tenant_dependency", "claude\n7"): (1, 1)}
+    assert own(Snoozed(1.0)) == {}
 
 
 def test_what_is_bad_is_a_failure_a_long_run_or_a_failed_call() -> None:
@@ -94,7 +97,7 @@ def test_what_is_kept_is_forgotten_after_a_while() -> None:
     for tenant_id in range(1, 10):
         tallies.add(run(tenant_id), 1.0)
     tallies.take(KEEP_SECONDS + 1.0)
-    assert not tallies._kept and not tallies._runs
+    assert not tallies._parts
 
 
 @given(st.lists(st.tuples(st.integers(1, 2000), st.booleans()), max_size=3000))
