@@ -59,11 +59,13 @@ class Worker:
         """Write everything that is pending and remove the presence."""
         self.slots.drain()
         self.heartbeat.stop()
-        if not self.ledger.close(timeout):
-            logger.error("the last results could not be written; their leases will expire")
+        written = self.ledger.close(timeout)
+        if not written:
+            logger.error("the last results could not be written; their runs are lost")
         try:
             self.tallies.write(self.engine)
             self.quotas.write(self.engine, time.monotonic())
-            leave(self.engine, self.name)
+            if written:  # otherwise the reaper finds the runs when the process is silent
+                leave(self.engine, self.name)
         except StateStoreError as error:
             logger.warning("could not write the last counts and remove the presence: %s", error)
