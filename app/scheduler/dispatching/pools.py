@@ -24,16 +24,11 @@ RATE_SECONDS = 1.0
 #: Workers of slices are read this often.
 SLICES_SECONDS = 0.5
 
-#: Said twice, so that the index of slices looks shorter to the planner than that of all in flight,
-#: which may be full of entries that wait for vacuum.
-IN_A_SLICE = "status IN ('dispatched', 'running') AND slice <> '' AND slice > ''"
 READ_POOLS = f"""
     SELECT pool.name, coalesce(counts.queued, 0) AS queued,
            coalesce(counts.dispatched, 0) AS dispatched, coalesce(counts.running, 0) AS running,
            coalesce(counts.ended, 0) AS ended, coalesce(alive.slots, 0) AS slots,
            coalesce(alive.workers, 0) AS workers, coalesce(lane.credit, -1) AS credit,
-           (SELECT count(*) FROM jobs
-            WHERE {IN_A_SLICE} AND jobs.pool = pool.name) AS in_slices,
            coalesce(alive.busy, 0) AS busy
     FROM unnest(%(pools)s::text[]) AS pool (name)
     LEFT JOIN (
@@ -66,8 +61,14 @@ READ_SLICES = f"""
     WHERE strpos(alive.queue, '.') > 0
     GROUP BY alive.queue, tenant.id
 """
-READ_IN_SLICES = f"""
-    SELECT slice, count(*) AS jobs FROM jobs WHERE {IN_A_SLICE} AND pool = %(pool)s GROUP BY slice
+READ_IN_SLICES = """
+    SELECT slice, count(*) AS jobs FROM jobs
+    WHERE status IN ('dispatched', 'running') AND slice <> '' AND pool = %(pool)s
+    GROUP BY slice
+"""
+COUNT_IN_SLICES = """
+    SELECT pool, count(*) AS jobs FROM jobs
+    WHERE status IN ('dispatched', 'running') AND slice <> '' GROUP BY pool
 """
 
 
@@ -133,6 +134,8 @@ class Pools:
         self.holds = HoldReader(engine, allowances).read
         self._slices: dict[str, list[Slice]] = {}
         self._slices_due = 0.0
+        #: By pool: jobs in flight in slices; None: not read yet.
+        self._sliced: dict[str, int] | None = None
         #: Queues of slices without a tenant that were logged.
         self._unowned: set[str] = set()
 
@@ -142,9 +145,11 @@ class Pools:
             rows = PREPARED.execute(connection, {"pools": list(POOLS)}).all()
         holds = self.holds(now)
         held = self._count_held(holds)
+        sliced = self._count_in_slices(now)
         return [
             PoolState(
                 **row._mapping,
+                in_slices=sliced.get(row.name, 0),
                 ended_per_second=self._rate(row.name, row.ended, now),
                 reserve_seconds=self._reserve(row, now),
                 ready=self._ready(row.name, row.queued, holds, held.get(row.name, 0)),
@@ -167,6 +172,20 @@ class Pools:
         """Jobs in flight in the slices of a pool."""
         rows = fetch(self._engine, READ_IN_SLICES, {"pool": pool})
         return {row.slice: row.jobs for row in rows}
+
+    def _count_in_slices(self, now: float) -> dict[str, int]:
+        """Jobs in flight in slices, by pool.
+
+        Not read where none has workers: no job is sent to a slice then, and the planner may take
+        the index of all in flight, which may be full of entries that wait for vacuum.
+        """
+        if now >= self._slices_due:
+            self._slices_due = now + SLICES_SECONDS
+            self._slices = self._read_slices()
+        if self._sliced is None or self._sliced or self._slices:
+            rows = fetch(self._engine, COUNT_IN_SLICES)
+            self._sliced = {row.pool: row.jobs for row in rows}
+        return self._sliced
 
     def _read_slices(self) -> dict[str, list[Slice]]:
         rows = fetch(self._engine, READ_SLICES)

@@ -247,5 +247,7 @@ MANY = (
     INSERT INTO usage (tenant_id, day, pool, shard, jobs, slot_seconds)
     SELECT id, current_date - day, 'medium', 0, 1, 1 FROM tenants, generate_series(0, 1) AS day""",
     "INSERT INTO refusals SELECT id, current_date, 'A', 1 FROM tenants",
+    "INSERT INTO job_count_sums SELECT tenant_id, pool, dependency, 0, 0, 0, 0, 0, 0, 0, 0, 0"
+    " FROM job_count_keys",
     "ANALYZE",
 )
