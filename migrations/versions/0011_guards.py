@@ -3,6 +3,9 @@
 Every statement that changes ``verdicts`` gives ``verdicts_version`` another version, whichever
 release it belongs to, so that workers notice what a scheduler of the version before imposes. The
 version before neither writes nor reads what is added here.
+
+Until 0012, names are unique per kind: of all tenants only one at a time can be without a retry
+budget, and one quarantined per type.
 """
 
 from __future__ import annotations

@@ -237,7 +237,11 @@ def test_reasons_and_tenants_restrictions_go_with_the_way_down_and_nothing_else(
 ) -> None:
     database = DatabaseFixture(engine)
     database.execute("INSERT INTO circuits VALUES ('claude', 'open', now(), 'no key (401)')")
-    for kind, tenant_id in (("quarantine", 0), ("tenant_quarantine", 7), ("retry_budget", 7)):
+    restrictions = [("quarantine", 0)]
+    restrictions += [
+        (kind, one) for kind in ("tenant_quarantine", "retry_budget") for one in (7, 8)
+    ]
+    for kind, tenant_id in restrictions:
         database.execute(
             "INSERT INTO verdicts (kind, name, tenant_id) VALUES (%s, 'echo', %s)", kind, tenant_id
         )
