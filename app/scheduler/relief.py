@@ -27,7 +27,7 @@ from app.scheduler.dispatching.pool_queues import PoolQueues
 from app.scheduler.dispatching.pools import Pools, PoolState
 from app.scheduler.dispatching.quotas import QuotaPacers
 from models.job_counts import CountFolder
-from models.jobs.dispatch import MARK_LANES, WALK_LANE, mark
+from models.jobs.dispatch import MARK_LANES, PLACES, WALK_LANE, mark
 from models.jobs.held_back import DEPENDENCIES_NOT_CLOSED, THROTTLED
 from models.jobs.lane_walk import lane_walk
 from models.jobs.release import release
@@ -56,6 +56,7 @@ RELIEVE = MARK_LANES.format(
                 SELECT 1 FROM leaders AS leader WHERE {SILENT} FOR SHARE)
               AND {STILL_RELIEF}""",
     walk=WALK_LANE,
+    columns=PLACES,
 )
 #: At most as many rows as the windows allow.
 READ_IN_FLIGHT = """
