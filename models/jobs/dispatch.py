@@ -52,8 +52,8 @@ MARK_LANES = f"""
         SELECT lane.tenant_id, lane.jobs, job.id, job.priority
         FROM (
             SELECT * FROM unnest(%(tenants)s::bigint[], %(lanes)s::text[], %(rooms)s::int[],
-                                 %(jobs)s::int[], %(firsts)s::int[], %(lasts)s::int[])
-                AS lane (tenant_id, dependency, room, jobs, first, last)
+                                 %(jobs)s::int[], {{columns}})
+                AS lane (tenant_id, dependency, room, jobs, first, last, level)
             WHERE {{condition}}
         ) AS lane, LATERAL (
             SELECT * FROM ({{walk}}
@@ -80,7 +80,19 @@ MARK_LANES = f"""
     RETURNING job.id::text AS id, job.lease, job.type, job.pool, job.tenant_id, job.dependency,
               job.slice, job.priority, job.status = 'dispatched' AS dispatched
 """
-MARK = MARK_LANES.format(condition=STILL_LEADER, walk=WALK_STRETCHES)
+#: The places of each lane's stretches, for WALK_STRETCHES.
+PLACES = "%(firsts)s::int[], %(lasts)s::int[], ARRAY[]::int[]"
+MARK = MARK_LANES.format(condition=STILL_LEADER, walk=WALK_STRETCHES, columns=PLACES)
+#: Most lanes have one stretch: a call per lane less.
+MARK_SINGLE = MARK_LANES.format(
+    condition=STILL_LEADER,
+    walk=WALK_LANE.replace(
+        "ORDER BY priority DESC, id",
+        "AND priority = lane.level AND id >= lane.first AND id <= lane.last\n"
+        "                ORDER BY id",
+    ),
+    columns="%(from)s::uuid[], %(to)s::uuid[], %(priorities)s::smallint[]",
+)
 
 
 #: A tenant and a dependency.
@@ -145,6 +157,9 @@ def mark(
     The leader's statement looks into the stretches of ``heads`` only.
     """
     asked = [(grant, lane, room) for grant in grants for lane, room in grant.lanes.items()]
+    stretches = [list((heads or {}).get((grant.tenant_id, lane), ())) for grant, lane, _ in asked]
+    if statement == MARK and all(len(each) == 1 for each in stretches):
+        statement = MARK_SINGLE
     parameters = {
         "pool": pool,
         "slice": slice_name,
@@ -154,9 +169,7 @@ def mark(
         "rooms": plain_array([room for _, _, room in asked]),
         "most": max((room for _, _, room in asked), default=0),
         "jobs": plain_array([grant.jobs for grant, _, _ in asked]),
-        **stretch_arrays(
-            [(heads or {}).get((grant.tenant_id, lane), ()) for grant, lane, _ in asked]
-        ),
+        **stretch_arrays(stretches),
     }
     with connect(engine) as connection:
         found = connection.exec_driver_sql(statement, parameters)
@@ -177,9 +190,8 @@ def mark(
     return Marked(in_turn(ordered), emptied, last)
 
 
-def stretch_arrays(lanes: Sequence[Stretches]) -> dict[str, str]:
+def stretch_arrays(stretches: Sequence[Sequence[tuple[int, str, str]]]) -> dict[str, str]:
     """The stretches of all lanes, one after the other, and where those of each lane are."""
-    stretches = [list(each) for each in lanes]
     flat = list(chain.from_iterable(stretches))
     ends = list(accumulate(map(len, stretches)))
     return {

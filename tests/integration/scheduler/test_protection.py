@@ -290,7 +290,7 @@ def test_an_old_backlog_that_drains_is_no_spike(database: DatabaseFixture) -> No
     usual_hours(database)
     claim, ended = database.start(), Ending(JobStatus.SUCCEEDED)
     for _ in range(guards.SPIKE_TIMES * guards.SPIKE_BASELINE):
-        add_tallies(database.engine, counts_of(claim, None, Succeeded("1"), ended, 0.1))
+        add_tallies(database.engine, counts_of(claim, None, Succeeded("1"), ended, 0.1).counts)
     assert Spikes(database.engine, database.leader).run_once(0.0) == 0
 
 

@@ -75,7 +75,6 @@ def test_a_dependency_that_fails_speaks_against_nobody_else() -> None:
 def test_a_refused_key_is_a_bad_call_and_its_reason_is_counted() -> None:
     refused = outcome_of(DependencyOutage("claude", "the API key\nwas refused (401)"))
     assert counts(refused, SCORING) == {
-        ("hour", "7"): (1, 0),
         ("dependency", "claude"): (1, 1),
         ("outage", "claude\nthe API key was refused (401)"): (1, 1),
     }
