@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -94,6 +95,8 @@ def test_full_disk_ends_nothing_and_loses_nothing(stack: Stack, log: ClientLog) 
         fill(ballast)
         need_room_for_wal(stack)
         deadline = time.monotonic() + FULL_SECONDS
+        fill(ballast)
+        os.kill(stack.pid("flower"), signal.SIGKILL)  # the process manager has to note another
         while time.monotonic() < deadline:
             fill(ballast)
             time.sleep(0.2)
