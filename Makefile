@@ -2,8 +2,8 @@
 # line: make up PORT=9000 WORKERS_MEDIUM=4 BROKER=filesystem FAIRLINE_HOME=.run-b
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status demo test test-unit lint bench bench-dispatch lab bench-console pictures chaos upgrade-test bare-test clean \
-	venv venv-dev broker browser faketime mmdebstrap
+.PHONY: help up down status demo test test-unit lint bench bench-dispatch bench-snapshot lab bench-console pictures chaos \
+	upgrade-test bare-test clean venv venv-dev broker browser faketime mmdebstrap
 
 FAIRLINE_HOME ?= .run
 PY := .venv/bin/python
@@ -55,6 +55,9 @@ bench: venv-dev broker ## compare throughput with a plain Celery baseline
 
 bench-dispatch: venv-dev ## what a dispatch costs with up to a million waiting jobs; QUICK=1 looks at less
 	$(PY) -m loadtest.dispatching $(if $(QUICK),--quick)
+
+bench-snapshot: venv-dev ## what a job costs while a backup holds its snapshot open, for MINUTES=1 at 500 jobs per second
+	$(PY) -m loadtest.snapshot --minutes $(or $(MINUTES),1)
 
 bench-console: venv-dev broker browser ## what the console costs with a million jobs in the tables and ten viewers
 	$(PY) -m loadtest.console

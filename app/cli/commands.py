@@ -107,9 +107,15 @@ def show_demo(count: int, url: str | None, picture: str | None) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> None:
     """Queue dead letters again, with attempts reset."""
-    from models.jobs.replay import BATCH, count_dead, replay_matching
+    from app.admission.allowance import Allowances
+    from app.admission.gate import SubmissionLimits
+    from app.admission.replays import replay
+    from app.config import settings
+    from models.jobs.replay import count_dead
+    from models.jobs.replay_requests import ReplayRequest
 
     engine = database()
+    allowances = Allowances(engine, SubmissionLimits(**settings().submission_limits))
     found = count_dead(engine, job_type, tenant)
     for letters in found:
         click.echo(f"{letters.tenant}: {letters.jobs:,} dead letters")
@@ -121,12 +127,11 @@ def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> 
         click.confirm(f"Replay {total:,}?", abort=True)
     replayed = 0
     for letters in found:
-        while True:
-            # As of the count: what dies again meanwhile stays dead.
-            batch = replay_matching(
-                engine, letters.tenant_id, limit=BATCH, before=letters.as_of, job_type=job_type
-            )
-            replayed += len(batch)
+        # As of the count: what dies again meanwhile stays dead.
+        wanted = ReplayRequest(letters.tenant_id, type=job_type, before=letters.as_of)
+        done = replay(engine, allowances, wanted)
+        if isinstance(done, list):
+            replayed += len(done)
             click.echo(f"{replayed:,} of {total:,} replayed")
-            if len(batch) < BATCH:
-                break
+        else:
+            click.echo(f"{letters.tenant}: {done.total:,} to follow as fast as its limits allow")

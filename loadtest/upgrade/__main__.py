@@ -33,15 +33,17 @@ LATEST = PROJECT_ROOT
 #: The pauses before, between and after the steps.
 STEADY_SECONDS = 5.0
 SETTLE_SECONDS = 120.0
+READ_JOBS = """
+    SELECT id::text, type, status::text, attempt, crashes, deferrals, lease, worker, error_class,
+           error_message
+    FROM jobs
+"""
 
 
 def judge(engine: Engine, clients: Clients, witness: Path) -> dict[str, list[str]]:
     """Faults by name."""
     wait_until_settled(engine, SETTLE_SECONDS)
-    found = {
-        row.id: row
-        for row in rows(engine, "SELECT id::text, status::text, attempt, crashes FROM jobs")
-    }
+    found = {row.id: row for row in rows(engine, READ_JOBS)}
     promised = set(clients.accepted.values())
     lines = read_lines(witness)
     starts = Counter(line.job for line in lines if line.what == "start")
