@@ -164,8 +164,7 @@ def options(program: str, about: str | None, *flags: tuple[str, Any, str]) -> ar
             parser.add_argument(name, choices=default, help=meaning)
         else:
             more = {"type": type(default), "default": default}
-            shown = default if isinstance(default, str) else f"{default:g}"
-            parser.add_argument(name, **more, help=f"{meaning} ({shown})")
+            parser.add_argument(name, **more, help=f"{meaning} ({default:g})")
     return parser.parse_args()
 
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from datetime import date
+from datetime import UTC, date, datetime
 
 from sqlalchemy import Connection, Engine
 
 from app.repeated import BackgroundLoop
 from models.store.arrays import plain_array, text_array
-from models.store.clock import DATABASE_CLOCK
 from models.store.errors import StateStoreError
 from models.store.session import execute
 
@@ -63,7 +62,7 @@ class Refusals:
 
     def count(self, tenant_id: int, code: str, refused: int = 1) -> None:
         """Count refused submissions."""
-        one = (tenant_id, DATABASE_CLOCK.now().date(), code)
+        one = (tenant_id, datetime.now(UTC).date(), code)
         with self._guard:
             if one not in self._counts and len(self._counts) >= MOST_KEPT:
                 return

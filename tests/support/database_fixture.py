@@ -11,7 +11,6 @@ from sqlalchemy import Engine, Row
 
 from app.broker.publish import NOTHING_KNOWN, Publisher
 from app.policy.fairshare import Grant
-from app.policy.lane_heads import OPEN, LaneHeads
 from app.reads.estimates import Estimates
 from app.scheduler.dispatching.dispatcher import Dispatcher
 from app.scheduler.dispatching.pool_queues import SWEEP, PoolQueues
@@ -77,20 +76,15 @@ class DatabaseFixture:
 
         ``lanes`` and ``rooms`` say otherwise for a dependency or a tenant.
         """
-        found: dict[int, dict[str, LaneHeads]] = {}
-        swept = SWEEP.replace("%(pools)s", f"'{{{pool}}}'").replace("%(after)s", "'{-1}'")
-        for row in self.query(swept):
-            lane = found.setdefault(row.tenant_id, {}).setdefault(row.dependency, LaneHeads())
-            lane.add(row.priority, row.id, OPEN)
+        found: dict[int, list[str]] = {}
+        for tenant_id, lane in self.query(SWEEP.replace("%(pool)s", f"'{pool}'")):
+            found.setdefault(tenant_id, []).append(lane)
         grants = []
         for tenant_id, names in found.items():
             jobs = (rooms or {}).get(tenant_id, room)
             limits = {name: min(jobs, (lanes or {}).get(name, jobs)) for name in names}
             grants.append(Grant(tenant_id, jobs, limits))
-        heads = {
-            (tenant_id, lane): of for tenant_id in found for lane, of in found[tenant_id].items()
-        }
-        return mark(self.engine, pool, grants, self.leader.epoch or 0, heads=heads).dispatches
+        return mark(self.engine, pool, grants, self.leader.epoch or 0).dispatches
 
     def pools(self) -> Pools:
         """The scheduler's view, with queues that were not refreshed yet."""
@@ -114,13 +108,10 @@ class DatabaseFixture:
         (claim,) = self.claim(JobRef(dispatch.id, dispatch.lease))
         return claim
 
-    def settle(
-        self, ref: JobRef, ending: Ending, run_seconds: float = 0.1, worker: str = "w1"
-    ) -> bool:
+    def settle(self, ref: JobRef, ending: Ending, run_seconds: float = 0.1) -> bool:
         """Write an ending; whether it was taken."""
         statement = settle_statement(projections_of(self.types.values()))
-        group = [Settlement(ref, ending, run_seconds)]
-        return settle_group(self.engine, statement, worker, group)[0]
+        return settle_group(self.engine, statement, [Settlement(ref, ending, run_seconds)])[0]
 
     def job(self, job_id: str) -> Row[Any]:
         """The row."""
@@ -166,13 +157,9 @@ class FakePublisher(Publisher):
         dispatches: Sequence[Dispatch],
         workers: int = 1,
         lengths: Mapping[str, float] = NOTHING_KNOWN,
-    ) -> bool:
+    ) -> None:
         self.ping()
         self.sent.extend(dispatches)
-        return True
-
-    def undelivered(self) -> list[Dispatch]:
-        return []
 
     def ping(self) -> None:
         from app.errors import BrokerUnavailable

@@ -86,8 +86,7 @@ class Race:
         return [cancel(self.engine, 1, job_id) for job_id in ids]
 
     def settle(self, settled: Sequence[JobRef], ending: Ending) -> list[bool]:
-        group = [Settlement(ref, ending, 1) for ref in settled]
-        return settle_group(self.engine, self.settling, "w1", group)
+        return settle_group(self.engine, self.settling, [Settlement(r, ending, 1) for r in settled])
 
     @cached_property
     def settling(self) -> str:

@@ -94,17 +94,9 @@ class WorkerProcess:
 
 @contextmanager
 def worker_process(
-    database: DatabaseFixture,
-    broker_url: str,
-    folder: Path,
-    pools: str,
-    slots: int,
-    kind: str,
-    changes: Mapping[str, Mapping[str, Any]] = POOLS,
-    **settings: str,
+    database: DatabaseFixture, broker_url: str, folder: Path, pools: str, slots: int, kind: str
 ) -> Iterator[WorkerProcess]:
-    """A worker of ``pools`` beside a scheduler; ``changes`` are FAIRLINE_POOLS, ``settings`` more
-    of the environment."""
+    """A worker of ``pools`` beside a scheduler."""
     (folder / "blobs").mkdir()
     env = {
         "FAIRLINE_DATABASE_URL": database.engine.url.render_as_string(hide_password=False),
@@ -112,10 +104,9 @@ def worker_process(
         "FAIRLINE_QUEUE_TYPE": "classic",
         "FAIRLINE_BLOB_URL": str(folder / "blobs"),
         "FAIRLINE_JOB_MODULES": "tests.support.runaways",
-        "FAIRLINE_POOLS": json.dumps(changes),
+        "FAIRLINE_POOLS": json.dumps(POOLS),
         "FAIRLINE_CANCEL_GRACE_SECONDS": "1",
         "PYTHONPATH": ".",
-        **settings,
     }
     database.leader.resign()
     with command(SCHEDULER, env, folder / "scheduler.log"):

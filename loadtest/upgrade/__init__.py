@@ -1,1 +1,0 @@
-"""A rolling upgrade of a whole deployment under load."""
