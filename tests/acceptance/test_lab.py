@@ -83,7 +83,7 @@ def swarm_is_right(data: Mapping[str, Any]) -> None:
 def peers_are_right(data: Mapping[str, Any]) -> None:
     rates = {sample["name"]: sample["rate"] for sample in data["medians"]}
     assert {"Fairline", "plain Celery", "Dramatiq", "Procrastinate"} <= data["start_ms"].keys()
-    assert rates and all(rate > 0 for rate in rates.values())
+    assert rates and not [name for name, rate in rates.items() if rate <= 0]
     assert all(len(starts) > 0 for starts in data["start_ms"].values())
     assert all(megabytes for megabytes in data["memory_mb"].values())
     assert {each["name"]: each["survival"]["done"] for each in data["killed"]}["Fairline"] > 0
