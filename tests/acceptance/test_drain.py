@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import psutil
@@ -46,8 +45,10 @@ def wait_alive(client: Client, *numbers: int) -> None:
 def test_running_jobs_finish_and_waiting_ones_go_elsewhere(client: Client) -> None:
     ids = client.submit_sleeps(36, seconds=3.0)
     client.wait_running(ids, 20)
-    time.sleep(1)  # a claim that no slot has begun is given back, which on a busy machine many are
     pid = client.stack.pid("worker-medium-1")
+    # A claim that no slot has begun is given back: wait until the worker reports full slots.
+    busy = "SELECT 1 FROM processes WHERE name LIKE %s AND busy = slots"
+    client.stack.wait(lambda: bool(client.rows(busy, f"%:{pid}")), "full slots", 10)
     running = client.rows(
         "SELECT id::text FROM jobs WHERE status = 'running' AND worker LIKE %s", f"%:{pid}"
     )

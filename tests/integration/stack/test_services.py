@@ -72,7 +72,7 @@ def test_committed_row_survives_a_kill_under_load(postgres: Running[EmbeddedPost
     postgres.kill()
     started = time.monotonic()
     postgres.start()
-    assert time.monotonic() - started < 30, "the statement of before takes minutes"
+    assert time.monotonic() - started < 30, "it waits for a killed statement"
     busy.join()
     assert query(service, "SELECT id FROM kept") == 1
 
