@@ -35,7 +35,9 @@ class ScalingPolicy:
     tight_seconds: float = 5.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.least <= self.most:
+        if self.least < 0:
+            raise ValueError(f"the minimum of {self.least} workers is negative")
+        if self.least > self.most:
             raise ValueError(
                 f"the minimum of {self.least} workers is above the maximum of {self.most}"
             )

@@ -110,6 +110,4 @@ def defer_unknown(database_url: str, name: str, refs: Sequence[JobRef]) -> None:
             [(CLAIM_UNKNOWN, parameters), (PUT_OFF_UNKNOWN, parameters)],
         )
     except StateStoreUnavailable as error:
-        logger.warning(
-            "lost runs could not be written, and end when their leases expire: %s", error
-        )
+        logger.warning("could not defer them; their leases expire: %s", error)

@@ -157,6 +157,8 @@ def test_what_the_operator_wants_otherwise_is_taken_or_refused_by_name() -> None
     assert (policy.least, policy.most, policy.quiet_seconds, policy.up_seconds) == (9, 9, 3, 60)
     with pytest.raises(ValueError, match=r"medium: most, speed cannot"):
         policy_of("medium", {}, {}, {"medium": {"speed": 1, "most": 3}})
+    with pytest.raises(ValueError, match="minimum of -1 workers is negative"):
+        policy_of("medium", {"medium": -1}, {}, {})
     with pytest.raises(ValueError, match="minimum of 3 workers is above the maximum of 2"):
         policy_of("medium", {"medium": 3}, {"medium": 2}, {})
 
