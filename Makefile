@@ -2,8 +2,8 @@
 # line: make up PORT=9000 WORKERS_MEDIUM=4 BROKER=filesystem FAIRLINE_HOME=.run-b
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status demo test test-unit lint bench bench-dispatch lab bench-console pictures chaos bare-test clean \
-	venv venv-dev broker browser mmdebstrap
+.PHONY: help up down status demo test test-unit lint bench bench-dispatch bench-snapshot lab bench-console pictures chaos \
+	upgrade-test bare-test clean venv venv-dev broker browser faketime mmdebstrap
 
 FAIRLINE_HOME ?= .run
 PY := .venv/bin/python
@@ -38,7 +38,7 @@ demo: ## send 40 applications to the running stack (or to PORT=…) and watch th
 # Hundreds of processes start. Where the shell forbids to keep bytecode, each would compile every
 # module again.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: venv-dev broker browser ## run every test: unit, integration, acceptance
+test: venv-dev broker browser faketime ## run every test: unit, integration, acceptance
 	$(PY) -m pytest tests/unit tests/integration -n 3 --dist loadfile --no-loadscope-reorder
 	$(PY) -m pytest tests/acceptance -n 3 --dist loadfile --no-loadscope-reorder
 
@@ -56,6 +56,9 @@ bench: venv-dev broker ## compare throughput with a plain Celery baseline
 bench-dispatch: venv-dev ## what a dispatch costs with up to a million waiting jobs; QUICK=1 looks at less
 	$(PY) -m loadtest.dispatching $(if $(QUICK),--quick)
 
+bench-snapshot: venv-dev ## what a job costs while a backup holds its snapshot open, for MINUTES=1 at 500 jobs per second
+	$(PY) -m loadtest.snapshot --minutes $(or $(MINUTES),1)
+
 bench-console: venv-dev broker browser ## what the console costs with a million jobs in the tables and ten viewers
 	$(PY) -m loadtest.console
 
@@ -65,8 +68,13 @@ lab: venv-dev broker ## run every experiment of the load lab; QUICK=1 in ten min
 lab-%: venv-dev broker ## run one of them: knee, scaling, pool, swarm, peers, soak; QUICK=1 is shorter
 	$(PY) -m loadtest.lab $(if $(QUICK),--quick) $*
 
-chaos: venv-dev broker ## hurt a stack of its own for MINUTES=2 under load; SEED=… repeats a run
+chaos: venv-dev broker faketime ## break a stack of its own for MINUTES=2 under load; SEED=… repeats a run
 	$(PY) -m loadtest.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED))
+
+# The older version needs a C compiler, as it says.
+upgrade-test: venv-dev broker ## upgrade a stack of an older commit process by process under load, and back
+	@$(call install,command -v gcc && ls /usr/include/python3.11,gcc libc6-dev python3-dev)
+	$(PY) -m loadtest.upgrade
 
 pictures: venv-dev broker browser ## take the README's pictures from a stack of their own
 	$(PY) -m loadtest.pictures
@@ -93,6 +101,10 @@ broker:
 # Playwright's driver needs libatomic, which nothing else on a bare machine does.
 browser:
 	@$(call install,command -v chromium && ls /usr/lib/*/libatomic.so.1,chromium libatomic1)
+
+# Wrong clocks for the chaos run.
+faketime:
+	@$(call install,ls /usr/lib/*/faketime/libfaketime.so.1,libfaketime)
 
 mmdebstrap:
 	@$(call install,command -v mmdebstrap,mmdebstrap)

@@ -28,7 +28,7 @@ class Settings(TaskSettings):
     broker_url: str = "amqp://guest:guest@127.0.0.1:5672//"
     #: ``quorum`` in production, ``classic`` on one machine.
     queue_type: str = Field(default="quorum", pattern="^(quorum|classic)$")
-    #: How long a publish may wait for the broker's confirmation.
+    #: How long a publish may wait for the broker's confirmation; a later one is no failure.
     publish_seconds: float = Field(default=0.5, gt=0)
     #: Tenant of callers without a key; empty rejects such callers.
     anonymous_tenant: str = ""
@@ -50,8 +50,8 @@ class Settings(TaskSettings):
     served_pools: str = "short,medium,long"
     #: Due jobs that are promoted to a pool's queue per second.
     promote_per_second: float = Field(default=2000.0, gt=0)
-    #: A tenant is throttled in a pool after so many of its jobs crashed three workers each within
-    #: ten minutes. Raise it where machines are preempted.
+    #: A tenant is throttled in a pool after so many of its runs crashed the third worker of their
+    #: job, or had their process killed, within ten minutes. Raise it where machines are preempted.
     throttle_crashes: int = Field(default=THROTTLE_CRASHES, ge=1)
     #: How long ended jobs, dead letters, events and idempotency keys are kept.
     keep_finished_days: float = Field(default=7.0, gt=0)
@@ -113,6 +113,16 @@ class Settings(TaskSettings):
     @property
     def served_pool_names(self) -> tuple[str, ...]:
         return tuple(name.strip() for name in self.served_pools.split(",") if name.strip())
+
+    @property
+    def submission_limits(self) -> dict[str, Any]:
+        """The default limits of tenants, as :class:`app.admission.gate.SubmissionLimits` takes
+        them."""
+        return {
+            "per_second": self.submit_per_second,
+            "burst": self.submit_burst,
+            "queue_depth": self.queue_depth,
+        }
 
     @property
     def amqp(self) -> bool:

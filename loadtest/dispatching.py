@@ -30,6 +30,7 @@ from app.scheduler.dispatching.pool_queues import PoolQueues
 from app.scheduler.dispatching.pools import Pools
 from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
+from app.scheduler.maintenance.count_folds import FOLD_SECONDS, CountFolds
 from app.scheduler.role import TimedRole
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import running
@@ -95,8 +96,12 @@ class Nowhere(Publisher):
         dispatches: Sequence[Dispatch],
         workers: int = 1,
         lengths: Mapping[str, float] = NOTHING_KNOWN,
-    ) -> None:
+    ) -> bool:
         self.sent.extend(dispatches)
+        return True
+
+    def undelivered(self) -> list[Dispatch]:
+        return []
 
     def ping(self) -> None:
         return
@@ -178,7 +183,12 @@ def measure(engine: Engine, other: Engine, waiting: int, tenants: int) -> Scene:
     estimates, broker = Estimates(engine), Nowhere()
     dispatcher = Dispatcher(engine, leader, broker, pools, estimates, pacers)
     shares = ShareReconciler(engine, leader, queues, estimates)
-    turning = ((leader, RENEW_SECONDS), (dispatcher, 0.0), (shares, RECONCILE_SECONDS))
+    turning = (
+        (leader, RENEW_SECONDS),
+        (CountFolds(engine, queues), FOLD_SECONDS),
+        (dispatcher, 0.0),
+        (shares, RECONCILE_SECONDS),
+    )
     roles = [TimedRole(role, seconds) for role, seconds in turning]
     meter, bystander = Meter(engine), Bystander(other, waiting, tenants)
     turns: list[float] = []

@@ -164,7 +164,8 @@ def options(program: str, about: str | None, *flags: tuple[str, Any, str]) -> ar
             parser.add_argument(name, choices=default, help=meaning)
         else:
             more = {"type": type(default), "default": default}
-            parser.add_argument(name, **more, help=f"{meaning} ({default:g})")
+            shown = default if isinstance(default, str) else f"{default:g}"
+            parser.add_argument(name, **more, help=f"{meaning} ({shown})")
     return parser.parse_args()
 
 

@@ -1,33 +1,63 @@
-"""Runs migrations against ``FAIRLINE_DATABASE_URL``."""
+"""Runs migrations against ``FAIRLINE_DATABASE_URL``, each in its own transaction."""
 
 from __future__ import annotations
 
-from alembic import context
-from sqlalchemy import create_engine, pool, text
+import time
 
+from alembic import context
+from sqlalchemy import Connection, create_engine, pool, text
+
+from migrations.ddl import SET_LOCK_TIMEOUT, with_retries
 from models.schema import Base
 from models.settings import DatabaseSettings
+from models.store.session import follow_primary
 
 #: Held while migrating, so that two starting stacks take turns.
 MIGRATION_LOCK = 0x_FA1E_11E
+TURN_SECONDS = 0.2
+
+
+def take_turn(connection: Connection) -> None:
+    """Wait until no other process migrates.
+
+    Asked again and again: a statement that waits for the lock has a snapshot, and an index that is
+    built concurrently waits for all of those.
+    """
+    lock = text("SELECT pg_try_advisory_lock(:lock)")
+    while not connection.execute(lock, {"lock": MIGRATION_LOCK}).scalar():
+        connection.commit()
+        time.sleep(TURN_SECONDS)
+    connection.execute(text(SET_LOCK_TIMEOUT))
+    connection.commit()
 
 
 def run_online() -> None:
     engine = create_engine(DatabaseSettings().database_url, poolclass=pool.NullPool)
+    follow_primary(engine)
     with engine.connect() as connection:
-        context.configure(connection=connection, target_metadata=Base.metadata)
-        with context.begin_transaction():
-            connection.execute(
-                text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK}
+        take_turn(connection)
+
+        def migrate() -> None:
+            context.configure(
+                connection=connection,
+                target_metadata=Base.metadata,
+                transaction_per_migration=True,
             )
-            context.run_migrations()
+            with context.begin_transaction():
+                context.run_migrations()
+
+        with_retries(migrate)
 
 
 if context.is_offline_mode():
     context.configure(
-        url=DatabaseSettings().database_url, target_metadata=Base.metadata, literal_binds=True
+        url=DatabaseSettings().database_url,
+        target_metadata=Base.metadata,
+        literal_binds=True,
+        transaction_per_migration=True,
     )
     with context.begin_transaction():
+        context.execute(SET_LOCK_TIMEOUT)
         context.run_migrations()
 else:
     run_online()

@@ -2,7 +2,8 @@
 
 The lease is a row, renewed every two seconds and lost after six, by the database's clock; a change
 of holder raises the epoch. Every statement of a role carries the epoch (``STILL_LEADER``), so a
-leader that was frozen and wakes up writes nothing.
+leader that was frozen and wakes up writes nothing. It is raised by a random number: after a
+failover that lost commits, the next leader does not get the number of one that was forgotten.
 
 The relief, an API process that stands in after a minute without a leader, is such a row as well
 (role ``relief``). A row and no advisory lock: it needs no dedicated connection, and every process
@@ -26,20 +27,24 @@ RENEW_SECONDS = 2.0
 LEADS = "role = 'scheduler' AND expires_at > now()"
 RELIEVES = "role = 'relief' AND expires_at > now()"
 #: Conditions for every statement of the scheduler and of the relief; take the parameter ``epoch``.
-STILL_LEADER = f"EXISTS (SELECT 1 FROM leaders WHERE {LEADS} AND epoch = %(epoch)s)"
-STILL_RELIEF = f"EXISTS (SELECT 1 FROM leaders WHERE {RELIEVES} AND epoch = %(epoch)s)"
+STILL_LEADER = f"EXISTS (SELECT 1 FROM leaders WHERE {LEADS} AND epoch = %(epoch)s::bigint)"
+STILL_RELIEF = f"EXISTS (SELECT 1 FROM leaders WHERE {RELIEVES} AND epoch = %(epoch)s::bigint)"
+
+
+#: What a change of holder adds to the epoch.
+_RAISE = "1 + floor(random() * 1000000000)::bigint"
 
 
 def take_lease(role: str, broker_seen: str, source: str = "") -> str:
     """A new lease, our own renewed, or an expired one taken over. No row if another holds it."""
     return f"""
     INSERT INTO leaders AS lease (role, holder, epoch, expires_at, broker_seen_at)
-    SELECT '{role}', %(holder)s, 1, now() + interval '{LEASE_SECONDS} seconds',
+    SELECT '{role}', %(holder)s, {_RAISE}, now() + interval '{LEASE_SECONDS} seconds',
            CASE WHEN {broker_seen} THEN now() END
     {source}
     ON CONFLICT (role) DO UPDATE
     SET epoch = lease.epoch + CASE WHEN lease.holder = excluded.holder
-                                    AND lease.expires_at > now() THEN 0 ELSE 1 END,
+                                    AND lease.expires_at > now() THEN 0 ELSE {_RAISE} END,
         holder = excluded.holder,
         expires_at = excluded.expires_at,
         broker_seen_at = coalesce(excluded.broker_seen_at, lease.broker_seen_at)
@@ -59,6 +64,8 @@ class RoleLease:
     """This process's lease of a role."""
 
     role: str
+    #: For every statement of the role, with the parameter ``epoch``: it still has the lease.
+    condition: str
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine = engine
@@ -82,6 +89,7 @@ class Leader(RoleLease):
     """This process's claim to be the scheduler."""
 
     role = "scheduler"
+    condition = STILL_LEADER
     #: Set by whatever reached the broker since the last renewal.
     broker_seen = False
 
@@ -130,6 +138,10 @@ class ReliefLease(RoleLease):
     """This API process's claim to be the relief."""
 
     role = "relief"
+    #: Locks the silent scheduler's row: a takeover waits for the statement, or is seen by it.
+    condition = f"""EXISTS (
+                SELECT 1 FROM leaders AS leader WHERE {SILENT} FOR SHARE)
+              AND {STILL_RELIEF}"""
 
     def is_vacant(self) -> bool:
         """Whether the scheduler is silent and no other process stands in for it."""

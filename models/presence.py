@@ -1,45 +1,69 @@
 """Presence: every process reports that it is alive, its slots and its connection pool.
 
-In return it learns whether it was asked to drain. The request is in the row before anything acts
-on it: a process that dies in between has ended anyway, and the next one has another name.
+In return it learns whether it was asked to drain, and the database's clock. The request is in the
+row before anything acts on it: a process that dies in between has ended anyway, and the next one
+has another name.
+
+``renewed_at`` says up to when a worker has renewed all leases it holds. A job with an expired lease
+whose worker is alive was therefore dropped by it if ``renewed_at`` is later than the end of the
+lease; otherwise the worker could not renew it yet, say because the table is locked.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import cache
+from typing import NamedTuple
 
 from sqlalchemy import Engine
 
+from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
 from models.store.session import execute, fetch, pool_stats
 
 #: A process reports this often …
 PRESENCE_SECONDS = 2.0
-#: … and counts as gone when it has been silent this long.
-PRESENCE_LOST_SECONDS = 10.0
+#: … and counts as lost after three missed reports.
+PRESENCE_LOST_SECONDS = 3 * PRESENCE_SECONDS
 #: Condition on a row of ``processes``: the process is alive.
 ALIVE = f"heartbeat_at > now() - interval '{PRESENCE_LOST_SECONDS:g} seconds'"
 #: … and it is a worker that takes jobs.
 SERVING = f"kind = 'worker' AND NOT draining AND {ALIVE}"
+#: Condition on a row of a running ``job``: its worker is lost, and the reaper about to find it.
+WORKER_LOST = f"""(job.status = 'running' AND EXISTS (
+        SELECT FROM processes WHERE processes.name = job.worker AND NOT ({ALIVE})))"""
 #: Signal to a worker that is one too many, before SIGTERM: it may take its time. What it runs ends
 #: there instead of going on elsewhere from its next checkpoint.
 RETIRE = signal.SIGUSR2
 #: Workers learn of a change (a circuit, a quota) with their next report, this much later.
 NEWS_SECONDS = PRESENCE_SECONDS + 0.5
 
-ANNOUNCE = """
+ANNOUNCE = f"""
     INSERT INTO processes (name, kind, pools, slots, busy, draining,
-                           db_size, db_in_use, db_waiters, parent, node)
+                           db_size, db_in_use, db_waiters, parent, node, renewed_at)
     VALUES (%(name)s, %(kind)s, %(pools)s::text[], %(slots)s, %(busy)s, %(draining)s,
-            %(size)s, %(in_use)s, %(waiters)s, %(parent)s, %(node)s)
+            %(size)s, %(in_use)s, %(waiters)s, %(parent)s, %(node)s,
+            %(renewed_at)s::timestamptz)
     ON CONFLICT (name) DO UPDATE
     SET pools = excluded.pools, slots = excluded.slots, busy = excluded.busy,
         draining = excluded.draining, db_size = excluded.db_size,
-        db_in_use = excluded.db_in_use, db_waiters = excluded.db_waiters, heartbeat_at = now()
-    RETURNING drain_requested_at IS NOT NULL AS drain
+        db_in_use = excluded.db_in_use, db_waiters = excluded.db_waiters, heartbeat_at = now(),
+        renewed_at = coalesce(excluded.renewed_at, processes.renewed_at)
+    RETURNING drain_requested_at IS NOT NULL AS drain, now() AS at,
+              {CLOCK_SQL} AS clock
+"""
+#: In place of a heartbeat that is held up: all that is known is that the process is alive.
+KEEP_PRESENT = "UPDATE processes SET heartbeat_at = now() WHERE name = ANY (%(names)s::text[])"
+#: When each worker was last heard; not those of a version before, whose reports a lock holds up.
+READ_HEARD = """
+    SELECT name, coalesce(parent, name) AS worker, heartbeat_at FROM processes
+    WHERE kind = 'worker' AND renewed_at IS NOT NULL
 """
 #: A worker is named by the process that stops as a whole: forked ones by their parent.
 REQUEST_DRAIN = f"""
@@ -47,6 +71,8 @@ REQUEST_DRAIN = f"""
     WHERE coalesce(parent, name) = %(worker)s AND drain_requested_at IS NULL AND {SERVING}
     RETURNING name
 """
+#: Names of the processes that a worker has forked.
+FORKED = "SELECT name FROM processes WHERE parent = %(parent)s"
 LEAVE = "DELETE FROM processes WHERE name = %(name)s"
 FORGET_LOST = "DELETE FROM processes WHERE heartbeat_at < now() - interval '5 minutes'"
 
@@ -65,22 +91,55 @@ class Presence:
     parent: str | None = None
     #: Celery's name of the worker.
     node: str = ""
+    #: All leases that it holds and that had expired by then were renewed since.
+    renewed_at: datetime | None = None
+
+
+class Announced(NamedTuple):
+    """The answer to a report."""
+
+    #: Whether the process was asked to drain.
+    drain: bool
+    #: When the report was written, by the database's clock.
+    at: datetime
+
+
+@cache
+def _random_part() -> str:
+    """What tells this process from one with the same host name and pid, then or now."""
+    return secrets.token_hex(3)
+
+
+os.register_at_fork(after_in_child=_random_part.cache_clear)
 
 
 def process_name(kind: str) -> str:
-    """``kind@host:pid``; of a Celery worker, whose node name has its host, ``node:pid``.
+    """``kind@host:random:pid``; of a Celery worker, whose node name has its host,
+    ``node:random:pid``.
 
-    No other living process has it, provided that containers have different host names.
+    No other process has it, whatever its host and pid: leases and leadership are compared by it.
     """
     node = kind if "@" in kind else f"{kind}@{socket.gethostname()}"
-    return f"{node}:{os.getpid()}"
+    return f"{node}:{_random_part()}:{os.getpid()}"
 
 
-def announce(engine: Engine, presence: Presence) -> bool:
-    """Report that the process is alive; whether it was asked to drain."""
+#: The random part is missing in names that an earlier version gave.
+_NAMED = re.compile(r"(.+?)(?::[0-9a-f]{6})?:(\d+)")
+
+
+def parse_process(name: str) -> tuple[str, str]:
+    """Node and pid of a process's name; whatever is no such name is a node without a pid."""
+    found = _NAMED.fullmatch(name)
+    return (found[1], found[2]) if found else (name, "")
+
+
+def announce(engine: Engine, presence: Presence) -> Announced:
+    """Report that the process is alive."""
     stats = asdict(pool_stats(engine, "presence"))
+    sent = DATABASE_CLOCK.local_ns()
     [row] = fetch(engine, ANNOUNCE, {**stats, **asdict(presence), "pools": list(presence.pools)})
-    return bool(row.drain)
+    DATABASE_CLOCK.learn(sent, row.clock, DATABASE_CLOCK.local_ns())
+    return Announced(row.drain, row.at)
 
 
 def request_drain(engine: Engine, worker: str) -> int:

@@ -10,9 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+
+from models.database_url import normal_url
 
 S = TypeVar("S", bound=BaseSettings)
 
@@ -74,7 +83,8 @@ class DatabaseSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="FAIRLINE_", env_file=".env", extra="ignore")
 
-    #: SQLAlchemy URL; plain ``postgresql://`` would mean psycopg 3 in SQLAlchemy 2.1.
+    #: SQLAlchemy URL; plain ``postgresql://`` would mean psycopg 3 in SQLAlchemy 2.1. May name
+    #: several servers, ``…@a:5432,b:5433/db``: the one that takes writes is used.
     database_url: str = "postgresql+psycopg2://fairline@127.0.0.1:5432/fairline"
     #: Connections a process keeps; group commit makes two enough at any concurrency.
     db_pool_size: int = Field(default=2, ge=1, le=100)
@@ -86,6 +96,11 @@ class DatabaseSettings(BaseSettings):
     blob_url: str = ".run/blobs"
     #: Changes to the built-in pools and more pools, as JSON; see ``models/pools.py``.
     pools: dict[str, dict[str, Any]] = {}
+
+    @field_validator("database_url")
+    @classmethod
+    def _with_servers(cls, url: str) -> str:
+        return normal_url(url)
 
 
 def read_settings(kind: type[S], **changes: Any) -> S:

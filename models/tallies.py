@@ -1,4 +1,4 @@
-"""Tallies: what a worker counted, added to the table every two seconds.
+"""Tallies: what a process counted, added to the table every two seconds.
 
 The retry and circuit policies need rates, not ledgers: two seconds of counts are lost with a
 killed process, and no job depends on them.
@@ -40,19 +40,29 @@ class TallyKind(StrEnum):
 
     #: By dependency: calls, and those that failed.
     DEPENDENCY = "dependency", 10
+    #: By dependency and reason, see ``outage_name``: calls that were refused for a reason that
+    #: concerns all tenants; the amount is the same number.
+    OUTAGE = "outage", 10
+    #: By dependency and tenant, see ``tenant_name``: calls, and those that failed.
+    TENANT_DEPENDENCY = "tenant_dependency", 10
     #: By job type: runs, and those that failed.
     TYPE = "type", 60
+    #: By job type and tenant: the same. Few buckets, as there may be many tenants.
+    TENANT_TYPE = "tenant_type", 300
     #: By tenant: first runs, and retries that were granted.
     RETRY = "retry", 60
-    #: By tenant: runs; no amount. Spikes are found by a day of them.
-    HOUR = "hour", 3600, 26
+    #: By tenant: jobs submitted, made by schedules or replayed; the amount is not used. Spikes are
+    #: found by a day of them.
+    SUBMISSION = "submission", 3600, 26
     #: By job type: runs, and those above the time bound of their pool.
     VIOLATION = "violation", 60
-    #: By tenant and pool, see ``crash_name``: workers lost to jobs that had lost two before; the
-    #: amount is the same number.
+    #: By tenant and pool, see ``crash_name``: workers lost to jobs that had lost two before, and
+    #: worker processes killed because a run broke a limit; the amount is the same number.
     CRASH = "crash", 60
     #: By pool, duration bin and job type, see ``run_name``: runs, and their seconds.
     RUN = "run", 300, 2, MICROSECONDS
+    #: The same with the tenant, see ``tenant_name``.
+    TENANT_RUN = "tenant_run", 300, 2, MICROSECONDS
     #: By pool: predictions of a start, and the sum of their relative errors.
     FORECAST = "forecast", 60, 2, 1000
 
@@ -74,8 +84,33 @@ ADD = """
     SET total = tally.total + excluded.total, amount = tally.amount + excluded.amount
 """
 
-#: Kind and name; total and amount.
-Count = tuple[tuple[TallyKind, str], tuple[int, int]]
+
+def count_rows(kind: TallyKind, name: str, rows: str) -> str:
+    """Counts ``rows`` in the statement that changes them, as total and as amount."""
+    return f"""
+    INSERT INTO tallies AS tally (kind, bucket, name, total, amount)
+    SELECT '{kind}', date_bin(interval '{kind.bucket_seconds} s', now(), 'epoch'), name,
+           count(*), count(*)
+    FROM (SELECT {name} AS name FROM {rows}) AS counted GROUP BY name ORDER BY name
+    ON CONFLICT (kind, bucket, name) DO UPDATE
+    SET total = tally.total + excluded.total, amount = tally.amount + excluded.amount
+"""
+
+
+#: Runs for which their process is being killed, by ``settled``: they count together with their
+#: endings or not at all, for the process cannot report them later. One handed back is no cause.
+COUNT_KILLS = count_rows(
+    TallyKind.CRASH, "tenant_id || ':' || pool", "settled WHERE status <> 'queued'"
+)
+
+#: Kind and name.
+CountKey = tuple[TallyKind, str]
+#: With total and amount.
+Count = tuple[CountKey, tuple[int, int]]
+Counts = dict[CountKey, tuple[int, int]]
+#: Kinds with a row for every tenant: so many of them are written at a time, the others later.
+EACH_TENANT = frozenset({TallyKind.RETRY})
+MOST_ROWS = 1_000
 
 
 class Tallies:
@@ -83,15 +118,12 @@ class Tallies:
 
     def __init__(self) -> None:
         self._counting = threading.Lock()
-        self._counts: dict[tuple[TallyKind, str], tuple[int, int]] = {}
+        self._counts: Counts = {}
 
     def add_all(self, counts: Iterable[Count]) -> None:
         """Add several counts under one lock: every run has some."""
         with self._counting:
-            known = self._counts
-            for key, (total, amount) in counts:
-                before = known.get(key)
-                known[key] = (before[0] + total, before[1] + amount) if before else (total, amount)
+            add_up(self._counts, counts)
 
     def unwritten(self, kind: TallyKind, name: str) -> tuple[int, int]:
         """What the table does not have yet."""
@@ -110,11 +142,21 @@ class Tallies:
             # Counts that the table will not have are dropped: heartbeats come behind them.
             logger.exception("could not write %s", list(counts))
 
-    def take(self) -> dict[tuple[TallyKind, str], tuple[int, int]]:
-        """The counts, which are the caller's now."""
+    def take(self) -> Counts:
+        """The counts, which are the caller's now; of very many tenants some stay for later."""
         with self._counting:
             counts, self._counts = self._counts, {}
+            if len(counts) > MOST_ROWS:
+                late = [key for key in counts if key[0] in EACH_TENANT][MOST_ROWS:]
+                self._counts = {key: counts.pop(key) for key in late}
         return counts
+
+
+def add_up(known: Counts, counts: Iterable[Count]) -> None:
+    """Add ``counts`` to those that are known."""
+    for key, (total, amount) in counts:
+        before = known.get(key)
+        known[key] = (before[0] + total, before[1] + amount) if before else (total, amount)
 
 
 def add_tallies(engine: Engine, counts: Iterable[Count]) -> None:
@@ -137,7 +179,7 @@ def added(counts: Iterable[Count]) -> dict[str, Any]:
 
 
 def crash_name(tenant_id: int, pool: str) -> str:
-    """The name under which crashes are counted."""
+    """The name under which crashes are counted; COUNT_KILLS makes the same."""
     return f"{tenant_id}:{pool}"
 
 
@@ -145,6 +187,22 @@ def parse_crash_name(name: str) -> tuple[int, str]:
     """Tenant and pool."""
     tenant_id, _, pool = name.partition(":")
     return int(tenant_id), pool
+
+
+def tenant_name(name: str, tenant_id: int) -> str:
+    """The name of a tenant's part of what is counted: two lines."""
+    return f"{name}\n{tenant_id}"
+
+
+def parse_tenant_name(name: str) -> tuple[str, int]:
+    """The name of the whole, and the tenant."""
+    whole, _, tenant_id = name.rpartition("\n")
+    return whole, int(tenant_id)
+
+
+def outage_name(dependency: str, reason: str) -> str:
+    """The name under which refusals are counted: two lines."""
+    return f"{dependency}\n{' '.join(reason.split())}"
 
 
 def bin_of(microseconds: int) -> int:

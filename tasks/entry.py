@@ -38,8 +38,9 @@ from models.presence import RETIRE, process_name
 from models.store.errors import StateStoreUnavailable
 from models.store.session import open_engine
 from tasks.config import TaskSettings, task_settings
-from tasks.process import exit_requested, make_sleep_green, start_native
+from tasks.process import end_with_parent, exit_requested, make_sleep_green, start_native
 from tasks.registry import JobType, load_types
+from tasks.watchdog.children import Children
 from tasks.watchdog.lost_runs import (
     defer_unknown,
     expire_lost,
@@ -53,6 +54,9 @@ from tasks.worker.slots import Host
 from tasks.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
+
+#: How long a prefork child tries to be known before it takes messages.
+ANNOUNCE_SECONDS = 5.0
 
 
 class WorkerProcess:
@@ -68,6 +72,8 @@ class WorkerProcess:
     stopping: mmap | None = None
     #: Another one, in every worker: not 0 once it is asked to retire.
     retiring: mmap | None = None
+    #: What a prefork parent shares with its children about their reports.
+    children: Children | None = None
     #: The process that Celery's signals are for: a prefork parent, or this one.
     leader_pid: int = 0
     #: Name of that parent; and Celery's name of the worker.
@@ -130,7 +136,7 @@ def _begin_worker(sender: Any, **_: Any) -> None:
     this.leader_pid, this.node = os.getpid(), sender.hostname
     signal.signal(RETIRE, _retire)
     if "prefork" in str(sender.pool_cls):
-        _prepare_parent(sender.app)
+        _prepare_parent(sender.app, sender.concurrency)
         return
     make_sleep_green()
     slots = sender.concurrency
@@ -145,8 +151,8 @@ def _begin_worker(sender: Any, **_: Any) -> None:
         raise SystemExit(f"the worker cannot start: {error}") from error
 
 
-def _prepare_parent(celery: Celery) -> None:
-    """Before the children are forked: limits that the parent enforces, and the shared flag.
+def _prepare_parent(celery: Celery, concurrency: int) -> None:
+    """Before the children are forked: limits that the parent enforces, and what they share.
 
     A child's message is acknowledged when its run begins. Held until the end, RabbitMQ would
     close the consumer after 30 minutes, and raising that limit is up to the broker's operator.
@@ -154,6 +160,8 @@ def _prepare_parent(celery: Celery) -> None:
     """
     this.stopping = mmap(-1, 1)
     this.parent = process_name(this.node)
+    this.children = Children(concurrency, task_settings().database_url)
+    this.children.start()
     for job_type in load_types(task_settings().job_modules).values():
         task = celery.tasks[job_type.name]
         task.acks_late = False
@@ -173,14 +181,14 @@ def _settle_killed(exception: Any = None, args: Any = (), **_: Any) -> None:
     """In the parent: a child was killed at its time limit, or died of something else.
 
     Called twice for a time limit; the row accepts the first."""
-    if not args:
+    if not args or this.parent is None:
         return
     settings = task_settings()
     if isinstance(exception, TimeLimitExceeded):
         types = load_types(settings.job_modules)
-        settle_overdue(settings.database_url, types, parse_refs(args[0]))
+        settle_overdue(settings.database_url, types, this.parent, parse_refs(args[0]))
     elif isinstance(exception, WorkerLostError):
-        expire_lost(settings.database_url, parse_refs(args[0]))
+        expire_lost(settings.database_url, this.parent, parse_refs(args[0]))
 
 
 @task_unknown.connect
@@ -189,14 +197,19 @@ def _defer_unknown(message: Any = None, name: str = "", **_: Any) -> None:
     payload = message.decode() if message is not None else ((),)
     refs = parse_refs(payload[0][0] if payload and payload[0] else ())
     if refs:
-        start_native(defer_unknown, task_settings().database_url, name, refs)
+        worker = process_name(this.node)
+        start_native(defer_unknown, task_settings().database_url, worker, name, refs)
 
 
 @worker_process_init.connect
 def _begin_prefork(**_: Any) -> None:
     """A prefork child is a worker with one slot."""
+    if os.getpid() != this.leader_pid:  # a solo pool runs in the worker itself
+        start_native(end_with_parent, this.leader_pid)
     try:
-        _begin(1)
+        worker = _begin(1)
+        # Before its first claim, if the store answers: its parent knows it by its presence.
+        worker.ledger.post_beat().wait(ANNOUNCE_SECONDS)
     except (Exception, SystemExit) as error:
         # As above. The parent starts another child: not in a tight loop.
         logger.exception("the worker process cannot start")
@@ -204,7 +217,7 @@ def _begin_prefork(**_: Any) -> None:
         raise SystemExit(f"the worker process cannot start: {error}") from error
 
 
-def _begin(slots: int) -> None:
+def _begin(slots: int) -> Worker:
     settings = task_settings()
     types = load_types(settings.job_modules)
     pools = {parse_queue(queue)[0] for queue in this.queues}
@@ -224,6 +237,7 @@ def _begin(slots: int) -> None:
             stop_requested=lambda: is_set(this.stopping),
             retiring=lambda: is_set(this.retiring),
             retire=_retire_all,
+            reported=lambda: this.children.note(name) if this.children else None,
             parent=this.parent,
             node=this.node,
         ),
@@ -232,6 +246,7 @@ def _begin(slots: int) -> None:
     this.worker.start()
     this.watchdog = Watchdog(this.worker, pools, settings.cancel_grace_seconds)
     this.watchdog.start()
+    return this.worker
 
 
 def _retire(*_: Any) -> None:

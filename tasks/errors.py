@@ -50,6 +50,18 @@ class QuotaSpent(DependencyFailure):
     """
 
 
+class DependencyOutage(DependencyFailure):
+    """The dependency refuses everybody's calls, say because the API key was revoked.
+
+    The payload has no part in it, so a few of these open the circuit for all tenants.
+    """
+
+    def __init__(self, name: str, reason: str, message: str | None = None) -> None:
+        super().__init__(name, message or f"{name}: {reason}")
+        #: A few words for all tenants and operators, such as "the API key was refused (401)".
+        self.reason = reason
+
+
 class MalformedAnswer(JobError):
     """A dependency's answer failed validation."""
 

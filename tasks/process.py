@@ -6,7 +6,9 @@ watchdog needs real threads.
 
 from __future__ import annotations
 
+import os
 import resource
+import signal
 import sys
 import threading
 import time
@@ -16,6 +18,8 @@ from functools import cache
 from typing import Any
 
 _PAGE_BYTES = resource.getpagesize()
+#: Interval of the checks for the parent.
+PARENT_SECONDS = 1.0
 
 
 @cache
@@ -114,6 +118,18 @@ class FairClock:
         self._looked, self._starved = now, starved
         self._owed = max(0.0, -passed)
         return min(max(0.0, passed), self._most)
+
+
+def end_with_parent(parent: int) -> None:
+    """Kill this process once the one that forked it is gone; call it in a thread.
+
+    Celery's prefork children otherwise finish what they run, or wait for the state store, while
+    nothing is left that could stop them. Not the kernel's signal on the parent's death: that is of
+    the thread that forked, which may end before its process.
+    """
+    while os.getppid() == parent:
+        native_sleep(PARENT_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def exit_requested() -> bool:

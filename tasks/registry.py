@@ -9,7 +9,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -24,6 +24,8 @@ from tasks.retry.decision import RetryLimits
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 
 Run = Callable[[JobContext, Any], Any]
+#: How a running job is cancelled: a Stop is raised in it, or it asks ``ctx.is_cancelled()``.
+Cancel = Literal["interrupt", "cooperative"]
 
 BUILT_IN = ("tasks.jobs.score_application", "tasks.jobs.trials")
 #: Default time limit, if the pool allows that much.
@@ -53,6 +55,7 @@ class JobType:
     prepare: Callable[[], None] | None
     #: SQL over ``settled`` (id, type, status, result), run in the settling statement.
     project: str | None
+    cancel: Cancel = "interrupt"
 
     def read(self, payload: Any) -> Any:
         """The payload as the function gets it: an instance of the schema, if there is one."""
@@ -85,13 +88,16 @@ def job_type(
     cpu_seconds: float | None = None,
     prepare: Callable[[], None] | None = None,
     project: str | None = None,
+    cancel: Cancel = "interrupt",
 ) -> Callable[[Run], Run]:
     """Register the decorated function as the job type ``name``.
 
     The function gets the context and the payload, as an instance of ``schema`` if there is one.
     ``tries`` and ``backoff`` (seconds after the first, second, … failure) apply to APP_ERROR;
     ``class_tries`` sets the attempts for other failure classes, as ``{"TIMEOUT": 3}``. The pool
-    provides the defaults.
+    provides the defaults. When a running job is cancelled, :class:`~tasks.errors.Cancelled` is
+    raised in it at its next yield; with ``cancel="cooperative"`` it is not, until the grace is
+    over: such a function asks ``ctx.is_cancelled()``.
     """
     if not NAME.fullmatch(name):
         allowed = "letters, digits, '_', '-' and '.', at most 100"
@@ -117,6 +123,8 @@ def job_type(
         raise ValueError(f"job type {name!r}: at least one attempt is needed")
     if (memory_mb is not None and memory_mb <= 0) or (cpu_seconds is not None and cpu_seconds <= 0):
         raise ValueError(f"job type {name!r}: a limit must be positive")
+    if cancel not in get_args(Cancel):
+        raise ValueError(f"job type {name!r}: cancel must be one of {get_args(Cancel)}")
 
     def register(run: Run) -> Run:
         known = _types.get(name)
@@ -134,6 +142,7 @@ def job_type(
             cpu_seconds or pool_limits.cpu_seconds,
             prepare,
             project,
+            cancel,
         )
         return run
 

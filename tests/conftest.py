@@ -38,6 +38,7 @@ LONGEST = (
     *("acceptance/test_lab.py", "acceptance/test_kills.py"),
     *(f"acceptance/{name}" for name in TOGETHER["platform_stack"]),
     *("acceptance/test_compose.py", "acceptance/test_autoscale.py"),
+    *("acceptance/test_full_disk.py", "broker/test_slow_confirms.py", "broker/test_lost_queues.py"),
     *("loadtest/test_bench_smoke.py", "api/test_schemathesis.py", "models/test_races.py"),
     *("api/test_outage.py", "stack/test_up.py", "models/test_state_machine.py"),
     *("tasks/test_runaways_green.py", "telemetry/test_telemetry.py"),

@@ -1,7 +1,7 @@
 """Admission in groups: rows to be inserted, and express references to be published.
 
 The reply waits for the rows only. After a failed publish they are released to their queue, or
-found by the reaper.
+found by the reaper. After one whose confirm is late they stay dispatched: it is probably there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 
 from app.broker.publish import Publisher
 from app.errors import BrokerUnavailable, IdempotencyKeyReused
+from app.repeated import BackgroundLoop
 from app.telemetry.hooks import admit_traced
 from models.jobs.admit import Outcome, admit_group
 from models.jobs.dispatch import Dispatch
@@ -21,11 +22,14 @@ from models.jobs.release import release
 from models.jobs.submission import Admitted, IdempotencyKey, KeyReused, Submission, SubmissionGroup
 from models.store.errors import StateStoreError
 from models.store.group_commit import GroupCommit
+from models.tallies import Count, Tallies, TallyKind
 
 logger = logging.getLogger(__name__)
 
-#: After a failed publish the express lane rests this long; the scheduler carries on.
+#: After a failed or late publish the express lane rests this long; the scheduler carries on.
 EXPRESS_REST_SECONDS = 5.0
+#: Submissions are counted in memory and written this often.
+COUNT_SECONDS = 2.0
 
 
 class Admission:
@@ -38,6 +42,10 @@ class Admission:
         self._express_from = 0.0
         self._rows: GroupCommit[SubmissionGroup, Outcome] = GroupCommit(
             self._admit, name="admit", gathers=True
+        )
+        self._submitted = Tallies()
+        self._counting = BackgroundLoop(
+            self._write_counts, COUNT_SECONDS, "submissions", away="they are counted in memory"
         )
         self._express: GroupCommit[Dispatch, None] = GroupCommit(self._publish, name="express")
 
@@ -59,24 +67,48 @@ class Admission:
         """Write and publish what still waits, before the process ends."""
         self._rows.close(timeout)
         self._express.close(timeout)
+        self._counting.close()
+        try:
+            self._write_counts()
+        except StateStoreError as error:
+            logger.warning("counts of submissions could not be written and are lost: %s", error)
+
+    def _write_counts(self) -> None:
+        self._submitted.write(self._engine)
 
     def _admit(self, group: Sequence[SubmissionGroup]) -> list[Outcome]:
         express = time.monotonic() >= self._express_from
         admitted = admit_group(self._engine, group, express)
-        # Posted before the callers continue: the message travels while the replies do.
-        for entry in admitted:
-            for item in entry.express if isinstance(entry, Admitted) else ():
+        counts: list[Count] = []
+        for entry, outcome in zip(group, admitted, strict=True):
+            if isinstance(outcome, KeyReused) or outcome.repeated:
+                continue
+            # Posted before the callers continue: the message travels while the replies do.
+            for item in outcome.express:
                 self._express.post(Dispatch(item.id, 1, item.type, item.pool))
+            tenant = str(entry.submissions[0].tenant_id)
+            counts.append(((TallyKind.SUBMISSION, tenant), (len(entry.submissions), 0)))
+        self._submitted.add_all(counts)
+        self._counting.start()
         return admitted
 
     def _publish(self, group: Sequence[Dispatch]) -> list[None]:
+        undelivered: list[Dispatch] = []
         try:
-            self._publisher.publish(group)
+            confirmed = self._publisher.publish(group)
         except BrokerUnavailable as error:
-            self._express_from = time.monotonic() + EXPRESS_REST_SECONDS
+            confirmed = False
             logger.warning("%s The scheduler will dispatch instead.", error)
-            try:
-                release(self._engine, group)
-            except StateStoreError:
-                logger.warning("could not release %d jobs; the reaper will", len(group))
+            undelivered.extend(group)
+        undelivered += self._publisher.undelivered()
+        if undelivered or not confirmed:
+            self._express_from = time.monotonic() + EXPRESS_REST_SECONDS
+        if undelivered:
+            self._release(undelivered)
         return [None] * len(group)
+
+    def _release(self, dispatches: Sequence[Dispatch]) -> None:
+        try:
+            release(self._engine, dispatches)
+        except StateStoreError:
+            logger.warning("could not release %d jobs; the reaper will", len(dispatches))

@@ -132,13 +132,7 @@ class Depth:
         with self._guard:
             readings = {queue: self._reading(queue) for queue in queues}
             committed = {queue: of.admitted - of.pending for queue, of in readings.items()}
-        asked = {
-            "places": plain_array(range(len(queues))),
-            "tenants": plain_array(tenant_id for tenant_id, _ in queues),
-            "pools": text_array(pool for _, pool in queues),
-        }
-        rows = fetch(self._engine, READ_DEPTHS, asked)
-        depths = {queues[row.place]: row.depth for row in rows}
+        depths = read_depths(self._engine, queues)
         with self._guard:
             for queue, depth in depths.items():
                 reading = self._reading(queue)
@@ -147,6 +141,16 @@ class Depth:
                 # at all.
                 reading.admitted = max(0, reading.admitted - committed[queue])
         return [depths[queue] for queue in group]
+
+
+def read_depths(engine: Engine, queues: Sequence[TenantQueue]) -> dict[TenantQueue, int]:
+    """How many jobs wait in each queue."""
+    asked = {
+        "places": plain_array(range(len(queues))),
+        "tenants": plain_array(tenant_id for tenant_id, _ in queues),
+        "pools": text_array(pool for _, pool in queues),
+    }
+    return {queues[row.place]: row.depth for row in fetch(engine, READ_DEPTHS, asked)}
 
 
 def read_waiting(connection: Connection, tenant_id: int) -> dict[str, dict[str, int]]:

@@ -43,7 +43,29 @@ class Entered(NamedTuple):
     full: str | None = None
 
 
-class Gate:
+class SubmissionLimits:
+    """How much tenants may submit: by their own terms, else by the deployment's defaults."""
+
+    def __init__(self, *, per_second: float, burst: float, queue_depth: int) -> None:
+        """The limits of tenants without their own; a rate or a burst of 0 is none."""
+        self._limit = limit_of(per_second, burst or None) if per_second else None
+        self._queue_depth = queue_depth
+
+    def limit(self, tenant: TenantProfile) -> Limit | None:
+        """How often the tenant may submit; None: no limit."""
+        if tenant.submit_per_second is not None:
+            return limit_of(tenant.submit_per_second, tenant.submit_burst)
+        if self._limit is not None and tenant.submit_burst is not None:
+            return limit_of(self._limit.per_second, tenant.submit_burst)
+        return self._limit
+
+    def depth_limit(self, tenant: TenantProfile, pool: str) -> int:
+        """How many jobs of the tenant may wait in the pool."""
+        depth = tenant.limits_of(pool).depth
+        return self._queue_depth if depth is None else depth
+
+
+class Gate(SubmissionLimits):
     """The limits of one process."""
 
     def __init__(
@@ -56,7 +78,7 @@ class Gate:
         queue_depth: int,
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
-        """The limits of tenants without their own; a rate of 0 is none."""
+        super().__init__(per_second=per_second, burst=burst, queue_depth=queue_depth)
         self._engine = engine
         self._timeout_seconds = timeout_seconds
         self._rate = Rate(engine, timeout_seconds)
@@ -65,16 +87,6 @@ class Gate:
         self._known_keys: GroupCommit[tuple[int, str], bool] = GroupCommit(
             self._read_known, name="known keys"
         )
-        self._limit = limit_of(per_second, burst or None) if per_second else None
-        self._queue_depth = queue_depth
-
-    def limit(self, tenant: TenantProfile) -> Limit | None:
-        """How often the tenant may submit; None: no limit."""
-        if tenant.submit_per_second is not None:
-            return limit_of(tenant.submit_per_second, tenant.submit_burst)
-        if self._limit is not None and tenant.submit_burst is not None:
-            return limit_of(self._limit.per_second, tenant.submit_burst)
-        return self._limit
 
     def terms(self, tenant: TenantProfile, pools: Iterable[str]) -> dict[str, Any]:
         """The tenant's terms in effect, with the deployment's defaults in place of null."""
@@ -146,11 +158,6 @@ class Gate:
             f" {pool}, and as many do. /tenant shows what waits.",
             retry_seconds=DEPTH_RETRY_SECONDS,
         )
-
-    def depth_limit(self, tenant: TenantProfile, pool: str) -> int:
-        """How many jobs of the tenant may wait in the pool."""
-        depth = tenant.limits_of(pool).depth
-        return self._queue_depth if depth is None else depth
 
     def count(self, tenant: TenantProfile, refused: Refused, submissions: int = 1) -> None:
         """Count refused submissions."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from random import SystemRandom
 from typing import Any
 
@@ -36,6 +36,7 @@ from app.tenants.tenant import TenantProfile
 from models.blobs import INLINE_BYTES, BlobError, BlobStore, payload_key
 from models.jobs.ids import new_id
 from models.jobs.submission import Admitted, IdempotencyKey, Submission
+from models.store.clock import DATABASE_CLOCK
 from tasks.jobs.score_application import ApplicationPayload
 from tasks.registry import JobType
 
@@ -119,7 +120,7 @@ def start_of(
         return None
     if not_after is not None and not_after < execute_at:
         raise ValidationFailed(errors=(FieldError("not_after", "is before execute_at"),))
-    return jittered_time(execute_at, datetime.now(UTC), _chance, jitter, not_after)
+    return jittered_time(execute_at, DATABASE_CLOCK.now(), _chance, jitter, not_after)
 
 
 def directed(
@@ -197,7 +198,7 @@ def make_durable(
 
 def status_of(submission: Submission, admitted: Admitted) -> str:
     """What a reply calls the status: the same for a repetition as for the first request."""
-    start, at = submission.execute_at, admitted.first_at or datetime.now(UTC)
+    start, at = submission.execute_at, admitted.first_at or DATABASE_CLOCK.now()
     return "scheduled" if start is not None and start > at else "queued"
 
 

@@ -32,9 +32,11 @@ from models.store.session import connect
 MOST_TENANTS = 10_000
 FORGET_SECONDS = 10.0
 
-#: As :func:`app.policy.rate_limit.lease` has it. Buckets are locked in order, and read again once
-#: they are: whoever waited for one sees what the other left.
-LEASE = f"""
+
+def lease_statement(tokens: str) -> str:
+    """Takes ``tokens`` from buckets. These are locked in order, and read again once they are:
+    whoever waited for one sees what the other left."""
+    return f"""
     WITH asked AS (
         SELECT * FROM unnest(%(tenants)s::bigint[], %(rates)s::float8[], %(bursts)s::float8[],
                              %(needs)s::int[], %(wants)s::int[])
@@ -50,10 +52,7 @@ LEASE = f"""
     ), weighed AS (
         SELECT *, (seconds + {EXACT_SECONDS:f}) * per_second AS there FROM measured
     ), granted AS (
-        SELECT *, CASE WHEN there < least(need, burst) THEN 0
-                       WHEN there < 2 * want THEN greatest(need, floor(there)::int)
-                       ELSE greatest(need, want) END AS tokens
-        FROM weighed
+        SELECT *, {tokens} AS tokens FROM weighed
     ), taken AS (
         UPDATE rate_buckets AS bucket
         SET spent_until = since + make_interval(secs => tokens / per_second)
@@ -64,6 +63,14 @@ LEASE = f"""
            seconds * per_second - tokens AS remaining
     FROM granted
 """
+
+
+#: For a process that keeps what it does not spend at once.
+LEASE = lease_statement("""CASE WHEN there < least(need, burst) THEN 0
+                       WHEN there < 2 * want THEN greatest(need, floor(there)::int)
+                       ELSE greatest(need, want) END""")
+#: For one that keeps nothing: as :func:`app.policy.rate_limit.taken` has it, and ``need`` stays.
+TAKE = lease_statement("greatest(0, least(want, floor(there)::int - need))")
 #: A bucket that nobody has taken from is full.
 FILL = """
     INSERT INTO rate_buckets (tenant_id)
@@ -192,20 +199,24 @@ class Rate:
         return [grants[place] for place in range(len(group))]
 
 
-def lease_group(connection: Connection, group: Sequence[TokenRequest]) -> dict[int, TokenGrant]:
+def lease_group(
+    connection: Connection, group: Sequence[TokenRequest], statement: str = LEASE
+) -> dict[int, TokenGrant]:
     """Lease from the buckets of these tenants, each named once; make those that are missing."""
-    found = lease_existing(connection, group)
+    found = lease_existing(connection, group, statement)
     missing = [one for one in group if one.tenant_id not in found]
     if missing:
         connection.exec_driver_sql(FILL, {"tenants": plain_array(one.tenant_id for one in missing)})
-        found |= lease_existing(connection, missing)
+        found |= lease_existing(connection, missing, statement)
     return found
 
 
-def lease_existing(connection: Connection, group: Sequence[TokenRequest]) -> dict[int, TokenGrant]:
+def lease_existing(
+    connection: Connection, group: Sequence[TokenRequest], statement: str = LEASE
+) -> dict[int, TokenGrant]:
     """What the buckets gave, by tenant; a tenant without one is left out."""
     rows = connection.exec_driver_sql(
-        LEASE,
+        statement,
         {
             "tenants": plain_array(one.tenant_id for one in group),
             "rates": plain_array(str(one.limit.per_second) for one in group),

@@ -12,12 +12,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from datetime import UTC, date, datetime
+from datetime import date
 
 from sqlalchemy import Connection, Engine
 
 from app.repeated import BackgroundLoop
 from models.store.arrays import plain_array, text_array
+from models.store.clock import DATABASE_CLOCK
 from models.store.errors import StateStoreError
 from models.store.session import execute
 
@@ -62,7 +63,7 @@ class Refusals:
 
     def count(self, tenant_id: int, code: str, refused: int = 1) -> None:
         """Count refused submissions."""
-        one = (tenant_id, datetime.now(UTC).date(), code)
+        one = (tenant_id, DATABASE_CLOCK.now().date(), code)
         with self._guard:
             if one not in self._counts and len(self._counts) >= MOST_KEPT:
                 return

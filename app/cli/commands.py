@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from flask import Flask
@@ -15,6 +16,9 @@ from app.cli.tenants import database, keys, tenants
 from app.logs import configure_logging
 from models.presence import process_name
 from models.store.session import open_engine
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,18 +36,40 @@ def register_commands(app: Flask) -> None:
     default=None,
     help="Also write an operator key to this file.",
 )
-def migrate(tenant: str | None, operator_key: Path | None) -> None:
-    """Migrate the database (alembic upgrade head)."""
+@click.option("--expand", is_flag=True, help="Only as far as the version before can work with.")
+@click.option("--back", metavar="REVISION", help="Undo what came after this one, or 'expand'.")
+def migrate(tenant: str | None, operator_key: Path | None, expand: bool, back: str | None) -> None:
+    """Migrate the database to this version.
+
+    Without a stop: --expand, replace every process, then migrate to the end. The way back, with
+    the newer version's command: --back expand, replace every process, --back its revision.
+    """
     from alembic import command
     from alembic.config import Config
 
     from app.tenants.changes import ensure_tenant, keep_operator_key
 
-    command.upgrade(Config(ROOT / "alembic.ini"), "head")
+    config = Config(ROOT / "alembic.ini")
+    if back is not None:
+        command.downgrade(config, last_expanding(config) if back == "expand" else back)
+        return
+    command.upgrade(config, last_expanding(config) if expand else "head")
     if tenant is not None:
         ensure_tenant(database(), tenant)
     if operator_key is not None:
         keep_operator_key(database(), operator_key)
+
+
+def last_expanding(config: Config) -> str:
+    """The last revision before the first that says ``contract = True``.
+
+    From there on the schema lacks what the version before needs.
+    """
+    from alembic.script import ScriptDirectory
+
+    revisions = list(ScriptDirectory.from_config(config).walk_revisions())
+    kept = [one for one in revisions if not getattr(one.module, "contract", False)]
+    return kept[0].revision
 
 
 @click.command("scheduler")
@@ -81,9 +107,15 @@ def show_demo(count: int, url: str | None, picture: str | None) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> None:
     """Queue dead letters again, with attempts reset."""
-    from models.jobs.replay import BATCH, count_dead, replay_matching
+    from app.admission.allowance import Allowances
+    from app.admission.gate import SubmissionLimits
+    from app.admission.replays import replay
+    from app.config import settings
+    from models.jobs.replay import count_dead
+    from models.jobs.replay_requests import ReplayRequest
 
     engine = database()
+    allowances = Allowances(engine, SubmissionLimits(**settings().submission_limits))
     found = count_dead(engine, job_type, tenant)
     for letters in found:
         click.echo(f"{letters.tenant}: {letters.jobs:,} dead letters")
@@ -95,12 +127,11 @@ def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> 
         click.confirm(f"Replay {total:,}?", abort=True)
     replayed = 0
     for letters in found:
-        while True:
-            # As of the count: what dies again meanwhile stays dead.
-            batch = replay_matching(
-                engine, letters.tenant_id, limit=BATCH, before=letters.as_of, job_type=job_type
-            )
-            replayed += len(batch)
+        # As of the count: what dies again meanwhile stays dead.
+        wanted = ReplayRequest(letters.tenant_id, type=job_type, before=letters.as_of)
+        done = replay(engine, allowances, wanted)
+        if isinstance(done, list):
+            replayed += len(done)
             click.echo(f"{replayed:,} of {total:,} replayed")
-            if len(batch) < BATCH:
-                break
+        else:
+            click.echo(f"{letters.tenant}: {done.total:,} to follow as fast as its limits allow")

@@ -10,6 +10,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from models.presence import parse_process
+
 #: How much of a large document a page shows.
 SHOWN_CHARACTERS = 20_000
 #: Durations below the first number are shown in units of the second, with so many decimals.
@@ -92,8 +94,8 @@ def short_id(job_id: str) -> str:
 
 def worker_name(process: str) -> Markup:
     """A worker by its Celery node name, with the process in the title."""
-    node, _, pid = process.rpartition(":")
-    if not node:
+    node, pid = parse_process(process)
+    if not pid:
         return Markup("<code>{}</code>").format(process)
     return Markup('<code title="process {}">{}</code>').format(pid, node)
 

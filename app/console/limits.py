@@ -19,7 +19,7 @@ from app.tenants.quotas import Declared, read_quotas
 from models.jobs.admit import PERMISSION_SECONDS
 from models.leadership import RELIEVES
 from models.pools import POOLS
-from tasks.retry.circuit import OPEN_SECONDS, PROBES
+from tasks.retry.circuit import MIN_OUTAGES, OPEN_SECONDS, PROBES
 from tasks.retry.guards import QUARANTINE_TRIES
 
 #: Rows shown of each kind.
@@ -29,6 +29,7 @@ MOST = 200
 #: row has never failed.
 READ_CIRCUITS = """
     SELECT dependency, coalesce(circuit.state, 'closed') AS state, circuit.changed_at,
+           CASE circuit.state WHEN 'closed' THEN '' ELSE circuit.reason END AS reason,
            (SELECT coalesce(sum(queued), 0)::bigint FROM job_counts
             WHERE tenant_id = 0 AND dependency = known.dependency) AS waiting
     FROM (SELECT unnest(%(declared)s::text[]) AS dependency
@@ -39,7 +40,8 @@ READ_TOKENS = "SELECT dependency, calls, tokens_in, tokens_out FROM quotas"
 READ_VERDICTS = f"""
     SELECT verdict.*, tenant.name AS tenant
     FROM verdicts AS verdict LEFT JOIN tenants AS tenant ON tenant.id = verdict.tenant_id
-    ORDER BY since DESC, kind, verdict.name, tenant_id, pool LIMIT {MOST + 1}
+    ORDER BY verdict.kind = 'retry_budget', since DESC,
+             kind, verdict.name, tenant_id, pool LIMIT {MOST + 1}
 """
 READ_TYPES = f"""
     SELECT type, declared_pool, pool, moved_at, mean_seconds, p95_seconds, runs
@@ -66,9 +68,14 @@ KINDS = {
 EFFECTS = {
     "quarantine": "{failed} of {runs} runs failed within an hour:"
     f" its jobs get {QUARANTINE_TRIES} attempts until fewer fail.",
-    "throttle": "{crashes} workers of {pool} were lost to jobs that had lost two before:"
+    "tenant_quarantine": "{failed} of {runs} runs of this tenant failed within an hour:"
+    f" its jobs of the type get {QUARANTINE_TRIES} attempts until fewer fail.",
+    "retry_budget": "{retries} retries of {first_runs} jobs within ten minutes:"
+    " its failed jobs become dead letters without another attempt until fewer are retried.",
+    "throttle": "{crashes} workers of {pool} were lost to jobs that broke their limits"
+    " or had lost two before:"
     " it runs one job at a time there until ten minutes pass without another loss.",
-    "spike": "{runs} runs in this hour, {usual} are usual."
+    "spike": "{submissions} jobs submitted in this hour, {usual} are usual."
     " The tenant was notified; nothing is delayed.",
 }
 
@@ -91,6 +98,7 @@ def read_limits(asked: PageRequest) -> dict[str, Any]:
             "forecasts": {row.pool: row for row in run(READ_FORECASTS)},
             "open_seconds": OPEN_SECONDS,
             "probes": PROBES,
+            "refusals": MIN_OUTAGES,
         }
 
 

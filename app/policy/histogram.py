@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 #: Runs of this age count half.
 HALF_LIFE_SECONDS = 900.0
 
+#: Fewer runs than this are none.
+RUNS_ERROR = 1e-6
+
 #: Number, runs, seconds.
 Bin = tuple[int, float, float]
 
@@ -50,7 +53,13 @@ def gather(bins: Iterable[Bin]) -> Histogram:
     for number, runs, seconds in bins:
         known_runs, known_seconds = gathered.get(number, (0.0, 0.0))
         gathered[number] = (known_runs + runs, known_seconds + seconds)
-    return Histogram(gathered)
+    # What is taken away may leave an error of rounding.
+    return Histogram({n: bin for n, bin in gathered.items() if bin[0] > RUNS_ERROR})
+
+
+def less(bins: Iterable[Bin]) -> list[Bin]:
+    """The same bins, to be taken away from a sum that contains them."""
+    return [(number, -runs, -seconds) for number, runs, seconds in bins]
 
 
 def decay(age_seconds: float) -> float:

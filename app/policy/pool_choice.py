@@ -5,6 +5,9 @@ A type moves up the chain short, medium, long if within an hour its runs broke t
 never below what was declared, when its p95 is half of what the lower pool allows. After a change
 there is no other one for an hour, so what the rule sees happened after the change.
 
+A type is shared by all tenants, so no tenant moves it alone while others use it: see
+:func:`agreed_pool`.
+
 A move never makes a run fail that would not have failed before: not into a pool that allows less
 time than the type, that requires reports of progress the type never promised, that is green if the
 declared one is not, or without workers.
@@ -13,7 +16,7 @@ declared one is not, or without workers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -100,6 +103,30 @@ def next_pool(measured: Measured, served: Mapping[str, PoolBounds]) -> PoolMove 
         return PoolMove(target, reason) if target and reason else None
     target = pool_below(measured, served, p95)
     return PoolMove(target, MoveReason.FASTER) if target else None
+
+
+def agreed_pool(
+    measured: Measured, without: Iterable[Measured], served: Mapping[str, PoolBounds]
+) -> PoolMove | None:
+    """Where the type goes by everybody's runs, if it would go that way without any one tenant too.
+
+    ``without`` has a measurement for each tenant that was counted apart: of all runs but its own.
+    Too few runs of others say nothing, so the only tenant of a type decides alone. Of several pools
+    the type goes to the nearest.
+    """
+    move = next_pool(measured, served)
+    if move is None or move.reason is MoveReason.UNSERVED:
+        return move
+    here = CHAIN.index(measured.pool)
+    steps = [CHAIN.index(move.pool) - here]
+    for others in without:
+        if others.runs < MIN_RUNS:
+            continue
+        agreed = next_pool(others, served)
+        steps.append(CHAIN.index(agreed.pool) - here if agreed else 0)
+    nearest = min(steps, key=abs)
+    same_way = all(step * steps[0] > 0 for step in steps)
+    return PoolMove(CHAIN[here + nearest], move.reason) if same_way else None
 
 
 def broken(measured: Measured) -> MoveReason | None:

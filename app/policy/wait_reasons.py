@@ -17,6 +17,7 @@ class WaitReason(StrEnum):
 
     NONE = "none"
     RUNNING = "running"
+    WORKER_LOST = "worker_lost"
     STARTING = "starting"
     SCHEDULE = "schedule"
     CIRCUIT = "circuit"
@@ -44,6 +45,8 @@ class Facts:
     #: State of its dependency's circuit, and how long it has been so.
     circuit: str = "closed"
     circuit_seconds: float = 0.0
+    #: Why the dependency refuses everybody's calls; empty if they just fail.
+    circuit_reason: str = ""
     #: How long a circuit stays open.
     open_seconds: float = 60.0
     #: Whether its dependency has a quota, and until it accepts calls again.
@@ -52,6 +55,8 @@ class Facts:
     #: Calls that the quota allows; None if unknown.
     calls_per_second: float | None = None
     throttled: bool = False
+    #: Of a running job: its worker is lost.
+    worker_lost: bool = False
     #: Whether it is a free account, and those have as many in flight as they may.
     free_full: bool = False
 
@@ -78,7 +83,8 @@ def explain(facts: Facts) -> WaitExplanation:
 def holding(facts: Facts) -> tuple[WaitReason, ...]:
     """Everything that keeps it from running, in order; never empty."""
     if facts.status not in ("scheduled", "queued"):
-        started = {"running": WaitReason.RUNNING, "dispatched": WaitReason.STARTING}
+        running = WaitReason.WORKER_LOST if facts.worker_lost else WaitReason.RUNNING
+        started = {"running": running, "dispatched": WaitReason.STARTING}
         return (started.get(facts.status, WaitReason.NONE),)
     flow = facts.flow
     at_cap = flow.cap is not None and flow.own >= flow.cap
@@ -99,7 +105,7 @@ def holding(facts: Facts) -> tuple[WaitReason, ...]:
 
 def predicted(binding: WaitReason, facts: Facts) -> float | None:
     """Seconds until it starts."""
-    if binding in (WaitReason.NONE, WaitReason.RUNNING):
+    if binding in (WaitReason.NONE, WaitReason.RUNNING, WaitReason.WORKER_LOST):
         return None
     if binding is WaitReason.STARTING:
         return predict_start(facts.flow)
@@ -127,7 +133,13 @@ def in_words(reason: WaitReason, facts: Facts) -> str:
             return f"It is not due for another {spoken(due)}."
         case WaitReason.CIRCUIT if facts.circuit == "open":
             again = f"it is called again in {spoken(not_before(facts))}"
-            return f"{facts.dependency} keeps failing and is not called; {again}."
+            why = " keeps failing and is not called"
+            if facts.circuit_reason:
+                why = f": {facts.circuit_reason}"
+            return f"{facts.dependency}{why}; {again}."
+        case WaitReason.CIRCUIT if facts.circuit_reason:
+            probing = "a few jobs probe whether it is back"
+            return f"{facts.dependency}: {facts.circuit_reason}; {probing}."
         case WaitReason.QUOTA if facts.closed_seconds > 0:
             again = f"it accepts calls again in {spoken(facts.closed_seconds)}"
             return f"The quota of {facts.dependency} is used up; {again}."
@@ -147,6 +159,7 @@ def in_words(reason: WaitReason, facts: Facts) -> str:
 SENTENCES = {
     WaitReason.NONE: "It has ended.",
     WaitReason.RUNNING: "It is running.",
+    WaitReason.WORKER_LOST: "Its worker was lost; it is about to be queued again.",
     WaitReason.STARTING: "It has been dispatched; a worker is about to start it.",
     WaitReason.SCHEDULE: "It is due and about to be queued.",
     WaitReason.CIRCUIT: "{facts.dependency} kept failing; a few jobs probe whether it is back.",

@@ -14,6 +14,7 @@ from models.jobs.states import JobStatus
 from models.leadership import RELIEVES, SILENT
 from models.pools import POOLS
 from models.presence import ALIVE
+from models.store.snapshots import OLDEST_SNAPSHOT
 from models.tallies import TallyKind
 from tasks.retry.guards import BUDGET_WINDOW_SECONDS
 
@@ -67,7 +68,7 @@ READ_TROUBLE = f"""
     WHERE kind = '{TallyKind.RETRY}' AND {IN_BUDGET_WINDOW}
     UNION ALL
     SELECT 'runs', '', coalesce(sum(total), 0) FROM tallies
-    WHERE kind = '{TallyKind.HOUR}' AND {IN_BUDGET_WINDOW}
+    WHERE kind = '{TallyKind.TYPE}' AND {IN_BUDGET_WINDOW}
     UNION ALL
     SELECT 'forecast', name, sum(total) FROM tallies
     WHERE {FORECASTS} GROUP BY name
@@ -156,6 +157,9 @@ class GaugeReadings:
     #: Schedules by state, and how late their oldest tick is.
     schedules: dict[str, int] = field(default_factory=dict)
     tick_seconds: float = 0.0
+    #: Age of the oldest open snapshot.
+    snapshot_seconds: float = 0.0
+    snapshot_transactions: int = 0
 
     def admitted(self) -> dict[str, int]:
         """Jobs that were submitted or replayed, by pool.
@@ -182,6 +186,7 @@ def read_gauges(connection: Connection) -> GaugeReadings:
     trouble: dict[str, dict[str, float]] = {}
     for row in connection.exec_driver_sql(READ_TROUBLE):
         trouble.setdefault(row.kind, {})[row.name] = float(row.value)
+    snapshot = connection.exec_driver_sql(OLDEST_SNAPSHOT).one()
     return GaugeReadings(
         counts={
             row.pool: {state: int(getattr(row, state)) for state in STATES}
@@ -200,6 +205,8 @@ def read_gauges(connection: Connection) -> GaugeReadings:
         quota_states=connection.exec_driver_sql(READ_QUOTA_STATES).all(),
         schedules=read_pairs(connection, READ_SCHEDULES),
         tick_seconds=float(connection.exec_driver_sql(READ_TICK_AGE).scalar() or 0.0),
+        snapshot_seconds=snapshot.seconds,
+        snapshot_transactions=snapshot.transactions,
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from sqlalchemy import Connection, func, select
 
 from app.reads.gauges import STATES
-from models.schema import Job, JobCount
+from models.schema import JOB_COUNTS, Job
 
 JOBS = Job.__table__.c
-COUNTS = JobCount.__table__.c
+COUNTS = JOB_COUNTS.c
 #: Tenant of the counters over all tenants.
 ALL_TENANTS = 0
 

@@ -19,7 +19,7 @@ from app.policy.wait_reasons import Facts
 from app.reads.rivals import read_rivals
 from models.jobs.held_back import HELD_DEPENDENCIES, THROTTLED
 from models.jobs.lane_walk import lane_walk
-from models.presence import SERVING
+from models.presence import SERVING, WORKER_LOST
 from tasks.retry.circuit import OPEN_SECONDS
 from tasks.retry.guards import THROTTLED_IN_FLIGHT
 
@@ -30,11 +30,12 @@ FRESH_SECONDS = 10
 
 READ_FACTS = f"""
     SELECT job.tenant_id, job.status::text, job.pool, job.dependency, job.priority,
-           now() AS now,
+           now() AS now, {WORKER_LOST} AS worker_lost,
            extract(epoch FROM job.execute_at - now())::float8 AS due_seconds,
            coalesce(circuit.state, 'closed') AS circuit,
            coalesce(extract(epoch FROM now() - circuit.changed_at), 0)::float8
                AS circuit_seconds,
+           coalesce(circuit.reason, '') AS circuit_reason,
            quota.dependency IS NOT NULL AS quota,
            coalesce(extract(epoch FROM quota.closed_until - now()), 0)::float8 AS closed_seconds,
            quota.requests_per_minute, quota.tokens_in_per_minute, quota.tokens_out_per_minute,
@@ -181,11 +182,13 @@ def read_facts(connection: Connection, job_id: str) -> WaitingJob | None:
         dependency=row.dependency,
         circuit=row.circuit,
         circuit_seconds=row.circuit_seconds,
+        circuit_reason=row.circuit_reason,
         open_seconds=OPEN_SECONDS,
         quota=row.quota,
         closed_seconds=row.closed_seconds,
         calls_per_second=pace_of(row),
         throttled=row.throttled,
+        worker_lost=row.worker_lost,
         free_full=free_full,
     )
     return WaitingJob(row.tenant_id, row.now, facts)

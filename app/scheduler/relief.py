@@ -1,11 +1,12 @@
 """Relief: while there has been no scheduler for a minute, an API process dispatches.
 
-One process at a time (see :mod:`models.leadership`) dispatches some jobs from each lane in turn.
-Windows, caps, throttles, circuits, quotas and the share of free accounts hold. Fair share does not,
-and nothing is promoted, reaped, retried or sent to a slice: that waits for a scheduler.
+One process at a time (see :mod:`models.leadership`) dispatches some jobs from each lane in turn,
+and reaps and promotes as the scheduler does. Windows, caps, throttles, circuits, quotas and the
+share of free accounts hold. Fair share does not, and nothing is sent to a slice: that waits for a
+scheduler.
 
-The two never act at the same time: the relief's statement locks the silent leader's row, so a
-takeover waits for the statement, or the statement sees the takeover and marks nothing.
+The two never act at the same time: the relief's statements lock the silent leader's row, so a
+takeover waits for the statement, or the statement sees the takeover and changes nothing.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ from app.policy.round_robin import Lane, round_robin
 from app.policy.window import window
 from app.scheduler.dispatching.pool_queues import PoolQueues
 from app.scheduler.dispatching.pools import Pools, PoolState
+from app.scheduler.dispatching.promoter import Promoter
 from app.scheduler.dispatching.quotas import QuotaPacers
-from models.jobs.dispatch import MARK_LANES, mark
+from app.scheduler.maintenance.reaper import Reaper
+from app.scheduler.role import TimedRole, run_due
+from models.job_counts import CountFolder
+from models.jobs.dispatch import MARK_LANES, PLACES, WALK_LANE, mark
 from models.jobs.held_back import DEPENDENCIES_NOT_CLOSED, THROTTLED
 from models.jobs.lane_walk import lane_walk
 from models.jobs.release import release
-from models.leadership import SILENT, STILL_RELIEF, Leader, ReliefLease
+from models.leadership import Leader, ReliefLease
 from models.store.errors import StateStoreError
 from models.store.session import connect, fetch
 from tasks.registry import JobType
@@ -45,16 +50,13 @@ TURN_SECONDS = 0.25
 RENEW_SECONDS = 2.0
 #: A new process waits first: after a restart of everything, all processes begin at once.
 WAIT_SECONDS = 10.0
+#: Pause of reaping or promoting after the state store did not answer.
+AWAY_SECONDS = 3.0
 #: Lanes of a pool that one turn reads, and jobs that it marks.
 MOST_LANES = 200
 BATCH = 500
 
-#: A takeover waits for the lock.
-RELIEVE = MARK_LANES.format(
-    condition=f"""EXISTS (
-                SELECT 1 FROM leaders AS leader WHERE {SILENT} FOR SHARE)
-              AND {STILL_RELIEF}"""
-)
+RELIEVE = MARK_LANES.format(condition=ReliefLease.condition, walk=WALK_LANE, columns=PLACES)
 #: At most as many rows as the windows allow.
 READ_IN_FLIGHT = """
     SELECT job.tenant_id, count(*)::int AS jobs,
@@ -89,6 +91,7 @@ class Relief:
         name: str,
         types: Mapping[str, JobType],
         wait_seconds: float = WAIT_SECONDS,
+        promote_per_second: float = 2000.0,
     ) -> None:
         """The publisher must not be shared: publishers are not for concurrent use."""
         self._engine = engine
@@ -101,6 +104,12 @@ class Relief:
         bystander = Leader(engine, name)
         self._pacers = QuotaPacers(engine, bystander, types)
         self._pools = Pools(engine, PoolQueues(engine, bystander))
+        promoter = Promoter(engine, self._lease, self._pools, promote_per_second)
+        self._roles = [
+            TimedRole(Reaper(engine, self._lease, types), 1.0),
+            TimedRole(promoter, TURN_SECONDS),
+        ]
+        self._folder = CountFolder(engine)
         #: By pool: the lane that came last.
         self._last: dict[str, tuple[int, str]] = {}
 
@@ -110,8 +119,15 @@ class Relief:
         return self._lease.epoch is not None
 
     def run_once(self, now: float) -> int:
-        """Dispatch what fits into the windows, if nobody else can; how many jobs."""
+        """Reap, promote and dispatch what fits into the windows, if nobody else can; how many jobs
+        were dispatched."""
         if not self._hold_lease(now):
+            return 0
+        run_due(self._roles, self._lease, now, AWAY_SECONDS)
+        if undelivered := self._publisher.undelivered():
+            release(self._engine, undelivered)
+            refused = f"The broker did not take {len(undelivered)} jobs."
+            self._lose_broker(BrokerUnavailable(refused))
             return 0
         dispatched = 0
         held = self._read_held(now)
@@ -135,6 +151,8 @@ class Relief:
         if not self._lease.is_vacant() or now < self._began + self._wait_seconds:
             self.end()
             return False
+        # Also without a broker: jobs are admitted, and their counts are read.
+        self._folder.run_once(now)
         if self.active and now < self._renew_due:
             return True
         was = self.active
@@ -148,8 +166,8 @@ class Relief:
         self._renew_due = now + RENEW_SECONDS
         if not was:
             logger.warning(
-                "no scheduler for a minute: this process dispatches, without fair share; nothing"
-                " is promoted, reaped or retried"
+                "no scheduler for a minute: this process dispatches, without fair share, and reaps"
+                " and promotes"
             )
         return True
 

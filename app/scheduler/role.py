@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Engine, Row
 
-from models.leadership import Leader
+from models.leadership import Leader, RoleLease
 from models.store.errors import StatementTooSlow, StateStoreError
 from models.store.session import execute, fetch
 
@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 SLOW_SECONDS = 2.0
 #: Pause of a role that failed for a reason of its own.
 FAILED_SECONDS = 5.0
+#: The longest pause of a role whose turns take long.
+MOST_REST_SECONDS = 30.0
 #: Pauses of housekeeping: after a turn that found something to do, after one that did not, and
 #: while the state store is unavailable.
 BUSY_SECONDS = 0.1
@@ -38,7 +40,7 @@ class Role(Protocol):
 class LeaderQueries:
     """Base class: runs statements one by one, with the leader's epoch as parameter ``epoch``."""
 
-    def __init__(self, engine: Engine, leader: Leader) -> None:
+    def __init__(self, engine: Engine, leader: RoleLease) -> None:
         self._engine = engine
         self._leader = leader
 
@@ -59,11 +61,18 @@ class TimedRole:
     every_seconds: float
     #: Called by standbys too.
     always: bool = False
+    #: After a turn it pauses so many times as long as that took: its work grows with the tenants.
+    rest_times: float = 0.0
     due: float = 0.0
 
 
+def rest_seconds(took: float, times: float) -> float:
+    """How long to pause after a turn took so long."""
+    return min(MOST_REST_SECONDS, times * took)
+
+
 def run_due(
-    roles: Iterable[TimedRole], leader: Leader, now: float, away_seconds: float | None = None
+    roles: Iterable[TimedRole], leader: RoleLease, now: float, away_seconds: float | None = None
 ) -> int:
     """Call every role that is due, if this process leads; how many rows were touched.
 
@@ -76,7 +85,10 @@ def run_due(
             continue
         timed.due = now + timed.every_seconds
         try:
+            began = time.monotonic()
             touched += timed.role.run_once(now)
+            rest = rest_seconds(time.monotonic() - began, timed.rest_times)
+            timed.due = max(timed.due, now + rest)
         except StatementTooSlow as error:
             logger.warning("%s: a statement was too slow: %s", type(timed.role).__name__, error)
             timed.due = time.monotonic() + (away_seconds or SLOW_SECONDS)

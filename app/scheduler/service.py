@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from celery import Celery
 from sqlalchemy import Engine
 
+from app.admission.allowance import Allowances
+from app.admission.gate import SubmissionLimits
 from app.broker.publish import Publisher
+from app.broker.queue_counts import QueueCounts
 from app.config import Settings
 from app.policy.scaling import policy_of
 from app.reads.estimates import Estimates
@@ -23,17 +26,23 @@ from app.scheduler.dispatching.promoter import Promoter
 from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
 from app.scheduler.maintenance.collector import Collector
+from app.scheduler.maintenance.count_folds import FOLD_SECONDS, CountFolds
 from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
+from app.scheduler.maintenance.lost_messages import FIND_SECONDS, LostMessages
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.maintenance.recorder import Recorder
 from app.scheduler.maintenance.recurring_jobs import TICK_SECONDS, RecurringJobs
+from app.scheduler.maintenance.replayer import REPLAY_SECONDS, Replayer
 from app.scheduler.maintenance.retirer import Kept, Retirer
+from app.scheduler.maintenance.snapshot_watch import WATCH_SECONDS, SnapshotWatch
 from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
 from app.scheduler.protection.restrictions import Quarantine, Spikes, Throttles
+from app.scheduler.protection.retry_budgets import JUDGE_SECONDS, RetryBudgets
 from app.scheduler.role import Housekeeping, LeaderQueries, TimedRole, run_due
 from app.telemetry.hooks import system_meters
 from models.blobs import open_blobs
+from models.feed import FeedKeeper
 from models.jobs.expire import EXPIRE
 from models.leadership import RENEW_SECONDS, Leader
 from models.pools import POOLS
@@ -52,6 +61,8 @@ AWAY_SECONDS = 0.5
 #: Nothing is reaped for so long after that.
 REAP_PAUSE_SECONDS = 3.0
 DAY_SECONDS = 86_400.0
+#: Roles that add up counts of tenants pause so many times as long as that took.
+REST_TIMES = 200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +102,7 @@ def protection_roles(
     return [
         TimedRole(Circuits(engine, leader, dependencies), 1.0),
         TimedRole(Throttles(engine, leader, throttle_crashes), 1.0),
-        TimedRole(Quarantine(engine, leader), 10.0),
+        TimedRole(Quarantine(engine, leader), 10.0, rest_times=REST_TIMES),
         TimedRole(Spikes(engine, leader), 30.0),
     ]
 
@@ -113,16 +124,22 @@ class SchedulerService:
         self._leader = leader = Leader(engine, self._name)
         self._publisher = Publisher(celery, settings.publish_seconds)
         types = load_types(settings.job_modules)
+        allowances = Allowances(engine, SubmissionLimits(**settings.submission_limits))
         self._reaping = TimedRole(Reaper(engine, leader, types), 1.0)
+        lost = LostMessages(engine, leader, QueueCounts(celery))
         self._roles = [
             TimedRole(leader, RENEW_SECONDS, always=True),
             TimedRole(Announcer(engine, self._name), PRESENCE_SECONDS, always=True),
+            *([TimedRole(lost, FIND_SECONDS)] if settings.amqp else []),
             self._reaping,
             TimedRole(Expirer(engine, leader), 1.0),
+            TimedRole(FeedKeeper(engine), PRESENCE_SECONDS),
             *protection_roles(engine, leader, types, settings.throttle_crashes),
             TimedRole(
-                RecurringJobs(engine, leader, types, settings.served_pool_names), TICK_SECONDS
+                RecurringJobs(engine, leader, types, settings.served_pool_names, allowances),
+                TICK_SECONDS,
             ),
+            TimedRole(Replayer(engine, leader, allowances), REPLAY_SECONDS),
             *self._dispatching_roles(types, settings),
             TimedRole(Recorder(engine, leader), 0.0),
         ]
@@ -140,7 +157,9 @@ class SchedulerService:
                 TimedRole(Retirer(engine, leader, blobs, kept), 0.0),
                 TimedRole(Collector(engine, leader, blobs), 0.0),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
-                TimedRole(classifier, CLASSIFY_SECONDS),
+                TimedRole(classifier, CLASSIFY_SECONDS, rest_times=REST_TIMES),
+                TimedRole(RetryBudgets(engine, leader), JUDGE_SECONDS, rest_times=REST_TIMES),
+                TimedRole(SnapshotWatch(engine, leader), WATCH_SECONDS),
                 *telemetry_roles(engine, leader),
             ],
         )
@@ -160,6 +179,7 @@ class SchedulerService:
         }
         return [
             TimedRole(Promoter(engine, leader, pools, settings.promote_per_second), 0.05),
+            TimedRole(CountFolds(engine, queues), FOLD_SECONDS),
             TimedRole(dispatcher, 0.0),
             TimedRole(ShareReconciler(engine, leader, queues, estimates), RECONCILE_SECONDS),
             TimedRole(Autoscaler(engine, leader, pools, scaling), EVERY_SECONDS),

@@ -55,13 +55,7 @@ def build_app(settings: Settings) -> FairlineApp:
     directory = Directory(engine, settings.admission_seconds)
     services = Services(
         engine=engine,
-        gate=Gate(
-            engine,
-            settings.admission_seconds,
-            per_second=settings.submit_per_second,
-            burst=settings.submit_burst,
-            queue_depth=settings.queue_depth,
-        ),
+        gate=Gate(engine, settings.admission_seconds, **settings.submission_limits),
         admission=Admission(
             engine, Publisher(celery, settings.publish_seconds), settings.admission_seconds
         ),
@@ -117,7 +111,8 @@ def begin_serving(app: FairlineApp, stop: threading.Event) -> None:
     app.traced = requests_of(app)
     threading.Thread(target=announce_api, args=(engine, stop), name="presence", daemon=True).start()
     publisher = Publisher(celery, settings().publish_seconds)
-    relief = Relief(engine, publisher, process_name("api"), job_types)
+    pace = settings().promote_per_second
+    relief = Relief(engine, publisher, process_name("api"), job_types, promote_per_second=pace)
     threading.Thread(target=keep_relief, args=(relief, stop), name="relief", daemon=True).start()
 
 

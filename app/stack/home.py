@@ -51,7 +51,12 @@ class Home:
         """
         for log in self.logs.glob("*.log"):
             if log.stat().st_size > max_bytes:
-                shutil.copyfile(log, log.with_suffix(".log.1"))
+                older = log.with_suffix(".log.1")
+                try:
+                    shutil.copyfile(log, older)
+                except OSError:
+                    older.unlink(missing_ok=True)  # the part of it takes room that others need
+                    raise
                 os.truncate(log, 0)
 
     def stack_id(self) -> str:

@@ -15,6 +15,7 @@ import json
 import os
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from app.stack.home import Home
@@ -117,5 +118,6 @@ def clear_leftovers(home: Home, grace_seconds: float = 5.0) -> int:
     for one in late:
         signal_process(one, signal.SIGKILL)
     wait_for_exit([*leftovers, *late], seconds=5.0)
-    note_started(home, [])
+    with suppress(OSError):  # a full disk; the records of dead processes do no harm
+        note_started(home, [])
     return len({*leftovers, *late})

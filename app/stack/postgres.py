@@ -147,6 +147,8 @@ class EmbeddedPostgres:
                 cwd=self.data,
                 account=server_account(),
                 stop=STOP,
+                # It ends by itself, and takes its backends along, which a SIGKILL would not.
+                death_signal=signal.SIGINT,
                 before_start=self.clear_crash,
             )
         ]

@@ -78,7 +78,7 @@ class EmbeddedRabbitMQ:
 
     def processes(self) -> Sequence[ProcessSpec]:
         """The Erlang port mapper and the node, which would leave a daemonised mapper otherwise."""
-        server, env = find_server(), self._environment()
+        server, env = find_server(), self.environment()
         if server is None:
             raise StackError(NOT_INSTALLED)
         return [
@@ -91,7 +91,8 @@ class EmbeddedRabbitMQ:
             )
         ]
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """What the node and its tools need to know."""
         folder = self.folder
         return {
             "HOME": str(folder),

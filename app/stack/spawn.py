@@ -1,7 +1,8 @@
 """Starting one process of the stack, and ending it with everything it started.
 
 Each process leads its own session: Ctrl-C in the terminal reaches only the supervisor, and the
-whole group can be ended at once. If the supervisor is killed, the kernel signals each process.
+whole group can be ended at once. If the supervisor dies, the kernel ends each process: one that
+only was asked to end would wait for services that are gone.
 """
 
 from __future__ import annotations
@@ -83,9 +84,10 @@ def spawn(spec: ProcessSpec, environment: Mapping[str, str], log: Path) -> Child
     parent's death means the death of the parent *thread*.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    parent, death_signal = os.getpid(), int(spec.stop[0].signal)
+    parent, death_signal = os.getpid(), int(spec.death_signal)
 
     def die_with_parent() -> None:
+        # After the change of the user, which would clear it.
         _libc.prctl(PR_SET_PDEATHSIG, death_signal)
         if os.getppid() != parent:
             os._exit(1)  # the parent died between fork and prctl

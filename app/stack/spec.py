@@ -48,6 +48,8 @@ class ProcessSpec:
     account: SystemUser | None = None
     #: Tried in order; SIGKILL to the whole process group always follows.
     stop: tuple[StopStep, ...] = POLITE_STOP
+    #: Sent by the kernel when the supervisor dies, whatever the reason. Nothing follows it.
+    death_signal: signal.Signals = signal.SIGKILL
     #: How long a surplus process may take after the first step, to finish what it runs.
     #: 0: as long as the step says.
     drain_seconds: float = 0.0

@@ -20,6 +20,8 @@ from app.stack.spec import ProcessSpec
 
 TICK_SECONDS = 0.2
 ROTATE_SECONDS = 10.0
+#: What cannot be written is not reported more often than this.
+REPORT_SECONDS = 60.0
 #: A process that lived this long was healthy: its death starts a new count.
 HEALTHY_SECONDS = 10.0
 FIRST_DELAY_SECONDS = 0.1
@@ -80,6 +82,9 @@ class Supervisor:
     stop_requests: int = 0
     stopping: bool = False
     _rotate_at: float = 0.0
+    #: Processes whose record is written; and what could not be written, when that was reported.
+    _noted: list[int] = field(default_factory=list)
+    _reported: dict[str, float] = field(default_factory=dict)
 
     def add(self, program: Program, count: int = 1) -> None:
         """Start that many processes of the program in the next tick."""
@@ -148,7 +153,6 @@ class Supervisor:
     def tick(self) -> None:
         """One turn: notice deaths, start what is due, continue what is stopping."""
         now = time.monotonic()
-        before = self._pids()
         for slot in list(self.slots):
             if slot.child and (status := slot.child.poll()) is not None:
                 self._notice_death(slot, status, now)
@@ -160,9 +164,8 @@ class Supervisor:
             reap_orphans({*self._pids(), *(task.pid for task in self.tasks)})
         if self._rotate_at <= now:
             self._rotate_at = now + ROTATE_SECONDS
-            self.home.rotate_logs()
-        if self._pids() != before:
-            note_started(self.home, [Started.of(s.child) for s in self.slots if s.child])
+            self._write("rotate the logs", self.home.rotate_logs)
+        self._note_started()
 
     def stop_all(self) -> None:
         """Stop everything rank by rank; a second stop request meanwhile kills instead."""
@@ -180,7 +183,31 @@ class Supervisor:
                 self.pause(0.05)
         if self.owns_children:
             kill_orphans()
-        note_started(self.home, [])
+        self._note_started()
+
+    def _note_started(self) -> None:
+        """Note which processes run, unless that is noted already."""
+        pids = self._pids()
+        started = [Started.of(slot.child) for slot in self.slots if slot.child]
+        if pids != self._noted and self._write(
+            "note which processes run", lambda: note_started(self.home, started)
+        ):
+            self._noted = pids
+
+    def _write(self, what: str, write: Callable[[], None]) -> bool:
+        """Write to the home; a failure, such as a full disk, is reported and tried again.
+
+        Nothing that is written here is worth the stack: see `app.stack.leftovers`.
+        """
+        try:
+            write()
+        except OSError as error:
+            now = time.monotonic()
+            if now - self._reported.get(what, -REPORT_SECONDS) >= REPORT_SECONDS:
+                self._reported[what] = now
+                self.report(f"cannot {what}: {error}; will try again")
+            return False
+        return True
 
     def _start(self, slot: Slot) -> None:
         try:

@@ -1,13 +1,14 @@
 """Schedules as rows: created, read, changed and removed by their tenant.
 
 Times are the database's. A change locks the row first, so that it comes before a tick or after
-it: no tick is made by a schedule that is half the old one.
+it: no tick is made by a schedule that is half the old one. Ticks that are due when it is retimed
+or paused are not made: they are counted in ``skipped`` and reported as ``schedule_missed``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,10 +16,11 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import Conflict
-from app.tenants.cron import Rule, next_tick
+from app.tenants.cron import BadCron, Rule, UnknownZone, next_tick, read_rule
+from app.tenants.ticks import DroppedTicks, drop_due
 from models.store.session import connect, execute, fetch, transaction
 
-#: Schedules of one tenant; nothing else limits the jobs of its ticks.
+#: Schedules of one tenant.
 MOST_SCHEDULES = 1_000
 
 
@@ -56,6 +58,9 @@ COLUMNS = ", ".join(
 #: Payloads may be large, and a list does not show them.
 LISTED = COLUMNS.replace("schedule.payload::text", "'' AS payload")
 
+#: As the API writes times.
+RFC3339 = """to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"""
+
 #: Two at once may both be the last one allowed: the bound may be exceeded by a few.
 CREATE = f"""
     INSERT INTO schedules AS schedule ({", ".join(GIVEN)})
@@ -75,8 +80,19 @@ LIST = f"""
     ORDER BY schedule.name LIMIT %(limit)s
 """
 CHANGE = f"""
-    UPDATE schedules SET {", ".join(f"{name} = %({name})s" for name in GIVEN[2:])}
-    WHERE id = %(id)s
+    WITH changed AS (
+        UPDATE schedules SET {", ".join(f"{name} = %({name})s" for name in GIVEN[2:])},
+               skipped = %(skipped)s
+        WHERE id = %(id)s
+        RETURNING id, name, tenant_id, paused
+    )
+    INSERT INTO events (tenant_id, kind, detail)
+    SELECT tenant_id, 'schedule_missed', json_build_object(
+        'schedule', id, 'name', name, 'first', {RFC3339.format("first")},
+        'last', {RFC3339.format("last")},
+        'reason', CASE WHEN paused THEN 'paused' ELSE 'retimed' END)
+    FROM changed, (VALUES (%(first)s::timestamptz, %(last)s::timestamptz)) AS dropped (first, last)
+    WHERE first IS NOT NULL
 """
 REMOVE = "DELETE FROM schedules WHERE id = %(id)s AND tenant_id = %(tenant_id)s"
 
@@ -131,11 +147,31 @@ def change(
             ).first()
             if row is None:
                 return None
-            changed = into(RecurringSchedule(**row._mapping), read_clock(connection))
-            connection.exec_driver_sql(CHANGE, asdict(changed))
+            before, now = RecurringSchedule(**row._mapping), read_clock(connection)
+            changed = into(before, now)
+            dropped = dropped_by(before, changed, now)
+            if dropped is not None:
+                changed = replace(changed, skipped=changed.skipped + dropped.count)
+            range_ = {"first": dropped and dropped.first, "last": dropped and dropped.last}
+            connection.exec_driver_sql(CHANGE, asdict(changed) | range_)
     except IntegrityError:
         raise name_taken(changed.name) from None
     return changed
+
+
+def dropped_by(
+    before: RecurringSchedule, changed: RecurringSchedule, now: datetime
+) -> DroppedTicks | None:
+    """The due ticks that a change drops. What comes during a pause is no tick."""
+    due = before.next_at is not None and before.next_at <= now and not before.paused
+    if not due or not (changed.paused or changed.next_at != before.next_at):
+        return None
+    assert before.next_at is not None
+    try:
+        rule = read_rule(before.cron, before.timezone)
+    except (BadCron, UnknownZone):  # written by another version, or with newer time zones
+        rule = None
+    return drop_due(rule, before.next_at, now)
 
 
 def remove(engine: Engine, tenant_id: int, schedule_id: str) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import islice
 
 from app.tenants.cron import MINUTE, Rule, next_tick, ticks_ago
 
@@ -98,6 +99,24 @@ def decide(
     if policy.overlap is Overlap.SKIP and busy:
         return TickDecision(following, skipped=first, missed=missed)
     return TickDecision(following, made=tuple(due), missed=missed)
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedTicks:
+    """Ticks that were due and are not made, because the schedule was changed."""
+
+    first: datetime
+    last: datetime
+    #: At most ``MOST_MADE_UP`` are counted.
+    count: int
+
+
+def drop_due(rule: Rule | None, first: datetime, now: datetime) -> DroppedTicks:
+    """The ticks from ``first``, which is due, to ``now``; only that one if there is no rule."""
+    if rule is None:
+        return DroppedTicks(first, first, 1)
+    counted = sum(1 for _ in islice(ticks_between(rule, first, now), MOST_MADE_UP - 1))
+    return DroppedTicks(first, oldest_of_newest(rule, first, now, 1)[0], 1 + counted)
 
 
 def oldest_of_newest(

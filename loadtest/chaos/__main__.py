@@ -1,4 +1,4 @@
-"""``python -m loadtest.chaos``: minutes of kills, freezes and restarts, and what they broke."""
+"""``python -m loadtest.chaos``: minutes of kills, freezes and other faults, and what they broke."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from rich.console import Console
 
 from loadtest.chaos.judge import Report as Findings
 from loadtest.chaos.plan import TARGETS, Act
-from loadtest.chaos.run import ChaosOptions, Progress, run
+from loadtest.chaos.run import ChaosOptions, Progress, impossible, run
 from loadtest.chaos.striker import Strike
 from loadtest.report import Bar, Report, Table
+
+OF_RABBITMQ = ("rabbitmq", "slow-rabbitmq", "memory-alarm", "purged-queues", "deleted-queues")
 
 
 class Display:
@@ -87,8 +89,10 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the stack must not outlive us
     targets = tuple(target.strip() for target in given.targets.split(",") if target.strip())
+    left_out = impossible()
     if given.broker == "filesystem":
-        targets = tuple(target for target in targets if target != "rabbitmq")  # no process
+        left_out |= dict.fromkeys(OF_RABBITMQ, "there is no RabbitMQ")
+    targets = tuple(target for target in targets if target not in left_out)
     if unknown := set(targets) - set(TARGETS):
         parser.error(f"unknown targets: {', '.join(sorted(unknown))}")
     seed = random.SystemRandom().randrange(10**9) if given.seed is None else given.seed
@@ -102,6 +106,8 @@ def main(arguments: list[str] | None = None) -> int:
         f" {sum(hit.act is Act.KILL for hit in hits)} of them kills, under {given.rate:g}"
         f" requests per second. Log and report: {folder}"
     )
+    for name, reason in left_out.items():
+        console.print(f"Left out: {name}, as {reason}.")
     began = time.monotonic()
     display = Display(console, len(hits))
     with display.status:

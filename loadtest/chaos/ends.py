@@ -9,8 +9,12 @@ from loadtest.chaos.facts import Attempt, Job, expected_score
 from loadtest.chaos.plan import Act
 from loadtest.chaos.striker import Strike
 
-#: Without the database no worker can keep a lease. All can do without the others.
-SHARED = ("postgres", "postgres-backend")
+#: Without the database no worker can keep a lease. All can do without the others, and neither
+#: locks nor anything that befalls the broker may cost a run.
+SHARED = (
+    *("postgres", "postgres-backend", "slow-postgres"),
+    *("terminated-backends", "read-only", "full-disk"),
+)
 #: How long a hit has effects: a server starts, leases expire, the loss is noticed.
 AFTERMATH_SECONDS = 15.0
 

@@ -66,20 +66,14 @@ READ_ATTEMPTS = """
     FROM attempts ORDER BY job_id, lease
 """
 READ_KEYS = "SELECT key, job_ids::text[] FROM idempotency_keys"
-#: Slot-time is charged with the run; the reaper charges nothing, as nobody knows how long a
-#: lost run took. Runs that settled are those that succeeded and those on record that were
-#: not reaped.
+#: Whoever ends a run charges it: the worker that settles it or hands it back, and the reaper, up to
+#: its last heartbeat. Runs that ended are those that succeeded and those on record; one that was
+#: handed back goes on elsewhere.
 UNBILLED = """
-    WITH reaped AS (
-        SELECT job_id, lease FROM attempts
-        WHERE error_class = 'WORKER_CRASH'
-           OR error_class = 'TIMEOUT'
-              AND (error_message IS NULL OR error_message LIKE '%%its worker is gone.')
-    ), run AS (
+    WITH run AS (
         SELECT id AS job_id, lease FROM jobs WHERE status = 'succeeded'
         UNION ALL
         SELECT job_id, lease FROM attempts
-        WHERE (job_id, lease) NOT IN (SELECT job_id, lease FROM reaped)
     ), truth AS (
         SELECT job.tenant_id, job.pool, sum(job.slot_seconds) AS slot_seconds,
                sum((SELECT count(*) FROM run WHERE run.job_id = job.id)) AS runs

@@ -1,4 +1,4 @@
-"""What clients submit, and which processes are hit, how and when; all from one seed. Pure."""
+"""What clients submit, and what is hit, how and when; all from one seed. Pure."""
 
 from __future__ import annotations
 
@@ -197,6 +197,19 @@ def rfc3339(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
 
 
+#: Faults of the services and of the machine, each once in a round, and how long they last.
+FAULTS: dict[str, tuple[float, float]] = {
+    "row-locks": (2.0, 16.0),
+    "table-lock": (2.0, 14.0),
+    "terminated-backends": (1.0, 4.0),
+    "read-only": (1.0, 8.0),
+    "slow-postgres": (2.0, 10.0),
+    "slow-rabbitmq": (2.0, 15.0),
+    "memory-alarm": (2.0, 10.0),
+    "purged-queues": (0.0, 0.0),
+    "deleted-queues": (0.0, 0.0),
+    "full-disk": (2.0, 20.0),
+}
 #: What can be hit, and how often in a round.
 TARGETS = {
     "api": 1,
@@ -209,9 +222,10 @@ TARGETS = {
     "rabbitmq": 1,
     "postgres": 1,
     "postgres-backend": 1,
+    **dict.fromkeys(FAULTS, 1),
 }
 #: Only a process that the supervisor knows by name gets a stop signal.
-RESTARTED = frozenset(TARGETS) - {"api", "long-child", "postgres-backend"}
+RESTARTED = TARGETS.keys() - FAULTS.keys() - {"api", "long-child", "postgres-backend"}
 #: The shortest and the longest time between two hits.
 PAUSE_SECONDS = (1.5, 5.0)
 #: A frozen process is resumed after this long …
@@ -224,15 +238,17 @@ class Act(StrEnum):
     KILL = "kill"
     FREEZE = "freeze"
     RESTART = "restart"
+    #: A fault of a service or of the machine; the target says which.
+    FAULT = "fault"
 
 
-#: How often each act is done in ten.
+#: How often each act is done to a process in ten.
 ACTS = {Act.KILL: 7, Act.FREEZE: 2, Act.RESTART: 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One planned kill, freeze or restart."""
+    """One planned kill, freeze, restart or fault."""
 
     number: int
     #: After the beginning of the run.
@@ -241,11 +257,11 @@ class Hit:
     act: Act
     #: Chooses among several processes of the kind.
     choice: float
-    #: How long a frozen process is frozen.
+    #: How long a process is frozen, or a fault lasts.
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        much = f" for {self.seconds:.1f} s" if self.act is Act.FREEZE else ""
+        much = f" for {self.seconds:.1f} s" if self.seconds else ""
         return f"{self.act} {self.target}{much}"
 
 
@@ -263,19 +279,26 @@ def plan(targets: Sequence[str], seconds: float, seed: int) -> list[Hit]:
             if moment > seconds:
                 return hits
             act = next(acts[target])
-            # Nothing stays frozen beyond the end: from then on everything must recover.
-            frozen = min(frozen, max(FREEZE_SECONDS[0], seconds - moment))
-            seconds_frozen = frozen if act is Act.FREEZE else 0.0
-            hits.append(Hit(len(hits) + 1, moment, target, act, choice, seconds_frozen))
+            # Nothing lasts beyond the end: from then on everything must recover.
+            left = max(FREEZE_SECONDS[0], seconds - moment)
+            lasting = {Act.FREEZE: frozen, Act.FAULT: _fault_seconds(target, choice)}
+            hit = Hit(len(hits) + 1, moment, target, act, choice, min(lasting.get(act, 0.0), left))
+            hits.append(hit)
 
 
 def _acts(target: str, seed: float) -> Iterator[Act]:
     """The acts on one target: one shuffled ten after the other, so that none is left out."""
     chance = Random(seed)
-    cards = [act for act, count in ACTS.items() for _ in range(count)]
+    acts = {Act.FAULT: 1} if target in FAULTS else ACTS
+    cards = [act for act, count in acts.items() for _ in range(count)]
     while True:
         for act in chance.sample(cards, len(cards)):
             yield act if act is not Act.RESTART or target in RESTARTED else Act.KILL
+
+
+def _fault_seconds(target: str, choice: float) -> float:
+    shortest, longest = FAULTS.get(target, (0.0, 0.0))
+    return shortest + choice * (longest - shortest)
 
 
 def _freeze_seconds(chance: Random) -> float:

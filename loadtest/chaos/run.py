@@ -7,10 +7,12 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from glob import glob
 from pathlib import Path
 
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from loadtest.chaos.client import Listener
+from loadtest.chaos.disk import may_mount
 from loadtest.chaos.facts import World, read_world, wait_until_settled
 from loadtest.chaos.judge import Judge, Report
 from loadtest.chaos.load import ExchangeLog, Load
@@ -19,6 +21,8 @@ from loadtest.chaos.stack import EVERY_POOL, Stack, embedded_stack
 from loadtest.chaos.striker import Striker
 from loadtest.chaos.witness import VARIABLE, read_lines
 
+#: In the folder ``skew``: wrong clocks for some of the processes.
+LIBRARIES = "/usr/lib/*/faketime/libfaketime.so.1"
 #: Every job must have ended so long after the last hit: five leases of a job that kills its
 #: worker, five starts of that worker, and the backlog of that time.
 SETTLE_SECONDS = 180.0
@@ -29,6 +33,16 @@ LOOK_SECONDS = 0.5
 EVENT_SECONDS = 30.0
 #: No job that kills its worker is submitted after this part of a run.
 HARMLESS_SHARE = 0.6
+
+
+def impossible() -> dict[str, str]:
+    """What this machine does not allow to do, and why."""
+    found = {}
+    if not may_mount():
+        found["full-disk"] = "only root may mount a file system of its own"
+    if not glob(LIBRARIES):
+        found["wrong clocks"] = "libfaketime is not installed"
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +86,13 @@ def run(
 ) -> tuple[Striker, Report]:
     """A stack, hit under load; what the judge found."""
     witness = options.folder / "witness.jsonl"
-    variables = {**EVERY_POOL, "BROKER": options.broker, VARIABLE: str(witness)}
-    with embedded_stack(**variables) as stack, stack.engine(LOOK_SECONDS) as engine:
+    variables = {
+        **EVERY_POOL,
+        "BROKER": options.broker,
+        VARIABLE: str(witness),
+        "PYTHONPATH": str(Path(__file__).with_name("skew")),
+    }
+    with embedded_stack(True, **variables) as stack, stack.engine(LOOK_SECONDS) as engine:
         log = ExchangeLog(options.folder / "client.jsonl")
         striker, listener = Striker(stack, engine), Listener(stack.port)
         progress = Progress(options, stack, log, striker, listener, watch)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -21,6 +21,7 @@ from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import tail
 from app.stack.spec import PROJECT_ROOT
 from loadtest.chaos.client import Api
+from loadtest.chaos.disk import may_mount, own_disk
 from loadtest.figures import family
 from loadtest.fleet import clean_environment, database, free_ports, until
 
@@ -168,10 +169,18 @@ class Stack:
 
 
 @contextmanager
-def embedded_stack(**variables: str) -> Iterator[Stack]:
-    """A stack in a temporary folder, up and ready; removed afterwards, whatever happens."""
+def embedded_stack(disk: bool = False, /, **variables: str) -> Iterator[Stack]:
+    """A stack in a temporary folder, up and ready; removed afterwards, whatever happens.
+
+    ``disk``: the folder is a file system of its own, where that is permitted.
+    """
     folder = Path(tempfile.mkdtemp(prefix="fairline-chaos-"))
     stack = Stack(folder, **variables)
+    with own_disk(folder) if disk and may_mount() else nullcontext():
+        yield from _running(stack)
+
+
+def _running(stack: Stack) -> Iterator[Stack]:
     try:
         stack.up()
         yield stack

@@ -1,8 +1,10 @@
-"""Fault injection: carries out the planned kills, freezes and restarts, and records each."""
+"""Fault injection: carries out the planned hits, and records each."""
 
 from __future__ import annotations
 
+import logging
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,12 +14,15 @@ from typing import Any
 import psutil
 from sqlalchemy import Engine
 
+from loadtest.chaos.faults import FaultFailed, fault
 from loadtest.chaos.plan import Act, Hit
 from loadtest.chaos.stack import Stack
 from loadtest.figures import family
 from loadtest.fleet import until
 from models.store.errors import StateStoreError
 from models.store.session import connect
+
+logger = logging.getLogger(__name__)
 
 #: Stop signals; PostgreSQL would wait for its clients after a SIGTERM.
 STOP_SIGNALS = {"postgres": signal.SIGINT}
@@ -85,10 +90,11 @@ class Strike:
     """A hit as it happened. Times are in seconds since the epoch, as in the rows."""
 
     hit: Hit
-    #: Every process that was hit: the children of a killed process die with it. None: a miss.
+    #: Every process that was hit: the children of a killed process die with it, a fault hits the
+    #: server. None: a miss.
     pids: tuple[int, ...]
     at: float
-    #: When a frozen process was resumed.
+    #: When a frozen process was resumed, or a fault ended.
     until: float | None = None
     #: Seconds after a kill until another process was there.
     replaced: float | None = None
@@ -112,9 +118,10 @@ class Striker:
     _frozen: list[tuple[float, Strike, list[psutil.Process]]] = field(default_factory=list)
     #: Kills whose victims have not been replaced yet.
     _killed: list[Strike] = field(default_factory=list)
+    _faults: list[threading.Thread] = field(default_factory=list)
 
     def run(self, hits: Sequence[Hit], announce: Callable[[Hit], None]) -> None:
-        """Hit after hit, each at its time; returns when the last one has been resumed."""
+        """Hit after hit, each at its time; returns when none lasts any longer."""
         began = time.monotonic()
         try:
             for hit in hits:
@@ -125,6 +132,8 @@ class Striker:
                 self._rest(min(due for due, _, _ in self._frozen))
         finally:
             self._resume(float("inf"))
+            for one in self._faults:
+                one.join()
 
     def wait_replaced(self, seconds: float) -> None:
         """Wait until every killed process has been replaced, or for so long."""
@@ -136,6 +145,8 @@ class Striker:
         until(replaced, seconds, pause=LOOK_SECONDS)
 
     def strike(self, hit: Hit) -> Strike:
+        if hit.act is Act.FAULT:
+            return self._begin_fault(hit)
         candidates = self._candidates(hit)
         strike = Strike(hit, (), time.time(), before=frozenset(one.pid for one in candidates))
         self.strikes.append(strike)
@@ -156,6 +167,28 @@ class Striker:
                 case Act.FREEZE:
                     struck = self._freeze(strike, struck)
             strike.pids = tuple(process.pid for process in struck)
+        return strike
+
+    def _begin_fault(self, hit: Hit) -> Strike:
+        strike = Strike(hit, (), time.time())
+        self.strikes.append(strike)
+        begun = threading.Event()
+
+        def last() -> None:
+            try:
+                with fault(self.stack, hit.target) as server:
+                    strike.pids = (server,)
+                    begun.set()
+                    time.sleep(hit.seconds)
+            except FaultFailed as error:
+                logger.warning("%s: %s", hit.target, error)
+            finally:
+                strike.until = time.time()
+                begun.set()
+
+        self._faults.append(threading.Thread(target=last, name=hit.target))
+        self._faults[-1].start()
+        begun.wait(ABSENT_SECONDS)
         return strike
 
     def _candidates(self, hit: Hit) -> list[psutil.Process]:

@@ -18,6 +18,8 @@ from tasks.registry import job_type
 
 #: The variable that names the file.
 VARIABLE = "FAIRLINE_CHAOS_WITNESS"
+#: Seconds by which the clock of this process is wrong: see ``loadtest.chaos.skew``.
+SKEW = float(os.environ.get("FAIRLINE_CHAOS_SKEW", "0"))
 
 What = Literal["start", "loaded", "kept"]
 
@@ -37,7 +39,7 @@ def log(ctx: JobContext, what: What, step: int = 0) -> None:
     path = os.environ.get(VARIABLE)
     if not path:
         return
-    line = Line(time.time(), os.getpid(), ctx.job_id, what, step)
+    line = Line(time.time() - SKEW, os.getpid(), ctx.job_id, what, step)
     with open(path, "ab", buffering=0) as file:
         file.write((json.dumps(asdict(line)) + "\n").encode())
 

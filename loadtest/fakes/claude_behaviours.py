@@ -153,6 +153,8 @@ ERRORS: dict[str, tuple[Any, ...]] = {
     "529": (529, "overloaded_error", "overloaded"),
     "400": (400, "invalid_request_error", "messages: wrong"),
     "401": (401, "authentication_error", "invalid x-api-key"),
+    "402": (402, "billing_error", "your account has no credit"),
+    "400_unpaid": (400, "invalid_request_error", "Your credit balance is too low to go on."),
     "403": (403, "permission_error", "not for you"),
     "404": (404, "not_found_error", "model: no-such-model"),
     "413": (413, "request_too_large", "request exceeds the maximum size"),

@@ -1,13 +1,10 @@
 """``tallies.amount`` beside ``bad``; tenant and pool of a restriction beside its name.
 
 ``bad`` held failures, microseconds, retries or thousandths; a throttle was keyed by the text
-"tenant:pool". This is the first half of their replacement, and 0006 the second.
-
-With the stack stopped, ``alembic upgrade head`` does both. Without a stop: ``alembic upgrade
-0005``, replace every process, ``alembic upgrade head``. In between, triggers keep old and new
-columns equal, so that processes of the version before and of this one read and write side by side
-and no count is lost. After 0006 a process of the version before cannot write its counts nor read
-throttles any more. The way back is the same in reverse.
+"tenant:pool". This is the first half of their replacement, and 0012 the second. In between triggers
+keep old and new columns equal, so that processes of the version before and of this one read and
+write side by side and no count is lost. After 0012 a process of the version before cannot write its
+counts nor read throttles any more.
 
 One transaction. No table is rewritten but ``tallies``, which has some thousand rows: workers, which
 add to it every two seconds, wait for that long.

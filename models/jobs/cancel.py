@@ -89,6 +89,8 @@ class Done:
     asked: int = 0
     #: Gone, ended, or brought back meanwhile.
     skipped: int = 0
+    #: To be replayed once the limits of their tenants have room.
+    later: int = 0
 
 
 def cancel_several(engine: Engine, ids: Sequence[str]) -> Done:

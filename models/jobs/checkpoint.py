@@ -4,7 +4,7 @@ Called by a worker for ``ctx.checkpoint``. Dying before the commit repeats the s
 lets the next run resume behind it.
 
 A run that lost its lease can neither write a checkpoint nor overwrite one: the row is
-locked and its number compared in the statement that writes. Large states lie in the blob
+locked, its number and worker compared in the statement that writes. Large states lie in the blob
 store; the one before is removed after the row names the new one, so a crash in between
 leaves a blob that no row names, never a name without a blob.
 """
@@ -25,7 +25,7 @@ SAVE = """
             %(ids)s::uuid[], %(leases)s::int[], %(states)s::text[], %(blobs)s::text[]
         ) AS saving (id, lease, state, blob)
         JOIN jobs AS job ON job.id = saving.id AND job.lease = saving.lease
-            AND job.status::text = 'running'
+            AND job.status::text = 'running' AND job.worker = %(worker)s
         FOR SHARE OF job
     ), earlier AS (
         SELECT checkpoint.job_id, checkpoint.blob
@@ -82,10 +82,11 @@ class Loaded:
     blob: str | None = None
 
 
-def save_group(engine: Engine, group: Sequence[Saving]) -> list[Saved]:
+def save_group(engine: Engine, worker: str, group: Sequence[Saving]) -> list[Saved]:
     """Write the checkpoints; for each, whether it was still ours to write."""
     parameters = {
         **ref_arrays(saving.ref for saving in group),
+        "worker": worker,
         "states": [saving.state for saving in group],
         "blobs": [saving.blob for saving in group],
     }

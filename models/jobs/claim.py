@@ -2,7 +2,7 @@
 
 Called by a worker for the messages it received. Dying before the commit leaves the message, which
 comes back, or the row, which is reaped; dying after it leaves a running row without a worker, which
-is reaped when its lease expires and counts a crash.
+is reaped when its lease expires and counts a crash, unless it still waited for a slot.
 
 A message whose number or state does not match finds no row and runs nothing: it was
 redelivered, reaped, cancelled or forged.
@@ -33,14 +33,16 @@ CLAIM = f"""
         started_at = CASE WHEN job.not_after < now() THEN job.started_at ELSE now() END,
         worker = CASE WHEN job.not_after < now() THEN job.worker ELSE %(worker)s::text END,
         lease_expires_at = CASE WHEN job.not_after < now() THEN NULL
-                                ELSE now() + {lease_interval_sql("job.pool")} END
-    FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(again)s::bool[]) AS ref (id, lease, again)
+                                ELSE now() + {lease_interval_sql("job.pool")} END,
+        waiting_lease = CASE WHEN ref.waits THEN job.lease END
+    FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(again)s::bool[], %(waits)s::bool[])
+        AS ref (id, lease, again, waits)
     WHERE job.id = ref.id AND job.lease = ref.lease
       AND (job.status::text = 'dispatched'
            OR ref.again AND job.status::text = 'running' AND job.worker = %(worker)s)
     RETURNING job.id::text AS id, job.lease, job.tenant_id, job.type, job.pool, job.attempt,
               job.deferrals, job.crashes, job.replays, job.traceparent, job.created_at,
-              job.payload, job.payload_blob, job.dependency,
+              job.payload, job.payload_blob, job.dependency, job.lost_claims,
               CASE WHEN job.crashes = 0 AND job.replays = 0
                    THEN extract(epoch FROM now() - greatest(job.created_at, job.execute_at))::float8
               END AS wait_seconds, job.status = 'running' AS running
@@ -51,6 +53,9 @@ PREPARED = PreparedStatement("claim", CLAIM)
 #: The rows of a statement's references, for ``UPDATE jobs AS job``; takes ``ref_arrays``.
 OF_REFS = """FROM unnest(%(ids)s::uuid[], %(leases)s::int[]) AS ref (id, lease)
     WHERE job.id = ref.id AND job.lease = ref.lease"""
+#: The same, if the run is still this worker's. The number alone does not say so: after a failover
+#: that lost commits, another worker may have been given it again.
+OF_WORKER = f"{OF_REFS} AND job.status::text = 'running' AND job.worker = %(worker)s::text"
 
 
 class JobRef(NamedTuple):
@@ -89,6 +94,8 @@ class Claim(NamedTuple):
     dependency: str = ""
     #: Since it was due; None after a crash or a replay: when it came back is not recorded.
     wait_seconds: float | None = None
+    #: Claims that were lost with their worker before a run was known to have begun.
+    lost_claims: int = 0
 
 
 def claim_group(
@@ -96,10 +103,12 @@ def claim_group(
     worker: str,
     messages: Sequence[tuple[JobRef, ...]],
     unanswered: AbstractSet[JobRef] = frozenset(),
+    waiting: AbstractSet[JobRef] = frozenset(),
 ) -> list[tuple[Claim, ...]]:
     """Claim the references of many messages in one statement; each gets its own claims.
 
-    ``unanswered`` names those that this very process asked for before without an answer.
+    ``unanswered`` names those that this very process asked for before without an answer,
+    ``waiting`` those for which it has no slot yet.
     """
     # In one order: a message that comes twice is claimed by two workers at a time, and rows
     # locked the other way round would make each wait for the other.
@@ -111,6 +120,7 @@ def claim_group(
                 **ref_arrays(refs),
                 "worker": worker,
                 "again": plain_array([ref in unanswered for ref in refs]),
+                "waits": plain_array([ref in waiting for ref in refs]),
             },
         )
         # Ordered by name once for the whole group: reading fifteen attributes of every row

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, chain
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
@@ -19,26 +20,43 @@ from models.pools import lease_interval_sql, slice_queue
 from models.store.arrays import plain_array, text_array
 from models.store.session import connect
 
-#: One short walk along the index per lane, however long it is and however many there are. Inside
-#: a tenant higher priority first, then first in, first out, across its lanes.
-#: Two limits: rows are read and locked as far as the outer one asks for them, but a limit that
-#: differs from lane to lane tells the planner nothing, and it would sort a long lane whole.
+#: One short walk along the index per lane, however long it is. A limit of its own: rows are read
+#: and locked as far as the outer one asks for them, but a limit that differs from lane to lane
+#: tells the planner nothing, and it would sort a long lane whole.
+WALK_LANE = """
+                SELECT id, priority FROM jobs
+                WHERE status = 'queued' AND pool = %(pool)s::text AND tenant_id = lane.tenant_id
+                  AND dependency = lane.dependency
+                ORDER BY priority DESC, id
+                LIMIT %(most)s::int
+                FOR UPDATE SKIP LOCKED"""
+#: The same, along the lane's stretches only: see :mod:`app.policy.lane_heads`.
+WALK_STRETCHES = """
+                SELECT job.* FROM unnest(
+                    (%(priorities)s::smallint[])[lane.first : lane.last],
+                    (%(from)s::uuid[])[lane.first : lane.last],
+                    (%(to)s::uuid[])[lane.first : lane.last]
+                ) AS stretch (priority, first, last), LATERAL (
+                    SELECT id, priority FROM jobs
+                    WHERE status = 'queued' AND pool = %(pool)s::text
+                      AND tenant_id = lane.tenant_id AND dependency = lane.dependency
+                      AND priority = stretch.priority AND id >= stretch.first
+                      AND id <= stretch.last
+                    ORDER BY id
+                    LIMIT %(most)s::int
+                    FOR UPDATE SKIP LOCKED) AS job"""
+#: Inside a tenant higher priority first, then first in, first out, across its lanes.
 #: Status as text in the update: see CLAIM.
 MARK_LANES = f"""
     WITH candidate AS (
         SELECT lane.tenant_id, lane.jobs, job.id, job.priority
         FROM (
             SELECT * FROM unnest(%(tenants)s::bigint[], %(lanes)s::text[], %(rooms)s::int[],
-                                 %(jobs)s::int[]) AS lane (tenant_id, dependency, room, jobs)
+                                 %(jobs)s::int[], {{columns}})
+                AS lane (tenant_id, dependency, room, jobs, first, last, level)
             WHERE {{condition}}
         ) AS lane, LATERAL (
-            SELECT * FROM (
-                SELECT id, priority FROM jobs
-                WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = lane.tenant_id
-                  AND dependency = lane.dependency
-                ORDER BY priority DESC, id
-                LIMIT %(most)s
-                FOR UPDATE SKIP LOCKED
+            SELECT * FROM ({{walk}}
             ) AS head LIMIT lane.room
         ) AS job
     ), picked AS (
@@ -53,7 +71,7 @@ MARK_LANES = f"""
                       ELSE 'dispatched'::job_status END,
         finished_at = CASE WHEN job.not_after < now() THEN now() END,
         lease = job.lease + 1,
-        slice = %(slice)s,
+        slice = %(slice)s::text,
         dispatched_at = CASE WHEN job.not_after < now() THEN job.dispatched_at ELSE now() END,
         lease_expires_at = CASE WHEN job.not_after < now() THEN NULL
                                 ELSE now() + {lease_interval_sql("job.pool")} END
@@ -62,7 +80,25 @@ MARK_LANES = f"""
     RETURNING job.id::text AS id, job.lease, job.type, job.pool, job.tenant_id, job.dependency,
               job.slice, job.priority, job.status = 'dispatched' AS dispatched
 """
-MARK = MARK_LANES.format(condition=STILL_LEADER)
+#: The places of each lane's stretches, for WALK_STRETCHES.
+PLACES = "%(firsts)s::int[], %(lasts)s::int[], ARRAY[]::int[]"
+MARK = MARK_LANES.format(condition=STILL_LEADER, walk=WALK_STRETCHES, columns=PLACES)
+#: Most lanes have one stretch: a call per lane less.
+MARK_SINGLE = MARK_LANES.format(
+    condition=STILL_LEADER,
+    walk=WALK_LANE.replace(
+        "ORDER BY priority DESC, id",
+        "AND priority = lane.level AND id >= lane.first AND id <= lane.last\n"
+        "                ORDER BY id",
+    ),
+    columns="%(from)s::uuid[], %(to)s::uuid[], %(priorities)s::smallint[]",
+)
+
+
+#: A tenant and a dependency.
+LaneKey = tuple[int, str]
+#: Priority, first and last id of each stretch of a lane.
+Stretches = Iterable[tuple[int, str, str]]
 
 
 class LaneGrant(Protocol):
@@ -101,7 +137,9 @@ class Marked(NamedTuple):
     #: In the order they should be sent: the tenants' jobs in turn, as their numbers are.
     dispatches: list[Dispatch]
     #: Lanes that gave fewer than they were asked for.
-    emptied: list[tuple[int, str]]
+    emptied: list[LaneKey]
+    #: Of each lane that gave any, the last in its order: priority and id.
+    last: dict[LaneKey, tuple[int, str]]
 
 
 def mark(
@@ -110,10 +148,18 @@ def mark(
     grants: Sequence[LaneGrant],
     epoch: int,
     slice_name: str = "",
+    *,
+    heads: Mapping[LaneKey, Stretches] | None = None,
     statement: str = MARK,
 ) -> Marked:
-    """Mark what each tenant was granted, as far as it is there."""
+    """Mark what each tenant was granted, as far as it is there.
+
+    The leader's statement looks into the stretches of ``heads`` only.
+    """
     asked = [(grant, lane, room) for grant in grants for lane, room in grant.lanes.items()]
+    stretches = [list((heads or {}).get((grant.tenant_id, lane), ())) for grant, lane, _ in asked]
+    if statement == MARK and all(len(each) == 1 for each in stretches):
+        statement = MARK_SINGLE
     parameters = {
         "pool": pool,
         "slice": slice_name,
@@ -123,6 +169,7 @@ def mark(
         "rooms": plain_array([room for _, _, room in asked]),
         "most": max((room for _, _, room in asked), default=0),
         "jobs": plain_array([grant.jobs for grant, _, _ in asked]),
+        **stretch_arrays(stretches),
     }
     with connect(engine) as connection:
         found = connection.exec_driver_sql(statement, parameters)
@@ -137,8 +184,23 @@ def mark(
         for grant, lane, room in asked
         if given[grant.tenant_id] < grant.jobs and by_lane[grant.tenant_id, lane] < room
     ]
-    ordered = sorted((-priority, job) for dispatched, priority, job in marked if dispatched)
-    return Marked(in_turn([job for _, job in ordered]), emptied)
+    marked.sort(key=lambda each: (-each[1], each[2]))
+    last = {(job.tenant_id, job.dependency): (priority, job.id) for _, priority, job in marked}
+    ordered = [job for dispatched, _, job in marked if dispatched]
+    return Marked(in_turn(ordered), emptied, last)
+
+
+def stretch_arrays(stretches: Sequence[Sequence[tuple[int, str, str]]]) -> dict[str, str]:
+    """The stretches of all lanes, one after the other, and where those of each lane are."""
+    flat = list(chain.from_iterable(stretches))
+    ends = list(accumulate(map(len, stretches)))
+    return {
+        "priorities": plain_array([priority for priority, _, _ in flat]),
+        "from": plain_array([first for _, first, _ in flat]),
+        "to": plain_array([last for _, _, last in flat]),
+        "firsts": plain_array([1 + end - len(of) for end, of in zip(ends, stretches, strict=True)]),
+        "lasts": plain_array(ends),
+    }
 
 
 def in_turn(dispatches: Iterable[Dispatch]) -> list[Dispatch]:

@@ -1,8 +1,9 @@
-"""Heartbeat: running → running, with a later end of the lease, or with progress.
+"""Heartbeat: running → running, with a later end of the lease, a begun run or progress.
 
 Called by a worker every few seconds for all runs it holds, and by its watchdog while the worker
 itself is blocked. Dying before the commit lets the leases run out; dying after it changes nothing
-else. A lease that is not among the answers was lost.
+else. A row that somebody else has locked is skipped: its turn comes with the next heartbeat, and
+the others are renewed meanwhile. A lease that is not among the answers was lost.
 """
 
 from __future__ import annotations
@@ -11,22 +12,47 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import Engine
 
-from models.jobs.claim import OF_REFS, JobRef, ref_arrays
+from models.jobs.claim import OF_WORKER, JobRef, ref_arrays
 from models.pools import lease_interval_sql
-from models.store.session import execute, fetch
+from models.store.session import fetch
 
+#: Rows of the given jobs that nobody else has locked; locked by us from here on.
+UNLOCKED = """unlocked AS MATERIALIZED (
+        SELECT id FROM jobs WHERE id = ANY (%(ids)s::uuid[]) FOR NO KEY UPDATE SKIP LOCKED
+    )"""
+#: Each lease that is still held, and whether it was renewed; if not, its row is locked.
 #: Status as text: see CLAIM.
 BEAT = f"""
+    WITH {UNLOCKED}, renewed AS (
+        UPDATE jobs AS job
+        SET lease_expires_at = now() + {lease_interval_sql("job.pool")}
+        {OF_WORKER} AND job.id IN (SELECT id FROM unlocked)
+        RETURNING job.id
+    )
+    SELECT job.id::text AS id, job.lease, job.id IN (SELECT id FROM renewed) AS renewed
+    FROM unnest(%(ids)s::uuid[], %(leases)s::int[]) AS ref (id, lease)
+    JOIN jobs AS job ON job.id = ref.id AND job.lease = ref.lease
+    WHERE job.status::text = 'running' AND job.worker = %(worker)s
+"""
+#: Runs of claims that had to wait.
+NOTE_BEGUN = f"""
+    WITH {UNLOCKED}
     UPDATE jobs AS job
-    SET lease_expires_at = now() + {lease_interval_sql("job.pool")}
-    {OF_REFS} AND job.status::text = 'running'
+    SET waiting_lease = NULL, started_at = now() - make_interval(secs => begun.ran_seconds)
+    FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(ran)s::float8[])
+        AS begun (id, lease, ran_seconds)
+    WHERE job.id = begun.id AND job.lease = begun.lease AND job.status::text = 'running'
+      AND job.worker = %(worker)s AND job.id IN (SELECT id FROM unlocked)
     RETURNING job.id::text AS id, job.lease
 """
-REPORT = """
+REPORT = f"""
+    WITH {UNLOCKED}
     UPDATE jobs AS job SET progress = report.progress::json
     FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(progress)s::text[])
         AS report (id, lease, progress)
     WHERE job.id = report.id AND job.lease = report.lease AND job.status::text = 'running'
+      AND job.worker = %(worker)s AND job.id IN (SELECT id FROM unlocked)
+    RETURNING job.id::text AS id, job.lease
 """
 #: By an index of the running jobs that are to stop, which is nearly always empty.
 READ_CANCELLED = """
@@ -35,19 +61,30 @@ READ_CANCELLED = """
 """
 
 
-def beat(engine: Engine, held: Collection[JobRef]) -> set[JobRef]:
-    """Renew the leases of ``held``; those that are still ours."""
+def beat(engine: Engine, worker: str, held: Collection[JobRef]) -> dict[JobRef, bool]:
+    """Renew the leases of ``held``; those that are still ours, and whether each was renewed."""
     if not held:
+        return {}
+    rows = fetch(engine, BEAT, {**ref_arrays(held), "worker": worker})
+    return {JobRef(row.id, row.lease): row.renewed for row in rows}
+
+
+def note_begun(engine: Engine, worker: str, begun: Sequence[tuple[JobRef, float]]) -> set[JobRef]:
+    """Note that the runs of waiting claims have begun, so many seconds ago; those noted."""
+    if not begun:
         return set()
-    return {JobRef(row.id, row.lease) for row in fetch(engine, BEAT, ref_arrays(held))}
+    refs, ran = zip(*begun, strict=True)
+    parameters = {**ref_arrays(refs), "worker": worker, "ran": list(ran)}
+    return {JobRef(row.id, row.lease) for row in fetch(engine, NOTE_BEGUN, parameters)}
 
 
-def report(engine: Engine, progress: Sequence[tuple[JobRef, str]]) -> None:
-    """Write the progress of runs, JSON texts."""
+def report(engine: Engine, worker: str, progress: Sequence[tuple[JobRef, str]]) -> set[JobRef]:
+    """Write the progress of runs, JSON texts; whose was written."""
     if not progress:
-        return
+        return set()
     refs, texts = zip(*progress, strict=True)
-    execute(engine, REPORT, {**ref_arrays(refs), "progress": list(texts)})
+    parameters = {**ref_arrays(refs), "worker": worker, "progress": list(texts)}
+    return {JobRef(row.id, row.lease) for row in fetch(engine, REPORT, parameters)}
 
 
 def read_cancelled(engine: Engine, worker: str) -> set[JobRef]:

@@ -1,7 +1,7 @@
 """Promote: scheduled → queued, for jobs whose ``execute_at`` has come.
 
-Called by the scheduler's Promoter. One statement: dying before its commit changes nothing, and
-after it the job is queued. A leader that was replaced finds no row (``STILL_LEADER``).
+Called by the Promoter of the scheduler or the relief. One statement: dying before its commit
+changes nothing, and after it the job is queued. Who was replaced in the role finds no row.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FIND_DUE = """
 #: Promotes until ``room`` jobs of the pool can be dispatched, of at most ``most`` that are due.
 #: What would be held back in the queue takes no room: it is promoted as it comes, or the jobs
 #: behind it would wait for a dependency that they do not need.
-#: Status as text in the update: see CLAIM.
-PROMOTE = f"""
+#: Status as text in the update: see CLAIM. ``condition``: that of the role which promotes.
+PROMOTE_IF = """
     WITH due AS (
         SELECT id, execute_at, dependency = ANY (%(lanes)s::text[])
                             OR tenant_id = ANY (%(tenants)s::bigint[])
@@ -31,7 +31,7 @@ PROMOTE = f"""
                                 SELECT FROM tenants
                                 WHERE tenants.id = jobs.tenant_id AND tier = 'free') AS held
         FROM jobs
-        WHERE status = 'scheduled' AND pool = %(pool)s AND execute_at <= now() AND {STILL_LEADER}
+        WHERE status = 'scheduled' AND pool = %(pool)s AND execute_at <= now() AND {condition}
         ORDER BY execute_at
         LIMIT %(most)s
         FOR UPDATE SKIP LOCKED
@@ -43,3 +43,4 @@ PROMOTE = f"""
     FROM placed
     WHERE job.id = placed.id AND placed.place <= %(room)s AND job.status::text = 'scheduled'
 """
+PROMOTE = PROMOTE_IF.format(condition=STILL_LEADER)

@@ -1,7 +1,16 @@
-"""Reap: dispatched or running → queued, scheduled, dead or cancelled, once the lease ran out.
+"""Reap: dispatched or running → queued, scheduled, dead or cancelled, once they are lost.
 
-Called by the scheduler's Reaper, which finds, judges and writes in one transaction: dying before
-its commit changes nothing, and the rows it had locked are found again.
+Lost is a message whose lease ran out without a claim, and a run
+
+* whose worker is silent, even before its lease ends, unless several workers are and none is heard:
+  then something else is wrong, and nobody could run the job anyway;
+* whose lease ran out, unless its worker is heard and could not renew the lease since. One that has
+  renewed all it holds after the end of this lease does not hold it any more.
+
+A worker without a row in ``processes``, or of a version before (``renewed_at`` is null), has only
+its leases. Called by the Reaper of the scheduler or the relief, which finds, judges and writes in
+one transaction: dying before its commit changes nothing, and the rows it had locked are found
+again. The tenant pays for lost runs in the same statement.
 """
 
 from __future__ import annotations
@@ -13,29 +22,49 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.jobs.claim import OF_REFS, JobRef, ref_arrays
+from models.jobs.settle import CHARGED
 from models.jobs.states import FailureClass, JobStatus
 from models.leadership import STILL_LEADER
+from models.presence import FORKED
 
 #: Rows judged in one transaction.
 BATCH = 1000
 
-#: ``leased_seconds``: from the claim to the end of the lease; null if there was no claim.
-FIND_LOST = f"""
-    SELECT id::text AS id, lease, status::text AS status, type, pool, tenant_id, attempt,
-           deferrals, crashes, worker, cancel_requested_at IS NOT NULL AS cancelled,
-           extract(epoch FROM lease_expires_at - started_at)::float8 AS leased_seconds
-    FROM jobs
-    WHERE status IN ('dispatched', 'running') AND lease_expires_at < now() AND {STILL_LEADER}
+#: A worker that is alive and has renewed no lease for so long is not waited for any more.
+MOST_WAIT_MINUTES = 5
+
+#: ``leased_seconds``: from the beginning to the end of the lease; null if there was no claim.
+#: ``lost_seconds``: until the process was seen to end; not positive if that was another run's.
+#: ``condition``: that of the role which reaps.
+FIND_LOST_IF = f"""
+    SELECT job.id::text AS id, job.lease, job.status::text AS status, job.type, job.pool,
+           job.tenant_id, job.attempt, job.deferrals, job.crashes, job.worker,
+           job.cancel_requested_at IS NOT NULL AS cancelled,
+           job.waiting_lease IS NOT DISTINCT FROM job.lease AS waiting,
+           extract(epoch FROM job.lost_at - job.started_at)::float8 AS lost_seconds,
+           extract(epoch FROM job.lease_expires_at - job.started_at)::float8 AS leased_seconds
+    FROM jobs AS job
+    LEFT JOIN processes AS holder ON holder.name = job.worker AND job.status = 'running'
+    WHERE job.status IN ('dispatched', 'running') AND {{condition}}
+      AND CASE WHEN holder.renewed_at IS NULL THEN job.lease_expires_at < now()
+               WHEN holder.name = ANY (%(silent)s::text[])
+               THEN %(early)s OR job.lease_expires_at < now()
+               ELSE job.lease_expires_at < now()
+                    AND (holder.renewed_at > job.lease_expires_at
+                         OR holder.renewed_at < now() - interval '{MOST_WAIT_MINUTES} minutes') END
     LIMIT {BATCH}
-    FOR UPDATE SKIP LOCKED
+    FOR UPDATE OF job SKIP LOCKED
 """
+FIND_LOST = FIND_LOST_IF.format(condition=STILL_LEADER)
 #: The rows are locked by FIND_LOST; the lease is compared all the same.
-REAP = """
-    WITH reaped AS (
+REAP = f"""
+    WITH settled AS (
         UPDATE jobs AS job
         SET status = verdict.status,
             attempt = job.attempt + verdict.tries_spent,
             crashes = job.crashes + verdict.crashed::int,
+            lost_claims = job.lost_claims + verdict.lost_claim::int,
+            slot_seconds = job.slot_seconds + verdict.run_seconds,
             execute_at = CASE verdict.status WHEN 'scheduled'
                 THEN now() + make_interval(secs => verdict.delay_seconds) ELSE job.execute_at END,
             lease_expires_at = NULL,
@@ -43,23 +72,45 @@ REAP = """
             error_class = coalesce(verdict.error_class, job.error_class),
             error_message = coalesce(verdict.error_message, job.error_message)
         FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(statuses)s::job_status[],
-                    %(tries_spent)s::int[], %(crashed)s::bool[], %(delays)s::float8[],
-                    %(error_classes)s::text[], %(error_messages)s::text[])
-            AS verdict (id, lease, status, tries_spent, crashed, delay_seconds, error_class,
-                        error_message)
+                    %(tries_spent)s::int[], %(crashed)s::bool[], %(lost_claims)s::bool[],
+                    %(delays)s::float8[], %(error_classes)s::text[], %(error_messages)s::text[],
+                    %(runs)s::float8[])
+            AS verdict (id, lease, status, tries_spent, crashed, lost_claim, delay_seconds,
+                        error_class, error_message, run_seconds)
         WHERE job.id = verdict.id AND job.lease = verdict.lease
-        RETURNING job.id, job.lease, job.worker, job.started_at, job.status,
-                  verdict.error_class, verdict.error_message
-    )
+        RETURNING job.id, job.lease, job.worker, job.started_at, job.status, job.tenant_id,
+                  job.pool, job.slice, verdict.error_class, verdict.error_message,
+                  verdict.run_seconds, 0 AS tokens_in, 0 AS tokens_out,
+                  verdict.error_class IS NOT NULL AS run_ended
+    ), charged AS ({CHARGED})
     INSERT INTO attempts (job_id, lease, worker, started_at, status, error_class, error_message)
     SELECT id, lease, worker, started_at, status, error_class, error_message
-    FROM reaped WHERE error_class IS NOT NULL
+    FROM settled WHERE run_ended
     ON CONFLICT DO NOTHING
 """
-#: For a worker process that is known to be gone: its leases need not run out first.
+#: For a forked process that is known to be gone: its leases need not run out first, and its
+#: presence does not hold the reaper back.
 EXPIRE_LEASES = f"""
-    UPDATE jobs AS job SET lease_expires_at = now()
-    {OF_REFS} AND job.status::text = 'running'
+    WITH expired AS (
+        UPDATE jobs AS job SET lease_expires_at = now(), lost_at = now()
+        {OF_REFS} AND job.status::text = 'running' AND job.worker IN ({FORKED})
+        RETURNING job.worker
+    )
+    DELETE FROM processes
+    WHERE name IN (SELECT worker FROM expired)
+"""
+#: Queues with jobs that were dispatched so long ago and not claimed.
+FIND_UNCLAIMED = """
+    SELECT DISTINCT pool, slice FROM jobs
+    WHERE status = 'dispatched' AND pool = ANY (%(pools)s::text[])
+      AND dispatched_at < now() - make_interval(secs => %(seconds)s)
+"""
+#: Those of one queue, which is empty: their messages were lost.
+EXPIRE_UNCLAIMED = f"""
+    UPDATE jobs SET lease_expires_at = now()
+    WHERE status = 'dispatched' AND pool = %(pool)s AND slice = %(slice)s
+      AND dispatched_at < now() - make_interval(secs => %(seconds)s)
+      AND lease_expires_at > now() AND {STILL_LEADER}
 """
 
 
@@ -73,6 +124,10 @@ class Reaping:
     delay_seconds: float = 0.0
     error_class: FailureClass | None = None
     error_message: str | None = None
+    #: The claim was lost before its run was known to have begun.
+    lost_claim: bool = False
+    #: What the tenant pays for: see `tasks.retry.lost`.
+    run_seconds: float = 0.0
 
 
 def reap(connection: Connection, found: Sequence[Row[Any]], verdicts: Sequence[Reaping]) -> None:
@@ -82,6 +137,8 @@ def reap(connection: Connection, found: Sequence[Row[Any]], verdicts: Sequence[R
         "statuses": [verdict.status.value for verdict in verdicts],
         "tries_spent": [verdict.tries_spent for verdict in verdicts],
         "crashed": [verdict.crashed for verdict in verdicts],
+        "lost_claims": [verdict.lost_claim for verdict in verdicts],
+        "runs": [verdict.run_seconds for verdict in verdicts],
         "delays": [verdict.delay_seconds for verdict in verdicts],
         "error_classes": [verdict.error_class for verdict in verdicts],
         "error_messages": [verdict.error_message for verdict in verdicts],

@@ -1,7 +1,7 @@
 """Release: dispatched or running → queued (or scheduled), with no attempt spent.
 
-For messages that could not be sent (``release``), for claims of a process that its watchdog is
-about to kill (``HAND_BACK``) and for jobs of a type that the worker does not know
+For messages that could not be sent (``release``), for claims on their way in a process that its
+watchdog is about to kill (``HAND_BACK``) and for jobs of a type that the worker does not know
 (``PUT_OFF_UNKNOWN``). Each is one statement on rows under their lease; a late message or claim
 then finds nothing. Dying before it leaves the rows to the reaper.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Engine
 
-from models.jobs.claim import OF_REFS, JobRef, ref_arrays
+from models.jobs.claim import OF_REFS, OF_WORKER, JobRef, ref_arrays
 from models.jobs.dispatch import Dispatch
 from models.store.session import execute
 
@@ -23,17 +23,15 @@ RELEASE = f"""
     SET status = 'queued', lease_expires_at = NULL
     {OF_REFS} AND job.status::text = 'dispatched'
 """
-#: Innocent neighbours of a run that does not end. A claimed one counts a deferral, so that its
-#: next run is not taken for the first. One that is still dispatched has a claim on its way: either
-#: the claim commits first, and this statement waits for the row and finds it running; or the
-#: claim finds the job queued and takes nothing.
+#: Claims on their way in a process that is about to be killed: either the claim commits first, and
+#: this statement waits for the row and finds it running; or the claim finds the job queued and
+#: takes nothing. No run has begun.
 HAND_BACK = f"""
     UPDATE jobs AS job
     SET status = CASE WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled'::job_status
                       ELSE 'queued'::job_status END,
         finished_at = CASE WHEN job.cancel_requested_at IS NOT NULL THEN now() END,
-        lease_expires_at = NULL,
-        deferrals = job.deferrals + (job.status::text = 'running')::int
+        lease_expires_at = NULL
     {OF_REFS}
       AND (job.status::text = 'running' AND job.worker = %(worker)s
            OR job.status::text = 'dispatched')
@@ -44,7 +42,7 @@ PUT_OFF_SECONDS = 30
 #: Two moves, as the table of states has it; dying in between costs a crash, like any claim.
 CLAIM_UNKNOWN = f"""
     UPDATE jobs AS job
-    SET status = 'running', started_at = now(), worker = 'nobody',
+    SET status = 'running', started_at = now(), worker = %(worker)s,
         lease_expires_at = now() + interval '10 seconds'
     {OF_REFS} AND job.status::text = 'dispatched'
 """
@@ -56,8 +54,7 @@ PUT_OFF_UNKNOWN = f"""
         execute_at = now() + interval '{PUT_OFF_SECONDS} seconds',
         deferrals = job.deferrals + 1, lease_expires_at = NULL,
         error_class = 'DEPENDENCY', error_message = %(message)s
-    {OF_REFS} AND job.status::text = 'running'
-      AND job.worker = 'nobody'
+    {OF_WORKER}
 """
 
 

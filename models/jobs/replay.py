@@ -21,15 +21,16 @@ from models.jobs.cancel import Done
 from models.jobs.ids import BELOW_ALL
 from models.store.arrays import plain_array
 from models.store.session import fetch
+from models.tallies import TallyKind, count_rows
 
 #: Dead letters brought back in one statement.
 BATCH = 1000
 
 
-def replay_statement(chosen: str, limit: str = "") -> str:
-    """Brings the chosen rows back. The feed reports it with the death that the row forgets."""
-    return f"""
-    WITH chosen AS (
+def fresh_of(chosen: str, limit: str = "") -> str:
+    """Brings the chosen rows back: ``fresh``. The feed reports it with the death that the row
+    forgets."""
+    return f"""chosen AS (
         SELECT id, error_class, error_message FROM jobs WHERE {chosen}
         ORDER BY id {limit}
         FOR UPDATE SKIP LOCKED
@@ -47,9 +48,12 @@ def replay_statement(chosen: str, limit: str = "") -> str:
         SELECT tenant_id, 'job_replayed', id, json_build_object('type', type,
             'error', json_build_object('class', error_class, 'message', error_message))
         FROM fresh
-    )
-    SELECT id::text AS id FROM fresh
-"""
+    ), counted AS ({count_rows(TallyKind.SUBMISSION, "tenant_id::text", "fresh")})"""
+
+
+def replay_statement(chosen: str, limit: str = "") -> str:
+    """Brings the chosen rows back, and says which."""
+    return f"WITH {fresh_of(chosen, limit)} SELECT id::text AS id FROM fresh"
 
 
 REPLAY_IDS = replay_statement(
@@ -63,6 +67,11 @@ REPLAY_MATCHING = replay_statement(
     "LIMIT %(limit)s",
 )
 REPLAY_SEVERAL = replay_statement("id = ANY (%(ids)s::uuid[]) AND status::text = 'dead'")
+
+READ_DEAD = """
+    SELECT id::text AS id, tenant_id, pool FROM jobs
+    WHERE id = ANY (%(ids)s::uuid[]) AND status::text = 'dead' ORDER BY id
+"""
 
 #: Dead letters by tenant, and the time to which they count.
 COUNT_DEAD = """
@@ -113,6 +122,11 @@ def replay_matching(
         if len(brought) < room:
             break
     return replayed
+
+
+def read_dead(engine: Engine, ids: Sequence[str]) -> Sequence[Row[Any]]:
+    """Those that are dead, with tenant and pool."""
+    return fetch(engine, READ_DEAD, {"ids": plain_array(sorted(set(ids)))})
 
 
 def replay_several(engine: Engine, ids: Sequence[str]) -> Done:

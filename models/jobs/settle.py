@@ -22,7 +22,7 @@ from models.jobs.claim import JobRef, ref_arrays
 from models.jobs.states import FailureClass, JobStatus
 from models.store.arrays import plain_array, text_array
 from models.store.prepared import PreparedStatement
-from models.store.session import connect
+from models.store.session import connect, transaction
 
 #: A job that was asked to stop ends as cancelled, unless it succeeded first.
 FINAL = """CASE WHEN job.cancel_requested_at IS NOT NULL AND ending.status <> 'succeeded'
@@ -39,8 +39,7 @@ SETTLE = f"""
         started_at = now() - make_interval(secs => ending.run_seconds),
         finished_at = CASE WHEN {FINAL} IN ('scheduled', 'queued') THEN NULL ELSE now() END,
         lease_expires_at = NULL,
-        slot_seconds = job.slot_seconds
-            + CASE {FINAL} WHEN 'queued' THEN 0 ELSE ending.run_seconds END,
+        slot_seconds = job.slot_seconds + ending.run_seconds,
         progress = coalesce(ending.progress::json, job.progress),
         result = ending.result::json,
         error_class = CASE ending.status WHEN 'queued' THEN job.error_class
@@ -55,9 +54,11 @@ SETTLE = f"""
     ) AS ending (id, lease, status, tries_spent, deferrals, delay_seconds, run_seconds,
                  result, error_class, error_message, progress, tokens_in, tokens_out)
     WHERE job.id = ending.id AND job.lease = ending.lease AND job.status::text = 'running'
+      AND job.worker = %(worker)s::text
     RETURNING job.id, job.lease, job.type, job.status, job.result, job.tenant_id, job.pool,
               job.worker, job.started_at, ending.error_class, ending.error_message,
-              ending.run_seconds, ending.tokens_in, ending.tokens_out, job.slice
+              ending.run_seconds, ending.tokens_in, ending.tokens_out, job.slice,
+              job.status <> 'queued' AS run_ended
 """
 #: Runs without a result stay on record; a claim that was handed back was no run.
 ATTEMPTED = """
@@ -66,16 +67,18 @@ ATTEMPTED = """
     WHERE status NOT IN ('succeeded', 'queued')
     ON CONFLICT DO NOTHING
 """
-#: The tenant pays in the same statement; shards and order as in job_counts.
+#: The tenant pays in the same statement, for what ended and for what goes on elsewhere, which is
+#: not counted as a run yet. Shards and order as in job_counts.
 CHARGED = """
     INSERT INTO usage AS used
         (tenant_id, pool, day, shard, jobs, runs, slot_seconds, slice_seconds, tokens_in,
          tokens_out)
     SELECT tenant_id, pool, current_date, pg_backend_pid() %% 16,
-           count(*) FILTER (WHERE status <> 'scheduled'), count(*), sum(run_seconds),
+           count(*) FILTER (WHERE run_ended AND status NOT IN ('scheduled', 'queued')),
+           count(*) FILTER (WHERE run_ended), sum(run_seconds),
            coalesce(sum(run_seconds) FILTER (WHERE slice <> ''), 0), sum(tokens_in),
            sum(tokens_out)
-    FROM settled WHERE status <> 'queued'
+    FROM settled WHERE run_ended OR run_seconds > 0
     GROUP BY tenant_id, pool ORDER BY tenant_id, pool
     ON CONFLICT (tenant_id, day, pool, shard) DO UPDATE
     SET jobs = used.jobs + excluded.jobs, runs = used.runs + excluded.runs,
@@ -128,17 +131,29 @@ def prepared(statement: str) -> PreparedStatement:
     return PreparedStatement("settle", statement)
 
 
-def settle_group(engine: Engine, statement: str, group: Sequence[Settlement]) -> list[bool]:
+def settle_group(
+    engine: Engine, statement: str, worker: str, group: Sequence[Settlement]
+) -> list[bool]:
     """Write the endings; for each, whether it was still ours to write."""
     with connect(engine) as connection:
-        rows = prepared(statement).execute(connection, settled(group)).all()
+        rows = prepared(statement).execute(connection, settled(worker, group)).all()
     # By lease too: a run that lost the job and its successor may meet in one group.
     written = {JobRef(row.id, row.lease) for row in rows}
     return [settlement.ref in written for settlement in group]
 
 
-def settled(group: Sequence[Settlement]) -> dict[str, Any]:
-    """The parameters of the settling statement.
+def explain_settling(engine: Engine, statement: str) -> None:
+    """Let PostgreSQL check a settling statement, its names and privileges, without running it.
+
+    A table that is locked, say by a migration, is not waited for.
+    """
+    with transaction(engine) as connection:
+        connection.exec_driver_sql("SET LOCAL lock_timeout = '200ms'")
+        connection.exec_driver_sql(f"EXPLAIN {statement}", settled("", ()))
+
+
+def settled(worker: str, group: Sequence[Settlement]) -> dict[str, Any]:
+    """The parameters of the settling statement, for runs of ``worker``.
 
     In one order: a watchdog that ends a run may meet the worker itself, and rows locked the
     other way round would make each wait for the other.
@@ -147,6 +162,7 @@ def settled(group: Sequence[Settlement]) -> dict[str, Any]:
     endings = [settlement.ending for settlement in group]
     return {
         **ref_arrays(settlement.ref for settlement in group),
+        "worker": worker,
         "statuses": plain_array([ending.status.value for ending in endings]),
         "tries_spent": plain_array([ending.tries_spent for ending in endings]),
         "deferrals": plain_array([ending.deferrals for ending in endings]),

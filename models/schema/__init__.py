@@ -1,8 +1,33 @@
 """The tables, as SQLAlchemy sees them. Hot statements are written out beside their callers."""
 
 from models.schema.base import Base
-from models.schema.jobs import Application, Attempt, Checkpoint, IdempotencyKeyRow, Job, JobCount
+from models.schema.jobs import (
+    JOB_COUNTS,
+    Application,
+    Attempt,
+    Checkpoint,
+    IdempotencyKeyRow,
+    Job,
+    JobCountDelta,
+    JobCountKey,
+    JobCountSum,
+)
 from models.schema.processes import DesiredWorkers, LeaderRow, PoolSample, Process
-from models.schema.restrictions import CircuitRow, Event, MeasuredType, QuotaRow, Tally, VerdictRow
-from models.schema.scheduling import Arrival, ExpressLane, Prediction, ScheduleRow, Share
+from models.schema.restrictions import (
+    CircuitRow,
+    Event,
+    FeedGenerationRow,
+    MeasuredType,
+    QuotaRow,
+    Tally,
+    VerdictRow,
+)
+from models.schema.scheduling import (
+    Arrival,
+    ExpressLane,
+    Prediction,
+    ReplayRow,
+    ScheduleRow,
+    Share,
+)
 from models.schema.tenants import ApiKey, RateBucket, RefusalRow, Tenant, TenantLimit, Usage

@@ -72,11 +72,14 @@ class Base(DeclarativeBase):
         super().__init_subclass__()
 
 
-def index(name: str, columns: str, where: str | None = None, include: str = "") -> Index:
+def index(
+    name: str, columns: str, where: str | None = None, include: str = "", unique: bool = False
+) -> Index:
     """An index of the named columns, of the rows for which ``where`` holds."""
     return Index(
         name,
         *[text(each) if " " in each else each for each in columns.split(", ")],
+        unique=unique,
         postgresql_include=include.split(", ") if include else [],
         postgresql_where=None if where is None else text(where),
     )

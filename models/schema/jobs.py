@@ -10,16 +10,16 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 
-from sqlalchemy import ARRAY, Uuid
+from sqlalchemy import ARRAY, Identity, Uuid, column
+from sqlalchemy import table as view
 from sqlalchemy.orm import Mapped, mapped_column
 
+from models.jobs.states import JobStatus
 from models.schema.base import (
     Base,
-    Count,
     Count2,
     Count4,
     Id,
-    Int2,
     Int4,
     Json,
     Now,
@@ -89,6 +89,13 @@ class Job(
     ended_xid: Mapped[Xid | None]
     #: Queue of its dispatch beside the pool's own: ``free`` or ``reserved.<tenant>``.
     slice: Mapped[TextOrEmpty]
+    #: Lease of a claim that was to wait in its worker: while it equals ``lease``, the run is not
+    #: known to have begun.
+    waiting_lease: Mapped[Int4 | None]
+    #: Such claims that were lost with their worker.
+    lost_claims: Mapped[Count2]
+    #: When its worker process was seen to end during the run, if its parent saw that.
+    lost_at: Mapped[datetime | None]
 
     __table_args__ = (
         index("jobs_line", "pool, tenant_id, dependency, priority DESC, id", "status = 'queued'"),
@@ -131,28 +138,70 @@ class Application(Base, table="applications", fillfactor=80):
     )
 
 
-class JobCount(Base, table="job_counts", fillfactor=50, autovacuum_vacuum_threshold=200):
-    """Jobs per tenant, pool and state, exact in every transaction; tenant 0 is all tenants.
+#: View: jobs per tenant, pool and state, exact in every transaction; tenant 0 is all tenants. The
+#: counts of tenant 0, and only these, are kept by dependency. Counts of terminal states only grow;
+#: removing old rows does not lower them.
+JOB_COUNTS = view(
+    "job_counts", *[column(name) for name in ("tenant_id", "pool", "dependency", *JobStatus)]
+)
 
-    The counts of tenant 0, and only these, are kept by dependency.
 
-    Spread over shards, so that processes do not wait for each other's commit on one row:
-    a single shard may be negative, only the sum over shards counts. Counts of terminal
-    states only grow; removing old rows does not lower them.
-    """
+class JobCountKey(Base, table="job_count_keys"):
+    """A key of ``job_counts`` that ever was counted."""
 
     tenant_id: Mapped[int] = mapped_column(primary_key=True)
     pool: Mapped[str] = mapped_column(primary_key=True)
-    dependency: Mapped[TextOrEmpty] = mapped_column(primary_key=True)
-    shard: Mapped[Int2] = mapped_column(primary_key=True)
-    scheduled: Mapped[Count]
-    queued: Mapped[Count]
-    dispatched: Mapped[Count]
-    running: Mapped[Count]
-    succeeded: Mapped[Count]
-    dead: Mapped[Count]
-    cancelled: Mapped[Count]
-    expired: Mapped[Count]
+    dependency: Mapped[str] = mapped_column(primary_key=True)
+
+
+class JobCountSum(
+    Base,
+    table="job_count_sums",
+    autovacuum_vacuum_threshold=200,
+    autovacuum_vacuum_scale_factor=0,
+    autovacuum_vacuum_cost_delay=0,
+):
+    """The counts of a key, without the deltas behind ``up_to``. The newest row counts."""
+
+    tenant_id: Mapped[int] = mapped_column(primary_key=True)
+    pool: Mapped[str] = mapped_column(primary_key=True)
+    dependency: Mapped[str] = mapped_column(primary_key=True)
+    #: All deltas up to this number are in it.
+    up_to: Mapped[int] = mapped_column(primary_key=True)
+    scheduled: Mapped[int]
+    queued: Mapped[int]
+    dispatched: Mapped[int]
+    running: Mapped[int]
+    succeeded: Mapped[int]
+    dead: Mapped[int]
+    cancelled: Mapped[int]
+    expired: Mapped[int]
+
+
+class JobCountDelta(
+    Base,
+    table="job_count_deltas",
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_scale_factor=0,
+    autovacuum_vacuum_cost_delay=0,
+):
+    """What one statement changed about the counts of a key. Written by a trigger, folded into
+    the sums: see :mod:`models.job_counts`."""
+
+    tenant_id: Mapped[int] = mapped_column(primary_key=True)
+    pool: Mapped[str] = mapped_column(primary_key=True)
+    dependency: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    scheduled: Mapped[Int4]
+    queued: Mapped[Int4]
+    dispatched: Mapped[Int4]
+    running: Mapped[Int4]
+    succeeded: Mapped[Int4]
+    dead: Mapped[Int4]
+    cancelled: Mapped[Int4]
+    expired: Mapped[Int4]
+
+    __table_args__ = (index("job_count_deltas_id", "id"),)
 
 
 class Attempt(Base, table="attempts"):

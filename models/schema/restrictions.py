@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import Identity, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.schema.base import Base, Count, Id, Json, Now, TextOrEmpty, Xid, index
+from models.schema.base import Base, Count, Id, Int4, Json, Now, TextOrEmpty, Xid, index
 
 
 class Event(Base, table="events"):
@@ -19,9 +19,23 @@ class Event(Base, table="events"):
     job_id: Mapped[Id | None]
     detail: Mapped[Json] = mapped_column(server_default="{}")
     at: Mapped[Now]
-    xid: Mapped[Xid] = mapped_column(server_default=text("pg_current_xact_id()"))
+    xid: Mapped[Xid] = mapped_column(server_default=text("feed_xid()"))
 
     __table_args__ = (index("events_feed", "tenant_id, xid, id"),)
+
+
+class FeedGenerationRow(Base, table="feed_generations"):
+    """A history of transaction numbers, begun by a restore or a promotion."""
+
+    number: Mapped[Int4] = mapped_column(primary_key=True, autoincrement=False)
+    tag: Mapped[str]
+    #: Cluster and timeline.
+    identity: Mapped[str]
+    #: What is added to a transaction's number to get that of its entries.
+    shift: Mapped[int]
+    #: The lowest number that its entries may have.
+    first_xid: Mapped[Xid]
+    begun_at: Mapped[Now]
 
 
 class Tally(Base, table="tallies", fillfactor=70):
@@ -41,12 +55,15 @@ class CircuitRow(Base, table="circuits"):
     dependency: Mapped[str] = mapped_column(primary_key=True)
     state: Mapped[str]
     changed_at: Mapped[Now]
+    #: Why it refuses everybody's calls, in a few words; empty if they just fail.
+    reason: Mapped[TextOrEmpty]
 
 
 class VerdictRow(Base, table="verdicts"):
     """A restriction that the scheduler imposes on a job type or a tenant, while it lasts."""
 
-    #: ``quarantine`` of a job type, ``throttle`` of a tenant in a pool, ``spike`` of a tenant.
+    #: ``quarantine`` of a job type, ``throttle`` of a tenant in a pool, ``spike`` of a tenant,
+    #: ``retry_budget`` of a tenant, ``tenant_quarantine`` of a tenant's jobs of a type.
     kind: Mapped[str] = mapped_column(primary_key=True)
     #: The job type; empty for a tenant.
     name: Mapped[TextOrEmpty] = mapped_column(primary_key=True)
@@ -56,6 +73,18 @@ class VerdictRow(Base, table="verdicts"):
     pool: Mapped[TextOrEmpty] = mapped_column(primary_key=True)
     since: Mapped[Now]
     detail: Mapped[Json] = mapped_column(server_default="{}")
+
+
+class VerdictsVersion(Base, table="verdicts_version", fillfactor=50):
+    """One row, with another version after every change of ``verdicts``: kept by a trigger.
+
+    Workers read the restrictions only when it differs from the one they know. It is random: a
+    number could be given out twice after commits were lost in a failover.
+    """
+
+    #: Always true.
+    one: Mapped[bool] = mapped_column(primary_key=True, server_default=text("true"))
+    version: Mapped[Id] = mapped_column(server_default=text("gen_random_uuid()"))
 
 
 class QuotaRow(Base, table="quotas", fillfactor=50):

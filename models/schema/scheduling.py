@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import date, datetime
 
-from sqlalchemy import UniqueConstraint, text
+from sqlalchemy import ARRAY, Identity, UniqueConstraint, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.schema.base import Base, Count, Count2, Count4, Id, Json, Now, Sum, index
+from models.schema.base import Base, Count, Count2, Count4, Id, Int2, Json, Now, Sum, index
 
 
 class ExpressLane(Base, table="express_lanes", fillfactor=50):
@@ -28,10 +28,14 @@ class Arrival(
 ):
     """Jobs were queued in this lane. Written by a trigger, removed by the scheduler."""
 
-    #: The table has no key: a lane may be noted twice. The mapper wants one.
-    pool: Mapped[str] = mapped_column(primary_key=True)
-    tenant_id: Mapped[int] = mapped_column(primary_key=True)
-    dependency: Mapped[str] = mapped_column(primary_key=True)
+    pool: Mapped[str]
+    tenant_id: Mapped[int]
+    dependency: Mapped[str]
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    #: Where in the lane: their priority, and the lowest and highest of their ids.
+    priority: Mapped[Int2 | None]
+    first_id: Mapped[Id | None]
+    last_id: Mapped[Id | None]
 
 
 class Share(Base, table="shares", fillfactor=50, autovacuum_vacuum_threshold=200):
@@ -58,6 +62,39 @@ class Prediction(Base, table="predictions", fillfactor=70):
     pool: Mapped[str]
     made_at: Mapped[Now]
     wait_seconds: Mapped[float]
+
+
+class ReplayRow(Base, table="replays", fillfactor=50):
+    """Dead letters of a tenant that are replayed little by little."""
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    tenant_id: Mapped[int]
+    #: Of what was asked for: equal requests are one while it runs.
+    digest: Mapped[str]
+    #: Which: these, or all that match and died no later than ``before``; at most so many.
+    ids: Mapped[list[str] | None] = mapped_column(ARRAY(Uuid(as_uuid=False)))
+    type: Mapped[str | None]
+    error_class: Mapped[str | None]
+    before: Mapped[datetime]
+    most: Mapped[int | None]
+    #: ``running``, ``finished`` or ``cancelled``.
+    state: Mapped[str] = mapped_column(server_default="running")
+    #: How many matched at first, and how many were queued again.
+    total: Mapped[Count]
+    done: Mapped[Count]
+    #: Where the walk over the ids is, and whether it has to begin again at its end.
+    position: Mapped[Id]
+    again: Mapped[bool] = mapped_column(server_default=text("false"))
+    #: Why it does not go on faster: the code of a limit, or an error.
+    reason: Mapped[str | None]
+    requested_at: Mapped[Now]
+    worked_at: Mapped[Now]
+    finished_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        index("replays_running", "tenant_id, digest", "state = 'running'", unique=True),
+        index("replays_next", "worked_at", "state = 'running'"),
+    )
 
 
 class ScheduleRow(Base, table="schedules", fillfactor=70):

@@ -78,7 +78,10 @@ class RefusalRow(Base, table="refusals", fillfactor=50):
 
 
 class Usage(Base, table="usage", fillfactor=50, autovacuum_vacuum_threshold=200):
-    """What a tenant used in a day, written by the statement that settles. Sharded: see JobCount."""
+    """What a tenant used in a day, written by the statement that settles.
+
+    Spread over shards, so that processes do not wait for each other's commit on one row.
+    """
 
     tenant_id: Mapped[int] = mapped_column(primary_key=True)
     day: Mapped[date] = mapped_column(primary_key=True)

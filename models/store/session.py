@@ -19,17 +19,25 @@ from typing import Any
 
 import psycopg2
 import psycopg2.extensions
-from sqlalchemy import Connection, Engine, Row, create_engine
+from sqlalchemy import Connection, Engine, ExceptionContext, Row, create_engine, event
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 from sqlalchemy.pool.base import ConnectionPoolEntry
 
+from models.database_url import CONNECT_SECONDS, one_server_each
 from models.settings import DatabaseSettings
-from models.store.errors import StatementTooSlow, StateStoreUnavailable
+from models.store.abandoned import ABANDONED
+from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
+from models.store.errors import StatementTooSlow, StateStoreUnavailable, server_is_lost
 
 #: PostgreSQL's code for a statement that took longer than its timeout.
 QUERY_CANCELED = "57014"
+#: Classes of its codes that are the statement's own fault, besides those that have an error of
+#: their own: what is not supported, what functions and triggers raise, what is too large.
+OWN_FAULTS = ("0A", "2F", "38", "39", "54", "P0")
+#: What a server reports of itself, with its answers and without being asked, if it only reads.
+READS_ONLY = ("in_hot_standby", "default_transaction_read_only")
 
 Parameters = Mapping[str, Any]
 
@@ -113,13 +121,17 @@ def _wait_callback(connect_seconds: float, statement_seconds: float) -> Any:
         connecting = connection.status == psycopg2.extensions.STATUS_SETUP
         # The callback is the whole process's; a connection may bring another limit.
         limit = getattr(connection, "statement_seconds", statement_seconds)
-        deadline = time.monotonic() + (connect_seconds if connecting else limit)
+        if connecting:
+            limit = getattr(connection, "connect_seconds", connect_seconds)
+        deadline = time.monotonic() + limit
         while True:
             state = connection.poll()
             if state == psycopg2.extensions.POLL_OK:
                 return
             event = select.POLLIN if state == psycopg2.extensions.POLL_READ else select.POLLOUT
             if not wait(connection.fileno(), event, max(0.0, deadline - time.monotonic())):
+                if not connecting:
+                    ABANDONED.add(connection)
                 # psycopg2 closes a connection whose callback raised: it is never reused.
                 raise psycopg2.OperationalError("the server did not answer in time")
 
@@ -135,7 +147,7 @@ def open_engine(settings: DatabaseSettings, *, process: str = "fairline") -> Eng
     psycopg2.extensions.set_wait_callback(
         _wait_callback(settings.db_connect_seconds, settings.db_statement_seconds)
     )
-    return create_engine(
+    engine = create_engine(
         settings.database_url,
         poolclass=MeasuredPool,
         pool_size=settings.db_pool_size,
@@ -160,6 +172,63 @@ def open_engine(settings: DatabaseSettings, *, process: str = "fairline") -> Eng
             "keepalives_count": 3,
         },
     )
+    follow_primary(engine, settings.db_connect_seconds)
+    event.listen(engine, "connect", read_clock)
+    event.listen(engine, "connect", lambda connection, _: ABANDONED.judge(connection))
+    return engine
+
+
+def read_clock(connection: Any, _record: ConnectionPoolEntry) -> None:
+    """Learn the database's clock; before the first id, as who submits is looked up first."""
+    with connection.cursor() as cursor:
+        sent = DATABASE_CLOCK.local_ns()
+        cursor.execute(f"SELECT {CLOCK_SQL}")
+        [[server]] = cursor.fetchall()
+        DATABASE_CLOCK.learn(sent, server, DATABASE_CLOCK.local_ns())
+
+
+def reads_only(connection: Any) -> bool:
+    """Whether the server said with its last answer that it takes no writes; asks nothing."""
+    return any(connection.get_parameter_status(name) == "on" for name in READS_ONLY)
+
+
+def follow_primary(engine: Engine, connect_seconds: float = CONNECT_SECONDS) -> None:
+    """Try the servers of the URL in turn, and keep no connection to one that only reads."""
+    latest = 0  # the server that answered last; the others wait for their turn
+
+    def open_connection(
+        _dialect: Any, _record: Any, _args: Any, arguments: dict[str, Any]
+    ) -> Any | None:
+        nonlocal latest
+        servers = one_server_each(arguments)
+        if len(servers) == 1:
+            return None
+        limit = {"connect_seconds": connect_seconds / len(servers)}
+        factory = type("OneOfSeveral", (psycopg2.extensions.connection,), limit)
+        for turn in range(len(servers)):
+            place = (latest + turn) % len(servers)
+            try:
+                opened = psycopg2.connect(**servers[place], connection_factory=factory)
+            except psycopg2.OperationalError:
+                if turn + 1 == len(servers):
+                    raise
+            else:
+                latest = place
+                return opened
+        return None
+
+    def judge(context: ExceptionContext) -> None:
+        # All connections of the pool are given up: they were made to the same server.
+        if server_is_lost(getattr(context.original_exception, "pgcode", None)):
+            context.is_disconnect = True
+
+    def keep(connection: Any, record: ConnectionPoolEntry) -> None:
+        if connection is not None and (connection.closed or reads_only(connection)):
+            record.invalidate()
+
+    event.listen(engine, "do_connect", open_connection)
+    event.listen(engine, "handle_error", judge)
+    event.listen(engine, "checkin", keep)
 
 
 def pool_stats(engine: Engine, reader: str) -> PoolStats:
@@ -179,7 +248,10 @@ def connect(engine: Engine) -> Iterator[Connection]:
         raise  # the statement's own fault
     except (DBAPIError, PoolTimeout, psycopg2.OperationalError) as error:
         origin = getattr(error, "orig", error)
-        if getattr(origin, "pgcode", None) == QUERY_CANCELED:
+        code = getattr(origin, "pgcode", None) or ""
+        if code.startswith(OWN_FAULTS):
+            raise
+        if code == QUERY_CANCELED:
             raise StatementTooSlow(str(origin).strip()) from error
         # Also a server that only reads, say a standby: it may be another one in a moment.
         # SQLAlchemy lets psycopg2's own error pass where it sets the isolation level.

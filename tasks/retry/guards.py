@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from tasks.retry.circuit import Window
+from tasks.retry.circuit import Window, without
 
 #: Retry budget: a tenant's runs that count are at most this old.
 BUDGET_WINDOW_SECONDS = 600.0
@@ -12,6 +12,8 @@ BUDGET_WINDOW_SECONDS = 600.0
 RETRIES_PER_FIRST_RUN = 2
 #: Retries that every tenant has, however little it runs.
 BUDGET_FLOOR = 20
+#: A tenant without budget has some again when its retries are below this part of what it may have.
+BUDGET_BACK = 0.9
 
 #: Quarantine: a type's runs that count are at most this old.
 QUARANTINE_WINDOW_SECONDS = 3600.0
@@ -25,7 +27,8 @@ QUARANTINE_TRIES = 2
 
 #: Throttle: crashes that count are at most this old.
 THROTTLE_WINDOW_SECONDS = 600.0
-#: Crashes in the window that bring the throttle: workers lost to jobs that had lost two before.
+#: Crashes in the window that bring the throttle: workers lost to jobs that had lost two before,
+#: and worker processes killed because a run broke a limit.
 THROTTLE_CRASHES = 5
 #: Jobs of a throttled tenant that may be in flight in the pool.
 THROTTLED_IN_FLIGHT = 1
@@ -34,7 +37,7 @@ THROTTLED_IN_FLIGHT = 1
 SPIKE_TIMES = 10
 #: Fewer hours than this are no average.
 SPIKE_MIN_HOURS = 3
-#: The average counts as at least this many runs per hour: starting to use it is no spike.
+#: The average counts as at least this many jobs per hour: starting to use it is no spike.
 SPIKE_BASELINE = 100
 
 
@@ -44,18 +47,38 @@ def budget_left(first_runs: int, retries: int) -> bool:
     Without budget its failures become dead letters early, and can be replayed once the cause is
     gone. Crashes and failures of dependencies are not charged: they are not the tenant's fault.
     """
-    return retries < max(BUDGET_FLOOR, RETRIES_PER_FIRST_RUN * first_runs)
+    return not budget_spent(first_runs, retries, was=False)
+
+
+def budget_spent(first_runs: int, retries: int, was: bool) -> bool:
+    """Whether a tenant's budget is spent, given that it ``was``.
+
+    It comes back a tenth at a time, so that a tenant near the limit does not flap.
+    """
+    allowed = max(BUDGET_FLOOR, RETRIES_PER_FIRST_RUN * first_runs)
+    return retries >= (BUDGET_BACK * allowed if was else allowed)
 
 
 def quarantined(window: Window, was: bool) -> bool:
     """Whether a type with these runs in the last hour gets fewer attempts, given that it ``was``.
 
-    The two shares differ so that a type near the limit does not flap. Too few runs prove nothing:
-    a quarantine ends with the type's traffic.
+    The same for a tenant's jobs of a type, by their runs. The two shares differ so that a type near
+    the limit does not flap. Too few runs prove nothing: a quarantine ends with the type's traffic.
     """
     if window.total < QUARANTINE_MIN_RUNS:
         return False
     return window.bad_share >= LEAVE_SHARE if was else window.bad_share > ENTER_SHARE
+
+
+def quarantined_for_all(window: Window, tenants: Iterable[Window], was: bool) -> bool:
+    """Whether a type is quarantined for everybody: it is without any one of its tenants, too.
+
+    ``window`` counts everybody's runs, ``tenants`` those of each tenant with failures. A tenant
+    that is alone in failing has a quarantine of its own, see :func:`quarantined`.
+    """
+    return quarantined(window, was) and all(
+        quarantined(without(window, own), was) for own in tenants
+    )
 
 
 def throttled(crashes: int, was: bool, limit: int = THROTTLE_CRASHES) -> bool:

@@ -20,12 +20,12 @@ import httpx2
 from anthropic import DefaultHttpxClient
 from anthropic.types import Message
 
-from tasks.errors import JobError, MalformedAnswer, Permanent
+from tasks.errors import DependencyOutage, JobError, MalformedAnswer
 from tasks.quota import QuotaReading, Report, ignore_reading
 from tasks.scorers.answer import ANSWER_SCHEMA, parse_answer
 from tasks.scorers.deadline import DeadlinePassed, deadline, hold
 from tasks.scorers.evidence import verified
-from tasks.scorers.failures import failure_of
+from tasks.scorers.failures import DEPENDENCY, failure_of
 from tasks.scorers.headers import quota_reading
 from tasks.scorers.protocol import ApplicationText, Score, TokenUsage
 from tasks.scorers.rubric import RUBRIC_HASH, RUBRIC_TEXT, marked, weighted_score
@@ -155,9 +155,11 @@ def _check_credentials(client: anthropic.Anthropic) -> None:
     """Fail here instead of inside a request, where the error would contain the key."""
     secret = client.api_key or client.auth_token
     if secret is None and client.credentials is None:
-        raise Permanent("no API key for Claude: set FAIRLINE_CLAUDE_API_KEY or ANTHROPIC_API_KEY")
+        message = "no API key for Claude: set FAIRLINE_CLAUDE_API_KEY or ANTHROPIC_API_KEY"
+        raise DependencyOutage(DEPENDENCY, "there is no API key", message)
     if secret is not None and not (secret.isascii() and secret.isprintable() and " " not in secret):
-        raise Permanent("the API key for Claude has characters that no HTTP header can carry")
+        message = "the API key for Claude has characters that no HTTP header can carry"
+        raise DependencyOutage(DEPENDENCY, "the API key is invalid", message)
 
 
 def _failure(error: Exception, client: anthropic.Anthropic) -> JobError:

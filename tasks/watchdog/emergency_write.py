@@ -16,8 +16,9 @@ import psycopg2.extensions
 import psycopg2.extras
 from sqlalchemy import URL
 
+from models import database_url
 from models.jobs.claim import JobRef
-from models.store.errors import StateStoreUnavailable
+from models.store.errors import StateStoreUnavailable, server_is_lost
 from tasks.process import native_sleep
 
 #: How long to try.
@@ -29,8 +30,10 @@ Statement = tuple[str, Mapping[str, Any]]
 
 def connect_arguments(url: URL) -> dict[str, Any]:
     """The URL as psycopg2 takes it."""
-    arguments: dict[str, Any] = url.translate_connect_args(username="user", database="dbname")
-    return {**arguments, **url.query, "options": "-c timezone=UTC -c statement_timeout=4000"}
+    return {
+        **database_url.connect_arguments(url),
+        "options": "-c timezone=UTC -c statement_timeout=4000",
+    }
 
 
 def ref_parameters(refs: Iterable[JobRef], **more: Any) -> dict[str, Any]:
@@ -48,9 +51,8 @@ def write_now(
     deadline = time.monotonic() + seconds
     answers = []
     try:
-        connection = psycopg2.connect(**arguments, async_=True)
+        connection = _connect(arguments, deadline)
         try:
-            _wait(connection, deadline)
             cursor = connection.cursor(cursor_factory=psycopg2.extras.NamedTupleCursor)
             for sql, parameters in statements:
                 cursor.execute(sql, parameters)
@@ -58,9 +60,33 @@ def write_now(
                 answers.append(list(cursor.fetchall()) if cursor.description else [])
         finally:
             connection.close()
-    except psycopg2.OperationalError as error:
-        raise StateStoreUnavailable(str(error).strip()) from error
+    except psycopg2.Error as error:
+        if isinstance(error, psycopg2.OperationalError) or server_is_lost(error.pgcode):
+            raise StateStoreUnavailable(str(error).strip()) from error
+        raise
     return answers
+
+
+def _connect(arguments: Mapping[str, Any], deadline: float) -> Any:
+    """A connection to the first server that answers, each with its share of the time."""
+    *others, last = database_url.one_server_each(arguments)
+    for place, server in enumerate(others):
+        now = time.monotonic()
+        try:
+            return _connect_one(server, now + (deadline - now) / (len(others) + 1 - place))
+        except (psycopg2.OperationalError, StateStoreUnavailable):
+            continue
+    return _connect_one(last, deadline)
+
+
+def _connect_one(server: Mapping[str, Any], deadline: float) -> Any:
+    connection = psycopg2.connect(**server, async_=True)
+    try:
+        _wait(connection, deadline)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _wait(connection: psycopg2.extensions.connection, deadline: float) -> None:

@@ -1,12 +1,14 @@
 """Watchdog: a native thread in every worker process that ends runs which do not end in time.
 
-No greenlet can hold it up. A run that breaks a limit is interrupted first: a ``Stop`` is raised
-inside it. If it continues, it is settled under its lease, the other claims of the process are
-handed back at no cost, and the process kills itself; its process manager starts another.
+No greenlet can hold it up. A cancelled run is interrupted: a ``Stop`` is raised inside it, and it
+may clean up until the cancel grace is over. A run that breaks a limit is interrupted too. If it
+continues, it is settled under its lease, the other claims of the process are handed back at no
+cost, and the process kills itself; its process manager starts another.
 
 Blocking and silence count only as far as the watchdog itself was running and the main thread was
 not waiting for a CPU, so that a frozen or starved process is not killed for it. Leases expire all
-the same, so the watchdog renews them while the heartbeat cannot.
+the same, so the watchdog renews them while the heartbeat cannot. It also keeps the presence of the
+process whenever the heartbeat is late, be it behind a blocked event loop or a locked table.
 
 Not guaranteed: anything while native code holds the interpreter lock. Then the watchdog does not
 run either, and the process is killed by a system timer that the watchdog no longer restarts; the
@@ -26,12 +28,13 @@ from random import Random
 from models.jobs.claim import JobRef
 from models.jobs.heartbeat import BEAT
 from models.jobs.release import HAND_BACK
-from models.jobs.settle import settled
+from models.jobs.settle import Settlement, settle_statement, settled
 from models.pools import POOLS
-from models.presence import LEAVE, PRESENCE_SECONDS
+from models.presence import KEEP_PRESENT, LEAVE, PRESENCE_SECONDS
 from models.store.errors import StateStoreUnavailable
-from models.tallies import ADD, Tallies, added
-from tasks.errors import LeaseLost, Stop, TimeLimit
+from models.tallies import ADD, COUNT_KILLS, added
+from models.tenant_tallies import RunTallies
+from tasks.errors import Cancelled, LeaseLost, Stop, TimeLimit
 from tasks.process import (
     FairClock,
     is_green,
@@ -54,7 +57,7 @@ from tasks.watchdog.violation import Bounds, Sight, violation_of
 from tasks.worker.decide import close_run, counts_of, settlement_of, standing_of
 from tasks.worker.held import Held
 from tasks.worker.limits import MEGABYTE, ignore_late_alarms, raise_memory_limit
-from tasks.worker.outcome import outcome_of
+from tasks.worker.outcome import HandedBack, Outcome, Released, outcome_of
 from tasks.worker.worker import Worker
 
 #: Pause between two looks.
@@ -63,8 +66,10 @@ LOOK_SECONDS = 0.25
 GRACE_SECONDS = 2.0
 #: … if it blocks the others meanwhile: their leases expire.
 BLOCKING_GRACE_SECONDS = 0.5
-#: How long to try to renew the leases.
+#: How long to try to renew the leases, or the presence.
 RENEWAL_SECONDS = 2.0
+#: The presence is written from here when nobody has done so for this long.
+LATE_SECONDS = 1.5 * PRESENCE_SECONDS
 
 
 class Watchdog:
@@ -77,9 +82,13 @@ class Watchdog:
         self._thread = native_ident()
         #: Seconds since a run was interrupted, as far as it was able to end.
         self._interrupted: dict[JobRef, float] = {}
+        #: Cancelled runs that were interrupted, once.
+        self._cancelled: set[JobRef] = set()
         self._stopped = False
         #: When the leases were last renewed from here.
         self._renewed = 0.0
+        #: When that was last tried from here.
+        self._presented = 0.0
 
     def start(self) -> None:
         """Begin to watch. Call it on the main thread, after all forking."""
@@ -102,6 +111,7 @@ class Watchdog:
             now = time.monotonic()
             try:
                 self._restart_timer()
+                self.keep_present(now)
                 self.look(now, clock.elapsed(now, starved_seconds(main)))
             except Exception:  # noqa: BLE001 - whatever it is, the watchdog has to continue
                 note(traceback.format_exc())
@@ -124,11 +134,13 @@ class Watchdog:
         guilty: list[tuple[Held, Stop]] = []
         running = [held for held in self._worker.slots.held() if held.running]
         for held in running:
+            self._interrupt_cancelled(held)
             if monitor and monitor.silent_since is not None and held is not blocker:
                 continue  # it cannot do anything as long as another one does not yield
             if (stop := self._judge(held, now, elapsed)) is not None:
                 guilty.append((held, stop))
         refs = {held.claim.ref for held in running}
+        self._cancelled &= refs
         self._interrupted = {
             ref: seconds for ref, seconds in self._interrupted.items() if ref in refs
         }
@@ -142,6 +154,16 @@ class Watchdog:
         if monitor and monitor.silent_since is not None:
             self._renew_leases(now, monitor.silent_since)
 
+    def _interrupt_cancelled(self, held: Held) -> None:
+        """Once, and not if it knows already: then it is cleaning up."""
+        ref, interrupt = held.claim.ref, held.interrupt
+        if held.cancelled is None or held.cancel_seen or interrupt is None:
+            return  # if it cannot be interrupted yet, the next look finds it
+        job_type = self._worker.types.get(held.claim.type)
+        if ref not in self._cancelled and job_type and job_type.cancel == "interrupt":
+            self._cancelled.add(ref)
+            interrupt(Cancelled())
+
     def _renew_leases(self, now: float, silent_since: float) -> None:
         """Heartbeats beside a blocked event loop, before the first lease expires.
 
@@ -152,10 +174,26 @@ class Watchdog:
             return
         self._renewed = now
         refs = [held.claim.ref for held in self._worker.slots.held() if not held.lost]
+        statements = [(BEAT, ref_parameters(refs, worker=self._worker.name))]
         try:
-            write_now(self._connect, [(BEAT, ref_parameters(refs))], RENEWAL_SECONDS)
+            write_now(self._connect, statements, RENEWAL_SECONDS)
         except StateStoreUnavailable as error:
             note(f"the leases could not be renewed: {error}")
+
+    def keep_present(self, now: float) -> None:
+        """Report in place of a late heartbeat, on a thread: runs are to be watched meanwhile."""
+        late = now - self._worker.heartbeat.announced >= LATE_SECONDS
+        if late and now - self._presented >= PRESENCE_SECONDS:
+            self._presented = now
+            start_native(self._present)
+
+    def _present(self) -> None:
+        try:
+            presence = (KEEP_PRESENT, {"names": [self._worker.name]})
+            write_now(self._connect, [presence], RENEWAL_SECONDS)
+            self._worker.heartbeat.note_announced()
+        except StateStoreUnavailable as error:
+            note(f"the presence could not be kept: {error}")
 
     def _judge(self, held: Held, now: float, elapsed: float) -> Stop | None:
         """Interrupt a run that broke a limit; why, if it was interrupted and did not end."""
@@ -226,23 +264,32 @@ class Watchdog:
             kill_process()
 
     def _final_statements(self, guilty: Sequence[tuple[Held, Stop]]) -> list[Statement]:
-        worker, now, tallies = self._worker, time.monotonic(), Tallies()
-        settlements = []
-        for held, stop in guilty:
+        worker, now, tallies = self._worker, time.monotonic(), RunTallies()
+
+        def settle(held: Held, outcome: Outcome) -> Settlement:
             claim, ran = held.claim, held.ran(now)
             job_type = worker.types.get(claim.type)
             standing = standing_of(claim, worker.heartbeat.rules)
-            outcome, ending = close_run(claim, outcome_of(stop), job_type, standing, Random())
-            tallies.add_all(counts_of(claim, job_type, outcome, ending, ran))
-            settlements.append(settlement_of(claim, ending, ran, held))
-        ended = {settlement.ref for settlement in settlements}
+            outcome, ending = close_run(claim, outcome, job_type, standing, Random())
+            tallies.add_run(counts_of(claim, job_type, outcome, ending, ran))
+            return settlement_of(claim, ending, ran, held)
+
         # First: a claim is held before it counts as answered.
         unanswered = worker.slots.unanswered()
-        innocent = {held.claim.ref for held in worker.slots.held()} - ended
-        on_their_way = set(unanswered) - innocent - ended
+        held = worker.slots.held()
+        ended = {one.claim.ref for one, _ in guilty}
+        innocent = [
+            settle(one, Released() if one.started is None else HandedBack())
+            for one in held
+            if one.claim.ref not in ended
+        ]
+        on_their_way = set(unanswered) - {one.claim.ref for one in held}
+        violators = [settle(one, outcome_of(stop)) for one, stop in guilty]
+        # Two statements: an ending that cannot be written is not the others' fault.
         return [
-            (worker.ledger.settle_sql, settled(settlements)),
-            (HAND_BACK, ref_parameters(innocent, worker=worker.name)),
+            # Without projections: none has a result, and one that fails would stop the rest.
+            (settle_statement([COUNT_KILLS]), settled(worker.name, violators)),
+            (settle_statement(()), settled(worker.name, innocent)),
             (ADD, added(tallies.take().items())),
             (LEAVE, {"name": worker.name}),
             # Last: it waits for claims that are on their way, which may wait for a locked row.

@@ -11,7 +11,8 @@ from models.jobs.claim import Claim
 from models.jobs.settle import Ending, Settlement
 from models.jobs.states import FailureClass, JobStatus
 from models.pools import POOLS
-from models.tallies import MICROSECONDS, Count, TallyKind, run_name
+from models.tallies import MICROSECONDS, Count, TallyKind, outage_name, run_name
+from models.tenant_tallies import RunCounts, TenantType
 from tasks.registry import JobType
 from tasks.retry.decision import History, RetryLimits, RetryStanding
 from tasks.retry.guards import budget_left
@@ -40,12 +41,13 @@ def close_run(
 def standing_of(claim: Claim, rules: Rules, unwritten: tuple[int, int] = (0, 0)) -> RetryStanding:
     """Quarantine of the job's type and retry budget of its tenant.
 
-    ``unwritten`` are first runs and retries that the rules do not include yet.
+    ``unwritten`` are first runs and retries of this process that the leader cannot know yet: they
+    bound what a tenant can overdraw before it is judged.
     """
-    firsts, retries = rules.retries.get(claim.tenant_id, (0, 0))
     return RetryStanding(
-        quarantined=claim.type in rules.quarantined,
-        budget_left=budget_left(firsts + unwritten[0], retries + unwritten[1]),
+        quarantined=claim.type in rules.quarantined
+        or (claim.tenant_id, claim.type) in rules.tenants_quarantined,
+        budget_left=claim.tenant_id not in rules.without_budget and budget_left(*unwritten),
     )
 
 
@@ -62,24 +64,25 @@ def settlement_of(
 
 def counts_of(
     claim: Claim, job_type: JobType | None, outcome: Outcome, ending: Ending, run_seconds: float
-) -> list[Count]:
+) -> RunCounts:
     """What a run adds that succeeded or failed, see :class:`TallyKind`; others do not count.
 
     Run times are counted by bin, see :mod:`models.tallies`.
     """
+    of = TenantType(claim.type, claim.tenant_id)
     if not isinstance(outcome, Succeeded | Failed):
-        return []
-    tenant = str(claim.tenant_id)
-    counts: list[Count] = [((TallyKind.HOUR, tenant), (1, 0))]
+        return RunCounts([], of, bad=False)
+    counts: list[Count] = []
     dependency = job_type.dependency if job_type else None
     failed = isinstance(outcome, Failed)
     if isinstance(outcome, Failed):
         if outcome.refused:
-            return counts  # a quota: the dependency is there, and neither good nor bad
+            # A quota: the dependency is there, and neither good nor bad.
+            return RunCounts(counts, of, bad=False)
         if outcome.failure_class is FailureClass.DEPENDENCY:
             # Says nothing about the type or the tenant.
-            name = outcome.dependency or dependency or "?"
-            return [*counts, ((TallyKind.DEPENDENCY, name), (1, 1))]
+            counts += failed_call(outcome, outcome.dependency or dependency or "?")
+            return RunCounts(counts, of, bad=True)
     if dependency:
         counts.append(((TallyKind.DEPENDENCY, dependency), (1, 0)))
     bound = POOLS[claim.pool].bound_seconds
@@ -93,5 +96,13 @@ def counts_of(
     first = claim.attempt == 0
     retried = failed and ending.status is JobStatus.SCHEDULED
     if first or retried:
-        counts.append(((TallyKind.RETRY, tenant), (int(first), int(retried))))
+        counts.append(((TallyKind.RETRY, str(claim.tenant_id)), (int(first), int(retried))))
+    return RunCounts(counts, of, bad=failed or over)
+
+
+def failed_call(outcome: Failed, dependency: str) -> list[Count]:
+    """A call that failed, and why if that concerns all tenants."""
+    counts: list[Count] = [((TallyKind.DEPENDENCY, dependency), (1, 1))]
+    if outcome.outage:
+        counts.append(((TallyKind.OUTAGE, outage_name(dependency, outcome.outage)), (1, 1)))
     return counts

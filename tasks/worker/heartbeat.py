@@ -1,7 +1,9 @@
 """The heartbeat of a worker process: renews its leases and its presence, reads rules and cancels.
 
 Every two seconds it goes through the ledger like any other entry, so that it needs no connection.
-Guarantees: a claim is renewed until its ending is written or its lease is lost.
+The presence first: what follows may wait for a lock on ``jobs``. Behind a statement that waits, the
+watchdog keeps the presence. Guarantees: a claim is renewed until its ending is written or its lease
+is lost; one that does not begin within a lease is handed back.
 """
 
 from __future__ import annotations
@@ -9,12 +11,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
-from models.jobs.heartbeat import beat, read_cancelled, report
+from models.jobs.claim import JobRef
+from models.jobs.heartbeat import beat, note_begun, read_cancelled, report
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave
 from models.store.errors import StateStoreUnavailable
 from models.tallies import Tallies
@@ -38,11 +43,17 @@ class Heartbeat:
     rules: Rules = field(default_factory=Rules)
     _stop: threading.Event = field(default_factory=threading.Event)
     _beaten: float = field(default_factory=time.monotonic)
+    #: When the presence was last written.
+    announced: float = field(default_factory=time.monotonic)
+    #: See `models.presence`.
+    _renewed_at: datetime | None = None
     _introduced: bool = False
     _pulse: threading.Thread | None = None
+    _ledger: Ledger | None = None
 
     def start(self, ledger: Ledger) -> None:
         """Begin to send heartbeats through ``ledger``."""
+        self._ledger = ledger
         self._pulse = threading.Thread(
             target=self._keep_alive, args=(ledger,), name="heartbeat", daemon=True
         )
@@ -57,18 +68,16 @@ class Heartbeat:
             while not self._stop.wait(PRESENCE_SECONDS):
                 if self._slots.drains():
                     self._slots.drain()
-                    self._release_waiting(ledger)
+                self._release_waiting(ledger)
                 if sent.done:  # while the store is down, one pending is enough
                     sent = ledger.post_beat()
         except StateStoreUnavailable:
             pass  # the ledger was closed: the worker stops
 
     def _release_waiting(self, ledger: Ledger) -> None:
-        """Hand back what waits for a slot: none may become free before the process ends."""
-        for held in self._slots.held():
-            if held.started is None and not held.lost:
-                held.lost = True
-                ledger.release(held.claim)
+        """Hand back what waits for a slot that may never become free."""
+        for held in self._slots.take_waiting():
+            ledger.release(held.claim)
 
     def beat_if_late(self) -> None:
         """Beat now if the regular one is stuck behind statements that are slow or keep failing."""
@@ -77,26 +86,47 @@ class Heartbeat:
             self.beat()
 
     def beat(self) -> None:
-        """Renew the leases and the presence; exchange counts and progress for rules and cancels."""
-        self._renew_leases()
+        """Renew the presence and the leases; exchange counts and progress for rules and cancels."""
         if not self._introduced:
             # A process that had this name before is gone; its drain request is not for us.
             leave(self._engine, self._slots.name)
             self._introduced = True
-        if announce(self._engine, self._presence()) and not self._slots.drains():
+        drain, at = announce(self._engine, self._presence())
+        self.note_announced()
+        if drain and not self._slots.drains():
             (self._host.retire or self._slots.drain)()
+        if self._renew_leases():
+            self._renewed_at = at
+        self._note_begun()
         self._exchange()
         self._beaten = time.monotonic()
 
-    def _renew_leases(self) -> None:
+    def note_announced(self) -> None:
+        """The presence was written, from here or by the watchdog."""
+        self.announced = time.monotonic()
+        self._host.reported()
+
+    def _renew_leases(self) -> bool:
+        """Whether all leases that were due are renewed or lost; those of locked rows stay due."""
         now = time.monotonic()
         due = [held for held in self._slots.held() if held.due(now)]
-        kept = beat(self._engine, [held.claim.ref for held in due])
+        ours = beat(self._engine, self._slots.name, [held.claim.ref for held in due])
         for held in due:
-            if held.claim.ref in kept:
+            if ours.get(held.claim.ref):
                 held.beaten = now
-            elif self._slots.find(held.claim.ref) is not None:
+            elif held.claim.ref not in ours and self._slots.find(held.claim.ref) is not None:
                 held.lost = True
+        return all(ours.values())
+
+    def _note_begun(self) -> None:
+        """Tell the rows of claims that had to wait which of them have begun."""
+        now = time.monotonic()
+        begun = [held for held in self._slots.held() if held.unnoted and held.running]
+        noted = note_begun(
+            self._engine, self._slots.name, [(held.claim.ref, held.ran(now)) for held in begun]
+        )
+        for held in begun:
+            held.unnoted = held.claim.ref not in noted
 
     def _presence(self) -> Presence:
         return Presence(
@@ -108,25 +138,33 @@ class Heartbeat:
             draining=self._slots.draining,
             parent=self._host.parent,
             node=self._host.node,
+            renewed_at=self._renewed_at,
         )
 
     def _exchange(self) -> None:
         self._tallies.write(self._engine)
-        self.rules = read_rules(self._engine)
+        self.rules = read_rules(self._engine, self.rules)
         self._quotas.refresh(self.rules.quotas, time.monotonic())
         self._report()
         for ref in read_cancelled(self._engine, self._slots.name):
             known = self._slots.find(ref)
             if known is not None and known.cancelled is None:
                 known.cancelled = time.monotonic()
+                # What waits for a slot ends now: the row knows that it is cancelled. If the
+                # ledger is closed, the lease expires.
+                if self._ledger is not None and self._slots.take(known.claim):
+                    with suppress(StateStoreUnavailable):
+                        self._ledger.release(known.claim)
 
     def _report(self) -> None:
-        behind = [held for held in self._slots.held() if not held.progress_written]
+        behind = [held for held in self._slots.held() if not (held.progress_written or held.lost)]
         for held in behind:
             held.progress_written = True  # first: a later report is to be written again
+        written: set[JobRef] = set()
         try:
-            report(self._engine, [(held.claim.ref, held.progress or "null") for held in behind])
-        except BaseException:
+            reports = [(held.claim.ref, held.progress or "null") for held in behind]
+            written = report(self._engine, self._slots.name, reports)
+        finally:
             for held in behind:
-                held.progress_written = False
-            raise
+                if held.claim.ref not in written:
+                    held.progress_written = False

@@ -27,12 +27,17 @@ class Held:
     timeout_seconds: float
     #: The lease is known to be lost.
     lost: bool = False
+    #: It waits no more: it runs, or is being handed back. Written under the lock of the slots.
+    taken: bool = False
+    #: The row does not know yet that the run has begun: there was no slot for it at once.
+    unnoted: bool = False
     #: When the function was called, by the monotonic clock; and whether it still runs.
     started: float | None = None
     running: bool = False
     #: What is called from this frame belongs to the run; set by the pipeline while it runs.
     frame: FrameType | None = field(default=None, repr=False, compare=False)
-    #: When the lease was last renewed.
+    #: When it was claimed, and when the lease was last renewed.
+    claimed: float = field(default_factory=time.monotonic)
     beaten: float = field(default_factory=time.monotonic)
     #: When this process read that the job is cancelled, and whether the function has seen it.
     cancelled: float | None = None
@@ -68,6 +73,10 @@ class Held:
     def ran(self, now: float) -> float:
         """Seconds since the function was called."""
         return 0.0 if self.started is None else now - self.started
+
+    def waited_too_long(self, now: float) -> bool:
+        """Whether another worker should have it: for as long as a lease it did not begin here."""
+        return not self.taken and now - self.claimed >= POOLS[self.claim.pool].lease_seconds
 
     def due(self, now: float) -> bool:
         """Whether to renew the lease."""

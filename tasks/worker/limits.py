@@ -17,7 +17,7 @@ from typing import Any
 
 from gevent import get_hub, getcurrent
 
-from tasks.errors import Stop, TimeLimit
+from tasks.errors import Cancelled, Stop, TimeLimit
 from tasks.process import data_bytes, is_green, memory_bytes
 from tasks.worker.held import Held
 
@@ -39,6 +39,12 @@ def stoppable(held: Held, memory_mb: int | None = None) -> AbstractContextManage
 
 def time_limit(held: Held) -> TimeLimit:
     return TimeLimit(f"The run took longer than {held.timeout_seconds:g} s.")
+
+
+def note_delivery(held: Held, stop: Stop) -> None:
+    """A run that was interrupted because it is cancelled ends so, whatever it makes of that."""
+    if isinstance(stop, Cancelled):
+        held.cancel_seen = True
 
 
 class Green:
@@ -79,16 +85,22 @@ class Green:
 
     def _throw(self, stop: Stop) -> None:
         if self._armed:
+            note_delivery(self._held, stop)
             self._run.throw(stop)
 
 
 class Alarm:
-    """A run on the main thread: the system's timer raises in it while it is armed."""
+    """A run on the main thread: the system's timer raises in it while it is armed.
+
+    A signal says nothing about whom it is for. One that was sent to the run before and comes
+    late finds neither a Stop here nor the time limit passed.
+    """
 
     def __init__(self, held: Held) -> None:
         self._armed = True
         self._held = held
-        self._stop: Stop = time_limit(held)
+        self._stop: Stop | None = None
+        self._ends_at = time.monotonic() + held.timeout_seconds
 
     def __enter__(self) -> None:
         self._before = signal.signal(signal.SIGALRM, self._ring)
@@ -112,8 +124,12 @@ class Alarm:
             signal.pthread_kill(main, signal.SIGALRM)
 
     def _ring(self, *_: Any) -> None:
-        if self._armed:
-            raise self._stop
+        stop, self._stop = self._stop, None
+        if stop is None and time.monotonic() >= self._ends_at:
+            stop = time_limit(self._held)
+        if self._armed and stop is not None:
+            note_delivery(self._held, stop)
+            raise stop
 
 
 @contextmanager

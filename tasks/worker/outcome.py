@@ -11,6 +11,7 @@ from models.store.errors import StateStoreUnavailable
 from tasks.errors import (
     Cancelled,
     DependencyFailure,
+    DependencyOutage,
     Drained,
     LeaseLost,
     Permanent,
@@ -26,7 +27,7 @@ from tasks.retry.decision import History, RetryLimits, RetryStanding, Verdict, d
 MESSAGE_CHARACTERS = 2000
 #: Largest result kept in the row, as JSON.
 RESULT_BYTES = 1_000_000
-#: Longest name of a dependency in counts.
+#: Longest name of a dependency, and of the reason for its outage, in counts.
 NAME_CHARACTERS = 100
 #: Reasons to give up early that are added to the error message.
 REASONS_SHOWN = frozenset({"quarantined", "retry budget spent"})
@@ -51,6 +52,8 @@ class Failed:
     dependency: str | None = None
     #: The dependency works, but rejected the call because its quota is spent.
     refused: bool = False
+    #: Why the dependency refuses everybody's calls, if it does.
+    outage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +74,18 @@ class HandedBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Deferred:
+    """The job cannot be completed here at the moment: a later run can."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Withdrawn:
     """The job was cancelled and has stopped."""
 
 
-Outcome = Succeeded | Failed | Snoozed | Released | HandedBack | Withdrawn
+Outcome = Succeeded | Failed | Snoozed | Released | HandedBack | Deferred | Withdrawn
 
 
 def outcome_of(error: BaseException) -> Outcome:
@@ -104,8 +114,15 @@ def outcome_of(error: BaseException) -> Outcome:
             return Failed(FailureClass.POISON, message)
         case DependencyFailure():
             name = plain_text(error.name, NAME_CHARACTERS)
-            refused = isinstance(error, QuotaSpent)
-            return Failed(FailureClass.DEPENDENCY, message, error.retry_after, name, refused)
+            outage = error.reason if isinstance(error, DependencyOutage) else ""
+            return Failed(
+                FailureClass.DEPENDENCY,
+                message,
+                error.retry_after,
+                name,
+                refused=isinstance(error, QuotaSpent),
+                outage=plain_text(outage, NAME_CHARACTERS),
+            )
         case _:
             return Failed(FailureClass.APP_ERROR, f"{type(error).__name__}: {message}")
 
@@ -146,6 +163,9 @@ def ending_of(
             return Ending(JobStatus.QUEUED, deferrals=1)
         case Withdrawn():
             return Ending(JobStatus.CANCELLED)
+        case Deferred(message):
+            waits = Failed(FailureClass.DEPENDENCY, message)
+            return ending_of(waits, history, limits, standing, chance)
         case Failed(failure_class, message, retry_after):
             decision = decide_retry(
                 failure_class, history, limits, chance, retry_after=retry_after, standing=standing

@@ -22,10 +22,12 @@ import orjson
 from models.jobs.claim import Claim, JobRef
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass
+from models.store.errors import StateStoreUnavailable
 from models.tallies import TallyKind
 from tasks.process import exit_requested
 from tasks.registry import JobType
 from tasks.retry.decision import GOOD_STANDING
+from tasks.retry.lost import begins_on_record
 from tasks.worker.decide import close_run, standing_of
 from tasks.worker.held import Held, current_claim
 from tasks.worker.limits import stoppable
@@ -48,6 +50,8 @@ log = logging.getLogger("fairline.job")
 
 #: A type this worker does not know may be known to a newer one during a rollout.
 UNKNOWN_TYPE_SECONDS = 30.0
+#: Pause before a row is tried again that somebody has locked.
+LOCKED_SECONDS = 0.1
 
 
 def execute(message: tuple[JobRef, ...], worker: Worker, helpers: ThreadPoolExecutor) -> None:
@@ -116,19 +120,40 @@ def run_in_slot(claim: Claim, worker: Worker, parent_span: object) -> tuple[Outc
     """Wait for a slot and run; the outcome and the run's seconds. None if the claim was lost."""
     slots = worker.slots
     with slots.free:
-        if slots.abandon(claim):
-            return None  # lost while it waited for a slot: another worker's by now
         if slots.draining or held_back(claim, worker):
-            return Released(), 0.0
+            return (Released(), 0.0) if slots.take(claim) else None
+        if (deferral := worker.ledger.projections.deferral_of(claim.type)) is not None:
+            # Its result could not be stored.
+            return (deferral, 0.0) if slots.take(claim) else None
         held = slots.begin(claim)
+        if held is None:
+            return None  # lost or handed back while it waited for a slot: another worker's by now
         if held.cancelled is not None:
             outcome: Outcome = Withdrawn()  # while it waited for a slot
+        elif not is_on_record(held, worker):
+            outcome = Released()
         else:
             with run_span(claim, worker.name, parent_span) as note_outcome:
                 outcome = run(claim, worker, held)
                 note_outcome(outcome)
         slots.end(held)
         return outcome, held.ran(time.monotonic())
+
+
+def is_on_record(held: Held, worker: Worker) -> bool:
+    """Whether the row knows that the run begins, if it has to; waits until it does.
+
+    See :mod:`tasks.retry.lost`.
+    """
+    if begins_on_record(held.claim.lost_claims):
+        try:
+            while held.unnoted and not held.lost:
+                worker.ledger.post_beat().result()
+                if held.unnoted:
+                    time.sleep(LOCKED_SECONDS)
+        except StateStoreUnavailable:
+            return False  # the worker stops
+    return not held.lost
 
 
 def held_back(claim: Claim, worker: Worker) -> bool:
@@ -156,7 +181,8 @@ def run(claim: Claim, worker: Worker, held: Held) -> Outcome:
             return HandedBack()
         outcome = outcome_of(error)
         log_traceback(claim, outcome, error)
-        return outcome
+        # It was stopping: what went wrong then says nothing about its type or its dependency.
+        return Withdrawn() if held.cancel_seen and isinstance(outcome, Failed) else outcome
     finally:
         held.frame = None
 

@@ -24,7 +24,9 @@ logger = logging.getLogger(__name__)
 class RunContext(JobContext):
     def __init__(self, worker: Worker, held: Held) -> None:
         claim = held.claim
+        # A lost claim may have been a run: see `tasks.retry.lost`.
         earlier = claim.attempt + claim.crashes + claim.deferrals + claim.replays
+        earlier += claim.lost_claims
         super().__init__(claim.ref.id, claim.tenant_id, claim.attempt + 1, earlier == 0)
         self._worker = worker
         self._held = held

@@ -2,13 +2,17 @@
 
 Claims have their own group commit: one statement for all messages that arrive together. A slot
 is free for the next job when the function returns, and messages are claimed a little ahead of
-free slots. A job that is held here is not claimed a second time by the same process.
+free slots. A job that is held here is not claimed a second time by the same process, whatever the
+row says. A claim is taken once: by the thread that runs it, or to be handed back.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from sqlalchemy import Engine
 
@@ -30,6 +34,8 @@ class Host:
     retiring: Callable[[], bool] = lambda: False
     #: Begins a drain that may take its time, as requested through the row; None: simply drain.
     retire: Callable[[], None] | None = None
+    #: Called after each report of the presence.
+    reported: Callable[[], None] = lambda: None
     #: What the process belongs to: see `models.presence`.
     parent: str | None = None
     node: str = ""
@@ -49,6 +55,8 @@ class Slots:
         self._host = host
         self._busy = 0
         self._held: dict[JobRef, Held] = {}
+        #: For decisions that the threads of jobs and the heartbeat's must not both make.
+        self._deciding = threading.Lock()
         self._unanswered: set[JobRef] = set()
         self._claims: GroupCommit[tuple[JobRef, ...], tuple[Claim, ...]] = GroupCommit(
             self._claim, name="claim", max_group=100, persistent=True
@@ -69,38 +77,69 @@ class Slots:
         if self._being_killed:
             # The writer retries until the process dies, and the broker redelivers the messages.
             raise StateStoreUnavailable("the watchdog is about to kill this process")
-        claimed = claim_group(self._engine, self.name, fresh, before)
+        waiting = self._without_slot(fresh)
+        claimed = claim_group(self._engine, self.name, fresh, before, waiting)
         for claims in claimed:
             for claim in claims:
                 job_type = self._types.get(claim.type)
                 timeout = job_type.timeout_seconds if job_type else 0.0
-                self._held[claim.ref] = Held(claim, timeout)
+                self._held[claim.ref] = Held(claim, timeout, unnoted=claim.ref in waiting)
         self._unanswered -= asked
         return claimed
 
-    def begin(self, claim: Claim) -> Held:
-        held = self._held[claim.ref]
-        held.begin()
-        self._busy += 1
-        return held
+    def _without_slot(self, messages: Sequence[tuple[JobRef, ...]]) -> frozenset[JobRef]:
+        """What will have to wait for a slot. The first of every message begin first."""
+        ahead = sum(not held.taken for held in self.held())
+        room = max(0, self.count - self._busy - ahead)
+        ordered = [ref for each in zip_longest(*messages) for ref in each if ref is not None]
+        return frozenset(ordered[room:])
+
+    def take(self, claim: Claim, *, begin: bool = False) -> Held | None:
+        """End the wait of a claim; None if it was lost, or handed back by the heartbeat.
+
+        The claim itself is compared: after lost commits its number may have been claimed again.
+        """
+        with self._deciding:
+            held = self._held.get(claim.ref)
+            if held is None or held.claim is not claim or held.taken:
+                return None
+            if held.lost:
+                del self._held[claim.ref]
+                return None
+            held.taken = True
+            if begin:
+                held.begin()
+                self._busy += 1
+            return held
+
+    def begin(self, claim: Claim) -> Held | None:
+        """Take the claim to run it: one decision, so that nobody hands it back meanwhile."""
+        return self.take(claim, begin=True)
+
+    def take_waiting(self) -> list[Held]:
+        """Take claims that have not begun, to hand them back: all of a worker that drains, as no
+        slot may become free before it ends, else those that have waited too long."""
+        now, drains = time.monotonic(), self.draining
+        with self._deciding:
+            waiting = [
+                held
+                for held in self.held()
+                if not held.taken and not held.lost and (drains or held.waited_too_long(now))
+            ]
+            for held in waiting:
+                held.taken = True
+        return waiting
 
     def end(self, held: Held) -> None:
         """The slot is free."""
         held.running = False
-        self._busy -= 1
+        with self._deciding:
+            self._busy -= 1
 
     @property
     def busy(self) -> int:
         """Slots in which a job runs."""
         return max(0, self._busy)
-
-    def abandon(self, claim: Claim) -> bool:
-        """Drop a claim whose lease is known to be lost; whether it was."""
-        held = self._held.get(claim.ref)
-        if held is None or held.lost:
-            self._held.pop(claim.ref, None)
-            return True
-        return False
 
     def held(self) -> list[Held]:
         return list(self._held.values())

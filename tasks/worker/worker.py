@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from models.blobs import BlobStore, open_blobs
 from models.presence import leave
 from models.store.errors import StateStoreError
-from models.tallies import Tallies
+from models.tenant_tallies import RunTallies
 from tasks.registry import JobType
 from tasks.worker.heartbeat import Heartbeat
 from tasks.worker.ledger import Ledger
@@ -46,7 +46,7 @@ class Worker:
         self.blobs = blobs or open_blobs(".run/blobs")
         self.prepared = prepared or PreparedTypes()
         self.chance = Random()
-        self.tallies = Tallies()
+        self.tallies = RunTallies()
         self.quotas = QuotaTracker({one.dependency for one in types.values() if one.dependency})
         self.slots = Slots(engine, types, name=name, count=slots, host=host)
         self.heartbeat = Heartbeat(engine, self.slots, self.tallies, self.quotas, pools, host)
@@ -59,11 +59,13 @@ class Worker:
         """Write everything that is pending and remove the presence."""
         self.slots.drain()
         self.heartbeat.stop()
-        if not self.ledger.close(timeout):
-            logger.error("the last results could not be written; their leases will expire")
+        written = self.ledger.close(timeout)
+        if not written:
+            logger.error("the last results could not be written; their runs are lost")
         try:
             self.tallies.write(self.engine)
             self.quotas.write(self.engine, time.monotonic())
-            leave(self.engine, self.name)
+            if written:  # otherwise the reaper finds the runs when the process is silent
+                leave(self.engine, self.name)
         except StateStoreError as error:
             logger.warning("could not write the last counts and remove the presence: %s", error)

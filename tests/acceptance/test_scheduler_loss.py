@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from datetime import UTC, datetime, timedelta
 
 from tests.acceptance.client import Client, scale
 
@@ -56,14 +57,14 @@ def test_standby_takes_over_from_a_frozen_leader_and_the_thawed_one_from_a_kille
     assert client.count(ids, "queued") > 0, "it thaws while there is a line"
     assert_dispatched_once(client, ids)
     second, later = leader(client)
-    assert second != frozen and later == epoch + 1, "the thawed one stands by"
+    assert second != frozen and later > epoch, "the thawed one stands by"
 
     os.kill(second, signal.SIGKILL)
     ids = client.submit_sleeps(30, seconds=0.1)
     client.stack.wait(lambda: client.count(ids, "queued") < 30, "dispatch", TAKEOVER_SECONDS)
     assert_dispatched_once(client, ids)
-    third, later = leader(client)
-    assert third != second and later == epoch + 2
+    third, last = leader(client)
+    assert third != second and last > later
 
 
 def test_line_moves_without_a_scheduler_and_everybody_is_told(client: Client) -> None:
@@ -71,6 +72,8 @@ def test_line_moves_without_a_scheduler_and_everybody_is_told(client: Client) ->
         answer = client.api.call("GET", "/readyz")
         return answer.status, answer.document["status"]
 
+    [killed] = client.submit_sleeps(1, seconds=8.0)
+    client.wait_running([killed], 1)
     client.stack.command("scale", "scheduler", "0")
     client.stack.wait(lambda: readiness()[0] == 503, "it to be missed", 15)
     first = client.submit_sleeps(50, seconds=0.1)
@@ -84,6 +87,12 @@ def test_line_moves_without_a_scheduler_and_everybody_is_told(client: Client) ->
     client.stack.wait(lambda: readiness() == (200, "degraded"), "a relief", 5)
     assert "fairline_express_degraded 1" in client.metrics()
     assert_dispatched_once(client, first)
+    # What loses its worker now, and what falls due, runs all the same.
+    os.kill(int(client.job(killed).worker.rpartition(":")[2]), signal.SIGKILL)
+    due = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
+    deferred = client.submit_job("sleep", {"seconds": 0.1}, execute_at=due)
+    [lost, later] = client.wait_ended([killed, deferred], 60)
+    assert {lost.status, later.status} == {"succeeded"} and lost.crashes + later.crashes == 1
     # Submitted in the meantime, it is born in the line and does not stay there.
     client.wait_scored(client.submit(1))
     more = client.submit_sleeps(100, seconds=0.1)

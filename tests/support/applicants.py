@@ -77,6 +77,7 @@ def score(database: DatabaseFixture, role: str, payload: dict[str, Any], **chang
         payload=json.dumps(asdict(application)),
     )
     bring(database, job_id, "running")
+    database.execute("UPDATE jobs SET worker = 'w1' WHERE id = %s", job_id)
     record = asdict(SimulatedScorer(seconds=0).score(application)) | changes
     assert database.settle(
         JobRef(job_id, 0), Ending(JobStatus.SUCCEEDED, 1, result=json.dumps(record))

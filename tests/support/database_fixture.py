@@ -11,6 +11,7 @@ from sqlalchemy import Engine, Row
 
 from app.broker.publish import NOTHING_KNOWN, Publisher
 from app.policy.fairshare import Grant
+from app.policy.lane_heads import OPEN, LaneHeads
 from app.reads.estimates import Estimates
 from app.scheduler.dispatching.dispatcher import Dispatcher
 from app.scheduler.dispatching.pool_queues import SWEEP, PoolQueues
@@ -76,15 +77,20 @@ class DatabaseFixture:
 
         ``lanes`` and ``rooms`` say otherwise for a dependency or a tenant.
         """
-        found: dict[int, list[str]] = {}
-        for tenant_id, lane in self.query(SWEEP.replace("%(pool)s", f"'{pool}'")):
-            found.setdefault(tenant_id, []).append(lane)
+        found: dict[int, dict[str, LaneHeads]] = {}
+        swept = SWEEP.replace("%(pools)s", f"'{{{pool}}}'").replace("%(after)s", "'{-1}'")
+        for row in self.query(swept):
+            lane = found.setdefault(row.tenant_id, {}).setdefault(row.dependency, LaneHeads())
+            lane.add(row.priority, row.id, OPEN)
         grants = []
         for tenant_id, names in found.items():
             jobs = (rooms or {}).get(tenant_id, room)
             limits = {name: min(jobs, (lanes or {}).get(name, jobs)) for name in names}
             grants.append(Grant(tenant_id, jobs, limits))
-        return mark(self.engine, pool, grants, self.leader.epoch or 0).dispatches
+        heads = {
+            (tenant_id, lane): of for tenant_id in found for lane, of in found[tenant_id].items()
+        }
+        return mark(self.engine, pool, grants, self.leader.epoch or 0, heads=heads).dispatches
 
     def pools(self) -> Pools:
         """The scheduler's view, with queues that were not refreshed yet."""
@@ -108,10 +114,13 @@ class DatabaseFixture:
         (claim,) = self.claim(JobRef(dispatch.id, dispatch.lease))
         return claim
 
-    def settle(self, ref: JobRef, ending: Ending, run_seconds: float = 0.1) -> bool:
+    def settle(
+        self, ref: JobRef, ending: Ending, run_seconds: float = 0.1, worker: str = "w1"
+    ) -> bool:
         """Write an ending; whether it was taken."""
         statement = settle_statement(projections_of(self.types.values()))
-        return settle_group(self.engine, statement, [Settlement(ref, ending, run_seconds)])[0]
+        group = [Settlement(ref, ending, run_seconds)]
+        return settle_group(self.engine, statement, worker, group)[0]
 
     def job(self, job_id: str) -> Row[Any]:
         """The row."""
@@ -157,9 +166,13 @@ class FakePublisher(Publisher):
         dispatches: Sequence[Dispatch],
         workers: int = 1,
         lengths: Mapping[str, float] = NOTHING_KNOWN,
-    ) -> None:
+    ) -> bool:
         self.ping()
         self.sent.extend(dispatches)
+        return True
+
+    def undelivered(self) -> list[Dispatch]:
+        return []
 
     def ping(self) -> None:
         from app.errors import BrokerUnavailable

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from tests.support.database_fixture import DatabaseFixture
 
+#: The tables of the view ``job_counts``.
+COUNTS = "job_count_deltas, job_count_sums, job_count_keys"
 TABLES = (
-    "jobs, applications, job_counts, processes, leaders, express_lanes, attempts, checkpoints,"
+    f"jobs, applications, {COUNTS}, processes, leaders, express_lanes, attempts, checkpoints,"
     " idempotency_keys, events, tallies, circuits, verdicts, usage, arrivals, shares,"
     " tenant_limits, api_keys, rate_buckets, refusals, quotas, job_types, schedules,"
-    " desired_workers, predictions, pool_samples"
+    " desired_workers, predictions, pool_samples, replays"
 )
 
 

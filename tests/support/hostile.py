@@ -217,7 +217,7 @@ UNFIT_REPLAYS: dict[str, tuple[bytes, str]] = {
     "type of a megabyte": (json.dumps({"filter": {"type": "x" * 900_000}}).encode(), "filter.type"),
     "before a word": (b'{"filter":{"before":"now"}}', "filter.before"),
     "limit 0": (b'{"filter":{},"limit":0}', "limit"),
-    "limit 10,001": (b'{"filter":{},"limit":10001}', "limit"),
+    "limit 10,000,001": (b'{"filter":{},"limit":10000001}', "limit"),
     "limit beyond 64 bits": (b'{"filter":{},"limit":%d}' % 2**80, "limit"),
 }
 

@@ -61,6 +61,7 @@ def cut_mid_body(client: Handler, request: Request) -> None:
 
 #: Responses that are no message: status, body and headers.
 BODIES: dict[str, tuple[int, bytes, dict[str, str]]] = {
+    "403_html": (403, b"<h1>Request blocked</h1>", _HTML),
     "502_html": (502, b"<h1>Bad gateway</h1>", _HTML),
     "redirect": (307, b"", {"location": "http://127.0.0.1:9/v1/messages"}),
     "html": (200, b"<h1>Welcome to the hotel network</h1>", _HTML),

@@ -28,6 +28,7 @@ class OneWorker:
         slots: int = 4,
         blobs: Path | None = None,
         host: Host | None = None,
+        name: str = "w1",
     ) -> None:
         self.database = database
         self.act: Any = lambda ctx, payload: payload
@@ -37,7 +38,7 @@ class OneWorker:
         types = {**database.types, "echo": echo}
         store = None if blobs is None else open_blobs(str(blobs))
         self.worker = Worker(
-            database.engine, types, name="w1", pools=["short"], slots=slots, blobs=store, host=host
+            database.engine, types, name=name, pools=["short"], slots=slots, blobs=store, host=host
         )
         self.helpers = ThreadPoolExecutor(slots)
 

@@ -86,7 +86,8 @@ class Race:
         return [cancel(self.engine, 1, job_id) for job_id in ids]
 
     def settle(self, settled: Sequence[JobRef], ending: Ending) -> list[bool]:
-        return settle_group(self.engine, self.settling, [Settlement(r, ending, 1) for r in settled])
+        group = [Settlement(ref, ending, 1) for ref in settled]
+        return settle_group(self.engine, self.settling, "w1", group)
 
     @cached_property
     def settling(self) -> str:

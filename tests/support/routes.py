@@ -15,7 +15,7 @@ CONSOLE, TENANT_PAGE = Access.CONSOLE, Access.TENANT_PAGE
 
 
 #: What a path may name.
-THINGS = ("job", "application", "dead", "schedule", "scored")
+THINGS = ("job", "application", "dead", "schedule", "scored", "replay")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,12 @@ CALLS: Mapping[str, Sequence[Call]] = {
     "POST /dead-letters/replay": [
         Call(TENANT, "/dead-letters/replay", {"ids": ["{dead}"]}),
         Call(TENANT, "/dead-letters/replay", {"filter": {}}),
+    ],
+    "GET /dead-letters/replays/<replay_id>": [
+        Call(TENANT, "/dead-letters/replays/{replay}", stranger=404)
+    ],
+    "DELETE /dead-letters/replays/<replay_id>": [
+        Call(TENANT, "/dead-letters/replays/{replay}", stranger=404)
     ],
     "POST /schedules": [Call(TENANT, "/schedules", SCHEDULE, 201)],
     "GET /schedules": [Call(TENANT, "/schedules")],
@@ -121,6 +127,9 @@ CALLS: Mapping[str, Sequence[Call]] = {
             form={"type": "echo", "error_class": "APP_ERROR"},
         ),
     ],
+    "POST /tenant/replays/<replay_id>/cancel": [
+        Call(TENANT_PAGE, "/tenant/replays/{replay}/cancel", stranger=404, form={})
+    ],
     "GET /tenant/events": [Call(TENANT_PAGE, "/tenant/events?page=/tenant")],
     "GET /console/jobs": [
         Call(CONSOLE, "/console/jobs"),
@@ -146,6 +155,9 @@ CALLS: Mapping[str, Sequence[Call]] = {
     ],
     "GET /console/jobs/<job_id>/result": [
         Call(CONSOLE, "/console/jobs/{job}/result", stranger=404)
+    ],
+    "POST /console/replays/<replay_id>/cancel": [
+        Call(CONSOLE, "/console/replays/{replay}/cancel", {}, stranger=404)
     ],
     "GET /console/dead-letters": [Call(CONSOLE, "/console/dead-letters")],
     "GET /console/leaderboard": [Call(CONSOLE, "/console/leaderboard?tenant=outlander")],

@@ -5,6 +5,7 @@ Loaded by the workers and schedulers of these tests through ``FAIRLINE_JOB_MODUL
 
 from __future__ import annotations
 
+import ctypes
 import re
 import time
 from collections import deque
@@ -73,6 +74,12 @@ def backtrack(ctx: JobContext, payload: Any) -> Any:
 def turn_natively(ctx: JobContext, payload: Any) -> Any:
     """Native code for ever, which hears nothing at all."""
     deque(repeat(0), maxlen=0)
+
+
+@job_type("hold_natively", pool="native", timeout=60)
+def hold_natively(ctx: JobContext, payload: Any) -> Any:
+    """Native code that holds the interpreter lock, and ends."""
+    return ctypes.PyDLL(None).sleep(payload["seconds"])
 
 
 @job_type("hoard", pool="long", timeout=30, memory_mb=64, class_tries=ONCE)

@@ -94,9 +94,17 @@ class WorkerProcess:
 
 @contextmanager
 def worker_process(
-    database: DatabaseFixture, broker_url: str, folder: Path, pools: str, slots: int, kind: str
+    database: DatabaseFixture,
+    broker_url: str,
+    folder: Path,
+    pools: str,
+    slots: int,
+    kind: str,
+    changes: Mapping[str, Mapping[str, Any]] = POOLS,
+    **settings: str,
 ) -> Iterator[WorkerProcess]:
-    """A worker of ``pools`` beside a scheduler."""
+    """A worker of ``pools`` beside a scheduler; ``changes`` are FAIRLINE_POOLS, ``settings`` more
+    of the environment."""
     (folder / "blobs").mkdir()
     env = {
         "FAIRLINE_DATABASE_URL": database.engine.url.render_as_string(hide_password=False),
@@ -104,9 +112,10 @@ def worker_process(
         "FAIRLINE_QUEUE_TYPE": "classic",
         "FAIRLINE_BLOB_URL": str(folder / "blobs"),
         "FAIRLINE_JOB_MODULES": "tests.support.runaways",
-        "FAIRLINE_POOLS": json.dumps(POOLS),
+        "FAIRLINE_POOLS": json.dumps(changes),
         "FAIRLINE_CANCEL_GRACE_SECONDS": "1",
         "PYTHONPATH": ".",
+        **settings,
     }
     database.leader.resign()
     with command(SCHEDULER, env, folder / "scheduler.log"):

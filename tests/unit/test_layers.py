@@ -43,6 +43,8 @@ SHARED_CONDITIONS = {
     r"closed_until > now\(\)": "models/jobs/held_back.py",
     r"(?<!DELETE )FROM verdicts\s+WHERE kind = 'throttle'": "models/jobs/held_back.py",
     r"(?<!DELETE )FROM verdicts\s+WHERE kind = 'quarantine'": "models/jobs/held_back.py",
+    r"(?<!DELETE )FROM verdicts\s+WHERE kind = 'retry_budget'": "models/jobs/held_back.py",
+    r"(?<!DELETE )FROM verdicts\s+WHERE kind = 'tenant_quarantine'": "models/jobs/held_back.py",
     r'WITH RECURSIVE[^"]*?\bFROM jobs\b': "models/jobs/lane_walk.py",
     r"\.expires_at < now\(\)": "models/leadership.py",
     r"role = 'relief' AND expires_at": "models/leadership.py",

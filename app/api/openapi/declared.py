@@ -114,6 +114,7 @@ IN_PATHS = {
     for one in (
         Parameter("application_id", "The id of one of your applications.", ID),
         Parameter("job_id", "The id of one of your jobs.", ID),
+        Parameter("replay_id", "The id of one of your replays.", ID),
         Parameter("schedule_id", "The id of one of your schedules.", ID),
         Parameter("name", "The name of a tenant.", pattern(TENANT_NAME.pattern)),
         Parameter("key_id", "The first part of a key, after `fair_`.", pattern(SHORT.pattern)),

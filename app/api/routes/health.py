@@ -14,6 +14,7 @@ from app.api.services import current_services
 from models.leadership import LEASE_SECONDS, RELIEVES, SILENT
 from models.presence import SERVING
 from models.store.errors import StateStoreError
+from models.store.snapshots import LONG_SECONDS, OLDEST_SNAPSHOT
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,8 @@ health = Blueprint("health", __name__)
 BROKER_SECONDS = 8
 
 READ_READINESS = f"""
-    SELECT (SELECT extract(epoch FROM now() - expires_at) + {LEASE_SECONDS} FROM leaders
+    SELECT current_setting('transaction_read_only')::bool AS reads_only,
+           (SELECT extract(epoch FROM now() - expires_at) + {LEASE_SECONDS} FROM leaders
             WHERE role = 'scheduler') AS leader_age,
            (SELECT extract(epoch FROM now() - broker_seen_at) FROM leaders
             WHERE role = 'scheduler') AS broker_age,
@@ -33,7 +35,8 @@ READ_READINESS = f"""
            (SELECT json_object_agg(pool, slots) FROM (
                 SELECT unnest(pools) AS pool, sum(slots) AS slots FROM processes
                 WHERE {SERVING}
-                GROUP BY 1) AS alive) AS slots
+                GROUP BY 1) AS alive) AS slots,
+           (SELECT seconds FROM ({OLDEST_SNAPSHOT}) AS oldest) AS snapshot_age
 """
 
 
@@ -76,8 +79,14 @@ def read_checks() -> dict[str, dict[str, object]]:
     if row.relief_age is not None:
         scheduler |= {"ok": True, "degraded": True}
         broker_age = row.relief_age
+    database: dict[str, object] = {"ok": True}
+    if row.snapshot_age >= LONG_SECONDS:
+        minutes = int(row.snapshot_age // 60)
+        database["detail"] = f"a transaction has been open for {minutes} minutes"
+    if row.reads_only:
+        database = {"ok": False, "detail": "only reads"}
     checks: dict[str, dict[str, object]] = {
-        "database": {"ok": True},
+        "database": database,
         "scheduler": scheduler,
         "broker": {
             "ok": broker_age is not None and broker_age < BROKER_SECONDS,

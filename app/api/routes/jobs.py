@@ -68,7 +68,10 @@ def get_job(job_id: str) -> QuickReply:
     "Cancel a job", answers.CancelledJob, answers.StoppingJob, declared.STATUS_OF_JOB
 )
 def delete_job(job_id: str) -> Response:
-    """Cancels a waiting job immediately; asks a running job to stop."""
+    """Cancels a waiting job immediately; a running job is interrupted within 5 s.
+
+    Unless its type is cooperative: then it is asked to stop.
+    """
     return cancel_reply(current_tenant().id, known_id(job_id))
 
 

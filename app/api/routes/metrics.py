@@ -50,6 +50,11 @@ METRICS = {
     "fairline_living_workers{pool}": "Workers that a pool has, as counted by the autoscaler.",
     "fairline_db_pool{process,state}": "Database connections of a process; waiting is the peak"
     " since its last heartbeat.",
+    # The database.
+    "fairline_oldest_snapshot_seconds": "Age of the oldest open transaction of the database; dead"
+    " rows cannot be removed meanwhile.",
+    "fairline_oldest_snapshot_transactions": "Age of the oldest snapshot in transactions, also of"
+    " replication slots and standbys.",
     # Failures and restrictions.
     "fairline_circuit_open{dependency}": "1 while a dependency is not called, 0.5 while probed.",
     "fairline_job_type_quarantined{type}": "1 for a mostly failing job type, with fewer attempts.",
@@ -198,6 +203,8 @@ def worker_samples(readings: GaugeReadings, pools: Sequence[str]) -> dict[str, I
             for process in readings.processes
             for state, column in DB_POOL.items()
         ],
+        "fairline_oldest_snapshot_seconds": [(round(readings.snapshot_seconds, 3),)],
+        "fairline_oldest_snapshot_transactions": [(readings.snapshot_transactions,)],
     }
 
 

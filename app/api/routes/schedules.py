@@ -88,7 +88,11 @@ def get_schedule(schedule_id: str) -> Response:
     errors=(Conflict,),
 )
 def patch_schedule(schedule_id: str) -> Response:
-    """After a change of its time, or when resumed, ticks count from now on."""
+    """After a change of its time, or when resumed, ticks count from now on.
+
+    The same cron and time zone are no change. Ticks that were due and are dropped by a change
+    or a pause are counted in `skipped` and reported as the event `schedule_missed`.
+    """
     services, tenant = current_services(), current_tenant()
     body = parse_body(ChangeSchedule)
     change = partial(change_of, services, body.model_dump(include=body.model_fields_set))
@@ -150,7 +154,10 @@ def change_of(
     resumed = schedule.paused and not changed.paused
     if resumed or given.keys() & {"cron", "timezone"}:
         rule = rule_of(changed.cron, changed.timezone)
-        changed = replace(changed, cron=rule.cron, next_at=first_tick(rule, schedule, now))
+        changed = replace(changed, cron=rule.cron)
+        # Sent again as they are, they change nothing: a tick that is due stays due.
+        if resumed or (changed.cron, changed.timezone) != (schedule.cron, schedule.timezone):
+            changed = replace(changed, next_at=first_tick(rule, schedule, now))
     return changed
 
 

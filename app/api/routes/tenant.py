@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import asdict
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Any
 
 from flask import Blueprint, Response, request
@@ -30,6 +30,7 @@ from app.policy.fairshare import Tier, entitlement_of
 from app.reads.usage import Total, read_usage, total_of
 from app.tenants.tenant import TenantProfile
 from models.pools import POOLS
+from models.store.clock import DATABASE_CLOCK
 
 tenant_terms = Blueprint("tenant_terms", __name__)
 usage = Blueprint("usage", __name__)
@@ -89,7 +90,7 @@ def terms_document(tenant: TenantProfile) -> dict[str, Any]:
 def get_usage() -> Response:
     """By default from the first of this month until today."""
     prices, tenant = current_services().prices, current_tenant()
-    last = parse_day("to", datetime.now(UTC).date())
+    last = parse_day("to", DATABASE_CLOCK.now().date())
     first = parse_day("from", last.replace(day=1))
     if not 0 <= (last - first).days < MOST_DAYS:
         raise invalid_field(

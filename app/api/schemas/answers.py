@@ -244,6 +244,17 @@ StoppingApplication = model(
 Replayed = model(
     "Replayed", "Dead letters queued again.", replayed=int, skipped=int, ids=list[UUID]
 )
+ReplayProgress = model(
+    "ReplayProgress",
+    "A replay of many dead letters, which goes on in the background.",
+    id=UUID,
+    state=Literal["running", "finished", "cancelled"],
+    total=int,
+    done=int,
+    reason=str | None,
+    requested_at=datetime,
+    finished_at=datetime | None,
+)
 Jobs = model("Jobs", "A page of jobs, newest first.", jobs=list[JobEntry])
 DeadLetters = model(
     "DeadLetters", "A page of dead letters, newest job first.", dead_letters=list[DeadLetter]

@@ -91,7 +91,7 @@ class SubmitJob(Timing):
 
 #: Maximum number of jobs in a batch and of ids in a replay; maximum number of jobs replayed.
 MOST_JOBS = 1_000
-MOST_REPLAYS = 10_000
+MOST_REPLAYS = 10_000_000
 
 
 class SubmitBatch(Strict):
@@ -117,8 +117,8 @@ class Replay(Strict):
 
     ids: list[Id] | None = Field(None, min_length=1, max_length=MOST_JOBS)
     filter: ReplayFilter | None = None
-    limit: int = Field(
-        MOST_REPLAYS, ge=1, le=MOST_REPLAYS, description="Maximum number of jobs to replay."
+    limit: int | None = Field(
+        None, ge=1, le=MOST_REPLAYS, description="Maximum number of jobs to replay; else all."
     )
 
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from flask import jsonify, redirect, render_template, request
 from sqlalchemy import Engine
 from werkzeug.wrappers import Response
 
+from app.admission.allowance import Allowances
+from app.admission.replays import replay_for_tenants
 from app.api.http.query import known_id
 from app.api.http.state import read_state, write_state
+from app.api.services import current_services
 from app.console.jobs.filter import GROUPS, LIST, parse_filter, resolve
 from app.console.jobs.job import NO_JOB
 from app.console.jobs.page import parse_place
@@ -24,7 +27,7 @@ from app.errors import FieldError, ValidationFailed, invalid_field
 from app.reads.search import Wanted, id_before, search
 from models.jobs.cancel import MOST_SEVERAL, Done, cancel_several
 from models.jobs.ids import parse_id
-from models.jobs.replay import replay_several
+from models.store.clock import DATABASE_CLOCK
 
 ALL = "/console/jobs/all"
 #: More are not counted before the question is asked.
@@ -55,11 +58,16 @@ class Action:
     act: Callable[[Engine, Sequence[str]], Done]
 
 
+def replay_within_limits(engine: Engine, ids: Sequence[str]) -> Done:
+    """As far as the limits of their tenants have room; the others follow later."""
+    return replay_for_tenants(engine, Allowances(engine, current_services().gate), ids)
+
+
 ONGOING = ("unfinished job", "unfinished jobs", "already finished")
 DEAD = ("dead letter", "dead letters", "no longer dead letters")
 ACTIONS = {
     "cancel": Action("cancel", "Cancel", "cancelled", GROUPS["live"], *ONGOING, cancel_several),
-    "replay": Action("replay", "Replay", "replayed", ("dead",), *DEAD, replay_several),
+    "replay": Action("replay", "Replay", "replayed", ("dead",), *DEAD, replay_within_limits),
 }
 
 
@@ -90,6 +98,8 @@ def post_replay(job_id: str) -> Response:
     known = existing(job_id)
     result = act(ACTIONS["replay"], [known])
     notice = "The job is queued again." if result.changed else "The job is not a dead letter."
+    if result.later:
+        notice = "The job will be queued again once the limits of its tenant have room."
     return done(f"{LIST}/{known}", notice)
 
 
@@ -112,7 +122,7 @@ def get_all() -> str:
     """How many match, and whether that is meant."""
     action, chosen = parse_action(request.args.get("action", "")), parse_filter(request.args)
     # What is submitted after this moment is not meant.
-    cursor = parse_place(request.args, "cursor") or id_before(datetime.now(UTC) + A_MOMENT)
+    cursor = parse_place(request.args, "cursor") or id_before(DATABASE_CLOCK.now() + A_MOMENT)
     count, more = 0, False
     with read_state() as connection:
         wanted = narrowed(resolve(connection, chosen), action)
@@ -147,6 +157,7 @@ def post_all() -> Response:
     result = act(action, found.ids) if found.ids else Done()
     if request.accept_mimetypes.best == "application/json":
         counts = {"done": result.changed, "asked": result.asked, "skipped": result.skipped}
+        counts["later"] = result.later
         return jsonify({**counts, "more": found.cursor is not None, "cursor": found.cursor})
     notice = describe(action, result)
     if found.cursor is None:
@@ -186,6 +197,8 @@ def describe(action: Action, result: Done) -> str:
     parts = [f"{result.changed} {'job' if result.changed == 1 else 'jobs'} {action.past}"]
     if result.asked:
         parts.append(f"{result.asked} running asked to stop")
+    if result.later:
+        parts.append(f"{result.later} to follow as fast as the limits of their tenants allow")
     if result.skipped:
         parts.append(f"{result.skipped} skipped: {action.skipped}")
     return f"{', '.join(parts)}."

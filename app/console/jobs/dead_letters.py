@@ -7,23 +7,29 @@ times as long as it took: a page that somebody leaves open costs a percent of a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import Connection, Row, RowMapping
+from werkzeug.wrappers import Response
 
-from app.api.http.state import read_state
+from app.api.http.query import known_id
+from app.api.http.state import read_state, write_state
 from app.console.jobs.actions import ALL
 from app.console.jobs.filter import FIND_TENANT, LIST
 from app.console.jobs.page import offer_tenants
-from app.console.page import PageRequest, live_page
+from app.console.page import PageRequest, done, live_page, route
+from app.errors import NotFound
 from app.reads.search import NO_CLASS
+from models.jobs import replay_requests
+from models.jobs.replay_requests import list_running
 
 COUNTED = 100_000
 GROUPS_SHOWN = 200
+REPLAYS_SHOWN = 20
 SHOWN_MESSAGE = 300
 #: For how many times its duration a result is cached.
 KEEP_TIMES = 100.0
@@ -101,16 +107,19 @@ def read_dead_letters(asked: PageRequest) -> dict[str, Any]:
     """Groups of dead letters, of all tenants or of one."""
     tenant = asked.args.get("tenant", "").strip()
     found = DeadLetterGroups((), None, 0.0)
+    replays: Sequence[Row[Any]] = ()
     with read_state() as connection:
         row = connection.exec_driver_sql(FIND_TENANT, {"name": tenant}).first() if tenant else None
         missing = bool(tenant) and row is None
         if not missing:
             found = read_groups(connection, row.id if row else None)
+            replays = list_running(connection, row.id if row else None, REPLAYS_SHOWN)
     groups = found.groups
     return {
         "groups": [(group, links_of(group, tenant)) for group in groups],
         "tenant": tenant,
         "missing": missing,
+        "replays": replays,
         "total": min(found.total, COUNTED),
         "more": found.total > COUNTED,
         "counted_at": found.counted_at,
@@ -128,6 +137,16 @@ def links_of(group: RowMapping, tenant: str) -> dict[str, str]:
         "list": f"{LIST}?{urlencode(chosen)}",
         "replay": f"{ALL}?{urlencode({'action': 'replay', **chosen})}",
     }
+
+
+@route("POST", "/console/replays/<replay_id>/cancel")
+def post_cancel_replay(replay_id: str) -> Response:
+    """What it has queued stays queued."""
+    with write_state() as engine:
+        if replay_requests.read(engine, known_id(replay_id)) is None:
+            raise NotFound
+        replay_requests.cancel(engine, known_id(replay_id))
+    return done("/console/dead-letters", "The replay is cancelled.")
 
 
 DEAD_LETTERS = live_page(

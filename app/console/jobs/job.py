@@ -25,6 +25,7 @@ from app.reads.waits import WaitingJob, read_facts
 from models.blobs import BlobError, BlobMissing
 from models.jobs.states import LIVE
 from models.pools import POOLS
+from models.presence import WORKER_LOST
 
 #: The newest runs without a result, and characters of each error.
 MOST_ATTEMPTS = 100
@@ -43,7 +44,7 @@ READ_JOB = f"""
     SELECT job.id::text, job.tenant_id, tenant.name AS tenant, job.type, job.pool, job.priority,
            job.status::text, job.lease, job.attempt, job.deferrals, job.crashes, job.replays,
            job.created_at, job.execute_at, job.not_after, job.dispatched_at, job.started_at,
-           job.finished_at, job.cancel_requested_at, job.worker,
+           job.finished_at, job.cancel_requested_at, job.worker, {WORKER_LOST} AS worker_lost,
            job.traceparent, job.dependency, job.slice, job.slot_seconds, job.progress,
            job.error_class, left(job.error_message, {SHOWN_CHARACTERS}) AS error_message,
            left(job.result::text, {SHOWN_CHARACTERS + 1}) AS result,
@@ -115,8 +116,8 @@ def read_job(asked: PageRequest) -> dict[str, Any]:
 
 
 def read_wait(connection: Connection, job: Row[Any]) -> dict[str, Any] | None:
-    """Why it has not started; None if it has."""
-    if job.status not in ("scheduled", "queued", "dispatched"):
+    """Why it has not started, or has to start again; None if it runs or has ended."""
+    if job.status not in ("scheduled", "queued", "dispatched") and not job.worker_lost:
         return None
     found = read_facts(connection, job.id)
     return None if found is None else shown_wait(found)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
+from models.store.snapshots import LONG_SECONDS
+
 #: An oldest job that waits so many times its objective is more than a burst.
 LATE = 10
 #: The fraction of recently ended jobs that may be dead.
@@ -60,13 +62,17 @@ class HealthReadings:
     broker_seen: bool = True
     #: Dependencies by the state of their circuit: ``open`` or ``half_open``.
     circuits: Mapping[str, str] = field(default_factory=dict)
+    #: Why dependencies of these refuse everybody's calls, if that is known.
+    outages: Mapping[str, str] = field(default_factory=dict)
     #: Dependencies that rejected calls and are not called for a while.
     closed_quotas: Sequence[str] = ()
     #: Job types.
     quarantined: Sequence[str] = ()
-    #: Throttled tenants by pool, and tenants that run far more jobs than usual.
+    #: Throttled tenants by pool, and tenants that submit far more jobs than usual.
     throttled: Mapping[str, int] = field(default_factory=dict)
     spiking: int = 0
+    #: Age of the oldest open transaction of the database.
+    snapshot_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +130,11 @@ def reasons(readings: HealthReadings) -> Iterator[HealthReason]:
     for pool in readings.pools:
         if pool.waiting and 0 < pool.slots <= pool.busy:
             yield watch(f"All slots of {pool.name} are busy, and {waiting(pool.waiting)}.")
+    if readings.snapshot_seconds >= LONG_SECONDS:
+        yield watch(
+            f"A database transaction has been open for {readings.snapshot_seconds // 60:.0f} min:"
+            " dead rows cannot be removed until it ends."
+        )
 
 
 def services(readings: HealthReadings) -> Iterator[HealthReason]:
@@ -131,7 +142,7 @@ def services(readings: HealthReadings) -> Iterator[HealthReason]:
     if readings.relieved:
         yield trouble(
             "No leading scheduler: an API process dispatches in its place,"
-            " without fair share and without retries."
+            " without fair share and without schedules."
         )
     elif not readings.leads:
         yield trouble("No leading scheduler: jobs are accepted but not dispatched.")
@@ -159,8 +170,11 @@ def long_waits(pool: PoolHealth) -> Iterator[HealthReason]:
 
 def dependencies(readings: HealthReadings) -> Iterator[HealthReason]:
     """Circuits and quotas."""
+    for name, reason in sorted(readings.outages.items()):
+        yield trouble(f"Calls to {name} fail for everybody: {reason}; jobs that need it wait.")
     for state, effect in (("open", "wait"), ("half_open", "wait for its probes to succeed")):
-        if held := sorted(name for name, now in readings.circuits.items() if now == state):
+        found = [name for name, now in readings.circuits.items() if now == state]
+        if held := sorted(name for name in found if name not in readings.outages):
             shown = state.replace("_", " ")
             yield watch(f"The circuit is {shown} for {listed(held)}: jobs that need it {effect}.")
     if closed := sorted(readings.closed_quotas):

@@ -81,14 +81,18 @@ READ_POOLS = f"""{QUEUE_HEADS}, oldest AS (
 #: Scheduler, broker and relief, and what delays jobs. A spike counts for the hour in which it was
 #: detected.
 READ_SERVICES = f"""
-    SELECT ready.leader_age, ready.broker_age, ready.relief_age, (
+    SELECT ready.leader_age, ready.broker_age, ready.relief_age, ready.snapshot_age, (
         SELECT coalesce(json_agg(json_build_array(kind, name, detail)), '[]') FROM (
             SELECT 'circuit', dependency, state FROM circuits WHERE {CIRCUIT_NOT_CLOSED}
+            UNION ALL
+            SELECT 'outage', dependency, reason FROM circuits
+            WHERE {CIRCUIT_NOT_CLOSED} AND reason <> ''
             UNION ALL
             SELECT 'quota', dependency, '' FROM quotas WHERE {QUOTA_CLOSED}
             UNION ALL
             SELECT kind, name, pool FROM verdicts
-            WHERE kind <> 'spike' OR since >= date_bin('1 hour', now(), 'epoch')
+            WHERE kind IN ('quarantine', 'throttle')
+               OR kind = 'spike' AND since >= date_bin('1 hour', now(), 'epoch')
         ) AS found (kind, name, detail)) AS held
     FROM ({READ_READINESS}) AS ready
 """
@@ -225,8 +229,10 @@ def read_readings(connection: Connection, pools: Sequence[Card]) -> HealthReadin
         relieved=services.relief_age is not None,
         broker_seen=seen is not None and seen < BROKER_SECONDS,
         circuits=dict(held.get("circuit", ())),
+        outages=dict(held.get("outage", ())),
         closed_quotas=[name for name, _ in held.get("quota", ())],
         quarantined=[name for name, _ in held.get("quarantine", ())],
         throttled=Counter(pool for _, pool in held.get("throttle", ())),
         spiking=len(held.get("spike", ())),
+        snapshot_seconds=services.snapshot_age,
     )

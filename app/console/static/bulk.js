@@ -30,12 +30,13 @@ function batches(form) {
   const bar = progress.querySelector("progress");
   // Not form.action: that is its field of this name.
   const address = form.getAttribute("action");
-  const sums = { done: 0, asked: 0, skipped: 0 };
+  const sums = { done: 0, asked: 0, later: 0, skipped: 0 };
   let stopped = false;
 
   function say(state) {
     const parts = [`${numbers.format(sums.done)} ${form.dataset.past}`];
     if (sums.asked) parts.push(`${numbers.format(sums.asked)} running jobs asked to stop`);
+    if (sums.later) parts.push(`${numbers.format(sums.later)} to follow as fast as the limits of their tenants allow`);
     if (sums.skipped) parts.push(`${numbers.format(sums.skipped)} skipped`);
     status.textContent = `${state} ${parts.join(", ")}.`;
   }
@@ -59,7 +60,7 @@ function batches(form) {
         for (const name of Object.keys(sums)) sums[name] += result[name];
         more = result.more;
         if (more) form.elements.cursor.value = result.cursor;
-        if (!("atLeast" in form.dataset)) bar.value = sums.done + sums.asked + sums.skipped;
+        if (!("atLeast" in form.dataset)) bar.value = sums.done + sums.asked + sums.later + sums.skipped;
         say(more ? "So far:" : "Done:");
         if (!more) {
           bar.max = bar.value = 1;

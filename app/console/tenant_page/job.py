@@ -8,20 +8,22 @@ from __future__ import annotations
 from typing import Any
 
 from flask import Response, request
+from sqlalchemy import Row
 from werkzeug.wrappers import Response as AnyResponse
 
+from app.admission.allowance import Allowances
+from app.admission.replays import replay
 from app.api.auth.access import Access
+from app.api.http.query import known_id
 from app.api.http.state import write_state
 from app.api.services import current_services, current_tenant
 from app.console.jobs.job import plain_payload, plain_result, read_job
 from app.console.page import PageRequest, done, find_row, live_page, route
 from app.errors import invalid_field
 from app.tenants.ownership import own
+from models.jobs import replay_requests
 from models.jobs.ids import parse_id
-from models.jobs.replay import replay_ids, replay_matching
-
-#: Dead letters that one press of a button replays.
-MOST_REPLAYED = 1_000
+from models.jobs.replay_requests import ReplayRequest
 
 READ_OWNER = "SELECT tenant_id FROM jobs WHERE id = %(id)s::uuid"
 
@@ -52,31 +54,41 @@ def get_result(job_id: str) -> Response:
 @route("POST", "/tenant/dead-letters/replay", Access.TENANT_PAGE)
 def post_replay() -> AnyResponse:
     """One by its id, or all of a type and error class, as ``POST /dead-letters/replay`` does."""
-    services, form = current_services(), request.form
+    form, tenant_id = request.form, current_tenant().id
     if "id" in form:
         job_id = parse_id(form["id"])
-        with write_state() as engine:
-            found = replay_ids(engine, current_tenant().id, [job_id] if job_id else [])
-        return done("/tenant#dead-letters", describe(len(found)))
-    job_type, error_class = form.get("type"), form.get("error_class")
-    if not (job_type and error_class) or "\0" in job_type + error_class:
-        raise invalid_field("type", "give a type and a class, or an id")
-    found = replay_matching(
-        services.engine,
-        current_tenant().id,
-        limit=MOST_REPLAYED,
-        job_type=job_type,
-        error_class=error_class,
-        bounded=write_state,
-    )
-    return done("/tenant#dead-letters", describe(len(found)))
+        wanted = ReplayRequest(tenant_id, (job_id,) if job_id else ())
+    else:
+        job_type, error_class = form.get("type"), form.get("error_class")
+        if not (job_type and error_class) or "\0" in job_type + error_class:
+            raise invalid_field("type", "give a type and a class, or an id")
+        wanted = ReplayRequest(tenant_id, type=job_type, error_class=error_class)
+    services = current_services()
+    allowances = Allowances(services.engine, services.gate)
+    replayed = replay(services.engine, allowances, wanted, write_state)
+    return done("/tenant#dead-letters", describe(replayed))
 
 
-def describe(replayed: int) -> str:
+@route("POST", "/tenant/replays/<replay_id>/cancel", Access.TENANT_PAGE)
+def post_cancel_replay(replay_id: str) -> AnyResponse:
+    """What it has queued stays queued."""
+    with write_state() as engine:
+        found = own(replay_requests.read(engine, known_id(replay_id)), current_tenant().id)
+        replay_requests.cancel(engine, found.id)
+    return done("/tenant#dead-letters", "The replay is cancelled.")
+
+
+def describe(replayed: list[str] | Row[Any]) -> str:
+    if not isinstance(replayed, list):
+        jobs = counted(replayed.total, "dead letter")
+        return f"{jobs} to be queued again as fast as your limits allow: see the progress."
     if not replayed:
         return "Nothing was replayed: it is no longer a dead letter."
-    more = "; there may be more of them" if replayed >= MOST_REPLAYED else ""
-    return f"{replayed} dead letter{'s' if replayed > 1 else ''} queued again{more}."
+    return f"{counted(len(replayed), 'dead letter')} queued again."
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 TENANT_JOB = live_page(

@@ -22,6 +22,7 @@ from app.reads.search import Wanted
 from app.reads.waits import read_facts
 from models.jobs.ids import ABOVE_ALL
 from models.jobs.lane_walk import head_walk
+from models.jobs.replay_requests import list_running
 from models.pools import POOLS
 
 #: Latest jobs, and latest dead letters, that are listed.
@@ -30,6 +31,8 @@ LATEST_DEAD = 10
 #: Dead letters that are counted, and groups of them.
 MOST_DEAD = 5_000
 MOST_GROUPS = 50
+#: Replays in progress that are listed.
+MOST_REPLAYS = 10
 #: Parts of a queue, by dependency and priority, whose oldest job is read, in each pool.
 MOST_HEADS = 50
 
@@ -76,12 +79,19 @@ def read_waiting_job(connection: Connection, tenant_id: int) -> dict[str, Any] |
 def read_dead(connection: Connection, tenant_id: int) -> dict[str, Any]:
     """Dead letters by type and class, how many, and the latest of them."""
     rows = connection.exec_driver_sql(GROUP_DEAD, {"tenant": tenant_id, "above": ABOVE_ALL}).all()
+    replays = list_running(connection, tenant_id, MOST_REPLAYS)
     if not rows:
-        return {"groups": (), "count": 0}
+        return {"groups": (), "count": 0, "replays": replays}
     dead = Wanted(statuses=("dead",), tenant_id=tenant_id)
     latest = read_page(connection, dead, LATEST_DEAD, None).rows
     total = rows[0].total
-    return {"groups": rows, "count": total, "more": total >= MOST_DEAD, "latest": latest}
+    return {
+        "groups": rows,
+        "count": total,
+        "more": total >= MOST_DEAD,
+        "latest": latest,
+        "replays": replays,
+    }
 
 
 TENANT_PAGE = live_page(

@@ -6,7 +6,7 @@ Read-only: terms and keys are changed with the API or the command line, and the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -26,6 +26,7 @@ from app.reads.waits import FRESH_SECONDS
 from app.tenants.listing import ListedKey, list_keys
 from app.tenants.tenant import TenantProfile
 from models.pools import POOLS
+from models.store.clock import DATABASE_CLOCK
 
 #: Days of usage and refusals that are shown, today included.
 DAYS = 30
@@ -91,7 +92,7 @@ def read_pools(connection: Connection, tenant: TenantProfile) -> list[dict[str, 
 
 def read_days(connection: Connection, tenant_id: int, prices: PriceList) -> dict[str, Any]:
     """Usage and cost by day, newest first, one for each day that has some; and their total."""
-    today = datetime.now(UTC).date()
+    today = DATABASE_CLOCK.now().date()
     first = today - timedelta(days=DAYS - 1)
     lines = read_usage(connection, tenant_id, first, today, prices)
     by_day: dict[date, list[UsageLine]] = {}

@@ -88,8 +88,8 @@ READ_TENANTS = f"""
 
 #: ``pool`` is empty if it is about none in particular.
 READ_VERDICTS = f"""
-    SELECT tenant_id, kind, pool, since FROM verdicts WHERE tenant_id <> 0
-    ORDER BY since DESC, kind, tenant_id, pool LIMIT {MOST_VERDICTS}
+    SELECT tenant_id, kind, name, pool, since FROM verdicts WHERE tenant_id <> 0
+    ORDER BY kind = 'retry_budget', since DESC, kind, tenant_id, pool LIMIT {MOST_VERDICTS}
 """
 
 

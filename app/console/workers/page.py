@@ -18,7 +18,7 @@ from werkzeug.wrappers import Response
 from app.api.http.state import read_state, write_state
 from app.console.page import PageRequest, done, live_page, route
 from models.pools import POOLS, parse_queue
-from models.presence import ALIVE, request_drain
+from models.presence import ALIVE, parse_process, request_drain
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ def pool_totals(name: str, workers: Sequence[Row[Any]]) -> dict[str, Any]:
 def post_drain() -> Response:
     """Ask one worker to exit once its jobs have ended."""
     worker = request.form.get("worker", "").replace("\0", "")
-    node = worker.rpartition(":")[0] or worker
+    node, _ = parse_process(worker)
     with write_state() as engine:
         asked = request_drain(engine, worker)
     if not asked:

@@ -1,9 +1,9 @@
 """The tenant's feed: ends of its jobs and rows of ``events``, in one order, without a gap.
 
-Order is by transaction number, and only transactions below the oldest one still open are
-shown. Numbers are given at the first write and rows appear at the commit, so that a larger
-number may appear first: a client that read up to it would never see the smaller one. Below the
-oldest open transaction nothing can appear any more. The price: a transaction that stays open
+Order is by transaction number, and only transactions below the oldest one still open in this
+database are shown. Numbers are given at the first write and rows appear at the commit, so that a
+larger number may appear first: a client that read up to it would never see the smaller one. Below
+the oldest open transaction nothing can appear any more. The price: a transaction that stays open
 delays every feed.
 
 A dead job that is replayed leaves the feed until it ends again: a client that was away
@@ -20,8 +20,9 @@ import orjson
 from sqlalchemy import Engine, RowMapping
 
 from app.reads.events.message import message
-from app.reads.events.position import ALL_EVENTS, NO_JOB, START, Position
+from app.reads.events.position import ALL_EVENTS, NO_JOB, START, Position, resumed
 from app.reads.times import rfc3339
+from models.feed import FeedGeneration, read_generations
 from models.jobs.states import JobStatus
 from models.store.session import connect
 
@@ -36,7 +37,29 @@ END_NAMES = {
     JobStatus.EXPIRED: "late_execution",
 }
 
-CLOSED = "pg_snapshot_xmin(pg_current_snapshot())"
+#: The oldest transaction that may still add to a feed: of those that were open when this
+#: statement began, those are left out that are seen to write in another database. They are looked
+#: at after the snapshot was taken: one that has ended meanwhile is not left out, and one that
+#: began meanwhile is not below. Takes the parameter ``shift``.
+HORIZON = """horizon AS MATERIALIZED (
+        SELECT (coalesce(min(open.xid), CASE
+                    -- The snapshot of a standby does not list them.
+                    WHEN pg_is_in_recovery() THEN pg_snapshot_xmin(pg_current_snapshot())
+                    ELSE pg_snapshot_xmax(pg_current_snapshot()) END
+                )::text::bigint + %(shift)s)::text::xid8 AS xid
+        FROM pg_snapshot_xip(pg_current_snapshot()) AS open (xid)
+        WHERE NOT EXISTS (
+            SELECT FROM pg_stat_get_activity(NULL) AS backend
+            WHERE backend.backend_xid = open.xid::xid
+              AND backend.datid <> (SELECT oid FROM pg_database
+                                    WHERE datname = current_database())
+        ) AND NOT EXISTS (
+            SELECT FROM pg_prepared_xacts AS prepared
+            WHERE prepared.transaction = open.xid::xid
+              AND prepared.database <> current_database()
+        )
+    )"""
+CLOSED = "(SELECT xid FROM horizon)"
 
 
 def events_after(tenant: str) -> str:
@@ -51,6 +74,7 @@ def events_after(tenant: str) -> str:
 
 
 READ_ENTRIES = f"""
+    WITH {HORIZON}
     SELECT place.number, entry.*
     FROM unnest(%(tenants)s::bigint[], %(xids)s::xid8[], %(event_ids)s::bigint[],
                 %(job_ids)s::uuid[])
@@ -71,6 +95,7 @@ READ_ENTRIES = f"""
 """
 #: The last entry of each feed; that of an empty one is before everything.
 READ_ENDS = f"""
+    WITH {HORIZON}
     SELECT place.tenant_id, {CLOSED}::text AS open_xid, last.xid::text, last.event_id,
            last.job_id::text
     FROM unnest(%(tenants)s::bigint[]) AS place (tenant_id)
@@ -108,6 +133,12 @@ class FeedEnd:
     position: Position
     #: The oldest open transaction; no position as high was ever given out.
     open_xid: int
+    generations: Sequence[FeedGeneration]
+
+    def resumed(self, position: Position) -> Position | None:
+        """Where a reader that was there goes on; None if it was never there."""
+        position = resumed(position, starts(self.generations))
+        return position if position.xid < self.open_xid else None
 
 
 #: A reader's place: whose feed, and the last entry read.
@@ -116,36 +147,46 @@ Place = tuple[int, Position]
 
 def read_entries(engine: Engine, places: Sequence[Place]) -> list[list[FeedEntry]]:
     """For each place the next entries, a page at most."""
-    asked = {
-        "tenants": [tenant_id for tenant_id, _ in places],
-        "xids": [str(position.xid) for _, position in places],
-        "event_ids": [position.event_id for _, position in places],
-        "job_ids": [position.job_id for _, position in places],
-    }
     with connect(engine) as connection:
+        generations = read_generations(connection)
+        positions = [resumed(position, starts(generations)) for _, position in places]
+        asked = {
+            "shift": generations[-1].shift,
+            "tenants": [tenant_id for tenant_id, _ in places],
+            "xids": [str(position.xid) for position in positions],
+            "event_ids": [position.event_id for position in positions],
+            "job_ids": [position.job_id for position in positions],
+        }
         rows = connection.exec_driver_sql(READ_ENTRIES, asked).mappings().all()
     pages: list[list[FeedEntry]] = [[] for _ in places]
     for row in rows:
-        pages[row["number"] - 1].append(entry(row))
+        pages[row["number"] - 1].append(entry(row, generations[-1].tag))
     return pages
+
+
+def starts(generations: Sequence[FeedGeneration]) -> list[tuple[str, int]]:
+    """Tag and first number of each."""
+    return [(one.tag, one.first) for one in generations]
 
 
 def read_ends(engine: Engine, tenant_ids: Sequence[int]) -> dict[int, FeedEnd]:
     """Where the feed of each tenant ends now."""
-    asked = {"tenants": list(set(tenant_ids))}
     with connect(engine) as connection:
+        generations = read_generations(connection)
+        asked = {"tenants": list(set(tenant_ids)), "shift": generations[-1].shift}
         rows = connection.exec_driver_sql(READ_ENDS, asked).mappings().all()
     ends = {}
     for row in rows:
         empty = row["xid"] is None
         last = START if empty else Position(int(row["xid"]), row["event_id"], row["job_id"])
-        ends[row["tenant_id"]] = FeedEnd(last, int(row["open_xid"]))
+        last = last._replace(generation=generations[-1].tag)
+        ends[row["tenant_id"]] = FeedEnd(last, int(row["open_xid"]), generations)
     return ends
 
 
-def entry(row: RowMapping) -> FeedEntry:
+def entry(row: RowMapping, generation: str) -> FeedEntry:
     """A row of READ_ENTRIES."""
-    position = Position(int(row["xid"]), row["event_id"], str(row["job_id"]))
+    position = Position(int(row["xid"]), row["event_id"], str(row["job_id"]), generation)
     job_type, failure = row["type"], row["error_class"]
     document: dict[str, Any]
     if job_type is None:

@@ -4,12 +4,16 @@ PURE. The feed has one order: by transaction, and within a transaction first its
 ``events`` by number, then the jobs it ended by id. A position is the last entry read, never
 a bare transaction number: a number that was handed out but never committed may be handed
 out again after a crash of the server, and an entry between two such would be skipped.
+
+Numbers belong to a generation, which a restore or a promotion begins. Those of the first are
+written without one, as they were before there were any.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from models.jobs.ids import BELOW_ALL
@@ -21,7 +25,8 @@ ALL_EVENTS = 2**63 - 1
 
 NUMBER = r"(0|[1-9]\d{0,18})"
 POSITION = re.compile(
-    rf"{NUMBER}-(?:{NUMBER}|([0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}))", re.ASCII
+    rf"(?:([0-9a-f]{{8}})\.)?{NUMBER}-(?:{NUMBER}|([0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}))",
+    re.ASCII,
 )
 
 
@@ -31,9 +36,11 @@ class Position(NamedTuple):
     xid: int
     event_id: int
     job_id: str
+    generation: str = ""
 
     def __str__(self) -> str:
-        return f"{self.xid}-{self.event_id if self.job_id == NO_JOB else self.job_id}"
+        entry = f"{self.xid}-{self.event_id if self.job_id == NO_JOB else self.job_id}"
+        return f"{self.generation}.{entry}" if self.generation else entry
 
 
 #: Before everything.
@@ -55,10 +62,28 @@ def parse_position(text: str) -> Position | None:
     found = POSITION.fullmatch(text)
     if found is None:
         return None
-    xid, event_id, job_id = found.groups()
+    generation, xid, event_id, job_id = found.groups()
     if int(xid) > ALL_EVENTS or int(event_id or 0) >= ALL_EVENTS or job_id == NO_JOB:
         return None
-    return of_event(int(xid), int(event_id)) if event_id else of_end(int(xid), job_id)
+    entry = of_event(int(xid), int(event_id)) if event_id else of_end(int(xid), job_id)
+    return entry._replace(generation=generation or "")
+
+
+def resumed(position: Position, generations: Sequence[tuple[str, int]]) -> Position:
+    """Where a reader that was at this position goes on in the current generation.
+
+    ``generations``: tag and first number of each, the current one last. A reader of an older one
+    was told nothing that a later one numbered; of one that is unknown, and so was lost with a
+    restore, nothing of the current one.
+    """
+    tags = [tag for tag, _ in generations]
+    if position.generation == tags[-1]:
+        return position
+    known = position.generation in tags
+    later = generations[tags.index(position.generation) + 1 :] if known else generations[-1:]
+    first = min(number for _, number in later)
+    at_most = position if position.xid < first else of_event(first, 0)
+    return at_most._replace(generation=tags[-1])
 
 
 def version_of(course: tuple[object, ...], progress: str | None) -> str:

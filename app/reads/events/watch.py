@@ -110,9 +110,10 @@ class Watch:
         key: str = "",
     ) -> Iterator[bytes]:
         """The tenant's feed, from after ``last_event_id`` or from now on."""
-        position = None if last_event_id is None else parse_position(last_event_id)
         end = self._ends.submit(tenant_id, self._read_seconds)
-        if last_event_id is not None and (position is None or position.xid >= end.open_xid):
+        asked = None if last_event_id is None else parse_position(last_event_id)
+        position = None if asked is None else end.resumed(asked)
+        if last_event_id is not None and position is None:
             raise ValidationFailed(
                 errors=(FieldError("Last-Event-ID", "is not one this server gave out"),)
             )

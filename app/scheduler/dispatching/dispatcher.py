@@ -41,7 +41,7 @@ PASSES = 3
 #: Pause between two attempts to reach the broker while it is unavailable, and otherwise.
 BROKER_RETRY_SECONDS = 0.5
 BROKER_PING_SECONDS = 2.0
-#: Pause between two sweeps of all lanes because the counts say that jobs wait.
+#: All lanes are swept if the counts have said for so long that jobs wait, but no lane has any.
 SWEEP_PAUSE_SECONDS = 1.0
 #: A permission is renewed this often even if nothing changed.
 GRANT_SECONDS = 1.0
@@ -54,6 +54,8 @@ GRANT = f"""
 
 
 class Dispatcher(LeaderQueries):
+    _leader: Leader
+
     def __init__(
         self,
         engine: Engine,
@@ -72,7 +74,6 @@ class Dispatcher(LeaderQueries):
         self._granted: dict[str, float] = {}
         self._broker_due = 0.0
         self._broker_away = False
-        self._sweep_due = 0.0
 
     def run_once(self, now: float) -> int:
         """Dispatch what fits into the windows; how many jobs."""
@@ -86,7 +87,7 @@ class Dispatcher(LeaderQueries):
                 dispatched += self._serve(pool, now)
             else:
                 # Counted after the arrivals were taken: later jobs have arrivals too.
-                self._queues[pool.name].fair.clear()
+                self._queues[pool.name].clear()
             self._grant(pool, now)
         return dispatched
 
@@ -145,24 +146,28 @@ class Dispatcher(LeaderQueries):
             return 0, False
         name = target.name if target else ""
         try:
-            marked = mark(self._engine, pool.name, grants, self._leader.epoch or 0, name)
+            epoch = self._leader.epoch or 0
+            marked = mark(self._engine, pool.name, grants, epoch, name, heads=queue.heads)
         except StateStoreError:
             # It may have been committed all the same; caps must hold.
             queue.unconfirmed.update(grant.tenant_id for grant in grants)
             raise
-        for tenant_id, lane in marked.emptied:
-            queue.fair.remove_lane(tenant_id, lane)
+        for lane, last in marked.last.items():
+            queue.heads[lane].advance(*last)
+        for lane in marked.emptied:
+            queue.remove_lane(lane)
         if not marked.dispatches:
             return 0, bool(marked.emptied)
         charged = self._charge(queue, marked.dispatches, now, in_slice=target is not None)
         workers = target.workers if target else pool.workers
         try:
-            self._publisher.publish(marked.dispatches, workers, self._estimates.known(now))
+            lengths = self._estimates.known(now)
+            confirmed = self._publisher.publish(marked.dispatches, workers, lengths)
         except BrokerUnavailable as error:
             self._take_back(queue, marked.dispatches, charged, in_slice=target is not None)
             self._lose_broker(now, error)
             return 0, False
-        self._leader.broker_seen = True
+        self._leader.broker_seen = self._leader.broker_seen or confirmed
         return len(marked.dispatches), bool(marked.emptied)
 
     def _note_contention(
@@ -174,8 +179,13 @@ class Dispatcher(LeaderQueries):
         if idle and not waits:
             queue.fair.forgive_debts(held)
         queue.contended = queue.contended or not idle or queue.fair.any_waiting(held)
-        if not queue.fair.lanes and now >= self._sweep_due:
-            self._sweep_due = now + SWEEP_PAUSE_SECONDS
+        if queue.fair.lanes:
+            queue.without_lanes_since = None
+        elif queue.without_lanes_since is None:
+            # Mostly they arrived after the arrivals were taken, and are seen in the next turn.
+            queue.without_lanes_since = now
+        elif now - queue.without_lanes_since >= SWEEP_PAUSE_SECONDS:
+            queue.without_lanes_since = now
             self._queues.sweep_soon()
 
     def _charge(
@@ -233,6 +243,11 @@ class Dispatcher(LeaderQueries):
 
     def _reach_broker(self, now: float) -> bool:
         """Ping the broker once in a while, so that nothing is marked in vain."""
+        if undelivered := self._publisher.undelivered():
+            release(self._engine, undelivered)
+            # Not at once again: a queue may refuse everything.
+            refused = f"The broker did not take {len(undelivered)} jobs."
+            self._lose_broker(now, BrokerUnavailable(refused))
         if now < self._broker_due:
             return not self._broker_away
         try:

@@ -3,8 +3,9 @@
 Reading that from the tables costs a step per tenant. Instead, a trigger writes an arrival (table
 ``arrivals``) in the transaction that queues a job, and a lane that gave fewer jobs than requested
 is empty until its next arrival. Arrivals are taken before an allocation: a job whose arrival is not
-committed yet is seen in the next turn. A new leader reads everything anew, and every leader sweeps
-all lanes once in a while.
+committed yet is seen in the next turn. They also say where in the lane the job is: a walk begins
+there (:mod:`app.policy.lane_heads`). A new leader reads everything anew, and every leader sweeps
+all lanes once in a while: a job that was locked as a walk passed it is found then.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from datetime import date, datetime
 from sqlalchemy import Connection, Engine
 
 from app.policy.fairshare import FairQueue, TenantClaim, Tier, default_seconds, entitlement_of
+from app.policy.lane_heads import OPEN, LaneHeads
 from app.scheduler.role import LeaderQueries
-from models.jobs.lane_walk import lane_walk
+from models.job_counts import Drawn
+from models.jobs.dispatch import LaneKey
+from models.jobs.lane_walk import head_walk
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
+from models.store.prepared import PreparedStatement
 from models.store.session import connect
 from tasks.retry.guards import THROTTLED_IN_FLIGHT
 
@@ -36,12 +41,20 @@ GAP_SECONDS = 120.0
 #: A change may become visible so long after its timestamp.
 LATE_SECONDS = 10.0
 
-#: Bounded: while no scheduler leads they pile up.
+#: Bounded: while no scheduler leads they pile up. Begins behind those that were taken, which stay
+#: in the index while a snapshot is held open; numbers of another server mean nothing.
 TAKE_ARRIVALS = f"""
     DELETE FROM arrivals
-    WHERE ctid = ANY (ARRAY(SELECT ctid FROM arrivals WHERE {STILL_LEADER} LIMIT {MOST_ARRIVALS}))
-    RETURNING pool, tenant_id, dependency
+    WHERE id = ANY (ARRAY(
+        SELECT id FROM arrivals
+        WHERE id > CASE pg_postmaster_start_time()::text
+                   WHEN %(server)s::text THEN %(taken)s::bigint ELSE 0 END
+          AND {STILL_LEADER}
+        ORDER BY id LIMIT {MOST_ARRIVALS}))
+    RETURNING pool, tenant_id, dependency, priority, first_id::text AS first_id,
+              last_id::text AS last_id
 """
+PREPARED = PreparedStatement("take_arrivals", TAKE_ARRIVALS)
 #: TRUNCATE waits for transactions that are about to add arrivals, but not for long: submissions
 #: wait behind it.
 DISCARD_ARRIVALS = f"""
@@ -53,7 +66,7 @@ DISCARD_ARRIVALS = f"""
     EXCEPTION WHEN lock_not_available THEN NULL;
     END $$
 """
-SWEEP = f"{lane_walk()} SELECT tenant_id, dependency FROM lane"
+SWEEP = f"{head_walk()} SELECT pool, tenant_id, dependency, priority, id::text AS id FROM head"
 #: Up to where the previous leader counted usage, if it did recently. Otherwise counting begins now:
 #: whatever was used meanwhile, no other tenant wanted.
 READ_TENANTS = f"""
@@ -98,6 +111,8 @@ class PoolQueue:
     """The queue of one pool."""
 
     fair: FairQueue
+    #: Where the queued jobs of each lane are; a lane of ``fair`` without an entry gives nothing.
+    heads: dict[LaneKey, LaneHeads] = field(default_factory=dict)
     #: Usage that each tenant's pass includes: up to so many slot-seconds of this day.
     counted: dict[int, tuple[date, float]] = field(default_factory=dict)
     #: Tenants with something in flight, or since the last reconciliation.
@@ -115,6 +130,19 @@ class PoolQueue:
     unconfirmed: set[int] = field(default_factory=set)
     #: Whether any tenant had to wait for a slot since the last reconciliation.
     contended: bool = False
+    #: Since when the counts say that jobs wait, but no lane is known.
+    without_lanes_since: float | None = None
+
+    def remove_lane(self, lane: LaneKey) -> None:
+        """It gave fewer jobs than requested."""
+        self.fair.remove_lane(*lane)
+        self.heads.pop(lane, None)
+
+    def clear(self) -> None:
+        """No lane has jobs."""
+        self.fair.clear()
+        self.heads.clear()
+        self.without_lanes_since = None
 
 
 class PoolQueues(LeaderQueries, dict[str, PoolQueue]):
@@ -128,6 +156,10 @@ class PoolQueues(LeaderQueries, dict[str, PoolQueue]):
         self._forget_due = 0.0
         #: When changes were read last, by the database's clock.
         self._changed_at: datetime | None = None
+        #: Transactions that drew numbers up to these have ended; set by the fold of counts.
+        self.finished = Drawn()
+        #: Arrivals up to this one were taken.
+        self._taken = Drawn()
 
     @property
     def current(self) -> bool:
@@ -154,26 +186,51 @@ class PoolQueues(LeaderQueries, dict[str, PoolQueue]):
             self.sweep_soon()
         arrived = self._take_arrivals(connection)
         if now >= self._sweep_due:
-            for pool in POOLS:
-                rows = connection.exec_driver_sql(SWEEP, {"pool": pool})
-                arrived[pool].update((row.tenant_id, row.dependency) for row in rows)
+            self._sweep(connection, arrived)
             self._sweep_due = now + SWEEP_SECONDS
         changed = self._read_changes(connection, now)
         for pool, lanes in arrived.items():
             self._update(connection, pool, lanes, changed, frozenset(throttled.get(pool, ())))
 
-    def _take_arrivals(self, connection: Connection) -> dict[str, set[tuple[int, str]]]:
-        arrived: dict[str, set[tuple[int, str]]] = {pool: set() for pool in POOLS}
-        epoch = {"epoch": self._leader.epoch or 0}
-        arrivals = connection.exec_driver_sql(TAKE_ARRIVALS, epoch)
-        rows = arrivals.columns("pool", "tenant_id", "dependency").all()
-        for pool, tenant_id, lane in rows:
-            if pool in arrived:  # not one that was removed from the configuration
-                arrived[pool].add((tenant_id, lane))
+    def _take_arrivals(self, connection: Connection) -> dict[str, dict[LaneKey, LaneHeads]]:
+        """The lanes that jobs arrived in, with all that is known of where its jobs are."""
+        arrived: dict[str, dict[LaneKey, LaneHeads]] = {pool: {} for pool in POOLS}
+        finished = self.finished
+        parameters = {
+            "epoch": self._leader.epoch or 0,
+            "server": self._taken.server,
+            "taken": self._taken.arrival,
+        }
+        arrivals = PREPARED.execute(connection, parameters)
+        columns = ("pool", "tenant_id", "dependency", "priority", "first_id", "last_id")
+        rows = arrivals.columns(*columns).all()
+        for pool, tenant_id, lane, priority, first, last in rows:
+            if pool not in arrived:  # it was removed from the configuration
+                continue
+            if priority is None:  # noted before arrivals said where
+                self.sweep_soon()
+                continue
+            key = (tenant_id, lane)
+            heads = arrived[pool].get(key) or self[pool].heads.get(key) or LaneHeads()
+            heads.add(priority, first, last)
+            arrived[pool][key] = heads
         if len(rows) >= MOST_ARRIVALS:
-            connection.exec_driver_sql(DISCARD_ARRIVALS, epoch)
+            connection.exec_driver_sql(DISCARD_ARRIVALS, parameters)
             self.sweep_soon()
+        else:
+            self._taken = finished
         return arrived
+
+    def _sweep(self, connection: Connection, arrived: dict[str, dict[LaneKey, LaneHeads]]) -> None:
+        """Read the first job of every lane and priority: all that is there is behind it."""
+        asked = {"pools": list(POOLS), "after": [-1] * len(POOLS)}
+        swept: set[tuple[str, LaneKey]] = set()
+        for row in connection.exec_driver_sql(SWEEP, asked):
+            key = (row.tenant_id, row.dependency)
+            if (row.pool, key) not in swept:
+                swept.add((row.pool, key))
+                arrived[row.pool][key] = LaneHeads()
+            arrived[row.pool][key].add(row.priority, row.id, OPEN)
 
     def refresh_caps(self, pool: str) -> None:
         """Count what waiting tenants at their cap, and free accounts, have in flight now."""
@@ -204,6 +261,7 @@ class PoolQueues(LeaderQueries, dict[str, PoolQueue]):
         for pool in POOLS:
             seconds = typical.get(pool) or default_seconds(pool)
             self[pool] = PoolQueue(FairQueue(seconds, times.get(pool, 0.0)))
+        self._taken = Drawn()
         self._changed_at = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
         self._epoch = self._leader.epoch
 
@@ -220,7 +278,7 @@ class PoolQueues(LeaderQueries, dict[str, PoolQueue]):
         self,
         connection: Connection,
         pool: str,
-        lanes: set[tuple[int, str]],
+        lanes: dict[LaneKey, LaneHeads],
         changed: set[int],
         throttled: frozenset[int],
     ) -> None:
@@ -230,6 +288,7 @@ class PoolQueues(LeaderQueries, dict[str, PoolQueue]):
         known = {each for each in changed if queue.fair.has_tenant(each)}
         new = {tenant_id for tenant_id, _ in lanes if not queue.fair.has_tenant(tenant_id)}
         self._load_tenants(connection, pool, known | new)
+        queue.heads.update(lanes)
         for tenant_id, lane in lanes:
             queue.fair.add_lane(tenant_id, lane)
             queue.recent.add(tenant_id)

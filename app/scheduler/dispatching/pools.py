@@ -14,7 +14,8 @@ from app.scheduler.dispatching.held_back import Allowances, HoldReader, Holds
 from app.scheduler.dispatching.pool_queues import PoolQueues
 from models.pools import POOLS
 from models.presence import PRESENCE_SECONDS, SERVING
-from models.store.session import fetch
+from models.store.prepared import PreparedStatement
+from models.store.session import connect, fetch
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +29,6 @@ READ_POOLS = f"""
            coalesce(counts.dispatched, 0) AS dispatched, coalesce(counts.running, 0) AS running,
            coalesce(counts.ended, 0) AS ended, coalesce(alive.slots, 0) AS slots,
            coalesce(alive.workers, 0) AS workers, coalesce(lane.credit, -1) AS credit,
-           (SELECT count(*) FROM jobs
-            WHERE status IN ('dispatched', 'running') AND slice <> ''
-              AND jobs.pool = pool.name) AS in_slices,
            coalesce(alive.busy, 0) AS busy
     FROM unnest(%(pools)s::text[]) AS pool (name)
     LEFT JOIN (
@@ -47,6 +45,7 @@ READ_POOLS = f"""
     ) AS alive ON alive.pool = pool.name
     LEFT JOIN express_lanes AS lane ON lane.pool = pool.name
 """
+PREPARED = PreparedStatement("read_pools", READ_POOLS)
 #: Jobs in held lanes, by pool.
 READ_HELD = """
     SELECT pool, sum(queued)::bigint AS queued FROM job_counts
@@ -66,6 +65,10 @@ READ_IN_SLICES = """
     SELECT slice, count(*) AS jobs FROM jobs
     WHERE status IN ('dispatched', 'running') AND slice <> '' AND pool = %(pool)s
     GROUP BY slice
+"""
+COUNT_IN_SLICES = """
+    SELECT pool, count(*) AS jobs FROM jobs
+    WHERE status IN ('dispatched', 'running') AND slice <> '' GROUP BY pool
 """
 
 
@@ -131,17 +134,22 @@ class Pools:
         self.holds = HoldReader(engine, allowances).read
         self._slices: dict[str, list[Slice]] = {}
         self._slices_due = 0.0
+        #: By pool: jobs in flight in slices; None: not read yet.
+        self._sliced: dict[str, int] | None = None
         #: Queues of slices without a tenant that were logged.
         self._unowned: set[str] = set()
 
     def read(self, now: float) -> list[PoolState]:
         """All pools of this deployment."""
-        rows = fetch(self._engine, READ_POOLS, {"pools": list(POOLS)})
+        with connect(self._engine) as connection:
+            rows = PREPARED.execute(connection, {"pools": list(POOLS)}).all()
         holds = self.holds(now)
         held = self._count_held(holds)
+        sliced = self._count_in_slices(now)
         return [
             PoolState(
                 **row._mapping,
+                in_slices=sliced.get(row.name, 0),
                 ended_per_second=self._rate(row.name, row.ended, now),
                 reserve_seconds=self._reserve(row, now),
                 ready=self._ready(row.name, row.queued, holds, held.get(row.name, 0)),
@@ -164,6 +172,20 @@ class Pools:
         """Jobs in flight in the slices of a pool."""
         rows = fetch(self._engine, READ_IN_SLICES, {"pool": pool})
         return {row.slice: row.jobs for row in rows}
+
+    def _count_in_slices(self, now: float) -> dict[str, int]:
+        """Jobs in flight in slices, by pool.
+
+        Not read where none has workers: no job is sent to a slice then, and the planner may take
+        the index of all in flight, which may be full of entries that wait for vacuum.
+        """
+        if now >= self._slices_due:
+            self._slices_due = now + SLICES_SECONDS
+            self._slices = self._read_slices()
+        if self._sliced is None or self._sliced or self._slices:
+            rows = fetch(self._engine, COUNT_IN_SLICES)
+            self._sliced = {row.pool: row.jobs for row in rows}
+        return self._sliced
 
     def _read_slices(self) -> dict[str, list[Slice]]:
         rows = fetch(self._engine, READ_SLICES)

@@ -12,15 +12,16 @@ from sqlalchemy import Engine
 from app.policy.pacing import Pace
 from app.scheduler.dispatching.pools import Pools
 from app.scheduler.role import LeaderQueries
-from models.jobs.promote import BATCH, FIND_DUE, PROMOTE
-from models.leadership import Leader
+from models.jobs.promote import BATCH, FIND_DUE, PROMOTE_IF
+from models.leadership import RoleLease
 from models.pools import POOLS
 
 
 class Promoter(LeaderQueries):
-    def __init__(self, engine: Engine, leader: Leader, pools: Pools, per_second: float) -> None:
+    def __init__(self, engine: Engine, leader: RoleLease, pools: Pools, per_second: float) -> None:
         """``per_second`` bounds each pool's promotions, however fast the pool is."""
         super().__init__(engine, leader)
+        self._promote_sql = PROMOTE_IF.format(condition=leader.condition)
         self._pools = pools
         self._paces = {pool: Pace(per_second) for pool in POOLS}
         self._at: float | None = None
@@ -49,4 +50,6 @@ class Promoter(LeaderQueries):
         tenants, free_full = self._pools.capped(pool), self._pools.free_full(pool)
         held = {"lanes": lanes, "tenants": tenants, "free_full": free_full}
         most = BATCH if any(held.values()) else room
-        return self._write(PROMOTE, pool=pool, room=room, most=most, **held) if most > 0 else 0
+        if most <= 0:
+            return 0
+        return self._write(self._promote_sql, pool=pool, room=room, most=most, **held)

@@ -1,9 +1,10 @@
-"""Reaper: finds jobs whose lease expired; lost messages are queued again, lost runs are decided.
+"""Reaper: finds lost jobs (see models.jobs.reap); messages are sent again, runs are decided.
 
 A dispatched job that nobody claimed lost its message. A running job without heartbeats lost its
-worker: that counts as no attempt, but after five it is dead, for it probably kills them. If its
-last heartbeat was past its time limit, the limit stopped the worker: TIMEOUT. The time of the
-reaping says nothing: the scheduler may have been away.
+worker: that counts as no attempt, but after five it is dead, for it probably kills them. One that
+still waited in its worker has nothing to do with that (:mod:`tasks.retry.lost`). If its last
+heartbeat was past its time limit, the limit stopped the worker: TIMEOUT. The time of the reaping
+says nothing: the scheduler may have been away.
 """
 
 from __future__ import annotations
@@ -11,23 +12,25 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from sqlalchemy import Engine, Row
+from sqlalchemy import Connection, Engine, Row
 
+from app.policy.silence import Silence
 from app.scheduler.role import LeaderQueries
 from app.telemetry.hooks import note_reaped
-from models.jobs.reap import FIND_LOST, Reaping, reap
+from models.jobs.reap import FIND_LOST_IF, Reaping, reap
 from models.jobs.states import FailureClass, JobStatus
-from models.leadership import Leader
+from models.leadership import RoleLease
 from models.pools import POOLS
-from models.presence import FORGET_LOST
+from models.presence import FORGET_LOST, PRESENCE_LOST_SECONDS, READ_HEARD
 from models.store.session import transaction
-from models.tallies import TallyKind, add_tallies, crash_name
+from models.tallies import ADD, TallyKind, added, crash_name
 from tasks.registry import JobType
 from tasks.retry.decision import History, RetryLimits, Verdict, decide_retry
+from tasks.retry.lost import Loss, loss_of, ran_seconds_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,18 +40,33 @@ SUSPECT_CRASHES = 3
 
 def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
     """What becomes of a row of FIND_LOST: a lost message is queued again, a lost run is decided."""
-    if lost.status == JobStatus.DISPATCHED:
-        return Reaping(JobStatus.QUEUED)
     pool = POOLS.get(lost.pool)  # None if it was removed from the configuration
     lease_seconds = pool.lease_seconds if pool else 30.0
     timeout = job_type.timeout_seconds if job_type else math.inf
-    timed_out = (lost.leased_seconds or 0.0) > timeout + lease_seconds
+    ran_seconds = ran_seconds_of(lost.leased_seconds, lease_seconds, lost.lost_seconds)
+    loss = loss_of(
+        dispatched=lost.status == JobStatus.DISPATCHED,
+        waiting=lost.waiting,
+        ran_seconds=ran_seconds,
+        timeout_seconds=timeout,
+    )
+    if loss is Loss.MESSAGE:
+        return Reaping(JobStatus.QUEUED)
+    if loss is Loss.CLAIM:
+        status = JobStatus.CANCELLED if lost.cancelled else JobStatus.QUEUED
+        return Reaping(status, lost_claim=True)
+    timed_out = loss is Loss.TIMEOUT
     failure = FailureClass.TIMEOUT if timed_out else FailureClass.WORKER_CRASH
     message = f"The worker {lost.worker or '?'} was lost while running it."
     if timed_out:
         message = f"The run took longer than {timeout:g} s, and its worker is gone."
     if lost.cancelled:
-        return Reaping(JobStatus.CANCELLED, crashed=not timed_out, error_class=failure)
+        return Reaping(
+            JobStatus.CANCELLED,
+            crashed=not timed_out,
+            error_class=failure,
+            run_seconds=ran_seconds,
+        )
     limits = job_type.limits if job_type else RetryLimits(pool.tries if pool else 1)
     history = History(lost.attempt, lost.deferrals, lost.crashes)
     decision = decide_retry(failure, history, limits, chance)
@@ -57,44 +75,66 @@ def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
     else:
         status = JobStatus.SCHEDULED if decision.delay_seconds > 0 else JobStatus.QUEUED
     return Reaping(
-        status, int(decision.spends_try), not timed_out, decision.delay_seconds, failure, message
+        status,
+        int(decision.spends_try),
+        not timed_out,
+        decision.delay_seconds,
+        failure,
+        message,
+        run_seconds=ran_seconds,
     )
 
 
 class Reaper(LeaderQueries):
-    def __init__(self, engine: Engine, leader: Leader, types: Mapping[str, JobType]) -> None:
+    def __init__(self, engine: Engine, leader: RoleLease, types: Mapping[str, JobType]) -> None:
         super().__init__(engine, leader)
+        self._find_lost = FIND_LOST_IF.format(condition=leader.condition)
         self._types = types
         self._chance = Random()
+        self._silence = Silence(PRESENCE_LOST_SECONDS)
 
     def run_once(self, now: float) -> int:
         """Reap one batch; how many."""
         with transaction(self._engine) as connection:
-            epoch = {"epoch": self._leader.epoch}
-            found = connection.exec_driver_sql(FIND_LOST, epoch).all()
+            found = connection.exec_driver_sql(self._find_lost, self._judged(connection, now)).all()
             endings = [judge(lost, self._types.get(lost.type), self._chance) for lost in found]
             if found:
                 reap(connection, found, endings)
+                self._tally(connection, found, endings)
         self._write(FORGET_LOST)
         if found:
             reaped = list(zip(found, endings, strict=True))
             crashed = [lost for lost, ending in reaped if ending.crashed]
-            self._tally(crashed)
             note_reaped([(lost.pool, ending.status.value) for lost, ending in reaped])
             logger.warning(
-                "reaped %d jobs: %d lost their worker, %d their message, %d are dead",
+                "reaped %d jobs: %d lost their worker, %d waited in it, %d lost their message, "
+                "%d are dead",
                 *(len(found), len(crashed)),
+                sum(ending.lost_claim for ending in endings),
                 sum(lost.status == JobStatus.DISPATCHED for lost in found),
                 sum(ending.status is JobStatus.DEAD for ending in endings),
             )
         return len(found)
 
-    def _tally(self, crashed: list[Row[Any]]) -> None:
-        """Count against the tenant jobs that lost several workers: a worker that dies may take
-        fifty innocent jobs with it, but seldom the same job three times."""
+    def _judged(self, connection: Connection, now: float) -> dict[str, Any]:
+        """Parameters of FIND_LOST: the processes that are silent, and whether that is enough."""
+        rows = connection.exec_driver_sql(READ_HEARD).all()
+        silent = self._silence.look(now, {row.name: row.heartbeat_at for row in rows})
+        early = len(silent) < len(rows) or len({row.worker for row in rows}) == 1
+        return {"epoch": self._leader.epoch, "silent": list(silent), "early": early}
+
+    def _tally(
+        self, connection: Connection, found: Sequence[Row[Any]], endings: Sequence[Reaping]
+    ) -> None:
+        """Count against the tenant jobs whose time limit stopped their worker, and those that lost
+        several: a worker that dies may take fifty innocent jobs with it, but seldom the same job
+        three times."""
         counts = Counter(
             (TallyKind.CRASH, crash_name(lost.tenant_id, lost.pool))
-            for lost in crashed
-            if lost.crashes + 1 >= SUSPECT_CRASHES
+            for lost, ending in zip(found, endings, strict=True)
+            if ending.error_class is FailureClass.TIMEOUT
+            or (ending.crashed and lost.crashes + 1 >= SUSPECT_CRASHES)
         )
-        add_tallies(self._engine, ((key, (jobs, jobs)) for key, jobs in counts.items()))
+        if counts:
+            tallied = added((key, (jobs, jobs)) for key, jobs in counts.items())
+            connection.exec_driver_sql(ADD, tallied)

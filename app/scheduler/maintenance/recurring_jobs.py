@@ -4,18 +4,21 @@ A turn is one transaction: it locks a bounded number of due schedules, decides f
 :mod:`app.tenants.ticks`, moves them to their next tick and admits the jobs. A crash before the
 commit changes nothing, and a second leader skips what is locked: every tick is made once.
 
-The jobs are those that ``POST /jobs`` would make, with ``execute_at`` the time of the tick; limits
-of rate and depth apply to submissions only. A tick that cannot become a job (an unknown type, a
-payload that no longer fits) is skipped. A schedule that fails otherwise is paused; the others go
-on. Events: ``schedule_skipped``, ``schedule_missed``, ``schedule_paused``.
+The jobs are those that ``POST /jobs`` would make, with ``execute_at`` the time of the tick. A tick
+that the tenant's rate or queue depth has no room for stays due: it is made when there is room, or
+given up by the rules for an outage (``catch_up``), with the reason in the event. A tick that cannot
+become a job (an unknown type, a payload that no longer fits) is skipped. A schedule that fails
+otherwise is paused; the others go on. Events: ``schedule_skipped``, ``schedule_missed``,
+``schedule_paused``.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import orjson
@@ -23,6 +26,8 @@ from pydantic_core import from_json
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 
+from app.admission.allowance import Allowances
+from app.admission.depth import TenantQueue
 from app.admission.intake import job_submission
 from app.admission.pool_of_type import placed, read_moved
 from app.errors import ValidationFailed
@@ -31,13 +36,22 @@ from app.scheduler.role import LeaderQueries
 from app.telemetry.hooks import carrying_traces
 from app.tenants.cron import BadCron, UnknownZone, read_rule
 from app.tenants.schedules import COLUMNS, FIELDS, RecurringSchedule
-from app.tenants.ticks import MOST_A_TURN, CatchUp, Overlap, TickDecision, TickPolicy, decide
+from app.tenants.ticks import (
+    LATE_SECONDS,
+    MOST_A_TURN,
+    CatchUp,
+    Overlap,
+    TickDecision,
+    TickPolicy,
+    decide,
+)
 from models.jobs.admit import insert_jobs
 from models.jobs.submission import Submission
 from models.leadership import STILL_LEADER, Leader
 from models.store.arrays import moment_array, plain_array, text_array
 from models.store.errors import StateStoreError
 from models.store.session import connect, transaction
+from models.tallies import ADD, TallyKind, added
 from tasks.registry import JobType
 
 logger = logging.getLogger(__name__)
@@ -64,7 +78,8 @@ FIND_OLDEST, FIND_YOUNGEST = (
                FROM jobs AS job WHERE job.id = schedule.last_job_id), false) AS busy,
            {COLUMNS}
     FROM schedules AS schedule
-    WHERE NOT schedule.paused AND schedule.next_at <= now() AND {STILL_LEADER}
+    WHERE NOT schedule.paused AND schedule.next_at <= now()
+      AND schedule.tenant_id <> ALL (%(held)s::bigint[]) AND {STILL_LEADER}
     ORDER BY schedule.next_at {order} LIMIT {BATCH}
     FOR UPDATE OF schedule SKIP LOCKED
 """
@@ -126,6 +141,28 @@ def stopped(schedule: RecurringSchedule, reason: str) -> ScheduleMove:
     return move
 
 
+def queue_of(job: Submission) -> TenantQueue:
+    """The queue that a job joins."""
+    return job.tenant_id, job.pool
+
+
+def within(move: ScheduleMove, left: dict[TenantQueue, int]) -> ScheduleMove | None:
+    """As much of a move as there is room ``left`` for, and takes it; None if there is none.
+
+    The first tick that does not fit is the schedule's next one again.
+    """
+    if not move.jobs:
+        return move
+    queue = queue_of(move.jobs[0])  # one type, one pool
+    fits = min(len(move.jobs), left[queue])
+    left[queue] -= fits
+    if fits == 0:
+        return None
+    if fits == len(move.jobs):
+        return move
+    return replace(move, jobs=move.jobs[:fits], next_at=move.jobs[fits].execute_at)
+
+
 def is_external(error: Exception) -> bool:
     """Another scheduler leads, or the state store is unavailable."""
     if isinstance(error, DBAPIError):
@@ -140,11 +177,15 @@ class RecurringJobs(LeaderQueries):
         leader: Leader,
         types: Mapping[str, JobType],
         served_pools: Collection[str],
+        allowances: Allowances,
     ) -> None:
         super().__init__(engine, leader)
         self._types = types
         self._served_pools = served_pools
+        self._allowances = allowances
         self._turns = 0
+        #: Tenants whose limits had no room: which, and until when their schedules are left alone.
+        self._held: dict[int, tuple[str, float]] = {}
 
     def run_once(self, now: float) -> int:
         """Create the jobs that are due; how many schedules were moved."""
@@ -153,16 +194,19 @@ class RecurringJobs(LeaderQueries):
                 return 0
         try:
             with transaction(self._engine) as connection:
-                return self._turn(connection)
+                return self._turn(connection, now)
         except NotLeading:
             return 0
 
-    def _turn(self, connection: Connection) -> int:
+    def _turn(self, connection: Connection, now: float) -> int:
         # Every other turn begins with the youngest: ticks that are on time do not wait until
         # others have caught up after an outage.
         self._turns += 1
         find = FIND_OLDEST if self._turns % 2 else FIND_YOUNGEST
-        due = connection.exec_driver_sql(find, {"epoch": self._leader.epoch})
+        recent = now - LATE_SECONDS
+        self._held = {one: hold for one, hold in self._held.items() if hold[1] > recent}
+        held = [tenant_id for tenant_id, (_, until) in self._held.items() if until > now]
+        due = connection.exec_driver_sql(find, {"epoch": self._leader.epoch, "held": held})
         rows = due.columns("moment", "busy", *FIELDS).all()
         if not rows:
             return 0
@@ -178,8 +222,32 @@ class RecurringJobs(LeaderQueries):
                 moves.append(stopped(schedule, f"it failed: {type(error).__name__}"))
             if time.monotonic() > enough:
                 break
-        self._save(connection, moves)
+        moves = self._within_limits(self._placed(connection, moves), now)
+        if moves:
+            self._save(connection, moves)
         return len(moves)
+
+    def _placed(
+        self, connection: Connection, moves: Sequence[ScheduleMove]
+    ) -> Sequence[ScheduleMove]:
+        """The moves, with their jobs in the pools they belong to."""
+        moved = read_moved(connection, self._served_pools)
+        return [replace(move, jobs=tuple(placed(move.jobs, moved))) for move in moves]
+
+    def _within_limits(self, moves: Sequence[ScheduleMove], now: float) -> list[ScheduleMove]:
+        """The moves that their tenants' limits have room for, whole or in part.
+
+        The others are left out: their schedules stay as they are, and due.
+        """
+        wanted = Counter(queue_of(job) for move in moves for job in move.jobs)
+        if not wanted:
+            return list(moves)
+        allowance = self._allowances.take(wanted)
+        for tenant_id, _ in wanted:
+            self._held.pop(tenant_id, None)
+        for tenant_id, hold in allowance.held.items():
+            self._held[tenant_id] = hold.code, now + hold.seconds
+        return [part for move in moves if (part := within(move, allowance.jobs)) is not None]
 
     def _save(self, connection: Connection, moves: Sequence[ScheduleMove]) -> None:
         """Write the moves and their jobs; one by one if that fails, and pause those that fail."""
@@ -188,8 +256,10 @@ class RecurringJobs(LeaderQueries):
                 self._write_moves(connection, moves)
                 jobs = [job for move in moves for job in move.jobs]
                 if jobs:
-                    placed_jobs = placed(jobs, read_moved(connection, self._served_pools))
-                    insert_jobs(connection, carrying_traces(placed_jobs))
+                    insert_jobs(connection, carrying_traces(jobs))
+                    made = Counter(str(job.tenant_id) for job in jobs)
+                    counts = (((TallyKind.SUBMISSION, name), (n, 0)) for name, n in made.items())
+                    connection.exec_driver_sql(ADD, added(counts))
         except Exception as error:
             # A move without jobs cannot be the cause.
             if is_external(error) or not any(move.jobs for move in moves):
@@ -228,7 +298,9 @@ class RecurringJobs(LeaderQueries):
             move.add_event("schedule_skipped", at=at, reason="overlap", job_id=running)
         if decision.missed is not None:
             first, last = (rfc3339(tick) for tick in decision.missed)
-            move.add_event("schedule_missed", first=first, last=last)
+            limited, _ = self._held.get(schedule.tenant_id, ("", 0.0))
+            why = {"reason": limited} if limited else {}
+            move.add_event("schedule_missed", first=first, last=last, **why)
         return move
 
     def _jobs(self, schedule: RecurringSchedule, decision: TickDecision) -> tuple[Submission, ...]:

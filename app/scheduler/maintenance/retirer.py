@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 from app.scheduler.role import LeaderQueries
 from models.blobs import BlobError, BlobStore
 from models.jobs.ids import BELOW_ALL
+from models.jobs.replay_requests import RETIRE as RETIRE_REPLAYS
 from models.jobs.retire import BATCH, RETIRE_JOBS
 from models.leadership import STILL_LEADER, Leader
 from models.tallies import TallyKind
@@ -42,10 +43,12 @@ RETIRE_KEYS = f"""
         WHERE created_at < now() - make_interval(secs => %(seconds)s)
         ORDER BY created_at LIMIT {BATCH}))
 """
+#: How long counts are kept, by kind; workers of the version before still count runs by the hour.
+KEPT_HOURS = {"hour": 26} | {kind.value: kind.kept_hours for kind in TallyKind}
 RETIRE_TALLIES = f"""
     DELETE FROM tallies WHERE {STILL_LEADER} AND ctid = ANY (array(
         SELECT tally.place
-        FROM (VALUES {", ".join(f"('{kind}', {kind.kept_hours})" for kind in TallyKind)})
+        FROM (VALUES {", ".join(f"('{kind}', {hours})" for kind, hours in KEPT_HOURS.items())})
             AS kept (kind, hours), LATERAL (
             SELECT ctid AS place FROM tallies
             WHERE tallies.kind = kept.kind
@@ -102,6 +105,7 @@ class Retirer(LeaderQueries):
                 self._refusals_due = now + REFUSALS_SECONDS
         touched += self._write(RETIRE_EVENTS, seconds=self._kept.events)
         touched += self._write(RETIRE_KEYS, seconds=self._kept.keys)
+        touched += self._write(RETIRE_REPLAYS, seconds=self._kept.events)
         return touched + self._write(RETIRE_TALLIES)
 
     def _retire_jobs(self) -> int:

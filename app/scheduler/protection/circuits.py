@@ -2,7 +2,8 @@
 
 The policy is ``tasks.retry.circuit``, fed with what workers counted. A change deletes the
 counts that led to it in the same statement, so that both windows of the policy begin at the change.
-All tenants get an event when a circuit opens and when it has closed again. A dependency that no job
+All tenants get an event when a circuit opens, with the reason if the dependency gave one that
+concerns everybody (a revoked key), and when it has closed again. A dependency that no job
 type declares has no probes to recover by: a circuit left from earlier is deleted.
 """
 
@@ -16,7 +17,14 @@ from sqlalchemy import Engine
 from app.scheduler.role import LeaderQueries
 from models.leadership import STILL_LEADER, Leader
 from models.tallies import TallyKind
-from tasks.retry.circuit import WINDOW_SECONDS, Circuit, CircuitState, Window, next_circuit
+from tasks.retry.circuit import (
+    BAD_SHARE,
+    WINDOW_SECONDS,
+    Circuit,
+    CircuitState,
+    Window,
+    next_circuit,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -41,20 +49,43 @@ READ_CIRCUITS = f"""
              WHERE state = 'half_open'))
     GROUP BY known.dependency, circuit.state, circuit.changed_at
 """
+#: Parts of tenants whose calls failed; asked for only when that matters.
+READ_TENANTS = f"""
+    SELECT sum(total)::bigint AS calls, sum(amount)::bigint AS failed FROM tallies
+    WHERE kind = '{TallyKind.TENANT_DEPENDENCY}'
+      AND bucket > now() - make_interval(secs => %(seconds)s)
+      AND split_part(name, E'\n', 1) = %(dependency)s
+    GROUP BY name HAVING sum(amount) > 0
+"""
+#: Refusals of everybody's calls, the most frequent reason first.
+READ_OUTAGES = f"""
+    SELECT split_part(name, E'\n', 1) AS dependency, split_part(name, E'\n', 2) AS reason,
+           sum(total)::bigint AS calls
+    FROM tallies
+    WHERE kind = '{TallyKind.OUTAGE}' AND bucket > now() - interval '{WINDOW_SECONDS:g} s'
+    GROUP BY name ORDER BY calls DESC, name
+"""
+#: A circuit that becomes half open keeps its reason.
 CHANGE = f"""
     WITH changed AS (
-        INSERT INTO circuits AS circuit (dependency, state)
-        SELECT %(dependency)s, %(state)s WHERE {STILL_LEADER}
-        ON CONFLICT (dependency) DO UPDATE SET state = excluded.state, changed_at = now()
+        INSERT INTO circuits AS circuit (dependency, state, reason)
+        SELECT %(dependency)s, %(state)s, %(reason)s WHERE {STILL_LEADER}
+        ON CONFLICT (dependency) DO UPDATE
+        SET state = excluded.state, changed_at = now(),
+            reason = CASE WHEN excluded.state = 'half_open' THEN circuit.reason
+                          ELSE excluded.reason END
         WHERE circuit.state = %(before)s
         RETURNING dependency
     ), forgotten AS (
         DELETE FROM tallies AS tally USING changed
-        WHERE tally.kind = '{TallyKind.DEPENDENCY}' AND tally.name = changed.dependency
+        WHERE tally.kind IN ('{TallyKind.DEPENDENCY}', '{TallyKind.TENANT_DEPENDENCY}',
+                             '{TallyKind.OUTAGE}')
+          AND split_part(tally.name, E'\n', 1) = changed.dependency
     ), reported AS (
         INSERT INTO events (tenant_id, kind, detail)
-        SELECT 0, event.kind, json_build_object(
-            'dependency', dependency, 'calls', %(calls)s, 'failed', %(failed)s)
+        SELECT 0, event.kind, json_strip_nulls(json_build_object(
+            'dependency', dependency, 'calls', %(calls)s, 'failed', %(failed)s,
+            'reason', nullif(%(reason)s, '')))
         FROM changed, unnest(%(events)s::text[]) AS event (kind)
     )
     SELECT dependency FROM changed
@@ -75,19 +106,56 @@ class Circuits(LeaderQueries):
     def run_once(self, now: float) -> int:
         """Change what has to change; how many circuits did."""
         self._write(FORGET, declared=self._dependencies)
+        rows = self._read(READ_CIRCUITS, dependencies=self._dependencies)
+        outages = self._outages() if any(row.failed or row.failed_probes for row in rows) else {}
         changed = 0
-        for row in self._read(READ_CIRCUITS, dependencies=self._dependencies):
+        for row in rows:
             before = Circuit(CircuitState(row.state), row.changed_at)
             window = Window(int(row.calls), int(row.failed))
             probes = Window(int(row.probes), int(row.failed_probes))
-            after = next_circuit(before, window, probes, row.clock)
+            counted = probes if before.state is CircuitState.HALF_OPEN else window
+            refused, reason = outages.get(row.dependency, (0, ""))
+            after = next_circuit(
+                *(before, window, probes, row.clock),
+                tenants=self._tenants(row.dependency, before, counted, row.clock),
+                outages=refused,
+            )
             if after != before:
-                counted = probes if before.state is CircuitState.HALF_OPEN else window
-                changed += self._change(row.dependency, before.state, after.state, counted)
+                opens = after.state is CircuitState.OPEN and 2 * refused >= counted.bad
+                changed += self._change(
+                    row.dependency, before.state, after.state, counted, reason if opens else ""
+                )
         return changed
 
+    def _tenants(
+        self, dependency: str, circuit: Circuit, counted: Window, clock: float
+    ) -> list[Window]:
+        """The failing tenants' parts of what was counted, if a change may depend on them."""
+        match circuit.state:
+            case CircuitState.CLOSED if counted.bad_share >= BAD_SHARE:
+                seconds = WINDOW_SECONDS
+            case CircuitState.HALF_OPEN if counted.bad:
+                seconds = clock - circuit.changed_at + WINDOW_SECONDS
+            case _:
+                return []
+        rows = self._read(READ_TENANTS, dependency=dependency, seconds=seconds)
+        return [Window(row.calls, row.failed) for row in rows]
+
+    def _outages(self) -> dict[str, tuple[int, str]]:
+        """Refused calls and their most frequent reason, by dependency."""
+        found: dict[str, tuple[int, str]] = {}
+        for row in self._read(READ_OUTAGES):
+            calls, reason = found.get(row.dependency, (0, row.reason))
+            found[row.dependency] = (calls + row.calls, reason)
+        return found
+
     def _change(
-        self, dependency: str, before: CircuitState, after: CircuitState, counted: Window
+        self,
+        dependency: str,
+        before: CircuitState,
+        after: CircuitState,
+        counted: Window,
+        reason: str,
     ) -> int:
         event = EVENTS.get((before, after))
         changed = self._read(
@@ -97,8 +165,10 @@ class Circuits(LeaderQueries):
             before=before.value,
             calls=counted.total,
             failed=counted.bad,
+            reason=reason,
             events=[event] if event else [],
         )
         if changed:
-            logger.warning("circuit of %s: %s, was %s", dependency, after, before)
+            why = f": {reason}" if reason else ""
+            logger.warning("circuit of %s: %s, was %s%s", dependency, after, before, why)
         return len(changed)

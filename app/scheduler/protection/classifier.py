@@ -1,7 +1,7 @@
 """Classifier: measures job types and moves them to the pool in which they belong.
 
-The rule is :func:`app.policy.pool_choice.next_pool`. Figures are computed afresh from the counts of
-the last hour and never added to what was written before: a crash, or doing it twice, changes
+The rule is :func:`app.policy.pool_choice.agreed_pool`. Figures are computed afresh from the counts
+of the last hour and never added to what was written before: a crash, or doing it twice, changes
 nothing. A type that does not run keeps its last figures. A move affects new jobs only; all tenants
 get an event. Not guaranteed: every count; two seconds of them are lost with a killed worker.
 """
@@ -9,19 +9,20 @@ get an event. Not guaranteed: every count; two seconds of them are lost with a k
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row
 
-from app.policy.histogram import Bin, Histogram, decay, gather
+from app.policy.histogram import Bin, Histogram, decay, gather, less
 from app.policy.pool_choice import (
     CHAIN,
     WINDOW_SECONDS,
     Measured,
     PoolBounds,
     PoolMove,
+    agreed_pool,
     next_pool,
 )
 from app.scheduler.role import LeaderQueries
@@ -29,7 +30,7 @@ from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.presence import SERVING
 from models.store.session import connect
-from models.tallies import MICROSECONDS, TallyKind, parse_run_name
+from models.tallies import MICROSECONDS, TallyKind, parse_run_name, parse_tenant_name
 from tasks.registry import JobType
 
 logger = logging.getLogger(__name__)
@@ -40,10 +41,11 @@ DIGITS = 6
 
 #: A bucket belongs to the window in which it begins: never anything from before a change.
 READ_RUNS = f"""
-    SELECT name, extract(epoch FROM now() - bucket)::float8 AS age_seconds, total,
+    SELECT kind, name, extract(epoch FROM now() - bucket)::float8 AS age_seconds, total,
            amount AS microseconds
     FROM tallies
-    WHERE kind = '{TallyKind.RUN}' AND bucket > now() - interval '{WINDOW_SECONDS:g} seconds'
+    WHERE kind = ANY (%(kinds)s::text[])
+      AND bucket > now() - interval '{WINDOW_SECONDS:g} seconds'
 """
 #: Seconds since it was moved: null if it never was.
 READ_TYPES = """
@@ -93,6 +95,8 @@ class TypeRuns:
     #: Runs and violations by pool.
     by_pool: dict[str, tuple[int, int]] = field(default_factory=dict)
     bins: list[Bin] = field(default_factory=list)
+    #: The parts of tenants that were counted apart.
+    tenants: dict[int, TypeRuns] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -103,17 +107,38 @@ class TypeRuns:
         """Their durations, older ones counting less."""
         return gather(self.bins)
 
-
-def read_runs(connection: Connection) -> dict[str, TypeRuns]:
-    """What ran within the window, by type."""
-    found: dict[str, TypeRuns] = {}
-    for row in connection.exec_driver_sql(READ_RUNS):
-        job_type, pool, number, over = parse_run_name(row.name)
-        runs = found.setdefault(job_type, TypeRuns())
-        before, violations = runs.by_pool.get(pool, (0, 0))
-        runs.by_pool[pool] = (before + row.total, violations + row.total * over)
+    def count(self, row: Row[Any], pool: str, number: int, over: bool) -> None:
+        """Add a row of READ_RUNS."""
+        before, violations = self.by_pool.get(pool, (0, 0))
+        self.by_pool[pool] = (before + row.total, violations + row.total * over)
         weight = decay(row.age_seconds)
-        runs.bins.append((number, row.total * weight, row.microseconds / MICROSECONDS * weight))
+        self.bins.append((number, row.total * weight, row.microseconds / MICROSECONDS * weight))
+
+    def without(self, tenant_id: int) -> TypeRuns:
+        """All but those of the tenant."""
+        own = self.tenants[tenant_id]
+        by_pool = {}
+        for pool, (runs, violations) in self.by_pool.items():
+            own_runs, own_violations = own.by_pool.get(pool, (0, 0))
+            left = max(0, runs - own_runs)
+            by_pool[pool] = (left, min(left, max(0, violations - own_violations)))
+        return TypeRuns(by_pool, [*self.bins, *less(own.bins)])
+
+
+def read_runs(connection: Connection, *, apart: bool = False) -> dict[str, TypeRuns]:
+    """What ran within the window, by type; ``apart``, with the parts of tenants."""
+    # In one statement: a part that was read later than the whole would leave a rest.
+    kinds = [TallyKind.RUN, TallyKind.TENANT_RUN] if apart else [TallyKind.RUN]
+    found: dict[str, TypeRuns] = {}
+    for row in connection.exec_driver_sql(READ_RUNS, {"kinds": kinds}):
+        name, tenant_id = row.name, 0
+        if row.kind == TallyKind.TENANT_RUN:
+            name, tenant_id = parse_tenant_name(name)
+        job_type, pool, number, over = parse_run_name(name)
+        runs = found.setdefault(job_type, TypeRuns())
+        if tenant_id:
+            runs = runs.tenants.setdefault(tenant_id, TypeRuns())
+        runs.count(row, pool, number, over)
     return found
 
 
@@ -136,13 +161,27 @@ class Classifier(LeaderQueries):
         if ran:
             self._write_figures(ran)
         served = bounds_of(self._served, {row.queue for row in self._read(READ_ALIVE)})
-        moved = 0
+        moving = []
         for row in self._read(READ_TYPES):
             job_type = self._types.get(row.type)
             if job_type is None or job_type.pool != row.declared_pool:
                 continue  # not registered here, or its declaration changes with its next run
-            measured = measure(job_type, row, ran.get(row.type, TypeRuns()))
-            move = next_pool(measured, served)
+            if next_pool(measure(job_type, row, ran.get(row.type, TypeRuns())), served):
+                moving.append((job_type, row))
+        return self._move_agreed(moving, served) if moving else 0
+
+    def _move_agreed(
+        self, moving: Sequence[tuple[JobType, Row[Any]]], served: Mapping[str, PoolBounds]
+    ) -> int:
+        """Move the types that would move without any one tenant, too; how many."""
+        with connect(self._engine) as connection:
+            ran = read_runs(connection, apart=True)
+        moved = 0
+        for job_type, row in moving:
+            runs = ran.get(row.type, TypeRuns())
+            measured = measure(job_type, row, runs)
+            without = (measure(job_type, row, runs.without(one)) for one in runs.tenants)
+            move = agreed_pool(measured, without, served)
             if move is not None:
                 moved += self._move(row.type, measured, move)
         return moved

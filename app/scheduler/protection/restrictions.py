@@ -2,25 +2,29 @@
 
 The policies are in ``tasks.retry``, fed with the recent counts of table ``tallies``. Workers read a
 quarantine when they decide about retries; dispatcher and express lane obey throttles; a spike has
-no effect but its event. Of a quarantine all tenants get the event (tenant 0), for any of them may
-be about to submit such a job; of the others only the tenant.
+no effect but its event. A type that fails for one tenant is quarantined for that tenant, one that
+fails without any single tenant as well, for all: then all tenants get the event (tenant 0), for any
+of them may be about to submit such a job. Of everything else only the tenant.
 """
 
 from __future__ import annotations
 
 import logging
+from operator import itemgetter
 
 from sqlalchemy import Engine
 
 from app.scheduler.role import LeaderQueries
-from models.jobs.held_back import QUARANTINED, THROTTLED
+from models.jobs.held_back import QUARANTINED, TENANT_QUARANTINED, THROTTLED
 from models.leadership import STILL_LEADER, Leader
-from models.tallies import TallyKind, parse_crash_name
+from models.tallies import TallyKind, parse_crash_name, parse_tenant_name
 from tasks.retry import guards
 from tasks.retry.circuit import Window
 
 logger = logging.getLogger(__name__)
 
+#: Quarantines that change in one turn, those for all tenants first; the others follow in the next.
+MOST_CHANGES = 100
 #: Earlier hours that are the usual.
 HOURS = 24
 
@@ -32,23 +36,25 @@ READ_WINDOWS = """
 """
 QUARANTINE = f"""
     WITH entered AS (
-        INSERT INTO verdicts (kind, name, detail)
-        SELECT 'quarantine', %(name)s, json_build_object(
+        INSERT INTO verdicts (kind, name, tenant_id, detail)
+        SELECT %(kind)s, %(name)s, %(tenant_id)s, json_build_object(
             'type', %(name)s::text, 'runs', %(runs)s, 'failed', %(failed)s)
         WHERE {STILL_LEADER}
         ON CONFLICT DO NOTHING
-        RETURNING detail
+        RETURNING tenant_id, detail
     )
     INSERT INTO events (tenant_id, kind, detail)
-    SELECT 0, 'job_type_quarantined', detail FROM entered
+    SELECT tenant_id, 'job_type_quarantined', detail FROM entered
 """
 RELEASE = f"""
     WITH left_it AS (
-        DELETE FROM verdicts WHERE kind = 'quarantine' AND name = %(name)s AND {STILL_LEADER}
-        RETURNING name
+        DELETE FROM verdicts
+        WHERE kind = %(kind)s AND name = %(name)s AND tenant_id = %(tenant_id)s
+          AND {STILL_LEADER}
+        RETURNING tenant_id, name
     )
     INSERT INTO events (tenant_id, kind, detail)
-    SELECT 0, 'job_type_released', json_build_object(
+    SELECT tenant_id, 'job_type_released', json_build_object(
         'type', name, 'runs', %(runs)s, 'failed', %(failed)s)
     FROM left_it
 """
@@ -76,14 +82,14 @@ LIFT = f"""
 """
 #: Only tenants whose hour could be a spike at all, each with its earlier hours.
 READ_HOURS = f"""
-    SELECT this.name, this.total AS runs, array(
+    SELECT this.name, this.total AS submissions, array(
         SELECT earlier.total FROM tallies AS earlier
-        WHERE earlier.kind = '{TallyKind.HOUR}' AND earlier.name = this.name
+        WHERE earlier.kind = '{TallyKind.SUBMISSION}' AND earlier.name = this.name
           AND earlier.bucket = ANY (array(
                 SELECT this.bucket - number * interval '1 hour'
                 FROM generate_series(1, {HOURS}) AS number))) AS earlier
     FROM tallies AS this
-    WHERE this.kind = '{TallyKind.HOUR}'
+    WHERE this.kind = '{TallyKind.SUBMISSION}'
       AND this.bucket = date_bin('1 hour', now(), 'epoch')
       AND this.total >= {guards.SPIKE_TIMES * guards.SPIKE_BASELINE}
 """
@@ -91,7 +97,8 @@ READ_HOURS = f"""
 REPORT = f"""
     WITH spike AS (
         INSERT INTO verdicts AS verdict (kind, tenant_id, detail)
-        SELECT 'spike', %(tenant_id)s, json_build_object('runs', %(runs)s, 'usual', %(usual)s)
+        SELECT 'spike', %(tenant_id)s, json_build_object(
+            'submissions', %(submissions)s, 'usual', %(usual)s)
         WHERE {STILL_LEADER}
         ON CONFLICT (kind, name, tenant_id, pool) DO UPDATE
         SET since = now(), detail = excluded.detail
@@ -108,27 +115,50 @@ FORGET = f"""
 
 
 class Quarantine(LeaderQueries):
-    """Job types that mostly fail get fewer attempts, until they recover."""
+    """Job types that mostly fail get fewer attempts, until they recover: for all, or a tenant."""
 
     def run_once(self, now: float) -> int:
         """Check every type that ran recently or is quarantined; how many changed."""
-        rows = self._read(
-            READ_WINDOWS, kind=TallyKind.TYPE, seconds=guards.QUARANTINE_WINDOW_SECONDS
-        )
-        windows = {row.name: Window(row.total, row.amount) for row in rows}
-        held = {row.name for row in self._read(QUARANTINED)}
+        windows = {(name, 0): window for name, window in self._windows(TallyKind.TYPE).items()}
+        tenants: dict[str, list[Window]] = {}
+        for whole, window in self._windows(TallyKind.TENANT_TYPE).items():
+            name, tenant_id = parse_tenant_name(whole)
+            windows[name, tenant_id] = window
+            tenants.setdefault(name, []).append(window)
+        held = {(row.name, 0) for row in self._read(QUARANTINED)}
+        held |= {(row.name, row.tenant_id) for row in self._read(TENANT_QUARANTINED)}
         changed = 0
-        for name in windows.keys() | held:
-            window, was = windows.get(name, Window(0, 0)), name in held
-            if guards.quarantined(window, was) == was:
-                continue
-            statement, move = (RELEASE, "leaves") if was else (QUARANTINE, "enters")
-            if self._write(statement, name=name, runs=window.total, failed=window.bad):
-                changed += 1
-                logger.warning(
-                    "%s %s quarantine: %d of %d failed", name, move, window.bad, window.total
-                )
+        for name, tenant_id in sorted(windows.keys() | held, key=itemgetter(1)):
+            window, was = windows.get((name, tenant_id), Window(0, 0)), (name, tenant_id) in held
+            others = () if tenant_id else tenants.get(name, ())
+            is_now = guards.quarantined_for_all(window, others, was)
+            if is_now != was and changed < MOST_CHANGES:
+                changed += self._change(name, tenant_id, window, is_now)
         return changed
+
+    def _windows(self, kind: TallyKind) -> dict[str, Window]:
+        # A bucket more: a tenant's part that is short of a few runs would leave them to the others.
+        seconds = guards.QUARANTINE_WINDOW_SECONDS
+        seconds += kind.bucket_seconds if kind is TallyKind.TENANT_TYPE else 0
+        rows = self._read(READ_WINDOWS, kind=kind, seconds=seconds)
+        return {row.name: Window(row.total, row.amount) for row in rows}
+
+    def _change(self, name: str, tenant_id: int, window: Window, enters: bool) -> int:
+        written = self._write(
+            QUARANTINE if enters else RELEASE,
+            kind="tenant_quarantine" if tenant_id else "quarantine",
+            name=name,
+            tenant_id=tenant_id,
+            runs=window.total,
+            failed=window.bad,
+        )
+        if written:
+            whose = f" of tenant {tenant_id}" if tenant_id else ""
+            move = "enters" if enters else "leaves"
+            logger.warning(
+                "%s%s %s quarantine: %d of %d failed", name, whose, move, window.bad, window.total
+            )
+        return written
 
 
 class Throttles(LeaderQueries):
@@ -161,17 +191,17 @@ class Throttles(LeaderQueries):
 
 
 class Spikes(LeaderQueries):
-    """Tenants with far more runs than usual get an event, once an hour at most."""
+    """Tenants that submit far more than usual get an event, once an hour at most."""
 
     def run_once(self, now: float) -> int:
         """Report spikes that were not reported in this hour; how many."""
         self._write(FORGET)
         reported = 0
         for row in self._read(READ_HOURS):
-            if guards.spiking(row.earlier, row.runs):
+            if guards.spiking(row.earlier, row.submissions):
                 usual = round(sum(row.earlier) / len(row.earlier))
-                tenant_id = int(row.name)
-                reported += self._write(REPORT, tenant_id=tenant_id, runs=row.runs, usual=usual)
+                spike = {"submissions": row.submissions, "usual": usual}
+                reported += self._write(REPORT, tenant_id=int(row.name), **spike)
         if reported:
-            logger.warning("%d tenants have far more runs than usual", reported)
+            logger.warning("%d tenants submit far more than usual", reported)
         return reported

@@ -191,8 +191,8 @@ WAITING = """
 """
 #: All that jobs leave behind; tenants and schema stay.
 EMPTY = """
-    TRUNCATE jobs, applications, job_counts, attempts, checkpoints, events, tallies, verdicts,
-             usage, express_lanes, processes, leaders
+    TRUNCATE jobs, applications, job_count_deltas, job_count_sums, job_count_keys, attempts,
+             checkpoints, events, tallies, verdicts, usage, express_lanes, processes, leaders
 """
 
 

@@ -71,9 +71,9 @@ def test_dead_letters_appear_and_are_replayed_as_a_group(tab: Tab, client: Clien
     page.get_by_role("link", name="Dead letters", exact=True).click()
     client.wait_ended(ids)
     if before:
-        expect(jobs).to_have_text(str(before), timeout=LIVE)
+        expect(jobs).to_have_text(str(before), timeout=4 * LIVE)
     else:
-        expect(group).to_have_count(0, timeout=LIVE)
+        expect(group).to_have_count(0, timeout=4 * LIVE)
 
 
 def test_a_list_stands_still_while_something_is_ticked(tab: Tab, client: Client) -> None:

@@ -38,7 +38,7 @@ def test_a_worker_dies_another_is_drained_and_both_are_replaced(tab: Tab, client
     tab.check_accessible()
 
     os.kill(killed, signal.SIGKILL)
-    job_id = client.submit_job("sleep", {"seconds": 6})
+    job_id = client.submit_job("sleep", {"seconds": 12})
     see(row_of(page, drained), short_id(job_id))
     questions: list[str] = []
     page.on("dialog", lambda dialog: (questions.append(dialog.message), dialog.accept()))

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine
 
 from app.admission import Admission, Admitted, IdempotencyKey, Submission, SubmissionGroup
+from app.errors import BrokerUnavailable
 from models.jobs import admit
 from models.jobs.admit import Outcome, admit_group
 from models.jobs.ids import new_id
 from models.jobs.submission import KeyReused
 from models.store.arrays import text_array
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
+from tests.support.emptied import COUNTS
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def database(api_database: DatabaseFixture) -> DatabaseFixture:
     """One database for all of them, empty."""
     api_database.execute(
         "TRUNCATE jobs, applications, idempotency_keys, express_lanes, circuits, verdicts,"
-        " job_counts"
+        f" {COUNTS}"
     )
     return api_database
 
@@ -275,3 +277,21 @@ def test_batches_do_not_become_one_statement_of_any_length(
     admission.close(5)
     assert sum(rows) == count(database) == 10_000
     assert max(rows) <= 5_000
+
+
+@pytest.mark.parametrize(("late", "status"), [(True, "dispatched"), (False, "queued")])
+def test_express_job_whose_confirm_is_late_stays_dispatched(
+    database: DatabaseFixture, late: bool, status: str
+) -> None:
+    class TroubledPublisher(FakePublisher):
+        def publish(self, dispatches: Any, *_: Any) -> bool:
+            if not late:
+                raise BrokerUnavailable
+            return False
+
+    grant(database, medium=5)
+    admission = Admission(database.engine, TroubledPublisher(), 30.0)
+    express = job()
+    admission.admit([express])
+    admission.close(5)
+    assert database.job(express.id).status == status

@@ -17,7 +17,7 @@ from app.admission import IdempotencyKey
 from app.admission import depth as depth_module
 from app.admission.depth import READ_DEPTHS, Depth, TenantQueue
 from app.admission.gate import READ_KNOWN, Gate
-from app.admission.rate import LEASE, Rate, TokenRequest, lease_existing
+from app.admission.rate import LEASE, TAKE, Rate, TokenRequest, lease_existing
 from app.admission.refusals import MOST_KEPT, Refusals, read_refusals
 from app.errors import QueueDepthExceeded, RateLimited
 from app.policy.rate_limit import limit_of
@@ -26,9 +26,9 @@ from models.settings import DatabaseSettings
 from models.store.errors import StateStoreUnavailable
 from models.store.session import open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture
-from tests.support.emptied import emptied
+from tests.support.emptied import COUNTS, emptied
 from tests.support.plans import plan_of
-from tests.support.token_bucket import lease
+from tests.support.token_bucket import lease, take
 
 SECONDS = 1.5
 NOWHERE = "postgresql+psycopg2://nobody@127.0.0.1:1/nothing"
@@ -84,7 +84,10 @@ LEASES = [
 ]
 
 
-def test_the_statement_does_what_the_bucket_says(database: DatabaseFixture) -> None:
+@pytest.mark.parametrize(("statement", "model"), [(LEASE, lease), (TAKE, take)])
+def test_the_statement_does_what_the_bucket_says(
+    database: DatabaseFixture, statement: str, model: Any
+) -> None:
     asked = [
         TokenRequest(n, limit_of(of[1], of[2]), of[3], of[4]) for n, of in enumerate(LEASES, 1)
     ]
@@ -94,13 +97,13 @@ def test_the_statement_does_what_the_bucket_says(database: DatabaseFixture) -> N
                 "INSERT INTO rate_buckets VALUES (%s, now() - make_interval(secs => %s))",
                 (n, seconds),
             )
-        found = lease_existing(connection, asked)
+        found = lease_existing(connection, asked, statement)
         rows = connection.exec_driver_sql(
             "SELECT tenant_id, extract(epoch FROM spent_until - now())::float8 FROM rate_buckets"
         )
         spent = {row[0]: row[1] for row in rows}
     for one, (seconds, *_) in zip(asked, LEASES, strict=True):
-        spent_until, grant = lease(-seconds, 0.0, one.limit, one.need, one.want)
+        spent_until, grant = model(-seconds, 0.0, one.limit, one.need, one.want)
         got = found[one.tenant_id]
         assert got.tokens == grant.tokens, one
         assert got.left == pytest.approx(grant.left, abs=1e-3), one
@@ -206,14 +209,22 @@ def test_lost_answer_costs_no_token_that_was_at_hand(database: DatabaseFixture) 
 def test_hot_statements_of_the_gate_walk_indexes(database: DatabaseFixture) -> None:
     database.execute("INSERT INTO rate_buckets SELECT n FROM generate_series(1, 5000) AS n")
     database.execute(
-        "INSERT INTO job_counts (tenant_id, pool, dependency, shard)"
-        " SELECT n, 'medium', '', n %% 4 FROM generate_series(1, 5000) AS n"
+        "INSERT INTO job_count_keys SELECT n, 'medium', '' FROM generate_series(1, 5000) AS n"
+    )
+    database.execute(
+        "INSERT INTO job_count_sums SELECT tenant_id, pool, dependency, 0, 0, 0, 0, 0, 0, 0, 0, 0"
+        " FROM job_count_keys"
+    )
+    database.execute(
+        "INSERT INTO job_count_deltas OVERRIDING SYSTEM VALUE"
+        " SELECT tenant_id, pool, dependency, n, 0, 0, 0, 0, 0, 0, 0, 0"
+        " FROM job_count_keys, generate_series(1, 4) AS n"
     )
     database.execute(
         "INSERT INTO idempotency_keys (tenant_id, key, digest, job_ids)"
         " SELECT 1, n::text, '', ARRAY[gen_random_uuid()] FROM generate_series(1, 5000) AS n"
     )
-    database.execute("ANALYZE rate_buckets, job_counts, idempotency_keys")
+    database.execute(f"ANALYZE rate_buckets, {COUNTS}, idempotency_keys")
     asked = {"tenants": "{1,2}", "rates": "{1,1}", "bursts": "{1,1}"}
     plans = [
         plan_of(database, LEASE, **asked, needs="{1,1}", wants="{1,1}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from app.admission.allowance import Allowances
+from app.admission.gate import SubmissionLimits
 from app.cli.commands import replay_dead_letters
 from app.config import Settings
+from app.scheduler.maintenance.replayer import Replayer
 from models.jobs.claim import JobRef
 from models.jobs.ids import new_id
 from models.jobs.settle import Ending
@@ -186,3 +190,54 @@ def test_operator_replays_by_the_command_after_a_look_at_the_count(
     assert api_database.job(mine).status == "queued"
     assert api_database.job(foreign).status == api_database.job(other).status == "dead"
     assert "No dead letters" in run(replay_dead_letters, ["--type", "nobodys"]).output
+
+
+@pytest.fixture
+def slow_tenant(api_database: DatabaseFixture) -> Iterator[None]:
+    """Tenant 1 may submit ten at once."""
+    terms = "UPDATE tenants SET submit_per_second = %s, submit_burst = %s WHERE id = 1"
+    api_database.execute(terms, 0.001, 10)
+    yield
+    api_database.execute(terms, None, None)
+    api_database.execute("UPDATE tenants SET changed_at = now()")  # the API may have seen it
+
+
+def test_a_replay_without_room_goes_on_in_the_background(
+    api: ApiServer, api_database: DatabaseFixture, slow_tenant: None
+) -> None:
+    made = [bury(api_database, type="many") for _ in range(12)]
+    few = [bury(api_database, type="few") for _ in range(2)]
+    assert replay(api, filter={"type": "few"}).json() == {
+        "replayed": 2,
+        "skipped": 0,
+        "ids": sorted(few),
+    }
+    answer = replay(api, filter={"type": "many"})
+    assert answer.status == 202 and answer.headers["retry-after"] == "1"
+    begun = answer.json()
+    assert (begun["state"], begun["total"], begun["done"]) == ("running", 12, 0)
+    path = answer.headers["location"]
+    assert path == f"/dead-letters/replays/{begun['id']}"
+    assert replay(api, filter={"type": "many"}).json()["id"] == begun["id"]
+    by_ids = replay(api, ids=made)
+    assert by_ids.status == 202 and by_ids.json()["id"] != begun["id"]
+    api_database.leader.run_once(0.0)
+    limits = SubmissionLimits(per_second=0, burst=0, queue_depth=1_000_000)
+    role = Replayer(
+        api_database.engine, api_database.leader, Allowances(api_database.engine, limits)
+    )
+    assert role.run_once(0.0) == 3, "eight are left, five of them for submissions"
+    assert api.get(path).json()["reason"] == "TENANT_RATE_LIMIT_EXCEEDED"
+    ended = api.request("DELETE", path)
+    assert (ended.status, ended.json()["state"]) == (200, "cancelled")
+    assert api.request("DELETE", path).json() == ended.json(), "once more changes nothing"
+    assert "retry-after" not in api.get(path).headers
+    api.request("DELETE", by_ids.headers["location"])
+    assert role.run_once(100.0) == 0
+    assert sum(api_database.job(one).status == "queued" for one in made) == 3
+
+
+@pytest.mark.parametrize("replay_id", ["nonsense", "0192f0c1-0000-7000-8000-000000000000"])
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_an_unknown_replay_is_not_found(api: ApiServer, method: str, replay_id: str) -> None:
+    assert api.request(method, f"/dead-letters/replays/{replay_id}").status == 404

@@ -17,13 +17,14 @@ from app.api.auth.access import Access, open_to
 from app.api.openapi.document import UndeclaredRoute, find_routes
 from app.tenants.changes import create_tenant, issue_key
 from models.jobs.ids import new_id
+from models.jobs.replay_requests import ReplayRequest, create
 from tests.integration.api.test_contract import bring, put_scored
 from tests.integration.api.test_dead_letters import bury
 from tests.integration.api.test_jobs import FAILED, start
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.described import Described
 from tests.support.http_client import HttpClient, opened
-from tests.support.routes import CALLS, OPERATOR, PUBLIC, TENANT, TENANT_PAGE, Call
+from tests.support.routes import CALLS, OPERATOR, PUBLIC, TENANT, TENANT_PAGE, THINGS, Call
 
 #: Routes that ignore unknown parameters: hot routes and probes.
 LENIENT = {
@@ -138,9 +139,7 @@ def test_document_says_which_key_opens_what(caller: Caller) -> None:
     for route, (call, *_) in CALLS.items():
         if is_of_the_api(call):
             method = route.partition(" ")[0]
-            path = caller.described.path_of(
-                call.path.format(job="0", application="0", schedule="0")
-            )
+            path = caller.described.path_of(call.path.format(**dict.fromkeys(THINGS, "0")))
             assert caller.described.operations()[method, path]["security"] == keys[call.access]
 
 
@@ -171,7 +170,7 @@ def test_parameter_that_is_not_declared_is_refused(
     caller: Caller, document: dict[str, Any]
 ) -> None:
     fill = {"application_id": new_id(), "job_id": new_id(), "schedule_id": new_id()}
-    fill |= {"name": "reader", "key_id": "abcd1234", "dependency": "claude"}
+    fill |= {"replay_id": new_id(), "name": "reader", "key_id": "abcd1234", "dependency": "claude"}
     lenient = set()
     for method, path in caller.described.operations():
         url = f"{path.format(**fill)}?nonsense=1"
@@ -250,6 +249,11 @@ def tell_of_states(caller: Caller, database: DatabaseFixture) -> None:
     for url in ("/jobs?limit=1", "/jobs?status=dead", "/dead-letters?limit=1"):
         caller.call("GET", url, 200)
     caller.call("POST", "/dead-letters/replay", 200, {"ids": [dead, new_id()]})
+    create(database.engine, ReplayRequest(caller.tenant_id), 1)
+    path = caller.call("POST", "/dead-letters/replay", 202, {"filter": {}}).headers["Location"]
+    caller.call("GET", path, 200)
+    caller.call("DELETE", path, 200)
+    caller.call("GET", path, 200)
     caller.call("GET", f"/jobs/{new_id()}", 404)
     caller.call("GET", "/tenant/usage", 200)
 

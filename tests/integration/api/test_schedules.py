@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from app.scheduler.maintenance.recurring_jobs import RecurringJobs
 from app.tenants import schedules
 from models.jobs.ids import new_id
-from models.pools import POOLS
 from models.store.session import transaction
+from tests.integration.scheduler.test_recurring_jobs import role
 from tests.support.api_server import Answer, ApiServer
 from tests.support.database_fixture import DatabaseFixture
 
@@ -169,6 +168,62 @@ def test_pause_and_resume_count_from_now_on(api: ApiServer, api_database: Databa
     assert there["next_at"].endswith("T03:00:00.000Z")
 
 
+def last_event(database: DatabaseFixture) -> tuple[str, dict[str, Any]] | None:
+    rows = database.query("SELECT kind, detail FROM events ORDER BY id DESC LIMIT 1")
+    return (rows[0].kind, rows[0].detail) if rows else None
+
+
+def test_what_is_due_stays_due_if_the_times_are_sent_again(
+    api: ApiServer, api_database: DatabaseFixture
+) -> None:
+    """A client that sends the whole schedule back has not changed its times."""
+    made = create(api, cron="*/5 * * * *", timezone="Europe/Berlin")
+    api_database.execute("UPDATE schedules SET next_at = now() - interval '1 hour'")
+    due = api.get(f"/schedules/{made['id']}").json()["next_at"]
+    for same in (
+        {"cron": "*/5 * * * *", "timezone": "Europe/Berlin", "priority": 2},
+        {"cron": " */5  *  * * * "},
+        {"timezone": "Europe/Berlin"},
+    ):
+        assert patch(api, made["id"], **same).json()["next_at"] == due, same
+    api_database.leader.run_once(0.0)
+    role(api_database).run_once(0.0)
+    assert api.get(f"/schedules/{made['id']}").json()["made"] == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"cron": "0 12 * * *"}, "retimed"), ({"timezone": "Asia/Tokyo"}, "retimed"),
+     ({"paused": True}, "paused")],
+)  # fmt: skip
+def test_due_tick_that_a_change_drops_is_counted_and_reported(
+    api: ApiServer, api_database: DatabaseFixture, change: dict[str, Any], reason: str
+) -> None:
+    api_database.execute("TRUNCATE events")
+    made = create(api, cron="0 * * * *")
+    api_database.execute(
+        "UPDATE schedules SET next_at = date_trunc('hour', now()) - interval '2 hours'"
+    )
+    due = api.get(f"/schedules/{made['id']}").json()["next_at"]
+    assert patch(api, made["id"], **change).json()["skipped"] == 3
+    kind, detail = last_event(api_database) or ("", {})
+    assert (kind, detail["first"], detail["reason"]) == ("schedule_missed", due, reason)
+    assert moment(detail["last"]) == moment(due) + timedelta(hours=2)
+    # Nothing is due any more, and what comes during a pause is no tick.
+    api_database.execute("UPDATE schedules SET next_at = now() - interval '1 day' WHERE paused")
+    patch(api, made["id"], cron="1 12 * * *")
+    assert patch(api, made["id"], paused=False).json()["skipped"] == 3
+    assert len(api_database.query("SELECT 1 FROM events WHERE kind = 'schedule_missed'")) == 1
+
+
+def test_change_of_a_schedule_whose_zone_is_gone_counts_its_due_tick(
+    api: ApiServer, api_database: DatabaseFixture
+) -> None:
+    made = create(api)
+    api_database.execute("UPDATE schedules SET timezone = 'Mars/Olympus', next_at = now()")
+    assert patch(api, made["id"], paused=True).json()["skipped"] == 1
+
+
 def test_change_that_waits_too_long_is_told_so_and_not_made(
     api: ApiServer, api_database: DatabaseFixture
 ) -> None:
@@ -237,9 +292,7 @@ def test_tick_of_a_schedule_is_a_job_of_its_tenant(
     made = create(api, payload={"hello": "world"})
     api_database.execute("UPDATE schedules SET next_at = now() - interval '1 second'")
     api_database.leader.run_once(0.0)
-    RecurringJobs(
-        api_database.engine, api_database.leader, api_database.types, tuple(POOLS)
-    ).run_once(0.0)
+    role(api_database).run_once(0.0)
     after = api.get(f"/schedules/{made['id']}").json()
     job = api.get(f"/jobs/{after['last_job_id']}").json()
     assert (job["status"], job["tenant"], job["execute_at"]) == ("queued", "demo", after["last_at"])

@@ -8,20 +8,23 @@ from typing import Any
 
 import pytest
 
+from app.scheduler.maintenance.reaper import Reaper
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
 from tests.integration.api.test_jobs import start
 from tests.support.api_server import ApiServer
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.emptied import COUNTS
 
 RETRY = Ending(JobStatus.SCHEDULED, tries_spent=1, error_class=FailureClass.APP_ERROR)
 SUCCESS = Ending(JobStatus.SUCCEEDED, tries_spent=1, result="{}")
+HANDED_BACK = Ending(JobStatus.QUEUED, deferrals=1)
 DEATH = Ending(JobStatus.DEAD, tries_spent=1, error_class=FailureClass.TIMEOUT)
 
 
 @pytest.fixture
 def database(api_database: DatabaseFixture) -> DatabaseFixture:
-    api_database.execute("TRUNCATE jobs, usage, job_counts")
+    api_database.execute(f"TRUNCATE jobs, usage, {COUNTS}")
     return api_database
 
 
@@ -48,13 +51,21 @@ def test_sums_match_the_jobs_table_and_the_prices(
         database.settle(claim.ref, RETRY if number < 2 else SUCCESS, run_seconds=0.5 + number)
     database.settle(start(database, pool="short").ref, DEATH, run_seconds=7.25)
     database.settle(start(database, tenant_id=2).ref, SUCCESS, run_seconds=100)
+    database.settle(start(database, pool="short").ref, HANDED_BACK, run_seconds=2.5)
+    lost = start(database, pool="medium")
+    database.execute(
+        "UPDATE jobs SET lease_expires_at = now() - interval '1 second', started_at = now()"
+        " - interval '33 seconds' WHERE id = %s",
+        lost.ref.id,
+    )
+    assert Reaper(database.engine, database.leader, database.types).run_once(0.0) == 1
     database.submit()  # never ran, costs nothing
     body = bill(api)
     rows = database.query(
         """
         SELECT pool, sum(slot_seconds), count(*) FILTER (WHERE ended_xid IS NOT NULL),
-               sum(attempt)
-        FROM jobs WHERE tenant_id = 1 AND attempt > 0 GROUP BY pool ORDER BY pool
+               sum(attempt + crashes)
+        FROM jobs WHERE tenant_id = 1 AND slot_seconds > 0 GROUP BY pool ORDER BY pool
         """
     )
     assert [
@@ -62,7 +73,7 @@ def test_sums_match_the_jobs_table_and_the_prices(
     ] == [tuple(row) for row in rows]
     total = body["total"]
     assert total["slot_seconds"] == sum(line["slot_seconds"] for line in body["days"])
-    assert (total["jobs"], total["runs"]) == (5, 7)
+    assert (total["jobs"], total["runs"]) == (5, 8)
     prices = {name: Decimal(price) for name, price in body["prices"].items()}
     for line in body["days"]:
         expected = (

@@ -80,7 +80,8 @@ def test_a_group_is_counted_and_replayed_and_nothing_else_is(
     assert f"{count} dead letters match." in asked
     fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', asked))
     answer = console.post("/console/jobs/all", fields, SCRIPT)
-    assert answer.json == {"done": count, "asked": 0, "skipped": 0, "more": False, "cursor": None}
+    counts = {"done": count, "asked": 0, "later": 0, "skipped": 0}
+    assert answer.json == {**counts, "more": False, "cursor": None}
     back = {row.id for row in database.query("SELECT id::text FROM jobs WHERE status = 'queued'")}
     assert back == set(others if tenant else mine + others)
     assert not back & set(rest)
@@ -116,3 +117,30 @@ def test_a_look_that_took_long_is_kept_and_says_so(
         fresh = dead_letters.read_groups(connection, None, lambda: next(ticks))
     assert first is kept and first.counted_at is not None and first.total == 1
     assert fresh.total == 2 and fresh.counted_at is None
+
+
+def test_a_replay_in_progress_is_shown_and_can_be_cancelled(
+    console: Browser, database: DatabaseFixture
+) -> None:
+    ids = bury(database, "fail", "TIMEOUT", 40)
+    database.execute("INSERT INTO tenant_limits (tenant_id, pool, depth) VALUES (1, 'short', 10)")
+    fields = {"action": "replay", "status": "dead", "type": "fail"}
+    answer = console.post("/console/jobs/all", fields, SCRIPT)
+    assert answer.json == {"done": 0, "asked": 0, "later": 40, "skipped": 0} | {
+        "more": False,
+        "cursor": None,
+    }
+    database.execute("UPDATE replays SET done = 10, reason = 'TENANT_QUEUE_DEPTH_EXCEEDED'")
+    page = console.page(PAGE)
+    assert '<progress max="40" value="10"' in page and "queue depth" in page
+    assert 'value="10"' not in console.page(f"{PAGE}?tenant=other")
+    one = console.post(f"/console/jobs/{ids[0]}/replay", {})
+    assert "will be queued again once the limits" not in console.notice(one)
+    database.execute("UPDATE tenant_limits SET depth = 0")
+    one = console.post(f"/console/jobs/{ids[1]}/replay", {})
+    assert "will be queued again once the limits" in console.notice(one)
+    for path in re.findall(r'action="(/console/replays/[^"]*/cancel)"', console.page(PAGE)):
+        assert console.notice(console.post(path, {})) == "The replay is cancelled."
+    assert "Replays in progress" not in console.page(PAGE)
+    rows = database.query("SELECT DISTINCT state FROM replays")
+    assert [row.state for row in rows] == ["cancelled"]

@@ -11,6 +11,7 @@ from models.jobs.claim import JobRef
 from models.jobs.ids import new_id
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
+from models.presence import PRESENCE_LOST_SECONDS, Presence, announce
 from tests.integration.api.test_contract import bring
 from tests.support.browsing import Browser
 from tests.support.database_fixture import DatabaseFixture
@@ -23,7 +24,9 @@ def show(console: Browser, job_id: str) -> str:
     return html.unescape(console.page(f"/console/jobs/{job_id}"))
 
 
-def fail(database: DatabaseFixture, ref: JobRef, status: JobStatus, message: str) -> None:
+def fail(
+    database: DatabaseFixture, ref: JobRef, status: JobStatus, message: str, worker: str = "w1"
+) -> None:
     delay = 30.0 if status is JobStatus.SCHEDULED else 0.0
     ending = Ending(
         status,
@@ -32,7 +35,7 @@ def fail(database: DatabaseFixture, ref: JobRef, status: JobStatus, message: str
         error_class=FailureClass.APP_ERROR,
         error_message=message,
     )
-    assert database.settle(ref, ending)
+    assert database.settle(ref, ending, worker=worker)
 
 
 def test_the_timeline_tells_every_run_and_the_replay(
@@ -43,7 +46,7 @@ def test_the_timeline_tells_every_run_and_the_replay(
     database.execute("UPDATE jobs SET status = 'queued', execute_at = NULL")
     (dispatch,) = database.dispatch()
     (again,) = database.claim(JobRef(dispatch.id, dispatch.lease), worker="w2")
-    fail(database, again.ref, JobStatus.DEAD, "then it was that")
+    fail(database, again.ref, JobStatus.DEAD, "then it was that", "w2")
     dead = show(console, claim.ref.id)
     for told in ("w1", "w2", "first it was this", "then it was that", "Next run after", "lease 2"):
         assert told in dead
@@ -91,6 +94,24 @@ def test_a_running_job_shows_its_progress_and_is_asked_to_stop(
     waiting = database.submit()
     assert "is cancelled" in console.notice(console.post(f"/console/jobs/{waiting}/cancel", {}))
     assert "already finished" in console.notice(console.post(f"/console/jobs/{waiting}/cancel", {}))
+
+
+def test_every_page_says_that_the_worker_is_lost(
+    console: Browser, database: DatabaseFixture
+) -> None:
+    claim = database.start()
+    announce(database.engine, Presence("w1", "worker", ["medium"], slots=4))
+    lost = "Its worker was lost; it is about to be queued again."
+    path = f"/jobs/{claim.ref.id}/wait"
+    assert console.get(path).json["reason"] == "running"
+    database.execute(
+        "UPDATE processes SET heartbeat_at = now() - make_interval(secs => %s)",
+        PRESENCE_LOST_SECONDS,
+    )
+    page = show(console, claim.ref.id)
+    assert "Running for" not in page and "was lost" in page and lost in page
+    assert console.get(path).json["detail"] == lost
+    assert "badge lost" in console.page("/console/workers")
 
 
 def test_progress_that_makes_no_sense_is_not_shown(

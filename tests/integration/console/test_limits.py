@@ -27,6 +27,9 @@ def test_an_open_circuit_is_told_with_what_waits_behind_it(
     page = operator.get(PAGE).text
     assert "badge open" in page
     assert "1 Not called; jobs that need it wait." in operator.text(PAGE)
+    database.execute("UPDATE circuits SET reason = 'the API key was refused (401)'")
+    refused = "claude: the API key was refused (401). Not called; jobs that need it wait."
+    assert refused in operator.text(PAGE)
 
 
 def test_a_quota_is_told_as_declared_learned_and_left(
@@ -51,14 +54,18 @@ def test_verdicts_name_whom_they_are_on_and_what_they_mean(
     database.execute("""
         INSERT INTO verdicts (kind, name, tenant_id, pool, detail) VALUES
             ('quarantine', '<u>odd</u>', 0, '', '{"runs": 80, "failed": 70}'),
+            ('tenant_quarantine', 'parse', 2, '', '{"runs": 60, "failed": 50}'),
+            ('retry_budget', '', 2, '', '{"first_runs": 5, "retries": 21}'),
             ('throttle', '', 2, 'medium', '{"pool": "medium", "crashes": 6}'),
-            ('spike', '', 1, '', '{"runs": 4000, "usual": 12}'),
+            ('spike', '', 1, '', '{"submissions": 4000, "usual": 12}'),
             ('throttle', '', 999, 'long', '"no object"'), ('spike', '', 998, '', '[]')""")
     text, page = operator.text(PAGE), operator.get(PAGE).text
     assert "type <u>odd</u>" in text and "<u>" not in page
     assert "70 of 80 runs failed within an hour: its jobs get 2 attempts" in text
+    assert "type parse of tenant other" in text and "50 of 60 runs of this tenant failed" in text
+    assert "21 retries of 5 jobs within ten minutes: its failed jobs become dead letters" in text
     assert "tenant other" in text and "6 workers of medium were lost to jobs" in text
-    assert "tenant demo" in text and "4000 runs in this hour, 12 are usual." in text
+    assert "tenant demo" in text and "4000 jobs submitted in this hour, 12 are usual." in text
     assert "tenant 999" in text and "? workers of long were lost" in text
 
 

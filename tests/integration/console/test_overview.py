@@ -156,6 +156,13 @@ def test_a_card_tells_depth_age_rates_slots_workers_and_dead_letters(
             "The circuit is open for claude: jobs that need it wait.",
         ),
         (
+            "INSERT INTO circuits (dependency, state, reason)"
+            " VALUES ('claude', 'half_open', 'the API key was refused (401)')",
+            "trouble",
+            "Calls to claude fail for everybody: the API key was refused (401); jobs that need it"
+            " wait.",
+        ),
+        (
             "INSERT INTO quotas (dependency, closed_until)"
             " VALUES ('claude', now() + interval '9 s')",
             "watch",

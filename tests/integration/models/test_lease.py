@@ -10,9 +10,10 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import IntegrityError
 
 from models.jobs.claim import JobRef, claim_group
-from models.jobs.heartbeat import beat
+from models.jobs.heartbeat import beat, report
 from models.jobs.settle import Ending
 from models.jobs.states import LEGAL_MOVES, FailureClass, JobStatus
+from models.store.session import transaction
 from tests.support.database_fixture import DatabaseFixture
 
 DONE = Ending(JobStatus.SUCCEEDED, tries_spent=1, result='{"ok": true}')
@@ -70,7 +71,9 @@ def test_a_stale_worker_cannot_settle_a_reaped_job(database: DatabaseFixture) ->
     (dispatch,) = database.dispatch()
     (fresh,) = database.claim(JobRef(dispatch.id, dispatch.lease), worker="w2")
     assert not database.settle(stale.ref, DONE), "another worker runs it"
-    assert database.settle(fresh.ref, Ending(JobStatus.SUCCEEDED, 1, result='"second"'))
+    assert database.settle(
+        fresh.ref, Ending(JobStatus.SUCCEEDED, 1, result='"second"'), worker="w2"
+    )
     before = database.job(stale.ref.id)
     assert not database.settle(stale.ref, DONE), "another worker finished it"
     assert database.job(stale.ref.id) == before
@@ -85,13 +88,13 @@ def test_a_stale_worker_cannot_renew_its_lease(database: DatabaseFixture) -> Non
         "UPDATE jobs SET lease_expires_at = now() - interval '1 s' WHERE id = %s", lost.ref.id
     )
     Reaper(database.engine, database.leader, database.types).run_once(0.0)
-    assert beat(database.engine, [kept.ref, lost.ref]) == {kept.ref}
+    assert beat(database.engine, "w1", [kept.ref, lost.ref]) == {kept.ref: True}
 
 
 def test_a_heartbeat_moves_the_lease_of_its_pool(database: DatabaseFixture) -> None:
     claim = database.start(pool="long")
     database.execute("UPDATE jobs SET lease_expires_at = now()")
-    beat(database.engine, [claim.ref])
+    beat(database.engine, "w1", [claim.ref])
     (row,) = database.query("SELECT lease_expires_at - now() AS left FROM jobs")
     assert timedelta(seconds=85) < row.left <= timedelta(seconds=90)
 
@@ -175,3 +178,17 @@ def test_a_score_that_cannot_be_stored_leaves_the_job_unsettled(database: Databa
     with pytest.raises(Exception, match="numeric"):
         database.settle(claim.ref, ending)
     assert database.job(claim.ref.id).status == "running"
+
+
+def test_a_heartbeat_skips_what_is_locked_and_says_so(database: DatabaseFixture) -> None:
+    renewed, locked, lost = (database.start() for _ in range(3))
+    database.settle(lost.ref, DONE)
+    refs = [claim.ref for claim in (renewed, locked, lost)]
+    with transaction(database.engine) as holder:
+        holder.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (locked.ref.id,))
+        assert beat(database.engine, "w1", refs) == {renewed.ref: True, locked.ref: False}
+        written = report(database.engine, "w1", [(ref, '{"done": 1}') for ref in refs])
+        assert written == {renewed.ref}
+    assert beat(database.engine, "w1", refs) == {renewed.ref: True, locked.ref: True}
+    assert report(database.engine, "w1", [(locked.ref, '{"done": 2}')]) == {locked.ref}
+    assert database.job(locked.ref.id).progress == {"done": 2}

@@ -89,7 +89,7 @@ def test_a_checkpoint_whose_answer_was_lost_is_still_ours(
 
 
 def test_counts_that_the_table_refuses_do_not_stop_the_heartbeats(one: OneWorker) -> None:
-    one.worker.tallies.add_all([((TallyKind.HOUR, "anything"), (2**63, 0))])
+    one.worker.tallies.add_all([((TallyKind.RETRY, "anything"), (2**63, 0))])
     one.flush()
     assert one.database.query("SELECT 1 FROM processes WHERE name = 'w1'")
     assert one.worker.tallies.take() == {}

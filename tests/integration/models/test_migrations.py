@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine
 
+from app.cli.commands import last_expanding
 from app.stack.spec import PROJECT_ROOT
+from models.job_counts import CountFolder
+from models.jobs import replay_requests
+from models.jobs.replay_requests import ReplayRequest
+from models.jobs.settle import Ending
 from models.jobs.states import JobStatus
 from models.schema import Base
 from tests.support.database_fixture import DatabaseFixture
@@ -135,8 +142,115 @@ def test_both_versions_write_side_by_side_in_between(
     assert verdicts(database, "kind, name, tenant_id, pool") == NEW_VERDICTS
 
 
+def test_what_a_replay_has_not_queued_stays_dead_on_the_way_down(
+    database_url: str, engine: Engine
+) -> None:
+    database = DatabaseFixture(engine)
+    claim = database.start()
+    assert database.settle(claim.ref, Ending(JobStatus.DEAD))
+    replay_requests.create(engine, ReplayRequest(1), 1)
+    engine.dispose()
+    alembic(database_url, "downgrade", "0008")
+    assert database.job(claim.ref.id).status == "dead"
+    engine.dispose()
+    alembic(database_url, "upgrade", "head")
+    assert replay_requests.find_running(engine, ReplayRequest(1)) is None
+    assert database.job(claim.ref.id).status == "dead"
+
+
+def counts(database: DatabaseFixture) -> list[tuple[Any, ...]]:
+    """As the version before 0007 reads them."""
+    rows = database.query(
+        "SELECT tenant_id, pool, dependency, sum(queued), sum(dispatched), sum(succeeded)"
+        " FROM job_counts GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
+    )
+    return [tuple(row) for row in rows]
+
+
+def test_counts_survive_the_way_to_deltas_and_back(database_url: str, engine: Engine) -> None:
+    database = DatabaseFixture(engine)
+    for tenant_id in (1, 1, 2):
+        database.submit(tenant_id=tenant_id, dependency="claude")
+    database.dispatch(rooms={1: 1, 2: 0})
+    folder = CountFolder(engine)
+    folder.run_once(0.0)
+    assert counts(database) == [
+        (0, "medium", "claude", 2, 1, 0),
+        (1, "medium", "", 1, 1, 0),
+        (2, "medium", "", 1, 0, 0),
+    ]
+    for command, revision in (("downgrade", "0006"), ("upgrade", "0007"), ("downgrade", "0006")):
+        before = counts(database)
+        engine.dispose()
+        alembic(database_url, command, revision)
+        assert counts(database) == before
+        database.execute(
+            "UPDATE jobs SET status = 'cancelled' WHERE tenant_id = 2 AND status = 'queued'"
+        )
+        database.submit(tenant_id=2)
+        assert not database.miscounted()
+    engine.dispose()
+    alembic(database_url, "upgrade", "head")
+
+
 @pytest.mark.filterwarnings("ignore:Did not recognize type 'xid8'")
 def test_the_tables_are_what_the_migrations_make(engine: Engine) -> None:
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
+
+
+def test_what_the_version_before_cannot_work_with_comes_last() -> None:
+    config = Config(PROJECT_ROOT / "alembic.ini")
+    newest_first = list(ScriptDirectory.from_config(config).walk_revisions())
+    contracting = [getattr(one.module, "contract", False) for one in newest_first]
+    assert contracting == sorted(contracting, reverse=True)
+    assert newest_first[sum(contracting)].revision == last_expanding(config)
+
+
+def test_migrate_stops_before_what_the_version_before_cannot_work_with_and_goes_back(
+    database_url: str, engine: Engine
+) -> None:
+    database = DatabaseFixture(engine)
+    config = Config(PROJECT_ROOT / "alembic.ini")
+    engine.dispose()
+
+    def revision_after(*arguments: str) -> str:
+        subprocess.run(
+            [sys.executable, "-m", "flask", "--app", "app", "migrate", *arguments],
+            cwd=PROJECT_ROOT,
+            env={**os.environ, "FAIRLINE_DATABASE_URL": database_url},
+            check=True,
+            capture_output=True,
+        )
+        return str(database.query("SELECT version_num FROM alembic_version")[0].version_num)
+
+    head = ScriptDirectory.from_config(config).get_current_head()
+    assert revision_after("--back", "expand") == last_expanding(config) != head
+    assert revision_after("--back", "0004") == "0004"
+    assert revision_after("--expand") == last_expanding(config)
+    assert revision_after() == head
+
+
+def test_reasons_and_tenants_restrictions_go_with_the_way_down_and_nothing_else(
+    database_url: str, engine: Engine
+) -> None:
+    database = DatabaseFixture(engine)
+    database.execute("INSERT INTO circuits VALUES ('claude', 'open', now(), 'no key (401)')")
+    restrictions = [("quarantine", 0)]
+    restrictions += [
+        (kind, one) for kind in ("tenant_quarantine", "retry_budget") for one in (7, 8)
+    ]
+    for kind, tenant_id in restrictions:
+        database.execute(
+            "INSERT INTO verdicts (kind, name, tenant_id) VALUES (%s, 'echo', %s)", kind, tenant_id
+        )
+    engine.dispose()
+    alembic(database_url, "downgrade", "0010")
+    assert verdicts(database, "kind, tenant_id") == [("quarantine", 0)]
+    database.execute("UPDATE circuits SET state = 'half_open'")
+    engine.dispose()
+    alembic(database_url, "upgrade", "head")
+    [row] = database.query("SELECT state, reason FROM circuits")
+    assert tuple(row) == ("half_open", "")
+    assert database.query("SELECT version FROM verdicts_version")

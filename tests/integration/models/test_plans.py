@@ -12,6 +12,7 @@ from app.admission import IdempotencyKey, Submission, SubmissionGroup
 from app.api.routes.leaderboard import READ_FIRST_PAGE, READ_PAGE
 from app.console.overview.readings import READ_POOLS as READ_OVERVIEW
 from app.console.workers.page import READ_RUNNING
+from app.policy.lane_heads import OPEN
 from app.reads.demand import READ_FLIGHT, READ_TENANT_DEPTHS, READ_TENANT_LANES, READ_WAITS, Parked
 from app.reads.gauges import READ_AGES, READ_DEAD_LETTERS, READ_DUE_AGES, READ_TROUBLE
 from app.reads.ranks import READ_RANKS
@@ -31,28 +32,29 @@ from app.scheduler.maintenance.retirer import (
     RETIRE_REFUSALS,
     RETIRE_TALLIES,
 )
-from app.scheduler.protection.circuits import READ_CIRCUITS
+from app.scheduler.protection.circuits import READ_CIRCUITS, READ_OUTAGES, READ_TENANTS
 from app.scheduler.protection.classifier import READ_RUNS
 from app.scheduler.protection.restrictions import READ_HOURS, READ_WINDOWS
+from app.scheduler.protection.retry_budgets import READ_SPENT
 from app.scheduler.relief import FIND_LANES, RELIEVE
 from app.scheduler.relief import READ_IN_FLIGHT as READ_FLYING
 from models.jobs.admit import admit_group
 from models.jobs.cancel import CANCEL
 from models.jobs.checkpoint import Saving, save_group
 from models.jobs.claim import CLAIM, JobRef
-from models.jobs.dispatch import MARK
+from models.jobs.dispatch import MARK, stretch_arrays
 from models.jobs.expire import EXPIRE
-from models.jobs.heartbeat import BEAT, READ_CANCELLED, REPORT
-from models.jobs.ids import new_id
+from models.jobs.heartbeat import BEAT, NOTE_BEGUN, READ_CANCELLED, REPORT
+from models.jobs.ids import BELOW_ALL, new_id
 from models.jobs.promote import FIND_DUE, PROMOTE
-from models.jobs.reap import FIND_LOST, REAP
+from models.jobs.reap import EXPIRE_LEASES, EXPIRE_UNCLAIMED, FIND_LOST, FIND_UNCLAIMED, REAP
 from models.jobs.release import RELEASE
 from models.jobs.replay import replay_ids, replay_matching
 from models.jobs.retire import RETIRE_JOBS
 from models.jobs.settle import Ending, Settlement, settle_group, settle_statement
 from models.jobs.states import JobStatus
 from tasks.registry import projections_of
-from tasks.worker.rules import READ_RULES
+from tasks.watchdog import lost_runs
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.plans import (
     FILL,
@@ -84,6 +86,7 @@ def marking(tenants: int, room: int, pool: str = "medium") -> dict[str, Any]:
         "rooms": [room] * tenants,
         "most": room,
         "jobs": [room] * tenants,
+        **stretch_arrays([[(2, BELOW_ALL, OPEN), (1, BELOW_ALL, OPEN)]] * tenants),
     }
 
 
@@ -107,8 +110,9 @@ def test_a_mark_costs_the_same_however_long_the_line_is(filled: DatabaseFixture)
 
 
 def test_lanes_are_found_one_step_each(filled: DatabaseFixture) -> None:
-    assert_walks(plan_of(filled, SWEEP, pool="medium"), "jobs_line")
-    assert pages_read(filled, SWEEP, pool="medium") < 500, "10,000 wait in 100 lanes"
+    asked = {"pools": ["medium"], "after": [-1]}
+    assert_walks(plan_of(filled, SWEEP, **asked), "jobs_line")
+    assert pages_read(filled, SWEEP, **asked) < 2500, "10,000 wait in 100 lanes of 3 priorities"
 
 
 def test_relief_looks_at_the_heads_of_lanes_and_at_what_is_in_flight(
@@ -163,6 +167,13 @@ def test_what_workers_run_is_read_along_what_is_in_flight(filled: DatabaseFixtur
     assert "jobs_in_flight" in indexes_in(plan) and "Seq Scan on jobs" not in plan, plan
 
 
+def test_lost_messages_are_found_along_what_is_in_flight(filled: DatabaseFixture) -> None:
+    plan = plan_of(filled, FIND_UNCLAIMED, pools=["short", "medium"], seconds=2.0)
+    assert_walks(plan, "jobs_in_flight")
+    queue = {"pool": "medium", "slice": "", "seconds": 2.0, "epoch": 1}
+    assert_walks(plan_of(filled, EXPIRE_UNCLAIMED, **queue), "jobs_in_flight")
+
+
 def test_shares_are_reconciled_with_what_is_in_flight_and_used(filled: DatabaseFixture) -> None:
     plan = plan_of(
         filled,
@@ -196,7 +207,7 @@ def test_promote_walks_the_due(filled: DatabaseFixture) -> None:
 
 
 def test_the_reaper_looks_at_what_is_in_flight(filled: DatabaseFixture) -> None:
-    assert_walks(plan_of(filled, FIND_LOST, epoch=1), "jobs_in_flight")
+    assert_walks(plan_of(filled, FIND_LOST, epoch=1, silent=["w1"], early=True), "jobs_in_flight")
 
 
 @GROUPS
@@ -210,6 +221,8 @@ def test_reap_finds_its_rows_by_key(filled: DatabaseFixture, size: int) -> None:
         statuses=["queued"] * count,
         tries_spent=[0] * count,
         crashed=[True] * count,
+        lost_claims=[False] * count,
+        runs=[1.5] * count,
         delays=[0.0] * count,
         error_classes=["WORKER_CRASH"] * count,
         error_messages=["lost"] * count,
@@ -220,19 +233,31 @@ def test_reap_finds_its_rows_by_key(filled: DatabaseFixture, size: int) -> None:
 @GROUPS
 def test_claim_finds_its_rows_by_key(filled: DatabaseFixture, size: int) -> None:
     held = refs(filled, "dispatched", size)
-    plan = plan_of(filled, CLAIM, worker="w1", again=[False] * len(held["ids"]), **held)
+    never = [False] * len(held["ids"])
+    plan = plan_of(filled, CLAIM, worker="w1", again=never, waits=never, **held)
     assert_walks(plan, "jobs_pkey")
 
 
 @GROUPS
 def test_beat_and_report_find_their_rows_by_key(filled: DatabaseFixture, size: int) -> None:
     held = refs(filled, "running", size)
-    assert_walks(plan_of(filled, BEAT, **held), "jobs_pkey")
-    assert_walks(plan_of(filled, REPORT, **held, progress=["{}"] * size), "jobs_pkey")
+    assert_walks(plan_of(filled, BEAT, **held, worker="w1"), "jobs_pkey")
+    begun = {**held, "worker": "w1", "ran": [1.5] * size}
+    assert_walks(plan_of(filled, NOTE_BEGUN, **begun), "jobs_pkey")
+    reports = {**held, "worker": "w1", "progress": ["{}"] * size}
+    assert_walks(plan_of(filled, REPORT, **reports), "jobs_pkey")
 
 
 def test_cancelled_runs_are_found_without_a_look_at_the_others(filled: DatabaseFixture) -> None:
     assert_walks(plan_of(filled, READ_CANCELLED, worker="w1"), "jobs_cancelling")
+
+
+@GROUPS
+def test_a_parent_finds_the_runs_of_its_children_by_key(filled: DatabaseFixture, size: int) -> None:
+    held = {**refs(filled, "running", size), "parent": "w1"}
+    for statement in (EXPIRE_LEASES, lost_runs.READ_RUNS):
+        plan = plan_of(filled, statement, **held)
+        assert "jobs_pkey" in indexes_in(plan) and "Seq Scan on jobs" not in plan, plan
 
 
 @GROUPS
@@ -251,7 +276,7 @@ def test_settle_finds_its_rows_and_their_applications_by_key(
         for job_id in refs(filled, "running", size)["ids"]
     ]
     statement = settle_statement(projections_of(filled.types.values()))
-    plan = plan_of_call(filled, lambda: settle_group(filled.engine, statement, group))
+    plan = plan_of_call(filled, lambda: settle_group(filled.engine, statement, "w1", group))
     assert_walks(plan, "jobs_pkey", "applications_pkey")
 
 
@@ -260,7 +285,7 @@ def test_a_checkpoint_finds_its_rows_by_key(filled: DatabaseFixture, size: int) 
     group = [
         Saving(JobRef(job_id, 1), "{}", None) for job_id in refs(filled, "running", size)["ids"]
     ]
-    plan = plan_of_call(filled, lambda: save_group(filled.engine, group))
+    plan = plan_of_call(filled, lambda: save_group(filled.engine, "w1", group))
     assert_walks(plan, "jobs_pkey", "checkpoints_pkey")
 
 
@@ -372,8 +397,10 @@ def test_the_warden_reads_no_older_counts_than_it_needs(filled: DatabaseFixture)
         plan_of(filled, READ_WINDOWS, kind="crash", seconds=60.0),
         plan_of(filled, READ_CIRCUITS, dependencies=["claude", "maps"]),
         plan_of(filled, READ_HOURS),
-        plan_of(filled, READ_RUNS),
-        plan_of(filled, READ_RULES),
+        plan_of(filled, READ_RUNS, kinds=["run", "tenant_run"]),
+        plan_of(filled, READ_SPENT),
+        plan_of(filled, READ_OUTAGES),
+        plan_of(filled, READ_TENANTS, dependency="claude", seconds=60.0),
     ):
         assert "tallies_pkey" in indexes_in(plan), plan
         assert not re.search(r"Seq Scan on tallies", plan), plan

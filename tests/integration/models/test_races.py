@@ -214,8 +214,10 @@ def test_a_lease_renewed_while_it_is_reaped_is_kept_or_lost(race: Race) -> None:
     kept: set[JobRef] = set()
     for started in race.start():
         race.lose(started)
-        renewed, _ = race.run(partial(beat, race.engine, started), partial(reaper.run_once, 0.0))
-        kept |= renewed
+        renewed, _ = race.run(
+            partial(beat, race.engine, "w1", started), partial(reaper.run_once, 0.0)
+        )
+        kept |= {ref for ref, is_renewed in renewed.items() if is_renewed}
     rows = race.rows()
     running = {job_id for job_id, row in rows.items() if row.status == "running"}
     assert running == {ref.id for ref in kept}
@@ -230,13 +232,13 @@ def test_no_checkpoint_of_a_lost_lease_appears_after_the_reap(race: Race) -> Non
         race.lose(started)
         savings = [Saving(ref, '"of a lost lease"', None) for ref in started]
         saved, _ = race.run(
-            partial(save_group, race.engine, savings), partial(reaper.run_once, 0.0)
+            partial(save_group, race.engine, "w1", savings), partial(reaper.run_once, 0.0)
         )
         kept |= {s.ref.id for s, answer in zip(savings, saved, strict=True) if answer.ours}
     reaper.run_once(0.0)  # those whose row was locked by their checkpoint
     assert {row.status for row in race.rows().values()} == {"queued"}
     late = [Saving(ref, '"late"', None) for started in rounds for ref in started]
-    assert not any(answer.ours for answer in save_group(race.engine, late))
+    assert not any(answer.ours for answer in save_group(race.engine, "w1", late))
     found = race.database.query("SELECT job_id, state FROM checkpoints")
     assert {str(row.job_id): row.state for row in found} == dict.fromkeys(kept, "of a lost lease")
     assert 0 < len(kept) < ROUNDS * JOBS, "one side always won"
@@ -247,10 +249,10 @@ def test_a_run_is_not_reaped_in_the_middle_of_its_checkpoint(race: Race) -> None
     (ref, *_), *_ = race.start()
     race.lose([ref])
     reaper = Reaper(race.engine, race.database.leader, race.database.types)
-    assert save_group(race.engine, [Saving(ref, "1", None)]) == [Saved(True)]
+    assert save_group(race.engine, "w1", [Saving(ref, "1", None)]) == [Saved(True)]
     with race.engine.connect() as other:
         other.exec_driver_sql("BEGIN; SELECT FROM checkpoints FOR UPDATE")
-        saving = race.begin(partial(save_group, race.engine, [Saving(ref, "2", None)]))
+        saving = race.begin(partial(save_group, race.engine, "w1", [Saving(ref, "2", None)]))
         race.database.wait_until_waiting()
         assert reaper.run_once(0.0) == 0
         other.exec_driver_sql("COMMIT")

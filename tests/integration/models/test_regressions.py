@@ -25,12 +25,12 @@ def database(api_database: DatabaseFixture) -> DatabaseFixture:
 
 
 def lost_and_found(database: DatabaseFixture) -> tuple[JobRef, JobRef]:
-    """A run that lost its job, and the one that has it now."""
+    """A run that lost its job, and the one of the same worker that has it now."""
     lost = database.start().ref
     database.expire_leases()
     assert Reaper(database.engine, database.leader, database.types).run_once(0.0) == 1
     (dispatch,) = database.dispatch()
-    (found,) = database.claim(JobRef(dispatch.id, dispatch.lease), worker="w2")
+    (found,) = database.claim(JobRef(dispatch.id, dispatch.lease))
     return lost, found.ref
 
 
@@ -40,7 +40,7 @@ def test_a_lost_run_is_not_told_that_it_settled_when_its_successor_does_so_with_
     lost, found = lost_and_found(database)
     statement = settle_statement(projections_of(database.types.values()))
     group = [Settlement(lost, DONE, 1.0), Settlement(found, DONE, 2.0)]
-    assert settle_group(database.engine, statement, group) == [False, True]
+    assert settle_group(database.engine, statement, "w1", group) == [False, True]
     assert database.job(found.id).slot_seconds == 2.0
 
 
@@ -49,16 +49,16 @@ def test_a_lost_run_is_not_told_that_its_checkpoint_is_kept_when_its_successors_
 ) -> None:
     lost, found = lost_and_found(database)
     group = [Saving(lost, '"lost"', None), Saving(found, '"found"', None)]
-    assert save_group(database.engine, group) == [Saved(False), Saved(True)]
+    assert save_group(database.engine, "w1", group) == [Saved(False), Saved(True)]
     (row,) = database.query("SELECT lease, state FROM checkpoints")
     assert tuple(row) == (found.lease, "found")
 
 
-def test_a_run_that_is_handed_back_costs_neither_the_job_nor_the_tenant(
+def test_a_claim_that_is_handed_back_unused_costs_neither_the_job_nor_the_tenant(
     database: DatabaseFixture,
 ) -> None:
     claim = database.start()
-    assert database.settle(claim.ref, HANDED_BACK, run_seconds=3.0)
+    assert database.settle(claim.ref, HANDED_BACK, run_seconds=0.0)
     assert database.job(claim.ref.id).slot_seconds == 0.0
     assert database.query("SELECT * FROM usage") == []
 

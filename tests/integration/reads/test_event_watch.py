@@ -133,6 +133,7 @@ def test_looks_walk_the_indexes_however_long_the_tables_have_grown(engine: Engin
     assert "jobs_pkey" in explain(database, READ_CHANGED, watched)
     for places in (1, 20):
         parameters = {
+            "shift": 0,
             "tenants": [1] * places,
             "xids": ["2900"] * places,
             "event_ids": [0] * places,
@@ -147,7 +148,7 @@ def explain(database: DatabaseFixture, sql: str, parameters: dict[str, Any]) -> 
     with database.engine.connect() as connection:
         rows = connection.exec_driver_sql(f"EXPLAIN {sql}", parameters)
         plan = "\n".join(row[0] for row in rows)
-    assert "Seq Scan" not in plan, plan
+    assert "Seq Scan" not in plan.replace("Seq Scan on pg_database", ""), plan
     return plan
 
 

@@ -52,9 +52,9 @@ def test_stream_tells_the_state_now_then_every_change_and_ends_with_the_job(
         ref = JobRef(dispatch.id, dispatch.lease)
         (claim,) = api_database.claim(ref)
         (running,) = reader.take(1)
-        report(api_database.engine, [(claim.ref, '{"done":1,"total":2}')])
+        report(api_database.engine, "w1", [(claim.ref, '{"done":1,"total":2}')])
         (progress,) = reader.take(1)
-        beat(api_database.engine, [claim.ref])  # a write that nobody sees
+        beat(api_database.engine, "w1", [claim.ref])  # a write that nobody sees
         assert api_database.settle(claim.ref, SUCCEEDED)
         (last,) = reader.rest()
     names = [event.name for event in (dispatched, running, progress, last)]
@@ -185,7 +185,7 @@ def test_clients_that_leave_are_noticed_and_leave_nothing_behind(
             reader.close()
         # The first write is answered with a reset, which the second one meets.
         for done in (1, 2):
-            report(api_database.engine, [(ref, f'{{"done":{done},"total":null}}')])
+            report(api_database.engine, "w1", [(ref, f'{{"done":{done},"total":null}}')])
             witness.take(1)
         deadline = time.monotonic() + 10
         while connections() > before and time.monotonic() < deadline:

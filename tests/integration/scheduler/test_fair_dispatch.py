@@ -13,11 +13,13 @@ from app.scheduler.dispatching import pool_queues
 from app.scheduler.dispatching.dispatcher import Dispatcher
 from app.scheduler.dispatching.pools import Pools
 from app.scheduler.dispatching.reconciler import ShareReconciler
+from app.scheduler.maintenance.reaper import Reaper
 from models.jobs.claim import JobRef
 from models.jobs.dispatch import Dispatch, mark
 from models.leadership import Leader
 from models.presence import Presence, announce
 from models.store.errors import StateStoreUnavailable
+from models.store.prepared import PreparedStatement
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
 from tests.support.emptied import emptied
 
@@ -175,6 +177,31 @@ def test_a_new_leader_goes_on_where_the_old_one_was(
     assert shared(broker.sent) == {102: 20}, "the other one is far ahead"
 
 
+def test_runs_that_were_lost_count_for_the_share_of_their_tenant(
+    database: DatabaseFixture,
+    dispatcher: Dispatcher,
+    broker: FakePublisher,
+    shares: ShareReconciler,
+) -> None:
+    fill(database, tenant(database, 101), 100)
+    fill(database, tenant(database, 102), 100)
+    dispatcher.run_once(0.0)
+    shares.run_once(0.0)
+    lost = [each for each in broker.sent if each.tenant_id == 101]
+    end(database, [each for each in broker.sent if each.tenant_id == 102], 1.0)
+    database.claim(*(JobRef(each.id, each.lease) for each in lost))
+    database.execute(
+        "UPDATE jobs SET started_at = now() - interval '51 seconds', lease_expires_at = now()"
+        " - interval '1 second' WHERE status = 'running'"
+    )
+    reaper = Reaper(database.engine, database.leader, database.types)
+    assert reaper.run_once(0.0) == len(lost) > 0
+    broker.sent.clear()
+    shares.run_once(1.0)
+    dispatcher.run_once(1.1)
+    assert shared(broker.sent).keys() == {102}, "the other one has used twenty times as much"
+
+
 def test_priority_orders_a_tenants_own_jobs_and_nobody_elses(
     database: DatabaseFixture, dispatcher: Dispatcher, broker: FakePublisher
 ) -> None:
@@ -275,7 +302,8 @@ def test_a_job_that_nobody_rang_for_is_found(
     database.submit()
     database.execute("DELETE FROM arrivals")
     dispatcher.run_once(1.0)
-    assert dispatcher.run_once(2.0) == 1
+    dispatcher.run_once(2.0)
+    assert dispatcher.run_once(2.1) == 1
 
 
 def test_an_arrival_is_taken_by_the_leader_only(
@@ -360,9 +388,9 @@ def test_arrivals_that_piled_up_are_discarded_and_every_lane_is_found(
 ) -> None:
     dispatcher.run_once(0.0)
     monkeypatch.setattr("app.scheduler.dispatching.pool_queues.MOST_ARRIVALS", 10)
+    fewer = pool_queues.TAKE_ARRIVALS.replace("LIMIT 20000", "LIMIT 10")
     monkeypatch.setattr(
-        "app.scheduler.dispatching.pool_queues.TAKE_ARRIVALS",
-        pool_queues.TAKE_ARRIVALS.replace("LIMIT 20000", "LIMIT 10"),
+        "app.scheduler.dispatching.pool_queues.PREPARED", PreparedStatement("fewer", fewer)
     )
     for _ in range(30):
         database.submit()
@@ -405,8 +433,8 @@ def test_a_lost_answer_overruns_no_cap(
 ) -> None:
     fill(database, tenant(database, 101, in_flight=3), 20)
 
-    def mark_and_lose_the_answer(*arguments: Any) -> None:
-        mark(*arguments)
+    def mark_and_lose_the_answer(*arguments: Any, **heads: Any) -> None:
+        mark(*arguments, **heads)
         raise StateStoreUnavailable("lost")
 
     with monkeypatch.context() as broken:

@@ -6,16 +6,22 @@ from typing import Any
 
 import pytest
 
+from app.admission import Admission
 from app.scheduler.dispatching.promoter import Promoter
 from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.restrictions import Quarantine, Spikes, Throttles
 from app.scheduler.service import protection_roles
 from models.jobs.claim import JobRef
+from models.jobs.ids import new_id
+from models.jobs.replay import replay_matching
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
+from models.jobs.submission import IdempotencyKey, Submission
 from models.presence import Presence, announce
 from models.tallies import TallyKind, add_tallies
 from tasks.retry import circuit, guards
+from tasks.worker.decide import counts_of
+from tasks.worker.outcome import Succeeded
 from tasks.worker.rules import read_rules
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
 from tests.support.emptied import emptied
@@ -234,17 +240,70 @@ def test_a_spike_is_told_once_an_hour(database: DatabaseFixture) -> None:
     role = Spikes(database.engine, database.leader)
     usual = guards.SPIKE_BASELINE
     for _ in range(guards.SPIKE_MIN_HOURS):
-        count(database, "hour", "7", total=usual)
-        count(database, "hour", "8", total=5 * usual)
+        count(database, "submission", "7", total=usual)
+        count(database, "submission", "8", total=5 * usual)
         pass_time(database, "1 hour")
     for tenant in ("7", "8", "9"):
-        count(database, "hour", tenant, total=guards.SPIKE_TIMES * usual)
+        count(database, "submission", tenant, total=guards.SPIKE_TIMES * usual)
     assert role.run_once(0.0) == 1, "8 has another habit and 9 has none"
     assert role.run_once(0.0) == 0
     database.execute("UPDATE verdicts SET since = since - interval '1 hour'")
     assert role.run_once(0.0) == 1
-    told = (7, "tenant_usage_spike", {"runs": guards.SPIKE_TIMES * usual, "usual": usual})
+    told = (7, "tenant_usage_spike", {"submissions": guards.SPIKE_TIMES * usual, "usual": usual})
     assert events(database) == [told, told]
+
+
+def usual_hours(database: DatabaseFixture) -> None:
+    """Some hours in which tenant 1 did what it usually does."""
+    for _ in range(guards.SPIKE_MIN_HOURS):
+        count(database, "submission", "1", total=guards.SPIKE_BASELINE)
+        pass_time(database, "1 hour")
+
+
+def test_ten_times_the_usual_submissions_are_a_spike_though_nothing_runs(
+    database: DatabaseFixture,
+) -> None:
+    usual_hours(database)
+    spikes, jobs = Spikes(database.engine, database.leader), guards.SPIKE_TIMES * 100
+    admission = Admission(database.engine, FakePublisher(), 5.0)
+    made = [
+        Submission(new_id(), tenant, "echo", "medium", "{}")
+        for tenant in (1, 2)
+        for _ in range(jobs)
+    ]
+    key = IdempotencyKey("batch", b"digest")
+    admission.admit(made[: jobs - 2], key)  # all but two
+    again = [item._replace(id=new_id()) for item in made[: jobs - 2]]
+    admission.admit(again, key)  # a repetition adds nothing
+    admission.admit(made[jobs - 2 : jobs - 1])
+    admission.admit(made[jobs:])  # another tenant's first hour
+    admission.close(5.0)
+    assert spikes.run_once(0.0) == 0
+    admission = Admission(database.engine, FakePublisher(), 5.0)
+    admission.admit(made[jobs - 1 : jobs])
+    admission.close(5.0)
+    assert spikes.run_once(0.0) == 1
+    assert events(database)[0][2] == {"submissions": jobs, "usual": guards.SPIKE_BASELINE}
+
+
+def test_an_old_backlog_that_drains_is_no_spike(database: DatabaseFixture) -> None:
+    usual_hours(database)
+    claim, ended = database.start(), Ending(JobStatus.SUCCEEDED)
+    for _ in range(guards.SPIKE_TIMES * guards.SPIKE_BASELINE):
+        add_tallies(database.engine, counts_of(claim, None, Succeeded("1"), ended, 0.1).counts)
+    assert Spikes(database.engine, database.leader).run_once(0.0) == 0
+
+
+def test_replayed_jobs_count_as_submitted(database: DatabaseFixture) -> None:
+    usual_hours(database)
+    database.execute(
+        "INSERT INTO jobs (id, tenant_id, type, pool, payload, status, lease, finished_at)"
+        " SELECT gen_random_uuid(), 1, 'echo', 'long', '{}', 'dead', 1, now()"
+        " FROM generate_series(1, %s)",
+        guards.SPIKE_TIMES * guards.SPIKE_BASELINE,
+    )
+    replay_matching(database.engine, 1, limit=10_000)
+    assert Spikes(database.engine, database.leader).run_once(0.0) == 1
 
 
 def test_a_leader_that_was_overtaken_writes_nothing(database: DatabaseFixture) -> None:

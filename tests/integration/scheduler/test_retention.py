@@ -224,8 +224,15 @@ def test_events_keys_and_tallies_go_by_age(database: DatabaseFixture, retirer: R
             key,
             hours,
         )
+    for digest, state, days in (("old", "finished", 99), ("new", "cancelled", 0), ("on", "", None)):
+        database.execute(
+            "INSERT INTO replays (id, tenant_id, digest, before, position, state, finished_at)"
+            " VALUES (gen_random_uuid(), 1, %s, now(), gen_random_uuid(), %s,"
+            " now() - make_interval(days => %s))",
+            *(digest, state or "running", days),
+        )
     for hours in (1, 3, 24):
-        counts = [((TallyKind.TYPE, "echo"), (1, 0)), ((TallyKind.HOUR, "1"), (1, 0))]
+        counts = [((TallyKind.TYPE, "echo"), (1, 0)), ((TallyKind.SUBMISSION, "1"), (1, 0))]
         add_tallies(database.engine, counts)
         database.execute(
             "UPDATE tallies SET bucket = bucket - make_interval(hours => %s)"
@@ -236,8 +243,9 @@ def test_events_keys_and_tallies_go_by_age(database: DatabaseFixture, retirer: R
     retirer.run_once(0.0)
     assert len(ids(database, "events")) == 1
     assert ids(database, "idempotency_keys", "key") == {"fresh"}
+    assert ids(database, "replays", "digest") == {"new", "on"}
     assert sorted(row[0] for row in database.query("SELECT kind FROM tallies")) == [
-        *["hour"] * 3,
+        *["submission"] * 3,
         "type",
     ]
     assert len(ids(database, "usage", "tenant_id")) == 1, "bills stay for ever"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,8 +15,8 @@ import pytest
 
 from app.stack.autoscale import Follower
 from app.stack.home import Home
-from app.stack.identity import ProcessIdentity, identity_of, is_alive, stat_of
-from app.stack.leftovers import STACK_VARIABLE, Started, clear_leftovers, note_started
+from app.stack.identity import ProcessIdentity, identity_of, is_alive, stat_of, wait_for_exit
+from app.stack.leftovers import STACK_VARIABLE, Started, clear_leftovers, note_started, noted
 from app.stack.options import read_options
 from app.stack.spec import ProcessSpec, StopStep
 from app.stack.supervisor import Program, StopRequested, Supervisor
@@ -292,3 +293,61 @@ def test_identity_of_a_dead_process_is_none() -> None:
     assert identity_of(process.pid) is None
     assert not is_alive(ProcessIdentity(process.pid, 0, ""))
     assert stat_of(os.getpid())
+
+
+def test_home_that_cannot_be_written_is_reported_once_and_ends_nothing(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    said: list[str] = []
+    supervisor.report = said.append
+    with monkeypatch.context() as patched:
+        patched.setattr("app.stack.supervisor.note_started", full)
+        patched.setattr(Home, "rotate_logs", full)
+        supervisor.add(program("worker", SLEEP), 2)
+        for _ in range(3):
+            supervisor.tick()
+        assert len(pids(supervisor)) == 2
+        assert [line.partition(":")[0] for line in said] == [
+            "cannot rotate the logs",
+            "cannot note which processes run",
+        ]
+    supervisor.tick()
+    assert {one.pid for one in noted(supervisor.home)} == set(pids(supervisor))
+
+
+def test_log_that_cannot_be_copied_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(_: Path, target: Path) -> None:
+        target.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    home = Home(tmp_path)
+    home.prepare()
+    home.log("api").write_text("a line\n")
+    monkeypatch.setattr("app.stack.home.shutil.copyfile", half)
+    with pytest.raises(OSError, match="No space"):
+        home.rotate_logs(max_bytes=1)
+    assert home.log("api").read_text() == "a line\n"
+    assert not home.log("api").with_suffix(".log.1").exists()
+
+
+def test_process_ends_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from app.stack.spawn import spawn\n"
+        "from app.stack.spec import ProcessSpec\n"
+        f"deaf = ProcessSpec('deaf', {STUBBORN!r})\n"
+        f"print(spawn(deaf, {{}}, Path({str(tmp_path / 'log')!r})).pid, flush=True)\n"
+        "time.sleep(600)"
+    )
+    with subprocess.Popen((sys.executable, "-c", code), stdout=subprocess.PIPE) as parent:
+        assert parent.stdout
+        child = identity_of(int(parent.stdout.readline()))
+        assert child
+        while "deaf" not in (tmp_path / "log").read_text():
+            time.sleep(0.02)
+        parent.kill()
+    assert wait_for_exit([child], seconds=5.0) == [], "it ignores requests to end"

@@ -143,7 +143,7 @@ def test_down_clears_what_a_killed_supervisor_left(stack: Stack) -> None:
 
 def test_next_up_clears_what_a_killed_supervisor_left(stack: Stack) -> None:
     process = stack.up_and_ready()
-    # Stopped processes do not see the kernel's signal; they are the hard case.
+    # What a worker started outlives it, stopped or not.
     os.kill(stack.pids()["worker-medium-1"], signal.SIGSTOP)
     process.kill()
     process.wait()

@@ -17,7 +17,14 @@ from loadtest.fakes.claude_behaviours import (
     RETRY_AFTER_SECONDS,
     answer_to,
 )
-from tasks.errors import DependencyFailure, JobError, MalformedAnswer, Permanent, QuotaSpent
+from tasks.errors import (
+    DependencyFailure,
+    DependencyOutage,
+    JobError,
+    MalformedAnswer,
+    Permanent,
+    QuotaSpent,
+)
 from tasks.quota import QuotaReading
 from tasks.scorers.claude import ClaudeScorer
 from tasks.scorers.protocol import ApplicationText
@@ -131,7 +138,38 @@ def test_what_may_pass_is_a_dependency_failure_after_one_request(
     assert len(fake.requests) == 1
 
 
-@pytest.mark.parametrize("behaviour", ["400", "401", "403", "404", "413", "422", "redirect"])
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        ("401", "the API key was refused (401)"),
+        ("402", "the account has no credit or is disabled (402)"),
+        ("400_unpaid", "the account has no credit or is disabled (400)"),
+        ("403", "the API key lacks a permission (403)"),
+        ("404", "the model or the address was not found (404)"),
+        ("redirect", "calls are refused (307)"),
+    ],
+)
+def test_what_every_application_would_meet_is_an_outage(
+    fake: FakeClaude, scorer: ClaudeScorer, behaviour: str, reason: str
+) -> None:
+    fake.behave(behaviour)
+    error = failure(scorer)
+    assert isinstance(error, DependencyOutage)
+    assert (error.name, error.reason) == ("claude", reason)
+    assert str(error).startswith("Claude answered ")
+    assert len(fake.requests) == 1
+
+
+def test_a_filter_on_the_way_may_have_judged_this_application_only(
+    fake: FakeClaude, scorer: ClaudeScorer
+) -> None:
+    fake.behave("403_html")
+    error = failure(scorer)
+    assert isinstance(error, DependencyFailure)
+    assert not isinstance(error, DependencyOutage), "one tenant's text must not stop everybody"
+
+
+@pytest.mark.parametrize("behaviour", ["400", "413", "422"])
 def test_a_request_that_is_wrong_is_permanent(
     fake: FakeClaude, scorer: ClaudeScorer, behaviour: str
 ) -> None:
@@ -315,19 +353,19 @@ def test_fifty_calls_that_hang_end_together_and_give_their_connections_back(
     assert scorer.score(ADA).score >= 0
 
 
-def test_a_key_that_is_missing_is_permanent_and_says_what_to_set(
+def test_a_key_that_is_missing_is_an_outage_and_says_what_to_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
     for name in [name for name in os.environ if name.startswith("ANTHROPIC_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(Permanent, match="set FAIRLINE_CLAUDE_API_KEY"):
+    with pytest.raises(DependencyOutage, match="set FAIRLINE_CLAUDE_API_KEY"):
         ClaudeScorer(model="m", timeout_seconds=1).score(ADA)
 
 
 @pytest.mark.parametrize("key", ["sk-se\ncret", "sk-sécret", "sk se cret"])
-def test_a_key_that_no_header_can_carry_is_permanent_and_stays_secret(key: str) -> None:
-    with pytest.raises(Permanent) as caught:
+def test_a_key_that_no_header_can_carry_is_an_outage_and_stays_secret(key: str) -> None:
+    with pytest.raises(DependencyOutage) as caught:
         ClaudeScorer(model="m", timeout_seconds=1, api_key=key).score(ADA)
     assert "cret" not in str(caught.value)
 
@@ -337,7 +375,7 @@ def test_a_server_that_echoes_the_key_does_not_get_it_into_the_error(
 ) -> None:
     fake.behave("401_echo")
     error = failure(scorer)
-    assert isinstance(error, Permanent)
+    assert isinstance(error, DependencyOutage)
     assert fake.api_key not in str(error)
     assert "[secret]" in str(error)
     assert error.__cause__ is None

@@ -35,6 +35,7 @@ def nap(shop: WorkerProcess, count: int, seconds: float) -> list[str]:
 def test_a_green_worker_ends_what_does_not_end(shop: WorkerProcess) -> None:
     told_to_stop_and_stops(shop)
     deaf_to_everything(shop)
+    counts_only_what_had_begun(shop)
 
 
 def told_to_stop_and_stops(shop: WorkerProcess) -> None:
@@ -77,3 +78,25 @@ def deaf_to_everything(shop: WorkerProcess) -> None:
         assert (row.status, row.attempt, row.crashes) == ("succeeded", 1, 0)
     assert max(shop.database.job(neighbour).lease for neighbour in neighbours) > 1, "nobody was hit"
     assert not shop.database.miscounted()
+
+
+def counts_only_what_had_begun(shop: WorkerProcess) -> None:
+    """The worker is killed with all slots in use and more jobs claimed than it has slots."""
+    ids = nap(shop, 30, 4.0)
+    sql = "SELECT count(*) FILTER (WHERE waiting_lease = lease) AS waiting, count(*) AS claimed"
+    sql += " FROM jobs WHERE status = 'running'"
+
+    def full() -> bool:
+        [row] = shop.database.query(sql)
+        return bool(row.claimed > 20 and row.waiting)
+
+    shop.wait(full, "more claims than slots")
+    assert shop.worker is not None
+    shop.worker.kill()
+    for job_id in ids:
+        shop.wait_ended(job_id, 40)
+    rows = [shop.database.job(job_id) for job_id in ids]
+    assert {row.status for row in rows} == {"succeeded"}
+    assert sum(job.crashes for job in rows) <= 20, "no more than there are slots"
+    assert sum(job.lost_claims for job in rows) >= 1
+    assert all(not (job.crashes and job.lost_claims) for job in rows)

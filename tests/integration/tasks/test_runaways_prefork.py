@@ -41,10 +41,18 @@ def test_a_prefork_worker_ends_what_does_not_end(shop: WorkerProcess) -> None:
     counts_on_after_a_kill(shop)
     parent = shop.worker
     told_to_stop_and_stops(shop)
+    assert killed(shop) == {}
     deaf_to_everything(shop)
+    assert killed(shop) == {"1:long": 2, "1:native": 1}, "processes that were killed for a run"
     assert shop.worker is parent, "only children die"
     goes_on_elsewhere(shop)
     assert not shop.database.miscounted()
+
+
+def killed(shop: WorkerProcess) -> dict[str, int]:
+    """What counts against tenants, by pool."""
+    rows = shop.database.query("SELECT name, total FROM tallies WHERE kind = 'crash'")
+    return {row.name: row.total for row in rows}
 
 
 def counts_on_after_a_kill(shop: WorkerProcess) -> None:

@@ -10,14 +10,16 @@ import pytest
 from sqlalchemy import Engine
 
 from models.jobs.claim import JobRef
+from models.presence import ALIVE
 from models.store.session import transaction
 from tasks.errors import TimeLimit
 from tasks.watchdog import watchdog as watchdog_module
 from tasks.watchdog.emergency_write import write_now
 from tasks.watchdog.loop_monitor import LoopMonitor
-from tasks.watchdog.watchdog import Watchdog
+from tasks.watchdog.watchdog import LATE_SECONDS, Watchdog
 from tasks.worker.held import Held
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.locks import held_lock
 from tests.support.one_worker import OneWorker, one_worker
 
 LEFT = "SELECT extract(epoch FROM lease_expires_at - now())::float8 FROM jobs ORDER BY id"
@@ -48,6 +50,24 @@ def test_the_leases_of_a_starved_process_are_kept_and_nobody_is_judged(engine: E
         watchdog.look(now + 5.0, 0.0)
         assert all(left > 5 for (left,) in database.query(LEFT))
         assert watchdog._interrupted == {}
+
+
+def test_the_presence_is_kept_while_the_heartbeat_is_held_up(engine: Engine) -> None:
+    database = DatabaseFixture(engine)
+    with one_worker(database) as shop:
+        shop.flush()
+        database.execute("UPDATE processes SET heartbeat_at = now() - interval '1 hour'")
+        watchdog, now = Watchdog(shop.worker, ["short"], 5.0), shop.worker.heartbeat.announced
+        watchdog.keep_present(now + 0.9 * LATE_SECONDS)
+        assert shop.worker.heartbeat.announced == now, "too early to help"
+        with held_lock(database, "LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE"):
+            watchdog.keep_present(now + LATE_SECONDS)
+            deadline = time.monotonic() + 10
+            while shop.worker.heartbeat.announced == now:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        [row] = database.query(f"SELECT {ALIVE} AS alive FROM processes")
+        assert row.alive
 
 
 class Ending:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from sqlalchemy import Engine
 
 from models.jobs.claim import Claim, JobRef
 from models.jobs.settle import Settlement
-from models.presence import Presence
+from models.presence import Announced, Presence
 from models.store.errors import StateStoreUnavailable
 from models.store.session import MeasuredPool
 from tasks.context import JobContext
@@ -137,9 +138,11 @@ def test_large_results_are_written_in_small_groups(
     sizes: list[int] = []
     write = ledger_module.settle_group
 
-    def settle(engine: Engine, statement: str, group: Sequence[Settlement]) -> list[bool]:
+    def settle(
+        engine: Engine, statement: str, worker: str, group: Sequence[Settlement]
+    ) -> list[bool]:
         sizes.append(sum(len(settlement.ending.result or "") for settlement in group))
-        return write(engine, statement, group)
+        return write(engine, statement, worker, group)
 
     monkeypatch.setattr(ledger_module, "settle_group", settle)
     claims = fixture.worker.slots.claim(fixture.refs(12))
@@ -159,17 +162,20 @@ def test_heartbeats_do_not_wait_behind_an_ending_that_cannot_be_written(
     write, stuck, lively = ledger_module.settle_group, threading.Event(), threading.Event()
     beats = 0
 
-    def settle(engine: Engine, statement: str, group: Sequence[Settlement]) -> list[bool]:
+    def settle(
+        engine: Engine, statement: str, worker: str, group: Sequence[Settlement]
+    ) -> list[bool]:
         if not lively.is_set():
             stuck.set()
             raise StateStoreUnavailable("statement timeout")
-        return write(engine, statement, group)
+        return write(engine, statement, worker, group)
 
-    def announced(engine: Engine, presence: Presence) -> None:
+    def announced(engine: Engine, presence: Presence) -> Announced:
         nonlocal beats
         beats += stuck.is_set()
         if beats == 3:
             lively.set()
+        return Announced(False, datetime.now(UTC))
 
     monkeypatch.setattr(ledger_module, "settle_group", settle)
     monkeypatch.setattr(heartbeat_module, "announce", announced)

@@ -6,11 +6,15 @@ from datetime import datetime, timedelta
 
 from hypothesis import strategies as st
 
+from app.admission.allowance import Allowances
+from app.admission.gate import SubmissionLimits
+from app.scheduler.maintenance.replayer import Replayer
 from models.jobs.admit import admit_group
 from models.jobs.cancel import cancel
 from models.jobs.claim import JobRef
 from models.jobs.ids import new_id
 from models.jobs.replay import replay_ids, replay_matching
+from models.jobs.replay_requests import ReplayRequest, create, read
 from models.jobs.states import FailureClass, JobStatus
 from models.jobs.submission import Admitted, IdempotencyKey, KeyReused, Submission, SubmissionGroup
 from tests.support.state_machine.stage import TENANTS, Stage
@@ -176,6 +180,7 @@ class FrontDoor(Stage):
         limit = data.draw(st.integers(1, 3), label="limit")
         ago = data.draw(st.sampled_from([0, 0, 30]), label="ago")
         before = self.now - timedelta(seconds=ago)
+        background = data.draw(st.booleans(), label="background")
         for _ in range(2):
             expected = sorted(
                 twin.id
@@ -188,6 +193,10 @@ class FrontDoor(Stage):
             )[:limit]
             for job_id in expected:
                 self.twins[job_id].replay()
+            if background:
+                request = ReplayRequest(tenant_id, None, job_type, error_class, before, limit)
+                self.replay_in_background(request, len(expected))
+                continue
             found = replay_matching(
                 self.engine,
                 tenant_id,
@@ -197,3 +206,13 @@ class FrontDoor(Stage):
                 error_class=error_class,
             )
             assert sorted(found) == expected
+
+    def replay_in_background(self, request: ReplayRequest, expected: int) -> None:
+        """As the API requests it and the scheduler works it off."""
+        limits = SubmissionLimits(per_second=0, burst=0, queue_depth=1_000_000)
+        role = Replayer(self.engine, self.database.leader, Allowances(self.engine, limits))
+        made = create(self.engine, request, expected)
+        for _ in range(4):
+            role.run_once(0.0)
+        row = read(self.engine, made.id)
+        assert row is not None and (row.state, row.done) == ("finished", expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from random import Random
 
 import orjson
@@ -9,13 +10,14 @@ from hypothesis import strategies as st
 
 from models.jobs.checkpoint import Saved, Saving, save_group
 from models.jobs.claim import Claim, JobRef, claim_group
-from models.jobs.heartbeat import beat, read_cancelled, report
+from models.jobs.heartbeat import beat, note_begun, read_cancelled, report
 from models.jobs.ids import new_id
 from models.jobs.settle import Settlement, settle_group, settle_statement
 from models.jobs.states import FailureClass, JobStatus
 from tasks.registry import projections_of
 from tasks.retry.decision import History, RetryStanding
 from tasks.worker.outcome import (
+    Deferred,
     Failed,
     HandedBack,
     Outcome,
@@ -41,6 +43,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     failures,
     failures,
     st.sampled_from([Snoozed(0.0), Snoozed(20.0), Released(), HandedBack(), Withdrawn()]),
+    st.just(Deferred("later")),
 )
 standings = st.sampled_from(
     [
@@ -66,7 +69,9 @@ class Workers(Stage):
         acts = ["deliver"] * 6 if self.twins_in(JobStatus.DISPATCHED) else []
         acts += ["ask_again"] * 2 if any(h.unanswered for h in self.workers.values()) else []
         acts += ["redeliver"] if self.sent else []
-        acts += ["heartbeat", "say_how_far", "checkpoint", "checkpoint"] if self.claims else []
+        acts += (
+            ["heartbeat", "begin", "say_how_far", "checkpoint", "checkpoint"] if self.claims else []
+        )
         if any(hands.held for hands in self.workers.values()):
             acts += ["hear_of_cancellations", "crash", "crash", "fail_everything"]
             acts += ["settle"] * 5
@@ -80,7 +85,10 @@ class Workers(Stage):
         if lost == "question":
             self.workers[name].unanswered |= set(refs)
         else:
-            self.claim(name, refs, answered=lost is None)
+            waiting = data.draw(
+                st.sampled_from([frozenset(), frozenset(refs[1:])]), label="waiting"
+            )
+            self.claim(name, refs, answered=lost is None, waiting=waiting)
 
     def redeliver(self, data: st.DataObject) -> None:
         """Any message that was ever sent, with one that nobody sent; by chance it is right."""
@@ -95,7 +103,13 @@ class Workers(Stage):
                 self.claim(name, sorted(hands.unanswered), again=True)
 
     def claim(
-        self, name: str, refs: list[JobRef], *, answered: bool = True, again: bool = False
+        self,
+        name: str,
+        refs: list[JobRef],
+        *,
+        answered: bool = True,
+        again: bool = False,
+        waiting: frozenset[JobRef] = frozenset(),
     ) -> None:
         hands = self.workers[name]
         expected = []
@@ -104,10 +118,11 @@ class Workers(Stage):
             if twin is None or twin.lease != ref.lease:
                 continue
             ours = again and twin.status is JobStatus.RUNNING and twin.worker == name
-            if (twin.status is JobStatus.DISPATCHED or ours) and twin.claim(name, self.now):
+            claimable = twin.status is JobStatus.DISPATCHED or ours
+            if claimable and twin.claim(name, self.now, waits=ref in waiting):
                 expected.append(ref)
         unanswered = frozenset(hands.unanswered) if again else frozenset()
-        found = claim_group(self.engine, name, [(ref,) for ref in refs], unanswered)
+        found = claim_group(self.engine, name, [(ref,) for ref in refs], unanswered, waiting)
         claims = [claim for message in found for claim in message]
         assert [claim.ref for claim in claims] == expected
         hands.unanswered -= set(refs)
@@ -117,12 +132,15 @@ class Workers(Stage):
         for claim in claims:
             self.check(claim)
             hands.held[claim.ref] = claim
+            hands.granted[claim.ref] = claim
             self.claims[claim.ref] = claim
 
     def check(self, claim: Claim) -> None:
         twin = self.twins[claim.ref.id]
-        history = (claim.attempt, claim.deferrals, claim.crashes, claim.replays)
-        assert history == (twin.attempt, twin.deferrals, twin.crashes, twin.replays)
+        history = (claim.attempt, claim.deferrals, claim.crashes, claim.lost_claims, claim.replays)
+        assert history == (
+            *(twin.attempt, twin.deferrals, twin.crashes, twin.lost_claims, twin.replays),
+        )
         assert (claim.tenant_id, claim.type, claim.pool) == (
             twin.tenant_id,
             twin.type,
@@ -131,20 +149,32 @@ class Workers(Stage):
 
     def heartbeat(self, data: st.DataObject) -> None:
         """Also of workers that slept through the loss of their lease."""
-        refs = [claim.ref for claim in self.some_claims(data)]
+        name, claims = self.some_claims(data)
+        refs = [claim.ref for claim in claims]
         expected = {ref for ref in refs if self.holds(ref, JobStatus.RUNNING)}
         for ref in expected:
             self.twins[ref.id].renew(self.now)
-        assert beat(self.engine, refs) == expected
+        assert beat(self.engine, name, refs) == dict.fromkeys(expected, True)
+
+    def begin(self, data: st.DataObject) -> None:
+        """Runs that had to wait have begun."""
+        name, claims = self.some_claims(data)
+        ran = data.draw(run_seconds, label="ran")
+        expected = {claim.ref for claim in claims if self.holds(claim.ref, JobStatus.RUNNING)}
+        for ref in expected:
+            twin = self.twins[ref.id]
+            twin.waiting, twin.started_at = False, self.now - timedelta(seconds=ran)
+        assert note_begun(self.engine, name, [(one.ref, ran) for one in claims]) == expected
 
     def say_how_far(self, data: st.DataObject) -> None:
         done = data.draw(st.integers(0, 9), label="done")
-        refs = [claim.ref for claim in self.some_claims(data)]
+        name, claims = self.some_claims(data)
+        refs = [claim.ref for claim in claims]
         said = {"done": done, "total": None}
         for ref in refs:
             if self.holds(ref, JobStatus.RUNNING):
                 self.twins[ref.id].progress = said
-        report(self.engine, [(ref, orjson.dumps(said).decode()) for ref in refs])
+        report(self.engine, name, [(ref, orjson.dumps(said).decode()) for ref in refs])
 
     def hear_of_cancellations(self, data: st.DataObject) -> None:
         name = data.draw(names, label="worker")
@@ -158,7 +188,8 @@ class Workers(Stage):
     def checkpoint(self, data: st.DataObject) -> None:
         """The current lease writes; one that was lost does not, not even in the same group."""
         savings, expected = [], []
-        for claim in self.some_claims(data):
+        name, claims = self.some_claims(data)
+        for claim in claims:
             step = data.draw(st.integers(0, 9), label="step")
             blob = data.draw(st.sampled_from([None, f"blob {step}"]), label="blob")
             savings.append(Saving(claim.ref, str(step) if blob is None else None, blob))
@@ -168,30 +199,35 @@ class Workers(Stage):
                 before = twin.checkpoint[2] if twin.checkpoint else None
                 expected[-1] = Saved(True, before if before != blob else None)
                 twin.checkpoint = (twin.lease, step if blob is None else None, blob)
-        assert save_group(self.engine, savings) == expected
+        assert save_group(self.engine, name, savings) == expected
 
-    def some_claims(self, data: st.DataObject) -> list[Claim]:
-        """Claims of any age, as they meet in one group; each at most once."""
-        held = [ref for hands in self.workers.values() for ref in hands.held]
-        refs = st.sampled_from(held or list(self.claims)) | st.sampled_from(list(self.claims))
+    def some_claims(self, data: st.DataObject) -> tuple[str, list[Claim]]:
+        """Claims of a worker, of any age, as they meet in one group; each at most once."""
+        granted = {name: list(hands.granted) for name, hands in self.workers.items()}
+        name = data.draw(st.sampled_from([n for n in granted if granted[n]]), label="worker")
+        held = list(self.workers[name].held)
+        refs = st.sampled_from(held or granted[name]) | st.sampled_from(granted[name])
         chosen = data.draw(st.lists(refs, min_size=1, max_size=5, unique=True), label="claims")
-        return [self.claims[ref] for ref in chosen]
+        return name, [self.claims[ref] for ref in chosen]
 
     def settle(self, data: st.DataObject) -> None:
+        name, claims = self.some_claims(data)
         self.write(
+            name,
             [
                 (claim, data.draw(outcomes), data.draw(standings), data.draw(run_seconds))
-                for claim in self.some_claims(data)
-            ]
+                for claim in claims
+            ],
         )
 
     def fail_everything(self, data: st.DataObject) -> None:
         """Everything in hand at once, so that the dead letters fill."""
         failure = data.draw(failures, label="failure")
-        held = [claim for hands in self.workers.values() for claim in hands.held.values()]
-        self.write([(claim, failure, RetryStanding(), 0.5) for claim in held])
+        for name, hands in self.workers.items():
+            held = list(hands.held.values())
+            self.write(name, [(claim, failure, RetryStanding(), 0.5) for claim in held])
 
-    def write(self, group: list[tuple[Claim, Outcome, RetryStanding, float]]) -> None:
+    def write(self, name: str, group: list[tuple[Claim, Outcome, RetryStanding, float]]) -> None:
         """End runs, also such as lost their lease; with the tokens and progress of each."""
         settlements, expected = [], []
         for number, (claim, outcome, standing, seconds) in enumerate(group):
@@ -205,10 +241,11 @@ class Workers(Stage):
                 twin = self.twins[claim.ref.id]
                 twin.progress = orjson.loads(progress) if progress else twin.progress
                 self.end_run(twin, outcome, standing, seconds)
-                if twin.status is not JobStatus.QUEUED:
-                    self.charge(twin, seconds, (number, 2))
+                ended = twin.status is not JobStatus.QUEUED
+                if ended or seconds > 0:
+                    self.charge(twin, seconds, (number, 2), ended=ended)
         statement = settle_statement(projections_of(self.database.types.values()))
-        assert settle_group(self.engine, statement, settlements) == expected
+        assert settle_group(self.engine, statement, name, settlements) == expected
         for claim, *_ in group:
             for hands in self.workers.values():
                 hands.held.pop(claim.ref, None)
@@ -216,6 +253,8 @@ class Workers(Stage):
     def end_run(
         self, twin: Twin, outcome: Outcome, standing: RetryStanding, seconds: float
     ) -> None:
+        if isinstance(outcome, Deferred):
+            outcome = Failed(FailureClass.DEPENDENCY, outcome.message)
         match outcome:
             case Succeeded(result):
                 twin.succeed(orjson.loads(result), seconds, self.now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
@@ -14,6 +14,7 @@ from app.scheduler.maintenance.retirer import Kept, Retirer
 from app.scheduler.service import Expirer
 from models.jobs.claim import JobRef
 from models.jobs.dispatch import Dispatch
+from models.jobs.reap import MOST_WAIT_MINUTES
 from models.jobs.release import release
 from models.jobs.states import JobStatus
 from models.pools import POOLS
@@ -24,6 +25,8 @@ from tests.support.state_machine.twin import IN_FLIGHT, WAITING, Twin
 #: Jobs in flight that a half-open circuit and a throttled tenant may have.
 PROBES = 3
 THROTTLED = 1
+#: What a living worker is given to renew a lease.
+MOST_WAIT = timedelta(minutes=MOST_WAIT_MINUTES)
 #: Shorter than the longest step of the clock.
 KEPT = Kept(finished=1000, dead=2000, events=1000, keys=3000)
 
@@ -41,11 +44,14 @@ class Line(Stage):
         self.reaper = Reaper(self.engine, self.database.leader, self.database.types)
         self.expirer = Expirer(self.engine, self.database.leader)
         self.retirer = Retirer(self.engine, self.database.leader, self.blobs, KEPT)
+        #: Up to when each worker has renewed what it holds, and when it was last heard.
+        self.renewed: dict[str, datetime] = {}
+        self.heard: dict[str, datetime] = {}
 
     def scheduler_acts(self) -> list[str]:
         """What it may do now, as often as it is likely."""
         twins = self.twins.values()
-        acts = ["turn"]
+        acts = ["turn", "hear"]
         acts += ["retire"] if any(self.is_old(twin) for twin in twins) else []
         acts += ["release"] if self.sent else []
         acts += ["expire"] if any(twin.late(self.now) for twin in self.twins_in(*WAITING)) else []
@@ -72,7 +78,7 @@ class Line(Stage):
 
     def promote(self, data: st.DataObject) -> None:
         due = [twin for twin in self.twins.values() if twin.is_due(self.now)]
-        announce(self.engine, Presence("w1", "worker", list(POOLS), slots=1000))
+        self.announce("w1")
         self.turns += 1
         promoted = self.promoter.run_once(float(self.turns))
         rows = self.database.query("SELECT id::text FROM jobs WHERE status = 'queued'")
@@ -152,10 +158,37 @@ class Line(Stage):
         assert self.expirer.run_once(0.0) == len(late)
 
     def reap(self, data: st.DataObject) -> None:
-        lost = [twin for twin in self.twins_in(*IN_FLIGHT) if twin.lost(self.now)]
+        """Without time between two looks, so that nobody is silent."""
+        expired = [twin for twin in self.twins_in(*IN_FLIGHT) if twin.lost(self.now)]
+        lost = [twin for twin in expired if not self.is_kept(twin)]
         for twin in lost:
-            twin.reap(self.now)
+            if (seconds := twin.reap(self.now)) is not None:
+                self.charge(twin, seconds, (0, 0))
         assert self.reaper.run_once(0.0) == len(lost)
+        for name, at in list(self.heard.items()):
+            if at < self.now - MOST_WAIT:
+                del self.heard[name]
+                self.renewed.pop(name, None)
+
+    def hear(self, data: st.DataObject) -> None:
+        """A worker reports, and says up to when it has renewed all that it holds."""
+        name = data.draw(st.sampled_from(sorted(self.workers)), label="worker")
+        ago = data.draw(st.sampled_from([0, 5, 60, 1000]), label="ago")
+        self.renewed[name] = self.now - timedelta(seconds=ago)
+        self.announce(name, self.renewed[name])
+
+    def announce(self, name: str, renewed_at: datetime | None = None) -> None:
+        self.heard[name] = self.now
+        presence = Presence(name, "worker", list(POOLS), slots=1000, renewed_at=renewed_at)
+        announce(self.engine, presence)
+
+    def is_kept(self, twin: Twin) -> bool:
+        """Whether its worker lives and could not renew its lease yet."""
+        renewed = self.renewed.get(twin.worker or "")
+        if twin.status is not JobStatus.RUNNING or renewed is None:
+            return False
+        assert twin.lease_expires_at is not None
+        return self.now - MOST_WAIT <= renewed <= twin.lease_expires_at
 
     def retire(self, data: st.DataObject) -> None:
         """What ended long ago goes with all that belongs to it; so do old keys."""

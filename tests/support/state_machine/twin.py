@@ -99,6 +99,7 @@ class Twin:
     attempt: int = 0
     deferrals: int = 0
     crashes: int = 0
+    lost_claims: int = 0
     replays: int = 0
     worker: str | None = None
     dispatched_at: datetime | None = None
@@ -110,6 +111,8 @@ class Twin:
     error_class: str | None = None
     result: Any = None
     progress: Any = None
+    #: It is claimed, and not known to have begun.
+    waiting: bool = False
     #: Lease that wrote it, the state, and the blob.
     checkpoint: tuple[int, Any, str | None] | None = None
     #: Unsuccessful runs by lease: whose, what became of the job, and the failure class.
@@ -163,8 +166,9 @@ class Twin:
         self.status = JobStatus.QUEUED
         self.lease_expires_at = None
 
-    def claim(self, worker: str, now: datetime) -> bool:
+    def claim(self, worker: str, now: datetime, *, waits: bool = False) -> bool:
         """Whether the worker has it now."""
+        self.waiting = waits
         if self.late(now):
             self.end(JobStatus.EXPIRED, now)
             return False
@@ -215,13 +219,12 @@ class Twin:
         self.record(None)
 
     def hand_back(self, begun: bool, seconds: float, now: datetime) -> None:
-        """The worker stops: the tenant pays nothing, unless the job was cancelled."""
+        """The worker stops: the run is not on record, but paid for."""
         self.deferrals += begun
         self.leave(JobStatus.QUEUED, (0.0, 0.0), now)
         if self.status is JobStatus.CANCELLED:
-            self.slot_seconds += seconds
             self.record(None)
-        self.started_at = now - timedelta(seconds=seconds)
+        self.run(seconds, now)
 
     def run(self, seconds: float, now: datetime) -> None:
         """A run took so long: the tenant pays for it."""
@@ -244,12 +247,19 @@ class Twin:
         if status is JobStatus.SCHEDULED:
             self.due = (now + timedelta(seconds=wait[0]), now + timedelta(seconds=wait[1]))
 
-    def reap(self, now: datetime) -> None:
-        """Its message or its worker is gone."""
+    def reap(self, now: datetime) -> float | None:
+        """Its message or its worker is gone; seconds of a run that the tenant pays for."""
         if self.status is JobStatus.DISPATCHED:
             self.release()
-            return
+            return None
+        if self.waiting:
+            self.lost_claims += 1
+            self.leave(JobStatus.QUEUED, (0.0, 0.0), now)
+            return None
         assert self.started_at is not None and self.lease_expires_at is not None
+        last_sign = self.lease_expires_at - timedelta(seconds=self.kind.lease_seconds)
+        seconds = max(0.0, (last_sign - self.started_at).total_seconds())
+        self.slot_seconds += seconds
         # A sign of life past the limit; when it is reaped says nothing.
         limit = timedelta(seconds=self.kind.timeout_seconds + self.kind.lease_seconds)
         timed_out = self.lease_expires_at - self.started_at > limit
@@ -260,6 +270,7 @@ class Twin:
         self.error_class = failure
         self.leave(to.status, to.wait, now)
         self.record(failure)
+        return seconds
 
     def end(self, status: JobStatus, now: datetime) -> None:
         self.status = status
@@ -290,6 +301,7 @@ class Twin:
             "attempt": self.attempt,
             "deferrals": self.deferrals,
             "crashes": self.crashes,
+            "lost_claims": self.lost_claims,
             "replays": self.replays,
             "worker": self.worker,
             "dispatched_at": self.dispatched_at,

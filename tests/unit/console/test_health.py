@@ -33,10 +33,12 @@ readings = st.builds(
     relieved=st.booleans(),
     broker_seen=st.booleans(),
     circuits=st.dictionaries(names, st.sampled_from(["open", "half_open", "closed"]), max_size=5),
+    outages=st.dictionaries(names, names, max_size=3),
     closed_quotas=st.lists(names, max_size=5),
     quarantined=st.lists(names, max_size=5),
     throttled=st.dictionaries(names, counts, max_size=3),
     spiking=counts,
+    snapshot_seconds=st.floats(0, 1e6),
 )
 
 
@@ -56,6 +58,7 @@ def test_the_same_readings_give_the_same_verdict_in_whatever_order_they_come(
     turned = replace(
         seen,
         circuits=dict(reversed(seen.circuits.items())),
+        outages=dict(reversed(seen.outages.items())),
         closed_quotas=seen.closed_quotas[::-1],
         quarantined=seen.quarantined[::-1],
         throttled=dict(reversed(seen.throttled.items())),
@@ -109,6 +112,11 @@ def with_pool(**fields: object) -> HealthReadings:
         (replace(WELL, circuits={"claude": "open"}), Level.WATCH, "is open for claude"),
         (replace(WELL, circuits={"a": "half_open", "b": "half_open"}), Level.WATCH, "a and b"),
         (replace(WELL, circuits={"claude": "closed"}), Level.WELL, ""),
+        (
+            replace(WELL, circuits={"claude": "open"}, outages={"claude": "no key (401)"}),
+            Level.TROUBLE,
+            "Calls to claude fail for everybody: no key (401); jobs",
+        ),
         (replace(WELL, closed_quotas=list("dcba")), Level.WATCH, "quota of a, b, c and 1 more"),
         (with_pool(ended=1000, died=10), Level.WELL, ""),
         (
@@ -119,6 +127,11 @@ def with_pool(**fields: object) -> HealthReadings:
         (replace(WELL, quarantined=["parse"]), Level.WATCH, "fail: parse."),
         (replace(WELL, throttled={"medium": 2}), Level.WATCH, "2 tenants are throttled in medium"),
         (replace(WELL, spiking=1), Level.WATCH, "1 tenant is running far more"),
+        (
+            replace(WELL, snapshot_seconds=720.0),
+            Level.WATCH,
+            "transaction has been open for 12 min",
+        ),
         (with_pool(busy=10), Level.WELL, "jobs are running"),
         (with_pool(busy=10, waiting=2), Level.WATCH, "All slots of medium are busy, and 2 jobs"),
     ],

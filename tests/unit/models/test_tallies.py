@@ -12,11 +12,12 @@ from models.jobs.claim import Claim, JobRef
 from models.jobs.states import FailureClass
 from models.pools import POOLS
 from models.tallies import Tallies, TallyKind, bin_of, parse_run_name
-from tasks.errors import DependencyFailure, Permanent
+from tasks.errors import DependencyFailure, DependencyOutage, Permanent
 from tasks.registry import load_types
 from tasks.retry.decision import RetryStanding
 from tasks.worker.decide import close_run, counts_of
 from tasks.worker.outcome import (
+    Deferred,
     Failed,
     HandedBack,
     Outcome,
@@ -37,15 +38,12 @@ Counts = dict[Any, tuple[int, int]]
 
 def counts(outcome: Outcome, claim: Claim = CLAIM, run_seconds: float = 0.1) -> Counts:
     job_type = SCORE if claim is SCORING or claim.type == SCORE.name else ECHO
-    tallies = Tallies()
     outcome, ending = close_run(claim, outcome, job_type, RetryStanding(), Random(1))
-    tallies.add_all(counts_of(claim, job_type, outcome, ending, run_seconds))
-    return tallies.take()
+    return dict(counts_of(claim, job_type, outcome, ending, run_seconds).counts)
 
 
-def test_a_first_run_that_succeeds_is_counted_by_type_tenant_and_hour() -> None:
+def test_a_first_run_that_succeeds_is_counted_by_type_and_tenant() -> None:
     assert counts(Succeeded("{}")) == {
-        ("hour", "7"): (1, 0),
         ("type", "echo"): (1, 0),
         ("violation", "echo"): (1, 0),
         ("run", f"short:{bin_of(100_000)}:echo"): (1, 100_000),
@@ -70,8 +68,16 @@ def test_a_permanent_failure_speaks_against_the_type_and_costs_no_budget() -> No
 
 def test_a_dependency_that_fails_speaks_against_nobody_else() -> None:
     seen = counts(outcome_of(DependencyFailure("claude")), SCORING)
-    assert seen == {("hour", "7"): (1, 0), ("dependency", "claude"): (1, 1)}
+    assert seen == {("dependency", "claude"): (1, 1)}
     assert counts(Succeeded("{}"), SCORING)["dependency", "claude"] == (1, 0)
+
+
+def test_a_refused_key_is_a_bad_call_and_its_reason_is_counted() -> None:
+    refused = outcome_of(DependencyOutage("claude", "the API key\nwas refused (401)"))
+    assert counts(refused, SCORING) == {
+        ("dependency", "claude"): (1, 1),
+        ("outage", "claude\nthe API key was refused (401)"): (1, 1),
+    }
 
 
 def test_a_dependency_is_counted_under_a_name_the_table_can_hold() -> None:
@@ -90,7 +96,9 @@ def test_a_run_beyond_its_pools_bound_is_a_violation() -> None:
     assert parse_run_name(name) == ("echo", "short", bin_of(1_010_000), True)
 
 
-@pytest.mark.parametrize("outcome", [Released(), HandedBack(), Snoozed(1.0), Withdrawn()])
+@pytest.mark.parametrize(
+    "outcome", [Released(), HandedBack(), Snoozed(1.0), Deferred("later"), Withdrawn()]
+)
 def test_what_was_put_off_handed_back_or_withdrawn_is_no_run(outcome: Outcome) -> None:
     assert counts(outcome) == {}
 

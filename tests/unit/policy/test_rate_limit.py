@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from app.policy.rate_limit import PERIOD_SECONDS, LeasedTokens, Limit, limit_of
-from tests.support.token_bucket import lease
+from tests.support.token_bucket import lease, take
 
 RATES = st.sampled_from([0.5, 1.0, 3.0, 10.0, 33.3, 100.0, 1000.0])
 EXACT = 1e-3
@@ -215,6 +215,45 @@ def test_a_lease_goes_bad_token_by_token() -> None:
     _, grant = lease(0.0, now, limit, 1, 5)  # the oldest five of a full bucket
     assert purse.receive(purse.ask(now, 1), grant, now, Random(1))
     assert [purse.spend(now + 0.25, 1) for _ in range(3)] == [True, True, False]
+
+
+@given(
+    rate=RATES,
+    burst=st.none() | st.floats(1, 500),
+    spare=st.booleans(),
+    steps=st.lists(st.tuples(st.floats(0, 2), st.integers(0, 300), st.integers(0, 20)), min_size=1),
+)
+def test_what_is_taken_beside_submissions_stays_within_the_limit(
+    rate: float, burst: float | None, spare: bool, steps: list[tuple[float, int, int]]
+) -> None:
+    """Seconds, jobs wanted by the scheduler, and submissions, again and again."""
+    town = Town(limit_of(rate, burst), 1)
+    kept = int(town.limit.burst / 2) if spare else 0
+    for seconds, want, submissions in steps:
+        town.now += seconds
+        for _ in range(submissions):
+            town.request(0)
+        town.spent_until, grant = take(town.spent_until, town.now, town.limit, kept, want)
+        assert 0 <= grant.tokens <= want
+        assert not grant.tokens or grant.left >= kept - rate * EXACT, "some are left, and no debt"
+        town.passed.append((town.now, grant.tokens))
+    for begin in {moment for moment, _ in town.passed}:
+        spent = sum(tokens for moment, tokens in town.passed if moment >= begin)
+        assert spent <= town.limit.burst + rate * (town.now - begin + EXACT)
+
+
+@given(rate=RATES, burst=st.none() | st.just(1.0) | st.floats(1, 500), spare=st.booleans())
+def test_who_takes_every_tenth_of_a_second_gets_all_of_the_rate(
+    rate: float, burst: float | None, spare: bool
+) -> None:
+    limit, now, spent_until, tokens = limit_of(rate, burst), 1000.0, 1000.0, 0
+    kept, seconds = int(limit.burst / 2) if spare else 0, max(20.0, 20 / rate)
+    assume(limit.burst - kept >= 1 + 0.1 * rate)
+    while now < 1000.0 + seconds:
+        now += 0.1
+        spent_until, grant = take(spent_until, now, limit, kept, 10_000)
+        tokens += grant.tokens
+    assert tokens >= 0.95 * rate * seconds - kept - 1
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from app.tenants.ticks import (
     TickDecision,
     TickPolicy,
     decide,
+    drop_due,
     ticks_between,
 )
 
@@ -175,3 +176,14 @@ def test_a_rare_tick_is_made_up_for_however_few_came_before_it() -> None:
 def test_there_is_no_tick_after_the_last_day_of_all() -> None:
     end = datetime(9999, 12, 31, 23, 59, tzinfo=UTC)
     assert next_tick(read_rule("0 0 * * *", "UTC"), end) is None
+
+
+@given(st.sampled_from(RULES), st.integers(0, 9_000))
+@settings(max_examples=30)
+def test_dropped_ticks_are_those_that_were_due(rule: Rule, minutes: int) -> None:
+    first = first_of(rule)
+    now = first + timedelta(minutes=minutes)
+    due = [first, *ticks_between(rule, first, now)]
+    dropped = drop_due(rule, first, now)
+    assert (dropped.first, dropped.last) == (first, due[-1])
+    assert dropped.count == min(len(due), MOST_MADE_UP)

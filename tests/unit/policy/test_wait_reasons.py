@@ -45,6 +45,7 @@ facts_given = st.builds(
     closed_seconds=st.floats(-100, 1000),
     calls_per_second=st.none() | st.floats(0.0, 1000.0),
     throttled=st.booleans(),
+    worker_lost=st.booleans(),
     free_full=st.booleans(),
 )
 
@@ -208,6 +209,15 @@ def test_open_circuit_is_waited_for_first() -> None:
     free = explain(QUEUED).seconds
     assert free is not None
     assert explain(held).seconds == pytest.approx(40.0 + free)
+
+
+def test_a_reason_that_concerns_everybody_is_told() -> None:
+    refused = replace(QUEUED, circuit="open", circuit_reason="the API key was refused (401)")
+    told = "claude: the API key was refused (401); it is called again in 60 s."
+    assert explain(refused).detail == told
+    told = "claude: the API key was refused (401); a few jobs probe whether it is back."
+    assert explain(replace(refused, circuit="half_open")).detail == told
+    assert "refused" not in explain(replace(refused, circuit="closed")).detail
 
 
 def test_error_is_a_part_of_the_wait_and_short_waits_count_as_a_second() -> None:

@@ -16,14 +16,19 @@ from app.reads.events.position import (
     of_end,
     of_event,
     parse_position,
+    resumed,
     same_course,
     version_of,
 )
 
 numbers = st.integers(0, ALL_EVENTS - 1)
 job_ids = st.uuids().map(str).filter(lambda job_id: job_id != NO_JOB)
-positions = st.one_of(
+tags = st.from_regex(r"[0-9a-f]{8}", fullmatch=True)
+entries = st.one_of(
     st.builds(of_event, numbers, numbers), st.builds(of_end, numbers, job_ids), st.just(START)
+)
+positions = st.builds(
+    lambda entry, tag: entry._replace(generation=tag), entries, st.just("") | tags
 )
 
 
@@ -86,3 +91,34 @@ def test_version_tells_what_changed(
     assert same_course(one, other) == (course == other_course)
     assert (one == other) == ((course, progress) == (other_course, other_progress))
     assert not same_course(one, "")
+
+
+@given(positions, st.lists(st.tuples(tags, numbers), unique_by=lambda one: one[0], max_size=4))
+def test_a_reader_goes_on_at_or_before_where_it_was_and_before_what_it_cannot_know(
+    position: Position, begun: list[tuple[str, int]]
+) -> None:
+    generations = [("", 0), *begun]
+    after = resumed(position, generations)
+    assert after.generation == generations[-1][0]
+    assert after <= position._replace(generation=after.generation)
+    assert resumed(after, generations) == after
+    tags_in_order = [tag for tag, _ in generations]
+    if position.generation == after.generation:
+        assert after == position
+        return
+    known = position.generation in tags_in_order
+    place = tags_in_order.index(position.generation) if known else len(begun) - 1
+    later = [first for _, first in generations[place + 1 :]]
+    # An entry that a later generation numbered comes after the reader's place …
+    assert all(after < of_event(first, 1) for first in later)
+    # … and nothing is repeated that none of them can have written.
+    assert after.xid == min([position.xid, *later])
+
+
+def test_positions_of_before_there_were_generations_are_of_the_first() -> None:
+    position = parse_position("1000-7")
+    assert position == of_event(1000, 7)
+    assert str(position) == "1000-7"
+    assert resumed(position, [("", 0)]) == position
+    assert str(resumed(position, [("", 0), ("0a1b2c3d", 900)])) == "0a1b2c3d.900-0"
+    assert str(resumed(position, [("", 0), ("0a1b2c3d", 2000)])) == "0a1b2c3d.1000-7"

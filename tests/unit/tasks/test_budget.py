@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.retry.guards import BUDGET_FLOOR, budget_left
+from tasks.retry.guards import BUDGET_FLOOR, budget_left, budget_spent
 
 counts = st.integers(0, 10**9)
 
@@ -45,3 +45,12 @@ def test_a_tenant_whose_jobs_all_fail_gets_exactly_its_budget(first_runs: int) -
     while budget_left(first_runs, retries):
         retries += 1
     assert retries == max(BUDGET_FLOOR, 2 * first_runs)
+
+
+@given(counts, counts)
+def test_a_spent_budget_comes_back_later_than_it_went(first_runs: int, retries: int) -> None:
+    assert budget_spent(first_runs, retries, was=True) >= budget_spent(
+        first_runs, retries, was=False
+    )
+    assert budget_spent(first_runs, retries, was=False) is not budget_left(first_runs, retries)
+    assert not budget_spent(first_runs, 0, was=True), "a quiet window lifts it"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tasks.retry.circuit import (
     MIN_CALLS,
+    MIN_OUTAGES,
     OPEN_SECONDS,
     PROBES,
     PROBES_WANTED,
@@ -43,6 +44,19 @@ def test_a_closed_circuit_opens_exactly_when_half_of_enough_calls_fail(
     after = next_circuit(Circuit(CLOSED, 0), window, probes, now)
     enough, half = window.total >= MIN_CALLS, 2 * window.bad >= window.total
     assert (after.state is OPEN) == (enough and half)
+
+
+@given(windows, st.integers(0, 1000), times)
+def test_refusals_that_concern_all_open_it_earlier_and_never_keep_it_closed(
+    window: Window, outages: int, now: float
+) -> None:
+    outages = min(outages, window.bad)
+    usual = next_circuit(Circuit(CLOSED, 0), window, NONE, now).state
+    after = next_circuit(Circuit(CLOSED, 0), window, NONE, now, outages=outages).state
+    if usual is OPEN or (outages >= MIN_OUTAGES and 2 * outages >= window.total):
+        assert after is OPEN
+    else:
+        assert after is CLOSED
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,13 @@ def cancel_soon():
     held = hold(60)
     threading.Timer(0.2, lambda: held.interrupt(Cancelled())).start()
     return ended_by(lambda: time.sleep(60), 60, held=held)
+def hit_too_late():
+    # The Stop was meant for the run before, and its signal comes during this one.
+    late = hold(60)
+    with stoppable(late):
+        interrupt = late.interrupt
+    threading.Timer(0.2, lambda: interrupt(Cancelled())).start()
+    return ended_by(lambda: time.sleep(0.5), 60)
 
 before = resource.getrlimit(resource.RLIMIT_DATA), signal.getsignal(signal.SIGALRM)
 print(json.dumps([
@@ -76,6 +83,7 @@ print(json.dumps([
     ended_by(take, 60, memory_mb=64),
     ended_by(lambda: bytearray(10_000_000_000), 60, memory_mb=64),
     cancel_soon(),
+    hit_too_late(),
     ended_by(lambda: None, 0.2),
     (time.sleep(0.4), "quiet")[1],
     before == (resource.getrlimit(resource.RLIMIT_DATA), signal.getsignal(signal.SIGALRM)),
@@ -90,6 +98,7 @@ print(json.dumps([
         out_of_memory,
         out_of_memory,
         ["Cancelled", True],
+        ["returned", True],
         ["returned", True],
         "quiet",
         True,

@@ -120,6 +120,7 @@ def test_a_name_that_fits_nowhere_is_refused(name: str) -> None:
         ({"backoff": [float("nan")]}, "none negative"),
         ({"memory_mb": 0}, "must be positive"),
         ({"cpu_seconds": -0.5}, "must be positive"),
+        ({"cancel": "never"}, "cancel must be one of"),
     ],
 )
 def test_a_limit_that_makes_no_sense_is_refused(said: dict[str, Any], refusal: str) -> None:

@@ -28,7 +28,15 @@ from tasks.retry.decision import (
     Verdict,
     decide_retry,
 )
-from tasks.worker.outcome import Failed, Released, Snoozed, Succeeded, ending_of, outcome_of
+from tasks.worker.outcome import (
+    Deferred,
+    Failed,
+    Released,
+    Snoozed,
+    Succeeded,
+    ending_of,
+    outcome_of,
+)
 
 SPENDING = ("APP_ERROR", "TIMEOUT", "RESOURCE_VIOLATION")
 LONGEST_SECONDS = 3600.0
@@ -267,6 +275,10 @@ def test_every_outcome_has_an_ending(
     assert ending_of(Released(), history, limits, standing, chance) == Ending(JobStatus.QUEUED)
     snoozed = ending_of(Snoozed(3), history, limits, standing, chance)
     assert (snoozed.status, snoozed.tries_spent, snoozed.delay_seconds) == ("scheduled", 0, 3)
+    deferred = ending_of(Deferred("later"), history, limits, standing, chance)
+    assert (deferred.status, deferred.tries_spent, deferred.deferrals) == ("scheduled", 0, 1)
+    assert (deferred.error_class, deferred.error_message) == ("DEPENDENCY", "later")
+    assert deferred.delay_seconds > 1
     failed = Failed(FailureClass.PERMANENT, "no")
     dead = ending_of(failed, history, limits, standing, chance)
     assert (dead.status, dead.error_class) == ("dead", "PERMANENT")

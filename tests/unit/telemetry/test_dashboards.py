@@ -172,8 +172,13 @@ def test_the_dashboard_shows_what_somebody_on_call_asks_for() -> None:
         name for _, expression, _ in targets(DASHBOARDS[0]) for name in NAME.findall(expression)
     }
     kept_out = set(EMITTED) - shown
-    # How many predictions a mean is of, and which types were moved: for /metrics' readers.
-    assert kept_out == {"fairline_wait_predictions", "fairline_job_type_moved"}
+    # How many predictions a mean is of, which types were moved, and the age of a snapshot in
+    # transactions beside that in seconds: for /metrics' readers.
+    assert kept_out == {
+        "fairline_wait_predictions",
+        "fairline_job_type_moved",
+        "fairline_oldest_snapshot_transactions",
+    }
 
 
 def test_prometheus_scrapes_services_that_compose_has_at_their_ports() -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0006"
-down_revision = "0005"
+revision = "0012"
+down_revision = "0011"
+contract = True
 
 
 def upgrade() -> None:
@@ -29,6 +30,8 @@ def downgrade() -> None:
     op.execute("LOCK TABLE verdicts, tallies IN ACCESS EXCLUSIVE MODE")
     op.execute("ALTER TABLE tallies ADD COLUMN bad bigint NOT NULL DEFAULT 0")
     op.execute("UPDATE tallies SET bad = amount WHERE amount <> 0")
+    # Of these, several have one name; the leader imposes them again as far as that is possible.
+    op.execute("DELETE FROM verdicts WHERE kind IN ('retry_budget', 'tenant_quarantine')")
     op.execute("""
         UPDATE verdicts SET name = concat_ws(':', tenant_id, nullif(pool, ''))
         WHERE kind IN ('throttle', 'spike')""")

@@ -1,0 +1,131 @@
+"""Opening a connection for a publisher, in a thread: a slow broker must not stop its caller.
+
+A connection is open once the broker has confirmed a message on it. One that accepts connections but
+takes no messages, as RabbitMQ does while it is short of disk space or memory, is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from typing import Any
+
+from celery import Celery
+from kombu import Connection
+from kombu.exceptions import KombuError
+
+logger = logging.getLogger(__name__)
+
+#: No queue has this name: the broker confirms a probe and drops it.
+PROBE = "fairline.probe"
+#: How long a broker may take to confirm the first probe.
+FIRST_CONFIRM_SECONDS = 10.0
+
+
+class Link:
+    """An open connection with one channel."""
+
+    def __init__(self, celery: Celery, timeout_seconds: float) -> None:
+        amqp = celery.conf.broker_url.startswith("amqp")
+        self.connection: Connection = celery.connection_for_write(
+            transport_options={
+                **celery.conf.broker_transport_options,
+                "write_timeout": timeout_seconds,
+            }
+        )
+        try:
+            # Each host once: kombu's own connect() sleeps two seconds before its second attempt.
+            hosts = max(1, len(self.connection.alt))
+            self.connection.ensure_connection(max_retries=hosts - 1)
+            if amqp:
+                # A frozen broker answers nothing, and py-amqp waits for an answer without end.
+                self.connection.connection.sock.settimeout(FIRST_CONFIRM_SECONDS)
+            self.channel: Any = self.connection.channel()
+            for queue in celery.conf.task_queues:
+                # An error comes with the first confirm.
+                queue(self.channel).queue_declare(nowait=amqp)
+            self.latency = self._first_confirm() if amqp else 0.0
+            if amqp:
+                self.connection.connection.sock.settimeout(timeout_seconds)
+        except BaseException:
+            self.close()
+            raise
+        self.confirms = amqp
+        self.producer: Any = celery.amqp.Producer(self.channel, auto_declare=False)
+
+    def probe(self) -> None:
+        """Publish a message that is confirmed and goes nowhere."""
+        self.channel.basic_publish(self.channel.prepare_message(b""), "", PROBE)
+
+    def close(self) -> None:
+        """Drop the connection without waiting for a broker that may be gone."""
+        with contextlib.suppress(Exception):
+            self.connection.collect(socket_timeout=0.1)
+
+    def errors(self) -> tuple[type[BaseException], ...]:
+        """What an operation may raise because of the broker.
+
+        Also permanent ones, such as a queue declared with another type: callers log them and
+        retry. send_task turns known ones into an OperationalError, which is a KombuError.
+        """
+        known = (*self.connection.connection_errors, *self.connection.channel_errors)
+        return (OSError, KombuError, *known)
+
+    def _first_confirm(self) -> float:
+        """Publish a probe and wait until it is confirmed; how long that took."""
+        confirmed: list[object] = []
+        self.channel.confirm_select()
+        self.channel.events["basic_ack"].add(lambda *_: confirmed.append(None))
+        begun = time.monotonic()
+        self.probe()
+        while not confirmed:
+            left = begun + FIRST_CONFIRM_SECONDS - time.monotonic()
+            self.connection.drain_events(timeout=max(0.0, left))
+        self.channel.events["basic_ack"].clear()
+        return time.monotonic() - begun
+
+
+class Opening(threading.Thread):
+    """One attempt to open a connection."""
+
+    def __init__(self, celery: Celery, timeout_seconds: float) -> None:
+        super().__init__(name="broker-connection", daemon=True)
+        self._celery = celery
+        self._timeout_seconds = timeout_seconds
+        self._lock = threading.Lock()
+        self._abandoned = False
+        self._done = threading.Event()
+        self._link: Link | None = None
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            link = Link(self._celery, self._timeout_seconds)
+        except Exception as error:  # noqa: BLE001 - the caller reports it
+            self.error = error
+        else:
+            with self._lock:
+                self._link = None if self._abandoned else link
+            if self._abandoned:
+                link.close()
+        self._done.set()
+
+    def wait(self, seconds: float) -> Link | None:
+        """The connection, if it is open within that time. ``error`` says why not, once known."""
+        self._done.wait(seconds)
+        return self._link
+
+    @property
+    def ended(self) -> bool:
+        return self._done.is_set()
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+        with self._lock:
+            self._abandoned = True
+            link, self._link = self._link, None
+        if link is not None:
+            link.close()

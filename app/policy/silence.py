@@ -1,0 +1,46 @@
+"""Silence: which workers gave no sign of life while somebody listened. Pure.
+
+The age of a timestamp cannot say so: after a pause of the database or of the listener all of them
+are old at once, although the workers live. So silence is counted by the listener, from look to
+look, and a look after a long pause counts as little as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import NamedTuple
+
+#: What one look counts at most; the listener looks every second.
+MOST_SECONDS = 1.5
+
+
+class Heard(NamedTuple):
+    """A worker as it was last heard."""
+
+    #: Its last sign of life: another one whenever it gives one.
+    sign: Hashable
+    silent_seconds: float = 0.0
+
+
+class Silence:
+    """Listens to workers."""
+
+    def __init__(self, limit_seconds: float) -> None:
+        self._limit = limit_seconds
+        self._looked: float | None = None
+        self._heard: dict[str, Heard] = {}
+
+    def look(self, now: float, signs: Mapping[str, Hashable]) -> frozenset[str]:
+        """Workers that have been silent for the limit; ``signs`` has the last of each."""
+        counted = 0.0 if self._looked is None else min(max(0.0, now - self._looked), MOST_SECONDS)
+        self._looked = now
+        before = self._heard
+        self._heard = {
+            name: Heard(sign, known.silent_seconds + counted)
+            if (known := before.get(name)) is not None and known.sign == sign
+            else Heard(sign)
+            for name, sign in signs.items()
+        }
+        return frozenset(
+            name for name, heard in self._heard.items() if heard.silent_seconds >= self._limit
+        )

@@ -1,0 +1,1 @@
+"""A rolling upgrade of a whole deployment under load."""

@@ -1,0 +1,92 @@
+"""Database URLs that name several servers, of which one is the primary.
+
+PURE. Both forms are taken: ``…@a:5432,b:5433/db``, as libpq has it, and ``…@/db?host=…`` with
+several hosts. A URL with several servers connects to the one that takes writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+PARTS = re.compile(r"(?P<scheme>[\w+]+://)(?P<authority>[^/?]*)(?P<rest>.*)", re.DOTALL)
+SERVER = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]+)(?::(?P<port>\d*))?")
+#: What libpq may be told to look for in one of several servers, so that we can write there.
+WRITABLE = ("read-write", "primary")
+#: libpq's own limit, for a process that waits without a callback: the least that it takes.
+CONNECT_SECONDS = 2
+
+
+def normal_url(text: str) -> str:
+    """The URL with several servers as ``?host=a,b&port=1,2``; any other one as it is."""
+    try:
+        found = PARTS.fullmatch(text)
+        _, _, named = found["authority"].rpartition("@") if found else ("", "", "")
+        servers = named.split(",")
+        if found and len(servers) > 1:
+            text = found["scheme"] + found["authority"].removesuffix(named) + found["rest"]
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        raise ValueError("is not a database URL") from None  # without the password in it
+    if len(servers) == 1:
+        servers = _words(url.query.get("host", ()))
+    if len(servers) < 2:
+        return text
+    hosts, ports = _split(servers, _words(url.query.get("port", ())))
+    wanted = url.query.get("target_session_attrs", WRITABLE[0])
+    if wanted not in WRITABLE:
+        raise ValueError(f"target_session_attrs must be {' or '.join(WRITABLE)}")
+    query = {"host": ",".join(hosts), "port": ",".join(ports), "target_session_attrs": wanted}
+    # What SQLAlchemy renders it can read: an empty host, then the query.
+    return url.update_query_dict(query).render_as_string(hide_password=False)
+
+
+def _words(value: str | Sequence[str]) -> list[str]:
+    values = [value] if isinstance(value, str) else value
+    return [word for text in values for word in text.split(",")]
+
+
+def _split(servers: Sequence[str], ports: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Hosts and ports, as many of each."""
+    pairs = [_host_and_port(server) for server in servers]
+    hosts, own = [host for host, _ in pairs], [port for _, port in pairs]
+    if len(ports) not in (0, 1, len(hosts)) or (ports and any(own)):
+        raise ValueError("names several hosts: give each its own port, or all of them the same")
+    return hosts, list(ports) * (len(hosts) // len(ports)) if ports else own
+
+
+def _host_and_port(server: str) -> tuple[str, str]:
+    # A folder of sockets, or an IPv6 address without brackets.
+    if server.startswith("/") or (server.count(":") > 1 and "[" not in server):
+        return server, ""
+    found = SERVER.fullmatch(server)
+    if found is None:
+        raise ValueError("names several hosts: each must be host, host:port or /folder")
+    return found["host"].strip("[]"), found["port"] or ""
+
+
+def connect_arguments(url: URL) -> dict[str, Any]:
+    """The URL as psycopg2 takes it, with the hosts separated by commas."""
+    return dict(url.get_dialect()().create_connect_args(url)[1])
+
+
+def one_server_each(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The arguments of a connection to each of the servers.
+
+    libpq tries them in turn as well, but without a limit for each when it is polled: one that
+    does not answer would take all the time.
+    """
+    hosts = str(arguments.get("host") or "").split(",")
+    if len(hosts) == 1:
+        return [dict(arguments)]
+    ports = str(arguments.get("port") or "").split(",")
+    if len(ports) == 1:
+        ports *= len(hosts)
+    return [
+        {"connect_timeout": CONNECT_SECONDS, **arguments, "host": host, "port": port or None}
+        for host, port in zip(hosts, ports, strict=True)
+    ]

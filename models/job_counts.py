@@ -1,0 +1,137 @@
+"""Folding: deltas of job counts that triggers wrote become part of the sums.
+
+The view ``job_counts`` adds up the newest sum of a key and the deltas behind it, so it is exact
+whether or not they were folded. Nothing is updated in place: while a snapshot is held open, say by
+a backup, dead versions stay, and readers would walk all of them. Here they have smaller numbers
+than what counts, and an index condition leaves them out.
+
+A fold is right whoever makes it: it moves all deltas up to a number into sums, in one statement.
+Below that number no transaction may be about to write: the number was drawn before the writers of
+that time had ended. One process folds at a time, by an advisory lock.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sqlalchemy import Engine
+
+from models.jobs.states import JobStatus
+from models.store.session import connect, transaction
+
+#: Deltas folded in one statement.
+BATCH = 20_000
+#: Fewer than these are left to be read one by one, for so many turns at most.
+WORTH_FOLDING = 200
+PATIENCE = 20
+FOLD_LOCK = 0x_FA1E_F01D
+
+#: Numbers drawn so far. The server is named by its start: numbers that were drawn before it
+#: failed over, or was restored, mean nothing to the next one.
+READ_DRAWN = """
+    SELECT pg_postmaster_start_time()::text AS server,
+           (SELECT last_value - (NOT is_called)::int FROM job_count_deltas_id_seq) AS delta,
+           (SELECT last_value - (NOT is_called)::int FROM arrivals_id_seq) AS arrival
+"""
+#: Transactions that write counts, also prepared ones. They write their deltas first and then their
+#: arrivals, and draw the numbers with this lock held.
+READ_WRITERS = """
+    SELECT virtualtransaction FROM pg_locks
+    WHERE relation = 'job_count_deltas'::regclass AND mode = 'RowExclusiveLock'
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+FIRST_DELTA = "SELECT id FROM job_count_deltas ORDER BY id LIMIT 1"
+TAKE_LOCK = "SELECT pg_try_advisory_xact_lock(%(lock)s)"
+
+KEY = "tenant_id, pool, dependency"
+COLUMNS = ", ".join(JobStatus)
+FOLD = f"""
+    WITH folded AS (
+        DELETE FROM job_count_deltas
+        WHERE id > %(after)s AND id <= %(up_to)s
+          AND pg_postmaster_start_time()::text = %(server)s
+        RETURNING *
+    ), added AS (
+        SELECT {KEY}, {", ".join(f"sum({each}) AS {each}" for each in JobStatus)}
+        FROM folded GROUP BY {KEY}
+    ), base AS MATERIALIZED (
+        SELECT newest.* FROM added, LATERAL (
+            SELECT ctid AS place, * FROM job_count_sums AS summed
+            WHERE summed.tenant_id = added.tenant_id AND summed.pool = added.pool
+              AND summed.dependency = added.dependency
+            ORDER BY up_to DESC LIMIT 1
+        ) AS newest
+    ), replaced AS (
+        DELETE FROM job_count_sums WHERE ctid = ANY (ARRAY(SELECT place FROM base))
+    )
+    INSERT INTO job_count_sums ({KEY}, up_to, {COLUMNS})
+    SELECT {KEY}, %(up_to)s,
+           {", ".join(f"added.{each} + coalesce(base.{each}, 0)" for each in JobStatus)}
+    FROM added LEFT JOIN base USING ({KEY})
+"""
+
+
+class Drawn(NamedTuple):
+    """Numbers of deltas and arrivals up to which something holds, on one server."""
+
+    server: str = ""
+    delta: int = 0
+    arrival: int = 0
+
+
+class CountFolder:
+    """Folds the deltas of all keys, as far as their transactions have ended."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        #: Up to these, every transaction that drew a number has ended.
+        self.finished = Drawn()
+        #: The next candidate, and the writers that have to end first.
+        self._next = Drawn()
+        self._writers: frozenset[str] = frozenset()
+        #: All deltas up to this one are folded; None: not known yet.
+        self._folded: int | None = None
+        self._patience = 0
+
+    def run_once(self, now: float) -> int:
+        """Fold what is worth it; 0, for no job is touched."""
+        self._look()
+        if self._folded is None:
+            self._folded = self._find_first()
+        waiting = self.finished.delta - self._folded
+        self._patience = self._patience - 1 if waiting > 0 else PATIENCE
+        if waiting >= WORTH_FOLDING or self._patience <= 0 < waiting:
+            self._fold(self._folded, min(self.finished.delta, self._folded + BATCH))
+            self._patience = PATIENCE
+        return 0
+
+    def _look(self) -> None:
+        """See how far transactions have ended."""
+        with connect(self._engine) as connection:
+            drawn = Drawn(*connection.exec_driver_sql(READ_DRAWN).one())
+            # Afterwards: who drew a number before is among them, or has ended.
+            rows = connection.exec_driver_sql(READ_WRITERS).all()
+        writers = frozenset(row.virtualtransaction for row in rows)
+        if drawn.server != self.finished.server:
+            self.finished, self._folded = Drawn(drawn.server), None
+            self._next, self._writers = drawn, writers
+        if not self._writers & writers:
+            self.finished, self._next, self._writers = self._next, drawn, writers
+        if not writers:
+            self.finished = drawn
+
+    def _find_first(self) -> int:
+        """What is before the first delta was folded by another process."""
+        with connect(self._engine) as connection:
+            row = connection.exec_driver_sql(FIRST_DELTA).one_or_none()
+        return min(row.id - 1, self.finished.delta) if row else self.finished.delta
+
+    def _fold(self, after: int, up_to: int) -> None:
+        with transaction(self._engine) as connection:
+            # A statement of its own: the next one must see what the last holder committed.
+            locked = connection.exec_driver_sql(TAKE_LOCK, {"lock": FOLD_LOCK}).scalar_one()
+            if not locked:
+                return
+            asked = {"after": after, "up_to": up_to, "server": self.finished.server}
+            connection.exec_driver_sql(FOLD, asked)
+        self._folded = up_to

@@ -1,0 +1,181 @@
+"""Replays of many dead letters: requests in the table ``replays``, worked off by the leader.
+
+A batch is one statement: it queues the jobs and counts them in the request, under the leader's
+epoch and only while the request is running. Dying before its commit changes nothing; dying after
+it leaves the rest to the next turn, of this leader or another. A cancelled request queues nothing
+more.
+
+The walk goes by id from ``position``, a bounded number of dead letters at a time, and begins again
+at its end if it had to pass some: their queue was full, or they were locked. A job that dies again
+is not found twice: its death is later than ``before``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row
+
+from models.jobs.ids import BELOW_ALL, new_id
+from models.jobs.replay import fresh_of
+from models.leadership import STILL_LEADER
+from models.store.session import execute, fetch
+
+#: More than this many are not counted in advance.
+MOST_COUNTED = 200_000
+
+#: Dead letters of the tenant, or those of the ids; and those of them that are asked for.
+GIVEN = """tenant_id = %(tenant_id)s AND status = 'dead'
+          AND (%(ids)s::uuid[] IS NULL OR id = ANY (%(ids)s::uuid[]))"""
+MATCHING = """(%(type)s::text IS NULL OR type = %(type)s::text)
+          AND (%(error_class)s::text IS NULL OR error_class = %(error_class)s::text)
+          AND (finished_at > coalesce(%(before)s::timestamptz, now())) IS NOT TRUE"""
+COUNT = f"""
+    SELECT pool, count(*) AS jobs FROM (
+        SELECT pool FROM jobs WHERE {GIVEN} AND {MATCHING}
+        ORDER BY tenant_id, id LIMIT %(most)s) AS found
+    GROUP BY pool ORDER BY pool
+"""
+COLUMNS = """id::text AS id, tenant_id, type, error_class, ids::text[] AS ids, before, most, state,
+           total, done, position::text AS position, again, reason, requested_at, finished_at"""
+CREATE = f"""
+    INSERT INTO replays (id, tenant_id, digest, ids, type, error_class, before, most, total,
+                         position)
+    SELECT %(id)s, %(tenant_id)s, %(digest)s, %(ids)s::uuid[], %(type)s, %(error_class)s,
+           coalesce(%(before)s::timestamptz, now()), %(limit)s, %(total)s, '{BELOW_ALL}'
+    ON CONFLICT (tenant_id, digest) WHERE state = 'running' DO NOTHING
+    RETURNING {COLUMNS}
+"""
+FIND_RUNNING = f"""
+    SELECT {COLUMNS} FROM replays
+    WHERE tenant_id = %(tenant_id)s AND digest = %(digest)s AND state = 'running'
+"""
+READ = f"SELECT {COLUMNS} FROM replays WHERE id = %(id)s::uuid"
+CANCEL = """
+    UPDATE replays SET state = 'cancelled', finished_at = now()
+    WHERE id = %(id)s::uuid AND state = 'running'
+"""
+#: For pages: those that run, of one tenant or of all.
+LIST_RUNNING = f"""
+    SELECT {COLUMNS}, (SELECT name FROM tenants WHERE tenants.id = tenant_id) AS tenant,
+           count(*) OVER () AS requests
+    FROM replays
+    WHERE state = 'running' AND (%(tenant_id)s::bigint IS NULL OR tenant_id = %(tenant_id)s::bigint)
+    ORDER BY requested_at LIMIT %(limit)s
+"""
+
+#: Those that waited longest for their turn.
+NEXT = f"""
+    SELECT {COLUMNS} FROM replays
+    WHERE state = 'running' AND tenant_id <> ALL (%(held)s::bigint[]) AND {STILL_LEADER}
+    ORDER BY worked_at LIMIT %(limit)s
+"""
+#: Of the next dead letters those that match; how many were looked at, and the last of them.
+PEEK = f"""
+    WITH seen AS MATERIALIZED (
+        SELECT id, pool, type, error_class, finished_at FROM jobs
+        WHERE {GIVEN} AND id > %(position)s::uuid
+        ORDER BY tenant_id, id LIMIT %(looks)s
+    ), found AS (
+        SELECT id, pool FROM seen WHERE {MATCHING} ORDER BY id LIMIT %(room)s
+    )
+    SELECT found.id::text AS id, found.pool, (SELECT count(*) FROM seen) AS looked_at,
+           (SELECT seen.id::text FROM seen ORDER BY seen.id DESC LIMIT 1) AS last
+    FROM (VALUES (1)) AS one LEFT JOIN found ON true ORDER BY found.id
+"""
+WORK = f"""
+    WITH running AS (
+        SELECT id FROM replays
+        WHERE id = %(replay)s::uuid AND state = 'running' AND {STILL_LEADER}
+        FOR UPDATE
+    ), {
+    fresh_of('''id = ANY (%(chosen)s::uuid[]) AND tenant_id = %(tenant_id)s
+          AND status = 'dead' AND (finished_at > %(before)s) IS NOT TRUE
+          AND EXISTS (SELECT FROM running)''')
+}, progressed AS (
+        UPDATE replays AS replay
+        SET done = replay.done + (SELECT count(*) FROM fresh), position = %(position)s::uuid,
+            again = %(again)s OR (SELECT count(*) FROM fresh) < cardinality(%(chosen)s::uuid[]),
+            reason = %(reason)s, worked_at = clock_timestamp(),
+            state = CASE WHEN %(ended)s THEN 'finished' ELSE replay.state END,
+            finished_at = CASE WHEN %(ended)s THEN now() END
+        FROM running WHERE replay.id = running.id
+    )
+    SELECT count(*) AS queued FROM fresh
+"""
+RETIRE = f"""
+    DELETE FROM replays WHERE finished_at < now() - make_interval(secs => %(seconds)s)
+      AND {STILL_LEADER}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """Dead letters of a tenant to be replayed: some ids, or all that match."""
+
+    tenant_id: int
+    ids: tuple[str, ...] | None = None
+    type: str | None = None
+    error_class: str | None = None
+    #: Died no later than this; None: than the request.
+    before: datetime | None = None
+    #: At most so many.
+    limit: int | None = None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """For the statements of this module."""
+        ids = None if self.ids is None else list(self.ids)
+        asked = {"ids": ids, "type": self.type, "error_class": self.error_class}
+        key = [sorted(self.ids or ()), self.type, self.error_class, str(self.before), self.limit]
+        return {
+            **asked,
+            "tenant_id": self.tenant_id,
+            "before": self.before,
+            "limit": self.limit,
+            # Equal requests are one as long as it runs.
+            "digest": hashlib.sha256(json.dumps(key).encode()).hexdigest(),
+        }
+
+
+def count_matching(engine: Engine, request: ReplayRequest) -> Counter[str]:
+    """Dead letters that match, by pool, up to a bound."""
+    most = MOST_COUNTED if request.limit is None else min(request.limit, MOST_COUNTED)
+    rows = fetch(engine, COUNT, {**request.parameters, "most": most})
+    return Counter({row.pool: row.jobs for row in rows})
+
+
+def find_running(engine: Engine, request: ReplayRequest) -> Row[Any] | None:
+    """The running replay that is the same as this one."""
+    return next(iter(fetch(engine, FIND_RUNNING, request.parameters)), None)
+
+
+def create(engine: Engine, request: ReplayRequest, total: int) -> Row[Any]:
+    """Make the request durable, or find the running one that is the same."""
+    asked = {**request.parameters, "id": new_id(), "total": total}
+    while True:
+        for statement in (CREATE, FIND_RUNNING):
+            if rows := fetch(engine, statement, asked):
+                return rows[0]
+        # The other one ended between the two statements.
+
+
+def read(engine: Engine, replay_id: str) -> Row[Any] | None:
+    return next(iter(fetch(engine, READ, {"id": replay_id})), None)
+
+
+def cancel(engine: Engine, replay_id: str) -> None:
+    """End a running replay; what it has queued stays queued."""
+    execute(engine, CANCEL, {"id": replay_id})
+
+
+def list_running(connection: Connection, tenant_id: int | None, limit: int) -> Sequence[Row[Any]]:
+    """Those of one tenant or of all, oldest first."""
+    asked = {"tenant_id": tenant_id, "limit": limit}
+    return connection.exec_driver_sql(LIST_RUNNING, asked).all()

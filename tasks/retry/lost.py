@@ -1,0 +1,52 @@
+"""PURE: what was lost with an expired lease, and what counts as a crash of the job.
+
+A worker claims more than it runs. What waited in it when it died did not kill it, and is no crash.
+The row says which claims wait: the claim notes it for those that have no slot at once, and the next
+heartbeat notes the ones that have begun since. A job that kills its worker before that heartbeat
+looks as if it had waited. So a claim that was lost like this is remembered, and from then on a run
+of that job begins only after the row says so: it is mistaken once, and after five crashes dead.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class Loss(Enum):
+    """What an expired lease was for."""
+
+    #: Nobody claimed the job.
+    MESSAGE = auto()
+    #: Its worker is gone, and the run is not known to have begun.
+    CLAIM = auto()
+    #: Its worker was alive past the time limit of the run, which therefore ended it.
+    TIMEOUT = auto()
+    #: Its worker is gone, and the run had begun.
+    CRASH = auto()
+
+
+def loss_of(*, dispatched: bool, waiting: bool, ran_seconds: float, timeout_seconds: float) -> Loss:
+    """``ran_seconds`` is the time from the beginning of the run to the last sign of life."""
+    if dispatched:
+        return Loss.MESSAGE
+    if waiting:
+        return Loss.CLAIM
+    return Loss.TIMEOUT if ran_seconds > timeout_seconds else Loss.CRASH
+
+
+def ran_seconds_of(
+    leased_seconds: float | None, lease_seconds: float, lost_seconds: float | None
+) -> float:
+    """Time from the beginning of a lost run to the last sign of life.
+
+    That is when its process was seen to end, if it was, else the last heartbeat: the lease lasted
+    ``lease_seconds`` longer. Nobody knows what the run did after it, so nobody pays for that.
+    """
+    if lost_seconds is not None and lost_seconds > 0.0:
+        return lost_seconds
+    return max(0.0, (leased_seconds or 0.0) - lease_seconds)
+
+
+def begins_on_record(lost_claims: int) -> bool:
+    """Whether a run may begin only once the row says that it has."""
+    return lost_claims > 0

@@ -1,0 +1,41 @@
+"""Queues that are deleted or purged under load: the jobs do not wait for their leases to expire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import kombu
+import pytest
+
+from app.stack.rabbitmq import EmbeddedRabbitMQ
+from app.stack.services import Running
+from tests.support.broker_stack import BrokerStack, broker_stack
+from tests.support.database_fixture import DatabaseFixture
+
+QUEUES = ("short", "medium")
+#: The leases of both pools are longer: 10 and 30 s.
+AT_MOST_SECONDS = 9.0
+
+
+@pytest.fixture
+def stack(
+    database: DatabaseFixture, rabbitmq: Running[EmbeddedRabbitMQ], tmp_path: Path
+) -> Iterator[BrokerStack]:
+    with broker_stack(database, rabbitmq.service, tmp_path, *QUEUES) as started:
+        yield started
+
+
+@pytest.mark.parametrize("act", ["queue_delete", "queue_purge"])
+def test_messages_that_vanish_are_sent_again_soon(
+    stack: BrokerStack, rabbitmq: Running[EmbeddedRabbitMQ], act: str
+) -> None:
+    with stack.frozen_workers():
+        ids = [*stack.submit(60, 0.1), *stack.submit(300, 0.1, "short")]
+        stack.wait(lambda: stack.count(ids, "dispatched") > 100, "dispatches")
+        with kombu.Connection(rabbitmq.service.url()) as connection:
+            for name in QUEUES:
+                getattr(connection.default_channel, act)(name)
+    stack.wait_ended(ids, AT_MOST_SECONDS, most_dispatches=5)
+    # The workers consume their queues again.
+    stack.wait_ended([*stack.submit(20, 0.1), *stack.submit(20, 0.1, "short")], 5)

@@ -1,0 +1,175 @@
+"""The publisher and a real RabbitMQ: what counts as delivered, and how long that may take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import kombu
+import pytest
+from celery import Celery
+
+from app.broker.publish import Publisher
+from app.broker.queues import job_queue
+from app.errors import BrokerUnavailable
+from app.stack.rabbitmq import EmbeddedRabbitMQ
+from app.stack.services import Running
+from loadtest.chaos.slow_link import SlowLink
+from loadtest.figures import family
+from models.jobs.dispatch import Dispatch
+from models.jobs.ids import new_id
+
+#: What one call may take: the limit, and what a busy machine adds.
+LIMIT_SECONDS, AT_MOST_SECONDS = 0.5, 1.5
+
+
+@pytest.fixture
+def link(rabbitmq: Running[EmbeddedRabbitMQ]) -> Iterator[SlowLink]:
+    with SlowLink("127.0.0.1", rabbitmq.service.ports["amqp"]) as opened:
+        yield opened
+
+
+@pytest.fixture
+def queues(rabbitmq: Running[EmbeddedRabbitMQ]) -> Iterator[kombu.Connection]:
+    """The broker beside the slow link, with nothing in its queues."""
+    with kombu.Connection(rabbitmq.service.url()) as connection:
+        yield connection
+        for name in ("short", "medium", "long"):
+            connection.default_channel.queue_delete(name)
+
+
+@pytest.fixture
+def publisher(link: SlowLink, queues: kombu.Connection) -> Iterator[Publisher]:
+    celery = Celery("test", amqp="app.broker.amqp:JobAmqp")
+    celery.config_from_object("celeryconfig")
+    celery.conf.update(
+        broker_url=f"amqp://guest:guest@127.0.0.1:{link.port}//",
+        broker_transport_options={"connect_timeout": 2},
+        task_queues=[job_queue(name) for name in ("short", "medium", "long")],
+    )
+    publisher = Publisher(celery, LIMIT_SECONDS)
+    wait_for(lambda: is_up(publisher))
+    yield publisher
+    publisher.close()
+
+
+def is_up(publisher: Publisher) -> bool:
+    try:
+        publisher.ping()
+    except BrokerUnavailable:
+        return False
+    return True
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def dispatches(count: int, pool: str = "medium") -> list[Dispatch]:
+    return [Dispatch(new_id(), 1, "echo", pool) for _ in range(count)]
+
+
+def messages(queues: kombu.Connection, name: str) -> int:
+    declared = queues.default_channel.queue_declare(name, passive=True)
+    return int(declared.message_count)
+
+
+def test_confirmed_in_time(publisher: Publisher, queues: kombu.Connection) -> None:
+    assert publisher.publish(dispatches(5))
+    assert messages(queues, "medium") == 5
+    assert publisher.undelivered() == []
+
+
+def test_late_confirm_is_no_failure_and_nobody_waits_for_it_twice(
+    publisher: Publisher, link: SlowLink, queues: kombu.Connection
+) -> None:
+    link.delay_seconds = 1.0
+    began = time.monotonic()
+    assert not publisher.publish(dispatches(5))
+    assert time.monotonic() - began < AT_MOST_SECONDS
+    began = time.monotonic()
+    for _ in range(20):
+        assert not publisher.publish(dispatches(1, "short"))
+        publisher.ping()
+    assert time.monotonic() - began < AT_MOST_SECONDS, "each of them waited"
+    wait_for(lambda: messages(queues, "medium") == 5 and messages(queues, "short") == 20)
+    assert publisher.undelivered() == []
+    link.delay_seconds = 0.0
+    wait_for(lambda: publisher.publish(dispatches(1)))
+    assert publisher.undelivered() == []
+
+
+def test_unconfirmed_on_a_lost_connection_is_undelivered(
+    publisher: Publisher, link: SlowLink
+) -> None:
+    link.delay_seconds = 60.0
+    sent = dispatches(3)
+    assert not publisher.publish(sent)
+    link.cut()
+    found: list[Dispatch] = []
+    wait_for(lambda: bool(found.extend(publisher.undelivered()) or found))
+    assert found == sent
+    assert publisher.undelivered() == []
+    link.delay_seconds = 0.0
+    wait_for(lambda: is_up(publisher))
+    assert publisher.publish(dispatches(1))
+
+
+def test_silent_broker_is_unavailable_and_costs_no_caller_more_than_the_limit(
+    publisher: Publisher, rabbitmq: Running[EmbeddedRabbitMQ]
+) -> None:
+    sent = dispatches(3)
+    frozen = list(family([child.pid for child in rabbitmq.children]))
+    for process in frozen:
+        process.suspend()
+    try:
+        longest, calls = 0.0, 0
+        assert not publisher.publish(sent)
+        deadline = time.monotonic() + 15
+        while calls < 5:
+            assert time.monotonic() < deadline, "a broker that says nothing was available"
+            began = time.monotonic()
+            calls += not is_up(publisher)
+            longest = max(longest, time.monotonic() - began)
+            time.sleep(0.1)
+        assert longest < AT_MOST_SECONDS
+        assert publisher.undelivered() == sent
+    finally:
+        for process in frozen:
+            process.resume()
+    wait_for(lambda: is_up(publisher))
+
+
+def test_message_for_a_deleted_queue_is_sent_again(
+    publisher: Publisher, queues: kombu.Connection
+) -> None:
+    for name in ("short", "medium", "long"):
+        queues.default_channel.queue_delete(name)
+    assert publisher.publish([*dispatches(3), *dispatches(40, "short"), *dispatches(2, "long")])
+    assert publisher.undelivered() == []
+    assert messages(queues, "medium") == 3
+    assert messages(queues, "short") == 2, "twenty jobs each"
+    assert messages(queues, "long") == 2
+
+
+def test_deleted_queue_of_a_slice_is_declared_again(
+    publisher: Publisher, queues: kombu.Connection
+) -> None:
+    sliced = [Dispatch(new_id(), 1, "echo", "medium", slice="free") for _ in range(3)]
+    assert publisher.publish(sliced[:1])
+    queues.default_channel.queue_delete("medium.free")
+    assert publisher.publish(sliced[1:])
+    assert messages(queues, "medium.free") == 2
+    queues.default_channel.queue_delete("medium.free")
+
+
+def test_refused_message_is_undelivered(publisher: Publisher, queues: kombu.Connection) -> None:
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    queues.default_channel.queue_delete("medium")
+    queues.default_channel.queue_declare("medium", durable=True, auto_delete=False, arguments=full)
+    sent = dispatches(3)
+    assert publisher.publish(sent)
+    assert sorted(publisher.undelivered()) == sorted(sent[1:])

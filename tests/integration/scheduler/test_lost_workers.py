@@ -1,0 +1,133 @@
+"""Whose runs are reaped: of workers that are silent, and what a living one has dropped."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.scheduler.maintenance.reaper import Reaper
+from models.jobs.claim import JobRef
+from models.presence import KEEP_PRESENT, PRESENCE_LOST_SECONDS, Presence, announce
+from models.store.session import execute
+from tests.support.database_fixture import DatabaseFixture
+
+#: Looks that it takes until a worker is silent, one second apart.
+LOOKS = int(PRESENCE_LOST_SECONDS) + 1
+
+
+@pytest.fixture
+def reaper(database: DatabaseFixture) -> Reaper:
+    return Reaper(database.engine, database.leader, database.types)
+
+
+def run(database: DatabaseFixture, worker: str = "w1") -> str:
+    """A job that ``worker`` runs; its id."""
+    job_id = database.submit()
+    [dispatch] = [each for each in database.dispatch() if each.id == job_id]
+    assert database.claim(JobRef(job_id, dispatch.lease), worker=worker)
+    return job_id
+
+
+def beat(database: DatabaseFixture, worker: str = "w1", renewed: str = "0 seconds") -> None:
+    """The worker reports; it has renewed its leases so long ago."""
+    [row] = database.query(f"SELECT now() - interval '{renewed}' AS at")
+    announce(database.engine, Presence(worker, "worker", ["medium"], 10, renewed_at=row.at))
+
+
+def test_living_worker_keeps_a_run_whose_lease_it_could_not_renew(
+    database: DatabaseFixture, reaper: Reaper
+) -> None:
+    job_id = run(database)
+    beat(database, renewed="20 seconds")
+    database.expire_leases()  # a second ago: after it has renewed what it holds
+    for second in range(LOOKS + 3):
+        execute(database.engine, KEEP_PRESENT, {"names": ["w1"]})
+        assert reaper.run_once(second) == 0
+    assert database.job(job_id).status == "running"
+
+
+def test_run_that_a_living_worker_has_dropped_comes_back(
+    database: DatabaseFixture, reaper: Reaper
+) -> None:
+    """Say, the answer to its claim was lost: it renews all that it holds, and not this one."""
+    job_id = run(database)
+    database.expire_leases()
+    beat(database)
+    assert reaper.run_once(0.0) == 1
+    assert database.job(job_id).status == "queued"
+
+
+def test_worker_that_renews_nothing_is_not_waited_for_without_end(
+    database: DatabaseFixture, reaper: Reaper
+) -> None:
+    run(database)
+    beat(database, renewed="6 minutes")
+    database.expire_leases()
+    assert reaper.run_once(0.0) == 1
+
+
+def test_silent_worker_loses_its_runs_long_before_their_leases_end(
+    database: DatabaseFixture, reaper: Reaper
+) -> None:
+    lost, kept = run(database, "w1"), run(database, "w2")
+    beat(database, "w1")
+    for second in range(LOOKS):
+        beat(database, "w2")
+        assert reaper.run_once(second) == (second == LOOKS - 1)
+    row = database.job(lost)
+    assert (row.status, row.crashes, row.attempt) == ("queued", 1, 0)
+    assert database.job(kept).status == "running"
+
+
+def test_worker_that_forgets_to_renew_is_still_heard(
+    database: DatabaseFixture, reaper: Reaper
+) -> None:
+    """Its watchdog reports in place of a heartbeat that is held up."""
+    run(database, "w1")
+    beat(database, "w1")
+    for second in range(3 * LOOKS):
+        beat(database, "w2")
+        execute(database.engine, KEEP_PRESENT, {"names": ["w1"]})
+        assert reaper.run_once(second) == 0
+
+
+def test_nobody_is_judged_early_while_all_are_silent(
+    database: DatabaseFixture, reaper: Reaper
+) -> None:
+    run(database, "w1"), run(database, "w2")
+    beat(database, "w1"), beat(database, "w2")
+    for second in range(2 * LOOKS):
+        assert reaper.run_once(second) == 0
+    database.expire_leases()
+    assert reaper.run_once(2 * LOOKS) == 2, "then the leases decide"
+
+
+def test_after_a_pause_the_workers_beat_first(database: DatabaseFixture, reaper: Reaper) -> None:
+    """The database stood still: all leases and all signs of life are old."""
+    ids = [run(database, "w1"), run(database, "w2")]
+    beat(database, "w1"), beat(database, "w2")
+    assert reaper.run_once(0.0) == 0
+    database.expire_leases()
+    database.execute(
+        "UPDATE processes SET heartbeat_at = heartbeat_at - interval '1 minute',"
+        " renewed_at = renewed_at - interval '1 minute'"
+    )
+    for second in range(3):
+        assert reaper.run_once(60.0 + second) == 0
+    beat(database, "w1", renewed="2 seconds")
+    for second in range(3, LOOKS + 3):
+        reaper.run_once(60.0 + second)
+        execute(database.engine, KEEP_PRESENT, {"names": ["w1"]})
+    assert [database.job(job_id).status for job_id in ids] == ["running", "queued"]
+
+
+def test_worker_of_the_version_before_has_its_leases(
+    database: DatabaseFixture, reaper: Reaper
+) -> None:
+    run(database, "w1")
+    announce(database.engine, Presence("w1", "worker", ["medium"], 10))
+    for second in range(2 * LOOKS):
+        beat(database, "w2")
+        assert reaper.run_once(second) == 0, "its reports may be held up by a lock"
+    announce(database.engine, Presence("w1", "worker", ["medium"], 10))
+    database.expire_leases()
+    assert reaper.run_once(2 * LOOKS) == 1, "and it is not known what it has renewed"

@@ -1,0 +1,181 @@
+"""What a worker had claimed and not begun when it died is no crash of those jobs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from app.scheduler.maintenance.reaper import Reaper
+from models.jobs.claim import JobRef
+from models.presence import Presence, announce
+from models.store.session import transaction
+from tasks.watchdog.lost_runs import settle_overdue
+from tasks.worker.pipeline import execute_claim
+from tests.support.database_fixture import DatabaseFixture
+from tests.support.one_worker import OneWorker, one_worker
+
+
+@pytest.fixture
+def database(engine: Engine) -> DatabaseFixture:
+    return DatabaseFixture(engine)
+
+
+@contextmanager
+def blocked(database: DatabaseFixture, slots: int, jobs: int) -> Iterator[tuple[OneWorker, Any]]:
+    """A worker whose slots are taken by the first jobs of a message; the others wait."""
+    go_on, began = threading.Event(), threading.Semaphore(0)
+
+    def act(ctx: Any, payload: Any) -> None:
+        began.release()
+        go_on.wait(20)
+
+    with one_worker(database, slots=slots) as one:
+        one.act = act
+        refs = one.refs(jobs)
+        message = threading.Thread(target=one.execute, args=(refs,))
+        message.start()
+        for _ in range(slots):
+            assert began.acquire(timeout=10)
+        try:
+            yield one, refs
+        finally:
+            go_on.set()
+            message.join(10)
+
+
+def lose_worker(database: DatabaseFixture) -> None:
+    database.expire_leases()
+    assert Reaper(database.engine, database.leader, database.types).run_once(0.0)
+
+
+def counts(database: DatabaseFixture) -> list[tuple[str, int, int]]:
+    rows = database.query("SELECT status::text, crashes, lost_claims FROM jobs ORDER BY id")
+    return [tuple(row) for row in rows]
+
+
+def test_what_waited_in_a_lost_worker_has_no_crash(database: DatabaseFixture) -> None:
+    with blocked(database, slots=2, jobs=6):
+        lose_worker(database)
+        assert counts(database) == [("queued", 1, 0)] * 2 + [("queued", 0, 1)] * 4
+        assert len(database.query("SELECT 1 FROM attempts")) == 2
+
+
+def test_a_run_that_had_to_wait_is_noted_by_the_next_heartbeat(database: DatabaseFixture) -> None:
+    with blocked(database, slots=1, jobs=2) as (one, refs):
+        database.execute("UPDATE jobs SET started_at = now() - interval '1 hour'")
+        held = one.worker.slots.find(refs[1])
+        assert held is not None and held.unnoted
+        held.begin()  # as if another slot had become free, five seconds ago
+        held.started = time.monotonic() - 5.0
+        one.flush()
+        assert not held.unnoted
+        row = database.job(refs[1].id)
+        assert row.waiting_lease is None
+        [age] = database.query("SELECT now() - started_at AS age FROM jobs WHERE id = %s", row.id)
+        assert 4.9 < age.age.total_seconds() < 10, "timed from its beginning, not from its claim"
+        lose_worker(database)
+        job = database.job(refs[1].id)
+        assert (job.crashes, job.lost_claims) == (1, 0)
+
+
+def test_a_job_whose_claim_was_lost_begins_on_record(database: DatabaseFixture) -> None:
+    with blocked(database, slots=1, jobs=2) as (_, refs):
+        lose_worker(database)
+    database.execute("UPDATE jobs SET status = 'cancelled' WHERE crashes > 0")
+    seen: list[Any] = []
+    with one_worker(database, slots=1, name="w2") as one:
+        one.act = lambda ctx, payload: seen.append(database.job(ctx.job_id).waiting_lease)
+        database.submit(pool="short")
+        fresh, again = sorted(one.dispatched(10), key=lambda ref: ref.id == refs[1].id)
+        one.execute((fresh, again))
+        one.flush()
+    assert again.id == refs[1].id
+    assert seen == [None, None], "the second waited, and was noted before it began"
+    assert database.job(again.id).status == "succeeded"
+
+
+def test_a_run_that_has_to_begin_on_record_waits_for_a_locked_row(
+    database: DatabaseFixture,
+) -> None:
+    ran: list[str] = []
+    with one_worker(database, slots=1) as one:
+        one.act = lambda ctx, payload: ran.append(ctx.job_id)
+        database.submit(pool="short")
+        database.submit(pool="short")
+        database.execute("UPDATE jobs SET lost_claims = 1")
+        refs = one.dispatched(2)
+        [first, second] = one.worker.slots.claim(refs)
+        with transaction(database.engine) as locking:
+            locking.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (second.ref.id,))
+            run = threading.Thread(target=execute_claim, args=(second, one.worker))
+            run.start()
+            run.join(0.5)
+            assert ran == [] and one.worker.slots.busy == 1
+        run.join(10)
+        assert ran == [second.ref.id]
+        # One whose lease is lost meanwhile does not begin at all.
+        held = one.worker.slots.find(first.ref)
+        assert held is not None
+        held.unnoted = True
+        database.execute("UPDATE jobs SET lease = lease + 1 WHERE id = %s", first.ref.id)
+        held.beaten = -1e9
+        execute_claim(first, one.worker)
+        one.flush()
+        assert ran == [second.ref.id]
+
+
+def test_the_first_of_every_message_have_the_slots(database: DatabaseFixture) -> None:
+    with one_worker(database, slots=3) as one:
+        refs = one.refs(6)
+        waiting = one.worker.slots._without_slot([refs[:4], refs[4:]])
+        assert waiting == {refs[2], refs[3], refs[5]}, "first, first, second"
+        one.worker.slots.claim(refs[:2])
+        assert one.worker.slots._without_slot([refs[2:4], ()]) == {refs[3]}
+
+
+def test_a_claim_that_a_worker_of_before_made_counts_as_begun(database: DatabaseFixture) -> None:
+    with blocked(database, slots=1, jobs=2):
+        lose_worker(database)
+    refs = [JobRef(one.id, one.lease) for one in database.dispatch("short")]
+    assert len(refs) == 2
+    # Its statement does not know the column, which still has the number of the lease before.
+    database.execute(
+        "UPDATE jobs SET status = 'running', worker = 'old', started_at = now(),"
+        " waiting_lease = lease - 1"
+    )
+    lose_worker(database)
+    assert [crashes for _, crashes, _ in counts(database)] == [2, 1]
+
+
+def test_a_cancelled_job_that_waited_in_a_lost_worker_is_cancelled(
+    database: DatabaseFixture,
+) -> None:
+    with blocked(database, slots=1, jobs=2) as (_, refs):
+        database.execute("UPDATE jobs SET cancel_requested_at = now()")
+        lose_worker(database)
+        job = database.job(refs[1].id)
+        assert (job.status, job.crashes) == ("cancelled", 0)
+        assert job.finished_at is not None
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["noted", "not noted"])
+def test_only_the_job_that_ran_pays_for_a_message_that_its_parent_ended(
+    database: DatabaseFixture, known: bool
+) -> None:
+    url = database.engine.url.render_as_string(hide_password=False)
+    with blocked(database, slots=1, jobs=3) as (one, refs):
+        announce(database.engine, Presence("w1", "worker", parent="its parent"))
+        database.execute("UPDATE jobs SET started_at = now() - interval '1 hour'")
+        if not known:
+            database.execute("UPDATE jobs SET waiting_lease = lease")
+        assert settle_overdue(url, one.worker.types, "its parent", refs) == 3
+        rows = [database.job(ref.id) for ref in refs]
+        assert [row.error_class for row in rows] == ["TIMEOUT", None, None]
+        assert [row.status for row in rows][1:] == ["queued"] * 2
+        assert [row.deferrals for row in rows][1:] == [0, 0]

@@ -1,0 +1,71 @@
+"""Database URLs that name several servers: every form becomes one, and nothing else changes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import make_url
+
+from models.database_url import connect_arguments, normal_url, one_server_each
+from models.settings import DatabaseSettings
+
+START = "postgresql+psycopg2://me:p%40ss@"
+SEVERAL = {
+    "a:5432,b:5433/db": [("a", "5432"), ("b", "5433")],
+    "a,b:5433/db?sslmode=require": [("a", None), ("b", "5433")],
+    "/db?host=a:5432,b:5433&target_session_attrs=read-write": [("a", "5432"), ("b", "5433")],
+    "/db?host=a:5432&host=b": [("a", "5432"), ("b", None)],
+    "/db?host=a,b&port=1,2&target_session_attrs=primary": [("a", "1"), ("b", "2")],
+    "/db?host=/run/one,/run/two&port=5433": [("/run/one", "5433"), ("/run/two", "5433")],
+    "[::1]:1,[fe80::2]/db": [("::1", "1"), ("fe80::2", None)],
+}
+
+
+@pytest.mark.parametrize("rest", SEVERAL)
+def test_every_form_names_the_same_servers(rest: str) -> None:
+    url = DatabaseSettings(database_url=START + rest).database_url
+    each = one_server_each(connect_arguments(make_url(url)))
+    assert [(one["host"], one["port"]) for one in each] == SEVERAL[rest]
+    for one in each:
+        assert (one["user"], one["password"], one["dbname"]) == ("me", "p@ss", "db")
+        assert one["target_session_attrs"] in ("read-write", "primary")
+    assert normal_url(url) == url
+
+
+@pytest.mark.parametrize(
+    "rest", ["a:5432/db", "/db?host=/run/one&port=5432", "[::1]:3/db?connect_timeout=3", "a/"]
+)
+def test_one_server_stays_as_it_is(rest: str) -> None:
+    assert normal_url(START + rest) == START + rest
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        (START + "a,b/db?target_session_attrs=any", "target_session_attrs"),
+        (START + "a,,b/db", "several hosts"),
+        (START + "a:1,b:x/db", "several hosts"),
+        (START + "/db?host=a,b,c&port=1,2", "port"),
+        (START + "a:1,b:2/db?port=3", "port"),
+        (START + "a:x/db", "is not a database URL"),
+        ("secret", "is not a database URL"),
+    ],
+)
+def test_what_is_wrong_is_said_without_the_password(url: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem) as refused:
+        normal_url(url)
+    assert "p%40ss" not in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+HOSTS = st.from_regex(r"[a-z][a-z0-9.-]{0,20}", fullmatch=True)
+PORTS = st.integers(1, 65535)
+
+
+@given(st.lists(st.tuples(HOSTS, PORTS), min_size=2, max_size=5))
+def test_no_server_is_lost_or_moved(servers: list[tuple[str, int]]) -> None:
+    named = ",".join(f"{host}:{port}" for host, port in servers)
+    for url in (f"{START}{named}/db", f"{START}/db?host={named}"):
+        each = one_server_each(connect_arguments(make_url(normal_url(url))))
+        assert [(one["host"], int(one["port"])) for one in each] == servers
