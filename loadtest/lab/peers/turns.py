@@ -77,7 +77,7 @@ PLANS = {
         dict.fromkeys(("fairline", "celery", "dramatiq", "procrastinate"), 3),
         dict.fromkeys(("fairline", "celery", "dramatiq", "procrastinate"), 1),
         connections=(4, 8),
-        seconds=0.3,
+        seconds=1.0,
         warm_seconds=0.1,
         pulse_seconds=0.4,
         settle_seconds=0.0,
