@@ -2,7 +2,9 @@
 
 Uses the machine's ``rabbitmq-server`` but none of its configuration, and not the packaged
 ``/usr/sbin`` wrapper: it changes the user and writes to the machine's folders. Durable queues
-and persistent messages survive a kill of the node.
+and persistent messages survive a kill of the node. A node that cannot read its data after a
+crash or a full disk may hang while it starts; it then starts with an empty folder, because
+messages are hints and the jobs are rows.
 """
 
 from __future__ import annotations
@@ -83,13 +85,29 @@ class EmbeddedRabbitMQ:
             raise StackError(NOT_INSTALLED)
         return [
             ProcessSpec(
-                name, argv, env=env, cwd=self.folder, stop=(StopStep(signal.SIGTERM, seconds),)
-            )
-            for name, argv, seconds in (
-                ("epmd", ("epmd", "-relaxed_command_check"), 2.0),
-                (self.name, (str(server),), 15.0),
-            )
+                "epmd",
+                ("epmd", "-relaxed_command_check"),
+                env=env,
+                cwd=self.folder,
+                stop=(StopStep(signal.SIGTERM, 2.0),),
+            ),
+            ProcessSpec(
+                self.name,
+                (str(server),),
+                env=env,
+                cwd=self.folder,
+                stop=(StopStep(signal.SIGTERM, 15.0),),
+                is_ready=self.is_ready,
+                reset=self.set_data_aside,
+            ),
         ]
+
+    def set_data_aside(self) -> None:
+        """Move queues and messages out of the way, in place of those moved before."""
+        data, aside = self.folder / "mnesia", self.folder / "mnesia.unreadable"
+        shutil.rmtree(aside, ignore_errors=True)
+        if data.exists():
+            data.rename(aside)
 
     def environment(self) -> dict[str, str]:
         """What the node and its tools need to know."""

@@ -54,8 +54,8 @@ class Running(Generic[S]):
         while not self.service.is_ready():
             dead = [child.spec for child in self.children if child.poll() is not None]
             if dead or time.monotonic() > deadline:
-                self.stop()
                 culprit = dead[0] if dead else self.children[-1].spec
+                self.stop()
                 raise StackError(f"{culprit.name} did not start:\n{tail(self.log(culprit))}")
             time.sleep(0.05)
 

@@ -57,3 +57,8 @@ class ProcessSpec:
     drain_signal: signal.Signals | None = None
     #: Called before each start, also before a restart: clears what a crash left.
     before_start: Callable[[], None] = lambda: None
+    #: Whether it serves clients now. A process that did not for this long is killed and restarted.
+    is_ready: Callable[[], bool] | None = None
+    unready_seconds: float = 60.0
+    #: Called before the start that follows two that never got ready: sets unreadable data aside.
+    reset: Callable[[], None] = lambda: None

@@ -1,6 +1,7 @@
 """Supervisor: keeps the processes of a stack alive, in one thread and one loop.
 
-A process that dies is restarted, with growing delays if it keeps dying. Stopping the stack goes
+A process that dies is restarted, with growing delays if it keeps dying; one that is alive but
+does not serve its clients is killed first. Stopping the stack goes
 rank by rank, each process through its stop steps and finally SIGKILL, so it always ends. If the
 supervisor itself is killed, `app.stack.leftovers` clears what is left.
 """
@@ -26,6 +27,10 @@ REPORT_SECONDS = 60.0
 HEALTHY_SECONDS = 10.0
 FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 30.0
+#: How often a process that was ready is asked whether it still is.
+CHECK_SECONDS = 5.0
+#: After this many starts in a row that never got ready, a process starts without its data.
+STARTS_BEFORE_RESET = 2
 
 
 class SlotState(StrEnum):
@@ -60,6 +65,10 @@ class Slot:
     stop_step: int = 0
     #: It may finish what it runs before it stops.
     draining: bool = False
+    #: When it was last ready, or started; when to ask next; starts in a row that never got ready.
+    ready_at: float = 0.0
+    check_at: float = 0.0
+    starts_in_vain: int = 0
 
 
 class StopRequested(Exception):
@@ -160,6 +169,8 @@ class Supervisor:
                 self._start(slot)
             elif slot.state == SlotState.STOPPING and slot.due_at <= now:
                 self._next_stop_step(slot, now)
+            elif slot.state == SlotState.RUNNING and slot.check_at <= now:
+                self._check_ready(slot)
         if self.owns_children:
             reap_orphans({*self._pids(), *(task.pid for task in self.tasks)})
         if self._rotate_at <= now:
@@ -211,6 +222,10 @@ class Supervisor:
 
     def _start(self, slot: Slot) -> None:
         try:
+            if slot.starts_in_vain >= STARTS_BEFORE_RESET:
+                slot.spec.reset()
+                slot.starts_in_vain = 0
+                self.report(f"{slot.spec.name} never got ready: starts without its old data")
             slot.spec.before_start()
             slot.child = spawn(slot.spec, self.environment, self.home.log(slot.spec.name))
         except OSError as error:
@@ -218,8 +233,24 @@ class Supervisor:
             self.report(f"{slot.spec.name} cannot start: {error}")
             return
         slot.state = SlotState.RUNNING
+        slot.ready_at = slot.check_at = time.monotonic()
+        slot.starts_in_vain += slot.spec.is_ready is not None
         if slot.restarts:
             self.report(f"{slot.spec.name} restarted (pid {slot.child.pid})")
+
+    def _check_ready(self, slot: Slot) -> None:
+        """Kill a process that has not been ready for too long; its death starts it again."""
+        if slot.child is None or slot.spec.is_ready is None:
+            return
+        ready, now = slot.spec.is_ready(), time.monotonic()
+        slot.check_at = now + (CHECK_SECONDS if ready else 1.0)
+        if ready:
+            slot.ready_at, slot.starts_in_vain = now, 0
+        elif now - slot.ready_at > slot.spec.unready_seconds:
+            self.report(
+                f"{slot.spec.name} was not ready for {slot.spec.unready_seconds:g} s: killed"
+            )
+            slot.child.kill()
 
     def _notice_death(self, slot: Slot, status: int, now: float) -> None:
         child, slot.child = slot.child, None

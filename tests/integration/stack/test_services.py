@@ -7,8 +7,10 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import kombu
 import psycopg2
 import pytest
 import sqlalchemy
@@ -19,6 +21,7 @@ from app.stack.postgres import EmbeddedPostgres
 from app.stack.rabbitmq import EmbeddedRabbitMQ, find_server
 from app.stack.services import Running, running
 from app.stack.spec import StackError
+from app.stack.supervisor import Program, Supervisor
 from models.store.session import _wait_callback
 
 
@@ -115,8 +118,6 @@ def test_closed_folder_above_lets_the_server_pass_and_nobody_else(tmp_path: Path
 
 
 def test_message_survives_a_kill_of_rabbitmq(rabbitmq: Running[EmbeddedRabbitMQ]) -> None:
-    import kombu
-
     queue = kombu.Queue("kept", kombu.Exchange("kept"), durable=True)
     with kombu.Connection(
         rabbitmq.service.url(), transport_options={"confirm_publish": True}
@@ -128,6 +129,37 @@ def test_message_survives_a_kill_of_rabbitmq(rabbitmq: Running[EmbeddedRabbitMQ]
     rabbitmq.start()
     with kombu.Connection(rabbitmq.service.url()) as connection:
         assert queue(connection).queue_declare(passive=True).message_count == 1
+
+
+def test_rabbitmq_that_hangs_over_unreadable_queues_starts_without_them(
+    rabbitmq: Running[EmbeddedRabbitMQ], tmp_path: Path
+) -> None:
+    service, confirmed = rabbitmq.service, {"confirm_publish": True}
+    with kombu.Connection(service.url(), transport_options=confirmed) as connection:
+        connection.SimpleQueue("jobs").put("work")
+    rabbitmq.kill()
+    # Deliveries and acknowledgements of a message that was never published: what a full disk may
+    # leave. The node logs a crash report, stays alive, and never opens its port.
+    [journal] = (service.folder / "mnesia").rglob("journal.jif")
+    with journal.open("ab") as file:
+        file.write((b"\x80" + bytes(7)) * 3 + (b"\xc0" + bytes(7)) * 3)
+    reports: list[str] = []
+    supervisor = Supervisor(service.home, os.environ, reports.append)
+    mapper, node = service.processes()
+    for spec in (mapper, replace(node, unready_seconds=15.0)):
+        supervisor.add(Program(spec.name, lambda _, spec=spec: spec, stop_rank=0))
+    try:
+        supervisor.tick()
+        supervisor.slots[-1].starts_in_vain += 1  # As if it had hung before: saves 15 s.
+        assert supervisor.wait(service.is_ready, 120.0), reports
+        with kombu.Connection(service.url()) as connection:
+            queue = connection.SimpleQueue("jobs")
+            queue.put("more work")
+            assert queue.get(timeout=10).payload == "more work"
+    finally:
+        supervisor.stop_all()
+    assert "rabbitmq was not ready for 15 s: killed" in reports
+    assert (service.folder / "mnesia.unreadable").is_dir()
 
 
 def test_stopped_rabbitmq_leaves_no_process(rabbitmq: Running[EmbeddedRabbitMQ]) -> None:

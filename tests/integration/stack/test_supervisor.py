@@ -87,6 +87,47 @@ def test_process_that_keeps_dying_is_started_ever_less_often(supervisor: Supervi
     assert supervisor.slots[0].due_at - time.monotonic() > 0.5
 
 
+def test_process_that_is_alive_and_never_ready_is_replaced_and_then_reset(
+    supervisor: Supervisor,
+) -> None:
+    resets: list[int] = []
+    spec = ProcessSpec(
+        "broker",
+        SLEEP,
+        is_ready=lambda: bool(resets),
+        unready_seconds=0.5,
+        reset=lambda: resets.append(slot.restarts),
+    )
+    supervisor.add(Program("broker", lambda _: spec, stop_rank=0))
+    [slot] = supervisor.slots
+    wait(supervisor, lambda: bool(resets), 20.0)
+    assert resets == [2], "the first restart keeps the data"
+    wait(supervisor, lambda: slot.child is not None and slot.starts_in_vain == 0)
+    [pid] = pids(supervisor)
+    assert not supervisor.wait(lambda: pids(supervisor) != [pid], 2.0), "it is ready and stays"
+
+
+def test_process_that_is_no_longer_ready_is_replaced_with_its_data(supervisor: Supervisor) -> None:
+    ready, resets = [True], list[int]()
+    spec = ProcessSpec(
+        "broker",
+        SLEEP,
+        is_ready=lambda: ready[0],
+        unready_seconds=0.5,
+        reset=lambda: resets.append(1),
+    )
+    supervisor.add(Program("broker", lambda _: spec, stop_rank=0))
+    supervisor.tick()
+    supervisor.tick()
+    [first] = pids(supervisor)
+    ready[0] = False
+    wait(supervisor, lambda: pids(supervisor) not in ([first], []), 20.0)
+    ready[0] = True
+    [second] = pids(supervisor)
+    assert not supervisor.wait(lambda: pids(supervisor) != [second], 2.0)
+    assert resets == []
+
+
 def test_missing_command_is_tried_again_rather_than_raised(supervisor: Supervisor) -> None:
     said: list[str] = []
     supervisor.report = said.append
