@@ -53,7 +53,9 @@ def judge(engine: Engine, clients: Clients, witness: Path) -> dict[str, list[str
         "lost": sorted(promised - found.keys()),
         "admitted twice": sorted(found.keys() - promised),
         "not succeeded": [
-            f"{row.id} {row.status}" for row in finished if row.status != "succeeded"
+            f"{row.id} {row.type} {row.status}: {row.error_class} {row.error_message}"
+            for row in finished
+            if row.status != "succeeded"
         ],
         "run lost": [f"{row.id} {row.crashes} crashes" for row in finished if row.crashes],
         "more than one attempt": [f"{row.id} {row.attempt}" for row in finished if row.attempt > 1],
