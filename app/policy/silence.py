@@ -2,7 +2,7 @@
 
 The age of a timestamp cannot say so: after a pause of the database or of the listener all of them
 are old at once, although the workers live. So silence is counted by the listener, from look to
-look, and a look after a long pause counts as little as any other.
+look, and a look after a pause counts less than any other.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
-#: What one look counts at most; the listener looks every second.
-MOST_SECONDS = 1.5
+#: The listener looks every second. A longer gap than this was a pause of somebody, and counts
+#: little: the worker may have had no time to give a sign since.
+LONGEST_GAP_SECONDS = 1.5
+PAUSE_COUNTS_SECONDS = 0.5
 
 
 class Heard(NamedTuple):
@@ -32,7 +34,8 @@ class Silence:
 
     def look(self, now: float, signs: Mapping[str, Hashable]) -> frozenset[str]:
         """Workers that have been silent for the limit; ``signs`` has the last of each."""
-        counted = 0.0 if self._looked is None else min(max(0.0, now - self._looked), MOST_SECONDS)
+        gap = 0.0 if self._looked is None else max(0.0, now - self._looked)
+        counted = gap if gap <= LONGEST_GAP_SECONDS else PAUSE_COUNTS_SECONDS
         self._looked = now
         before = self._heard
         self._heard = {
