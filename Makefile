@@ -71,7 +71,7 @@ lab-%: venv-dev broker ## run one of them: knee, scaling, pool, swarm, peers, so
 chaos: venv-dev broker faketime ## break a stack of its own for MINUTES=2 under load; SEED=… repeats a run
 	$(PY) -m loadtest.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED))
 
-# The older version needs a C compiler, as it says.
+# The older commit builds a C extension, so this needs gcc and the Python headers.
 upgrade-test: venv-dev broker ## upgrade a stack of an older commit process by process under load, and back
 	@$(call install,command -v gcc && ls /usr/include/python3.11,gcc libc6-dev python3-dev)
 	$(PY) -m loadtest.upgrade

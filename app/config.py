@@ -50,8 +50,9 @@ class Settings(TaskSettings):
     served_pools: str = "short,medium,long"
     #: Due jobs that are promoted to a pool's queue per second.
     promote_per_second: float = Field(default=2000.0, gt=0)
-    #: A tenant is throttled in a pool after so many of its runs crashed the third worker of their
-    #: job, or had their process killed, within ten minutes. Raise it where machines are preempted.
+    #: Workers of a pool that a tenant's jobs may cost within ten minutes before it runs one job at
+    #: a time there. Counted are processes killed because a run broke a limit, and every worker from
+    #: the third on that one job crashed. Raise it where machines are preempted.
     throttle_crashes: int = Field(default=THROTTLE_CRASHES, ge=1)
     #: How long ended jobs, dead letters, events and idempotency keys are kept.
     keep_finished_days: float = Field(default=7.0, gt=0)

@@ -1,9 +1,8 @@
-"""Generations of the feed: which history of transaction numbers this database has.
+"""Generations of the feed.
 
-Entries of the feed are numbered by their transactions. After a restore those begin anew, lower,
-and after a promotion some are used again. The database then begins a generation: numbers go on
-above all that came along, and a position tells the generation that it is of. See
-docs/decisions/0022-feed-positions.md.
+Entries are numbered by their transactions. A restore starts these numbers lower and a promotion
+uses some again, so each begins a *generation*: numbers continue above all existing ones, and a
+position names its generation. See docs/decisions/0022-feed-positions.md.
 """
 
 from __future__ import annotations

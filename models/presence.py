@@ -4,9 +4,9 @@ In return it learns whether it was asked to drain, and the database's clock. The
 row before anything acts on it: a process that dies in between has ended anyway, and the next one
 has another name.
 
-``renewed_at`` says up to when a worker has renewed all leases it holds. A job with an expired lease
-whose worker is alive was therefore dropped by it if ``renewed_at`` is later than the end of the
-lease; otherwise the worker could not renew it yet, say because the table is locked.
+``renewed_at``: at this time the worker had renewed every lease that was due. A run whose lease
+ended before it, and whose worker is alive, is therefore no longer held by that worker; otherwise
+the worker could not renew it yet.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ ANNOUNCE = f"""
 """
 #: In place of a heartbeat that is held up: all that is known is that the process is alive.
 KEEP_PRESENT = "UPDATE processes SET heartbeat_at = now() WHERE name = ANY (%(names)s::text[])"
-#: When each worker was last heard; not those of a version before, whose reports a lock holds up.
+#: When each worker was last heard; not those of the previous version, whose reports a lock
+#: holds up.
 READ_HEARD = """
     SELECT name, coalesce(parent, name) AS worker, heartbeat_at FROM processes
     WHERE kind = 'worker' AND renewed_at IS NOT NULL
@@ -91,7 +92,7 @@ class Presence:
     parent: str | None = None
     #: Celery's name of the worker.
     node: str = ""
-    #: All leases that it holds and that had expired by then were renewed since.
+    #: See ``models.presence``.
     renewed_at: datetime | None = None
 
 
@@ -123,7 +124,7 @@ def process_name(kind: str) -> str:
     return f"{node}:{_random_part()}:{os.getpid()}"
 
 
-#: The random part is missing in names that an earlier version gave.
+#: The random part is missing in names that the previous version gave.
 _NAMED = re.compile(r"(.+?)(?::[0-9a-f]{6})?:(\d+)")
 
 

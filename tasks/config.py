@@ -25,7 +25,8 @@ class TaskSettings(DatabaseSettings):
     claude_api_key: SecretStr = SecretStr("")
     #: How long one call to Claude may take, connection included.
     claude_timeout_seconds: float = Field(default=45.0, gt=0)
-    #: A cancelled job that cleans up, or is cooperative, for so long is stopped by force.
+    #: How long a cancelled job may clean up, or a cooperative one continue, before it is stopped by
+    #: force.
     cancel_grace_seconds: float = Field(default=300.0, ge=0)
     #: Comma-separated modules that register more job types.
     job_modules: str = ""

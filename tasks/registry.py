@@ -24,7 +24,8 @@ from tasks.retry.decision import RetryLimits
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 
 Run = Callable[[JobContext, Any], Any]
-#: How a running job is cancelled: a Stop is raised in it, or it asks ``ctx.is_cancelled()``.
+#: How a running job is cancelled: ``Cancelled`` is raised in it, or it checks
+#: ``ctx.is_cancelled()``.
 Cancel = Literal["interrupt", "cooperative"]
 
 BUILT_IN = ("tasks.jobs.score_application", "tasks.jobs.trials")

@@ -36,13 +36,22 @@ def register_commands(app: Flask) -> None:
     default=None,
     help="Also write an operator key to this file.",
 )
-@click.option("--expand", is_flag=True, help="Only as far as the version before can work with.")
-@click.option("--back", metavar="REVISION", help="Undo what came after this one, or 'expand'.")
+@click.option(
+    "--expand",
+    is_flag=True,
+    help="Stop before the first migration that the previous version cannot work with.",
+)
+@click.option(
+    "--back",
+    metavar="REVISION",
+    help="Downgrade to this revision; 'expand' is where --expand stops.",
+)
 def migrate(tenant: str | None, operator_key: Path | None, expand: bool, back: str | None) -> None:
     """Migrate the database to this version.
 
-    Without a stop: --expand, replace every process, then migrate to the end. The way back, with
-    the newer version's command: --back expand, replace every process, --back its revision.
+    Rolling upgrade: --expand; replace every process, schedulers first, then workers and API in any
+    order; then migrate to the end. The way back, with the newer version's command: --back expand,
+    replace every process, --back the revision of the previous version.
     """
     from alembic import command
     from alembic.config import Config
@@ -61,9 +70,9 @@ def migrate(tenant: str | None, operator_key: Path | None, expand: bool, back: s
 
 
 def last_expanding(config: Config) -> str:
-    """The last revision before the first that says ``contract = True``.
+    """The newest revision that does not drop what the previous version needs (``contract = True``).
 
-    From there on the schema lacks what the version before needs.
+    Only for upgrades from the release directly before this one.
     """
     from alembic.script import ScriptDirectory
 

@@ -1,9 +1,9 @@
 """Supervisor: keeps the processes of a stack alive, in one thread and one loop.
 
-A process that dies is restarted, with growing delays if it keeps dying; one that is alive but
-does not serve its clients is killed first. Stopping the stack goes
-rank by rank, each process through its stop steps and finally SIGKILL, so it always ends. If the
-supervisor itself is killed, `app.stack.leftovers` clears what is left.
+A process that dies is restarted, with growing delays if it keeps dying; one that is alive but does
+not serve its clients is killed first. Stopping the stack goes rank by rank, each process through
+its stop steps and finally SIGKILL, so it always ends. If the supervisor itself is killed,
+`app.stack.leftovers` clears what is left.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class Supervisor:
     def _write(self, what: str, write: Callable[[], None]) -> bool:
         """Write to the home; a failure, such as a full disk, is reported and tried again.
 
-        Nothing that is written here is worth the stack: see `app.stack.leftovers`.
+        A write that fails never stops the stack: see `app.stack.leftovers`.
         """
         try:
             write()

@@ -27,7 +27,7 @@ from loadtest.report import Report, Screen, Table, at_least, at_most, command
 from loadtest.upgrade.clients import Clients
 from loadtest.upgrade.deployment import DATABASE, Deployment, checkout
 
-#: The commit before the first migration that needs two steps.
+#: The previous release: its newest migration, 0004, is the last before those in two steps.
 OLDER = "9031447"
 LATEST = PROJECT_ROOT
 #: The pauses before, between and after the steps.

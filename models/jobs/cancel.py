@@ -1,4 +1,4 @@
-"""Cancel: scheduled, queued or dispatched → cancelled; a running job is asked to stop.
+"""Cancel: scheduled, queued or dispatched → cancelled; a running job is stopped by its worker.
 
 Called by ``DELETE /jobs/{id}`` and, for many jobs at once, by the console. One conditional
 statement: dying before its commit changes nothing, and after it the request is in the row.
@@ -85,7 +85,7 @@ class Done:
 
     #: Cancelled, or replayed.
     changed: int = 0
-    #: Running ones that were asked to stop.
+    #: Running ones, which their workers stop.
     asked: int = 0
     #: Gone, ended, or brought back meanwhile.
     skipped: int = 0

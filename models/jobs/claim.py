@@ -1,8 +1,8 @@
 """Claim: dispatched → running (or expired) under the lease number of its message.
 
 Called by a worker for the messages it received. Dying before the commit leaves the message, which
-comes back, or the row, which is reaped; dying after it leaves a running row without a worker, which
-is reaped when its lease expires and counts a crash, unless it still waited for a slot.
+comes back, or the row, which is reaped; dying after it leaves a running row whose worker is lost:
+it is reaped within seconds and counts a crash, unless the claim still waited for a slot.
 
 A message whose number or state does not match finds no row and runs nothing: it was
 redelivered, reaped, cancelled or forged.

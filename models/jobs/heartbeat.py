@@ -88,6 +88,6 @@ def report(engine: Engine, worker: str, progress: Sequence[tuple[JobRef, str]]) 
 
 
 def read_cancelled(engine: Engine, worker: str) -> set[JobRef]:
-    """Runs of ``worker`` that were asked to stop."""
+    """Runs of ``worker`` whose cancellation was requested."""
     rows = fetch(engine, READ_CANCELLED, {"worker": worker})
     return {JobRef(row.id, row.lease) for row in rows}

@@ -7,9 +7,9 @@ Lost is a message whose lease ran out without a claim, and a run
 * whose lease ran out, unless its worker is heard and could not renew the lease since. One that has
   renewed all it holds after the end of this lease does not hold it any more.
 
-A worker without a row in ``processes``, or of a version before (``renewed_at`` is null), has only
-its leases. Called by the Reaper of the scheduler or the relief, which finds, judges and writes in
-one transaction: dying before its commit changes nothing, and the rows it had locked are found
+A worker without a row in ``processes``, or of the previous version (``renewed_at`` is null), has
+only its leases. Called by the Reaper of the scheduler or the relief, which finds, judges and writes
+in one transaction: dying before its commit changes nothing, and the rows it had locked are found
 again. The tenant pays for lost runs in the same statement.
 """
 
@@ -116,7 +116,7 @@ EXPIRE_UNCLAIMED = f"""
 
 @dataclass(frozen=True, slots=True)
 class Reaping:
-    """What becomes of a row whose lease ran out."""
+    """What becomes of a lost message or run."""
 
     status: JobStatus
     tries_spent: int = 0

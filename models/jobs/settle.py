@@ -24,7 +24,7 @@ from models.store.arrays import plain_array, text_array
 from models.store.prepared import PreparedStatement
 from models.store.session import connect, transaction
 
-#: A job that was asked to stop ends as cancelled, unless it succeeded first.
+#: A job whose cancellation was requested ends as cancelled, unless it succeeded first.
 FINAL = """CASE WHEN job.cancel_requested_at IS NOT NULL AND ending.status <> 'succeeded'
             THEN 'cancelled'::job_status ELSE ending.status END"""
 
@@ -60,7 +60,7 @@ SETTLE = f"""
               ending.run_seconds, ending.tokens_in, ending.tokens_out, job.slice,
               job.status <> 'queued' AS run_ended
 """
-#: Runs without a result stay on record; a claim that was handed back was no run.
+#: Runs without a result stay on record; a claim that was released was no run.
 ATTEMPTED = """
     INSERT INTO attempts (job_id, lease, worker, started_at, status, error_class, error_message)
     SELECT id, lease, worker, started_at, status, error_class, error_message FROM settled
@@ -68,7 +68,8 @@ ATTEMPTED = """
     ON CONFLICT DO NOTHING
 """
 #: The tenant pays in the same statement, for what ended and for what goes on elsewhere, which is
-#: not counted as a run yet. Shards and order as in job_counts.
+#: not counted as a run yet. Sharded, see `Usage`; in the order of the keys, so that two groups
+#: cannot deadlock.
 CHARGED = """
     INSERT INTO usage AS used
         (tenant_id, pool, day, shard, jobs, runs, slot_seconds, slice_seconds, tokens_in,

@@ -77,7 +77,7 @@ class Job(
     dependency: Mapped[TextOrEmpty]
     #: Where a large payload is; ``payload`` is then JSON's null.
     payload_blob: Mapped[str | None]
-    #: When the running job was asked to stop.
+    #: When its cancellation was requested.
     cancel_requested_at: Mapped[datetime | None]
     #: ``{"done": …, "total": …}`` as the job last reported it.
     progress: Mapped[Json | None]

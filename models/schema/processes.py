@@ -31,7 +31,7 @@ class Process(Base, table="processes"):
     node: Mapped[TextOrEmpty]
     #: When it was asked to end once its jobs have; it reads this with its next heartbeat.
     drain_requested_at: Mapped[datetime | None]
-    #: Of a worker: all leases that it holds and that had expired by then were renewed since.
+    #: See ``models.presence``.
     renewed_at: Mapped[datetime | None]
 
 

@@ -179,7 +179,11 @@ def open_engine(settings: DatabaseSettings, *, process: str = "fairline") -> Eng
 
 
 def read_clock(connection: Any, _record: ConnectionPoolEntry) -> None:
-    """Learn the database's clock; before the first id, as who submits is looked up first."""
+    """Learn the database's clock.
+
+    The first connection is opened to look up the caller's key, so the clock is known before the
+    first id is made.
+    """
     with connection.cursor() as cursor:
         sent = DATABASE_CLOCK.local_ns()
         cursor.execute(f"SELECT {CLOCK_SQL}")

@@ -2,7 +2,8 @@
 
     closed ──half of the calls fail──▶ open ──60 s──▶ half open ──three good calls──▶ closed
                                         ▲                 │
-                                        └──one bad call───┘
+                                        └─────────────────┘
+                            bad calls of two tenants, or of one alone
 
 A circuit holds back all tenants, so the failures of one of them do not open it while the calls of
 others succeed: the jobs of that one just come back later. A dependency that refuses everybody's

@@ -1,4 +1,4 @@
-"""PURE: what was lost with an expired lease, and what counts as a crash of the job.
+"""PURE: what is lost with a message or a run, and what counts as a crash of the job.
 
 A worker claims more than it runs. What waited in it when it died did not kill it, and is no crash.
 The row says which claims wait: the claim notes it for those that have no slot at once, and the next
@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 
 class Loss(Enum):
-    """What an expired lease was for."""
+    """What was lost."""
 
     #: Nobody claimed the job.
     MESSAGE = auto()

@@ -65,7 +65,7 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The claim is handed back unused: the worker drains, or the dependency must not be called."""
+    """The claim is released unused: the worker drains, or the dependency must not be called."""
 
 
 @dataclass(frozen=True, slots=True)

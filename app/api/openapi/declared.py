@@ -218,7 +218,7 @@ def poll(summary: str, content: type[BaseModel], status: Header) -> Operation:
 def cancellation(
     summary: str, cancelled: type[BaseModel], stopping: type[BaseModel], status: Header
 ) -> Operation:
-    """The operation that cancels a waiting job, or asks a running one to stop."""
+    """The operation that cancels a waiting job, or stops a running one."""
     return for_tenants(
         summary,
         Returns(200, cancelled, (status,)),

@@ -70,7 +70,7 @@ def get_job(job_id: str) -> QuickReply:
 def delete_job(job_id: str) -> Response:
     """Cancels a waiting job immediately; a running job is interrupted within 5 s.
 
-    Unless its type is cooperative: then it is asked to stop.
+    A job whose type is cooperative stops by itself.
     """
     return cancel_reply(current_tenant().id, known_id(job_id))
 
@@ -109,7 +109,7 @@ def cancel_reply(
 ) -> Response:
     """Cancel the tenant's job; ``names`` are the statuses as the caller sees them.
 
-    200: it will not run. 202: it is running and was asked to stop. 409: it has ended otherwise.
+    200: it will not run. 202: it is running and is being stopped. 409: it has ended otherwise.
     Cancelling a cancelled job again is a 200.
     """
     with write_state() as engine:

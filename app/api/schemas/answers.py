@@ -225,7 +225,7 @@ class Schedule(ScheduleEntry):
     payload: Any
 
 
-#: Fields of what was asked to stop.
+#: Fields of what is being stopped.
 STOPPING = {"id": UUID, "cancel_requested_at": datetime}
 
 AcceptedApplication = model(
@@ -233,13 +233,13 @@ AcceptedApplication = model(
 )
 CancelledJob = model("CancelledJob", "A cancelled job.", id=UUID, status=Literal["cancelled"])
 StoppingJob = model(
-    "StoppingJob", "A running job that was asked to stop.", status=Literal["running"], **STOPPING
+    "StoppingJob", "A running job that is being stopped.", status=Literal["running"], **STOPPING
 )
 WithdrawnApplication = model(
     "WithdrawnApplication", "A withdrawn application.", id=UUID, status=Literal["withdrawn"]
 )
 StoppingApplication = model(
-    "StoppingApplication", "Being scored, but asked to stop.", status=Literal["scoring"], **STOPPING
+    "StoppingApplication", "Being scored, and being stopped.", status=Literal["scoring"], **STOPPING
 )
 Replayed = model(
     "Replayed", "Dead letters queued again.", replayed=int, skipped=int, ids=list[UUID]

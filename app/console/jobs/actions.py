@@ -88,7 +88,7 @@ def post_cancel(job_id: str) -> Response:
     if result.changed:
         notice = "The job is cancelled."
     elif result.asked:
-        notice = "The job is running and was asked to stop."
+        notice = "The job is running and is being stopped."
     return done(f"{LIST}/{known}", notice)
 
 
@@ -196,7 +196,7 @@ def act(action: Action, ids: Sequence[str]) -> Done:
 def describe(action: Action, result: Done) -> str:
     parts = [f"{result.changed} {'job' if result.changed == 1 else 'jobs'} {action.past}"]
     if result.asked:
-        parts.append(f"{result.asked} running asked to stop")
+        parts.append(f"{result.asked} running being stopped")
     if result.later:
         parts.append(f"{result.later} to follow as fast as the limits of their tenants allow")
     if result.skipped:

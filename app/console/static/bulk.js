@@ -35,7 +35,7 @@ function batches(form) {
 
   function say(state) {
     const parts = [`${numbers.format(sums.done)} ${form.dataset.past}`];
-    if (sums.asked) parts.push(`${numbers.format(sums.asked)} running jobs asked to stop`);
+    if (sums.asked) parts.push(`${numbers.format(sums.asked)} running jobs being stopped`);
     if (sums.later) parts.push(`${numbers.format(sums.later)} to follow as fast as the limits of their tenants allow`);
     if (sums.skipped) parts.push(`${numbers.format(sums.skipped)} skipped`);
     status.textContent = `${state} ${parts.join(", ")}.`;

@@ -43,7 +43,8 @@ RETIRE_KEYS = f"""
         WHERE created_at < now() - make_interval(secs => %(seconds)s)
         ORDER BY created_at LIMIT {BATCH}))
 """
-#: How long counts are kept, by kind; workers of the version before still count runs by the hour.
+#: How long counts are kept, by kind; workers of the previous version still count runs by the
+#: hour.
 KEPT_HOURS = {"hour": 26} | {kind.value: kind.kept_hours for kind in TallyKind}
 RETIRE_TALLIES = f"""
     DELETE FROM tallies WHERE {STILL_LEADER} AND ctid = ANY (array(

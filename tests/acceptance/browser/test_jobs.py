@@ -43,7 +43,7 @@ def test_a_job_is_found_by_a_filter_and_cancelled_before_ones_eyes(
     expect(page.locator("h1 .badge")).to_have_text("running")
     tab.check_accessible()
     page.get_by_role("button", name="Cancel").click()
-    expect(page.locator(".notice")).to_have_text("The job is running and was asked to stop.")
+    expect(page.locator(".notice")).to_have_text("The job is running and is being stopped.")
     # From here on the page is not loaded again.
     expect(page.locator("h1 .badge")).to_have_text("cancelled", timeout=LIVE)
     expect(page.locator(".timeline")).to_contain_text("Run cancelled")

@@ -89,7 +89,7 @@ def test_a_running_job_shows_its_progress_and_is_asked_to_stop(
     assert 'value="3" max="8"' in page and "3 of 8" in page
     assert "11 bytes" in page and "w1" in page
     answer = console.post(f"/console/jobs/{claim.ref.id}/cancel", {})
-    assert console.notice(answer) == "The job is running and was asked to stop."
+    assert console.notice(answer) == "The job is running and is being stopped."
     assert "Cancellation requested" in show(console, claim.ref.id)
     waiting = database.submit()
     assert "is cancelled" in console.notice(console.post(f"/console/jobs/{waiting}/cancel", {}))

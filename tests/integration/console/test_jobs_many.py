@@ -49,7 +49,7 @@ def test_ticked_jobs_are_cancelled_whosever_they_are(
     answer = console.post(f"{LIST}/selected", form)
     assert answer.location == f"{LIST}?pool=short"
     assert console.notice(answer) == (
-        "4 jobs cancelled, 1 running asked to stop, 4 skipped: already finished."
+        "4 jobs cancelled, 1 running being stopped, 4 skipped: already finished."
     )
     for status in ("scheduled", "queued", "dispatched"):
         assert status_of(database, made[status]) == "cancelled"
