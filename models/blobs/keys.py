@@ -7,6 +7,7 @@ of an id is a time and would fill one folder after the other.
 from __future__ import annotations
 
 import re
+from secrets import token_hex
 
 from models.jobs.ids import parse_id
 from models.store.errors import BlobError
@@ -19,7 +20,10 @@ _KEY = re.compile(rf"{_PART}(?:/{_PART})*")
 _ID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{10}([0-9a-f]{2})"
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _PAYLOAD = re.compile(rf"payloads/([0-9a-f]{{2}})/({_ID})")
-_CHECKPOINT = re.compile(rf"checkpoints/([0-9a-f]{{2}})/({_ID})\.{_NUMBER}\.{_NUMBER}")
+#: The previous version wrote no random part.
+_CHECKPOINT = re.compile(
+    rf"checkpoints/([0-9a-f]{{2}})/({_ID})\.{_NUMBER}\.{_NUMBER}(?:\.[0-9a-f]+)?"
+)
 
 
 def payload_key(job_id: str) -> str:
@@ -29,11 +33,14 @@ def payload_key(job_id: str) -> str:
 
 
 def checkpoint_key(job_id: str, lease: int, number: int) -> str:
-    """Where a run's checkpoint lives. Each has its own key: the row decides which one counts."""
+    """Where a run's checkpoint is to live. Each has its own key: the row decides which one counts.
+
+    With a random part: after lost commits two workers have the same lease number.
+    """
     if lease < 0 or number < 0:
         raise ValueError(f"no lease and checkpoint: {lease}, {number}")
     job_id = _canonical(job_id)
-    return f"checkpoints/{job_id[-2:]}/{job_id}.{lease}.{number}"
+    return f"checkpoints/{job_id[-2:]}/{job_id}.{lease}.{number}.{token_hex(4)}"
 
 
 def job_of(key: str) -> str | None:

@@ -69,7 +69,9 @@ class RunContext(JobContext):
         saved = self._worker.ledger.save(Saving(ref, None if key else data.decode(), key))
         if not saved.ours:
             held.lost = True
-            self._delete(key)
+            # Unless the row names it: the answer to an earlier attempt may have been lost.
+            if key and self._worker.ledger.load(ref.id).blob != key:
+                self._delete(key)
             raise LeaseLost
         self._delete(saved.obsolete)
 

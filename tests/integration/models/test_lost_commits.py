@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
 
+from models.blobs import INLINE_BYTES
 from models.jobs.checkpoint import Saving
 from models.jobs.claim import Claim
 from models.leadership import STILL_LEADER, Leader
 from models.store.session import transaction
-from tasks.errors import TimeLimit
+from tasks.errors import LeaseLost, TimeLimit
 from tasks.watchdog.emergency_write import connect_arguments, write_now
 from tasks.watchdog.lost_runs import defer_unknown, expire_lost, settle_overdue
 from tasks.watchdog.watchdog import Watchdog
 from tasks.worker.outcome import Failed, FailureClass, HandedBack, Outcome, Succeeded
 from tasks.worker.pipeline import decide
+from tasks.worker.run_context import RunContext
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.one_worker import OneWorker, one_worker
 
@@ -66,8 +69,11 @@ def database(engine: Engine) -> DatabaseFixture:
 
 
 @pytest.fixture
-def two(database: DatabaseFixture) -> Iterator[TwoClaims]:
-    with one_worker(database, name="stale") as stale, one_worker(database, name="new") as current:
+def two(database: DatabaseFixture, tmp_path: Path) -> Iterator[TwoClaims]:
+    with (
+        one_worker(database, name="stale", blobs=tmp_path) as stale,
+        one_worker(database, name="new", blobs=tmp_path) as current,
+    ):
         refs = stale.refs(1)
         claims: list[Claim] = []
         forget_commits_after(database, lambda: claims.extend(stale.worker.slots.claim(refs)))
@@ -92,6 +98,19 @@ def test_a_stale_worker_saves_no_checkpoint(two: TwoClaims) -> None:
     assert two.current.worker.ledger.save(Saving(two.second.ref, '"new"', None)).ours
     assert not two.stale.worker.ledger.save(Saving(two.claim.ref, '"stale"', None)).ours
     assert two.database.query("SELECT state FROM checkpoints")[0].state == "new"
+
+
+def test_a_stale_worker_leaves_the_blob_of_the_current_checkpoint(two: TwoClaims) -> None:
+    contexts = []
+    for one, claim in ((two.stale, two.claim), (two.current, two.second)):
+        held = one.worker.slots.find(claim.ref)
+        assert held is not None
+        contexts.append(RunContext(one.worker, held))
+    stale, current = contexts
+    current.checkpoint("new" * INLINE_BYTES)
+    with pytest.raises(LeaseLost):
+        stale.checkpoint("stale" * INLINE_BYTES)
+    assert current.load_checkpoint() == "new" * INLINE_BYTES
 
 
 def test_a_stale_worker_reports_no_progress(two: TwoClaims) -> None:

@@ -11,8 +11,11 @@ from sqlalchemy import Engine
 
 from models.blobs import INLINE_BYTES
 from models.jobs.cancel import cancel
+from models.jobs.checkpoint import save_group
+from models.store.errors import StateStoreUnavailable
 from tasks.context import JobContext
 from tasks.errors import LeaseLost
+from tasks.worker import ledger
 from tasks.worker.pipeline import execute_claim
 from tasks.worker.slots import Host
 from tests.support.database_fixture import DatabaseFixture
@@ -35,7 +38,8 @@ def one(engine: Engine, blobs: Path) -> Iterator[OneWorker]:
 
 def kept(blobs: Path) -> list[str]:
     """Blobs in the store, by lease and number."""
-    return sorted(path.name.partition(".")[2] for path in blobs.rglob("*") if path.is_file())
+    names = [path.name for path in blobs.rglob("*") if path.is_file()]
+    return sorted(name.partition(".")[2].rpartition(".")[0] for name in names)
 
 
 def again(one: OneWorker, job_id: str) -> None:
@@ -96,6 +100,29 @@ def test_a_run_that_lost_its_lease_writes_no_checkpoint_and_leaves_no_blob(
     assert (row.lease, row.state) == (1, "mine")
     assert kept(blobs) == []
     assert one.database.job(ref.id).status == "running", "the other worker's by now"
+
+
+def test_blob_of_a_checkpoint_that_was_saved_before_the_lease_was_lost_is_kept(
+    one: OneWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save_without_answer(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        save_group(*arguments)
+        one.database.execute("UPDATE jobs SET lease = lease + 1")
+        raise StateStoreUnavailable
+
+    def act(ctx: JobContext, payload: Any) -> None:
+        try:
+            ctx.checkpoint(LARGE)
+        except LeaseLost:
+            found.append(ctx.load_checkpoint())
+
+    found: list[Any] = []
+    one.act = act
+    monkeypatch.setattr(ledger, "save_group", save_without_answer)
+    [ref] = one.refs(1)
+    one.execute((ref,))
+    assert found == [LARGE], "the next run resumes from it"
 
 
 def test_a_draining_worker_hands_a_run_back_at_its_next_checkpoint(one: OneWorker) -> None:
