@@ -6,8 +6,9 @@ only, so it is green under gevent and real in prefork. Holds no connection: ``wr
 
 Guarantees: an item is written at most once per successful ``write``; a caller whose group
 failed gets the error; one bad item cannot fail its neighbours; a persistent group that is too
-much for one statement is written in smaller ones. Not guaranteed: that a caller who gave up
-waiting was not written. It may have been; ids make a repeat harmless.
+much for one statement is written in smaller ones; an item that waits for a lock does so behind all
+others, if ``locked`` is given. Not guaranteed: that a caller who gave up waiting was not written.
+It may have been; ids make a repeat harmless.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from models.store.errors import StateStoreUnavailable
+from models.store.errors import StatementTooSlow, StateStoreUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ MOST_PATIENCE_SECONDS = 10.0
 WAITS_A_TIMEOUT = 8
 #: Pauses between attempts while the state store is away.
 RETRY_SECONDS = (0.0, 0.1, 0.2, 0.5, 1.0)
+#: Pause between two looks at items that were set aside because of a lock.
+LOCKED_SECONDS = 0.5
 
 
 class Ticket(Generic[Item, Result]):
@@ -97,6 +100,7 @@ class GroupCommit(Generic[Item, Result]):
         persistent: bool = False,
         on_refused: Callable[[Item, Exception], None] | None = None,
         gathers: bool = False,
+        locked: Callable[[Sequence[Item]], Sequence[bool]] | None = None,
     ) -> None:
         """``persistent``: keep trying while the state store is away, instead of failing.
 
@@ -104,6 +108,7 @@ class GroupCommit(Generic[Item, Result]):
         waiting caller. A group ends at ``max_group`` items or at ``max_weight`` bytes, whichever
         comes first: a statement is held in memory several times over while it is sent.
         ``gathers``: callers come back as soon as they are answered, so wait for them.
+        ``locked`` says of items whether they would have to wait for a lock, without waiting.
         """
         self._write = write
         self._name = name
@@ -114,6 +119,12 @@ class GroupCommit(Generic[Item, Result]):
         self._persistent = persistent
         self._gathers = gathers
         self._on_refused = on_refused
+        self._locked = locked
+        #: Items that wait for a lock, and when to look at them again. The writer's own.
+        self._aside: list[Ticket[Item, Result]] = []
+        self._look_again = 0.0
+        #: Items were given up while closing.
+        self._given_up = False
         self._gathering = threading.Lock()
         self._waiting: deque[Ticket[Item, Result]] = deque()
         self._closing = False
@@ -166,7 +177,7 @@ class GroupCommit(Generic[Item, Result]):
             writer = self._writer
         if writer is not None:
             writer.join(timeout)
-            return not writer.is_alive() and not self._waiting
+            return not (writer.is_alive() or self._waiting or self._given_up)
         return True
 
     def _wake_writer(self) -> None:
@@ -182,7 +193,7 @@ class GroupCommit(Generic[Item, Result]):
     def _run(self) -> None:
         while (tickets := self._take_group()) is not None:
             if not tickets:
-                self._wake.acquire()
+                self._wake.acquire(timeout=LOCKED_SECONDS if self._aside else -1)
                 continue
             size, began = len(tickets), time.monotonic()
             try:
@@ -215,6 +226,8 @@ class GroupCommit(Generic[Item, Result]):
 
     def _take_group(self) -> list[Ticket[Item, Result]] | None:
         """What has gathered, up to the limits of a group; empty: sleep; None: closed."""
+        if self._aside:
+            self._bring_back()
         with self._gathering:
             if not self._waiting:
                 if self._closing:
@@ -243,10 +256,13 @@ class GroupCommit(Generic[Item, Result]):
             try:
                 results = self._write([ticket.item for ticket in tickets]) if tickets else ()
             except StateStoreUnavailable as error:
+                if isinstance(error, StatementTooSlow) and self._set_aside(left, tickets):
+                    continue
                 failures += 1
                 if failures > 1 and (not self._persistent or self._closing):
                     for ticket in left:
                         ticket.error = error
+                    self._given_up = self._closing
                     return
                 self._back_off(failures, len(piece), error)
                 continue
@@ -266,6 +282,50 @@ class GroupCommit(Generic[Item, Result]):
             del left[: len(piece)]
             for ticket in piece:
                 ticket.finish()
+
+    def _set_aside(
+        self, left: list[Ticket[Item, Result]], tickets: Sequence[Ticket[Item, Result]]
+    ) -> bool:
+        """Take out of ``left`` what waits for a lock; whether the rest can go on.
+
+        A piece of one is such an item, whatever it waits for.
+        """
+        locked = self._find_locked(tickets)
+        if locked is not None and len(tickets) == 1:
+            locked = {*tickets}
+        if not locked or (self._closing and len(locked) == len(left)):
+            return False
+        logger.warning("%s: %d items wait for a lock", self._name, len(locked))
+        self._aside += [ticket for ticket in left if ticket in locked]
+        left[:] = [ticket for ticket in left if ticket not in locked]
+        self._look_again = time.monotonic() + LOCKED_SECONDS
+        return True
+
+    def _bring_back(self) -> None:
+        """Let what is no longer locked wait for its group again; in the end all of it."""
+        ending, now = self._closing and not self._waiting, time.monotonic()
+        if now < self._look_again and not ending:
+            return
+        self._look_again = now + LOCKED_SECONDS
+        locked = set() if ending else self._find_locked(self._aside)
+        if locked is None:
+            return
+        unlocked = [ticket for ticket in self._aside if ticket not in locked]
+        self._aside = [ticket for ticket in self._aside if ticket in locked]
+        with self._gathering:
+            self._waiting.extend(unlocked)
+
+    def _find_locked(
+        self, tickets: Sequence[Ticket[Item, Result]]
+    ) -> set[Ticket[Item, Result]] | None:
+        """Those that wait for a lock of their own; None if that cannot be said."""
+        if self._locked is None:
+            return None
+        try:
+            locked = self._locked([ticket.item for ticket in tickets])
+        except StateStoreUnavailable:
+            return None  # perhaps the whole table is locked
+        return {ticket for ticket, waits in zip(tickets, locked, strict=True) if waits}
 
     def _back_off(self, failures: int, size: int, error: StateStoreUnavailable) -> None:
         """Try again at once (a restarted server kills pooled connections), then with pauses.

@@ -2,7 +2,7 @@
 
 Endings, checkpoints and heartbeats share one connection at any concurrency. Guarantees: a lost
 lease writes nothing; a dependency's rejection is written before the ending of the run that met it;
-an ending that the database rejects costs no other job its result.
+an ending that the database rejects, or whose row is locked, costs no other job its result.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from models.jobs.checkpoint import Loaded, Loading, Saved, Saving, load_group, save_group
 from models.jobs.claim import Claim
+from models.jobs.locked import find_locked
 from models.jobs.settle import Ending, Settlement, settle_group, settle_statement
 from models.jobs.states import FailureClass, JobStatus
 from models.store.errors import StateStoreUnavailable
@@ -57,7 +58,11 @@ class Ledger:
     def __post_init__(self) -> None:
         self.projections = Projections(self._types)
         self._group: GroupCommit[Entry, Answer] = GroupCommit(
-            self._write_group, name="settle", persistent=True, on_refused=self._refuse
+            self._write_group,
+            name="settle",
+            persistent=True,
+            on_refused=self._refuse,
+            locked=self._locked,
         )
 
     def settle(self, claim: Claim, outcome: Outcome, ending: Ending, run_seconds: float) -> None:
@@ -92,12 +97,21 @@ class Ledger:
         return loaded
 
     def post_beat(self) -> Ticket[Entry, Answer]:
-        """Request a heartbeat; when it is done, everything posted before is written."""
+        """Request a heartbeat; when it is done, everything posted before is written.
+
+        Unless its row is locked.
+        """
         return self._group.post(Beat())
 
     def close(self, timeout: float) -> bool:
         """Accept nothing more and write what is pending; whether all of it was written."""
         return self._group.close(timeout)
+
+    def _locked(self, group: Sequence[Entry]) -> list[bool]:
+        """Whose row somebody has locked."""
+        ids = [item.ref.id if isinstance(item, Settlement | Saving) else None for item in group]
+        locked = find_locked(self._engine, {job_id for job_id in ids if job_id is not None})
+        return [job_id in locked for job_id in ids]
 
     def _write_group(self, group: Sequence[Entry]) -> list[Answer]:
         try:

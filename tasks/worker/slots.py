@@ -8,6 +8,7 @@ row says. A claim is taken once: by the thread that runs it, or to be handed bac
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +18,14 @@ from itertools import zip_longest
 from sqlalchemy import Engine
 
 from models.jobs.claim import Claim, JobRef, claim_group
-from models.store.errors import StateStoreUnavailable
+from models.jobs.locked import find_locked
+from models.store.errors import StatementTooSlow, StateStoreUnavailable
 from models.store.group_commit import GroupCommit
 from tasks.process import bounded_semaphore
 from tasks.registry import JobType
 from tasks.worker.held import Held
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,14 @@ class Slots:
             # The writer retries until the process dies, and the broker redelivers the messages.
             raise StateStoreUnavailable("the watchdog is about to kill this process")
         waiting = self._without_slot(fresh)
-        claimed = claim_group(self._engine, self.name, fresh, before, waiting)
+        try:
+            claimed = claim_group(self._engine, self.name, fresh, before, waiting)
+        except StatementTooSlow:
+            # A job whose row is locked is not claimed: its message is sent again after the lease.
+            locked = find_locked(self._engine, {ref.id for ref in asked})
+            logger.warning("%d jobs are not claimed: their rows are locked", len(locked))
+            fresh = [tuple(ref for ref in each if ref.id not in locked) for each in fresh]
+            claimed = claim_group(self._engine, self.name, fresh, before, waiting)
         for claims in claimed:
             for claim in claims:
                 job_type = self._types.get(claim.type)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.store import group_commit
-from models.store.errors import StateStoreUnavailable
+from models.store.errors import StatementTooSlow, StateStoreUnavailable
 from models.store.group_commit import GroupCommit, Ticket
 from tests import ROOT
 
@@ -30,6 +30,9 @@ class Writer:
         self.entered = threading.Event()
         self.away_times = 0
         self.refused: set[int] = set()
+        #: Items that wait for a lock, and those of which one can see that.
+        self.slow: set[int] = set()
+        self.locked: set[int] = set()
         #: More at once is too slow for the time a statement has.
         self.most = 1000
 
@@ -43,8 +46,13 @@ class Writer:
             raise StateStoreUnavailable("statement timeout")
         if bad := self.refused & set(items):
             raise ValueError(f"refused {bad}")
+        if (self.slow | self.locked) & set(items):
+            raise StatementTooSlow
         self.groups.append(list(items))
         return [item * 10 for item in items]
+
+    def is_locked(self, items: Sequence[int]) -> list[bool]:
+        return [item in self.locked for item in items]
 
 
 @pytest.fixture
@@ -203,6 +211,49 @@ def test_a_persistent_group_that_is_too_much_for_a_statement_is_written_in_small
             assert ticket.result(5) == item * 10
     written = [item for one in writer.groups for item in one]
     assert written == [item for item in range(40) if item not in writer.refused]
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_an_item_that_waits_for_a_lock_does_so_behind_all_others(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch, visible: bool
+) -> None:
+    monkeypatch.setattr(group_commit, "RETRY_SECONDS", (0.0,))
+    group = GroupCommit(writer, name="test", persistent=True, locked=writer.is_locked)
+    (writer.locked if visible else writer.slow).update({1, 3})
+    writer.open.clear()
+    tickets = [group.post(item) for item in range(6)]
+    writer.open.set()
+    for item in (0, 2, 4, 5):
+        assert tickets[item].result(5) == item * 10
+    assert group.submit(6, timeout=5) == 60, "newer ones do not wait either"
+    assert not tickets[1].done and not tickets[3].done
+    writer.locked.clear()
+    writer.slow.clear()
+    assert [tickets[item].result(5) for item in (1, 3)] == [10, 30]
+    assert group.close(5)
+
+
+def test_closing_writes_what_is_not_locked_and_says_that_the_rest_is_not_written(
+    writer: Writer,
+) -> None:
+    group = GroupCommit(writer, name="test", persistent=True, locked=writer.is_locked)
+    writer.locked = {1, 3}
+    tickets = [group.post(item) for item in range(5)]
+    assert not group.close(5)
+    assert [tickets[item].result(0) for item in (0, 2, 4)] == [0, 20, 40]
+    for item in (1, 3):
+        with pytest.raises(StateStoreUnavailable):
+            tickets[item].result(0)
+
+
+def test_a_lock_that_nobody_can_look_at_is_waited_for(writer: Writer) -> None:
+    def unknown(items: Sequence[int]) -> list[bool]:
+        writer.locked.clear()
+        raise StateStoreUnavailable
+
+    group = GroupCommit(writer, name="test", persistent=True, locked=unknown)
+    writer.locked = {1}
+    assert group.submit(1, timeout=5) == 10
 
 
 class Interrupted(BaseException):
