@@ -132,7 +132,9 @@ class Watchdog:
             monitor.look(now, elapsed)
         blocker = monitor.blocker if monitor else None
         guilty: list[tuple[Held, Stop]] = []
-        running = [held for held in self._worker.slots.held() if held.running]
+        # What waits to be on record has done nothing yet.
+        held_now = self._worker.slots.held()
+        running = [held for held in held_now if held.running and held.started is not None]
         for held in running:
             self._interrupt_cancelled(held)
             if monitor and monitor.silent_since is not None and held is not blocker:

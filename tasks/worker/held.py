@@ -11,6 +11,7 @@ from types import FrameType
 from models.jobs.claim import Claim
 from models.pools import POOLS
 from tasks.errors import Stop
+from tasks.retry.lost import begins_on_record
 
 #: The job that runs in this thread or greenlet, for log lines.
 current_claim: ContextVar[Claim | None] = ContextVar("fairline_claim", default=None)
@@ -31,7 +32,7 @@ class Held:
     taken: bool = False
     #: The row does not know yet that the run has begun: there was no slot for it at once.
     unnoted: bool = False
-    #: When the function was called, by the monotonic clock; and whether it still runs.
+    #: When the function was called, by the monotonic clock; and whether it has a slot.
     started: float | None = None
     running: bool = False
     #: What is called from this frame belongs to the run; set by the pipeline while it runs.
@@ -66,9 +67,14 @@ class Held:
     cpu_before: float = 0.0
 
     def begin(self) -> None:
+        """It has a slot. Its time starts now, or once it is on record if it has to be."""
+        self.running = True
+        if not begins_on_record(self.claim.lost_claims):
+            self.start_time()
+
+    def start_time(self) -> None:
         """The function is called now."""
         self.started = self.moved = time.monotonic()
-        self.running = True
 
     def ran(self, now: float) -> float:
         """Seconds since the function was called."""

@@ -27,7 +27,6 @@ from models.tallies import TallyKind
 from tasks.process import exit_requested
 from tasks.registry import JobType
 from tasks.retry.decision import GOOD_STANDING
-from tasks.retry.lost import begins_on_record
 from tasks.worker.decide import close_run, standing_of
 from tasks.worker.held import Held, current_claim
 from tasks.worker.limits import stoppable
@@ -128,15 +127,17 @@ def run_in_slot(claim: Claim, worker: Worker, parent_span: object) -> tuple[Outc
         held = slots.begin(claim)
         if held is None:
             return None  # lost or handed back while it waited for a slot: another worker's by now
-        if held.cancelled is not None:
-            outcome: Outcome = Withdrawn()  # while it waited for a slot
-        elif not is_on_record(held, worker):
-            outcome = Released()
-        else:
-            with run_span(claim, worker.name, parent_span) as note_outcome:
-                outcome = run(claim, worker, held)
-                note_outcome(outcome)
-        slots.end(held)
+        try:
+            if held.cancelled is not None:
+                outcome: Outcome = Withdrawn()  # while it waited for a slot
+            elif not is_on_record(held, worker):
+                outcome = Released()
+            else:
+                with run_span(claim, worker.name, parent_span) as note_outcome:
+                    outcome = run(claim, worker, held)
+                    note_outcome(outcome)
+        finally:
+            slots.end(held)
         return outcome, held.ran(time.monotonic())
 
 
@@ -145,7 +146,7 @@ def is_on_record(held: Held, worker: Worker) -> bool:
 
     See :mod:`tasks.retry.lost`.
     """
-    if begins_on_record(held.claim.lost_claims):
+    if held.started is None:
         try:
             while held.unnoted and not held.lost:
                 worker.ledger.post_beat().result()
@@ -153,6 +154,10 @@ def is_on_record(held: Held, worker: Worker) -> bool:
                     time.sleep(LOCKED_SECONDS)
         except StateStoreUnavailable:
             return False  # the worker stops
+        except Exception:
+            log.exception("the heartbeat failed, %s is released", held.claim.ref.id)
+            return False
+        held.start_time()
     return not held.lost
 
 

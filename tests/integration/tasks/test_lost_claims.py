@@ -12,12 +12,15 @@ import pytest
 from sqlalchemy import Engine
 
 from app.scheduler.maintenance.reaper import Reaper
-from models.jobs.claim import JobRef
+from models.jobs.claim import Claim, JobRef
 from models.presence import Presence, announce
 from models.store.session import transaction
 from tasks.watchdog.lost_runs import settle_overdue
+from tasks.watchdog.watchdog import Watchdog
+from tasks.worker import pipeline
 from tasks.worker.pipeline import execute_claim
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.locks import held_lock
 from tests.support.one_worker import OneWorker, one_worker
 
 
@@ -128,6 +131,67 @@ def test_a_run_that_has_to_begin_on_record_waits_for_a_locked_row(
         execute_claim(first, one.worker)
         one.flush()
         assert ran == [second.ref.id]
+
+
+def claim_again(one: OneWorker) -> Claim:
+    """Claim a job that has no slot at once and whose claim was lost before: it has to be on record
+    before it begins."""
+    refs = one.refs(2)
+    one.database.execute("UPDATE jobs SET lost_claims = 1")
+    claims = one.worker.slots.claim(refs)
+    one.worker.slots.forget(claims[0].ref)
+    return claims[1]
+
+
+def test_time_before_a_run_is_on_record_is_not_its_own(
+    database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    with one_worker(database, slots=1) as one:
+        one.act = lambda ctx, payload: ran.append(ctx.job_id)
+        claim, killed = claim_again(one), []
+        watchdog = Watchdog(one.worker, ["short"], 5.0)
+        monkeypatch.setattr(watchdog, "_kill_process_after_writing", killed.append)
+        with held_lock(database, "SELECT FROM jobs WHERE id = %s FOR UPDATE", claim.ref.id):
+            run = threading.Thread(target=execute_claim, args=(claim, one.worker))
+            run.start()
+            run.join(0.6)
+            for hours in (1, 2, 3):
+                watchdog.look(time.monotonic() + 3600 * hours, 3600.0)
+            assert one.worker.slots.busy == 1 and not ran
+        run.join(10)
+        one.flush()
+    assert (killed, ran) == ([], [claim.ref.id])
+    job = database.job(claim.ref.id)
+    assert job.status == "succeeded" and job.slot_seconds < 0.6
+
+
+def test_heartbeat_that_fails_costs_no_slot_and_no_job(
+    database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    with one_worker(database, slots=1) as one:
+        one.act = lambda ctx, payload: ran.append(ctx.job_id)
+        claim = claim_again(one)
+        with monkeypatch.context() as patched:
+            patched.setattr(one.worker.heartbeat, "beat", lambda: 1 / 0)
+            execute_claim(claim, one.worker)
+        one.flush()
+        assert (one.worker.slots.busy, one.worker.slots.held(), ran) == (0, [], [])
+        assert one.worker.slots.free.acquire(timeout=1)
+        one.worker.slots.free.release()
+    assert database.job(claim.ref.id).status == "queued"
+
+
+def test_slot_is_free_again_whatever_ends_its_run(
+    database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with one_worker(database, slots=1) as one:
+        [claim] = one.worker.slots.claim(one.refs(1))
+        monkeypatch.setattr(pipeline, "run", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            execute_claim(claim, one.worker)
+        assert one.worker.slots.busy == 0
 
 
 def test_the_first_of_every_message_have_the_slots(database: DatabaseFixture) -> None:
