@@ -1,8 +1,8 @@
 """What migrations share: locks that are not waited for, and indexes built beside the writers.
 
 A statement that waits for a lock on a table makes everybody wait behind it. So every migration has
-a ``lock_timeout`` and is repeated when it runs into it, and an index of a table with many rows is
-built concurrently.
+a ``lock_timeout`` and is repeated when it runs into it or into a deadlock, and an index of a table
+with many rows is built concurrently.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ logger = logging.getLogger("alembic.runtime.migration")
 #: How long a statement waits for a lock, and pauses between attempts.
 LOCK_TIMEOUT = "2s"
 PAUSES = (1.0, 2.0, 5.0, 10.0)
-#: PostgreSQL's code for a lock that was not granted in time.
-LOCK_NOT_AVAILABLE = "55P03"
+#: PostgreSQL's codes for a lock that was not granted in time, and for a deadlock.
+NO_LOCK = ("55P03", "40P01")
 #: Tables that grow with the jobs: a plain CREATE INDEX would stop the writers for minutes.
 BIG_TABLES = frozenset(
     {"jobs", "applications", "attempts", "checkpoints", "events", "idempotency_keys", "usage"}
@@ -35,13 +35,13 @@ FIND_INVALID = """
 
 
 def with_retries(migrate: Callable[[], None]) -> None:
-    """Call ``migrate``, again if a lock was not granted in time; it must go on where it was."""
+    """Call ``migrate``, again if it did not get a lock; it must go on where it was."""
     for pause in (*PAUSES, None):
         try:
             migrate()
             return
         except OperationalError as error:
-            if getattr(error.orig, "pgcode", None) != LOCK_NOT_AVAILABLE:
+            if getattr(error.orig, "pgcode", None) not in NO_LOCK:
                 raise
             if pause is None:
                 raise SystemExit(

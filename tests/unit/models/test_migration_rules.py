@@ -15,6 +15,7 @@ from migrations import ddl
 
 #: Older ones ran before these rules, on tables that were empty then.
 FIRST = "0005"
+MOST_MILLISECONDS = 2000
 PLAIN_INDEX = re.compile(
     r"CREATE\s+(?:UNIQUE\s+)?INDEX\s+(?!CONCURRENTLY)(?:IF NOT EXISTS\s+)?\w*\s*"
     r"ON\s+(?:ONLY\s+)?(\w+)",
@@ -26,7 +27,9 @@ ADDED_INDEX = re.compile(
 )
 NEW_TABLE = re.compile(r"CREATE\s+TABLE\s+(?:IF NOT EXISTS\s+)?(\w+)", re.IGNORECASE)
 NO_TIMEOUT = re.compile(r"lock_timeout\s*(?:=|TO)\s*'?0", re.IGNORECASE)
-LONG_TIMEOUT = re.compile(r"lock_timeout\s*(?:=|TO)\s*'?(\d+)\s*(ms|min|h|s)?", re.IGNORECASE)
+TIMEOUT = re.compile(r"lock_timeout'?\s*(?:=|TO|,)\s*'?(\d+)\s*(us|ms|min|h|d|s)?", re.IGNORECASE)
+#: Milliseconds, by unit; a number without one is given in them.
+UNITS = {"us": 0.001, "": 1, "ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def texts_of(source: str) -> Iterator[str]:
@@ -62,9 +65,9 @@ def violations(source: str) -> list[str]:
             ]
         if NO_TIMEOUT.search(text):
             found.append("it waits for locks without a time-out")
-        for number, unit in LONG_TIMEOUT.findall(text):
-            if unit in ("min", "h") or (unit == "s" and int(number) > 10):
-                found.append("it waits too long for a lock")
+        for number, unit in TIMEOUT.findall(text):
+            if int(number) * UNITS[unit.lower()] > MOST_MILLISECONDS:
+                found.append("it waits longer for a lock than every migration does")
     for name, arguments in calls_of(source):
         if name == "create_index" and big & set(arguments):
             found.append("an index that stops the writers: use migrations.ddl.build_index")
@@ -92,6 +95,10 @@ def test_migration_keeps_the_rules(path: Path) -> None:
         'op.execute("SET lock_timeout = 0")',
         "op.execute(\"SET LOCAL lock_timeout TO '0'\")",
         "op.execute(\"SET lock_timeout = '5min'\")",
+        "op.execute(\"SET LOCAL lock_timeout = '10s'\")",
+        "op.execute(\"SET LOCAL lock_timeout = '2001ms'\")",
+        'op.execute("SET lock_timeout TO 5000")',
+        "op.execute(\"SELECT set_config('lock_timeout', '3s', true)\")",
     ],
 )
 def test_planted_violation_is_found(planted: str) -> None:
@@ -104,15 +111,41 @@ def test_planted_violation_is_found(planted: str) -> None:
         'op.execute("CREATE INDEX CONCURRENTLY jobs_new ON jobs (worker)")',
         'op.execute("CREATE TABLE events (id int)"); op.execute("CREATE INDEX e ON events (id)")',
         'op.execute("CREATE INDEX verdicts_new ON verdicts (name)")',
-        "op.execute(\"SET LOCAL lock_timeout = '10s'\")",
+        "op.execute(\"SET LOCAL lock_timeout = '2s'\")",
+        'op.execute("SET LOCAL lock_timeout = 200")',
     ],
 )
 def test_what_stops_nobody_is_allowed(allowed: str) -> None:
     assert violations(allowed) == []
 
 
+def test_limit_is_the_time_that_every_migration_waits() -> None:
+    [(number, unit)] = TIMEOUT.findall(ddl.SET_LOCK_TIMEOUT)
+    assert int(number) * UNITS[unit] == MOST_MILLISECONDS
+
+
 class Locked(Exception):
-    pgcode = ddl.LOCK_NOT_AVAILABLE
+    pgcode = "55P03"
+
+
+class Deadlock(Exception):
+    pgcode = "40P01"
+
+
+@pytest.mark.parametrize("why", [Locked, Deadlock])
+def test_migration_is_repeated_after_a_lock_that_it_did_not_get(
+    monkeypatch: pytest.MonkeyPatch, why: type[Exception]
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(ddl.time, "sleep", pauses.append)
+    attempts = iter([why(), why(), None])
+
+    def migrate() -> None:
+        if (error := next(attempts)) is not None:
+            raise OperationalError("ALTER TABLE", {}, error)
+
+    ddl.with_retries(migrate)
+    assert pauses == list(ddl.PAUSES[:2])
 
 
 def test_lock_that_is_never_granted_is_given_up_with_a_reason(
