@@ -58,13 +58,16 @@ SETTLE = f"""
     RETURNING job.id, job.lease, job.type, job.status, job.result, job.tenant_id, job.pool,
               job.worker, job.started_at, ending.error_class, ending.error_message,
               ending.run_seconds, ending.tokens_in, ending.tokens_out, job.slice,
-              job.status <> 'queued' AS run_ended
+              job.status <> 'queued' AND
+                  (ending.status NOT IN ('queued', 'cancelled') OR ending.run_seconds > 0)
+                  AS run_ended
 """
-#: Runs without a result stay on record; a claim that was released was no run.
+#: Runs without a result stay on record. A claim that was released or cancelled before its function
+#: was called is no run.
 ATTEMPTED = """
     INSERT INTO attempts (job_id, lease, worker, started_at, status, error_class, error_message)
     SELECT id, lease, worker, started_at, status, error_class, error_message FROM settled
-    WHERE status NOT IN ('succeeded', 'queued')
+    WHERE run_ended AND status <> 'succeeded'
     ON CONFLICT DO NOTHING
 """
 #: The tenant pays in the same statement, for what ended and for what goes on elsewhere, which is

@@ -129,13 +129,12 @@ def run_in_slot(claim: Claim, worker: Worker, parent_span: object) -> tuple[Outc
             return None  # lost or handed back while it waited for a slot: another worker's by now
         try:
             if held.cancelled is not None:
-                outcome: Outcome = Withdrawn()  # while it waited for a slot
-            elif not is_on_record(held, worker):
-                outcome = Released()
-            else:
-                with run_span(claim, worker.name, parent_span) as note_outcome:
-                    outcome = run(claim, worker, held)
-                    note_outcome(outcome)
+                return Withdrawn(), 0.0  # while it waited for a slot
+            if not is_on_record(held, worker):
+                return Released(), 0.0
+            with run_span(claim, worker.name, parent_span) as note_outcome:
+                outcome = run(claim, worker, held)
+                note_outcome(outcome)
         finally:
             slots.end(held)
         return outcome, held.ran(time.monotonic())

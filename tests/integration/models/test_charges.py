@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Engine
 
 from app.scheduler.maintenance.reaper import Reaper
+from models.jobs.cancel import cancel
 from models.jobs.claim import Claim
 from models.jobs.settle import Ending
 from models.jobs.states import JobStatus
@@ -18,6 +19,7 @@ from tasks.errors import TimeLimit
 from tasks.watchdog.emergency_write import connect_arguments, write_now
 from tasks.watchdog.lost_runs import expire_lost
 from tasks.watchdog.watchdog import Watchdog
+from tasks.worker.pipeline import execute_claim
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.one_worker import one_worker
 
@@ -138,6 +140,36 @@ def test_a_run_that_a_drain_ends_at_a_checkpoint_is_charged_and_goes_on(
     assert database.settle(claim.ref, Ending(JobStatus.SUCCEEDED, 1, result="1"), 3.0)
     assert bill(database)[:2] == (1, 1), "one job, one run that came to an end"
     assert database.job(ref.id).slot_seconds == pytest.approx(bill(database)[2])
+
+
+@pytest.mark.parametrize("slot", [True, False])
+def test_claim_that_is_cancelled_before_it_begins_is_no_run(
+    database: DatabaseFixture, slot: bool
+) -> None:
+    with one_worker(database) as one:
+        one.act = lambda ctx, payload: pytest.fail("it was cancelled")
+        [claim] = one.worker.slots.claim(one.refs(1))
+        cancel(database.engine, 1, claim.ref.id)
+        if slot:
+            held = one.worker.slots.find(claim.ref)
+            assert held is not None
+            held.cancelled = time.monotonic()
+            execute_claim(claim, one.worker)
+        else:
+            one.worker.heartbeat._ledger = one.worker.ledger
+            one.flush()
+        one.flush()
+    assert database.job(claim.ref.id).status == "cancelled"
+    assert not database.query("SELECT FROM usage UNION ALL SELECT FROM attempts")
+
+
+def test_run_that_is_handed_back_and_then_cancelled_is_one(database: DatabaseFixture) -> None:
+    claim = database.start()
+    cancel(database.engine, 1, claim.ref.id)
+    assert database.settle(claim.ref, Ending(JobStatus.QUEUED, deferrals=1), 2.0)
+    assert database.job(claim.ref.id).status == "cancelled"
+    assert bill(database) == (1, 1, 2.0, 0.0, 0, 0)
+    assert len(database.query("SELECT FROM attempts")) == 1
 
 
 def test_neighbours_that_are_handed_back_pay_for_what_they_used(

@@ -241,7 +241,8 @@ class Workers(Stage):
                 twin = self.twins[claim.ref.id]
                 twin.progress = orjson.loads(progress) if progress else twin.progress
                 self.end_run(twin, outcome, standing, seconds)
-                ended = twin.status is not JobStatus.QUEUED
+                unused = isinstance(outcome, Released | HandedBack | Withdrawn) and not seconds
+                ended = twin.status is not JobStatus.QUEUED and not unused
                 if ended or seconds > 0:
                     self.charge(twin, seconds, (number, 2), ended=ended)
         statement = settle_statement(projections_of(self.database.types.values()))

@@ -212,17 +212,18 @@ class Twin:
         self.record(None)
 
     def withdraw(self, seconds: float, now: datetime) -> None:
-        """The run stopped because the job is cancelled."""
+        """The run stopped because the job is cancelled, or did not begin."""
         self.run(seconds, now)
         self.error_class = None
         self.end(JobStatus.CANCELLED, now)
-        self.record(None)
+        if seconds > 0:
+            self.record(None)
 
     def hand_back(self, begun: bool, seconds: float, now: datetime) -> None:
         """The worker stops: the run is not on record, but paid for."""
         self.deferrals += begun
         self.leave(JobStatus.QUEUED, (0.0, 0.0), now)
-        if self.status is JobStatus.CANCELLED:
+        if self.status is JobStatus.CANCELLED and seconds > 0:
             self.record(None)
         self.run(seconds, now)
 
