@@ -1,4 +1,4 @@
-"""Lost claims and lost runs: ``waiting_lease``, ``lost_claims`` and ``lost_at`` of ``jobs``.
+"""Lost claims and lost runs: which claims waited, and what runs had reported, in ``jobs``.
 
 Processes of the previous version leave them alone. What they claim counts as begun, whatever an
 earlier claim has written: its lease number is another one.
@@ -16,10 +16,14 @@ def upgrade() -> None:
     op.execute("""
         ALTER TABLE jobs ADD COLUMN waiting_lease integer,
                          ADD COLUMN lost_claims smallint NOT NULL DEFAULT 0,
-                         ADD COLUMN lost_at timestamptz""")
+                         ADD COLUMN lost_at timestamptz,
+                         ADD COLUMN reported_lease integer,
+                         ADD COLUMN reported_tokens_in bigint,
+                         ADD COLUMN reported_tokens_out bigint""")
 
 
 def downgrade() -> None:
     op.execute("""
         ALTER TABLE jobs DROP COLUMN waiting_lease, DROP COLUMN lost_claims,
-                         DROP COLUMN lost_at""")
+                         DROP COLUMN lost_at, DROP COLUMN reported_lease,
+                         DROP COLUMN reported_tokens_in, DROP COLUMN reported_tokens_out""")

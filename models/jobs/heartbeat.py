@@ -1,4 +1,4 @@
-"""Heartbeat: running → running, with a later end of the lease, a begun run or progress.
+"""Heartbeat: running → running, with a later end of the lease, a begun run, progress or tokens.
 
 Called by a worker every few seconds for all runs it holds, and by its watchdog while the worker
 itself is blocked. Dying before the commit lets the leases run out; dying after it changes nothing
@@ -9,6 +9,7 @@ the others are renewed meanwhile. A lease that is not among the answers was lost
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import Engine
 
@@ -47,18 +48,37 @@ NOTE_BEGUN = f"""
 """
 REPORT = f"""
     WITH {UNLOCKED}
-    UPDATE jobs AS job SET progress = report.progress::json
-    FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(progress)s::text[])
-        AS report (id, lease, progress)
+    UPDATE jobs AS job
+    SET progress = coalesce(report.progress::json, job.progress), reported_lease = job.lease,
+        reported_tokens_in = report.tokens_in, reported_tokens_out = report.tokens_out
+    FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(progress)s::text[], %(tokens_in)s::bigint[],
+                %(tokens_out)s::bigint[])
+        AS report (id, lease, progress, tokens_in, tokens_out)
     WHERE job.id = report.id AND job.lease = report.lease AND job.status::text = 'running'
       AND job.worker = %(worker)s AND job.id IN (SELECT id FROM unlocked)
     RETURNING job.id::text AS id, job.lease
 """
+#: Columns: what the current run has reported, for whoever ends it in its worker's place.
+REPORTED_TOKENS = ", ".join(
+    f"CASE WHEN job.reported_lease = job.lease THEN job.reported_{name} ELSE 0 END AS {name}"
+    for name in ("tokens_in", "tokens_out")
+)
 #: By an index of the running jobs that are to stop, which is nearly always empty.
 READ_CANCELLED = """
     SELECT id::text AS id, lease FROM jobs
     WHERE worker = %(worker)s AND status = 'running' AND cancel_requested_at IS NOT NULL
 """
+
+
+class RunReport(NamedTuple):
+    """What a run says of itself while it runs."""
+
+    ref: JobRef
+    #: JSON text; None if it reports none.
+    progress: str | None
+    #: Tokens that it has used so far.
+    tokens_in: int = 0
+    tokens_out: int = 0
 
 
 def beat(engine: Engine, worker: str, held: Collection[JobRef]) -> dict[JobRef, bool]:
@@ -78,12 +98,18 @@ def note_begun(engine: Engine, worker: str, begun: Sequence[tuple[JobRef, float]
     return {JobRef(row.id, row.lease) for row in fetch(engine, NOTE_BEGUN, parameters)}
 
 
-def report(engine: Engine, worker: str, progress: Sequence[tuple[JobRef, str]]) -> set[JobRef]:
-    """Write the progress of runs, JSON texts; whose was written."""
-    if not progress:
+def report(engine: Engine, worker: str, reports: Sequence[RunReport]) -> set[JobRef]:
+    """Write how far runs are and what they have used; whose was written."""
+    if not reports:
         return set()
-    refs, texts = zip(*progress, strict=True)
-    parameters = {**ref_arrays(refs), "worker": worker, "progress": list(texts)}
+    refs, texts, tokens_in, tokens_out = map(list, zip(*reports, strict=True))
+    parameters = {
+        **ref_arrays(refs),
+        "worker": worker,
+        "progress": texts,
+        "tokens_in": tokens_in,
+        "tokens_out": tokens_out,
+    }
     return {JobRef(row.id, row.lease) for row in fetch(engine, REPORT, parameters)}
 
 

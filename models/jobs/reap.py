@@ -22,6 +22,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.jobs.claim import OF_REFS, JobRef, ref_arrays
+from models.jobs.heartbeat import REPORTED_TOKENS
 from models.jobs.settle import CHARGED
 from models.jobs.states import FailureClass, JobStatus
 from models.leadership import STILL_LEADER
@@ -80,7 +81,7 @@ REAP = f"""
         WHERE job.id = verdict.id AND job.lease = verdict.lease
         RETURNING job.id, job.lease, job.worker, job.started_at, job.status, job.tenant_id,
                   job.pool, job.slice, verdict.error_class, verdict.error_message,
-                  verdict.run_seconds, 0 AS tokens_in, 0 AS tokens_out,
+                  verdict.run_seconds, {REPORTED_TOKENS},
                   verdict.error_class IS NOT NULL AS run_ended
     ), charged AS ({CHARGED})
     INSERT INTO attempts (job_id, lease, worker, started_at, status, error_class, error_message)

@@ -96,6 +96,10 @@ class Job(
     lost_claims: Mapped[Count2]
     #: When its worker process was seen to end during the run, if its parent saw that.
     lost_at: Mapped[datetime | None]
+    #: Tokens that a run has reported, and its lease: if it is lost, the tenant pays for them.
+    reported_lease: Mapped[Int4 | None]
+    reported_tokens_in: Mapped[int | None]
+    reported_tokens_out: Mapped[int | None]
 
     __table_args__ = (
         index("jobs_line", "pool, tenant_id, dependency, priority DESC, id", "status = 'queued'"),

@@ -19,6 +19,7 @@ from typing import Any
 from sqlalchemy import make_url
 
 from models.jobs.claim import Claim, JobRef
+from models.jobs.heartbeat import REPORTED_TOKENS
 from models.jobs.reap import EXPIRE_LEASES
 from models.jobs.release import CLAIM_UNKNOWN, PUT_OFF_UNKNOWN
 from models.jobs.settle import Settlement, settle_statement, settled
@@ -42,7 +43,7 @@ READ_RUNS = f"""
     SELECT extract(epoch FROM now() - job.started_at)::float8 AS ran_seconds, job.worker,
            job.id::text AS id, job.lease, job.tenant_id, job.type, job.pool, job.attempt,
            job.deferrals, job.crashes, job.replays, job.traceparent, job.created_at,
-           job.waiting_lease IS NOT DISTINCT FROM job.lease AS waiting
+           job.waiting_lease IS NOT DISTINCT FROM job.lease AS waiting, {REPORTED_TOKENS}
     FROM jobs AS job
     JOIN unnest(%(ids)s::uuid[], %(leases)s::int[]) AS ref (id, lease)
       ON job.id = ref.id AND job.lease = ref.lease
@@ -66,10 +67,8 @@ def expire_lost(database_url: str, parent: str, refs: Sequence[JobRef]) -> None:
 
 def claim_of(row: Any) -> Claim:
     """The claim that a killed child held, without its payload."""
-    fields = row._asdict()
-    del fields["ran_seconds"], fields["worker"], fields["waiting"]
-    ref = JobRef(fields.pop("id"), fields.pop("lease"))
-    return Claim(ref, payload=None, payload_blob=None, **fields)
+    fields = {name: value for name, value in row._asdict().items() if name in Claim._fields}
+    return Claim(JobRef(row.id, row.lease), payload=None, payload_blob=None, **fields)
 
 
 def why_ended(ran_seconds: float, job_type: JobType | None) -> Outcome:
@@ -101,7 +100,8 @@ def settle_overdue(
             why = why_ended(ran_seconds, job_type) if row in begun else Released()
             outcome, ending = close_run(claim, why, job_type, GOOD_STANDING, Random())
             tallies.add_run(counts_of(claim, job_type, outcome, ending, ran_seconds))
-            settlement = Settlement(claim.ref, ending, ran_seconds)
+            tokens = (row.tokens_in, row.tokens_out) if row in begun else (0, 0)
+            settlement = Settlement(claim.ref, ending, ran_seconds, None, *tokens)
             settlements.setdefault(row.worker, []).append(settlement)
         if settlements:
             # Without projections: none has a result, and they may be what fails.

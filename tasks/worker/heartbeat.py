@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 
 from models.jobs.claim import JobRef
-from models.jobs.heartbeat import beat, note_begun, read_cancelled, report
+from models.jobs.heartbeat import RunReport, beat, note_begun, read_cancelled, report
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave
 from models.store.errors import StateStoreUnavailable
 from models.tallies import Tallies
@@ -162,7 +162,10 @@ class Heartbeat:
             held.progress_written = True  # first: a later report is to be written again
         written: set[JobRef] = set()
         try:
-            reports = [(held.claim.ref, held.progress or "null") for held in behind]
+            reports = [
+                RunReport(held.claim.ref, held.progress, held.tokens_in, held.tokens_out)
+                for held in behind
+            ]
             written = report(self._engine, self._slots.name, reports)
         finally:
             for held in behind:

@@ -47,7 +47,7 @@ class Held:
     moved: float = 0.0
     #: It waits for a checkpoint to be written, however long that takes.
     saving: bool = False
-    #: Progress as JSON, and whether the row has it.
+    #: Progress as JSON, and whether the row has it and the tokens.
     progress: str | None = None
     progress_written: bool = True
     #: Checkpoints this run has written.

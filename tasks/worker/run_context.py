@@ -98,6 +98,7 @@ class RunContext(JobContext):
     def charge_tokens(self, tokens_in: int, tokens_out: int) -> None:
         self._held.tokens_in += max(0, tokens_in)
         self._held.tokens_out += max(0, tokens_out)
+        self._held.progress_written = False
 
     def report_quota(self, reading: QuotaReading) -> None:
         held = self._held

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -11,13 +12,14 @@ from sqlalchemy import Engine
 from app.scheduler.maintenance.reaper import Reaper
 from models.jobs.cancel import cancel
 from models.jobs.claim import Claim
+from models.jobs.heartbeat import RunReport, report
 from models.jobs.settle import Ending
 from models.jobs.states import JobStatus
 from models.presence import Presence, announce
 from tasks.context import JobContext
 from tasks.errors import TimeLimit
 from tasks.watchdog.emergency_write import connect_arguments, write_now
-from tasks.watchdog.lost_runs import expire_lost
+from tasks.watchdog.lost_runs import expire_lost, settle_overdue
 from tasks.watchdog.watchdog import Watchdog
 from tasks.worker.pipeline import execute_claim
 from tests.support.database_fixture import DatabaseFixture
@@ -68,6 +70,51 @@ def test_a_run_that_was_lost_before_its_first_heartbeat_costs_nothing(
     claim = database.start()
     lose(database, claim, "-3 seconds")
     assert bill(database) == (0, 1, 0.0, 0.0, 0, 0)
+
+
+def test_tokens_that_a_lost_run_had_reported_are_charged_once(database: DatabaseFixture) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def act(ctx: JobContext, payload: Any) -> None:
+        ctx.progress(1, 2)
+        ctx.charge_tokens(900, 500)
+        ctx.charge_tokens(100, 0)
+        began.set()
+        go_on.wait(20)
+
+    with one_worker(database) as one:
+        one.act = act
+        [ref] = one.refs(1)
+        run = threading.Thread(target=one.execute, args=((ref,),))
+        run.start()
+        assert began.wait(10)
+        one.flush()
+        assert database.job(ref.id).progress == {"done": 1, "total": 2}
+        database.execute("DELETE FROM processes")
+        database.expire_leases()
+        reaper = Reaper(database.engine, database.leader, database.types)
+        assert reaper.run_once(0.0) == 1
+        assert bill(database)[-2:] == (1000, 500)
+        go_on.set()
+        run.join(10)
+        one.flush()
+    # Nor does the next run pay for them, which reports nothing before it is lost.
+    (dispatch,) = database.dispatch("short")
+    (claim,) = database.claim(ref._replace(lease=dispatch.lease))
+    lose(database, claim, "1 second")
+    assert bill(database)[-2:] == (1000, 500)
+
+
+def test_tokens_of_a_run_that_its_parent_ends_are_charged(database: DatabaseFixture) -> None:
+    first, second = database.start(), database.start()
+    announce(database.engine, Presence("w1", "worker", parent="its parent"))
+    report(database.engine, "w1", [RunReport(first.ref, None, 30, 20)])
+    report(database.engine, "w1", [RunReport(second.ref, '{"done": 1}', 7, 5)])
+    database.execute("UPDATE jobs SET started_at = now() - interval '1 hour'")
+    database.execute("UPDATE jobs SET waiting_lease = lease WHERE id = %s", second.ref.id)
+    url = database.engine.url.render_as_string(hide_password=False)
+    assert settle_overdue(url, database.types, "its parent", [first.ref, second.ref]) == 2
+    assert bill(database)[-2:] == (30, 20), "the second had not begun"
 
 
 def test_a_job_that_the_reaper_ends_is_counted_once(database: DatabaseFixture) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import IntegrityError
 
 from models.jobs.claim import JobRef, claim_group
-from models.jobs.heartbeat import beat, report
+from models.jobs.heartbeat import RunReport, beat, report
 from models.jobs.settle import Ending
 from models.jobs.states import LEGAL_MOVES, FailureClass, JobStatus
 from models.store.session import transaction
@@ -187,8 +187,8 @@ def test_a_heartbeat_skips_what_is_locked_and_says_so(database: DatabaseFixture)
     with transaction(database.engine) as holder:
         holder.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (locked.ref.id,))
         assert beat(database.engine, "w1", refs) == {renewed.ref: True, locked.ref: False}
-        written = report(database.engine, "w1", [(ref, '{"done": 1}') for ref in refs])
+        written = report(database.engine, "w1", [RunReport(ref, '{"done": 1}') for ref in refs])
         assert written == {renewed.ref}
     assert beat(database.engine, "w1", refs) == {renewed.ref: True, locked.ref: True}
-    assert report(database.engine, "w1", [(locked.ref, '{"done": 2}')]) == {locked.ref}
+    assert report(database.engine, "w1", [RunReport(locked.ref, '{"done": 2}')]) == {locked.ref}
     assert database.job(locked.ref.id).progress == {"done": 2}

@@ -46,6 +46,7 @@ from models.jobs.dispatch import MARK, stretch_arrays
 from models.jobs.expire import EXPIRE
 from models.jobs.heartbeat import BEAT, NOTE_BEGUN, READ_CANCELLED, REPORT
 from models.jobs.ids import BELOW_ALL, new_id
+from models.jobs.locked import FIND_LOCKED
 from models.jobs.promote import FIND_DUE, PROMOTE
 from models.jobs.reap import EXPIRE_LEASES, EXPIRE_UNCLAIMED, FIND_LOST, FIND_UNCLAIMED, REAP
 from models.jobs.release import RELEASE
@@ -244,8 +245,10 @@ def test_beat_and_report_find_their_rows_by_key(filled: DatabaseFixture, size: i
     assert_walks(plan_of(filled, BEAT, **held, worker="w1"), "jobs_pkey")
     begun = {**held, "worker": "w1", "ran": [1.5] * size}
     assert_walks(plan_of(filled, NOTE_BEGUN, **begun), "jobs_pkey")
-    reports = {**held, "worker": "w1", "progress": ["{}"] * size}
+    tokens = {"tokens_in": [1] * size, "tokens_out": [1] * size}
+    reports = {**held, **tokens, "worker": "w1", "progress": ["{}"] * size}
     assert_walks(plan_of(filled, REPORT, **reports), "jobs_pkey")
+    assert_walks(plan_of(filled, FIND_LOCKED, ids=held["ids"]), "jobs_pkey")
 
 
 def test_cancelled_runs_are_found_without_a_look_at_the_others(filled: DatabaseFixture) -> None:

@@ -15,7 +15,7 @@ from app.reads.events.position import NO_JOB
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import Running
 from models.jobs.claim import JobRef
-from models.jobs.heartbeat import beat, report
+from models.jobs.heartbeat import RunReport, beat, report
 from models.jobs.ids import new_id
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
@@ -52,7 +52,7 @@ def test_stream_tells_the_state_now_then_every_change_and_ends_with_the_job(
         ref = JobRef(dispatch.id, dispatch.lease)
         (claim,) = api_database.claim(ref)
         (running,) = reader.take(1)
-        report(api_database.engine, "w1", [(claim.ref, '{"done":1,"total":2}')])
+        report(api_database.engine, "w1", [RunReport(claim.ref, '{"done":1,"total":2}')])
         (progress,) = reader.take(1)
         beat(api_database.engine, "w1", [claim.ref])  # a write that nobody sees
         assert api_database.settle(claim.ref, SUCCEEDED)
@@ -185,7 +185,7 @@ def test_clients_that_leave_are_noticed_and_leave_nothing_behind(
             reader.close()
         # The first write is answered with a reset, which the second one meets.
         for done in (1, 2):
-            report(api_database.engine, "w1", [(ref, f'{{"done":{done},"total":null}}')])
+            report(api_database.engine, "w1", [RunReport(ref, f'{{"done":{done},"total":null}}')])
             witness.take(1)
         deadline = time.monotonic() + 10
         while connections() > before and time.monotonic() < deadline:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.jobs.checkpoint import Saved, Saving, save_group
 from models.jobs.claim import Claim, JobRef, claim_group
-from models.jobs.heartbeat import beat, note_begun, read_cancelled, report
+from models.jobs.heartbeat import RunReport, beat, note_begun, read_cancelled, report
 from models.jobs.ids import new_id
 from models.jobs.settle import Settlement, settle_group, settle_statement
 from models.jobs.states import FailureClass, JobStatus
@@ -167,14 +167,16 @@ class Workers(Stage):
         assert note_begun(self.engine, name, [(one.ref, ran) for one in claims]) == expected
 
     def say_how_far(self, data: st.DataObject) -> None:
-        done = data.draw(st.integers(0, 9), label="done")
+        done, tokens = data.draw(st.integers(0, 9)), data.draw(st.integers(0, 9))
         name, claims = self.some_claims(data)
         refs = [claim.ref for claim in claims]
         said = {"done": done, "total": None}
         for ref in refs:
             if self.holds(ref, JobStatus.RUNNING):
                 self.twins[ref.id].progress = said
-        report(self.engine, name, [(ref, orjson.dumps(said).decode()) for ref in refs])
+                self.twins[ref.id].reported = (ref.lease, tokens, 2 * tokens)
+        text = orjson.dumps(said).decode()
+        report(self.engine, name, [RunReport(ref, text, tokens, 2 * tokens) for ref in refs])
 
     def hear_of_cancellations(self, data: st.DataObject) -> None:
         name = data.draw(names, label="worker")

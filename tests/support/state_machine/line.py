@@ -163,7 +163,7 @@ class Line(Stage):
         lost = [twin for twin in expired if not self.is_kept(twin)]
         for twin in lost:
             if (seconds := twin.reap(self.now)) is not None:
-                self.charge(twin, seconds, (0, 0))
+                self.charge(twin, seconds, twin.reported_tokens())
         assert self.reaper.run_once(0.0) == len(lost)
         for name, at in list(self.heard.items()):
             if at < self.now - MOST_WAIT:

@@ -113,6 +113,8 @@ class Twin:
     progress: Any = None
     #: It is claimed, and not known to have begun.
     waiting: bool = False
+    #: Lease whose run reported its tokens, in and out.
+    reported: tuple[int, int, int] = (0, 0, 0)
     #: Lease that wrote it, the state, and the blob.
     checkpoint: tuple[int, Any, str | None] | None = None
     #: Unsuccessful runs by lease: whose, what became of the job, and the failure class.
@@ -272,6 +274,11 @@ class Twin:
         self.leave(to.status, to.wait, now)
         self.record(failure)
         return seconds
+
+    def reported_tokens(self) -> tuple[int, int]:
+        """Tokens, in and out, that the current run is known to have used."""
+        lease, *tokens = self.reported
+        return (tokens[0], tokens[1]) if lease == self.lease else (0, 0)
 
     def end(self, status: JobStatus, now: datetime) -> None:
         self.status = status
