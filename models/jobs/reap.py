@@ -108,10 +108,15 @@ FIND_UNCLAIMED = """
 """
 #: Those of one queue, which is empty: their messages were lost.
 EXPIRE_UNCLAIMED = f"""
-    UPDATE jobs SET lease_expires_at = now()
-    WHERE status = 'dispatched' AND pool = %(pool)s AND slice = %(slice)s
-      AND dispatched_at < now() - make_interval(secs => %(seconds)s)
-      AND lease_expires_at > now() AND {STILL_LEADER}
+    WITH unclaimed AS MATERIALIZED (
+        SELECT id FROM jobs
+        WHERE status = 'dispatched' AND pool = %(pool)s AND slice = %(slice)s
+          AND dispatched_at < now() - make_interval(secs => %(seconds)s)
+          AND lease_expires_at > now() AND {STILL_LEADER}
+        FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE jobs AS job SET lease_expires_at = now()
+    FROM unclaimed WHERE job.id = unclaimed.id
 """
 
 

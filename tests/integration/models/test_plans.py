@@ -172,7 +172,7 @@ def test_lost_messages_are_found_along_what_is_in_flight(filled: DatabaseFixture
     plan = plan_of(filled, FIND_UNCLAIMED, pools=["short", "medium"], seconds=2.0)
     assert_walks(plan, "jobs_in_flight")
     queue = {"pool": "medium", "slice": "", "seconds": 2.0, "epoch": 1}
-    assert_walks(plan_of(filled, EXPIRE_UNCLAIMED, **queue), "jobs_in_flight")
+    assert_walks(plan_of(filled, EXPIRE_UNCLAIMED, **queue), "jobs_in_flight", "jobs_pkey")
 
 
 def test_shares_are_reconciled_with_what_is_in_flight_and_used(filled: DatabaseFixture) -> None:

@@ -13,6 +13,7 @@ from app.scheduler.maintenance.reaper import Reaper
 from models.jobs.claim import JobRef
 from models.leadership import Leader
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.locks import held_lock
 
 
 class KnownCounts(QueueCounts):
@@ -51,6 +52,18 @@ def dispatched(database: DatabaseFixture, seconds_ago: float, pool: str = "mediu
 
 def reap(database: DatabaseFixture) -> None:
     Reaper(database.engine, database.leader, database.types).run_once(0.0)
+
+
+def test_locked_row_does_not_hide_the_others(
+    database: DatabaseFixture, counts: KnownCounts, role: LostMessages
+) -> None:
+    locked, lost = dispatched(database, 30.0), dispatched(database, 30.0)
+    counts.empty = {"medium"}
+    with held_lock(database, "SELECT FROM jobs WHERE id = %s FOR UPDATE", locked.id):
+        assert role.run_once(time.monotonic()) == 1
+        reap(database)
+        assert database.job(lost.id).status == "queued"
+    assert role.run_once(time.monotonic()) == 1
 
 
 def test_lost_message_is_found_once_its_queue_is_empty(
