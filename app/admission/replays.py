@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Engine, Row
 
 from app.admission.allowance import Allowances
 from models.jobs.cancel import Done
-from models.jobs.replay import read_dead, replay_ids, replay_matching, replay_several
+from models.jobs.replay import read_dead, replay_dead
 from models.jobs.replay_requests import ReplayRequest, count_matching, create, find_running
 
 #: More than this many are never replayed within a request.
@@ -43,12 +42,10 @@ def replay(
     if not fits:
         with bounded():
             return create(engine, request, jobs)
-    if request.ids is not None:
-        with bounded():
-            return replay_ids(engine, request.tenant_id, request.ids)
-    return replay_matching(
+    return replay_dead(
         engine,
         request.tenant_id,
+        request.ids,
         limit=jobs,
         before=request.before,
         job_type=request.type,
@@ -70,9 +67,9 @@ def replay_for_tenants(engine: Engine, allowances: Allowances, ids: Sequence[str
     granted = allowances.take(wanted, whole=True) if wanted else None
     held = {tenant_id for tenant_id, _ in wanted if granted and tenant_id in granted.held}
     now = [row.id for row in dead if row.tenant_id not in held]
-    done = replay_several(engine, now) if now else Done()
+    changed = len(replay_dead(engine, None, now))
     for tenant_id in sorted(held):
         theirs = tuple(row.id for row in dead if row.tenant_id == tenant_id)
         create(engine, ReplayRequest(tenant_id, theirs), len(theirs))
     later = len(dead) - len(now)
-    return replace(done, skipped=len(set(ids)) - done.changed - later, later=later)
+    return Done(changed, skipped=len(set(ids)) - changed - later, later=later)

@@ -49,7 +49,7 @@ from models.jobs.ids import BELOW_ALL, new_id
 from models.jobs.promote import FIND_DUE, PROMOTE
 from models.jobs.reap import EXPIRE_LEASES, EXPIRE_UNCLAIMED, FIND_LOST, FIND_UNCLAIMED, REAP
 from models.jobs.release import RELEASE
-from models.jobs.replay import replay_ids, replay_matching
+from models.jobs.replay import replay_dead
 from models.jobs.retire import RETIRE_JOBS
 from models.jobs.settle import Ending, Settlement, settle_group, settle_statement
 from models.jobs.states import JobStatus
@@ -313,11 +313,11 @@ def test_cancel_finds_its_row_by_key(filled: DatabaseFixture, status: str) -> No
 @GROUPS
 def test_replay_finds_its_rows_by_key_or_among_the_dead(filled: DatabaseFixture, size: int) -> None:
     dead = refs(filled, "dead", size)["ids"]
-    plan = plan_of_call(filled, lambda: replay_ids(filled.engine, 1, dead))
+    plan = plan_of_call(filled, lambda: replay_dead(filled.engine, 1, dead))
     assert indexes_in(plan) <= {"jobs_pkey", "jobs_dead"}, plan
     assert not re.search(rf"Seq Scan on ({GROWING})\b", plan), plan
     late = datetime(2100, 1, 1, tzinfo=UTC)
-    plan = plan_of_call(filled, lambda: replay_matching(filled.engine, 1, before=late, limit=size))
+    plan = plan_of_call(filled, lambda: replay_dead(filled.engine, 1, before=late, limit=size))
     assert_walks(plan, "jobs_pkey", "jobs_dead")
 
 
