@@ -95,7 +95,7 @@ class Autoscaler(LeaderQueries):
             full = {
                 state.name: queues[state.name].free if state.name in queues else ()
                 for state in states
-                if is_free_full(state, flights, self._pools.slices(state.name, now))
+                if is_free_full(state, flights, self._pools.slices(state.name))
             }
             parked = Parked(lanes, capped, full)
             depths = read_depths(connection, parked)

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, Engine
 
-from app.broker.publish import Publisher
+from app.broker.publish import Publisher, release_undelivered
 from app.errors import BrokerUnavailable
 from app.policy.fairshare import Grant, free_slots
 from app.policy.round_robin import Lane, round_robin
@@ -124,10 +124,8 @@ class Relief:
         if not self._hold_lease(now):
             return 0
         run_due(self._roles, self._lease, now, AWAY_SECONDS)
-        if undelivered := self._publisher.undelivered():
-            release(self._engine, undelivered)
-            refused = f"The broker did not take {len(undelivered)} jobs."
-            self._lose_broker(BrokerUnavailable(refused))
+        if refused := release_undelivered(self._engine, self._publisher):
+            self._lose_broker(refused)
             return 0
         dispatched = 0
         held = self._read_held(now)

@@ -388,7 +388,7 @@ def test_the_scheduler_counts_pools_and_holds_without_counting_jobs(
         (READ_IN_FLIGHT, {"pool": "medium", "ids": [1, 2]}),
     ):
         assert not re.search(r"Scan (using|on) jobs", plan_of(filled, sql, **parameters))
-    assert_walks(plan_of(filled, READ_IN_SLICES, pool="medium"), "jobs_in_slice")
+    assert_walks(plan_of(filled, READ_IN_SLICES), "jobs_in_slice")
     assert indexes_in(plan_of(filled, READ_HOLDS)) == {"jobs_in_flight"}
 
 
