@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Engine, Row
 
-from app.admission.allowance import Allowances
+from app.admission.tenant_limits import TenantLimits
 from models.jobs.cancel import Done
 from models.jobs.replay import read_dead, replay_dead
 from models.jobs.replay_requests import ReplayRequest, count_matching, create, find_running
@@ -24,7 +24,10 @@ Bounded = Callable[[], AbstractContextManager[object]]
 
 
 def replay(
-    engine: Engine, allowances: Allowances, request: ReplayRequest, bounded: Bounded = nullcontext
+    engine: Engine,
+    tenant_limits: TenantLimits,
+    request: ReplayRequest,
+    bounded: Bounded = nullcontext,
 ) -> list[str] | Row[Any]:
     """The ids of the jobs that were queued, or the replay that will queue them.
 
@@ -36,7 +39,7 @@ def replay(
             return running
         found = count_matching(engine, request)
         jobs = found.total()
-        fits = jobs <= MOST_AT_ONCE and has_room(allowances, request.tenant_id, found)
+        fits = jobs <= MOST_AT_ONCE and has_room(tenant_limits, request.tenant_id, found)
     if not jobs:
         return []
     if not fits:
@@ -54,17 +57,17 @@ def replay(
     )
 
 
-def has_room(allowances: Allowances, tenant_id: int, jobs: Counter[str]) -> bool:
+def has_room(tenant_limits: TenantLimits, tenant_id: int, jobs: Counter[str]) -> bool:
     """Whether the tenant's limits have room for all of them; takes it."""
     wanted = {(tenant_id, pool): count for pool, count in jobs.items()}
-    return not wanted or allowances.take(wanted, whole=True).jobs == wanted
+    return not wanted or tenant_limits.take(wanted, whole=True).jobs == wanted
 
 
-def replay_for_tenants(engine: Engine, allowances: Allowances, ids: Sequence[str]) -> Done:
+def replay_for_tenants(engine: Engine, tenant_limits: TenantLimits, ids: Sequence[str]) -> Done:
     """Replay jobs of any tenants, each within its limits; what has no room follows later."""
     dead = read_dead(engine, ids)
     wanted = Counter((row.tenant_id, row.pool) for row in dead)
-    granted = allowances.take(wanted, whole=True) if wanted else None
+    granted = tenant_limits.take(wanted, whole=True) if wanted else None
     held = {tenant_id for tenant_id, _ in wanted if granted and tenant_id in granted.held}
     now = [row.id for row in dead if row.tenant_id not in held]
     changed = len(replay_dead(engine, None, now))

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from celery import Celery
 from sqlalchemy import Engine
 
-from app.admission.allowance import Allowances
 from app.admission.gate import SubmissionLimits
+from app.admission.tenant_limits import TenantLimits
 from app.broker.publish import Publisher
 from app.broker.queue_counts import QueueCounts
 from app.config import Settings
@@ -26,7 +26,6 @@ from app.scheduler.dispatching.promoter import Promoter
 from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
 from app.scheduler.maintenance.collector import Collector
-from app.scheduler.maintenance.count_folds import FOLD_SECONDS, CountFolds
 from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
 from app.scheduler.maintenance.lost_messages import FIND_SECONDS, LostMessages
 from app.scheduler.maintenance.reaper import Reaper
@@ -43,6 +42,7 @@ from app.scheduler.role import Housekeeping, LeaderQueries, TimedRole, run_due
 from app.telemetry.hooks import system_meters
 from models.blobs import open_blobs
 from models.feed import FeedKeeper
+from models.job_counts import FOLD_SECONDS, CountFolder
 from models.jobs.expire import EXPIRE
 from models.leadership import RENEW_SECONDS, Leader
 from models.pools import POOLS
@@ -124,7 +124,7 @@ class SchedulerService:
         self._leader = leader = Leader(engine, self._name)
         self._publisher = Publisher(celery, settings.publish_seconds)
         types = load_types(settings.job_modules)
-        allowances = Allowances(engine, SubmissionLimits(**settings.submission_limits))
+        tenant_limits = TenantLimits(engine, SubmissionLimits(**settings.submission_limits))
         self._reaping = TimedRole(Reaper(engine, leader, types), 1.0)
         lost = LostMessages(engine, leader, QueueCounts(celery))
         self._roles = [
@@ -136,10 +136,10 @@ class SchedulerService:
             TimedRole(FeedKeeper(engine), PRESENCE_SECONDS),
             *protection_roles(engine, leader, types, settings.throttle_crashes),
             TimedRole(
-                RecurringJobs(engine, leader, types, settings.served_pool_names, allowances),
+                RecurringJobs(engine, leader, types, settings.served_pool_names, tenant_limits),
                 TICK_SECONDS,
             ),
-            TimedRole(Replayer(engine, leader, allowances), REPLAY_SECONDS),
+            TimedRole(Replayer(engine, leader, tenant_limits), REPLAY_SECONDS),
             *self._dispatching_roles(types, settings),
             TimedRole(Recorder(engine, leader), 0.0),
         ]
@@ -168,7 +168,8 @@ class SchedulerService:
         self, types: Mapping[str, JobType], settings: Settings
     ) -> list[TimedRole]:
         engine, leader = self._engine, self._leader
-        queues = PoolQueues(engine, leader)
+        folder = CountFolder(engine)
+        queues = PoolQueues(engine, leader, folder)
         pacers = QuotaPacers(engine, leader, types, settings.quotas)
         pools = Pools(engine, queues, pacers.allowances)
         estimates = Estimates(engine)
@@ -179,7 +180,7 @@ class SchedulerService:
         }
         return [
             TimedRole(Promoter(engine, leader, pools, settings.promote_per_second), 0.05),
-            TimedRole(CountFolds(engine, queues), FOLD_SECONDS),
+            TimedRole(folder, FOLD_SECONDS),
             TimedRole(dispatcher, 0.0),
             TimedRole(ShareReconciler(engine, leader, queues, estimates), RECONCILE_SECONDS),
             TimedRole(Autoscaler(engine, leader, pools, scaling), EVERY_SECONDS),

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from app.admission.allowance import Allowances
 from app.admission.gate import SubmissionLimits
+from app.admission.tenant_limits import TenantLimits
 from app.cli.commands import replay_dead_letters
 from app.config import Settings
 from app.scheduler.maintenance.replayer import Replayer
@@ -224,7 +224,7 @@ def test_a_replay_without_room_goes_on_in_the_background(
     api_database.leader.run_once(0.0)
     limits = SubmissionLimits(per_second=0, burst=0, queue_depth=1_000_000)
     role = Replayer(
-        api_database.engine, api_database.leader, Allowances(api_database.engine, limits)
+        api_database.engine, api_database.leader, TenantLimits(api_database.engine, limits)
     )
     assert role.run_once(0.0) == 3, "eight are left, five of them for submissions"
     assert api.get(path).json()["reason"] == "TENANT_RATE_LIMIT_EXCEEDED"

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from app.admission.allowance import Allowances
 from app.admission.gate import Gate, SubmissionLimits
+from app.admission.tenant_limits import TenantLimits
 from app.errors import RateLimited
 from app.scheduler.maintenance.recurring_jobs import BATCH
 from app.tenants.tenant import TenantProfile
@@ -145,7 +145,7 @@ def test_held_schedules_keep_nobody_waiting(database: DatabaseFixture) -> None:
 
 def test_allowances_are_whole_or_leave_some_to_submissions(database: DatabaseFixture) -> None:
     limit_rate(database, 0.01, 10.0)
-    take = Allowances(database.engine, SubmissionLimits(**NO_LIMITS)).take
+    take = TenantLimits(database.engine, SubmissionLimits(**NO_LIMITS)).take
     mine, other = (1, POOL), (2, POOL)
     assert take({mine: 11}, whole=True).jobs == {mine: 0}, "it would leave a debt"
     spared = take({mine: 100, other: 100}, spare=True)

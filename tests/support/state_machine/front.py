@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 from hypothesis import strategies as st
 
-from app.admission.allowance import Allowances
 from app.admission.gate import SubmissionLimits
+from app.admission.tenant_limits import TenantLimits
 from app.scheduler.maintenance.replayer import Replayer
 from models.jobs.admit import admit_group
 from models.jobs.cancel import cancel
@@ -210,7 +210,7 @@ class FrontDoor(Stage):
     def replay_in_background(self, request: ReplayRequest, expected: int) -> None:
         """As the API requests it and the scheduler works it off."""
         limits = SubmissionLimits(per_second=0, burst=0, queue_depth=1_000_000)
-        role = Replayer(self.engine, self.database.leader, Allowances(self.engine, limits))
+        role = Replayer(self.engine, self.database.leader, TenantLimits(self.engine, limits))
         made = create(self.engine, request, expected)
         for _ in range(4):
             role.run_once(0.0)
