@@ -22,8 +22,7 @@ from sqlalchemy import Engine
 
 from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
-from app.scheduler.protection.restrictions import Quarantine
-from app.scheduler.protection.retry_budgets import JUDGE_SECONDS, RetryBudgets
+from app.scheduler.protection.restrictions import JUDGE_SECONDS, Quarantine, RetryBudgets
 from app.scheduler.role import Role, rest_seconds
 from app.scheduler.service import REST_TIMES
 from app.stack.postgres import EmbeddedPostgres

@@ -36,8 +36,13 @@ from app.scheduler.maintenance.retirer import Kept, Retirer
 from app.scheduler.maintenance.snapshot_watch import WATCH_SECONDS, SnapshotWatch
 from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
-from app.scheduler.protection.restrictions import Quarantine, Spikes, Throttles
-from app.scheduler.protection.retry_budgets import JUDGE_SECONDS, RetryBudgets
+from app.scheduler.protection.restrictions import (
+    JUDGE_SECONDS,
+    Quarantine,
+    RetryBudgets,
+    Spikes,
+    Throttles,
+)
 from app.scheduler.role import Housekeeping, LeaderQueries, TimedRole, run_due
 from app.telemetry.hooks import system_meters
 from models.blobs import open_blobs

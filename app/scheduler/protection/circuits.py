@@ -114,14 +114,14 @@ class Circuits(LeaderQueries):
             window = Window(int(row.calls), int(row.failed))
             probes = Window(int(row.probes), int(row.failed_probes))
             counted = probes if before.state is CircuitState.HALF_OPEN else window
-            refused, reason = outages.get(row.dependency, (0, ""))
+            outage_calls, reason = outages.get(row.dependency, (0, ""))
             after = next_circuit(
                 *(before, window, probes, row.clock),
                 tenants=self._tenants(row.dependency, before, counted, row.clock),
-                outages=refused,
+                outages=outage_calls,
             )
             if after != before:
-                opens = after.state is CircuitState.OPEN and 2 * refused >= counted.bad
+                opens = after.state is CircuitState.OPEN and 2 * outage_calls >= counted.bad
                 changed += self._change(
                     row.dependency, before.state, after.state, counted, reason if opens else ""
                 )

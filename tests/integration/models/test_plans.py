@@ -34,8 +34,7 @@ from app.scheduler.maintenance.retirer import (
 )
 from app.scheduler.protection.circuits import READ_CIRCUITS, READ_OUTAGES, READ_TENANTS
 from app.scheduler.protection.classifier import READ_RUNS
-from app.scheduler.protection.restrictions import READ_HOURS, READ_WINDOWS
-from app.scheduler.protection.retry_budgets import READ_SPENT
+from app.scheduler.protection.restrictions import READ_HOURS, READ_SPENT, READ_WINDOWS
 from app.scheduler.relief import FIND_LANES, RELIEVE
 from app.scheduler.relief import READ_IN_FLIGHT as READ_FLYING
 from models.jobs.admit import admit_group

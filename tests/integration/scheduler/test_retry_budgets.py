@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from app.scheduler.protection.retry_budgets import RetryBudgets
+from app.scheduler.protection.restrictions import RetryBudgets
 from app.scheduler.role import MOST_REST_SECONDS, TimedRole, run_due
 from app.scheduler.service import REST_TIMES
 from models.tallies import TallyKind, add_tallies
