@@ -23,8 +23,8 @@ from sqlalchemy import Engine
 from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
 from app.scheduler.protection.restrictions import JUDGE_SECONDS, Quarantine, RetryBudgets
-from app.scheduler.role import Role, rest_seconds
-from app.scheduler.service import REST_TIMES
+from app.scheduler.role import Role, pause_seconds
+from app.scheduler.service import PAUSE_FACTOR
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import running
 from loadtest.dispatching import Meter
@@ -74,9 +74,9 @@ class Cost(NamedTuple):
     #: A worker's reading: the verdicts unchanged, and after a change.
     unchanged: float
     changed: float
-    #: The leader's turn over budgets, with its rest afterwards in seconds.
+    #: The leader's turn over budgets, with its pause afterwards in seconds.
     judging: float
-    rest: float
+    pause: float
     #: Its other guards, a second of them.
     guarding: float
 
@@ -84,7 +84,7 @@ class Cost(NamedTuple):
     def percent(self) -> float:
         """Of a core, all workers and the leader; every judgement changes something."""
         readings = self.unchanged * WORKERS / PRESENCE_SECONDS + self.guarding
-        return (readings + (self.judging + self.changed * WORKERS) / self.rest) / 10
+        return (readings + (self.judging + self.changed * WORKERS) / self.pause) / 10
 
 
 @contextmanager
@@ -130,13 +130,13 @@ def measure(engine: Engine, tenants: int) -> Cost:
     changed = milliseconds(engine, lambda: read_rules(engine))
     began = time.monotonic()
     judging = milliseconds(engine, judge_once, repeats=20)
-    rest = max(JUDGE_SECONDS, rest_seconds((time.monotonic() - began) / 21, REST_TIMES))
+    pause = max(JUDGE_SECONDS, pause_seconds((time.monotonic() - began) / 21, PAUSE_FACTOR))
     guarding = 0.0
     for role, seconds in guards:
         leader.run_once(0.0)
         guarding += milliseconds(engine, partial(role.run_once, 0.0)) / seconds
     leader.resign()
-    return Cost(tenants, unchanged, changed, judging, rest, guarding)
+    return Cost(tenants, unchanged, changed, judging, pause, guarding)
 
 
 def judge(costs: Sequence[Cost]) -> Report:
@@ -145,7 +145,7 @@ def judge(costs: Sequence[Cost]) -> Report:
         "unchanged": "{.unchanged:.2f} ms",
         "changed": "{.changed:.2f} ms",
         "judging": "{.judging:.2f} ms",
-        "each": "{.rest:.0f} s",
+        "each": "{.pause:.0f} s",
         "other guards": "{.guarding:.2f} ms/s",
         "of a core": "{.percent:.2f} %",
     }

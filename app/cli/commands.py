@@ -36,7 +36,7 @@ def register_commands(app: Flask) -> None:
     default=None,
     help="Also write an operator key to this file.",
 )
-@click.option("--expand", is_flag=True, help="Only as far as the version before can work with.")
+@click.option("--expand", is_flag=True, help="Only as far as the previous version can work with.")
 @click.option("--back", metavar="REVISION", help="Undo what came after this one, or 'expand'.")
 def migrate(tenant: str | None, operator_key: Path | None, expand: bool, back: str | None) -> None:
     """Migrate the database to this version.
@@ -63,7 +63,7 @@ def migrate(tenant: str | None, operator_key: Path | None, expand: bool, back: s
 def last_expanding(config: Config) -> str:
     """The last revision before the first that says ``contract = True``.
 
-    From there on the schema lacks what the version before needs.
+    From there on the schema lacks what the previous version needs.
     """
     from alembic.script import ScriptDirectory
 

@@ -26,6 +26,7 @@ from app.scheduler.dispatching.promoter import Promoter
 from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
 from app.scheduler.maintenance.collector import Collector
+from app.scheduler.maintenance.feed_generations import FeedGenerations
 from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
 from app.scheduler.maintenance.lost_messages import FIND_SECONDS, LostMessages
 from app.scheduler.maintenance.reaper import Reaper
@@ -43,10 +44,9 @@ from app.scheduler.protection.restrictions import (
     Spikes,
     Throttles,
 )
-from app.scheduler.role import Housekeeping, LeaderQueries, TimedRole, run_due
+from app.scheduler.role import Housekeeping, RoleQueries, TimedRole, run_due
 from app.telemetry.hooks import system_meters
 from models.blobs import open_blobs
-from models.feed import FeedKeeper
 from models.job_counts import FOLD_SECONDS, CountFolder
 from models.jobs.expire import EXPIRE
 from models.leadership import RENEW_SECONDS, Leader
@@ -67,7 +67,7 @@ AWAY_SECONDS = 0.5
 REAP_PAUSE_SECONDS = 3.0
 DAY_SECONDS = 86_400.0
 #: Roles that add up counts of tenants pause so many times as long as that took.
-REST_TIMES = 200.0
+PAUSE_FACTOR = 200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Announcer:
         return 0
 
 
-class Expirer(LeaderQueries):
+class Expirer(RoleQueries):
     """Expires jobs that wait past their ``not_after``.
 
     Dispatch and claim do so too; this is for pools without workers and for late schedules.
@@ -107,7 +107,7 @@ def protection_roles(
     return [
         TimedRole(Circuits(engine, leader, dependencies), 1.0),
         TimedRole(Throttles(engine, leader, throttle_crashes), 1.0),
-        TimedRole(Quarantine(engine, leader), 10.0, rest_times=REST_TIMES),
+        TimedRole(Quarantine(engine, leader), 10.0, pause_factor=PAUSE_FACTOR),
         TimedRole(Spikes(engine, leader), 30.0),
     ]
 
@@ -138,7 +138,7 @@ class SchedulerService:
             *([TimedRole(lost, FIND_SECONDS)] if settings.amqp else []),
             self._reaping,
             TimedRole(Expirer(engine, leader), 1.0),
-            TimedRole(FeedKeeper(engine), PRESENCE_SECONDS),
+            TimedRole(FeedGenerations(engine), PRESENCE_SECONDS),
             *protection_roles(engine, leader, types, settings.throttle_crashes),
             TimedRole(
                 RecurringJobs(engine, leader, types, settings.served_pool_names, tenant_limits),
@@ -162,8 +162,8 @@ class SchedulerService:
                 TimedRole(Retirer(engine, leader, blobs, kept), 0.0),
                 TimedRole(Collector(engine, leader, blobs), 0.0),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
-                TimedRole(classifier, CLASSIFY_SECONDS, rest_times=REST_TIMES),
-                TimedRole(RetryBudgets(engine, leader), JUDGE_SECONDS, rest_times=REST_TIMES),
+                TimedRole(classifier, CLASSIFY_SECONDS, pause_factor=PAUSE_FACTOR),
+                TimedRole(RetryBudgets(engine, leader), JUDGE_SECONDS, pause_factor=PAUSE_FACTOR),
                 TimedRole(SnapshotWatch(engine, leader), WATCH_SECONDS),
                 *telemetry_roles(engine, leader),
             ],

@@ -1,7 +1,7 @@
 """Fair share and admission: tenants with tiers and keys, a line for each tenant, limits, quotas.
 
 One transaction. Indexes are built with writers waiting, as in 0002. The line of a pool is
-one of each tenant now: a scheduler of the version before cannot pick from it quickly, so it
+one of each tenant now: a scheduler of the previous version cannot pick from it quickly, so it
 is replaced first.
 """
 

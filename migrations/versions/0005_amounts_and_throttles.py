@@ -2,9 +2,9 @@
 
 ``bad`` held failures, microseconds, retries or thousandths; a throttle was keyed by the text
 "tenant:pool". This is the first half of their replacement, and 0012 the second. In between triggers
-keep old and new columns equal, so that processes of the version before and of this one read and
-write side by side and no count is lost. After 0012 a process of the version before cannot write its
-counts nor read throttles any more.
+keep old and new columns equal, so that processes of the previous version and of this one read and
+write side by side and no count is lost. After 0012 a process of the previous version cannot write
+its counts nor read throttles any more.
 
 One transaction. No table is rewritten but ``tallies``, which has some thousand rows: workers, which
 add to it every two seconds, wait for that long.
@@ -32,7 +32,7 @@ def upgrade() -> None:
         UPDATE verdicts
         SET tenant_id = split_part(name, ':', 1)::bigint, pool = split_part(name, ':', 2)
         WHERE kind IN ('throttle', 'spike')""")
-    # The unique constraint is what a scheduler of the version before inserts by.
+    # The unique constraint is what a scheduler of the previous version inserts by.
     op.execute("""
         ALTER TABLE verdicts
             DROP CONSTRAINT verdicts_pkey,

@@ -1,6 +1,6 @@
 """``processes.renewed_at``: up to when a worker has renewed all leases it holds.
 
-The version before leaves it null: of its workers the leases decide alone, as before. No table is
+The previous version leaves it null: of its workers the leases decide alone, as before. No table is
 rewritten.
 """
 

@@ -2,7 +2,7 @@
 
 ``job_counts`` was a table whose rows every change of a job updated in place: while any snapshot is
 held open, every reader walks all their dead versions. It becomes a view over the newest sum of
-each key and the deltas behind it, with the same columns, so that processes of the version before
+each key and the deltas behind it, with the same columns, so that processes of the previous version
 read it as they did. Only triggers write counts, so no writer has to change.
 
 One transaction; no large table is rewritten. It waits for transactions that write jobs, and they

@@ -1,6 +1,6 @@
 """Feed positions that survive a restore: generations of transaction numbers.
 
-Only adds: the numbers stay what they were until a generation begins, so that the version before
+Only adds: the numbers stay what they were until a generation begins, so that the previous version
 reads and writes beside this one. See docs/decisions/0022-feed-positions.md.
 """
 
@@ -123,7 +123,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    # If a generation has begun, the version before does what it does after a restore; the way up
+    # If a generation has begun, the previous version does what it does after a restore; the way up
     # begins one again.
     op.execute("ALTER TABLE events ALTER COLUMN xid SET DEFAULT pg_current_xact_id()")
     op.execute(STAMP.format(number="pg_current_xact_id"))

@@ -1,6 +1,6 @@
 """Table ``replays``: dead letters that are replayed little by little, at their tenant's rate.
 
-A new table only: the version before does not know it and goes on beside it.
+A new table only: the previous version does not know it and goes on beside it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lost claims and lost runs: ``waiting_lease``, ``lost_claims`` and ``lost_at`` of ``jobs``.
 
-Processes of before leave them alone. What they claim counts as begun, whatever an earlier claim has
-written: its lease number is another one.
+Processes of the previous version leave them alone. What they claim counts as begun, whatever an
+earlier claim has written: its lease number is another one.
 """
 
 from __future__ import annotations

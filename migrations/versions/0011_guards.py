@@ -1,8 +1,8 @@
 """Why a circuit is open (``circuits.reason``), and a version of the restrictions.
 
 Every statement that changes ``verdicts`` gives ``verdicts_version`` another version, whichever
-release it belongs to, so that workers notice what a scheduler of the version before imposes. The
-version before neither writes nor reads what is added here.
+release it belongs to, so that workers notice what a scheduler of the previous version imposes. The
+previous version neither writes nor reads what is added here.
 
 Until 0012, names are unique per kind: of all tenants only one at a time can be without a retry
 budget, and one quarantined per type.
@@ -49,6 +49,6 @@ def downgrade() -> None:
         op.execute(f"DROP TRIGGER verdicts_{change.lower()} ON verdicts")
     op.execute("DROP FUNCTION change_verdicts_version()")
     op.execute("DROP TABLE verdicts_version")
-    # The version before would keep them for ever.
+    # The previous version would keep them for ever.
     op.execute("DELETE FROM verdicts WHERE kind IN ('retry_budget', 'tenant_quarantine')")
     op.execute("ALTER TABLE circuits DROP COLUMN reason")

@@ -20,8 +20,8 @@ HELD_DEPENDENCIES = f"""
 THROTTLED = "SELECT tenant_id, pool FROM verdicts WHERE kind = 'throttle'"
 #: Job types whose jobs get fewer attempts.
 QUARANTINED = "SELECT name FROM verdicts WHERE kind = 'quarantine'"
-#: The same for the jobs of one tenant. Of another kind, because workers of the version before would
-#: take a quarantine for everybody's.
+#: The same for the jobs of one tenant. Of another kind, because workers of the previous version
+#: would take a quarantine for everybody's.
 TENANT_QUARANTINED = "SELECT tenant_id, name FROM verdicts WHERE kind = 'tenant_quarantine'"
 #: Tenants whose failed jobs get no more retries.
 WITHOUT_BUDGET = "SELECT tenant_id FROM verdicts WHERE kind = 'retry_budget'"

@@ -7,7 +7,7 @@ Lost is a message whose lease ran out without a claim, and a run
 * whose lease ran out, unless its worker is heard and could not renew the lease since. One that has
   renewed all it holds after the end of this lease does not hold it any more.
 
-A worker without a row in ``processes``, or of a version before (``renewed_at`` is null), has only
+A worker without a row in ``processes``, or of a previous version (``renewed_at`` is null), has only
 its leases. Called by the Reaper of the scheduler or the relief, which finds, judges and writes in
 one transaction: dying before its commit changes nothing, and the rows it had locked are found
 again. The tenant pays for lost runs in the same statement.

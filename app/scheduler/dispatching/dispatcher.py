@@ -22,7 +22,7 @@ from app.reads.estimates import Estimates
 from app.scheduler.dispatching.pool_queues import PoolQueue
 from app.scheduler.dispatching.pools import Pools, PoolState, Slice
 from app.scheduler.dispatching.quotas import QuotaPacers
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.jobs.dispatch import Dispatch, mark
 from models.jobs.release import release
 from models.leadership import STILL_LEADER, Leader
@@ -53,7 +53,7 @@ GRANT = f"""
 """
 
 
-class Dispatcher(LeaderQueries):
+class Dispatcher(RoleQueries):
     _leader: Leader
 
     def __init__(

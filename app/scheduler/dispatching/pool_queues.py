@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine
 
 from app.policy.fairshare import FairQueue, TenantClaim, Tier, default_seconds, entitlement_of
 from app.policy.lane_heads import OPEN, LaneHeads
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.job_counts import CountFolder, Drawn
 from models.jobs.dispatch import LaneKey
 from models.jobs.lane_walk import head_walk
@@ -145,7 +145,7 @@ class PoolQueue:
         self.without_lanes_since = None
 
 
-class PoolQueues(LeaderQueries, dict[str, PoolQueue]):
+class PoolQueues(RoleQueries, dict[str, PoolQueue]):
     """By the name of the pool."""
 
     def __init__(self, engine: Engine, leader: Leader, folder: CountFolder | None = None) -> None:

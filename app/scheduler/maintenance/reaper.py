@@ -19,7 +19,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row
 
 from app.policy.silence import Silence
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from app.telemetry.hooks import note_reaped
 from models.jobs.reap import FIND_LOST_IF, Reaping, reap
 from models.jobs.states import FailureClass, JobStatus
@@ -85,7 +85,7 @@ def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
     )
 
 
-class Reaper(LeaderQueries):
+class Reaper(RoleQueries):
     def __init__(self, engine: Engine, leader: RoleLease, types: Mapping[str, JobType]) -> None:
         super().__init__(engine, leader)
         self._find_lost = FIND_LOST_IF.format(condition=leader.condition)

@@ -32,7 +32,7 @@ from app.admission.pool_of_type import placed, read_moved
 from app.admission.tenant_limits import TenantLimits
 from app.errors import ValidationFailed
 from app.reads.times import rfc3339
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from app.telemetry.hooks import carrying_traces
 from app.tenants.cron import BadCron, UnknownZone, read_rule
 from app.tenants.schedules import COLUMNS, FIELDS, RecurringSchedule
@@ -170,7 +170,7 @@ def is_external(error: Exception) -> bool:
     return isinstance(error, (NotLeading, StateStoreError))
 
 
-class RecurringJobs(LeaderQueries):
+class RecurringJobs(RoleQueries):
     def __init__(
         self,
         engine: Engine,

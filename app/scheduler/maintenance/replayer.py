@@ -17,7 +17,7 @@ from sqlalchemy import Engine, Row
 
 from app.admission.depth import TenantQueue
 from app.admission.tenant_limits import Hold, TenantLimits
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.jobs.ids import BELOW_ALL
 from models.jobs.replay_requests import NEXT, PEEK, WORK
 from models.leadership import Leader
@@ -85,7 +85,7 @@ def choose(
     return Choice(chosen, position if stopped else candidates.last, passed, not stopped)
 
 
-class Replayer(LeaderQueries):
+class Replayer(RoleQueries):
     def __init__(self, engine: Engine, leader: Leader, tenant_limits: TenantLimits) -> None:
         super().__init__(engine, leader)
         self._tenant_limits = tenant_limits

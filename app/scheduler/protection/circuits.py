@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Engine
 
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from models.tallies import TallyKind
 from tasks.retry.circuit import (
@@ -98,7 +98,7 @@ EVENTS = {
 }
 
 
-class Circuits(LeaderQueries):
+class Circuits(RoleQueries):
     def __init__(self, engine: Engine, leader: Leader, dependencies: Collection[str]) -> None:
         super().__init__(engine, leader)
         self._dependencies = sorted(dependencies)

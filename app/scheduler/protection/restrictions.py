@@ -18,7 +18,7 @@ from operator import itemgetter
 
 from sqlalchemy import Engine
 
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.jobs.held_back import QUARANTINED, TENANT_QUARANTINED, THROTTLED, WITHOUT_BUDGET
 from models.leadership import STILL_LEADER, Leader
 from models.tallies import TallyKind, parse_crash_name, parse_tenant_name
@@ -123,7 +123,7 @@ LIFT_BUDGETS = f"""
 """
 
 
-class Restrictions(LeaderQueries):
+class Restrictions(RoleQueries):
     """Base class: restricts and lifts, each with its event."""
 
     def _change(
@@ -225,7 +225,7 @@ class Throttles(Restrictions):
         return changed
 
 
-class Spikes(LeaderQueries):
+class Spikes(RoleQueries):
     """Tenants that submit far more than usual get an event, once an hour at most."""
 
     def run_once(self, now: float) -> int:
@@ -242,7 +242,7 @@ class Spikes(LeaderQueries):
         return reported
 
 
-class RetryBudgets(LeaderQueries):
+class RetryBudgets(RoleQueries):
     """Tenants that spent theirs get no retries until some is left again.
 
     Adding up the counts of all tenants takes longer with every tenant, so it is done here once and

@@ -27,7 +27,7 @@ from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
 from tests.support.plans import indexes_in, plan_of
 
-BURY = """
+MAKE_DEAD = """
     INSERT INTO jobs (id, tenant_id, type, pool, payload, status, lease, finished_at, error_class)
     SELECT id, %s, 'echo', %s, '{}', 'dead', 1, now(), 'TIMEOUT' FROM unnest(%s::uuid[]) AS id
 """
@@ -54,9 +54,11 @@ def role(database: DatabaseFixture, tenant_limits: TenantLimits) -> Replayer:
     return Replayer(database.engine, database.leader, tenant_limits)
 
 
-def bury(database: DatabaseFixture, jobs: int, pool: str = "short", tenant: int = 1) -> list[str]:
+def make_dead(
+    database: DatabaseFixture, jobs: int, pool: str = "short", tenant: int = 1
+) -> list[str]:
     ids = [new_id() for _ in range(jobs)]
-    database.execute(BURY, tenant, pool, ids)
+    database.execute(MAKE_DEAD, tenant, pool, ids)
     return ids
 
 
@@ -97,7 +99,7 @@ def test_dead_letters_come_back_at_the_rate_of_their_tenant(
     database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer
 ) -> None:
     limit_rate(database, 40.0, 40.0)
-    ids, theirs = bury(database, 130), bury(database, 500, tenant=2)
+    ids, theirs = make_dead(database, 130), make_dead(database, 500, tenant=2)
     asked = requested(database, tenant_limits, type="echo")
     assert (asked.total, asked.done, asked.state) == (130, 0, "running")
     assert len(replay(database.engine, tenant_limits, ReplayRequest(2))) == 500, "no limit, no wait"
@@ -128,7 +130,7 @@ def test_an_equal_request_joins_and_another_does_not(
     database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer
 ) -> None:
     limit_rate(database, 10.0, 10.0)
-    ids = bury(database, 30)
+    ids = make_dead(database, 30)
     first = requested(database, tenant_limits, type="echo")
     assert requested(database, tenant_limits, type="echo").id == first.id
     assert requested(database, tenant_limits, error_class="TIMEOUT").id != first.id
@@ -150,7 +152,7 @@ def test_a_batch_is_counted_with_its_jobs_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limit_rate(database, 10.0, 10.0)
-    bury(database, 30)
+    make_dead(database, 30)
     asked = requested(database, tenant_limits)
     whole = replayer.WORK
     broken = whole.replace("SELECT count(*) AS queued", "SELECT 1 / 0 AS queued, count(*)")
@@ -170,7 +172,7 @@ def test_an_overtaken_leader_and_a_cancelled_replay_queue_nothing(
     database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer
 ) -> None:
     limit_rate(database, 10.0, 10.0)
-    bury(database, 30)
+    make_dead(database, 30)
     asked = requested(database, tenant_limits)
     stranger = Leader(database.engine, "stranger")
     assert Replayer(database.engine, stranger, tenant_limits).run_once(0.0) == 0
@@ -191,7 +193,7 @@ def test_a_full_queue_holds_up_its_own_jobs_only(
     database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer
 ) -> None:
     limit_depth(database, "long", 2)
-    mixed = [bury(database, 1, pool)[0] for _ in range(6) for pool in ("long", "short")]
+    mixed = [make_dead(database, 1, pool)[0] for _ in range(6) for pool in ("long", "short")]
     asked = requested(database, tenant_limits)
     for turn in range(3):
         role.run_once(10.0 * turn)
@@ -210,7 +212,7 @@ def test_a_job_that_dies_again_is_not_replayed_twice_nor_more_than_asked(
     database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer
 ) -> None:
     limit_rate(database, 10.0, 10.0)
-    ids = bury(database, 30)
+    ids = make_dead(database, 30)
     asked = requested(database, tenant_limits, limit=12)
     assert asked.total == 12
     for turn in range(10):
@@ -232,7 +234,7 @@ def test_an_operator_s_replay_keeps_the_limits_of_each_tenant(
     database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer
 ) -> None:
     limit_rate(database, 10.0, 10.0)
-    mine, theirs = bury(database, 20), bury(database, 20, tenant=2)
+    mine, theirs = make_dead(database, 20), make_dead(database, 20, tenant=2)
     done = replay_for_tenants(database.engine, tenant_limits, [*mine, *theirs, new_id()])
     assert (done.changed, done.later, done.skipped) == (20, 20, 1)
     assert queued(database) == set(theirs)
@@ -271,7 +273,7 @@ def test_a_rare_type_is_found_among_many_in_bounded_looks(
 ) -> None:
     monkeypatch.setattr(replayer, "LOOKS_A_TURN", 10)
     limit_rate(database, 10.0, 10.0)
-    ids = bury(database, 60)
+    ids = make_dead(database, 60)
     database.execute("UPDATE jobs SET type = 'rare' WHERE id = ANY (%s::uuid[])", ids[25::25])
     asked = replay_requests.create(database.engine, ReplayRequest(1, type="rare"), 2)
     turns = 0
@@ -285,7 +287,7 @@ def test_a_rare_type_is_found_among_many_in_bounded_looks(
 def test_a_locked_dead_letter_is_not_forgotten(
     database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer
 ) -> None:
-    ids = bury(database, 5)
+    ids = make_dead(database, 5)
     asked = replay_requests.create(database.engine, ReplayRequest(1), 5)
     with transaction(database.engine) as connection:
         lock = "SELECT FROM jobs WHERE id = %s FOR UPDATE"
@@ -301,7 +303,7 @@ def test_a_locked_dead_letter_is_not_forgotten(
 
 def test_a_turn_walks_indexes(database: DatabaseFixture) -> None:
     for tenant in range(1, 30):
-        bury(database, 300, tenant=tenant)
+        make_dead(database, 300, tenant=tenant)
     database.execute(
         "INSERT INTO jobs (id, tenant_id, type, pool, payload, status, finished_at)"
         " SELECT gen_random_uuid(), tenant_id, type, pool, payload, 'succeeded', now()"
@@ -311,7 +313,7 @@ def test_a_turn_walks_indexes(database: DatabaseFixture) -> None:
     asked = {**ReplayRequest(7, type="echo").parameters, "position": BELOW_ALL}
     plan = plan_of(database, replay_requests.PEEK, **asked, room=500, looks=5000)
     assert indexes_in(plan) == {"jobs_dead"}, plan
-    (one,) = bury(database, 1)
+    (one,) = make_dead(database, 1)
     batch = {**asked, "replay": new_id(), "chosen": [one], "again": False, "reason": None}
     plan = plan_of(
         database,

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import event
 
 from app.scheduler.protection.restrictions import RetryBudgets
-from app.scheduler.role import MOST_REST_SECONDS, TimedRole, run_due
-from app.scheduler.service import REST_TIMES
+from app.scheduler.role import MOST_PAUSE_SECONDS, TimedRole, run_due
+from app.scheduler.service import PAUSE_FACTOR
 from models.tallies import TallyKind, add_tallies
 from tasks.retry.guards import BUDGET_FLOOR
 from tasks.worker.rules import read_rules
@@ -198,7 +198,7 @@ def test_judging_takes_a_small_part_of_a_core_however_many_tenants_there_are(
             time.sleep(0.02)
             return 0
 
-    slow, quick = TimedRole(Slow(), 2.0, rest_times=REST_TIMES), TimedRole(Slow(), 2.0)
+    slow, quick = TimedRole(Slow(), 2.0, pause_factor=PAUSE_FACTOR), TimedRole(Slow(), 2.0)
     run_due([slow, quick], database.leader, 100.0)
-    assert 104.0 <= slow.due <= 100.0 + MOST_REST_SECONDS
+    assert 104.0 <= slow.due <= 100.0 + MOST_PAUSE_SECONDS
     assert quick.due == 102.0

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import billiard
 import pytest
 
-from tasks.watchdog.children import LATE_SECONDS, RECORD, Children, is_living_child
+from tasks.watchdog.children import LATE_SECONDS, RECORD, ChildPresence, is_living_child
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_child_is_living_unless_it_is_frozen_or_dead(child: subprocess.Popen[byt
 
 
 def test_late_children_are_named(child: subprocess.Popen[bytes]) -> None:
-    children = Children(3, "postgresql+psycopg2://")
+    children = ChildPresence(3, "postgresql+psycopg2://")
     for index, (noted, pid) in enumerate([(90.0, child.pid), (99.0, child.pid), (90.0, 1)]):
         record = (noted, pid, f"worker@höst:{index}".encode())
         RECORD.pack_into(children._memory, index * RECORD.size, *record)
@@ -56,7 +56,7 @@ def test_late_children_are_named(child: subprocess.Popen[bytes]) -> None:
 
 
 def test_child_notes_its_own_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    children = Children(2, "postgresql+psycopg2://")
+    children = ChildPresence(2, "postgresql+psycopg2://")
     process = billiard.current_process()
     monkeypatch.setattr(process, "index", 1, raising=False)
     children.note("me:1")
