@@ -27,7 +27,6 @@ from models.tallies import TallyKind
 from tasks.process import exit_requested
 from tasks.registry import JobType
 from tasks.retry.decision import GOOD_STANDING
-from tasks.retry.lost import begins_on_record
 from tasks.worker.decide import close_run, standing_of
 from tasks.worker.held import Held, current_claim
 from tasks.worker.limits import stoppable
@@ -145,7 +144,7 @@ def start_is_recorded(held: Held, worker: Worker) -> bool:
 
     See :mod:`tasks.retry.lost`.
     """
-    if begins_on_record(held.claim.lost_claims):
+    if held.claim.lost_claims:
         try:
             while held.start_unrecorded and not held.lost:
                 worker.ledger.post_beat().result()
