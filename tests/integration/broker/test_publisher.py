@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import kombu
 import pytest
@@ -18,6 +18,7 @@ from loadtest.figures import family
 from models.jobs.dispatch import Dispatch
 from models.jobs.ids import new_id
 from tests.support.slow_link import SlowLink
+from tests.support.waiting import wait_for
 
 #: What one call may take: the limit, and what a busy machine adds.
 LIMIT_SECONDS, AT_MOST_SECONDS = 0.5, 1.5
@@ -77,13 +78,6 @@ def is_up(publisher: Publisher) -> bool:
     except BrokerUnavailable:
         return False
     return True
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def dispatches(count: int, pool: str = "medium") -> list[Dispatch]:

@@ -26,6 +26,7 @@ from models.store.session import transaction
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
 from tests.support.plans import indexes_in, plan_of
+from tests.support.tenant_terms import limit_depth, limit_rate, pass_time
 
 MAKE_DEAD = """
     INSERT INTO jobs (id, tenant_id, type, pool, payload, status, lease, finished_at, error_class)
@@ -60,22 +61,6 @@ def make_dead(
     ids = [new_id() for _ in range(jobs)]
     database.execute(MAKE_DEAD, tenant, pool, ids)
     return ids
-
-
-def limit_rate(database: DatabaseFixture, per_second: float, burst: float) -> None:
-    terms = "UPDATE tenants SET submit_per_second = %s, submit_burst = %s WHERE id = 1"
-    database.execute(terms, per_second, burst)
-
-
-def limit_depth(database: DatabaseFixture, pool: str, depth: int) -> None:
-    limit = "INSERT INTO tenant_limits (tenant_id, pool, depth) VALUES (1, %s, %s)"
-    database.execute(limit, pool, depth)
-
-
-def pass_time(database: DatabaseFixture, seconds: float) -> None:
-    """As if the bucket had filled for so long."""
-    move = "UPDATE rate_buckets SET spent_until = spent_until - make_interval(secs => %s)"
-    database.execute(move, seconds)
 
 
 def requested(database: DatabaseFixture, tenant_limits: TenantLimits, **asked: Any) -> Any:

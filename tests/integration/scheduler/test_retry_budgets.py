@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from app.scheduler.protection.restrictions import RetryBudgets
 from app.scheduler.role import MOST_PAUSE_SECONDS, TimedRole, run_due
@@ -19,6 +15,7 @@ from tasks.worker.rules import read_rules
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
 from tests.support.one_worker import one_worker
+from tests.support.statements import statements
 
 #: How a worker of the previous version reads its rules.
 READ_RULES_PREVIOUSLY = """
@@ -54,21 +51,6 @@ def count(database: DatabaseFixture, tenant_id: int, first_runs: int, retries: i
 def restricted(database: DatabaseFixture) -> list[int]:
     rows = database.query("SELECT tenant_id FROM verdicts WHERE kind = 'retry_budget' ORDER BY 1")
     return [row.tenant_id for row in rows]
-
-
-@contextmanager
-def statements(database: DatabaseFixture) -> Iterator[list[str]]:
-    """What is sent to the database meanwhile."""
-    sent: list[str] = []
-
-    def note(_: Any, __: Any, sql: str, *___: Any) -> None:
-        sent.append(sql)
-
-    event.listen(database.engine, "before_cursor_execute", note)
-    try:
-        yield sent
-    finally:
-        event.remove(database.engine, "before_cursor_execute", note)
 
 
 def test_the_leader_restricts_who_has_no_budget_left_and_lifts_it_again(

@@ -11,6 +11,7 @@ import billiard
 import pytest
 
 from tasks.watchdog.children import LATE_SECONDS, RECORD, ChildPresence, is_living_child
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -25,22 +26,15 @@ def state_of(pid: int) -> str:
         return file.read().rpartition(")")[2].split()[0]
 
 
-def wait_for(pid: int, state: str) -> None:
-    deadline = time.monotonic() + 10
-    while state_of(pid) != state:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_child_is_living_unless_it_is_frozen_or_dead(child: subprocess.Popen[bytes]) -> None:
     assert is_living_child(child.pid)
     assert not is_living_child(1), "somebody else's process"
     child.send_signal(signal.SIGSTOP)
-    wait_for(child.pid, "T")
+    wait_for(lambda: state_of(child.pid) == "T")
     assert not is_living_child(child.pid)
     child.send_signal(signal.SIGCONT)
     child.kill()
-    wait_for(child.pid, "Z")
+    wait_for(lambda: state_of(child.pid) == "Z")
     assert not is_living_child(child.pid), "nobody has reaped it yet"
     child.wait()
     assert not is_living_child(child.pid)
