@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
-from models.store.database_url import normal_url
+from models.database_url import normal_url
 
 S = TypeVar("S", bound=BaseSettings)
 

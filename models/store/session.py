@@ -25,10 +25,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 from sqlalchemy.pool.base import ConnectionPoolEntry
 
+from models.database_url import CONNECT_SECONDS, one_server_each
 from models.settings import DatabaseSettings
 from models.store.abandoned import ABANDONED
 from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
-from models.store.database_url import CONNECT_SECONDS, one_server_each
 from models.store.errors import StatementTooSlow, StateStoreUnavailable, server_is_lost
 
 #: PostgreSQL's code for a statement that took longer than its timeout.

@@ -16,8 +16,8 @@ import psycopg2.extensions
 import psycopg2.extras
 from sqlalchemy import URL
 
+from models import database_url
 from models.jobs.claim import JobRef
-from models.store import database_url
 from models.store.errors import StateStoreUnavailable, server_is_lost
 from tasks.process import native_sleep
 

@@ -35,13 +35,13 @@ from app.scheduler.maintenance.retirer import (
 from app.scheduler.protection.circuits import READ_CIRCUITS, READ_OUTAGES, READ_TENANTS
 from app.scheduler.protection.classifier import READ_RUNS
 from app.scheduler.protection.restrictions import READ_HOURS, READ_SPENT, READ_WINDOWS
-from app.scheduler.relief import FIND_LANES, RELIEVE
+from app.scheduler.relief import FIND_LANES
 from app.scheduler.relief import READ_IN_FLIGHT as READ_FLYING
 from models.jobs.admit import admit_group
 from models.jobs.cancel import CANCEL
 from models.jobs.checkpoint import Saving, save_group
 from models.jobs.claim import CLAIM, JobRef
-from models.jobs.dispatch import MARK, stretch_arrays
+from models.jobs.dispatch import MARK, RELIEVE, stretch_arrays
 from models.jobs.expire import EXPIRE
 from models.jobs.heartbeat import BEAT, NOTE_BEGUN, READ_CANCELLED, REPORT
 from models.jobs.ids import BELOW_ALL, new_id

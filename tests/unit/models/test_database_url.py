@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import make_url
 
+from models.database_url import connect_arguments, normal_url, one_server_each
 from models.settings import DatabaseSettings
-from models.store.database_url import connect_arguments, normal_url, one_server_each
 
 START = "postgresql+psycopg2://me:p%40ss@"
 SEVERAL = {
