@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
 from operator import itemgetter
 
 from sqlalchemy import Engine
@@ -123,32 +122,7 @@ LIFT_BUDGETS = f"""
 """
 
 
-class Restrictions(RoleQueries):
-    """Base class: restricts and lifts, each with its event."""
-
-    def _change(
-        self,
-        imposes: bool,
-        kind: str,
-        tenant_id: int,
-        event: str,
-        detail: Mapping[str, object],
-        *,
-        name: str = "",
-        pool: str = "",
-    ) -> int:
-        return self._write(
-            IMPOSE if imposes else LIFT,
-            kind=kind,
-            name=name,
-            tenant_id=tenant_id,
-            pool=pool,
-            event=event,
-            detail=json.dumps(detail),
-        )
-
-
-class Quarantine(Restrictions):
+class Quarantine(RoleQueries):
     """Job types that mostly fail get fewer attempts, until they recover: for all, or a tenant."""
 
     def run_once(self, now: float) -> int:
@@ -167,7 +141,7 @@ class Quarantine(Restrictions):
             others = () if tenant_id else tenants.get(name, ())
             is_now = guards.quarantined_for_all(window, others, was)
             if is_now != was and changed < MOST_CHANGES:
-                changed += self._move(name, tenant_id, window, is_now)
+                changed += self._change(name, tenant_id, window, is_now)
         return changed
 
     def _windows(self, kind: TallyKind) -> dict[str, Window]:
@@ -177,14 +151,15 @@ class Quarantine(Restrictions):
         rows = self._read(READ_WINDOWS, kind=kind, seconds=seconds)
         return {row.name: Window(row.total, row.amount) for row in rows}
 
-    def _move(self, name: str, tenant_id: int, window: Window, enters: bool) -> int:
-        written = self._change(
-            enters,
-            "tenant_quarantine" if tenant_id else "quarantine",
-            tenant_id,
-            "job_type_quarantined" if enters else "job_type_released",
-            {"type": name, "runs": window.total, "failed": window.bad},
+    def _change(self, name: str, tenant_id: int, window: Window, enters: bool) -> int:
+        written = self._write(
+            IMPOSE if enters else LIFT,
+            kind="tenant_quarantine" if tenant_id else "quarantine",
             name=name,
+            tenant_id=tenant_id,
+            pool="",
+            event="job_type_quarantined" if enters else "job_type_released",
+            detail=json.dumps({"type": name, "runs": window.total, "failed": window.bad}),
         )
         if written:
             whose = f" of tenant {tenant_id}" if tenant_id else ""
@@ -195,7 +170,7 @@ class Quarantine(Restrictions):
         return written
 
 
-class Throttles(Restrictions):
+class Throttles(RoleQueries):
     """A tenant whose jobs keep killing the workers of a pool runs one at a time there."""
 
     def __init__(
@@ -216,9 +191,16 @@ class Throttles(Restrictions):
             crashes, was = crashed.get((tenant_id, pool), 0), (tenant_id, pool) in held
             if guards.throttled(crashes, was, self._limit) == was:
                 continue
-            event = "tenant_throttle_lifted" if was else "tenant_throttled"
             detail = {"pool": pool} if was else {"pool": pool, "crashes": crashes}
-            if self._change(not was, "throttle", tenant_id, event, detail, pool=pool):
+            if self._write(
+                LIFT if was else IMPOSE,
+                kind="throttle",
+                name="",
+                tenant_id=tenant_id,
+                pool=pool,
+                event="tenant_throttle_lifted" if was else "tenant_throttled",
+                detail=json.dumps(detail),
+            ):
                 changed += 1
                 news = "throttle lifted" if was else f"throttled, {crashes} crashes"
                 logger.warning("tenant %s in %s: %s", tenant_id, pool, news)
