@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Engine
-
-from models.store.session import connect
+from sqlalchemy import Connection
 
 #: A standby cannot know; it has what its primary had.
 READ = """
@@ -44,15 +42,3 @@ def read_generations(connection: Connection) -> Sequence[FeedGeneration]:
         connection.exec_driver_sql(BEGIN)
         rows = connection.exec_driver_sql(READ).all()
     return [FeedGeneration(row.tag, row.shift, row.first) for row in rows]
-
-
-class FeedKeeper:
-    """Begins a generation soon after a restore or a promotion, whether somebody listens or not."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def run_once(self, now: float) -> int:
-        with connect(self._engine) as connection:
-            read_generations(connection)
-        return 0

@@ -19,11 +19,12 @@ from sqlalchemy import Engine
 from models.jobs.states import JobStatus
 from models.store.session import connect, transaction
 
+FOLD_SECONDS = 0.25
 #: Deltas folded in one statement.
 BATCH = 20_000
 #: Fewer than these are left to be read one by one, for so many turns at most.
 WORTH_FOLDING = 200
-PATIENCE = 20
+MOST_TURNS = 20
 FOLD_LOCK = 0x_FA1E_F01D
 
 #: Numbers drawn so far. The server is named by its start: numbers that were drawn before it
@@ -91,7 +92,7 @@ class CountFolder:
         self._writers: frozenset[str] = frozenset()
         #: All deltas up to this one are folded; None: not known yet.
         self._folded: int | None = None
-        self._patience = 0
+        self._turns_left = 0
 
     def run_once(self, now: float) -> int:
         """Fold what is worth it; 0, for no job is touched."""
@@ -99,10 +100,10 @@ class CountFolder:
         if self._folded is None:
             self._folded = self._find_first()
         waiting = self.finished.delta - self._folded
-        self._patience = self._patience - 1 if waiting > 0 else PATIENCE
-        if waiting >= WORTH_FOLDING or self._patience <= 0 < waiting:
+        self._turns_left = self._turns_left - 1 if waiting > 0 else MOST_TURNS
+        if waiting >= WORTH_FOLDING or self._turns_left <= 0 < waiting:
             self._fold(self._folded, min(self.finished.delta, self._folded + BATCH))
-            self._patience = PATIENCE
+            self._turns_left = MOST_TURNS
         return 0
 
     def _look(self) -> None:

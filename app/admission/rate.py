@@ -69,7 +69,7 @@ def lease_statement(tokens: str) -> str:
 LEASE = lease_statement("""CASE WHEN there < least(need, burst) THEN 0
                        WHEN there < 2 * want THEN greatest(need, floor(there)::int)
                        ELSE greatest(need, want) END""")
-#: For one that keeps nothing: as :func:`app.policy.rate_limit.taken` has it, and ``need`` stays.
+#: For one that spends them at once: as many as there are beside ``need``, which stay.
 TAKE = lease_statement("greatest(0, least(want, floor(there)::int - need))")
 #: A bucket that nobody has taken from is full.
 FILL = """

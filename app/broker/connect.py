@@ -10,6 +10,7 @@ import contextlib
 import logging
 import threading
 import time
+from concurrent.futures import Future
 from typing import Any
 
 from celery import Celery
@@ -24,7 +25,7 @@ PROBE = "fairline.probe"
 FIRST_CONFIRM_SECONDS = 10.0
 
 
-class Link:
+class BrokerConnection:
     """An open connection with one channel."""
 
     def __init__(self, celery: Celery, timeout_seconds: float) -> None:
@@ -87,45 +88,25 @@ class Link:
         return time.monotonic() - begun
 
 
-class Opening(threading.Thread):
+def open_in_thread(celery: Celery, timeout_seconds: float) -> Future[BrokerConnection]:
     """One attempt to open a connection."""
+    opening: Future[BrokerConnection] = Future()
 
-    def __init__(self, celery: Celery, timeout_seconds: float) -> None:
-        super().__init__(name="broker-connection", daemon=True)
-        self._celery = celery
-        self._timeout_seconds = timeout_seconds
-        self._lock = threading.Lock()
-        self._abandoned = False
-        self._done = threading.Event()
-        self._link: Link | None = None
-        self.error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
+    def attempt() -> None:
         try:
-            link = Link(self._celery, self._timeout_seconds)
+            opening.set_result(BrokerConnection(celery, timeout_seconds))
         except Exception as error:  # noqa: BLE001 - the caller reports it
-            self.error = error
-        else:
-            with self._lock:
-                self._link = None if self._abandoned else link
-            if self._abandoned:
-                link.close()
-        self._done.set()
+            opening.set_exception(error)
 
-    def wait(self, seconds: float) -> Link | None:
-        """The connection, if it is open within that time. ``error`` says why not, once known."""
-        self._done.wait(seconds)
-        return self._link
+    threading.Thread(target=attempt, name="broker-connection", daemon=True).start()
+    return opening
 
-    @property
-    def ended(self) -> bool:
-        return self._done.is_set()
 
-    def abandon(self) -> None:
-        """Nobody waits for it any more."""
-        with self._lock:
-            self._abandoned = True
-            link, self._link = self._link, None
-        if link is not None:
-            link.close()
+def close_when_open(opening: Future[BrokerConnection]) -> None:
+    """For an attempt that nobody waits for any more."""
+
+    def close(ended: Future[BrokerConnection]) -> None:
+        if ended.exception() is None:
+            ended.result().close()
+
+    opening.add_done_callback(close)

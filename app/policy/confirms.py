@@ -23,8 +23,3 @@ def expected_latency(expected: float, measured: float) -> float:
 def patience(expected: float, longest: float) -> float:
     """Seconds to wait for confirms that should take ``expected``; none if that is in vain."""
     return longest if expected <= longest else 0.0
-
-
-def silence(longest: float) -> float:
-    """Seconds after which a broker that confirms nothing is unavailable."""
-    return longest * SILENT_WAITS

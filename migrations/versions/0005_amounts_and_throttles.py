@@ -19,8 +19,6 @@ down_revision = "0004"
 
 
 def upgrade() -> None:
-    # Behind a long statement it gives up rather than keep everybody waiting behind itself.
-    op.execute("SET LOCAL lock_timeout = '10s'")
     # In the order in which workers read them: the other way round they would wait for each other.
     op.execute("LOCK TABLE verdicts, tallies IN ACCESS EXCLUSIVE MODE")
     op.execute("ALTER TABLE tallies ADD COLUMN amount bigint NOT NULL DEFAULT 0")
@@ -78,7 +76,6 @@ def keep_equal() -> None:
 
 
 def downgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '10s'")
     # In the order in which workers read them: the other way round they would wait for each other.
     op.execute("LOCK TABLE verdicts, tallies IN ACCESS EXCLUSIVE MODE")
     op.execute("DROP TRIGGER tallies_align ON tallies")

@@ -38,8 +38,6 @@ REMOVED = """SELECT tenant_id, pool, dependency, status, -1 AS one FROM old_jobs
 
 
 def upgrade() -> None:
-    # Behind a long statement it gives up rather than keep everybody waiting behind itself.
-    op.execute("SET LOCAL lock_timeout = '10s'")
     # In the order in which the triggers reach them.
     op.execute("LOCK TABLE jobs IN SHARE ROW EXCLUSIVE MODE")
     op.execute("LOCK TABLE job_counts, arrivals IN ACCESS EXCLUSIVE MODE")
@@ -154,7 +152,6 @@ def count_function(name: str, changes: str, *, floor: bool = False, arrivals: bo
 
 
 def downgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '10s'")
     op.execute("LOCK TABLE jobs IN SHARE ROW EXCLUSIVE MODE")
     op.execute("LOCK TABLE arrivals IN ACCESS EXCLUSIVE MODE")
     op.execute("ALTER VIEW job_counts RENAME TO job_counts_view")

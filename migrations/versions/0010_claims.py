@@ -13,7 +13,6 @@ down_revision = "0009"
 
 
 def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '10s'")
     op.execute("""
         ALTER TABLE jobs ADD COLUMN waiting_lease integer,
                          ADD COLUMN lost_claims smallint NOT NULL DEFAULT 0,
@@ -21,7 +20,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '10s'")
     op.execute("""
         ALTER TABLE jobs DROP COLUMN waiting_lease, DROP COLUMN lost_claims,
                          DROP COLUMN lost_at""")

@@ -20,7 +20,6 @@ CHANGES = {"INSERT": "NEW", "UPDATE": "NEW", "DELETE": "OLD"}
 
 
 def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '10s'")
     op.execute("ALTER TABLE circuits ADD COLUMN reason text NOT NULL DEFAULT ''")
     op.execute("""
         CREATE TABLE verdicts_version (
@@ -46,7 +45,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '10s'")
     for change in CHANGES:
         op.execute(f"DROP TRIGGER verdicts_{change.lower()} ON verdicts")
     op.execute("DROP FUNCTION change_verdicts_version()")

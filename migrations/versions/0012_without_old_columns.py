@@ -13,7 +13,6 @@ contract = True
 
 
 def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '10s'")
     # In the order in which workers read them: the other way round they would wait for each other.
     op.execute("LOCK TABLE verdicts, tallies IN ACCESS EXCLUSIVE MODE")
     op.execute("DROP TRIGGER tallies_align ON tallies")
@@ -25,7 +24,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '10s'")
     # In the order in which workers read them: the other way round they would wait for each other.
     op.execute("LOCK TABLE verdicts, tallies IN ACCESS EXCLUSIVE MODE")
     op.execute("ALTER TABLE tallies ADD COLUMN bad bigint NOT NULL DEFAULT 0")

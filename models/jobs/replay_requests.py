@@ -23,19 +23,13 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row
 
 from models.jobs.ids import BELOW_ALL, new_id
-from models.jobs.replay import fresh_of
+from models.jobs.replay import GIVEN, MATCHING, replay_ctes
 from models.leadership import STILL_LEADER
 from models.store.session import execute, fetch
 
 #: More than this many are not counted in advance.
 MOST_COUNTED = 200_000
 
-#: Dead letters of the tenant, or those of the ids; and those of them that are asked for.
-GIVEN = """tenant_id = %(tenant_id)s AND status = 'dead'
-          AND (%(ids)s::uuid[] IS NULL OR id = ANY (%(ids)s::uuid[]))"""
-MATCHING = """(%(type)s::text IS NULL OR type = %(type)s::text)
-          AND (%(error_class)s::text IS NULL OR error_class = %(error_class)s::text)
-          AND (finished_at > coalesce(%(before)s::timestamptz, now())) IS NOT TRUE"""
 COUNT = f"""
     SELECT pool, count(*) AS jobs FROM (
         SELECT pool FROM jobs WHERE {GIVEN} AND {MATCHING}
@@ -95,7 +89,7 @@ WORK = f"""
         WHERE id = %(replay)s::uuid AND state = 'running' AND {STILL_LEADER}
         FOR UPDATE
     ), {
-    fresh_of('''id = ANY (%(chosen)s::uuid[]) AND tenant_id = %(tenant_id)s
+    replay_ctes('''id = ANY (%(chosen)s::uuid[]) AND tenant_id = %(tenant_id)s
           AND status = 'dead' AND (finished_at > %(before)s) IS NOT TRUE
           AND EXISTS (SELECT FROM running)''')
 }, progressed AS (

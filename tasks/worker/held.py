@@ -30,7 +30,7 @@ class Held:
     #: It waits no more: it runs, or is being handed back. Written under the lock of the slots.
     taken: bool = False
     #: The row does not know yet that the run has begun: there was no slot for it at once.
-    unnoted: bool = False
+    start_unrecorded: bool = False
     #: When the function was called, by the monotonic clock; and whether it still runs.
     started: float | None = None
     running: bool = False

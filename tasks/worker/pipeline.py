@@ -27,7 +27,6 @@ from models.tallies import TallyKind
 from tasks.process import exit_requested
 from tasks.registry import JobType
 from tasks.retry.decision import GOOD_STANDING
-from tasks.retry.lost import begins_on_record
 from tasks.worker.decide import close_run, standing_of
 from tasks.worker.held import Held, current_claim
 from tasks.worker.limits import stoppable
@@ -130,7 +129,7 @@ def run_in_slot(claim: Claim, worker: Worker, parent_span: object) -> tuple[Outc
             return None  # lost or handed back while it waited for a slot: another worker's by now
         if held.cancelled is not None:
             outcome: Outcome = Withdrawn()  # while it waited for a slot
-        elif not is_on_record(held, worker):
+        elif not start_is_recorded(held, worker):
             outcome = Released()
         else:
             with run_span(claim, worker.name, parent_span) as note_outcome:
@@ -140,16 +139,16 @@ def run_in_slot(claim: Claim, worker: Worker, parent_span: object) -> tuple[Outc
         return outcome, held.ran(time.monotonic())
 
 
-def is_on_record(held: Held, worker: Worker) -> bool:
+def start_is_recorded(held: Held, worker: Worker) -> bool:
     """Whether the row knows that the run begins, if it has to; waits until it does.
 
     See :mod:`tasks.retry.lost`.
     """
-    if begins_on_record(held.claim.lost_claims):
+    if held.claim.lost_claims:
         try:
-            while held.unnoted and not held.lost:
+            while held.start_unrecorded and not held.lost:
                 worker.ledger.post_beat().result()
-                if held.unnoted:
+                if held.start_unrecorded:
                     time.sleep(LOCKED_SECONDS)
         except StateStoreUnavailable:
             return False  # the worker stops

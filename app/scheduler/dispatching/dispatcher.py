@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Engine
 
-from app.broker.publish import Publisher
+from app.broker.publish import Publisher, release_undelivered
 from app.errors import BrokerUnavailable
 from app.policy.fairshare import free_slots
 from app.policy.window import window
@@ -22,7 +22,7 @@ from app.reads.estimates import Estimates
 from app.scheduler.dispatching.pool_queues import PoolQueue
 from app.scheduler.dispatching.pools import Pools, PoolState, Slice
 from app.scheduler.dispatching.quotas import QuotaPacers
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.jobs.dispatch import Dispatch, mark
 from models.jobs.release import release
 from models.leadership import STILL_LEADER, Leader
@@ -53,7 +53,7 @@ GRANT = f"""
 """
 
 
-class Dispatcher(LeaderQueries):
+class Dispatcher(RoleQueries):
     _leader: Leader
 
     def __init__(
@@ -95,13 +95,12 @@ class Dispatcher(LeaderQueries):
         """Slices first: a tenant with dedicated workers needs less of the shared ones."""
         self._queues.refresh_caps(pool.name)
         served = 0
-        slices = self._pools.slices(pool.name, now)
-        if slices:
-            in_flight = self._pools.in_slices(pool.name)
-            for target in slices:
-                most = window(target.slots, 0.0) - in_flight.get(target.name, 0)
-                if most > 0 and not self._broker_away:
-                    served += self._dispatch(pool, min(most, BATCH), now, target)[0]
+        slices = self._pools.slices(pool.name)
+        in_flight = self._pools.in_slices(pool.name)
+        for target in slices:
+            most = window(target.slots, 0.0) - in_flight.get(target.name, 0)
+            if most > 0 and not self._broker_away:
+                served += self._dispatch(pool, min(most, BATCH), now, target)[0]
         free_elsewhere = any(one.name == "free" for one in slices)
         # The rate of endings includes the slices'.
         shared = pool.slots / max(1, pool.slots + sum(one.slots for one in slices))
@@ -243,11 +242,9 @@ class Dispatcher(LeaderQueries):
 
     def _reach_broker(self, now: float) -> bool:
         """Ping the broker once in a while, so that nothing is marked in vain."""
-        if undelivered := self._publisher.undelivered():
-            release(self._engine, undelivered)
+        if refused := release_undelivered(self._engine, self._publisher):
             # Not at once again: a queue may refuse everything.
-            refused = f"The broker did not take {len(undelivered)} jobs."
-            self._lose_broker(now, BrokerUnavailable(refused))
+            self._lose_broker(now, refused)
         if now < self._broker_due:
             return not self._broker_away
         try:

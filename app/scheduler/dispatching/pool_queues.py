@@ -18,8 +18,8 @@ from sqlalchemy import Connection, Engine
 
 from app.policy.fairshare import FairQueue, TenantClaim, Tier, default_seconds, entitlement_of
 from app.policy.lane_heads import OPEN, LaneHeads
-from app.scheduler.role import LeaderQueries
-from models.job_counts import Drawn
+from app.scheduler.role import RoleQueries
+from models.job_counts import CountFolder, Drawn
 from models.jobs.dispatch import LaneKey
 from models.jobs.lane_walk import head_walk
 from models.leadership import STILL_LEADER, Leader
@@ -145,19 +145,19 @@ class PoolQueue:
         self.without_lanes_since = None
 
 
-class PoolQueues(LeaderQueries, dict[str, PoolQueue]):
+class PoolQueues(RoleQueries, dict[str, PoolQueue]):
     """By the name of the pool."""
 
-    def __init__(self, engine: Engine, leader: Leader) -> None:
+    def __init__(self, engine: Engine, leader: Leader, folder: CountFolder | None = None) -> None:
         super().__init__(engine, leader)
+        #: Knows which arrivals need not be looked for any more.
+        self._folder = folder or CountFolder(engine)
         self._epoch: int | None = None
         self._sweep_due = 0.0
         self._changes_due = 0.0
         self._forget_due = 0.0
         #: When changes were read last, by the database's clock.
         self._changed_at: datetime | None = None
-        #: Transactions that drew numbers up to these have ended; set by the fold of counts.
-        self.finished = Drawn()
         #: Arrivals up to this one were taken.
         self._taken = Drawn()
 
@@ -195,7 +195,7 @@ class PoolQueues(LeaderQueries, dict[str, PoolQueue]):
     def _take_arrivals(self, connection: Connection) -> dict[str, dict[LaneKey, LaneHeads]]:
         """The lanes that jobs arrived in, with all that is known of where its jobs are."""
         arrived: dict[str, dict[LaneKey, LaneHeads]] = {pool: {} for pool in POOLS}
-        finished = self.finished
+        finished = self._folder.finished
         parameters = {
             "epoch": self._leader.epoch or 0,
             "server": self._taken.server,

@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Engine
 
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from models.tallies import TallyKind
 from tasks.retry.circuit import (
@@ -98,7 +98,7 @@ EVENTS = {
 }
 
 
-class Circuits(LeaderQueries):
+class Circuits(RoleQueries):
     def __init__(self, engine: Engine, leader: Leader, dependencies: Collection[str]) -> None:
         super().__init__(engine, leader)
         self._dependencies = sorted(dependencies)
@@ -114,14 +114,14 @@ class Circuits(LeaderQueries):
             window = Window(int(row.calls), int(row.failed))
             probes = Window(int(row.probes), int(row.failed_probes))
             counted = probes if before.state is CircuitState.HALF_OPEN else window
-            refused, reason = outages.get(row.dependency, (0, ""))
+            outage_calls, reason = outages.get(row.dependency, (0, ""))
             after = next_circuit(
                 *(before, window, probes, row.clock),
                 tenants=self._tenants(row.dependency, before, counted, row.clock),
-                outages=refused,
+                outages=outage_calls,
             )
             if after != before:
-                opens = after.state is CircuitState.OPEN and 2 * refused >= counted.bad
+                opens = after.state is CircuitState.OPEN and 2 * outage_calls >= counted.bad
                 changed += self._change(
                     row.dependency, before.state, after.state, counted, reason if opens else ""
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import kombu
 import pytest
@@ -14,10 +14,11 @@ from app.broker.queues import job_queue
 from app.errors import BrokerUnavailable
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
-from loadtest.chaos.slow_link import SlowLink
 from loadtest.figures import family
 from models.jobs.dispatch import Dispatch
 from models.jobs.ids import new_id
+from tests.support.slow_link import SlowLink
+from tests.support.waiting import wait_for
 
 #: What one call may take: the limit, and what a busy machine adds.
 LIMIT_SECONDS, AT_MOST_SECONDS = 0.5, 1.5
@@ -77,13 +78,6 @@ def is_up(publisher: Publisher) -> bool:
     except BrokerUnavailable:
         return False
     return True
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def dispatches(count: int, pool: str = "medium") -> list[Dispatch]:
@@ -161,12 +155,16 @@ def test_silent_broker_is_unavailable_and_costs_no_caller_more_than_the_limit(
     wait_for(lambda: is_up(publisher))
 
 
-def test_message_for_a_deleted_queue_is_sent_again(
+def test_message_for_a_deleted_queue_is_undelivered_and_its_queue_is_declared_again(
     publisher: Publisher, queues: kombu.Connection
 ) -> None:
     for name in ("short", "medium", "long"):
         queues.default_channel.queue_delete(name)
-    assert publisher.publish([*dispatches(3), *dispatches(40, "short"), *dispatches(2, "long")])
+    sent = [*dispatches(3), *dispatches(40, "short"), *dispatches(2, "long")]
+    assert publisher.publish(sent)
+    returned = publisher.undelivered()
+    assert {each.pool for each in returned} == {"short", "medium", "long"}
+    assert publisher.publish(returned)
     assert publisher.undelivered() == []
     assert messages(queues, "medium") == 3
     assert messages(queues, "short") == 2, "twenty jobs each"
@@ -180,6 +178,9 @@ def test_deleted_queue_of_a_slice_is_declared_again(
     assert publisher.publish(sliced[:1])
     queues.default_channel.queue_delete("medium.free")
     assert publisher.publish(sliced[1:])
+    returned = publisher.undelivered()
+    assert returned and publisher.publish(returned)
+    assert publisher.undelivered() == []
     assert messages(queues, "medium.free") == 2
     queues.default_channel.queue_delete("medium.free")
 

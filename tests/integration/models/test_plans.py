@@ -34,22 +34,21 @@ from app.scheduler.maintenance.retirer import (
 )
 from app.scheduler.protection.circuits import READ_CIRCUITS, READ_OUTAGES, READ_TENANTS
 from app.scheduler.protection.classifier import READ_RUNS
-from app.scheduler.protection.restrictions import READ_HOURS, READ_WINDOWS
-from app.scheduler.protection.retry_budgets import READ_SPENT
-from app.scheduler.relief import FIND_LANES, RELIEVE
+from app.scheduler.protection.restrictions import READ_HOURS, READ_SPENT, READ_WINDOWS
+from app.scheduler.relief import FIND_LANES
 from app.scheduler.relief import READ_IN_FLIGHT as READ_FLYING
 from models.jobs.admit import admit_group
 from models.jobs.cancel import CANCEL
 from models.jobs.checkpoint import Saving, save_group
 from models.jobs.claim import CLAIM, JobRef
-from models.jobs.dispatch import MARK, stretch_arrays
+from models.jobs.dispatch import MARK, RELIEVE, stretch_arrays
 from models.jobs.expire import EXPIRE
 from models.jobs.heartbeat import BEAT, NOTE_BEGUN, READ_CANCELLED, REPORT
 from models.jobs.ids import BELOW_ALL, new_id
 from models.jobs.promote import FIND_DUE, PROMOTE
 from models.jobs.reap import EXPIRE_LEASES, EXPIRE_UNCLAIMED, FIND_LOST, FIND_UNCLAIMED, REAP
 from models.jobs.release import RELEASE
-from models.jobs.replay import replay_ids, replay_matching
+from models.jobs.replay import replay_dead
 from models.jobs.retire import RETIRE_JOBS
 from models.jobs.settle import Ending, Settlement, settle_group, settle_statement
 from models.jobs.states import JobStatus
@@ -313,11 +312,11 @@ def test_cancel_finds_its_row_by_key(filled: DatabaseFixture, status: str) -> No
 @GROUPS
 def test_replay_finds_its_rows_by_key_or_among_the_dead(filled: DatabaseFixture, size: int) -> None:
     dead = refs(filled, "dead", size)["ids"]
-    plan = plan_of_call(filled, lambda: replay_ids(filled.engine, 1, dead))
+    plan = plan_of_call(filled, lambda: replay_dead(filled.engine, 1, dead))
     assert indexes_in(plan) <= {"jobs_pkey", "jobs_dead"}, plan
     assert not re.search(rf"Seq Scan on ({GROWING})\b", plan), plan
     late = datetime(2100, 1, 1, tzinfo=UTC)
-    plan = plan_of_call(filled, lambda: replay_matching(filled.engine, 1, before=late, limit=size))
+    plan = plan_of_call(filled, lambda: replay_dead(filled.engine, 1, before=late, limit=size))
     assert_walks(plan, "jobs_pkey", "jobs_dead")
 
 
@@ -388,7 +387,7 @@ def test_the_scheduler_counts_pools_and_holds_without_counting_jobs(
         (READ_IN_FLIGHT, {"pool": "medium", "ids": [1, 2]}),
     ):
         assert not re.search(r"Scan (using|on) jobs", plan_of(filled, sql, **parameters))
-    assert_walks(plan_of(filled, READ_IN_SLICES, pool="medium"), "jobs_in_slice")
+    assert_walks(plan_of(filled, READ_IN_SLICES), "jobs_in_slice")
     assert indexes_in(plan_of(filled, READ_HOLDS)) == {"jobs_in_flight"}
 
 

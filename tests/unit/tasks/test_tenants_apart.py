@@ -124,5 +124,5 @@ def test_a_bad_probe_opens_it_again_unless_others_have_yet_to_probe() -> None:
     assert half_open([Window(1, 1), Window(1, 1)]) is OPEN, "for two it fails"
     assert half_open([Window(MIN_CALLS, MIN_CALLS), Window(1, 0)]) is OPEN
     assert half_open([Window(1, 1), Window(2, 0)], outages=1) is OPEN, "our key"
-    # Of workers of the version before, nobody knows whose the failure was.
+    # Of workers of the previous version, nobody knows whose the failure was.
     assert next_circuit(Circuit(HALF_OPEN, 0), NONE, Window(5, 1), 1).state is OPEN

@@ -46,7 +46,7 @@ class GrantedJobs:
     held: dict[int, Hold] = field(default_factory=dict)
 
 
-class Allowances:
+class TenantLimits:
     """The limits of tenants, for whoever admits on their behalf."""
 
     def __init__(self, engine: Engine, limits: SubmissionLimits) -> None:
