@@ -48,8 +48,8 @@ COLUMNS = """id::text AS id, tenant_id, type, error_class, ids::text[] AS ids, b
            total, done, position::text AS position, again, reason, requested_at, finished_at"""
 FEW_RUNNING = f"""(SELECT count(*) FROM replays
           WHERE tenant_id = %(tenant_id)s AND state = 'running') < {MOST_RUNNING}"""
-#: A later ``before`` would match jobs that die again. Of requests at the same moment each may be the
-#: last one allowed: the bound may be exceeded by a few.
+#: A later ``before`` would match jobs that die again. Two at once may both be the last one allowed:
+#: the bound may be exceeded by a few.
 CREATE = f"""
     INSERT INTO replays (id, tenant_id, digest, ids, type, error_class, before, most, total,
                          position)
