@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -400,6 +401,28 @@ def test_a_locked_dead_letter_is_not_forgotten(
         role.run_once(float(turn))
     assert queued(database) == set(ids)
     assert (read(database, asked.id).state, read(database, asked.id).done) == ("finished", 5)
+
+
+def test_a_locked_bucket_holds_up_its_own_tenant_only(
+    database: DatabaseFixture, allowances: Allowances, role: Replayer
+) -> None:
+    database.execute("UPDATE tenants SET submit_per_second = 0.01, submit_burst = 20")
+    database.execute("INSERT INTO rate_buckets (tenant_id) VALUES (1), (2)")
+    bury(database, 30)
+    bury(database, 30, tenant=2)
+    locked = requested(database, allowances)
+    free = replay(database.engine, allowances, ReplayRequest(2))
+    assert not isinstance(free, list)
+    with transaction(database.engine) as connection:
+        lock = "SELECT FROM rate_buckets WHERE tenant_id = 1 FOR UPDATE"
+        assert connection.exec_driver_sql(lock).rowcount == 1
+        began = time.monotonic()
+        assert role.run_once(0.0) == 10
+        assert time.monotonic() - began < 2.0, "it waited for the lock"
+        assert read(database, free.id).done == 10
+        found = read(database, locked.id)
+        assert (found.done, found.state, found.reason) == (0, "running", None)
+    assert role.run_once(1.0) == 10 == read(database, locked.id).done
 
 
 def test_a_turn_walks_indexes(database: DatabaseFixture) -> None:
