@@ -16,25 +16,27 @@ from celery import Celery
 from kombu import Connection
 from kombu.exceptions import KombuError
 
+from app.policy.confirms import MOST_OPENING_SECONDS, opening_seconds
+
 logger = logging.getLogger(__name__)
 
 #: No queue has this name: the broker confirms a probe and drops it.
 PROBE = "fairline.probe"
-#: How long a broker may take to confirm the first probe.
-FIRST_CONFIRM_SECONDS = 10.0
+#: How long a broker that has answered may take for each further step, such as the first confirm.
+FIRST_CONFIRM_SECONDS = MOST_OPENING_SECONDS
 
 
 class Link:
     """An open connection with one channel."""
 
-    def __init__(self, celery: Celery, timeout_seconds: float) -> None:
+    def __init__(self, celery: Celery, timeout_seconds: float, latency: float = 0.0) -> None:
+        """``latency``: of the confirms on the connection before."""
         amqp = celery.conf.broker_url.startswith("amqp")
-        self.connection: Connection = celery.connection_for_write(
-            transport_options={
-                **celery.conf.broker_transport_options,
-                "write_timeout": timeout_seconds,
-            }
-        )
+        options = {**celery.conf.broker_transport_options, "write_timeout": timeout_seconds}
+        if amqp:
+            # Also for each answer while the connection is opened.
+            options["connect_timeout"] = opening_seconds(options["connect_timeout"], latency)
+        self.connection: Connection = celery.connection_for_write(transport_options=options)
         try:
             # Each host once: kombu's own connect() sleeps two seconds before its second attempt.
             hosts = max(1, len(self.connection.alt))
@@ -90,10 +92,11 @@ class Link:
 class Opening(threading.Thread):
     """One attempt to open a connection."""
 
-    def __init__(self, celery: Celery, timeout_seconds: float) -> None:
+    def __init__(self, celery: Celery, timeout_seconds: float, latency: float = 0.0) -> None:
         super().__init__(name="broker-connection", daemon=True)
         self._celery = celery
         self._timeout_seconds = timeout_seconds
+        self._latency = latency
         self._lock = threading.Lock()
         self._abandoned = False
         self._done = threading.Event()
@@ -103,7 +106,7 @@ class Opening(threading.Thread):
 
     def run(self) -> None:
         try:
-            link = Link(self._celery, self._timeout_seconds)
+            link = Link(self._celery, self._timeout_seconds, self._latency)
         except Exception as error:  # noqa: BLE001 - the caller reports it
             self.error = error
         else:
