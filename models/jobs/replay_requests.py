@@ -80,13 +80,16 @@ LIST_RUNNING = f"""
 #: Of the tenants that waited longest for a turn the replay that did so: many replays of one tenant
 #: take no turns from others.
 NEXT = f"""
-    SELECT {COLUMNS} FROM (
-        SELECT DISTINCT ON (tenant_id) *, max(worked_at) OVER (PARTITION BY tenant_id) AS turn_at
+    WITH turns AS (
+        SELECT DISTINCT ON (tenant_id) id AS first,
+               max(worked_at) OVER (PARTITION BY tenant_id) AS turn_at
         FROM replays
         WHERE state = 'running' AND tenant_id <> ALL (%(held)s::bigint[]) AND {STILL_LEADER}
         ORDER BY tenant_id, worked_at
-    ) AS first
-    ORDER BY turn_at LIMIT %(limit)s
+    ), next AS (
+        SELECT * FROM turns ORDER BY turn_at LIMIT %(limit)s
+    )
+    SELECT {COLUMNS} FROM next JOIN replays ON id = first ORDER BY turn_at
 """
 #: Of the next dead letters those that match; how many were looked at, and the last of them.
 PEEK = f"""
