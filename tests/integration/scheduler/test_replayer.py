@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -17,13 +15,12 @@ from sqlalchemy.exc import DBAPIError
 from app.admission.allowance import Allowances
 from app.admission.gate import Gate, SubmissionLimits
 from app.admission.replays import replay, replay_for_tenants
-from app.errors import Conflict
 from app.scheduler.maintenance import replayer
 from app.scheduler.maintenance.replayer import Candidates, Replayer, choose
 from app.tenants.tenant import TenantProfile
 from models.jobs import replay_requests
 from models.jobs.ids import BELOW_ALL, new_id
-from models.jobs.replay_requests import MOST_RUNNING, ReplayRequest
+from models.jobs.replay_requests import ReplayRequest
 from models.leadership import Leader
 from models.store.session import transaction
 from tests.support.database_fixture import DatabaseFixture
@@ -206,21 +203,6 @@ def test_an_overtaken_leader_and_a_cancelled_replay_queue_nothing(
     assert requested(database, allowances).id != asked.id, "a new one may begin"
 
 
-def test_a_leader_that_is_overtaken_between_look_and_batch_queues_nothing(
-    database: DatabaseFixture, allowances: Allowances, role: Replayer
-) -> None:
-    limit_rate(database, 10.0, 10.0)
-    bury(database, 30)
-    asked = requested(database, allowances)
-    overtake = "UPDATE leaders SET epoch = epoch + %s WHERE role = 'scheduler'"
-    after_peek(role, lambda: database.execute(overtake, 1))
-    try:
-        assert role.run_once(0.0) == 0 and queued(database) == set()
-        assert read(database, asked.id).done == 0
-    finally:
-        database.execute(overtake, -1)
-
-
 @pytest.mark.parametrize("days", [None, 1], ids=["until now", "until tomorrow"])
 def test_a_replay_of_jobs_that_keep_dying_ends(
     database: DatabaseFixture, allowances: Allowances, role: Replayer, days: int | None
@@ -236,65 +218,6 @@ def test_a_replay_of_jobs_that_keep_dying_ends(
     assert (found.state, found.done, found.total) == ("finished", 10, 10)
     rows = database.query("SELECT id::text FROM jobs WHERE replays = 1")
     assert {row.id for row in rows} == set(ids)
-
-
-def test_a_job_that_is_replayed_and_dies_between_look_and_batch_stays_dead(
-    database: DatabaseFixture, allowances: Allowances, role: Replayer
-) -> None:
-    limit_rate(database, 10.0, 10.0)
-    bury(database, 30)
-    requested(database, allowances)
-    later = "UPDATE jobs SET finished_at = clock_timestamp() + interval '1 s'"
-    after_peek(role, lambda: database.execute(later))
-    assert role.run_once(0.0) == 0 and queued(database) == set()
-
-
-def test_a_tenant_runs_a_bounded_number_of_replays(
-    database: DatabaseFixture, allowances: Allowances
-) -> None:
-    limit_rate(database, 1.0, 1.0)
-    ids = bury(database, 60)
-    made = [requested(database, allowances, limit=2 + n) for n in range(MOST_RUNNING)]
-    with pytest.raises(Conflict, match="10 replays"):
-        requested(database, allowances, limit=50)
-    assert requested(database, allowances, limit=2).id == made[0].id, "an equal one joins"
-    done = replay_for_tenants(database.engine, allowances, ids[:5])
-    assert done.later == 5, "an operator's selection comes in parts, each a replay"
-    database.execute("UPDATE replays SET state = 'cancelled'")
-    threads = 4
-
-    def ask(thread: int) -> None:
-        for n in range(MOST_RUNNING):
-            asked = ReplayRequest(1, limit=2 + thread * MOST_RUNNING + n)
-            replay_requests.create(database.engine, asked, 60)
-
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(ask, range(threads)))
-    [[running]] = database.query("SELECT count(*) FROM replays WHERE state = 'running'")
-    assert MOST_RUNNING <= running < MOST_RUNNING + threads
-
-
-def test_turns_go_round_by_tenant_and_within_a_tenant(
-    database: DatabaseFixture,
-    allowances: Allowances,
-    role: Replayer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(replayer, "REPLAYS_A_TURN", 2)
-    monkeypatch.setattr(replayer, "JOBS_A_TURN", 4)
-    for tenant in (1, 2, 3):
-        bury(database, 60, tenant=tenant)
-    several = [
-        replay_requests.create(database.engine, ReplayRequest(1, limit=10 + n), 60).id
-        for n in range(MOST_RUNNING)
-    ]
-    others = [
-        replay_requests.create(database.engine, ReplayRequest(tenant), 60).id for tenant in (2, 3)
-    ]
-    for turn in range(15):
-        assert role.run_once(float(turn)) == 4
-    assert [read(database, one).done for one in others] == [20, 20]
-    assert [read(database, one).done for one in several] == [2] * MOST_RUNNING
 
 
 def test_a_full_queue_holds_up_its_own_jobs_only(
@@ -401,28 +324,6 @@ def test_a_locked_dead_letter_is_not_forgotten(
         role.run_once(float(turn))
     assert queued(database) == set(ids)
     assert (read(database, asked.id).state, read(database, asked.id).done) == ("finished", 5)
-
-
-def test_a_locked_bucket_holds_up_its_own_tenant_only(
-    database: DatabaseFixture, allowances: Allowances, role: Replayer
-) -> None:
-    database.execute("UPDATE tenants SET submit_per_second = 0.01, submit_burst = 20")
-    database.execute("INSERT INTO rate_buckets (tenant_id) VALUES (1), (2)")
-    bury(database, 30)
-    bury(database, 30, tenant=2)
-    locked = requested(database, allowances)
-    free = replay(database.engine, allowances, ReplayRequest(2))
-    assert not isinstance(free, list)
-    with transaction(database.engine) as connection:
-        lock = "SELECT FROM rate_buckets WHERE tenant_id = 1 FOR UPDATE"
-        assert connection.exec_driver_sql(lock).rowcount == 1
-        began = time.monotonic()
-        assert role.run_once(0.0) == 10
-        assert time.monotonic() - began < 2.0, "it waited for the lock"
-        assert read(database, free.id).done == 10
-        found = read(database, locked.id)
-        assert (found.done, found.state, found.reason) == (0, "running", None)
-    assert role.run_once(1.0) == 10 == read(database, locked.id).done
 
 
 def test_a_turn_walks_indexes(database: DatabaseFixture) -> None:
