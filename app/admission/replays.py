@@ -13,9 +13,16 @@ from typing import Any
 from sqlalchemy import Engine, Row
 
 from app.admission.tenant_limits import TenantLimits
+from app.errors import Conflict
 from models.jobs.cancel import Done
 from models.jobs.replay import read_dead, replay_dead
-from models.jobs.replay_requests import ReplayRequest, count_matching, create, find_running
+from models.jobs.replay_requests import (
+    MOST_RUNNING,
+    ReplayRequest,
+    count_matching,
+    create,
+    find_running,
+)
 
 #: More than this many are never replayed within a request.
 MOST_AT_ONCE = 10_000
@@ -31,7 +38,8 @@ def replay(
 ) -> list[str] | Row[Any]:
     """The ids of the jobs that were queued, or the replay that will queue them.
 
-    A request that is equal to a running one joins it. Each step runs within ``bounded()``.
+    A request that is equal to a running one joins it; Conflict if too many others of the tenant
+    are running. Each step runs within ``bounded()``.
     """
     with bounded():
         running = find_running(engine, request)
@@ -44,7 +52,13 @@ def replay(
         return []
     if not fits:
         with bounded():
-            return create(engine, request, jobs)
+            made = create(engine, request, jobs)
+        if made is None:
+            raise Conflict(
+                f"{MOST_RUNNING} replays of dead letters are running, which is the most that a"
+                " tenant can have: cancel one, or wait for its end."
+            )
+        return made
     return replay_dead(
         engine,
         request.tenant_id,
@@ -73,6 +87,6 @@ def replay_for_tenants(engine: Engine, tenant_limits: TenantLimits, ids: Sequenc
     changed = len(replay_dead(engine, None, now))
     for tenant_id in sorted(held):
         theirs = tuple(row.id for row in dead if row.tenant_id == tenant_id)
-        create(engine, ReplayRequest(tenant_id, theirs), len(theirs))
+        create(engine, ReplayRequest(tenant_id, theirs), len(theirs), unbounded=True)
     later = len(dead) - len(now)
     return Done(changed, skipped=len(set(ids)) - changed - later, later=later)

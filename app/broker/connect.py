@@ -17,25 +17,27 @@ from celery import Celery
 from kombu import Connection
 from kombu.exceptions import KombuError
 
+from app.policy.confirms import MOST_OPENING_SECONDS, opening_seconds
+
 logger = logging.getLogger(__name__)
 
 #: No queue has this name: the broker confirms a probe and drops it.
 PROBE = "fairline.probe"
-#: How long a broker may take to confirm the first probe.
-FIRST_CONFIRM_SECONDS = 10.0
+#: How long a broker that has answered may take for each further step, such as the first confirm.
+FIRST_CONFIRM_SECONDS = MOST_OPENING_SECONDS
 
 
 class BrokerConnection:
     """An open connection with one channel."""
 
-    def __init__(self, celery: Celery, timeout_seconds: float) -> None:
+    def __init__(self, celery: Celery, timeout_seconds: float, latency: float = 0.0) -> None:
+        """``latency``: of the confirms on the connection before."""
         amqp = celery.conf.broker_url.startswith("amqp")
-        self.connection: Connection = celery.connection_for_write(
-            transport_options={
-                **celery.conf.broker_transport_options,
-                "write_timeout": timeout_seconds,
-            }
-        )
+        options = {**celery.conf.broker_transport_options, "write_timeout": timeout_seconds}
+        if amqp:
+            # Also for each answer while the connection is opened.
+            options["connect_timeout"] = opening_seconds(options["connect_timeout"], latency)
+        self.connection: Connection = celery.connection_for_write(transport_options=options)
         try:
             # Each host once: kombu's own connect() sleeps two seconds before its second attempt.
             hosts = max(1, len(self.connection.alt))
@@ -88,13 +90,15 @@ class BrokerConnection:
         return time.monotonic() - begun
 
 
-def open_in_thread(celery: Celery, timeout_seconds: float) -> Future[BrokerConnection]:
+def open_in_thread(
+    celery: Celery, timeout_seconds: float, latency: float = 0.0
+) -> Future[BrokerConnection]:
     """One attempt to open a connection."""
     opening: Future[BrokerConnection] = Future()
 
     def attempt() -> None:
         try:
-            opening.set_result(BrokerConnection(celery, timeout_seconds))
+            opening.set_result(BrokerConnection(celery, timeout_seconds, latency))
         except Exception as error:  # noqa: BLE001 - the caller reports it
             opening.set_exception(error)
 

@@ -7,10 +7,13 @@ What becomes of a message:
 
 * confirmed: it is at the broker.
 * not confirmed yet: unknown. Its jobs stay dispatched; the message is probably there.
-* refused, or unconfirmed on a connection that was lost: not delivered. The caller releases its
-  jobs: see ``undelivered``. One that arrives all the same does no harm: its lease number no longer
-  matches.
+* refused, or unconfirmed on a connection that was lost or is silent: not delivered. The caller
+  releases its jobs: see ``undelivered``. One that arrives all the same does no harm: its lease
+  number no longer matches.
 * returned, as its queue was deleted: not delivered either, and the queue is declared again.
+
+Whether a silent broker is gone or late shows only later, so a silent connection is kept, for a
+minute at most, while another one is opened: the first of them to confirm something is used.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from sqlalchemy import Engine
 from app.broker.connect import BrokerConnection, close_when_open, open_in_thread
 from app.broker.queues import job_queue
 from app.errors import BrokerUnavailable
-from app.policy.confirms import SILENT_WAITS, expected_latency, patience
+from app.policy.confirms import MOST_SILENT_SECONDS, expected_latency, patience, silence
 from app.policy.window import packs, refs_in_message
 from app.telemetry.hooks import dispatching
 from models.jobs.dispatch import Dispatch
@@ -51,6 +54,10 @@ class SentMessage:
     refs: Sequence[Dispatch] = ()
 
 
+class SilentBroker(TimeoutError):
+    """Nothing was confirmed for too long."""
+
+
 class Publisher:
     """One connection to the broker, opened when needed. Not for concurrent use."""
 
@@ -64,6 +71,10 @@ class Publisher:
         self._unconfirmed: dict[int, SentMessage] = {}
         self._undelivered: list[Dispatch] = []
         self._latency = 0.0
+        #: The same of what was confirmed, without what is awaited.
+        self._measured = 0.0
+        #: When something was confirmed last, and when the latest of that was sent.
+        self._confirmed_at = self._confirmed_sent_at = 0.0
         self._slow = False
         #: When confirms were read last; and at this reading, how long before it that was.
         self._read_at = 0.0
@@ -85,7 +96,6 @@ class Publisher:
         with dispatching(dispatches):
             broker = self._open()
             try:
-                self._read_confirms(broker, 0.0)
                 for group in by_destination(dispatches):
                     seconds = lengths.get(group[0].type)
                     most = refs_in_message(most_refs(group[0]), seconds, UNMEASURED_REFS)
@@ -93,7 +103,7 @@ class Publisher:
                         self._send(broker, pack)
                 self._read_confirms(broker, patience(self._latency, self._timeout_seconds))
             except broker.errors() as error:
-                self.close()
+                self._give_up(error)
                 raise BrokerUnavailable(f"The broker did not take the message: {error}") from error
             return not self._unconfirmed
 
@@ -108,7 +118,7 @@ class Publisher:
                 if not os.access(folder, os.W_OK):
                     raise OSError(f"{folder} is not writable")
         except broker.errors() as error:
-            self.close()
+            self._give_up(error)
             raise BrokerUnavailable(str(error)) from error
 
     def undelivered(self) -> list[Dispatch]:
@@ -118,30 +128,49 @@ class Publisher:
             try:
                 self._read_confirms(broker, 0.0)
             except broker.errors() as error:
-                logger.warning("the connection to the broker is lost: %s", error)
-                self.close()
+                self._give_up(error)
         found, self._undelivered = self._undelivered, []
         return found
 
     def close(self) -> None:
         """Drop the connection; what is not confirmed counts as not delivered."""
         broker, self._broker = self._broker, None
-        opening, self._opening = self._opening, None
+        self._drop_opening()
         for sent in self._unconfirmed.values():
             self._undelivered.extend(sent.refs)
         self._unconfirmed.clear()
         self._slices.clear()
-        if opening is not None:
-            close_when_open(opening)
         if broker is not None:
             broker.close()
 
+    def _drop_opening(self) -> None:
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            close_when_open(opening)
+
+    def _give_up(self, error: BaseException) -> None:
+        """What was sent counts as not delivered; a connection that is merely silent is kept."""
+        if not isinstance(error, SilentBroker):
+            logger.warning("the connection to the broker is lost: %s", error)
+            self.close()
+        for tag, sent in self._unconfirmed.items():
+            self._undelivered.extend(sent.refs)
+            self._unconfirmed[tag] = SentMessage(sent.sent_at)
+
     def _open(self) -> BrokerConnection:
-        """The connection; one that is still being opened is waited for only at first."""
+        """A connection that is not silent; one being opened is waited for only at first."""
         if self._broker is not None:
-            return self._broker
+            try:
+                self._read_confirms(self._broker, 0.0)
+            except self._broker.errors() as failure:
+                self._give_up(failure)
+            else:
+                self._drop_opening()
+                return self._broker
         seconds = 0.0 if self._opening else self._timeout_seconds
-        opening = self._opening or open_in_thread(self._celery, self._timeout_seconds)
+        opening = self._opening or open_in_thread(
+            self._celery, self._timeout_seconds, self._measured
+        )
         self._opening = opening
         wait([opening], seconds)
         if not opening.done():
@@ -149,8 +178,10 @@ class Publisher:
         self._opening = None
         if error := opening.exception():
             raise BrokerUnavailable(f"No connection to the broker: {error}") from error
+        self.close()  # the silent one
         broker = self._broker = opening.result()
         self._tag, self._latency, self._read_at = 1, broker.latency, time.monotonic()
+        self._measured = broker.latency
         if broker.confirms:
             broker.channel.events["basic_ack"].add(self._on_ack)
             broker.channel.events["basic_nack"].add(self._on_nack)
@@ -204,13 +235,23 @@ class Publisher:
                 break
         self._read_at = time.monotonic()
         oldest = self._oldest_seconds()
-        if oldest > SILENT_WAITS * self._timeout_seconds:
-            raise TimeoutError(f"nothing was confirmed for {oldest:.0f} s")
+        self._judge(oldest)
         self._latency = max(self._latency, oldest)
         slow = self._latency > self._timeout_seconds
         if slow != self._slow:
             logger.warning("the broker confirms %s", "late" if slow else "in time again")
         self._slow = slow
+
+    def _judge(self, oldest: float) -> None:
+        """Raise if nothing was confirmed for too long, though ``oldest`` is as old."""
+        limit, now = silence(self._timeout_seconds, self._measured), self._read_at
+        silent = min(oldest, now - self._confirmed_at)
+        if oldest > max(limit, MOST_SILENT_SECONDS):
+            raise TimeoutError(f"a message was not confirmed for {oldest:.0f} s")
+        if silent > limit:
+            raise SilentBroker(f"nothing was confirmed for {silent:.0f} s")
+        if self._confirmed_sent_at - (now - oldest) > limit:
+            raise TimeoutError(f"only later messages were confirmed for {oldest:.0f} s")
 
     def _oldest_seconds(self) -> float:
         """How long the oldest message has not been confirmed."""
@@ -220,8 +261,9 @@ class Publisher:
     def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
         for sent in self._take(delivery_tag, multiple):
             # What was sent before the last reading may have been confirmed at any time since.
-            seconds = time.monotonic() - sent.sent_at - self._unread_seconds
-            self._latency = expected_latency(self._latency, max(0.0, seconds))
+            seconds = max(0.0, self._confirmed_at - sent.sent_at - self._unread_seconds)
+            self._latency = expected_latency(self._latency, seconds)
+            self._measured = expected_latency(self._measured, seconds)
 
     def _on_nack(self, delivery_tag: int, multiple: bool) -> None:
         for sent in self._take(delivery_tag, multiple):
@@ -240,11 +282,14 @@ class Publisher:
 
     def _take(self, delivery_tag: int, multiple: bool) -> list[SentMessage]:
         """What a confirm is about, which is awaited no longer."""
-        if not multiple:
-            sent = self._unconfirmed.pop(delivery_tag, None)
-            return [sent] if sent else []
-        tags = [tag for tag in self._unconfirmed if tag <= delivery_tag]
-        return [self._unconfirmed.pop(tag) for tag in tags]
+        self._confirmed_at = time.monotonic()
+        tags = [delivery_tag] if delivery_tag in self._unconfirmed else []
+        if multiple:
+            tags = [tag for tag in self._unconfirmed if tag <= delivery_tag]
+        found = [self._unconfirmed.pop(tag) for tag in tags]
+        if found:
+            self._confirmed_sent_at = max(self._confirmed_sent_at, found[-1].sent_at)
+        return found
 
 
 def release_undelivered(engine: Engine, publisher: Publisher) -> BrokerUnavailable | None:

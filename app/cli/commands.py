@@ -120,6 +120,7 @@ def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> 
     from app.admission.replays import replay
     from app.admission.tenant_limits import TenantLimits
     from app.config import settings
+    from app.errors import Conflict
     from models.jobs.replay import count_dead
     from models.jobs.replay_requests import ReplayRequest
 
@@ -138,7 +139,11 @@ def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> 
     for letters in found:
         # As of the count: what dies again meanwhile stays dead.
         wanted = ReplayRequest(letters.tenant_id, type=job_type, before=letters.as_of)
-        done = replay(engine, tenant_limits, wanted)
+        try:
+            done = replay(engine, tenant_limits, wanted)
+        except Conflict as refused:  # the others' are replayed all the same
+            click.echo(f"{letters.tenant}: nothing replayed. {refused.detail}")
+            continue
         if isinstance(done, list):
             replayed += len(done)
             click.echo(f"{replayed:,} of {total:,} replayed")

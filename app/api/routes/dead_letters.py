@@ -36,7 +36,7 @@ from app.api.routes.job_list import PAGE
 from app.api.schemas import answers
 from app.api.schemas.requests import Replay, ReplayFilter
 from app.api.services import current_services, current_tenant
-from app.errors import FieldError, ValidationFailed, invalid_field
+from app.errors import Conflict, FieldError, ValidationFailed, invalid_field
 from app.reads.job_pages import read_page
 from app.reads.job_views import job_document, more_of
 from app.reads.search import Wanted
@@ -84,11 +84,12 @@ def get_dead_letters() -> Response:
     Returns(200, answers.Replayed),
     also=(Returns(202, answers.ReplayProgress, (LOCATION, ASK_AFTER)),),
     body=Replay,
+    errors=(Conflict,),
 )
 def post_replay() -> Response:
     """Queues dead letters again, selected by id or by a filter: at once if your rate and queue
     depth have room for all of them, else in the background (202). A request that is equal to a
-    running one returns that."""
+    running one returns that; 409 if ten others are running."""
     services, body = current_services(), parse_body(Replay)
     if (body.ids is None) == (body.filter is None):
         raise invalid_field("(body)", "must have either ids or filter")

@@ -110,7 +110,7 @@ class Replayer(RoleQueries):
         queued = 0
         for replay, candidates in zip(running, found, strict=True):
             choice = choose(candidates, left, full, replay.position)
-            reason = held[replay.tenant_id].code if replay.tenant_id in held else None
+            reason = held[replay.tenant_id].code or None if replay.tenant_id in held else None
             try:
                 queued += self._work(replay, choice, choice.complete and candidates.at_end, reason)
             except StatementTooSlow as error:

@@ -17,6 +17,7 @@ from app.config import Settings
 from app.scheduler.maintenance.replayer import Replayer
 from models.jobs.claim import JobRef
 from models.jobs.ids import new_id
+from models.jobs.replay_requests import MOST_RUNNING
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
 from tests.integration.api.test_contract import JOB_FIELDS, bring
@@ -236,6 +237,30 @@ def test_a_replay_without_room_goes_on_in_the_background(
     api.request("DELETE", by_ids.headers["location"])
     assert role.run_once(100.0) == 0
     assert sum(api_database.job(one).status == "queued" for one in made) == 3
+
+
+def test_one_replay_too_many_is_refused(
+    api: ApiServer,
+    api_database: DatabaseFixture,
+    slow_tenant: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for _ in range(30):
+        make_dead(api_database, type="crowd")
+    running = [replay(api, filter={"type": "crowd"}, limit=11 + n) for n in range(MOST_RUNNING)]
+    assert {one.status for one in running} == {202}
+    refused = replay(api, filter={"type": "crowd"})
+    assert (refused.status, refused.json()["code"]) == (409, "CONFLICT")
+    assert "10 replays of dead letters are running" in refused.json()["detail"]
+    url = api_database.engine.url.render_as_string(hide_password=False)
+    monkeypatch.setattr("app.config.settings", lambda: Settings(database_url=url))
+    by_command = CliRunner().invoke(replay_dead_letters, ["--type", "crowd", "--yes"])
+    assert by_command.exit_code == 0 and "demo: nothing replayed. 10" in by_command.output
+    api.request("DELETE", running[0].headers["location"])
+    running[0] = replay(api, filter={"type": "crowd"})
+    assert running[0].status == 202, "there is room again"
+    for one in running:
+        api.request("DELETE", one.headers["location"])
 
 
 @pytest.mark.parametrize("replay_id", ["nonsense", "0192f0c1-0000-7000-8000-000000000000"])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -78,6 +78,29 @@ def queued(database: DatabaseFixture) -> set[str]:
     rows = database.query("SELECT id::text, replays FROM jobs WHERE status = 'queued'")
     assert all(row.replays == 1 for row in rows)
     return {row.id for row in rows}
+
+
+def die_again(database: DatabaseFixture) -> None:
+    """What is queued runs and fails, a moment after everything that happened so far."""
+    for before, after in pairwise(("queued", "dispatched", "running", "dead")):
+        database.execute(
+            "UPDATE jobs SET status = %s, finished_at = clock_timestamp() + interval '1 s'"
+            " WHERE status = %s",
+            after,
+            before,
+        )
+
+
+def after_peek(role: Replayer, act: Callable[[], object]) -> None:
+    """Do something once candidates are read and before they are queued."""
+    original = role._peek
+
+    def peek(*given: Any) -> Any:
+        found = original(*given)
+        act()
+        return found
+
+    role._peek = peek  # type: ignore[method-assign]
 
 
 def test_dead_letters_come_back_at_the_rate_of_their_tenant(
@@ -161,17 +184,27 @@ def test_an_overtaken_leader_and_a_cancelled_replay_queue_nothing(
     asked = requested(database, tenant_limits)
     stranger = Leader(database.engine, "stranger")
     assert Replayer(database.engine, stranger, tenant_limits).run_once(0.0) == 0
-    original = role._peek
-
-    def cancel_meanwhile(*given: Any) -> Any:
-        found = original(*given)
-        replay_requests.cancel(database.engine, asked.id)
-        return found
-
-    role._peek = cancel_meanwhile  # type: ignore[method-assign]
+    after_peek(role, lambda: replay_requests.cancel(database.engine, asked.id))
     assert role.run_once(0.0) == 0 and queued(database) == set()
     assert read(database, asked.id).state == "cancelled"
     assert requested(database, tenant_limits).id != asked.id, "a new one may begin"
+
+
+@pytest.mark.parametrize("days", [None, 1], ids=["until now", "until tomorrow"])
+def test_a_replay_of_jobs_that_keep_dying_ends(
+    database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer, days: int | None
+) -> None:
+    limit_depth(database, "short", 5)
+    ids = make_dead(database, 10)
+    before = days and datetime.now(UTC) + timedelta(days=days)
+    asked = requested(database, tenant_limits, before=before)
+    for turn in range(8):  # two passes, and two looks that find nothing more
+        role.run_once(turn * 10.0)
+        die_again(database)
+    found = read(database, asked.id)
+    assert (found.state, found.done, found.total) == ("finished", 10, 10)
+    rows = database.query("SELECT id::text FROM jobs WHERE replays = 1")
+    assert {row.id for row in rows} == set(ids)
 
 
 def test_a_full_queue_holds_up_its_own_jobs_only(
@@ -203,13 +236,7 @@ def test_a_job_that_dies_again_is_not_replayed_twice_nor_more_than_asked(
     for turn in range(10):
         role.run_once(float(turn))
         pass_time(database, 10.0)
-        for before, after in pairwise(("queued", "dispatched", "running", "dead")):
-            database.execute(
-                "UPDATE jobs SET status = %s, finished_at = clock_timestamp() + interval '1 s'"
-                " WHERE status = %s",
-                after,
-                before,
-            )
+        die_again(database)
     rows = database.query("SELECT id::text FROM jobs WHERE replays = 1")
     assert {row.id for row in rows} == set(ids[:12])
     assert (read(database, asked.id).state, read(database, asked.id).done) == ("finished", 12)

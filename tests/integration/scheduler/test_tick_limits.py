@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -12,6 +13,7 @@ from app.admission.tenant_limits import TenantLimits
 from app.errors import RateLimited
 from app.scheduler.maintenance.recurring_jobs import BATCH
 from app.tenants.tenant import TenantProfile
+from models.store.session import transaction
 from tests.integration.scheduler.test_recurring_jobs import (
     MINUTE,
     clock,
@@ -135,3 +137,20 @@ def test_allowances_are_whole_or_leave_some_to_submissions(database: DatabaseFix
     pass_time(database, 6000.0)
     assert take({mine: 4, (1, "long"): 1}, whole=True).jobs == {mine: 0, (1, "long"): 0}
     assert take({mine: 4, (1, "long"): 9}).jobs == {mine: 3, (1, "long"): 7}
+
+
+def test_a_locked_bucket_holds_up_the_ticks_of_its_own_tenant_only(
+    database: DatabaseFixture,
+) -> None:
+    database.execute("UPDATE tenants SET submit_per_second = 0.01, submit_burst = 20")
+    database.execute("INSERT INTO rate_buckets (tenant_id) VALUES (1), (2)")
+    locked, free = keep(database), keep(database, tenant_id=2)
+    ours = role(database)
+    with transaction(database.engine) as connection:
+        connection.exec_driver_sql("SELECT FROM rate_buckets WHERE tenant_id = 1 FOR UPDATE")
+        began = time.monotonic()
+        assert ours.run_once(0.0) == 1
+        assert time.monotonic() - began < 2.0, "it waited for the lock"
+        assert row(database, free).made == 1
+    assert ours.run_once(1.0) == 1
+    assert row(database, locked).made == 1 and events(database) == []
