@@ -394,7 +394,7 @@ def test_the_scheduler_counts_pools_and_holds_without_counting_jobs(
 
 def test_the_warden_reads_no_older_counts_than_it_needs(filled: DatabaseFixture) -> None:
     for plan in (
-        plan_of(filled, READ_WINDOWS, kind="crash", seconds=60.0),
+        plan_of(filled, READ_WINDOWS, kind="crash", step=60, seconds=60.0),
         plan_of(filled, READ_CIRCUITS, dependencies=["claude", "maps"]),
         plan_of(filled, READ_HOURS),
         plan_of(filled, READ_RUNS, kinds=["run", "tenant_run"]),
