@@ -171,9 +171,12 @@ def test_one_tenant_does_not_hold_everybody_s_circuit_open(
 ) -> None:
     circuits = Circuits(database.engine, database.leader, ["claude"])
     database.execute("INSERT INTO circuits (dependency, state) VALUES ('claude', 'half_open')")
-    run(worker, BAD, 2, DependencyFailure("claude", "too long a prompt"))
-    assert circuits.run_once(0.0) == 0
-    run(worker, ADA, PROBES_WANTED)
+    probes = worker.refs(PROBES_WANTED, tenant_id=ADA, dependency="claude")
+    run(worker, BAD, 2 * PROBES_WANTED, DependencyFailure("claude", "too long a prompt"))
+    assert circuits.run_once(0.0) == 0, "the others' probes are in flight"
+    worker.act = lambda ctx, payload: payload
+    worker.execute(probes)
+    worker.flush()
     assert circuits.run_once(0.0) == 1
     assert circuit(database) == "closed"
 
