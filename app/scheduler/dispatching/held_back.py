@@ -47,11 +47,11 @@ Allowances = Callable[[float], Mapping[str, int]]
 class Holds:
     """What is held back now."""
 
-    #: Jobs that each held lane may still give; 0 for an open circuit.
+    #: Jobs that each held lane may give now; 0 for an open circuit, one probe for a half-open one.
     lanes: dict[str, int] = field(default_factory=dict)
     #: Throttled tenants by pool.
     tenants: dict[str, set[int]] = field(default_factory=dict)
-    #: Lanes that give probes, one at a time, and those of each tenant. The dispatcher counts them.
+    #: Lanes that may give a probe, and those of each tenant so far. The dispatcher counts them.
     probes: dict[str, Counter[int]] = field(default_factory=dict)
 
 
@@ -86,6 +86,8 @@ class HoldReader:
             holds.lanes[row.name] = min(1, max(0, int(row.allowed)))
             if row.period is not None:
                 period = row.name, row.period
-                probes[period] = holds.probes[row.name] = self._probes.get(period, Counter())
+                probes[period] = self._probes.get(period, Counter())
+                if holds.lanes[row.name]:
+                    holds.probes[row.name] = probes[period]
         self._probes = probes
         return holds
