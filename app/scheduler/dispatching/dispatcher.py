@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 
 from app.broker.publish import Publisher, release_undelivered
 from app.errors import BrokerUnavailable
-from app.policy.fairshare import free_slots
+from app.policy.fairshare import Grant, fewest_first, free_slots
 from app.policy.window import window
 from app.reads.estimates import Estimates
 from app.scheduler.dispatching.pool_queues import PoolQueue
@@ -28,6 +28,7 @@ from models.jobs.release import release
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.errors import StateStoreError
+from tasks.retry.circuit import MOST_PROBES
 
 logger = logging.getLogger(__name__)
 
@@ -126,21 +127,20 @@ class Dispatcher(RoleQueries):
         target: Slice | None = None,
         free_elsewhere: bool = False,
     ) -> tuple[int, bool]:
-        """Allocate, mark, publish; how many jobs, and whether queues turned out to be shorter.
+        """Allocate, mark, publish; how many jobs, and whether others could have some now: queues
+        turned out to be shorter, or a probe was given.
 
         A crash in between loses messages; the reaper finds their jobs.
         """
         queue = self._queues[pool.name]
         # Read for each pool: probes and quotas count over all of them.
-        held = self._pools.holds(now).lanes
-        if target is not None:
-            grants = queue.fair.allocate_slice(most, target.tenant_id, held)
-        else:
-            most_free = 0 if free_elsewhere else free_slots(pool.slots)
-            grants = queue.fair.allocate(
-                most, slots=pool.slots, held=held, most_free=most_free, quantum=QUANTUM_SECONDS
-            )
-            self._note_contention(queue, sum(grant.jobs for grant in grants) < most, held, now)
+        holds = self._pools.holds(now)
+        free = target is not None and target.tenant_id is None
+        with fewest_first(queue.fair, holds.probes, MOST_PROBES, free=free):
+            grants = self._allocate(pool, most, holds.lanes, target, free_elsewhere)
+        if target is None:
+            idle = sum(grant.jobs for grant in grants) < most
+            self._note_contention(queue, idle, holds.lanes, now)
         if not grants:
             return 0, False
         name = target.name if target else ""
@@ -167,7 +167,26 @@ class Dispatcher(RoleQueries):
             self._lose_broker(now, error)
             return 0, False
         self._leader.broker_seen = self._leader.broker_seen or confirmed
-        return len(marked.dispatches), bool(marked.emptied)
+        probes = [each for each in marked.dispatches if each.dependency in holds.probes]
+        for each in probes:
+            holds.probes[each.dependency][each.tenant_id] += 1
+        return len(marked.dispatches), bool(marked.emptied or probes)
+
+    def _allocate(
+        self,
+        pool: PoolState,
+        most: int,
+        held: Mapping[str, int],
+        target: Slice | None,
+        free_elsewhere: bool,
+    ) -> list[Grant]:
+        fair = self._queues[pool.name].fair
+        if target is not None:
+            return fair.allocate_slice(most, target.tenant_id, held)
+        most_free = 0 if free_elsewhere else free_slots(pool.slots)
+        return fair.allocate(
+            most, slots=pool.slots, held=held, most_free=most_free, quantum=QUANTUM_SECONDS
+        )
 
     def _note_contention(
         self, queue: PoolQueue, idle: bool, held: Mapping[str, int], now: float

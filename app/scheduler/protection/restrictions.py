@@ -33,10 +33,12 @@ JUDGE_SECONDS = 2.0
 #: Earlier hours that are the usual.
 HOURS = 24
 
-#: A bucket belongs to the window in which it begins: a window is short by up to one bucket.
+#: A window begins where a bucket of ``step`` seconds does: it is short by up to one such bucket.
 READ_WINDOWS = """
     SELECT name, sum(total)::bigint AS total, sum(amount)::bigint AS amount FROM tallies
-    WHERE kind = %(kind)s AND bucket > now() - make_interval(secs => %(seconds)s)
+    WHERE kind = %(kind)s
+      AND bucket >= date_bin(make_interval(secs => %(step)s), now(), 'epoch')
+                    + make_interval(secs => %(step)s) - make_interval(secs => %(seconds)s)
     GROUP BY name
 """
 IMPOSE = f"""
@@ -145,10 +147,10 @@ class Quarantine(RoleQueries):
         return changed
 
     def _windows(self, kind: TallyKind) -> dict[str, Window]:
-        # A bucket more: a tenant's part that is short of a few runs would leave them to the others.
-        seconds = guards.QUARANTINE_WINDOW_SECONDS
-        seconds += kind.bucket_seconds if kind is TallyKind.TENANT_TYPE else 0
-        rows = self._read(READ_WINDOWS, kind=kind, seconds=seconds)
+        # The whole and its parts begin at one moment: runs that only one of them has would be
+        # left to the other tenants, or taken from them.
+        step, seconds = TallyKind.TENANT_TYPE.bucket_seconds, guards.QUARANTINE_WINDOW_SECONDS
+        rows = self._read(READ_WINDOWS, kind=kind, step=step, seconds=seconds)
         return {row.name: Window(row.total, row.amount) for row in rows}
 
     def _change(self, name: str, tenant_id: int, window: Window, enters: bool) -> int:
@@ -181,9 +183,8 @@ class Throttles(RoleQueries):
 
     def run_once(self, now: float) -> int:
         """Check every tenant that crashed recently or is throttled; how many changed."""
-        rows = self._read(
-            READ_WINDOWS, kind=TallyKind.CRASH, seconds=guards.THROTTLE_WINDOW_SECONDS
-        )
+        kind, seconds = TallyKind.CRASH, guards.THROTTLE_WINDOW_SECONDS
+        rows = self._read(READ_WINDOWS, kind=kind, step=kind.bucket_seconds, seconds=seconds)
         crashed = {parse_crash_name(row.name): row.total for row in rows}
         held = {(row.tenant_id, row.pool) for row in self._read(THROTTLED)}
         changed = 0

@@ -32,7 +32,7 @@ from app.scheduler.maintenance.retirer import (
     RETIRE_REFUSALS,
     RETIRE_TALLIES,
 )
-from app.scheduler.protection.circuits import READ_CIRCUITS, READ_OUTAGES, READ_TENANTS
+from app.scheduler.protection.circuits import READ_CIRCUITS, READ_OTHERS, READ_OUTAGES, READ_TENANTS
 from app.scheduler.protection.classifier import READ_RUNS
 from app.scheduler.protection.restrictions import READ_HOURS, READ_SPENT, READ_WINDOWS
 from app.scheduler.relief import FIND_LANES
@@ -389,11 +389,13 @@ def test_the_scheduler_counts_pools_and_holds_without_counting_jobs(
         assert not re.search(r"Scan (using|on) jobs", plan_of(filled, sql, **parameters))
     assert_walks(plan_of(filled, READ_IN_SLICES), "jobs_in_slice")
     assert indexes_in(plan_of(filled, READ_HOLDS)) == {"jobs_in_flight"}
+    plan = plan_of(filled, READ_OTHERS, dependency="claude", failing=[1, 2])
+    assert "jobs_in_flight" in indexes_in(plan), plan
 
 
 def test_the_warden_reads_no_older_counts_than_it_needs(filled: DatabaseFixture) -> None:
     for plan in (
-        plan_of(filled, READ_WINDOWS, kind="crash", seconds=60.0),
+        plan_of(filled, READ_WINDOWS, kind="crash", step=60, seconds=60.0),
         plan_of(filled, READ_CIRCUITS, dependencies=["claude", "maps"]),
         plan_of(filled, READ_HOURS),
         plan_of(filled, READ_RUNS, kinds=["run", "tenant_run"]),
