@@ -30,6 +30,7 @@ from app.scheduler.dispatching.promoter import Promoter
 from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.role import TimedRole, run_due
+from models.feed import FeedKeeper
 from models.job_counts import CountFolder
 from models.jobs.dispatch import MARK_LANES, PLACES, WALK_LANE, mark
 from models.jobs.held_back import DEPENDENCIES_NOT_CLOSED, THROTTLED
@@ -108,6 +109,7 @@ class Relief:
         self._roles = [
             TimedRole(Reaper(engine, self._lease, types), 1.0),
             TimedRole(promoter, TURN_SECONDS),
+            TimedRole(FeedKeeper(engine), RENEW_SECONDS),
         ]
         self._folder = CountFolder(engine)
         #: By pool: the lane that came last.

@@ -43,6 +43,7 @@ from app.scheduler.role import Housekeeping, LeaderQueries, TimedRole, run_due
 from app.telemetry.hooks import system_meters
 from models.blobs import open_blobs
 from models.feed import FeedKeeper
+from models.job_counts import RECOUNT_SECONDS, Recounter
 from models.jobs.expire import EXPIRE
 from models.leadership import RENEW_SECONDS, Leader
 from models.pools import POOLS
@@ -133,7 +134,6 @@ class SchedulerService:
             *([TimedRole(lost, FIND_SECONDS)] if settings.amqp else []),
             self._reaping,
             TimedRole(Expirer(engine, leader), 1.0),
-            TimedRole(FeedKeeper(engine), PRESENCE_SECONDS),
             *protection_roles(engine, leader, types, settings.throttle_crashes),
             TimedRole(
                 RecurringJobs(engine, leader, types, settings.served_pool_names, allowances),
@@ -154,12 +154,14 @@ class SchedulerService:
         self._housekeeping = Housekeeping(
             leader,
             [
+                TimedRole(FeedKeeper(engine), PRESENCE_SECONDS),
                 TimedRole(Retirer(engine, leader, blobs, kept), 0.0),
                 TimedRole(Collector(engine, leader, blobs), 0.0),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
                 TimedRole(classifier, CLASSIFY_SECONDS, rest_times=REST_TIMES),
                 TimedRole(RetryBudgets(engine, leader), JUDGE_SECONDS, rest_times=REST_TIMES),
                 TimedRole(SnapshotWatch(engine, leader), WATCH_SECONDS),
+                TimedRole(Recounter(engine), RECOUNT_SECONDS),
                 *telemetry_roles(engine, leader),
             ],
         )
