@@ -154,14 +154,14 @@ class SchedulerService:
         self._housekeeping = Housekeeping(
             leader,
             [
-                TimedRole(FeedKeeper(engine), PRESENCE_SECONDS),
+                TimedRole(FeedKeeper(engine), PRESENCE_SECONDS, backs_off=True),
                 TimedRole(Retirer(engine, leader, blobs, kept), 0.0),
                 TimedRole(Collector(engine, leader, blobs), 0.0),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
                 TimedRole(classifier, CLASSIFY_SECONDS, rest_times=REST_TIMES),
                 TimedRole(RetryBudgets(engine, leader), JUDGE_SECONDS, rest_times=REST_TIMES),
                 TimedRole(SnapshotWatch(engine, leader), WATCH_SECONDS),
-                TimedRole(Recounter(engine), RECOUNT_SECONDS),
+                TimedRole(Recounter(engine), RECOUNT_SECONDS, backs_off=True),
                 *telemetry_roles(engine, leader),
             ],
         )
