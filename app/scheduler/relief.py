@@ -28,6 +28,7 @@ from app.scheduler.dispatching.pool_queues import PoolQueues
 from app.scheduler.dispatching.pools import Pools, PoolState
 from app.scheduler.dispatching.promoter import Promoter
 from app.scheduler.dispatching.quotas import QuotaPacers
+from app.scheduler.maintenance.feed_generations import FeedGenerations
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.role import TimedRole, run_due
 from models.job_counts import CountFolder
@@ -107,6 +108,7 @@ class Relief:
         self._roles = [
             TimedRole(Reaper(engine, self._lease, types), 1.0),
             TimedRole(promoter, TURN_SECONDS),
+            TimedRole(FeedGenerations(engine), RENEW_SECONDS),
         ]
         self._folder = CountFolder(engine)
         #: By pool: the lane that came last.

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 SLOW_SECONDS = 2.0
 #: Pause of a role that failed for a reason of its own.
 FAILED_SECONDS = 5.0
+#: A pause that doubles does so at most so often.
+MOST_DOUBLINGS = 6
 #: The longest pause of a role whose turns take long.
 MOST_PAUSE_SECONDS = 30.0
 #: Pauses of housekeeping: after a turn that found something to do, after one that did not, and
@@ -63,6 +65,9 @@ class TimedRole:
     always: bool = False
     #: After a turn it pauses so many times as long as that took: its work grows with the tenants.
     pause_factor: float = 0.0
+    #: Its pause doubles with each slow statement in a row: it may never be quick enough.
+    backs_off: bool = False
+    slow: int = 0
     due: float = 0.0
 
 
@@ -89,9 +94,12 @@ def run_due(
             touched += timed.role.run_once(now)
             pause = pause_seconds(time.monotonic() - began, timed.pause_factor)
             timed.due = max(timed.due, now + pause)
+            timed.slow = 0
         except StatementTooSlow as error:
             logger.warning("%s: a statement was too slow: %s", type(timed.role).__name__, error)
-            timed.due = time.monotonic() + (away_seconds or SLOW_SECONDS)
+            times = 2**timed.slow if timed.backs_off else 1
+            timed.due = time.monotonic() + times * (away_seconds or SLOW_SECONDS)
+            timed.slow = min(timed.slow + 1, MOST_DOUBLINGS)
         except StateStoreError as error:
             if away_seconds is None:
                 raise

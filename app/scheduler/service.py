@@ -47,7 +47,7 @@ from app.scheduler.protection.restrictions import (
 from app.scheduler.role import Housekeeping, RoleQueries, TimedRole, run_due
 from app.telemetry.hooks import system_meters
 from models.blobs import open_blobs
-from models.job_counts import FOLD_SECONDS, CountFolder
+from models.job_counts import FOLD_SECONDS, RECOUNT_SECONDS, CountFolder, Recounter
 from models.jobs.expire import EXPIRE
 from models.leadership import RENEW_SECONDS, Leader
 from models.pools import POOLS
@@ -138,7 +138,6 @@ class SchedulerService:
             *([TimedRole(lost, FIND_SECONDS)] if settings.amqp else []),
             self._reaping,
             TimedRole(Expirer(engine, leader), 1.0),
-            TimedRole(FeedGenerations(engine), PRESENCE_SECONDS),
             *protection_roles(engine, leader, types, settings.throttle_crashes),
             TimedRole(
                 RecurringJobs(engine, leader, types, settings.served_pool_names, tenant_limits),
@@ -159,12 +158,14 @@ class SchedulerService:
         self._housekeeping = Housekeeping(
             leader,
             [
+                TimedRole(FeedGenerations(engine), PRESENCE_SECONDS, backs_off=True),
                 TimedRole(Retirer(engine, leader, blobs, kept), 0.0),
                 TimedRole(Collector(engine, leader, blobs), 0.0),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
                 TimedRole(classifier, CLASSIFY_SECONDS, pause_factor=PAUSE_FACTOR),
                 TimedRole(RetryBudgets(engine, leader), JUDGE_SECONDS, pause_factor=PAUSE_FACTOR),
                 TimedRole(SnapshotWatch(engine, leader), WATCH_SECONDS),
+                TimedRole(Recounter(engine), RECOUNT_SECONDS, backs_off=True),
                 *telemetry_roles(engine, leader),
             ],
         )

@@ -84,11 +84,13 @@ class Dispatcher(RoleQueries):
             return 0
         dispatched = 0
         for pool in self._pools.read(now):
-            if pool.queued > 0:
+            queue = self._queues[pool.name]
+            if pool.queued > 0 or queue.swept:
                 dispatched += self._serve(pool, now)
+                queue.swept = queue.swept and queue.fair.lanes > 0
             else:
                 # Counted after the arrivals were taken: later jobs have arrivals too.
-                self._queues[pool.name].clear()
+                queue.clear()
             self._grant(pool, now)
         return dispatched
 

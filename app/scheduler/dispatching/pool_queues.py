@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine
 from app.policy.fairshare import FairQueue, TenantClaim, Tier, default_seconds, entitlement_of
 from app.policy.lane_heads import OPEN, LaneHeads
 from app.scheduler.role import RoleQueries
-from models.job_counts import CountFolder, Drawn
+from models.job_counts import SERVER, CountFolder, Drawn
 from models.jobs.dispatch import LaneKey
 from models.jobs.lane_walk import head_walk
 from models.leadership import STILL_LEADER, Leader
@@ -47,7 +47,7 @@ TAKE_ARRIVALS = f"""
     DELETE FROM arrivals
     WHERE id = ANY (ARRAY(
         SELECT id FROM arrivals
-        WHERE id > CASE pg_postmaster_start_time()::text
+        WHERE id > CASE {SERVER}
                    WHEN %(server)s::text THEN %(taken)s::bigint ELSE 0 END
           AND {STILL_LEADER}
         ORDER BY id LIMIT {MOST_ARRIVALS}))
@@ -130,6 +130,8 @@ class PoolQueue:
     unconfirmed: set[int] = field(default_factory=set)
     #: Whether any tenant had to wait for a slot since the last reconciliation.
     contended: bool = False
+    #: A sweep found jobs, and lanes are left: they are served whatever the counts say.
+    swept: bool = False
     #: Since when the counts say that jobs wait, but no lane is known.
     without_lanes_since: float | None = None
 
@@ -230,6 +232,7 @@ class PoolQueues(RoleQueries, dict[str, PoolQueue]):
             if (row.pool, key) not in swept:
                 swept.add((row.pool, key))
                 arrived[row.pool][key] = LaneHeads()
+                self[row.pool].swept = True
             arrived[row.pool][key].add(row.priority, row.id, OPEN)
 
     def refresh_caps(self, pool: str) -> None:
