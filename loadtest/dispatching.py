@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,13 +28,12 @@ from app.scheduler.dispatching.pool_queues import PoolQueues
 from app.scheduler.dispatching.pools import Pools
 from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
-from app.scheduler.maintenance.count_folds import FOLD_SECONDS, CountFolds
 from app.scheduler.role import TimedRole
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import running
-from app.stack.spec import PROJECT_ROOT
-from loadtest.fleet import database
+from loadtest.fleet import database, migrated
 from loadtest.report import Bar, Report, Screen, command, table
+from models.job_counts import FOLD_SECONDS, CountFolder
 from models.jobs.dispatch import Dispatch
 from models.leadership import RENEW_SECONDS, Leader
 from models.presence import Presence, announce
@@ -112,16 +109,7 @@ def filled(
     server: EmbeddedPostgres, waiting: int, tenants: int, seconds: float
 ) -> Iterator[Engine]:
     """A migrated database with so many queued jobs that usually take ``seconds``."""
-    name = f"dispatch_{waiting}_{tenants}"
-    server.create_database(name)
-    url = server.url(name)
-    subprocess.run(
-        [sys.executable, "-m", "alembic", "upgrade", "head"],
-        cwd=PROJECT_ROOT,
-        env={**os.environ, "FAIRLINE_DATABASE_URL": url},
-        check=True,
-        capture_output=True,
-    )
+    url = migrated(server, f"dispatch_{waiting}_{tenants}")
     with database(url, STATEMENT_SECONDS) as engine:
         with engine.connect() as connection:
             connection.exec_driver_sql(
@@ -177,7 +165,8 @@ class Bystander:
 def measure(engine: Engine, other: Engine, waiting: int, tenants: int) -> Scene:
     leader = Leader(engine, "bench")
     leader.run_once(0.0)
-    queues = PoolQueues(engine, leader)
+    folder = CountFolder(engine)
+    queues = PoolQueues(engine, leader, folder)
     pacers = QuotaPacers(engine, leader, load_types())
     pools = Pools(engine, queues, pacers.allowances)
     estimates, broker = Estimates(engine), Nowhere()
@@ -185,7 +174,7 @@ def measure(engine: Engine, other: Engine, waiting: int, tenants: int) -> Scene:
     shares = ShareReconciler(engine, leader, queues, estimates)
     turning = (
         (leader, RENEW_SECONDS),
-        (CountFolds(engine, queues), FOLD_SECONDS),
+        (folder, FOLD_SECONDS),
         (dispatcher, 0.0),
         (shares, RECONCILE_SECONDS),
     )

@@ -76,6 +76,19 @@ def database(url: str, statement_seconds: float = 5.0) -> Iterator[Engine]:
         engine.dispose()
 
 
+def migrated(server: EmbeddedPostgres, name: str) -> str:
+    """The URL of a new database with the schema and nothing else."""
+    server.create_database(name)
+    subprocess.run(
+        [sys.executable, "-m", "alembic", "upgrade", "head"],
+        cwd=PROJECT_ROOT,
+        env={**os.environ, "FAIRLINE_DATABASE_URL": server.url(name)},
+        check=True,
+        capture_output=True,
+    )
+    return server.url(name)
+
+
 def rows(engine: Engine, sql: str, **values: Any) -> Sequence[Any]:
     """What a statement returns, with its ``:names`` filled in."""
     with engine.connect() as connection:

@@ -1,16 +1,13 @@
 """``python -m loadtest.guards``: what retry budgets and other guards cost with many tenants.
 
 Eight worker processes read the rules every two seconds and the leader judges; every tenant has had
-first runs and retries in each of the last ten minutes. *Before* is what a worker read when each
-added up the counts of all tenants for itself. What counts is CPU time of the process and of its
-PostgreSQL session, so that a busy machine does not disturb.
+first runs and retries in each of the last ten minutes. What counts is CPU time of the process and
+of its PostgreSQL session, so that a busy machine does not disturb.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,16 +22,14 @@ from sqlalchemy import Engine
 
 from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
-from app.scheduler.protection.restrictions import Quarantine
-from app.scheduler.protection.retry_budgets import JUDGE_SECONDS, RetryBudgets
-from app.scheduler.role import Role, rest_seconds
-from app.scheduler.service import REST_TIMES
+from app.scheduler.protection.restrictions import JUDGE_SECONDS, Quarantine, RetryBudgets
+from app.scheduler.role import Role, pause_seconds
+from app.scheduler.service import PAUSE_FACTOR
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import running
-from app.stack.spec import PROJECT_ROOT
 from loadtest.dispatching import Meter
-from loadtest.fleet import database
-from loadtest.report import Bar, Report, Screen, at_least, at_most, command, table
+from loadtest.fleet import database, migrated
+from loadtest.report import Bar, Report, Screen, at_most, command, table
 from models.leadership import Leader
 from models.presence import PRESENCE_SECONDS
 from tasks.registry import load_types
@@ -70,72 +65,38 @@ FILL_APART = """
          generate_series(1, CASE WHEN part.kind LIKE 'tenant%%' THEN least(132, %(tenants)s)
                                  ELSE 1 END) AS tenant
 """
-#: What every worker asked before the leader judged.
-BEFORE = """
-    SELECT 'circuit' AS kind, dependency AS name, 0 AS runs, 0 AS retries, 0 AS closed_ms
-    FROM circuits WHERE state = 'open'
-    UNION ALL
-    SELECT 'quarantine', name, 0, 0, 0 FROM verdicts WHERE kind = 'quarantine'
-    UNION ALL
-    SELECT kind, name, sum(total)::bigint, sum(amount)::bigint, 0 FROM tallies
-    WHERE kind = 'retry' AND bucket > now() - interval '600 seconds'
-    GROUP BY kind, name HAVING sum(amount) > 0
-    UNION ALL
-    SELECT 'quota', dependency, 0, 0,
-           coalesce(extract(epoch FROM closed_until - now()) * 1000, 0)::bigint FROM quotas
-"""
 
 
 class Cost(NamedTuple):
     """CPU milliseconds of one reading or judgement with so many tenants."""
 
     tenants: int
-    #: A worker's reading: each for itself, the verdicts unchanged, and after a change.
-    before: float
+    #: A worker's reading: the verdicts unchanged, and after a change.
     unchanged: float
     changed: float
-    #: The leader's turn over budgets, with its rest afterwards in seconds.
+    #: The leader's turn over budgets, with its pause afterwards in seconds.
     judging: float
-    rest: float
+    pause: float
     #: Its other guards, a second of them.
     guarding: float
-
-    @property
-    def percent_before(self) -> float:
-        """Of a core, all workers together."""
-        return self.before * WORKERS / PRESENCE_SECONDS / 10
 
     @property
     def percent(self) -> float:
         """Of a core, all workers and the leader; every judgement changes something."""
         readings = self.unchanged * WORKERS / PRESENCE_SECONDS + self.guarding
-        return (readings + (self.judging + self.changed * WORKERS) / self.rest) / 10
+        return (readings + (self.judging + self.changed * WORKERS) / self.pause) / 10
 
 
 @contextmanager
 def filled(server: EmbeddedPostgres, tenants: int) -> Iterator[Engine]:
     """A migrated database with the counts of so many tenants."""
-    name = f"guards_{tenants}"
-    server.create_database(name)
-    subprocess.run(
-        [sys.executable, "-m", "alembic", "upgrade", "head"],
-        cwd=PROJECT_ROOT,
-        env={**os.environ, "FAIRLINE_DATABASE_URL": server.url(name)},
-        check=True,
-        capture_output=True,
-    )
-    with database(server.url(name), 60.0) as engine:
+    url = migrated(server, f"guards_{tenants}")
+    with database(url, 60.0) as engine:
         with engine.connect() as connection:
             connection.exec_driver_sql(FILL, {"tenants": tenants, "part": SPENT_PART})
             connection.exec_driver_sql(FILL_APART, {"tenants": tenants})
             connection.exec_driver_sql("VACUUM ANALYZE")
         yield engine
-
-
-def read_before(engine: Engine) -> dict[int, tuple[int, int]]:
-    with engine.connect() as connection:
-        rows = connection.exec_driver_sql(BEFORE).all()
-    return {int(row.name): (row.runs, row.retries) for row in rows if row.kind == "retry"}
 
 
 def milliseconds(engine: Engine, act: Callable[[], object], repeats: int = REPEATS) -> float:
@@ -159,7 +120,6 @@ def measure(engine: Engine, tenants: int) -> Cost:
         (Classifier(engine, leader, load_types()), CLASSIFY_SECONDS),
     )
     judge_once = partial(budgets.run_once, 0.0)
-    before = milliseconds(engine, lambda: read_before(engine))
     judge_once()
     known = [Rules()]
 
@@ -170,25 +130,23 @@ def measure(engine: Engine, tenants: int) -> Cost:
     changed = milliseconds(engine, lambda: read_rules(engine))
     began = time.monotonic()
     judging = milliseconds(engine, judge_once, repeats=20)
-    rest = max(JUDGE_SECONDS, rest_seconds((time.monotonic() - began) / 21, REST_TIMES))
+    pause = max(JUDGE_SECONDS, pause_seconds((time.monotonic() - began) / 21, PAUSE_FACTOR))
     guarding = 0.0
     for role, seconds in guards:
         leader.run_once(0.0)
         guarding += milliseconds(engine, partial(role.run_once, 0.0)) / seconds
     leader.resign()
-    return Cost(tenants, before, unchanged, changed, judging, rest, guarding)
+    return Cost(tenants, unchanged, changed, judging, pause, guarding)
 
 
 def judge(costs: Sequence[Cost]) -> Report:
     columns: dict[str, Any] = {
         "tenants": "{.tenants:,}",
-        "reading, before": "{.before:.2f} ms",
         "unchanged": "{.unchanged:.2f} ms",
         "changed": "{.changed:.2f} ms",
         "judging": "{.judging:.2f} ms",
-        "each": "{.rest:.0f} s",
+        "each": "{.pause:.0f} s",
         "other guards": "{.guarding:.2f} ms/s",
-        "of a core, before": "{.percent_before:.2f} %",
         "of a core": "{.percent:.2f} %",
     }
     most = costs[-1]
@@ -196,7 +154,6 @@ def judge(costs: Sequence[Cost]) -> Report:
         at_most(
             f"guards with {most.tenants:,} tenants", most.percent, MOST_PERCENT, " % of a core"
         ),
-        at_least("cheaper than before", most.percent_before / most.percent, 1.0, " x"),
     ]
     title = f"What the guards cost: {WORKERS} workers and the leader"
     return Report("guards", title, tables=[table("CPU time", columns, costs)], bars=bars)

@@ -27,7 +27,6 @@ from app.scheduler.dispatching.pool_queues import PoolQueues
 from app.scheduler.dispatching.pools import Pools
 from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
-from app.scheduler.maintenance.count_folds import FOLD_SECONDS, CountFolds
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.role import TimedRole
 from app.stack.postgres import EmbeddedPostgres
@@ -35,6 +34,7 @@ from app.stack.services import running
 from loadtest.dispatching import SLOTS, STATEMENT_SECONDS, Nowhere, filled
 from loadtest.fleet import database
 from loadtest.report import Report, Screen, at_most, command, table
+from models.job_counts import FOLD_SECONDS, CountFolder
 from models.jobs.admit import admit_group
 from models.jobs.claim import JobRef, claim_group
 from models.jobs.ids import new_id
@@ -99,18 +99,18 @@ class Bench:
         self._sessions = sessions
         engine, types = sessions["dispatch"].engine, load_types()
         self._leader = leader = Leader(engine, "bench")
-        queues = PoolQueues(engine, leader)
+        folder = CountFolder(sessions["fold"].engine)
+        queues = PoolQueues(engine, leader, folder)
         pacers = QuotaPacers(engine, leader, types)
         pools = Pools(engine, queues, pacers.allowances)
         estimates, self._broker = Estimates(engine), Nowhere()
         self._dispatcher = Dispatcher(engine, leader, self._broker, pools, estimates, pacers)
         shares = ShareReconciler(sessions["reconcile"].engine, leader, queues, estimates)
         reaper = Reaper(sessions["reap"].engine, leader, types)
-        folds = CountFolds(sessions["fold"].engine, queues)
         self._roles = {
             "reconcile": TimedRole(shares, RECONCILE_SECONDS),
             "reap": TimedRole(reaper, 1.0),
-            "fold": TimedRole(folds, FOLD_SECONDS),
+            "fold": TimedRole(folder, FOLD_SECONDS),
         }
         self._settle = settle_statement(projections_of(types.values()))
         self._now, self._report_due = 0.0, 0.0

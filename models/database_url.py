@@ -9,12 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-PARTS = re.compile(r"(?P<scheme>[\w+]+://)(?P<authority>[^/?]*)(?P<rest>.*)", re.DOTALL)
-SERVER = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]+)(?::(?P<port>\d*))?")
+#: As SQLAlchemy has it: a password ends at the first ``@`` and may contain anything else.
+PARTS = re.compile(
+    r"(?P<start>[\w+]+://(?:[^:/]*(?::[^@]*)?@)?)(?P<servers>[^/?]*)(?P<rest>.*)", re.DOTALL
+)
+SERVER = re.compile(r"(?P<host>\[[^\[\]@]+\]|[^:\[\]@]+)(?::(?P<port>\d*))?")
 #: What libpq may be told to look for in one of several servers, so that we can write there.
 WRITABLE = ("read-write", "primary")
 #: libpq's own limit, for a process that waits without a callback: the least that it takes.
@@ -25,18 +29,20 @@ def normal_url(text: str) -> str:
     """The URL with several servers as ``?host=a,b&port=1,2``; any other one as it is."""
     try:
         found = PARTS.fullmatch(text)
-        _, _, named = found["authority"].rpartition("@") if found else ("", "", "")
-        servers = named.split(",")
-        if found and len(servers) > 1:
-            text = found["scheme"] + found["authority"].removesuffix(named) + found["rest"]
+        servers = found["servers"].split(",") if found else []
+        encoded = len(servers) > 1
+        if found and encoded:
+            text = found["start"] + found["rest"]
         url = make_url(text)
     except (ArgumentError, ValueError):
         raise ValueError("is not a database URL") from None  # without the password in it
-    if len(servers) == 1:
+    if not encoded:
         servers = _words(url.query.get("host", ()))
     if len(servers) < 2:
         return text
     hosts, ports = _split(servers, _words(url.query.get("port", ())))
+    if encoded:  # the query was decoded already
+        hosts = [unquote(host) for host in hosts]
     wanted = url.query.get("target_session_attrs", WRITABLE[0])
     if wanted not in WRITABLE:
         raise ValueError(f"target_session_attrs must be {' or '.join(WRITABLE)}")

@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
-from models.store.session import connect
+from models.store.errors import StateStoreUnavailable
 
 #: A standby cannot know; it has what its primary had.
 READ = """
     SELECT tag, shift, first_xid::text::bigint AS first,
-           coalesce(identity = feed_identity(), true) AS current
+           coalesce(identity = feed_identity(), true) AS current,
+           bool_or(renumber_after IS NOT NULL) OVER () AS unfinished
     FROM feed_generations ORDER BY number
 """
 BEGIN = "SELECT begin_feed_generation()"
+FINISH = "SELECT finish_feed_generation()"
 
 
 class FeedGeneration(NamedTuple):
@@ -35,24 +37,12 @@ class FeedGeneration(NamedTuple):
 
 
 def read_generations(connection: Connection) -> Sequence[FeedGeneration]:
-    """All of them, the current one last; begins one if the history is not the one that is known.
+    """All of them, the current one last.
 
-    While this connection lasts that cannot happen again.
+    Fails until the leader has begun the one of this history: numbers that were told before would
+    be skipped or repeated. While this connection lasts that cannot happen again.
     """
     rows = connection.exec_driver_sql(READ).all()
-    if not rows[-1].current:
-        connection.exec_driver_sql(BEGIN)
-        rows = connection.exec_driver_sql(READ).all()
+    if not rows[-1].current or rows[-1].unfinished:
+        raise StateStoreUnavailable("feeds wait for the leader to begin a generation")
     return [FeedGeneration(row.tag, row.shift, row.first) for row in rows]
-
-
-class FeedKeeper:
-    """Begins a generation soon after a restore or a promotion, whether somebody listens or not."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def run_once(self, now: float) -> int:
-        with connect(self._engine) as connection:
-            read_generations(connection)
-        return 0

@@ -12,33 +12,37 @@ that time had ended. One process folds at a time, by an advisory lock.
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 from sqlalchemy import Engine
 
 from models.jobs.states import JobStatus
 from models.store.session import connect, transaction
+from models.store.writers import read_writers
 
+logger = logging.getLogger(__name__)
+
+FOLD_SECONDS = 0.25
 #: Deltas folded in one statement.
 BATCH = 20_000
 #: Fewer than these are left to be read one by one, for so many turns at most.
 WORTH_FOLDING = 200
-PATIENCE = 20
+MOST_TURNS = 20
 FOLD_LOCK = 0x_FA1E_F01D
+#: Counts are compared with the rows this often.
+RECOUNT_SECONDS = 600.0
 
-#: Numbers drawn so far. The server is named by its start: numbers that were drawn before it
-#: failed over, or was restored, mean nothing to the next one.
-READ_DRAWN = """
-    SELECT pg_postmaster_start_time()::text AS server,
+#: Names a server by its start, and by that of its statistics: a backend that is killed makes it
+#: recover and forget these. Numbers drawn before a recovery, a failover or a restore mean nothing
+#: afterwards: those whose transactions were lost are drawn again.
+SERVER = """(pg_postmaster_start_time()::text
+             || coalesce(pg_stat_get_bgwriter_stat_reset_time()::text, ''))"""
+#: Numbers drawn so far.
+READ_DRAWN = f"""
+    SELECT {SERVER} AS server,
            (SELECT last_value - (NOT is_called)::int FROM job_count_deltas_id_seq) AS delta,
            (SELECT last_value - (NOT is_called)::int FROM arrivals_id_seq) AS arrival
-"""
-#: Transactions that write counts, also prepared ones. They write their deltas first and then their
-#: arrivals, and draw the numbers with this lock held.
-READ_WRITERS = """
-    SELECT virtualtransaction FROM pg_locks
-    WHERE relation = 'job_count_deltas'::regclass AND mode = 'RowExclusiveLock'
-      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 FIRST_DELTA = "SELECT id FROM job_count_deltas ORDER BY id LIMIT 1"
 TAKE_LOCK = "SELECT pg_try_advisory_xact_lock(%(lock)s)"
@@ -49,10 +53,11 @@ FOLD = f"""
     WITH folded AS (
         DELETE FROM job_count_deltas
         WHERE id > %(after)s AND id <= %(up_to)s
-          AND pg_postmaster_start_time()::text = %(server)s
+          AND {SERVER} = %(server)s
         RETURNING *
     ), added AS (
-        SELECT {KEY}, {", ".join(f"sum({each}) AS {each}" for each in JobStatus)}
+        SELECT {KEY}, max(id) AS up_to,
+               {", ".join(f"sum({each}) AS {each}" for each in JobStatus)}
         FROM folded GROUP BY {KEY}
     ), base AS MATERIALIZED (
         SELECT newest.* FROM added, LATERAL (
@@ -65,9 +70,33 @@ FOLD = f"""
         DELETE FROM job_count_sums WHERE ctid = ANY (ARRAY(SELECT place FROM base))
     )
     INSERT INTO job_count_sums ({KEY}, up_to, {COLUMNS})
-    SELECT {KEY}, %(up_to)s,
+    SELECT {KEY}, added.up_to,
            {", ".join(f"added.{each} + coalesce(base.{each}, 0)" for each in JobStatus)}
     FROM added LEFT JOIN base USING ({KEY})
+"""
+
+LIVE = [status for status in JobStatus if not status.terminal]
+#: By status, for each has an index of its own: ended jobs are not read.
+LIVE_JOBS = " UNION ALL ".join(
+    f"SELECT {KEY}, status FROM jobs WHERE {condition}"
+    for condition in (
+        "status = 'scheduled'",
+        "status = 'queued'",
+        "status IN ('dispatched', 'running')",
+    )
+)
+MISSING = [f"coalesce(truth.{each}, 0) - coalesce(counted.{each}, 0)" for each in LIVE]
+#: A snapshot has a change of a job and its delta, or neither. What happens meanwhile is added.
+RECOUNT = f"""
+    WITH truth AS (
+        SELECT coalesce(tenant_id, 0) AS tenant_id, pool, coalesce(dependency, '') AS dependency,
+               {", ".join(f"count(*) FILTER (WHERE status = '{each}') AS {each}" for each in LIVE)}
+        FROM ({LIVE_JOBS}) AS live GROUP BY GROUPING SETS ((tenant_id, pool), (pool, dependency))
+    )
+    INSERT INTO job_count_deltas ({KEY}, {COLUMNS})
+    SELECT {KEY}, {", ".join(MISSING)}{", 0" * (len(JobStatus) - len(LIVE))}
+    FROM truth FULL JOIN job_counts AS counted USING ({KEY})
+    WHERE {" OR ".join(f"{each} <> 0" for each in MISSING)}
 """
 
 
@@ -91,7 +120,7 @@ class CountFolder:
         self._writers: frozenset[str] = frozenset()
         #: All deltas up to this one are folded; None: not known yet.
         self._folded: int | None = None
-        self._patience = 0
+        self._turns_left = 0
 
     def run_once(self, now: float) -> int:
         """Fold what is worth it; 0, for no job is touched."""
@@ -99,20 +128,21 @@ class CountFolder:
         if self._folded is None:
             self._folded = self._find_first()
         waiting = self.finished.delta - self._folded
-        self._patience = self._patience - 1 if waiting > 0 else PATIENCE
-        if waiting >= WORTH_FOLDING or self._patience <= 0 < waiting:
+        self._turns_left = self._turns_left - 1 if waiting > 0 else MOST_TURNS
+        if waiting >= WORTH_FOLDING or self._turns_left <= 0 < waiting:
             self._fold(self._folded, min(self.finished.delta, self._folded + BATCH))
-            self._patience = PATIENCE
+            self._turns_left = MOST_TURNS
         return 0
 
     def _look(self) -> None:
         """See how far transactions have ended."""
         with connect(self._engine) as connection:
             drawn = Drawn(*connection.exec_driver_sql(READ_DRAWN).one())
-            # Afterwards: who drew a number before is among them, or has ended.
-            rows = connection.exec_driver_sql(READ_WRITERS).all()
-        writers = frozenset(row.virtualtransaction for row in rows)
-        if drawn.server != self.finished.server:
+            # Afterwards: who drew a number before is among them, or has ended. They write their
+            # deltas first and then their arrivals, and draw the numbers with the lock held.
+            writers = read_writers(connection, "job_count_deltas")
+        fell_back = drawn.delta < self._next.delta or drawn.arrival < self._next.arrival
+        if drawn.server != self.finished.server or fell_back:
             self.finished, self._folded = Drawn(drawn.server), None
             self._next, self._writers = drawn, writers
         if not self._writers & writers:
@@ -135,3 +165,20 @@ class CountFolder:
             asked = {"after": after, "up_to": up_to, "server": self.finished.server}
             connection.exec_driver_sql(FOLD, asked)
         self._folded = up_to
+
+
+class Recounter:
+    """Corrects counts of live jobs that are wrong, whatever made them so: a pool whose jobs in
+    flight are counted too high would get no more. Costs a statement's time at most."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def run_once(self, now: float) -> int:
+        """Compare and correct; 0, for no job is touched."""
+        with transaction(self._engine) as connection:
+            if connection.exec_driver_sql(TAKE_LOCK, {"lock": FOLD_LOCK}).scalar_one():
+                corrected = connection.exec_driver_sql(RECOUNT).rowcount
+                if corrected:
+                    logger.error("%d counts of jobs were wrong; corrected", corrected)
+        return 0

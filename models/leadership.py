@@ -32,19 +32,19 @@ STILL_RELIEF = f"EXISTS (SELECT 1 FROM leaders WHERE {RELIEVES} AND epoch = %(ep
 
 
 #: What a change of holder adds to the epoch.
-_RAISE = "1 + floor(random() * 1000000000)::bigint"
+EPOCH_STEP = "1 + floor(random() * 1000000000)::bigint"
 
 
 def take_lease(role: str, broker_seen: str, source: str = "") -> str:
     """A new lease, our own renewed, or an expired one taken over. No row if another holds it."""
     return f"""
     INSERT INTO leaders AS lease (role, holder, epoch, expires_at, broker_seen_at)
-    SELECT '{role}', %(holder)s, {_RAISE}, now() + interval '{LEASE_SECONDS} seconds',
+    SELECT '{role}', %(holder)s, {EPOCH_STEP}, now() + interval '{LEASE_SECONDS} seconds',
            CASE WHEN {broker_seen} THEN now() END
     {source}
     ON CONFLICT (role) DO UPDATE
     SET epoch = lease.epoch + CASE WHEN lease.holder = excluded.holder
-                                    AND lease.expires_at > now() THEN 0 ELSE {_RAISE} END,
+                                    AND lease.expires_at > now() THEN 0 ELSE {EPOCH_STEP} END,
         holder = excluded.holder,
         expires_at = excluded.expires_at,
         broker_seen_at = coalesce(excluded.broker_seen_at, lease.broker_seen_at)

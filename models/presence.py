@@ -60,8 +60,7 @@ ANNOUNCE = f"""
 """
 #: In place of a heartbeat that is held up: all that is known is that the process is alive.
 KEEP_PRESENT = "UPDATE processes SET heartbeat_at = now() WHERE name = ANY (%(names)s::text[])"
-#: When each worker was last heard; not those of the previous version, whose reports a lock
-#: holds up.
+#: When each worker was last heard; not the previous version, whose reports wait for locks.
 READ_HEARD = """
     SELECT name, coalesce(parent, name) AS worker, heartbeat_at FROM processes
     WHERE kind = 'worker' AND renewed_at IS NOT NULL

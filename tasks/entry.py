@@ -40,7 +40,7 @@ from models.store.session import open_engine
 from tasks.config import TaskSettings, task_settings
 from tasks.process import end_with_parent, exit_requested, make_sleep_green, start_native
 from tasks.registry import JobType, load_types
-from tasks.watchdog.children import Children
+from tasks.watchdog.children import ChildPresence
 from tasks.watchdog.lost_runs import (
     defer_unknown,
     expire_lost,
@@ -73,7 +73,7 @@ class WorkerProcess:
     #: Another one, in every worker: not 0 once it is asked to retire.
     retiring: mmap | None = None
     #: What a prefork parent shares with its children about their reports.
-    children: Children | None = None
+    children: ChildPresence | None = None
     #: The process that Celery's signals are for: a prefork parent, or this one.
     leader_pid: int = 0
     #: Name of that parent; and Celery's name of the worker.
@@ -160,7 +160,7 @@ def _prepare_parent(celery: Celery, concurrency: int) -> None:
     """
     this.stopping = mmap(-1, 1)
     this.parent = process_name(this.node)
-    this.children = Children(concurrency, task_settings().database_url)
+    this.children = ChildPresence(concurrency, task_settings().database_url)
     this.children.start()
     for job_type in load_types(task_settings().job_modules).values():
         task = celery.tasks[job_type.name]

@@ -33,7 +33,7 @@ MOST_TENANTS = 10_000
 FORGET_SECONDS = 10.0
 
 
-def lease_statement(tokens: str) -> str:
+def lease_statement(tokens: str, if_locked: str = "") -> str:
     """Takes ``tokens`` from buckets. These are locked in order, and read again once they are:
     whoever waited for one sees what the other left."""
     return f"""
@@ -46,7 +46,7 @@ def lease_statement(tokens: str) -> str:
                                  now() - make_interval(secs => burst / per_second)) AS since
         FROM asked JOIN rate_buckets AS bucket ON bucket.tenant_id = asked.tenant_id
         ORDER BY asked.tenant_id
-        FOR UPDATE OF bucket
+        FOR UPDATE OF bucket {if_locked}
     ), measured AS (
         SELECT *, extract(epoch FROM now() - since)::float8 AS seconds FROM held
     ), weighed AS (
@@ -69,8 +69,9 @@ def lease_statement(tokens: str) -> str:
 LEASE = lease_statement("""CASE WHEN there < least(need, burst) THEN 0
                        WHEN there < 2 * want THEN greatest(need, floor(there)::int)
                        ELSE greatest(need, want) END""")
-#: For one that keeps nothing: as :func:`app.policy.rate_limit.taken` has it, and ``need`` stays.
-TAKE = lease_statement("greatest(0, least(want, floor(there)::int - need))")
+#: For one that spends them at once: as many as there are beside ``need``, which stay.
+#: It asks for many tenants, which must not wait because the bucket of one is locked.
+TAKE = lease_statement("greatest(0, least(want, floor(there)::int - need))", "SKIP LOCKED")
 #: A bucket that nobody has taken from is full.
 FILL = """
     INSERT INTO rate_buckets (tenant_id)
@@ -214,7 +215,7 @@ def lease_group(
 def lease_existing(
     connection: Connection, group: Sequence[TokenRequest], statement: str = LEASE
 ) -> dict[int, TokenGrant]:
-    """What the buckets gave, by tenant; a tenant without one is left out."""
+    """What the buckets gave, by tenant; one without a bucket, or that was skipped, is left out."""
     rows = connection.exec_driver_sql(
         statement,
         {

@@ -8,15 +8,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Engine, Row
 
-from app.admission.allowance import Allowances
+from app.admission.tenant_limits import TenantLimits
+from app.errors import Conflict
 from models.jobs.cancel import Done
-from models.jobs.replay import read_dead, replay_ids, replay_matching, replay_several
-from models.jobs.replay_requests import ReplayRequest, count_matching, create, find_running
+from models.jobs.replay import read_dead, replay_dead
+from models.jobs.replay_requests import (
+    MOST_RUNNING,
+    ReplayRequest,
+    count_matching,
+    create,
+    find_running,
+)
 
 #: More than this many are never replayed within a request.
 MOST_AT_ONCE = 10_000
@@ -25,11 +31,15 @@ Bounded = Callable[[], AbstractContextManager[object]]
 
 
 def replay(
-    engine: Engine, allowances: Allowances, request: ReplayRequest, bounded: Bounded = nullcontext
+    engine: Engine,
+    tenant_limits: TenantLimits,
+    request: ReplayRequest,
+    bounded: Bounded = nullcontext,
 ) -> list[str] | Row[Any]:
     """The ids of the jobs that were queued, or the replay that will queue them.
 
-    A request that is equal to a running one joins it. Each step runs within ``bounded()``.
+    A request that is equal to a running one joins it; Conflict if too many others of the tenant
+    are running. Each step runs within ``bounded()``.
     """
     with bounded():
         running = find_running(engine, request)
@@ -37,18 +47,22 @@ def replay(
             return running
         found = count_matching(engine, request)
         jobs = found.total()
-        fits = jobs <= MOST_AT_ONCE and has_room(allowances, request.tenant_id, found)
+        fits = jobs <= MOST_AT_ONCE and has_room(tenant_limits, request.tenant_id, found)
     if not jobs:
         return []
     if not fits:
         with bounded():
-            return create(engine, request, jobs)
-    if request.ids is not None:
-        with bounded():
-            return replay_ids(engine, request.tenant_id, request.ids)
-    return replay_matching(
+            made = create(engine, request, jobs)
+        if made is None:
+            raise Conflict(
+                f"{MOST_RUNNING} replays of dead letters are running, which is the most that a"
+                " tenant can have: cancel one, or wait for its end."
+            )
+        return made
+    return replay_dead(
         engine,
         request.tenant_id,
+        request.ids,
         limit=jobs,
         before=request.before,
         job_type=request.type,
@@ -57,22 +71,22 @@ def replay(
     )
 
 
-def has_room(allowances: Allowances, tenant_id: int, jobs: Counter[str]) -> bool:
+def has_room(tenant_limits: TenantLimits, tenant_id: int, jobs: Counter[str]) -> bool:
     """Whether the tenant's limits have room for all of them; takes it."""
     wanted = {(tenant_id, pool): count for pool, count in jobs.items()}
-    return not wanted or allowances.take(wanted, whole=True).jobs == wanted
+    return not wanted or tenant_limits.take(wanted, whole=True).jobs == wanted
 
 
-def replay_for_tenants(engine: Engine, allowances: Allowances, ids: Sequence[str]) -> Done:
+def replay_for_tenants(engine: Engine, tenant_limits: TenantLimits, ids: Sequence[str]) -> Done:
     """Replay jobs of any tenants, each within its limits; what has no room follows later."""
     dead = read_dead(engine, ids)
     wanted = Counter((row.tenant_id, row.pool) for row in dead)
-    granted = allowances.take(wanted, whole=True) if wanted else None
+    granted = tenant_limits.take(wanted, whole=True) if wanted else None
     held = {tenant_id for tenant_id, _ in wanted if granted and tenant_id in granted.held}
     now = [row.id for row in dead if row.tenant_id not in held]
-    done = replay_several(engine, now) if now else Done()
+    changed = len(replay_dead(engine, None, now))
     for tenant_id in sorted(held):
         theirs = tuple(row.id for row in dead if row.tenant_id == tenant_id)
-        create(engine, ReplayRequest(tenant_id, theirs), len(theirs))
+        create(engine, ReplayRequest(tenant_id, theirs), len(theirs), unbounded=True)
     later = len(dead) - len(now)
-    return replace(done, skipped=len(set(ids)) - done.changed - later, later=later)
+    return Done(changed, skipped=len(set(ids)) - changed - later, later=later)

@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from app.admission.intake import Intake
 
 if TYPE_CHECKING:
+    from app.admission.tenant_limits import TenantLimits
     from app.api.auth.identity import CallerTenants
     from app.api.auth.visitors import Visitors
     from app.api.http.body import BodyLimits
@@ -27,6 +28,8 @@ class Services(Intake):
     """The parts of one API process."""
 
     engine: Engine
+    #: For replays.
+    tenant_limits: TenantLimits
     views: Views
     tenants: CallerTenants
     #: Callers of pages.

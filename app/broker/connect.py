@@ -10,31 +10,34 @@ import contextlib
 import logging
 import threading
 import time
+from concurrent.futures import Future
 from typing import Any
 
 from celery import Celery
 from kombu import Connection
 from kombu.exceptions import KombuError
 
+from app.policy.confirms import MOST_OPENING_SECONDS, opening_seconds
+
 logger = logging.getLogger(__name__)
 
 #: No queue has this name: the broker confirms a probe and drops it.
 PROBE = "fairline.probe"
-#: How long a broker may take to confirm the first probe.
-FIRST_CONFIRM_SECONDS = 10.0
+#: How long a broker that has answered may take for each further step, such as the first confirm.
+FIRST_CONFIRM_SECONDS = MOST_OPENING_SECONDS
 
 
-class Link:
+class BrokerConnection:
     """An open connection with one channel."""
 
-    def __init__(self, celery: Celery, timeout_seconds: float) -> None:
+    def __init__(self, celery: Celery, timeout_seconds: float, latency: float = 0.0) -> None:
+        """``latency``: of the confirms on the connection before."""
         amqp = celery.conf.broker_url.startswith("amqp")
-        self.connection: Connection = celery.connection_for_write(
-            transport_options={
-                **celery.conf.broker_transport_options,
-                "write_timeout": timeout_seconds,
-            }
-        )
+        options = {**celery.conf.broker_transport_options, "write_timeout": timeout_seconds}
+        if amqp:
+            # Also for each answer while the connection is opened.
+            options["connect_timeout"] = opening_seconds(options["connect_timeout"], latency)
+        self.connection: Connection = celery.connection_for_write(transport_options=options)
         try:
             # Each host once: kombu's own connect() sleeps two seconds before its second attempt.
             hosts = max(1, len(self.connection.alt))
@@ -87,45 +90,27 @@ class Link:
         return time.monotonic() - begun
 
 
-class Opening(threading.Thread):
+def open_in_thread(
+    celery: Celery, timeout_seconds: float, latency: float = 0.0
+) -> Future[BrokerConnection]:
     """One attempt to open a connection."""
+    opening: Future[BrokerConnection] = Future()
 
-    def __init__(self, celery: Celery, timeout_seconds: float) -> None:
-        super().__init__(name="broker-connection", daemon=True)
-        self._celery = celery
-        self._timeout_seconds = timeout_seconds
-        self._lock = threading.Lock()
-        self._abandoned = False
-        self._done = threading.Event()
-        self._link: Link | None = None
-        self.error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
+    def attempt() -> None:
         try:
-            link = Link(self._celery, self._timeout_seconds)
+            opening.set_result(BrokerConnection(celery, timeout_seconds, latency))
         except Exception as error:  # noqa: BLE001 - the caller reports it
-            self.error = error
-        else:
-            with self._lock:
-                self._link = None if self._abandoned else link
-            if self._abandoned:
-                link.close()
-        self._done.set()
+            opening.set_exception(error)
 
-    def wait(self, seconds: float) -> Link | None:
-        """The connection, if it is open within that time. ``error`` says why not, once known."""
-        self._done.wait(seconds)
-        return self._link
+    threading.Thread(target=attempt, name="broker-connection", daemon=True).start()
+    return opening
 
-    @property
-    def ended(self) -> bool:
-        return self._done.is_set()
 
-    def abandon(self) -> None:
-        """Nobody waits for it any more."""
-        with self._lock:
-            self._abandoned = True
-            link, self._link = self._link, None
-        if link is not None:
-            link.close()
+def close_when_open(opening: Future[BrokerConnection]) -> None:
+    """For an attempt that nobody waits for any more."""
+
+    def close(ended: Future[BrokerConnection]) -> None:
+        if ended.exception() is None:
+            ended.result().close()
+
+    opening.add_done_callback(close)

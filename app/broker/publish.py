@@ -7,10 +7,13 @@ What becomes of a message:
 
 * confirmed: it is at the broker.
 * not confirmed yet: unknown. Its jobs stay dispatched; the message is probably there.
-* returned, as its queue was deleted: the queue is declared again and the message sent again.
-* refused, returned twice, or unconfirmed on a connection that was lost: not delivered. The caller
+* refused, or unconfirmed on a connection that was lost or is silent: not delivered. The caller
   releases its jobs: see ``undelivered``. One that arrives all the same does no harm: its lease
   number no longer matches.
+* returned, as its queue was deleted: not delivered either, and the queue is declared again.
+
+Whether a silent broker is gone or late shows only later, so a silent connection is kept, for a
+minute at most, while another one is opened: the first of them to confirm something is used.
 """
 
 from __future__ import annotations
@@ -19,20 +22,23 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from celery import Celery
 from kombu import Queue
+from sqlalchemy import Engine
 
-from app.broker.connect import Link, Opening
+from app.broker.connect import BrokerConnection, close_when_open, open_in_thread
 from app.broker.queues import job_queue
 from app.errors import BrokerUnavailable
-from app.policy.confirms import expected_latency, patience, silence
+from app.policy.confirms import MOST_SILENT_SECONDS, expected_latency, patience, silence
 from app.policy.window import packs, refs_in_message
 from app.telemetry.hooks import dispatching
 from models.jobs.dispatch import Dispatch
+from models.jobs.release import release
 from models.pools import POOLS, UNMEASURED_REFS
 
 logger = logging.getLogger(__name__)
@@ -46,8 +52,10 @@ class SentMessage:
 
     sent_at: float
     refs: Sequence[Dispatch] = ()
-    #: Sent again after it was returned.
-    again: bool = False
+
+
+class SilentBroker(TimeoutError):
+    """Nothing was confirmed for too long."""
 
 
 class Publisher:
@@ -56,14 +64,17 @@ class Publisher:
     def __init__(self, celery: Celery, timeout_seconds: float) -> None:
         self._celery = celery
         self._timeout_seconds = timeout_seconds
-        self._opening: Opening | None = None
-        self._link: Link | None = None
+        self._opening: Future[BrokerConnection] | None = None
+        self._broker: BrokerConnection | None = None
         self._tag = 0
         #: By delivery tag, so in the order of sending.
         self._unconfirmed: dict[int, SentMessage] = {}
-        self._returned: list[SentMessage] = []
         self._undelivered: list[Dispatch] = []
         self._latency = 0.0
+        #: The same of what was confirmed, without what is awaited.
+        self._measured = 0.0
+        #: When something was confirmed last, and when the latest of that was sent.
+        self._confirmed_at = self._confirmed_sent_at = 0.0
         self._slow = False
         #: When confirms were read last; and at this reading, how long before it that was.
         self._read_at = 0.0
@@ -83,86 +94,106 @@ class Publisher:
         ``lengths`` are the seconds that jobs take by type, as far as they are known.
         """
         with dispatching(dispatches):
-            link = self._open()
+            broker = self._open()
             try:
-                self._read_confirms(link, 0.0)
                 for group in by_destination(dispatches):
                     seconds = lengths.get(group[0].type)
                     most = refs_in_message(most_refs(group[0]), seconds, UNMEASURED_REFS)
                     for pack in packs(group, most, workers):
-                        self._send(link, pack)
-                self._read_confirms(link, patience(self._latency, self._timeout_seconds))
-            except link.errors() as error:
-                self.close()
+                        self._send(broker, pack)
+                self._read_confirms(broker, patience(self._latency, self._timeout_seconds))
+            except broker.errors() as error:
+                self._give_up(error)
                 raise BrokerUnavailable(f"The broker did not take the message: {error}") from error
             return not self._unconfirmed
 
     def ping(self) -> None:
         """Raise :class:`BrokerUnavailable` unless the broker takes messages, late or not."""
-        link = self._open()
+        broker = self._open()
         try:
-            if link.confirms:
-                self._probe(link)
+            if broker.confirms:
+                self._probe(broker)
             else:
                 folder = Path(self._celery.conf.broker_transport_options["data_folder_out"])
                 if not os.access(folder, os.W_OK):
                     raise OSError(f"{folder} is not writable")
-        except link.errors() as error:
-            self.close()
+        except broker.errors() as error:
+            self._give_up(error)
             raise BrokerUnavailable(str(error)) from error
 
     def undelivered(self) -> list[Dispatch]:
         """Dispatches of earlier calls that turned out not to be delivered, each of them once."""
-        link = self._link
-        if link is not None and self._unconfirmed:
+        broker = self._broker
+        if broker is not None and self._unconfirmed:
             try:
-                self._read_confirms(link, 0.0)
-            except link.errors() as error:
-                logger.warning("the connection to the broker is lost: %s", error)
-                self.close()
+                self._read_confirms(broker, 0.0)
+            except broker.errors() as error:
+                self._give_up(error)
         found, self._undelivered = self._undelivered, []
         return found
 
     def close(self) -> None:
         """Drop the connection; what is not confirmed counts as not delivered."""
-        link, self._link = self._link, None
-        opening, self._opening = self._opening, None
-        for sent in (*self._unconfirmed.values(), *self._returned):
+        broker, self._broker = self._broker, None
+        self._drop_opening()
+        for sent in self._unconfirmed.values():
             self._undelivered.extend(sent.refs)
         self._unconfirmed.clear()
-        self._returned.clear()
         self._slices.clear()
+        if broker is not None:
+            broker.close()
+
+    def _drop_opening(self) -> None:
+        opening, self._opening = self._opening, None
         if opening is not None:
-            opening.abandon()
-        if link is not None:
-            link.close()
+            close_when_open(opening)
 
-    def _open(self) -> Link:
-        """The connection; one that is still being opened is waited for only at first."""
-        if self._link is not None:
-            return self._link
+    def _give_up(self, error: BaseException) -> None:
+        """What was sent counts as not delivered; a connection that is merely silent is kept."""
+        if not isinstance(error, SilentBroker):
+            logger.warning("the connection to the broker is lost: %s", error)
+            self.close()
+        for tag, sent in self._unconfirmed.items():
+            self._undelivered.extend(sent.refs)
+            self._unconfirmed[tag] = SentMessage(sent.sent_at)
+
+    def _open(self) -> BrokerConnection:
+        """A connection that is not silent; one being opened is waited for only at first."""
+        if self._broker is not None:
+            try:
+                self._read_confirms(self._broker, 0.0)
+            except self._broker.errors() as failure:
+                self._give_up(failure)
+            else:
+                self._drop_opening()
+                return self._broker
         seconds = 0.0 if self._opening else self._timeout_seconds
-        self._opening = self._opening or Opening(self._celery, self._timeout_seconds)
-        link = self._opening.wait(seconds)
-        if link is None:
-            error = self._opening.error
-            if self._opening.ended:
-                self._opening = None
-            raise BrokerUnavailable(f"No connection to the broker: {error or 'it is slow'}")
-        self._opening, self._link = None, link
-        self._tag, self._latency, self._read_at = 1, link.latency, time.monotonic()
-        if link.confirms:
-            link.channel.events["basic_ack"].add(self._on_ack)
-            link.channel.events["basic_nack"].add(self._on_nack)
-            link.channel.events["basic_return"].add(self._on_return)
-        return link
+        opening = self._opening or open_in_thread(
+            self._celery, self._timeout_seconds, self._measured
+        )
+        self._opening = opening
+        wait([opening], seconds)
+        if not opening.done():
+            raise BrokerUnavailable("No connection to the broker: it is slow")
+        self._opening = None
+        if error := opening.exception():
+            raise BrokerUnavailable(f"No connection to the broker: {error}") from error
+        self.close()  # the silent one
+        broker = self._broker = opening.result()
+        self._tag, self._latency, self._read_at = 1, broker.latency, time.monotonic()
+        self._measured = broker.latency
+        if broker.confirms:
+            broker.channel.events["basic_ack"].add(self._on_ack)
+            broker.channel.events["basic_nack"].add(self._on_nack)
+            broker.channel.events["basic_return"].add(self._on_return)
+        return broker
 
-    def _send(self, link: Link, pack: Sequence[Dispatch], again: bool = False) -> None:
+    def _send(self, broker: BrokerConnection, pack: Sequence[Dispatch]) -> None:
         first = pack[0]
-        if link.confirms:
+        if broker.confirms:
             # Before it is sent: the write itself may read a confirm.
             self._tag += 1
-            self._unconfirmed[self._tag] = SentMessage(time.monotonic(), pack, again)
+            self._unconfirmed[self._tag] = SentMessage(time.monotonic(), pack)
         self._celery.send_task(
             first.type,
             args=([[dispatch.id, dispatch.lease] for dispatch in pack],),
@@ -170,68 +201,69 @@ class Publisher:
             argsrepr=f"({len(pack)} job{'s' if len(pack) > 1 else ''})",
             kwargsrepr="{}",
             task_id=first.id,
-            queue=self._slice_queue(link, first) if first.slice else first.pool,
-            producer=link.producer,
+            queue=self._slice_queue(broker, first) if first.slice else first.pool,
+            producer=broker.producer,
             # All are declared already; Celery would wait for an answer.
             declare=(),
             mandatory=True,
             retry=False,
         )
 
-    def _slice_queue(self, link: Link, dispatch: Dispatch) -> Queue:
+    def _slice_queue(self, broker: BrokerConnection, dispatch: Dispatch) -> Queue:
         """The queue of a slice, like its pool's; declared once per connection."""
         if dispatch.queue not in self._slices:
             queue = self._slices[dispatch.queue] = job_queue(dispatch.queue)
-            queue(link.channel).queue_declare(nowait=link.confirms)
+            queue(broker.channel).queue_declare(nowait=broker.confirms)
         return self._slices[dispatch.queue]
 
-    def _probe(self, link: Link) -> None:
+    def _probe(self, broker: BrokerConnection) -> None:
         if all(sent.refs for sent in self._unconfirmed.values()):
             self._tag += 1
             self._unconfirmed[self._tag] = SentMessage(time.monotonic())
-            link.probe()
-        self._read_confirms(link, patience(self._latency, self._timeout_seconds))
+            broker.probe()
+        self._read_confirms(broker, patience(self._latency, self._timeout_seconds))
 
-    def _read_confirms(self, link: Link, seconds: float) -> None:
+    def _read_confirms(self, broker: BrokerConnection, seconds: float) -> None:
         """Read until everything is confirmed, for so long at most; raises if it was silent."""
         begun = time.monotonic()
         self._unread_seconds = begun - self._read_at
         while self._unconfirmed:
             try:
                 left = max(0.0, begun + seconds - time.monotonic())
-                link.connection.drain_events(timeout=left)
+                broker.connection.drain_events(timeout=left)
             except TimeoutError:
                 break
-            self._send_again(link)
         self._read_at = time.monotonic()
         oldest = self._oldest_seconds()
-        if oldest > silence(self._timeout_seconds):
-            raise TimeoutError(f"nothing was confirmed for {oldest:.0f} s")
+        self._judge(oldest)
         self._latency = max(self._latency, oldest)
         slow = self._latency > self._timeout_seconds
         if slow != self._slow:
             logger.warning("the broker confirms %s", "late" if slow else "in time again")
         self._slow = slow
 
+    def _judge(self, oldest: float) -> None:
+        """Raise if nothing was confirmed for too long, though ``oldest`` is as old."""
+        limit, now = silence(self._timeout_seconds, self._measured), self._read_at
+        silent = min(oldest, now - self._confirmed_at)
+        if oldest > max(limit, MOST_SILENT_SECONDS):
+            raise TimeoutError(f"a message was not confirmed for {oldest:.0f} s")
+        if silent > limit:
+            raise SilentBroker(f"nothing was confirmed for {silent:.0f} s")
+        if self._confirmed_sent_at - (now - oldest) > limit:
+            raise TimeoutError(f"only later messages were confirmed for {oldest:.0f} s")
+
     def _oldest_seconds(self) -> float:
         """How long the oldest message has not been confirmed."""
         oldest = next(iter(self._unconfirmed.values()), None)
         return time.monotonic() - oldest.sent_at if oldest else 0.0
 
-    def _send_again(self, link: Link) -> None:
-        """Declare the queues of returned messages anew."""
-        returned, self._returned = self._returned, []
-        for name in {sent.refs[0].queue for sent in returned}:
-            logger.warning("the queue %s was deleted and is declared again", name)
-            job_queue(name)(link.channel).queue_declare(nowait=True)
-        for sent in returned:
-            self._send(link, sent.refs, again=True)
-
     def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
         for sent in self._take(delivery_tag, multiple):
             # What was sent before the last reading may have been confirmed at any time since.
-            seconds = time.monotonic() - sent.sent_at - self._unread_seconds
-            self._latency = expected_latency(self._latency, max(0.0, seconds))
+            seconds = max(0.0, self._confirmed_at - sent.sent_at - self._unread_seconds)
+            self._latency = expected_latency(self._latency, seconds)
+            self._measured = expected_latency(self._measured, seconds)
 
     def _on_nack(self, delivery_tag: int, multiple: bool) -> None:
         for sent in self._take(delivery_tag, multiple):
@@ -241,21 +273,32 @@ class Publisher:
         """Comes before the confirm, which is for the broker's part of the work only."""
         task_id = message.properties.get("correlation_id")
         for tag, sent in self._unconfirmed.items():
-            if sent.refs and sent.refs[0].id == task_id:
-                del self._unconfirmed[tag]
-                if sent.again:
-                    self._undelivered.extend(sent.refs)
-                else:
-                    self._returned.append(sent)
+            if self._broker and sent.refs and sent.refs[0].id == task_id:
+                queue = sent.refs[0].queue
+                logger.info("the queue %s was deleted and is declared again", queue)
+                job_queue(queue)(self._broker.channel).queue_declare(nowait=True)
+                self._undelivered.extend(self._unconfirmed.pop(tag).refs)
                 return
 
     def _take(self, delivery_tag: int, multiple: bool) -> list[SentMessage]:
         """What a confirm is about, which is awaited no longer."""
-        if not multiple:
-            sent = self._unconfirmed.pop(delivery_tag, None)
-            return [sent] if sent else []
-        tags = [tag for tag in self._unconfirmed if tag <= delivery_tag]
-        return [self._unconfirmed.pop(tag) for tag in tags]
+        self._confirmed_at = time.monotonic()
+        tags = [delivery_tag] if delivery_tag in self._unconfirmed else []
+        if multiple:
+            tags = [tag for tag in self._unconfirmed if tag <= delivery_tag]
+        found = [self._unconfirmed.pop(tag) for tag in tags]
+        if found:
+            self._confirmed_sent_at = max(self._confirmed_sent_at, found[-1].sent_at)
+        return found
+
+
+def release_undelivered(engine: Engine, publisher: Publisher) -> BrokerUnavailable | None:
+    """Queue again what turned out not to be delivered; the error, if there was any."""
+    undelivered = publisher.undelivered()
+    if not undelivered:
+        return None
+    release(engine, undelivered)
+    return BrokerUnavailable(f"The broker did not take {len(undelivered)} jobs.")
 
 
 def by_destination(dispatches: Sequence[Dispatch]) -> list[list[Dispatch]]:

@@ -116,15 +116,16 @@ def show_demo(count: int, url: str | None, picture: str | None) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> None:
     """Queue dead letters again, with attempts reset."""
-    from app.admission.allowance import Allowances
     from app.admission.gate import SubmissionLimits
     from app.admission.replays import replay
+    from app.admission.tenant_limits import TenantLimits
     from app.config import settings
+    from app.errors import Conflict
     from models.jobs.replay import count_dead
     from models.jobs.replay_requests import ReplayRequest
 
     engine = database()
-    allowances = Allowances(engine, SubmissionLimits(**settings().submission_limits))
+    tenant_limits = TenantLimits(engine, SubmissionLimits(**settings().submission_limits))
     found = count_dead(engine, job_type, tenant)
     for letters in found:
         click.echo(f"{letters.tenant}: {letters.jobs:,} dead letters")
@@ -138,7 +139,11 @@ def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> 
     for letters in found:
         # As of the count: what dies again meanwhile stays dead.
         wanted = ReplayRequest(letters.tenant_id, type=job_type, before=letters.as_of)
-        done = replay(engine, allowances, wanted)
+        try:
+            done = replay(engine, tenant_limits, wanted)
+        except Conflict as refused:  # the others' are replayed all the same
+            click.echo(f"{letters.tenant}: nothing replayed. {refused.detail}")
+            continue
         if isinstance(done, list):
             replayed += len(done)
             click.echo(f"{replayed:,} of {total:,} replayed")

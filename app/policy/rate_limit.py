@@ -60,15 +60,6 @@ def limit_of(per_second: float, burst: float | None = None) -> Limit:
     )
 
 
-def taken(there: float, want: int, kept: int) -> int:
-    """Tokens for somebody who spends them at once and leaves ``kept`` in the bucket.
-
-    Part of what it wants is welcome, and it never goes into debt. If it comes again while one more
-    token fits in beside those it may take, ``burst - kept``, it gets all of the rate.
-    """
-    return max(0, min(want, math.floor(there) - kept))
-
-
 @dataclass(frozen=True, slots=True)
 class RateAllowance:
     """What a tenant may still submit, as far as one process knows."""

@@ -21,7 +21,7 @@ from app.policy.fairshare.tiers import free_slots
 from app.policy.scaling import PoolReading, ScalingDecision, ScalingPolicy, ScalingState, decide
 from app.reads.demand import READ_FLIGHT, Parked, QueueWatch, read_depths
 from app.scheduler.dispatching.pools import Pools, PoolState, Slice
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.session import connect
@@ -58,7 +58,7 @@ WRITE_DECISIONS = f"""
 """
 
 
-class Autoscaler(LeaderQueries):
+class Autoscaler(RoleQueries):
     def __init__(
         self, engine: Engine, leader: Leader, pools: Pools, policies: Mapping[str, ScalingPolicy]
     ) -> None:
@@ -95,7 +95,7 @@ class Autoscaler(LeaderQueries):
             full = {
                 state.name: queues[state.name].free if state.name in queues else ()
                 for state in states
-                if is_free_full(state, flights, self._pools.slices(state.name, now))
+                if is_free_full(state, flights, self._pools.slices(state.name))
             }
             parked = Parked(lanes, capped, full)
             depths = read_depths(connection, parked)

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, Engine
 
-from app.broker.publish import Publisher
+from app.broker.publish import Publisher, release_undelivered
 from app.errors import BrokerUnavailable
 from app.policy.fairshare import Grant, free_slots
 from app.policy.round_robin import Lane, round_robin
@@ -28,10 +28,11 @@ from app.scheduler.dispatching.pool_queues import PoolQueues
 from app.scheduler.dispatching.pools import Pools, PoolState
 from app.scheduler.dispatching.promoter import Promoter
 from app.scheduler.dispatching.quotas import QuotaPacers
+from app.scheduler.maintenance.feed_generations import FeedGenerations
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.role import TimedRole, run_due
 from models.job_counts import CountFolder
-from models.jobs.dispatch import MARK_LANES, PLACES, WALK_LANE, mark
+from models.jobs.dispatch import mark
 from models.jobs.held_back import DEPENDENCIES_NOT_CLOSED, THROTTLED
 from models.jobs.lane_walk import lane_walk
 from models.jobs.release import release
@@ -56,7 +57,6 @@ AWAY_SECONDS = 3.0
 MOST_LANES = 200
 BATCH = 500
 
-RELIEVE = MARK_LANES.format(condition=ReliefLease.condition, walk=WALK_LANE, columns=PLACES)
 #: At most as many rows as the windows allow.
 READ_IN_FLIGHT = """
     SELECT job.tenant_id, count(*)::int AS jobs,
@@ -108,6 +108,7 @@ class Relief:
         self._roles = [
             TimedRole(Reaper(engine, self._lease, types), 1.0),
             TimedRole(promoter, TURN_SECONDS),
+            TimedRole(FeedGenerations(engine), RENEW_SECONDS),
         ]
         self._folder = CountFolder(engine)
         #: By pool: the lane that came last.
@@ -124,10 +125,8 @@ class Relief:
         if not self._hold_lease(now):
             return 0
         run_due(self._roles, self._lease, now, AWAY_SECONDS)
-        if undelivered := self._publisher.undelivered():
-            release(self._engine, undelivered)
-            refused = f"The broker did not take {len(undelivered)} jobs."
-            self._lose_broker(BrokerUnavailable(refused))
+        if refused := release_undelivered(self._engine, self._publisher):
+            self._lose_broker(refused)
             return 0
         dispatched = 0
         held = self._read_held(now)
@@ -187,7 +186,7 @@ class Relief:
         if not grants:
             return 0
         epoch = self._lease.epoch or 0
-        dispatches = mark(self._engine, pool.name, grants, epoch, statement=RELIEVE).dispatches
+        dispatches = mark(self._engine, pool.name, grants, epoch).dispatches
         if not dispatches:
             return 0
         for dependency, jobs in Counter(each.dependency for each in dispatches).items():

@@ -21,8 +21,10 @@ logger = logging.getLogger(__name__)
 SLOW_SECONDS = 2.0
 #: Pause of a role that failed for a reason of its own.
 FAILED_SECONDS = 5.0
+#: A pause that doubles does so at most so often.
+MOST_DOUBLINGS = 6
 #: The longest pause of a role whose turns take long.
-MOST_REST_SECONDS = 30.0
+MOST_PAUSE_SECONDS = 30.0
 #: Pauses of housekeeping: after a turn that found something to do, after one that did not, and
 #: while the state store is unavailable.
 BUSY_SECONDS = 0.1
@@ -37,8 +39,8 @@ class Role(Protocol):
         """Do it; how many rows were touched."""
 
 
-class LeaderQueries:
-    """Base class: runs statements one by one, with the leader's epoch as parameter ``epoch``."""
+class RoleQueries:
+    """Base class: runs statements one by one, with its lease's epoch as parameter ``epoch``."""
 
     def __init__(self, engine: Engine, leader: RoleLease) -> None:
         self._engine = engine
@@ -62,13 +64,16 @@ class TimedRole:
     #: Called by standbys too.
     always: bool = False
     #: After a turn it pauses so many times as long as that took: its work grows with the tenants.
-    rest_times: float = 0.0
+    pause_factor: float = 0.0
+    #: Its pause doubles with each slow statement in a row: it may never be quick enough.
+    backs_off: bool = False
+    slow: int = 0
     due: float = 0.0
 
 
-def rest_seconds(took: float, times: float) -> float:
+def pause_seconds(took: float, times: float) -> float:
     """How long to pause after a turn took so long."""
-    return min(MOST_REST_SECONDS, times * took)
+    return min(MOST_PAUSE_SECONDS, times * took)
 
 
 def run_due(
@@ -87,11 +92,14 @@ def run_due(
         try:
             began = time.monotonic()
             touched += timed.role.run_once(now)
-            rest = rest_seconds(time.monotonic() - began, timed.rest_times)
-            timed.due = max(timed.due, now + rest)
+            pause = pause_seconds(time.monotonic() - began, timed.pause_factor)
+            timed.due = max(timed.due, now + pause)
+            timed.slow = 0
         except StatementTooSlow as error:
             logger.warning("%s: a statement was too slow: %s", type(timed.role).__name__, error)
-            timed.due = time.monotonic() + (away_seconds or SLOW_SECONDS)
+            times = 2**timed.slow if timed.backs_off else 1
+            timed.due = time.monotonic() + times * (away_seconds or SLOW_SECONDS)
+            timed.slow = min(timed.slow + 1, MOST_DOUBLINGS)
         except StateStoreError as error:
             if away_seconds is None:
                 raise

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from celery import Celery
 from sqlalchemy import Engine
 
-from app.admission.allowance import Allowances
 from app.admission.gate import SubmissionLimits
+from app.admission.tenant_limits import TenantLimits
 from app.broker.publish import Publisher
 from app.broker.queue_counts import QueueCounts
 from app.config import Settings
@@ -26,7 +26,7 @@ from app.scheduler.dispatching.promoter import Promoter
 from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
 from app.scheduler.maintenance.collector import Collector
-from app.scheduler.maintenance.count_folds import FOLD_SECONDS, CountFolds
+from app.scheduler.maintenance.feed_generations import FeedGenerations
 from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
 from app.scheduler.maintenance.lost_messages import FIND_SECONDS, LostMessages
 from app.scheduler.maintenance.reaper import Reaper
@@ -37,12 +37,17 @@ from app.scheduler.maintenance.retirer import Kept, Retirer
 from app.scheduler.maintenance.snapshot_watch import WATCH_SECONDS, SnapshotWatch
 from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
-from app.scheduler.protection.restrictions import Quarantine, Spikes, Throttles
-from app.scheduler.protection.retry_budgets import JUDGE_SECONDS, RetryBudgets
-from app.scheduler.role import Housekeeping, LeaderQueries, TimedRole, run_due
+from app.scheduler.protection.restrictions import (
+    JUDGE_SECONDS,
+    Quarantine,
+    RetryBudgets,
+    Spikes,
+    Throttles,
+)
+from app.scheduler.role import Housekeeping, RoleQueries, TimedRole, run_due
 from app.telemetry.hooks import system_meters
 from models.blobs import open_blobs
-from models.feed import FeedKeeper
+from models.job_counts import FOLD_SECONDS, RECOUNT_SECONDS, CountFolder, Recounter
 from models.jobs.expire import EXPIRE
 from models.leadership import RENEW_SECONDS, Leader
 from models.pools import POOLS
@@ -62,7 +67,7 @@ AWAY_SECONDS = 0.5
 REAP_PAUSE_SECONDS = 3.0
 DAY_SECONDS = 86_400.0
 #: Roles that add up counts of tenants pause so many times as long as that took.
-REST_TIMES = 200.0
+PAUSE_FACTOR = 200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ class Announcer:
         return 0
 
 
-class Expirer(LeaderQueries):
+class Expirer(RoleQueries):
     """Expires jobs that wait past their ``not_after``.
 
     Dispatch and claim do so too; this is for pools without workers and for late schedules.
@@ -102,7 +107,7 @@ def protection_roles(
     return [
         TimedRole(Circuits(engine, leader, dependencies), 1.0),
         TimedRole(Throttles(engine, leader, throttle_crashes), 1.0),
-        TimedRole(Quarantine(engine, leader), 10.0, rest_times=REST_TIMES),
+        TimedRole(Quarantine(engine, leader), 10.0, pause_factor=PAUSE_FACTOR),
         TimedRole(Spikes(engine, leader), 30.0),
     ]
 
@@ -124,7 +129,7 @@ class SchedulerService:
         self._leader = leader = Leader(engine, self._name)
         self._publisher = Publisher(celery, settings.publish_seconds)
         types = load_types(settings.job_modules)
-        allowances = Allowances(engine, SubmissionLimits(**settings.submission_limits))
+        tenant_limits = TenantLimits(engine, SubmissionLimits(**settings.submission_limits))
         self._reaping = TimedRole(Reaper(engine, leader, types), 1.0)
         lost = LostMessages(engine, leader, QueueCounts(celery))
         self._roles = [
@@ -133,13 +138,12 @@ class SchedulerService:
             *([TimedRole(lost, FIND_SECONDS)] if settings.amqp else []),
             self._reaping,
             TimedRole(Expirer(engine, leader), 1.0),
-            TimedRole(FeedKeeper(engine), PRESENCE_SECONDS),
             *protection_roles(engine, leader, types, settings.throttle_crashes),
             TimedRole(
-                RecurringJobs(engine, leader, types, settings.served_pool_names, allowances),
+                RecurringJobs(engine, leader, types, settings.served_pool_names, tenant_limits),
                 TICK_SECONDS,
             ),
-            TimedRole(Replayer(engine, leader, allowances), REPLAY_SECONDS),
+            TimedRole(Replayer(engine, leader, tenant_limits), REPLAY_SECONDS),
             *self._dispatching_roles(types, settings),
             TimedRole(Recorder(engine, leader), 0.0),
         ]
@@ -154,12 +158,14 @@ class SchedulerService:
         self._housekeeping = Housekeeping(
             leader,
             [
+                TimedRole(FeedGenerations(engine), PRESENCE_SECONDS, backs_off=True),
                 TimedRole(Retirer(engine, leader, blobs, kept), 0.0),
                 TimedRole(Collector(engine, leader, blobs), 0.0),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
-                TimedRole(classifier, CLASSIFY_SECONDS, rest_times=REST_TIMES),
-                TimedRole(RetryBudgets(engine, leader), JUDGE_SECONDS, rest_times=REST_TIMES),
+                TimedRole(classifier, CLASSIFY_SECONDS, pause_factor=PAUSE_FACTOR),
+                TimedRole(RetryBudgets(engine, leader), JUDGE_SECONDS, pause_factor=PAUSE_FACTOR),
                 TimedRole(SnapshotWatch(engine, leader), WATCH_SECONDS),
+                TimedRole(Recounter(engine), RECOUNT_SECONDS, backs_off=True),
                 *telemetry_roles(engine, leader),
             ],
         )
@@ -168,7 +174,8 @@ class SchedulerService:
         self, types: Mapping[str, JobType], settings: Settings
     ) -> list[TimedRole]:
         engine, leader = self._engine, self._leader
-        queues = PoolQueues(engine, leader)
+        folder = CountFolder(engine)
+        queues = PoolQueues(engine, leader, folder)
         pacers = QuotaPacers(engine, leader, types, settings.quotas)
         pools = Pools(engine, queues, pacers.allowances)
         estimates = Estimates(engine)
@@ -179,7 +186,7 @@ class SchedulerService:
         }
         return [
             TimedRole(Promoter(engine, leader, pools, settings.promote_per_second), 0.05),
-            TimedRole(CountFolds(engine, queues), FOLD_SECONDS),
+            TimedRole(folder, FOLD_SECONDS),
             TimedRole(dispatcher, 0.0),
             TimedRole(ShareReconciler(engine, leader, queues, estimates), RECONCILE_SECONDS),
             TimedRole(Autoscaler(engine, leader, pools, scaling), EVERY_SECONDS),

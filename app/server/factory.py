@@ -15,6 +15,7 @@ from werkzeug.utils import find_modules, import_string
 from app.admission import Admission
 from app.admission.gate import Gate
 from app.admission.pool_of_type import PoolsOfTypes
+from app.admission.tenant_limits import TenantLimits
 from app.api.auth.access import guard
 from app.api.auth.identity import CallerTenants
 from app.api.auth.visitors import Visitors
@@ -53,9 +54,11 @@ def build_app(settings: Settings) -> FairlineApp:
         process=process_name("api"),
     )
     directory = Directory(engine, settings.admission_seconds)
+    gate = Gate(engine, settings.admission_seconds, **settings.submission_limits)
     services = Services(
         engine=engine,
-        gate=Gate(engine, settings.admission_seconds, **settings.submission_limits),
+        gate=gate,
+        tenant_limits=TenantLimits(engine, gate),
         admission=Admission(
             engine, Publisher(celery, settings.publish_seconds), settings.admission_seconds
         ),

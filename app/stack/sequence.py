@@ -21,6 +21,8 @@ from app.stack.supervisor import Supervisor
 #: A start fails after this many deaths of a process in a row.
 HOPELESS = 4
 MIGRATE_SECONDS = 120.0
+#: Two starts in vain, and one with an empty data folder: see `app.stack.rabbitmq`.
+RABBITMQ_SECONDS = 200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def bring_up(
         supervisor.add(program, count)
     if services.rabbitmq:
         with screen.step("RabbitMQ", services.broker_url.rpartition("@")[2].strip("/")):
-            _wait(supervisor, "rabbitmq", services.rabbitmq.is_ready, 60.0)
+            _wait(supervisor, "rabbitmq", services.rabbitmq.is_ready, RABBITMQ_SECONDS)
     for program, count in table.late:
         supervisor.add(program, count)
     with screen.step("API, scheduler, workers, Flower"):

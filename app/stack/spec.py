@@ -60,5 +60,5 @@ class ProcessSpec:
     #: Whether it serves clients now. A process that did not for this long is killed and restarted.
     is_ready: Callable[[], bool] | None = None
     unready_seconds: float = 60.0
-    #: Called before the start that follows two that never got ready: sets unreadable data aside.
+    #: Called before a start if earlier ones took twice that long in vain: sets its data aside.
     reset: Callable[[], None] = lambda: None

@@ -29,7 +29,8 @@ FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 30.0
 #: How often a process that was ready is asked whether it still is.
 CHECK_SECONDS = 5.0
-#: After this many starts in a row that never got ready, a process starts without its data.
+#: A process that several starts did not make ready in this many times the time that one start
+#: may take starts without its data.
 STARTS_BEFORE_RESET = 2
 
 
@@ -65,10 +66,11 @@ class Slot:
     stop_step: int = 0
     #: It may finish what it runs before it stops.
     draining: bool = False
-    #: When it was last ready, or started; when to ask next; starts in a row that never got ready.
+    #: When it was last ready, or started; when to ask next; and when the first of the starts was
+    #: that did not make it ready, 0 if it is.
     ready_at: float = 0.0
     check_at: float = 0.0
-    starts_in_vain: int = 0
+    unready_since: float = 0.0
 
 
 class StopRequested(Exception):
@@ -222,10 +224,7 @@ class Supervisor:
 
     def _start(self, slot: Slot) -> None:
         try:
-            if slot.starts_in_vain >= STARTS_BEFORE_RESET:
-                slot.spec.reset()
-                slot.starts_in_vain = 0
-                self.report(f"{slot.spec.name} never got ready: starts without its old data")
+            self._reset_if_in_vain(slot)
             slot.spec.before_start()
             slot.child = spawn(slot.spec, self.environment, self.home.log(slot.spec.name))
         except OSError as error:
@@ -234,9 +233,17 @@ class Supervisor:
             return
         slot.state = SlotState.RUNNING
         slot.ready_at = slot.check_at = time.monotonic()
-        slot.starts_in_vain += slot.spec.is_ready is not None
+        slot.unready_since = slot.unready_since or slot.ready_at
         if slot.restarts:
             self.report(f"{slot.spec.name} restarted (pid {slot.child.pid})")
+
+    def _reset_if_in_vain(self, slot: Slot) -> None:
+        seconds = STARTS_BEFORE_RESET * slot.spec.unready_seconds
+        since = slot.unready_since
+        if slot.spec.is_ready and since and time.monotonic() - since >= seconds:
+            slot.spec.reset()
+            slot.unready_since = 0.0
+            self.report(f"{slot.spec.name} does not get ready: it starts without its old data")
 
     def _check_ready(self, slot: Slot) -> None:
         """Kill a process that has not been ready for too long; its death starts it again."""
@@ -245,7 +252,7 @@ class Supervisor:
         ready, now = slot.spec.is_ready(), time.monotonic()
         slot.check_at = now + (CHECK_SECONDS if ready else 1.0)
         if ready:
-            slot.ready_at, slot.starts_in_vain = now, 0
+            slot.ready_at, slot.unready_since = now, 0.0
         elif now - slot.ready_at > slot.spec.unready_seconds:
             self.report(
                 f"{slot.spec.name} was not ready for {slot.spec.unready_seconds:g} s: killed"

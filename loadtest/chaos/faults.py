@@ -43,11 +43,6 @@ class FaultFailed(RuntimeError):
     """The fault could not begin, as what it needs is away."""
 
 
-def fault(stack: Stack, name: str) -> AbstractContextManager[int]:
-    """The fault of that name; gives the pid of the server that it hits."""
-    return FAULTS[name](stack)
-
-
 @contextmanager
 def session(stack: Stack) -> Iterator[psycopg2.extensions.connection]:
     """A connection to the stack's database without any limit."""
@@ -218,6 +213,7 @@ def repeating(act: Callable[[], object], pause: float) -> Iterator[None]:
         thread.join()
 
 
+#: By name; each gives the pid of the server that it hits.
 FAULTS: dict[str, Callable[[Stack], AbstractContextManager[int]]] = {
     "row-locks": lambda stack: locks(stack, LOCK_ROWS),
     "table-lock": lambda stack: locks(stack, LOCK_TABLE),

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 from sqlalchemy import Engine
 
-from loadtest.chaos.faults import FaultFailed, fault
+from loadtest.chaos.faults import FAULTS, FaultFailed
 from loadtest.chaos.plan import Act, Hit
 from loadtest.chaos.stack import Stack
 from loadtest.figures import family
@@ -176,7 +176,7 @@ class Striker:
 
         def last() -> None:
             try:
-                with fault(self.stack, hit.target) as server:
+                with FAULTS[hit.target](self.stack) as server:
                     strike.pids = (server,)
                     begun.set()
                     time.sleep(hit.seconds)

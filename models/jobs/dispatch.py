@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import Engine
 
-from models.leadership import STILL_LEADER
+from models.leadership import STILL_LEADER, ReliefLease
 from models.pools import lease_interval_sql, slice_queue
 from models.store.arrays import plain_array, text_array
 from models.store.session import connect
@@ -45,18 +45,32 @@ WALK_STRETCHES = """
                     ORDER BY id
                     LIMIT %(most)s::int
                     FOR UPDATE SKIP LOCKED) AS job"""
-#: Inside a tenant higher priority first, then first in, first out, across its lanes.
-#: Status as text in the update: see CLAIM.
-MARK_LANES = f"""
+#: The same for lanes of one stretch, as most are: a call per lane less.
+WALK_STRETCH = """
+                SELECT id, priority FROM jobs
+                WHERE status = 'queued' AND pool = %(pool)s::text AND tenant_id = lane.tenant_id
+                  AND dependency = lane.dependency AND priority = lane.priority
+                  AND id >= lane.first AND id <= lane.last
+                ORDER BY id
+                LIMIT %(most)s::int
+                FOR UPDATE SKIP LOCKED"""
+
+
+def mark_statement(condition: str, walk: str, arrays: str = "", columns: str = "") -> str:
+    """Inside a tenant higher priority first, then first in, first out, across its lanes.
+
+    Status as text in the update: see CLAIM.
+    """
+    return f"""
     WITH candidate AS (
         SELECT lane.tenant_id, lane.jobs, job.id, job.priority
         FROM (
             SELECT * FROM unnest(%(tenants)s::bigint[], %(lanes)s::text[], %(rooms)s::int[],
-                                 %(jobs)s::int[], {{columns}})
-                AS lane (tenant_id, dependency, room, jobs, first, last, level)
-            WHERE {{condition}}
+                                 %(jobs)s::int[]{arrays})
+                AS lane (tenant_id, dependency, room, jobs{columns})
+            WHERE {condition}
         ) AS lane, LATERAL (
-            SELECT * FROM ({{walk}}
+            SELECT * FROM ({walk}
             ) AS head LIMIT lane.room
         ) AS job
     ), picked AS (
@@ -80,20 +94,18 @@ MARK_LANES = f"""
     RETURNING job.id::text AS id, job.lease, job.type, job.pool, job.tenant_id, job.dependency,
               job.slice, job.priority, job.status = 'dispatched' AS dispatched
 """
-#: The places of each lane's stretches, for WALK_STRETCHES.
-PLACES = "%(firsts)s::int[], %(lasts)s::int[], ARRAY[]::int[]"
-MARK = MARK_LANES.format(condition=STILL_LEADER, walk=WALK_STRETCHES, columns=PLACES)
-#: Most lanes have one stretch: a call per lane less.
-MARK_SINGLE = MARK_LANES.format(
-    condition=STILL_LEADER,
-    walk=WALK_LANE.replace(
-        "ORDER BY priority DESC, id",
-        "AND priority = lane.level AND id >= lane.first AND id <= lane.last\n"
-        "                ORDER BY id",
-    ),
-    columns="%(from)s::uuid[], %(to)s::uuid[], %(priorities)s::smallint[]",
-)
 
+
+MARK = mark_statement(
+    STILL_LEADER, WALK_STRETCHES, ", %(firsts)s::int[], %(lasts)s::int[]", ", first, last"
+)
+MARK_SINGLE = mark_statement(
+    STILL_LEADER,
+    WALK_STRETCH,
+    ", %(priorities)s::smallint[], %(from)s::uuid[], %(to)s::uuid[]",
+    ", priority, first, last",
+)
+RELIEVE = mark_statement(ReliefLease.condition, WALK_LANE)
 
 #: A tenant and a dependency.
 LaneKey = tuple[int, str]
@@ -150,17 +162,14 @@ def mark(
     slice_name: str = "",
     *,
     heads: Mapping[LaneKey, Stretches] | None = None,
-    statement: str = MARK,
 ) -> Marked:
     """Mark what each tenant was granted, as far as it is there.
 
-    The leader's statement looks into the stretches of ``heads`` only.
+    The leader looks into the stretches of ``heads`` only; the relief has none.
     """
     asked = [(grant, lane, room) for grant in grants for lane, room in grant.lanes.items()]
-    stretches = [list((heads or {}).get((grant.tenant_id, lane), ())) for grant, lane, _ in asked]
-    if statement == MARK and all(len(each) == 1 for each in stretches):
-        statement = MARK_SINGLE
-    parameters = {
+    statement = RELIEVE
+    parameters: dict[str, Any] = {
         "pool": pool,
         "slice": slice_name,
         "epoch": epoch,
@@ -169,8 +178,11 @@ def mark(
         "rooms": plain_array([room for _, _, room in asked]),
         "most": max((room for _, _, room in asked), default=0),
         "jobs": plain_array([grant.jobs for grant, _, _ in asked]),
-        **stretch_arrays(stretches),
     }
+    if heads is not None:
+        stretches = [list(heads.get((grant.tenant_id, lane), ())) for grant, lane, _ in asked]
+        statement = MARK_SINGLE if all(len(each) == 1 for each in stretches) else MARK
+        parameters |= stretch_arrays(stretches)
     with connect(engine) as connection:
         found = connection.exec_driver_sql(statement, parameters)
         # Ordered by name once for the whole group: see claim_group.

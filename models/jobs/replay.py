@@ -17,7 +17,6 @@ from typing import Any
 
 from sqlalchemy import Engine, Row
 
-from models.jobs.cancel import Done
 from models.jobs.ids import BELOW_ALL
 from models.store.arrays import plain_array
 from models.store.session import fetch
@@ -26,8 +25,17 @@ from models.tallies import TallyKind, count_rows
 #: Dead letters brought back in one statement.
 BATCH = 1000
 
+#: Dead letters of one tenant, or those of the ids; and those of them that are asked for. Of all
+#: tenants only by id, not along the index of the dead, which begins with the tenant: as text.
+GIVEN = """(%(ids)s::uuid[] IS NULL OR id = ANY (%(ids)s::uuid[]))
+          AND (status = 'dead' OR %(tenant_id)s::bigint IS NULL AND status::text = 'dead')
+          AND (%(tenant_id)s::bigint IS NULL OR tenant_id = %(tenant_id)s::bigint)"""
+MATCHING = """(%(type)s::text IS NULL OR type = %(type)s::text)
+          AND (%(error_class)s::text IS NULL OR error_class = %(error_class)s::text)
+          AND (finished_at > %(before)s::timestamptz) IS NOT TRUE"""
 
-def fresh_of(chosen: str, limit: str = "") -> str:
+
+def replay_ctes(chosen: str, limit: str = "") -> str:
     """Brings the chosen rows back: ``fresh``. The feed reports it with the death that the row
     forgets."""
     return f"""chosen AS (
@@ -36,7 +44,7 @@ def fresh_of(chosen: str, limit: str = "") -> str:
         FOR UPDATE SKIP LOCKED
     ), fresh AS (
     UPDATE jobs AS job
-    SET status = 'queued', attempt = 0, deferrals = 0, crashes = 0,
+    SET status = 'queued', attempt = 0, deferrals = 0, crashes = 0, lost_claims = 0,
         replays = job.replays + 1, ended_xid = NULL, finished_at = NULL, started_at = NULL,
         dispatched_at = NULL, worker = NULL, cancel_requested_at = NULL, progress = NULL,
         execute_at = NULL, not_after = NULL, result = NULL, error_class = NULL,
@@ -51,22 +59,9 @@ def fresh_of(chosen: str, limit: str = "") -> str:
     ), counted AS ({count_rows(TallyKind.SUBMISSION, "tenant_id::text", "fresh")})"""
 
 
-def replay_statement(chosen: str, limit: str = "") -> str:
-    """Brings the chosen rows back, and says which."""
-    return f"WITH {fresh_of(chosen, limit)} SELECT id::text AS id FROM fresh"
-
-
-REPLAY_IDS = replay_statement(
-    "id = ANY (%(ids)s::uuid[]) AND tenant_id = %(tenant)s AND status = 'dead'"
-)
-REPLAY_MATCHING = replay_statement(
-    """tenant_id = %(tenant)s AND status = 'dead'
-          AND (%(type)s::text IS NULL OR type = %(type)s::text)
-          AND (%(error_class)s::text IS NULL OR error_class = %(error_class)s::text)
-          AND finished_at <= coalesce(%(before)s::timestamptz, now()) AND id > %(after)s::uuid""",
-    "LIMIT %(limit)s",
-)
-REPLAY_SEVERAL = replay_statement("id = ANY (%(ids)s::uuid[]) AND status::text = 'dead'")
+REPLAY = f"""WITH {
+    replay_ctes(f"{GIVEN} AND {MATCHING} AND id > %(after)s::uuid", "LIMIT %(limit)s")
+} SELECT id::text AS id FROM fresh"""
 
 READ_DEAD = """
     SELECT id::text AS id, tenant_id, pool FROM jobs
@@ -89,34 +84,36 @@ def count_dead(engine: Engine, job_type: str | None, tenant: str | None) -> Sequ
     return fetch(engine, COUNT_DEAD, {"type": job_type, "tenant": tenant})
 
 
-def replay_ids(engine: Engine, tenant_id: int, ids: Sequence[str]) -> list[str]:
-    """Bring back those of ``ids`` that are dead letters of the tenant; which."""
-    rows = fetch(engine, REPLAY_IDS, {"tenant": tenant_id, "ids": list(ids)})
-    return [row.id for row in rows]
-
-
-def replay_matching(
+def replay_dead(
     engine: Engine,
-    tenant_id: int,
+    tenant_id: int | None,
+    ids: Sequence[str] | None = None,
     *,
-    limit: int,
+    limit: int | None = None,
     before: datetime | None = None,
     job_type: str | None = None,
     error_class: str | None = None,
     bounded: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> list[str]:
-    """Bring back dead letters by what they have in common, oldest first; which.
+    """Bring back dead letters by id, or by what they have in common, oldest first; which.
 
     A job that dies again meanwhile is not brought back twice: the walk has passed it. Each
     statement runs within ``bounded()``.
     """
-    wanted = {"tenant": tenant_id, "type": job_type, "error_class": error_class, "before": before}
+    wanted = {
+        "tenant_id": tenant_id,
+        "ids": None if ids is None else plain_array(sorted(set(ids))),
+        "type": job_type,
+        "error_class": error_class,
+        "before": before,
+    }
+    most = len(ids or ()) if limit is None else limit
     replayed: list[str] = []
-    while len(replayed) < limit:
-        room = min(BATCH, limit - len(replayed))
+    while len(replayed) < most:
+        room = min(BATCH, most - len(replayed))
         after = replayed[-1] if replayed else BELOW_ALL
         with bounded():
-            rows = fetch(engine, REPLAY_MATCHING, {**wanted, "limit": room, "after": after})
+            rows = fetch(engine, REPLAY, {**wanted, "limit": room, "after": after})
         brought = sorted(row.id for row in rows)
         replayed += brought
         if len(brought) < room:
@@ -127,10 +124,3 @@ def replay_matching(
 def read_dead(engine: Engine, ids: Sequence[str]) -> Sequence[Row[Any]]:
     """Those that are dead, with tenant and pool."""
     return fetch(engine, READ_DEAD, {"ids": plain_array(sorted(set(ids)))})
-
-
-def replay_several(engine: Engine, ids: Sequence[str]) -> Done:
-    """Bring back those that are dead."""
-    wanted = set(ids)
-    rows = fetch(engine, REPLAY_SEVERAL, {"ids": plain_array(sorted(wanted))})
-    return Done(changed=len(rows), skipped=len(wanted) - len(rows))

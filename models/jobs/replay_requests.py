@@ -23,19 +23,15 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row
 
 from models.jobs.ids import BELOW_ALL, new_id
-from models.jobs.replay import fresh_of
+from models.jobs.replay import GIVEN, MATCHING, replay_ctes
 from models.leadership import STILL_LEADER
 from models.store.session import execute, fetch
 
 #: More than this many are not counted in advance.
 MOST_COUNTED = 200_000
+#: Replays of one tenant that may run at a time.
+MOST_RUNNING = 10
 
-#: Dead letters of the tenant, or those of the ids; and those of them that are asked for.
-GIVEN = """tenant_id = %(tenant_id)s AND status = 'dead'
-          AND (%(ids)s::uuid[] IS NULL OR id = ANY (%(ids)s::uuid[]))"""
-MATCHING = """(%(type)s::text IS NULL OR type = %(type)s::text)
-          AND (%(error_class)s::text IS NULL OR error_class = %(error_class)s::text)
-          AND (finished_at > coalesce(%(before)s::timestamptz, now())) IS NOT TRUE"""
 COUNT = f"""
     SELECT pool, count(*) AS jobs FROM (
         SELECT pool FROM jobs WHERE {GIVEN} AND {MATCHING}
@@ -44,11 +40,16 @@ COUNT = f"""
 """
 COLUMNS = """id::text AS id, tenant_id, type, error_class, ids::text[] AS ids, before, most, state,
            total, done, position::text AS position, again, reason, requested_at, finished_at"""
+FEW_RUNNING = f"""(SELECT count(*) FROM replays
+          WHERE tenant_id = %(tenant_id)s AND state = 'running') < {MOST_RUNNING}"""
+#: A later ``before`` would match jobs that die again. Two at once may both be the last one allowed:
+#: the bound may be exceeded by a few.
 CREATE = f"""
     INSERT INTO replays (id, tenant_id, digest, ids, type, error_class, before, most, total,
                          position)
     SELECT %(id)s, %(tenant_id)s, %(digest)s, %(ids)s::uuid[], %(type)s, %(error_class)s,
-           coalesce(%(before)s::timestamptz, now()), %(limit)s, %(total)s, '{BELOW_ALL}'
+           least(%(before)s::timestamptz, now()), %(limit)s, %(total)s, '{BELOW_ALL}'
+    WHERE %(unbounded)s OR {FEW_RUNNING}
     ON CONFLICT (tenant_id, digest) WHERE state = 'running' DO NOTHING
     RETURNING {COLUMNS}
 """
@@ -70,11 +71,19 @@ LIST_RUNNING = f"""
     ORDER BY requested_at LIMIT %(limit)s
 """
 
-#: Those that waited longest for their turn.
+#: Of the tenants that waited longest for a turn the replay that did so: many replays of one tenant
+#: take no turns from others.
 NEXT = f"""
-    SELECT {COLUMNS} FROM replays
-    WHERE state = 'running' AND tenant_id <> ALL (%(held)s::bigint[]) AND {STILL_LEADER}
-    ORDER BY worked_at LIMIT %(limit)s
+    WITH turns AS (
+        SELECT DISTINCT ON (tenant_id) id AS first,
+               max(worked_at) OVER (PARTITION BY tenant_id) AS turn_at
+        FROM replays
+        WHERE state = 'running' AND tenant_id <> ALL (%(held)s::bigint[]) AND {STILL_LEADER}
+        ORDER BY tenant_id, worked_at
+    ), next AS (
+        SELECT * FROM turns ORDER BY turn_at LIMIT %(limit)s
+    )
+    SELECT {COLUMNS} FROM next JOIN replays ON id = first ORDER BY turn_at
 """
 #: Of the next dead letters those that match; how many were looked at, and the last of them.
 PEEK = f"""
@@ -95,7 +104,7 @@ WORK = f"""
         WHERE id = %(replay)s::uuid AND state = 'running' AND {STILL_LEADER}
         FOR UPDATE
     ), {
-    fresh_of('''id = ANY (%(chosen)s::uuid[]) AND tenant_id = %(tenant_id)s
+    replay_ctes('''id = ANY (%(chosen)s::uuid[]) AND tenant_id = %(tenant_id)s
           AND status = 'dead' AND (finished_at > %(before)s) IS NOT TRUE
           AND EXISTS (SELECT FROM running)''')
 }, progressed AS (
@@ -156,14 +165,21 @@ def find_running(engine: Engine, request: ReplayRequest) -> Row[Any] | None:
     return next(iter(fetch(engine, FIND_RUNNING, request.parameters)), None)
 
 
-def create(engine: Engine, request: ReplayRequest, total: int) -> Row[Any]:
-    """Make the request durable, or find the running one that is the same."""
-    asked = {**request.parameters, "id": new_id(), "total": total}
+def create(
+    engine: Engine, request: ReplayRequest, total: int, *, unbounded: bool = False
+) -> Row[Any] | None:
+    """Make the request durable, or find the running one that is the same.
+
+    None if too many of the tenant's are running; ``unbounded`` is for operators.
+    """
+    asked = {**request.parameters, "id": new_id(), "total": total, "unbounded": unbounded}
     while True:
         for statement in (CREATE, FIND_RUNNING):
             if rows := fetch(engine, statement, asked):
                 return rows[0]
-        # The other one ended between the two statements.
+        # There are too many, or the other one ended between the two statements.
+        if not unbounded and not fetch(engine, f"SELECT WHERE {FEW_RUNNING}", asked):
+            return None
 
 
 def read(engine: Engine, replay_id: str) -> Row[Any] | None:

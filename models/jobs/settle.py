@@ -129,6 +129,10 @@ def settle_statement(projections: Iterable[str]) -> str:
     return f"WITH {', '.join(parts)} SELECT id::text AS id, lease FROM settled"
 
 
+#: Without any projection.
+PLAIN = settle_statement(())
+
+
 @cache
 def prepared(statement: str) -> PreparedStatement:
     """A settling statement, to be planned once per connection."""

@@ -21,6 +21,7 @@ from models.schema.restrictions import (
     QuotaRow,
     Tally,
     VerdictRow,
+    VerdictsVersion,
 )
 from models.schema.scheduling import (
     Arrival,

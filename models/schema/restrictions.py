@@ -35,6 +35,8 @@ class FeedGenerationRow(Base, table="feed_generations"):
     shift: Mapped[int]
     #: The lowest number that its entries may have.
     first_xid: Mapped[Xid]
+    #: Entries above this that the cluster numbered before it began have to be renumbered.
+    renumber_after: Mapped[Xid | None]
     begun_at: Mapped[Now]
 
 

@@ -33,6 +33,8 @@ OPEN_SECONDS = 60.0
 PROBES_WANTED = 3
 #: Jobs of a half-open dependency that may be in flight: as many as it takes to close.
 PROBES = PROBES_WANTED
+#: Probes that one tenant gets in ``OPEN_SECONDS``, however fast they fail.
+MOST_PROBES = MIN_CALLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +84,14 @@ def next_circuit(
     *,
     tenants: Collection[Window] = (),
     outages: int = 0,
+    others_probe: bool = False,
 ) -> Circuit:
     """The circuit at ``now``: the same one, or one that changed at this moment.
 
     ``window`` counts the calls of the last ``WINDOW_SECONDS``, ``probes`` those since the
     circuit is half open. ``tenants`` are the parts of either that belong to tenants whose calls
-    failed, ``outages`` the failures that concern all tenants.
+    failed, ``outages`` the failures that concern all tenants. ``others_probe``: probes of tenants
+    without failures are in flight.
     """
     state = circuit.state
     match circuit.state:
@@ -96,7 +100,7 @@ def next_circuit(
         case CircuitState.OPEN if now - circuit.changed_at >= OPEN_SECONDS:
             state = CircuitState.HALF_OPEN
         case CircuitState.HALF_OPEN:
-            state = probed(probes, tenants, outages)
+            state = probed(probes, tenants, outages, others_probe)
     return circuit if state is circuit.state else Circuit(state, now)
 
 
@@ -114,13 +118,16 @@ def is_down(window: Window, tenants: Collection[Window], outages: int) -> bool:
     return all(rest.bad_share >= BAD_SHARE for rest in others if rest.total)
 
 
-def probed(probes: Window, tenants: Collection[Window], outages: int) -> CircuitState:
+def probed(
+    probes: Window, tenants: Collection[Window], outages: int, others_probe: bool
+) -> CircuitState:
     """The state of a half-open circuit after these probes.
 
     One bad probe outweighs any number of good ones: opening again costs a minute, closing too early
     costs every job a call. A probe without an answer decides nothing. If all bad ones are of one
     tenant, good ones of the others close the circuit; a few bad ones are tolerated so that the
-    others get to probe.
+    others get to probe, and any number while they do: bad ones may come first because they are
+    the fastest.
     """
     if not probes.bad:
         enough = probes.total >= PROBES_WANTED
@@ -131,5 +138,7 @@ def probed(probes: Window, tenants: Collection[Window], outages: int) -> Circuit
     others = without(probes, suspect)
     if others.total >= PROBES_WANTED:
         return CircuitState.CLOSED
+    if others_probe:
+        return CircuitState.HALF_OPEN
     tolerated = MIN_CALLS if others.total else PROBES_WANTED
     return CircuitState.OPEN if suspect.bad >= tolerated else CircuitState.HALF_OPEN

@@ -41,17 +41,11 @@ SPIKE_MIN_HOURS = 3
 SPIKE_BASELINE = 100
 
 
-def budget_left(first_runs: int, retries: int) -> bool:
-    """Whether a tenant with these runs in the window may have one more retry.
-
-    Without budget its failures become dead letters early, and can be replayed once the cause is
-    gone. Crashes and failures of dependencies are not charged: they are not the tenant's fault.
-    """
-    return not budget_spent(first_runs, retries, was=False)
-
-
 def budget_spent(first_runs: int, retries: int, was: bool) -> bool:
     """Whether a tenant's budget is spent, given that it ``was``.
+
+    Its failures then become dead letters early, and can be replayed once the cause is gone. Crashes
+    and failures of dependencies are not charged: they are not the tenant's fault.
 
     It comes back a tenth at a time, so that a tenant near the limit does not flap.
     """

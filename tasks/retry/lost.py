@@ -9,30 +9,6 @@ of that job begins only after the row says so: it is mistaken once, and after fi
 
 from __future__ import annotations
 
-from enum import Enum, auto
-
-
-class Loss(Enum):
-    """What was lost."""
-
-    #: Nobody claimed the job.
-    MESSAGE = auto()
-    #: Its worker is gone, and the run is not known to have begun.
-    CLAIM = auto()
-    #: Its worker was alive past the time limit of the run, which therefore ended it.
-    TIMEOUT = auto()
-    #: Its worker is gone, and the run had begun.
-    CRASH = auto()
-
-
-def loss_of(*, dispatched: bool, waiting: bool, ran_seconds: float, timeout_seconds: float) -> Loss:
-    """``ran_seconds`` is the time from the beginning of the run to the last sign of life."""
-    if dispatched:
-        return Loss.MESSAGE
-    if waiting:
-        return Loss.CLAIM
-    return Loss.TIMEOUT if ran_seconds > timeout_seconds else Loss.CRASH
-
 
 def ran_seconds_of(
     leased_seconds: float | None, lease_seconds: float, lost_seconds: float | None
@@ -45,8 +21,3 @@ def ran_seconds_of(
     if lost_seconds is not None and lost_seconds > 0.0:
         return lost_seconds
     return max(0.0, (leased_seconds or 0.0) - lease_seconds)
-
-
-def begins_on_record(lost_claims: int) -> bool:
-    """Whether a run may begin only once the row says that it has."""
-    return lost_claims > 0

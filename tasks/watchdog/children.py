@@ -33,7 +33,7 @@ LATE_SECONDS = 2 * PRESENCE_SECONDS
 RECORD = struct.Struct("dq240s")
 
 
-class Children:
+class ChildPresence:
     """The children of one parent; made before the first is forked."""
 
     def __init__(self, count: int, database_url: str) -> None:

@@ -15,7 +15,7 @@ from models.tallies import MICROSECONDS, Count, TallyKind, outage_name, run_name
 from models.tenant_tallies import RunCounts, TenantType
 from tasks.registry import JobType
 from tasks.retry.decision import History, RetryLimits, RetryStanding
-from tasks.retry.guards import budget_left
+from tasks.retry.guards import budget_spent
 from tasks.worker.held import Held
 from tasks.worker.outcome import Failed, Outcome, Succeeded, ending_of
 from tasks.worker.rules import Rules
@@ -47,7 +47,8 @@ def standing_of(claim: Claim, rules: Rules, unwritten: tuple[int, int] = (0, 0))
     return RetryStanding(
         quarantined=claim.type in rules.quarantined
         or (claim.tenant_id, claim.type) in rules.tenants_quarantined,
-        budget_left=claim.tenant_id not in rules.without_budget and budget_left(*unwritten),
+        budget_left=claim.tenant_id not in rules.without_budget
+        and not budget_spent(*unwritten, was=False),
     )
 
 

@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 
 from models.jobs.claim import JobRef
 from models.jobs.heartbeat import RunReport, beat, note_begun, read_cancelled, report
-from models.presence import PRESENCE_SECONDS, Presence, announce, leave
+from models.presence import PRESENCE_SECONDS, Presence, announce
 from models.store.errors import StateStoreUnavailable
 from models.tallies import Tallies
 from tasks.worker.quotas import QuotaTracker
@@ -47,7 +47,6 @@ class Heartbeat:
     announced: float = field(default_factory=time.monotonic)
     #: See `models.presence`.
     _renewed_at: datetime | None = None
-    _introduced: bool = False
     _pulse: threading.Thread | None = None
     _ledger: Ledger | None = None
 
@@ -87,10 +86,6 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Renew the presence and the leases; exchange counts and progress for rules and cancels."""
-        if not self._introduced:
-            # A process that had this name before is gone; its drain request is not for us.
-            leave(self._engine, self._slots.name)
-            self._introduced = True
         drain, at = announce(self._engine, self._presence())
         self.note_announced()
         if drain and not self._slots.drains():
@@ -121,12 +116,12 @@ class Heartbeat:
     def _note_begun(self) -> None:
         """Tell the rows of claims that had to wait which of them have begun."""
         now = time.monotonic()
-        begun = [held for held in self._slots.held() if held.unnoted and held.running]
+        begun = [held for held in self._slots.held() if held.start_unrecorded and held.running]
         noted = note_begun(
             self._engine, self._slots.name, [(held.claim.ref, held.ran(now)) for held in begun]
         )
         for held in begun:
-            held.unnoted = held.claim.ref not in noted
+            held.start_unrecorded = held.claim.ref not in noted
 
     def _presence(self) -> Presence:
         return Presence(

@@ -11,7 +11,6 @@ from types import FrameType
 from models.jobs.claim import Claim
 from models.pools import POOLS
 from tasks.errors import Stop
-from tasks.retry.lost import begins_on_record
 
 #: The job that runs in this thread or greenlet, for log lines.
 current_claim: ContextVar[Claim | None] = ContextVar("fairline_claim", default=None)
@@ -31,7 +30,7 @@ class Held:
     #: It waits no more: it runs, or is being handed back. Written under the lock of the slots.
     taken: bool = False
     #: The row does not know yet that the run has begun: there was no slot for it at once.
-    unnoted: bool = False
+    start_unrecorded: bool = False
     #: When the function was called, by the monotonic clock; and whether it has a slot.
     started: float | None = None
     running: bool = False
@@ -67,9 +66,9 @@ class Held:
     cpu_before: float = 0.0
 
     def begin(self) -> None:
-        """It has a slot. Its time starts now, or once it is on record if it has to be."""
+        """It has a slot. Its time starts now; after a lost claim, once its start is recorded."""
         self.running = True
-        if not begins_on_record(self.claim.lost_claims):
+        if not self.claim.lost_claims:
             self.start_time()
 
     def start_time(self) -> None:

@@ -1,15 +1,19 @@
 """Ledger: the group commit through which a worker process writes about its jobs.
 
-Endings, checkpoints and heartbeats share one connection at any concurrency. Guarantees: a lost
-lease writes nothing; a dependency's rejection is written before the ending of the run that met it;
-an ending that the database rejects, or whose row is locked, costs no other job its result.
+Endings, checkpoints and heartbeats share one connection at any concurrency. Endings of types with
+projections have groups of their own, which take turns with the others; a slow one, say because its
+table is locked, is not waited for. Guarantees: a lost lease writes nothing; a dependency's
+rejection is written before the ending of the run that met it; an ending that the database rejects,
+or whose row is locked, costs no other job its result.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
@@ -19,7 +23,7 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError
 from models.jobs.checkpoint import Loaded, Loading, Saved, Saving, load_group, save_group
 from models.jobs.claim import Claim
 from models.jobs.locked import find_locked
-from models.jobs.settle import Ending, Settlement, settle_group, settle_statement
+from models.jobs.settle import PLAIN, Ending, Settlement, settle_group
 from models.jobs.states import FailureClass, JobStatus
 from models.store.errors import StateStoreUnavailable
 from models.store.group_commit import GroupCommit, Ticket
@@ -35,6 +39,9 @@ from tasks.worker.slots import Slots
 from tasks.worker.tracing import note_settled
 
 logger = logging.getLogger(__name__)
+
+#: How long others wait for a group with projections. Two statements at a time need two connections.
+TURN_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,16 @@ class Ledger:
             on_refused=self._refuse,
             locked=self._locked,
         )
+        #: Endings of types with projections.
+        self._projected: GroupCommit[Settlement, Answer] = GroupCommit(
+            self._write_projected,
+            name="project",
+            persistent=True,
+            on_refused=self._refuse,
+            locked=self._locked,
+        )
+        self._turn = threading.Lock()
+        self._rejecting = threading.Lock()
 
     def settle(self, claim: Claim, outcome: Outcome, ending: Ending, run_seconds: float) -> None:
         """Write the ending of the run; returns before that."""
@@ -73,7 +90,14 @@ class Ledger:
         # Before the ending is posted: its group writes rejections first.
         self._quotas.count_run(claim, outcome, held, time.monotonic())
         settlement = settlement_of(claim, ending, run_seconds, held)
-        self._group.post(settlement, len(ending.result or "") + len(settlement.progress or ""))
+        self._post(settlement, job_type)
+
+    def _post(self, settlement: Settlement, job_type: JobType | None) -> None:
+        weight = len(settlement.ending.result or "") + len(settlement.progress or "")
+        if job_type is not None and job_type.project:
+            self._projected.post(settlement, weight)
+        else:
+            self._group.post(settlement, weight)
 
     def release(self, claim: Claim) -> None:
         """Hand back an unused claim; returns before that is written."""
@@ -97,15 +121,15 @@ class Ledger:
         return loaded
 
     def post_beat(self) -> Ticket[Entry, Answer]:
-        """Request a heartbeat; when it is done, everything posted before is written.
-
-        Unless its row is locked.
-        """
+        """Request a heartbeat; when it is done, everything posted before is written, except endings
+        of types with projections and what belongs to a locked row."""
         return self._group.post(Beat())
 
     def close(self, timeout: float) -> bool:
         """Accept nothing more and write what is pending; whether all of it was written."""
-        return self._group.close(timeout)
+        began = time.monotonic()
+        written = self._group.close(timeout)
+        return self._projected.close(max(0.0, began + timeout - time.monotonic())) and written
 
     def _locked(self, group: Sequence[Entry]) -> list[bool]:
         """Whose row somebody has locked."""
@@ -114,19 +138,34 @@ class Ledger:
         return [job_id in locked for job_id in ids]
 
     def _write_group(self, group: Sequence[Entry]) -> list[Answer]:
-        try:
+        with self._in_turn(TURN_SECONDS):
             return self._write(group)
+
+    def _write_projected(self, group: Sequence[Settlement]) -> list[Answer]:
+        with self._in_turn(-1):
+            self._write_quotas()
+            self._write_settlements(group, projected=True)
+            return [None] * len(group)
+
+    @contextmanager
+    def _in_turn(self, seconds: float) -> Iterator[None]:
+        """Write when the other group has written, or after so long."""
+        ours = self._turn.acquire(timeout=seconds)
+        try:
+            yield
         except MemoryError as error:
             # A run used it up; there will be some when it has ended.
             raise StateStoreUnavailable("out of memory") from error
+        finally:
+            if ours:
+                self._turn.release()
 
     def _write(self, group: Sequence[Entry]) -> list[Answer]:
         """Heartbeats first: they may be repeated if what follows has to be retried."""
         if any(isinstance(item, Beat) for item in group):
             self._heartbeat.beat()
             self.projections.check_if_due(self._engine)
-        if self._quotas.due(time.monotonic()):
-            self._quotas.write(self._engine, time.monotonic())
+        self._write_quotas()
         answers: dict[Entry, Answer] = {}
         if savings := [item for item in group if isinstance(item, Saving)]:
             self._heartbeat.beat_if_late()
@@ -141,22 +180,34 @@ class Ledger:
             self._write_settlements(settlements)
         return [answers.get(item) for item in group] if answers else [None] * len(group)
 
-    def _write_settlements(self, settlements: Sequence[Settlement]) -> None:
+    def _write_quotas(self) -> None:
+        # What the other group is writing has to be there, too.
+        with self._rejecting:
+            if self._quotas.due(time.monotonic()):
+                self._quotas.write(self._engine, time.monotonic())
+
+    def _write_settlements(
+        self, settlements: Sequence[Settlement], *, projected: bool = False
+    ) -> None:
         try:
-            self._settle(settlements)
+            self._settle(settlements, projected)
         except ProgrammingError as error:
             # Perhaps of a projection. If none fails, the group is split until the culprit is alone.
             if not self.projections.check(self._engine):
                 # The schema is not the one of this version: results wait until it is.
                 raise StateStoreUnavailable(first_line(error)) from error
-            self._settle(settlements)
+            self._settle(settlements, projected)
 
-    def _settle(self, settlements: Sequence[Settlement]) -> None:
-        if self.projections.failing:
-            settlements = [self._deferred(settlement) for settlement in settlements]
-        written = settle_group(
-            self._engine, self.projections.statement, self._slots.name, settlements
-        )
+    def _settle(self, settlements: Sequence[Settlement], projected: bool) -> None:
+        statement = PLAIN
+        if projected:
+            # Once: another thread may be checking.
+            failing = self.projections.failing
+            statement = self.projections.statement_of(
+                self._types_of(settlements).difference(failing)
+            )
+            settlements = [self._deferred(settlement, failing) for settlement in settlements]
+        written = settle_group(self._engine, statement, self._slots.name, settlements)
         for settlement, ours in zip(settlements, written, strict=True):
             held = self._slots.forget(settlement.ref)
             if ours and held is not None:
@@ -169,17 +220,24 @@ class Ledger:
                     settlement.ending.status,
                 )
 
-    def _deferred(self, settlement: Settlement, error: Exception | None = None) -> Settlement:
+    def _types_of(self, settlements: Sequence[Settlement]) -> frozenset[str]:
+        held = [self._slots.find(settlement.ref) for settlement in settlements]
+        known = [one.claim.type for one in held if one is not None]
+        # Nobody knows whose result one is that is no longer held: all types that it could be.
+        return frozenset(known if len(known) == len(held) else self._types)
+
+    def _deferred(
+        self, settlement: Settlement, failing: Mapping[str, str], error: Exception | None = None
+    ) -> Settlement:
         """The settlement, without a result that its projection cannot store."""
         held = self._slots.find(settlement.ref)
         if held is None or settlement.ending.status is not JobStatus.SUCCEEDED:
             return settlement
         claim, job_type = held.claim, self._types.get(held.claim.type)
-        why = self.projections.deferral_of(claim.type)
-        if error is not None:
-            why = deferral(claim.type, first_line(error))
-        if why is None:
+        reason = failing.get(claim.type) if error is None else first_line(error)
+        if reason is None:
             return settlement
+        why = deferral(claim.type, reason)
         _, ending = close_run(claim, why, job_type, GOOD_STANDING, Random())
         return settlement._replace(ending=ending)
 
@@ -195,7 +253,7 @@ class Ledger:
         if item.ending.status is JobStatus.DEAD:
             self._slots.forget(item.ref)  # its lease will expire; nothing more can be written
             return
-        if is_undefined(error) and (deferred := self._deferred(item, error)) is not item:
+        if is_undefined(error) and (deferred := self._deferred(item, {}, error)) is not item:
             self._post_again(deferred)
             return
         message = f"The result could not be stored: {first_line(error)}"
@@ -208,7 +266,7 @@ class Ledger:
     def _settle_without_projections(self, item: Settlement) -> bool:
         """For an ending without a result, which its projection rejects; whether that helped."""
         try:
-            settle_group(self._engine, settle_statement(()), self._slots.name, [item])
+            settle_group(self._engine, PLAIN, self._slots.name, [item])
             self._slots.forget(item.ref)
         except StateStoreUnavailable:
             self._post_again(item)
@@ -217,7 +275,9 @@ class Ledger:
         return True
 
     def _post_again(self, item: Settlement) -> None:
+        held = self._slots.find(item.ref)
+        job_type = self._types.get(held.claim.type) if held is not None else None
         try:
-            self._group.post(item)
+            self._post(item, job_type)
         except StateStoreUnavailable:
             self._slots.forget(item.ref)  # the worker stops; the lease will expire

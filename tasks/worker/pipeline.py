@@ -130,7 +130,7 @@ def run_in_slot(claim: Claim, worker: Worker, parent_span: object) -> tuple[Outc
         try:
             if held.cancelled is not None:
                 return Withdrawn(), 0.0  # while it waited for a slot
-            if not is_on_record(held, worker):
+            if not start_is_recorded(held, worker):
                 return Released(), 0.0
             with run_span(claim, worker.name, parent_span) as note_outcome:
                 outcome = run(claim, worker, held)
@@ -140,16 +140,16 @@ def run_in_slot(claim: Claim, worker: Worker, parent_span: object) -> tuple[Outc
         return outcome, held.ran(time.monotonic())
 
 
-def is_on_record(held: Held, worker: Worker) -> bool:
+def start_is_recorded(held: Held, worker: Worker) -> bool:
     """Whether the row knows that the run begins, if it has to; waits until it does.
 
     See :mod:`tasks.retry.lost`.
     """
     if held.started is None:
         try:
-            while held.unnoted and not held.lost:
+            while held.start_unrecorded and not held.lost:
                 worker.ledger.post_beat().result()
-                if held.unnoted:
+                if held.start_unrecorded:
                     time.sleep(LOCKED_SECONDS)
         except StateStoreUnavailable:
             return False  # the worker stops

@@ -1,4 +1,4 @@
-"""Projections of job types: which of them fail, and the settling statement with the others.
+"""Projections of job types: which of them fail, and the settling statements with the others.
 
 A projection is SQL of a type's author about a table of theirs. One that fails (a table, column or
 privilege that is not there, say during a rollout) would fail the settling of every type. Each is
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from models.jobs.settle import explain_settling, settle_statement
+from models.jobs.settle import PLAIN, explain_settling, settle_statement
 from models.store.errors import StateStoreUnavailable
 from models.store.prepared import code_of
 from tasks.registry import JobType, projections_of
@@ -37,8 +37,7 @@ class Projections:
         self._types = types
         #: Why projections fail, by type; replaced whole, since slots read it.
         self.failing: Mapping[str, str] = {}
-        #: The settling statement with those that do not fail.
-        self.statement = settle_statement(projections_of(types.values()))
+        self._statements: dict[frozenset[str], str] = {}
         #: When to check again, by the monotonic clock; at first at once.
         self.due = 0.0
 
@@ -47,13 +46,21 @@ class Projections:
         reason = self.failing.get(name)
         return None if reason is None else deferral(name, reason)
 
+    def statement_of(self, names: frozenset[str]) -> str:
+        """The settling statement with the projections of these types, and of no other: a lock on
+        its table would stop them all."""
+        if names not in self._statements:
+            named = [each for each in self._types.values() if each.name in names]
+            self._statements[names] = settle_statement(projections_of(named))
+        return self._statements[names]
+
     def check_if_due(self, engine: Engine) -> None:
         if time.monotonic() >= self.due:
             self.check(engine)
 
     def check(self, engine: Engine) -> bool:
         """Find out which projections fail; whether settling works without them."""
-        if reason_of(engine, settle_statement(())):
+        if reason_of(engine, PLAIN):
             return False
         before, failing = self.failing, {}
         for job_type in self._types.values():
@@ -63,8 +70,7 @@ class Projections:
             if reason := reason_of(engine, settle_statement((job_type.project,)), before.get(name)):
                 failing[name] = reason
         self._note(before, failing)
-        works = [each for each in self._types.values() if each.name not in failing]
-        self.statement, self.failing = settle_statement(projections_of(works)), failing
+        self.failing = failing
         self.due = time.monotonic() + CHECK_SECONDS if failing else math.inf
         return True
 

@@ -94,7 +94,7 @@ class Slots:
             for claim in claims:
                 job_type = self._types.get(claim.type)
                 timeout = job_type.timeout_seconds if job_type else 0.0
-                self._held[claim.ref] = Held(claim, timeout, unnoted=claim.ref in waiting)
+                self._held[claim.ref] = Held(claim, timeout, start_unrecorded=claim.ref in waiting)
         self._unanswered -= asked
         return claimed
 

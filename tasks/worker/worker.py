@@ -1,6 +1,7 @@
 """The runtime of a worker process: its slots, its ledger and its heartbeat.
 
-At most two connections at any concurrency: one for claims, one for everything else.
+Two connections at any concurrency: one for claims, one for everything else. They are shared while a
+table of a projection is locked.
 """
 
 from __future__ import annotations

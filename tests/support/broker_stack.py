@@ -15,13 +15,13 @@ from typing import Any
 from sqlalchemy import Row
 
 from app.stack.rabbitmq import EmbeddedRabbitMQ
-from loadtest.chaos.slow_link import SlowLink
 from models.jobs.admit import admit_group
 from models.jobs.ids import new_id
 from models.jobs.submission import Submission, SubmissionGroup
 from models.pools import POOLS
 from tests.support.commands import SCHEDULER, command, worker
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.slow_link import SlowLink
 
 
 class BrokerStack:

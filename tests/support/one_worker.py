@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -61,6 +62,10 @@ class OneWorker:
     def flush(self) -> None:
         """Until everything that was posted is written."""
         self.worker.ledger.post_beat().result(10)
+        until = time.monotonic() + 10.0
+        while any(one.taken and not one.running for one in self.worker.slots.held()):
+            assert time.monotonic() < until, "endings with projections are not written"
+            time.sleep(0.005)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from app.policy.rate_limit import EXACT_SECONDS, Limit, TokenGrant, taken
+from app.policy.rate_limit import EXACT_SECONDS, Limit, TokenGrant
 
 
 def lease(
@@ -26,9 +26,13 @@ def lease(
 def take(
     spent_until: float, now: float, limit: Limit, kept: int, want: int
 ) -> tuple[float, TokenGrant]:
-    """Take up to ``want`` tokens, and leave ``kept``."""
+    """Take up to ``want`` tokens, and leave ``kept``; never into debt.
+
+    Who comes again while one more token fits in beside those it may take, ``burst - kept``, gets
+    all of the rate.
+    """
     since, level, there = _level(spent_until, now, limit)
-    tokens = taken(there, want, kept)
+    tokens = max(0, min(want, math.floor(there) - kept))
     after = since + tokens / limit.per_second if tokens else spent_until
     return after, TokenGrant(tokens, limit.full_seconds - (now - since), level - tokens)
 

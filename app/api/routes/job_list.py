@@ -1,65 +1,31 @@
-"""``GET /jobs`` and ``/dead-letters``: pages of a tenant's jobs, newest first, and replay.
+"""``GET /jobs``: pages of a tenant's jobs, newest first.
 
 Each request examines a bounded number of jobs: a page may be short, or empty, and still have a
-next one. Of concurrent replays of the same job one succeeds; the others count it as skipped. What
-the tenant's limits have no room for is replayed in the background.
+next one.
 """
 
 from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from app.admission.allowance import Allowances
-from app.admission.replays import replay
-from app.api.http.body import parse_body
-from app.api.http.query import (
-    known_id,
-    next_link,
-    parse_choice,
-    parse_cursor,
-    parse_limit,
-    parse_name,
-)
-from app.api.http.reply import POLL_SECONDS, Reply, fields_of
-from app.api.http.state import read_state, write_state
-from app.api.openapi.declared import (
-    ASK_AFTER,
-    ASK_AGAIN_AFTER,
-    LINK,
-    LOCATION,
-    POOL,
-    TYPE,
-    Returns,
-    choice,
-    for_tenants,
-    paging,
-)
+from app.api.http.query import next_link, parse_choice, parse_cursor, parse_limit, parse_name
+from app.api.http.reply import Reply
+from app.api.http.state import read_state
+from app.api.openapi.declared import LINK, POOL, TYPE, Returns, choice, for_tenants, paging
 from app.api.schemas import answers
-from app.api.schemas.requests import Replay, ReplayFilter
-from app.api.services import current_services, current_tenant
-from app.errors import FieldError, ValidationFailed, invalid_field
+from app.api.services import current_tenant
 from app.reads.job_pages import read_page
-from app.reads.job_views import job_document, more_of
+from app.reads.job_views import job_document
 from app.reads.search import Wanted
-from app.tenants.ownership import own
-from models.jobs import replay_requests
 from models.jobs.ids import parse_id
-from models.jobs.replay_requests import ReplayRequest
-from models.jobs.states import FailureClass, JobStatus
-from tasks.registry import MOST_ERRORS
+from models.jobs.states import JobStatus
 
 job_list = Blueprint("job_list", __name__)
-dead_letters = Blueprint("dead_letters", __name__)
 
 PAGE = 50
 MOST = 500
-MOST_DEAD_LETTERS = 200
-#: Newest attempts shown for each dead letter of a page.
-MOST_ATTEMPTS = 10
 STATUSES = tuple(status.value for status in JobStatus)
-CLASSES = tuple(failure.value for failure in FailureClass)
 STATUS = choice("status", "Only jobs with this status.", STATUSES)
-ERROR_CLASS = choice("error_class", "Only jobs that failed with this class of error.", CLASSES)
 
 
 @job_list.get("/jobs")
@@ -83,97 +49,3 @@ def get_jobs() -> Response:
         page = read_page(connection, wanted, limit, before)
     entries = [job_document(row) for row in page.rows]
     return Reply({"jobs": entries}, 200, next_link(limit, page.cursor))
-
-
-@dead_letters.get("/dead-letters")
-@for_tenants(
-    "Jobs that failed for good",
-    Returns(200, answers.DeadLetters, (LINK,)),
-    query=(TYPE, ERROR_CLASS, *paging(PAGE, MOST_DEAD_LETTERS)),
-)
-def get_dead_letters() -> Response:
-    """Newest job first, each with its error and its latest attempts."""
-    tenant_id = current_tenant().id
-    wanted = Wanted(
-        statuses=("dead",),
-        type=parse_name("type"),
-        error_class=parse_choice("error_class", CLASSES),
-        tenant_id=tenant_id,
-    )
-    limit, before = parse_limit(PAGE, MOST_DEAD_LETTERS), parse_cursor(parse_id)
-    with read_state() as connection:
-        page = read_page(connection, wanted, limit, before, attempts=MOST_ATTEMPTS)
-    letters = [job_document(row) | more_of(row) for row in page.rows]
-    return Reply({"dead_letters": letters}, 200, next_link(limit, page.cursor))
-
-
-@dead_letters.post("/dead-letters/replay")
-@for_tenants(
-    "Replay dead letters",
-    Returns(200, answers.Replayed),
-    also=(Returns(202, answers.ReplayProgress, (LOCATION, ASK_AFTER)),),
-    body=Replay,
-)
-def post_replay() -> Response:
-    """Queues dead letters again, selected by id or by a filter: at once if your rate and queue
-    depth have room for all of them, else in the background (202). A request that is equal to a
-    running one returns that."""
-    services, body = current_services(), parse_body(Replay)
-    if (body.ids is None) == (body.filter is None):
-        raise invalid_field("(body)", "must have either ids or filter")
-    asked = body.filter or ReplayFilter()
-    ids = None if body.ids is None else canonical(body.ids)
-    request = ReplayRequest(
-        current_tenant().id,
-        None if ids is None else tuple(ids[: body.limit]),
-        asked.type,
-        asked.error_class,
-        asked.before,
-        None if ids else body.limit,
-    )
-    allowances = Allowances(services.engine, services.gate)
-    replayed = replay(services.engine, allowances, request, write_state)
-    if isinstance(replayed, list):
-        skipped = len(ids) - len(replayed) if ids else 0
-        return Reply({"replayed": len(replayed), "skipped": skipped, "ids": replayed})
-    headers = {"Location": f"/dead-letters/replays/{replayed.id}", "Retry-After": POLL_SECONDS}
-    return Reply(fields_of(answers.ReplayProgress, replayed), 202, headers)
-
-
-@dead_letters.get("/dead-letters/replays/<replay_id>")
-@for_tenants("The progress of a replay", Returns(200, answers.ReplayProgress, (ASK_AGAIN_AFTER,)))
-def get_replay(replay_id: str) -> Response:
-    """`total` is what matched when it was requested, counted up to 200,000; `reason` is the code of
-    the limit that slows it down."""
-    return progress_of(replay_id)
-
-
-@dead_letters.delete("/dead-letters/replays/<replay_id>")
-@for_tenants("Cancel a replay", Returns(200, answers.ReplayProgress))
-def delete_replay(replay_id: str) -> Response:
-    """No further dead letters are queued; those that were stay queued. One that has ended is left
-    as it is."""
-    progress_of(replay_id)
-    with write_state() as engine:
-        replay_requests.cancel(engine, known_id(replay_id))
-    return progress_of(replay_id)
-
-
-def progress_of(replay_id: str) -> Response:
-    """The tenant's replay; NotFound for any other."""
-    with write_state() as engine:
-        found = replay_requests.read(engine, known_id(replay_id))
-    row = own(found, current_tenant().id)
-    headers = {"Retry-After": POLL_SECONDS} if row.state == "running" else {}
-    return Reply(fields_of(answers.ReplayProgress, row), 200, headers)
-
-
-def canonical(ids: list[str]) -> list[str]:
-    """The ids as rows have them, without duplicates."""
-    known = {place: parse_id(text) for place, text in enumerate(ids)}
-    wrong = [place for place, job_id in known.items() if job_id is None]
-    if wrong:
-        raise ValidationFailed(
-            errors=tuple(FieldError(f"ids.{n}", "is not an id") for n in wrong[:MOST_ERRORS])
-        )
-    return list(dict.fromkeys(job_id for job_id in known.values() if job_id is not None))

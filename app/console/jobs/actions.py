@@ -14,7 +14,6 @@ from flask import jsonify, redirect, render_template, request
 from sqlalchemy import Engine
 from werkzeug.wrappers import Response
 
-from app.admission.allowance import Allowances
 from app.admission.replays import replay_for_tenants
 from app.api.http.query import known_id
 from app.api.http.state import read_state, write_state
@@ -60,7 +59,7 @@ class Action:
 
 def replay_within_limits(engine: Engine, ids: Sequence[str]) -> Done:
     """As far as the limits of their tenants have room; the others follow later."""
-    return replay_for_tenants(engine, Allowances(engine, current_services().gate), ids)
+    return replay_for_tenants(engine, current_services().tenant_limits, ids)
 
 
 ONGOING = ("unfinished job", "unfinished jobs", "already finished")

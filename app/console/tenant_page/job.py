@@ -11,7 +11,6 @@ from flask import Response, request
 from sqlalchemy import Row
 from werkzeug.wrappers import Response as AnyResponse
 
-from app.admission.allowance import Allowances
 from app.admission.replays import replay
 from app.api.auth.access import Access
 from app.api.http.query import known_id
@@ -64,8 +63,7 @@ def post_replay() -> AnyResponse:
             raise invalid_field("type", "give a type and a class, or an id")
         wanted = ReplayRequest(tenant_id, type=job_type, error_class=error_class)
     services = current_services()
-    allowances = Allowances(services.engine, services.gate)
-    replayed = replay(services.engine, allowances, wanted, write_state)
+    replayed = replay(services.engine, services.tenant_limits, wanted, write_state)
     return done("/tenant#dead-letters", describe(replayed))
 
 

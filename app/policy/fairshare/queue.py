@@ -117,6 +117,10 @@ class FairQueue:
         """Whether jobs of it wait, in any lane."""
         return bool(self._known[tenant_id][0].lanes)
 
+    def waits_in(self, tenant_id: int, lane: str) -> bool:
+        """Whether jobs of it wait in this lane."""
+        return tenant_id in self._known and lane in self._known[tenant_id][0].lanes
+
     def add_lane(self, tenant_id: int, lane: str) -> None:
         """Jobs of the tenant wait in this lane."""
         entity, claim = self._known[tenant_id]
@@ -257,6 +261,13 @@ class FairQueue:
         self._apply_changes()
         free = not self.free_full and self._free.any_waiting(held)
         return self._paying.any_waiting(held) or free
+
+    def any_in(self, lane: str, *, free: bool = False) -> bool:
+        """Whether any tenant may be picked from this lane, or any free account."""
+        self._apply_changes()
+        if free:
+            return self._free.any_in(lane)
+        return self._paying.any_in(lane) or (not self.free_full and self._free.any_in(lane))
 
     @property
     def free_full(self) -> bool:

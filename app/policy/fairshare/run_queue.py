@@ -101,6 +101,9 @@ class RunQueue:
     def any_waiting(self, held: Collection[str]) -> bool:
         return any(heap.members and not heap.lanes <= set(held) for heap in self._heaps.values())
 
+    def any_in(self, lane: str) -> bool:
+        return any(heap.members and lane in heap.lanes for heap in self._heaps.values())
+
     def weigh(self, opened: list[LaneHeap], guest: WeightClass | None) -> None:
         """Effective weights of those that may be picked, with one of the class ``guest``."""
         counts: dict[WeightClass, int] = {guest: 1} if guest else {}

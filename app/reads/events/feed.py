@@ -137,7 +137,7 @@ class FeedEnd:
 
     def resumed(self, position: Position) -> Position | None:
         """Where a reader that was there goes on; None if it was never there."""
-        position = resumed(position, starts(self.generations))
+        position = resumed(position, self.generations)
         return position if position.xid < self.open_xid else None
 
 
@@ -149,7 +149,7 @@ def read_entries(engine: Engine, places: Sequence[Place]) -> list[list[FeedEntry
     """For each place the next entries, a page at most."""
     with connect(engine) as connection:
         generations = read_generations(connection)
-        positions = [resumed(position, starts(generations)) for _, position in places]
+        positions = [resumed(position, generations) for _, position in places]
         asked = {
             "shift": generations[-1].shift,
             "tenants": [tenant_id for tenant_id, _ in places],
@@ -162,11 +162,6 @@ def read_entries(engine: Engine, places: Sequence[Place]) -> list[list[FeedEntry
     for row in rows:
         pages[row["number"] - 1].append(entry(row, generations[-1].tag))
     return pages
-
-
-def starts(generations: Sequence[FeedGeneration]) -> list[tuple[str, int]]:
-    """Tag and first number of each."""
-    return [(one.tag, one.first) for one in generations]
 
 
 def read_ends(engine: Engine, tenant_ids: Sequence[int]) -> dict[int, FeedEnd]:

@@ -14,9 +14,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from models.jobs.ids import BELOW_ALL
+
+if TYPE_CHECKING:
+    from models.feed import FeedGeneration
 
 #: Stands for "none of this transaction's jobs yet"; no job has it.
 NO_JOB = BELOW_ALL
@@ -69,19 +72,19 @@ def parse_position(text: str) -> Position | None:
     return entry._replace(generation=generation or "")
 
 
-def resumed(position: Position, generations: Sequence[tuple[str, int]]) -> Position:
+def resumed(position: Position, generations: Sequence[FeedGeneration]) -> Position:
     """Where a reader that was at this position goes on in the current generation.
 
-    ``generations``: tag and first number of each, the current one last. A reader of an older one
-    was told nothing that a later one numbered; of one that is unknown, and so was lost with a
-    restore, nothing of the current one.
+    ``generations``: the current one last. A reader of an older one was told nothing that a later
+    one numbered; of one that is unknown, and so was lost with a restore, nothing of the current
+    one.
     """
-    tags = [tag for tag, _ in generations]
+    tags = [one.tag for one in generations]
     if position.generation == tags[-1]:
         return position
     known = position.generation in tags
     later = generations[tags.index(position.generation) + 1 :] if known else generations[-1:]
-    first = min(number for _, number in later)
+    first = min(one.first for one in later)
     at_most = position if position.xid < first else of_event(first, 0)
     return at_most._replace(generation=tags[-1])
 

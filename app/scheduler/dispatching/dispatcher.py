@@ -14,20 +14,21 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Engine
 
-from app.broker.publish import Publisher
+from app.broker.publish import Publisher, release_undelivered
 from app.errors import BrokerUnavailable
-from app.policy.fairshare import free_slots
+from app.policy.fairshare import Grant, fewest_first, free_slots
 from app.policy.window import window
 from app.reads.estimates import Estimates
 from app.scheduler.dispatching.pool_queues import PoolQueue
 from app.scheduler.dispatching.pools import Pools, PoolState, Slice
 from app.scheduler.dispatching.quotas import QuotaPacers
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.jobs.dispatch import Dispatch, mark
 from models.jobs.release import release
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.errors import StateStoreError
+from tasks.retry.circuit import MOST_PROBES
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ GRANT = f"""
 """
 
 
-class Dispatcher(LeaderQueries):
+class Dispatcher(RoleQueries):
     _leader: Leader
 
     def __init__(
@@ -83,11 +84,13 @@ class Dispatcher(LeaderQueries):
             return 0
         dispatched = 0
         for pool in self._pools.read(now):
-            if pool.queued > 0:
+            queue = self._queues[pool.name]
+            if pool.queued > 0 or queue.swept:
                 dispatched += self._serve(pool, now)
+                queue.swept = queue.swept and queue.fair.lanes > 0
             else:
                 # Counted after the arrivals were taken: later jobs have arrivals too.
-                self._queues[pool.name].clear()
+                queue.clear()
             self._grant(pool, now)
         return dispatched
 
@@ -95,13 +98,12 @@ class Dispatcher(LeaderQueries):
         """Slices first: a tenant with dedicated workers needs less of the shared ones."""
         self._queues.refresh_caps(pool.name)
         served = 0
-        slices = self._pools.slices(pool.name, now)
-        if slices:
-            in_flight = self._pools.in_slices(pool.name)
-            for target in slices:
-                most = window(target.slots, 0.0) - in_flight.get(target.name, 0)
-                if most > 0 and not self._broker_away:
-                    served += self._dispatch(pool, min(most, BATCH), now, target)[0]
+        slices = self._pools.slices(pool.name)
+        in_flight = self._pools.in_slices(pool.name)
+        for target in slices:
+            most = window(target.slots, 0.0) - in_flight.get(target.name, 0)
+            if most > 0 and not self._broker_away:
+                served += self._dispatch(pool, min(most, BATCH), now, target)[0]
         free_elsewhere = any(one.name == "free" for one in slices)
         # The rate of endings includes the slices'.
         shared = pool.slots / max(1, pool.slots + sum(one.slots for one in slices))
@@ -127,21 +129,20 @@ class Dispatcher(LeaderQueries):
         target: Slice | None = None,
         free_elsewhere: bool = False,
     ) -> tuple[int, bool]:
-        """Allocate, mark, publish; how many jobs, and whether queues turned out to be shorter.
+        """Allocate, mark, publish; how many jobs, and whether others could have some now: queues
+        turned out to be shorter, or a probe was given.
 
         A crash in between loses messages; the reaper finds their jobs.
         """
         queue = self._queues[pool.name]
         # Read for each pool: probes and quotas count over all of them.
-        held = self._pools.holds(now).lanes
-        if target is not None:
-            grants = queue.fair.allocate_slice(most, target.tenant_id, held)
-        else:
-            most_free = 0 if free_elsewhere else free_slots(pool.slots)
-            grants = queue.fair.allocate(
-                most, slots=pool.slots, held=held, most_free=most_free, quantum=QUANTUM_SECONDS
-            )
-            self._note_contention(queue, sum(grant.jobs for grant in grants) < most, held, now)
+        holds = self._pools.holds(now)
+        free = target is not None and target.tenant_id is None
+        with fewest_first(queue.fair, holds.probes, MOST_PROBES, free=free):
+            grants = self._allocate(pool, most, holds.lanes, target, free_elsewhere)
+        if target is None:
+            idle = sum(grant.jobs for grant in grants) < most
+            self._note_contention(queue, idle, holds.lanes, now)
         if not grants:
             return 0, False
         name = target.name if target else ""
@@ -168,7 +169,26 @@ class Dispatcher(LeaderQueries):
             self._lose_broker(now, error)
             return 0, False
         self._leader.broker_seen = self._leader.broker_seen or confirmed
-        return len(marked.dispatches), bool(marked.emptied)
+        probes = [each for each in marked.dispatches if each.dependency in holds.probes]
+        for each in probes:
+            holds.probes[each.dependency][each.tenant_id] += 1
+        return len(marked.dispatches), bool(marked.emptied or probes)
+
+    def _allocate(
+        self,
+        pool: PoolState,
+        most: int,
+        held: Mapping[str, int],
+        target: Slice | None,
+        free_elsewhere: bool,
+    ) -> list[Grant]:
+        fair = self._queues[pool.name].fair
+        if target is not None:
+            return fair.allocate_slice(most, target.tenant_id, held)
+        most_free = 0 if free_elsewhere else free_slots(pool.slots)
+        return fair.allocate(
+            most, slots=pool.slots, held=held, most_free=most_free, quantum=QUANTUM_SECONDS
+        )
 
     def _note_contention(
         self, queue: PoolQueue, idle: bool, held: Mapping[str, int], now: float
@@ -243,11 +263,9 @@ class Dispatcher(LeaderQueries):
 
     def _reach_broker(self, now: float) -> bool:
         """Ping the broker once in a while, so that nothing is marked in vain."""
-        if undelivered := self._publisher.undelivered():
-            release(self._engine, undelivered)
+        if refused := release_undelivered(self._engine, self._publisher):
             # Not at once again: a queue may refuse everything.
-            refused = f"The broker did not take {len(undelivered)} jobs."
-            self._lose_broker(now, BrokerUnavailable(refused))
+            self._lose_broker(now, refused)
         if now < self._broker_due:
             return not self._broker_away
         try:

@@ -7,15 +7,17 @@ guards; here they are only read.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from sqlalchemy import Engine
 
 from models.jobs.held_back import CIRCUIT_NOT_CLOSED, THROTTLED
 from models.presence import NEWS_SECONDS
 from models.store.session import fetch
-from tasks.retry.circuit import PROBES
+from tasks.retry.circuit import OPEN_SECONDS, PROBES
 
 #: Circuits and throttles change by the second, not by the turn.
 READ_SECONDS = 0.25
@@ -28,10 +30,12 @@ READ_HOLDS = f"""
         ELSE {PROBES} - (
             SELECT count(*) FROM jobs
             WHERE status IN ('dispatched', 'running') AND jobs.dependency = circuits.dependency
-              AND dispatched_at >= circuits.changed_at) END AS allowed
+              AND dispatched_at >= circuits.changed_at) END AS allowed,
+        CASE state WHEN 'half_open' THEN
+            date_bin(interval '{OPEN_SECONDS:g} s', now(), changed_at) END AS period
     FROM circuits WHERE {CIRCUIT_NOT_CLOSED}
     UNION ALL
-    SELECT 'tenant', pool, tenant_id, 0 FROM ({THROTTLED}) AS throttled
+    SELECT 'tenant', pool, tenant_id, 0, NULL FROM ({THROTTLED}) AS throttled
 """
 
 
@@ -43,10 +47,12 @@ Allowances = Callable[[float], Mapping[str, int]]
 class Holds:
     """What is held back now."""
 
-    #: Jobs that each held lane may still give; 0 for an open circuit.
+    #: Jobs that each held lane may give now; 0 for an open circuit, one probe for a half-open one.
     lanes: dict[str, int] = field(default_factory=dict)
     #: Throttled tenants by pool.
     tenants: dict[str, set[int]] = field(default_factory=dict)
+    #: Lanes that may give a probe, and those of each tenant so far. The dispatcher counts them.
+    probes: dict[str, Counter[int]] = field(default_factory=dict)
 
 
 class HoldReader:
@@ -57,6 +63,8 @@ class HoldReader:
         self._allowances = allowances
         self._due = 0.0
         self._holds = Holds()
+        #: Of this process: a new leader counts anew.
+        self._probes: dict[tuple[str, datetime], Counter[int]] = {}
 
     def read(self, now: float) -> Holds:
         """The holds in force; probes and quotas are counted afresh each time."""
@@ -66,13 +74,20 @@ class HoldReader:
         lanes = dict(self._holds.lanes)
         for dependency, jobs in self._allowances(now).items():
             lanes[dependency] = min(jobs, lanes.get(dependency, jobs))
-        return Holds(lanes, self._holds.tenants)
+        return Holds(lanes, self._holds.tenants, self._holds.probes)
 
     def _read_holds(self) -> Holds:
         holds = Holds()
+        probes: dict[tuple[str, datetime], Counter[int]] = {}
         for row in fetch(self._engine, READ_HOLDS):
-            if row.kind == "lane":
-                holds.lanes[row.name] = max(0, int(row.allowed))
-            else:
+            if row.kind == "tenant":
                 holds.tenants.setdefault(row.name, set()).add(row.tenant_id)
+                continue
+            holds.lanes[row.name] = min(1, max(0, int(row.allowed)))
+            if row.period is not None:
+                period = row.name, row.period
+                probes[period] = self._probes.get(period, Counter())
+                if holds.lanes[row.name]:
+                    holds.probes[row.name] = probes[period]
+        self._probes = probes
         return holds

@@ -18,8 +18,8 @@ from sqlalchemy import Connection, Engine
 
 from app.policy.fairshare import FairQueue, TenantClaim, Tier, default_seconds, entitlement_of
 from app.policy.lane_heads import OPEN, LaneHeads
-from app.scheduler.role import LeaderQueries
-from models.job_counts import Drawn
+from app.scheduler.role import RoleQueries
+from models.job_counts import SERVER, CountFolder, Drawn
 from models.jobs.dispatch import LaneKey
 from models.jobs.lane_walk import head_walk
 from models.leadership import STILL_LEADER, Leader
@@ -47,7 +47,7 @@ TAKE_ARRIVALS = f"""
     DELETE FROM arrivals
     WHERE id = ANY (ARRAY(
         SELECT id FROM arrivals
-        WHERE id > CASE pg_postmaster_start_time()::text
+        WHERE id > CASE {SERVER}
                    WHEN %(server)s::text THEN %(taken)s::bigint ELSE 0 END
           AND {STILL_LEADER}
         ORDER BY id LIMIT {MOST_ARRIVALS}))
@@ -130,6 +130,8 @@ class PoolQueue:
     unconfirmed: set[int] = field(default_factory=set)
     #: Whether any tenant had to wait for a slot since the last reconciliation.
     contended: bool = False
+    #: A sweep found jobs, and lanes are left: they are served whatever the counts say.
+    swept: bool = False
     #: Since when the counts say that jobs wait, but no lane is known.
     without_lanes_since: float | None = None
 
@@ -145,19 +147,19 @@ class PoolQueue:
         self.without_lanes_since = None
 
 
-class PoolQueues(LeaderQueries, dict[str, PoolQueue]):
+class PoolQueues(RoleQueries, dict[str, PoolQueue]):
     """By the name of the pool."""
 
-    def __init__(self, engine: Engine, leader: Leader) -> None:
+    def __init__(self, engine: Engine, leader: Leader, folder: CountFolder | None = None) -> None:
         super().__init__(engine, leader)
+        #: Knows which arrivals need not be looked for any more.
+        self._folder = folder or CountFolder(engine)
         self._epoch: int | None = None
         self._sweep_due = 0.0
         self._changes_due = 0.0
         self._forget_due = 0.0
         #: When changes were read last, by the database's clock.
         self._changed_at: datetime | None = None
-        #: Transactions that drew numbers up to these have ended; set by the fold of counts.
-        self.finished = Drawn()
         #: Arrivals up to this one were taken.
         self._taken = Drawn()
 
@@ -195,7 +197,7 @@ class PoolQueues(LeaderQueries, dict[str, PoolQueue]):
     def _take_arrivals(self, connection: Connection) -> dict[str, dict[LaneKey, LaneHeads]]:
         """The lanes that jobs arrived in, with all that is known of where its jobs are."""
         arrived: dict[str, dict[LaneKey, LaneHeads]] = {pool: {} for pool in POOLS}
-        finished = self.finished
+        finished = self._folder.finished
         parameters = {
             "epoch": self._leader.epoch or 0,
             "server": self._taken.server,
@@ -230,6 +232,7 @@ class PoolQueues(LeaderQueries, dict[str, PoolQueue]):
             if (row.pool, key) not in swept:
                 swept.add((row.pool, key))
                 arrived[row.pool][key] = LaneHeads()
+                self[row.pool].swept = True
             arrived[row.pool][key].add(row.priority, row.id, OPEN)
 
     def refresh_caps(self, pool: str) -> None:

@@ -62,13 +62,8 @@ READ_SLICES = f"""
     GROUP BY alive.queue, tenant.id
 """
 READ_IN_SLICES = """
-    SELECT slice, count(*) AS jobs FROM jobs
-    WHERE status IN ('dispatched', 'running') AND slice <> '' AND pool = %(pool)s
-    GROUP BY slice
-"""
-COUNT_IN_SLICES = """
-    SELECT pool, count(*) AS jobs FROM jobs
-    WHERE status IN ('dispatched', 'running') AND slice <> '' GROUP BY pool
+    SELECT pool, slice, count(*) AS jobs FROM jobs
+    WHERE status IN ('dispatched', 'running') AND slice <> '' GROUP BY pool, slice
 """
 
 
@@ -134,8 +129,8 @@ class Pools:
         self.holds = HoldReader(engine, allowances).read
         self._slices: dict[str, list[Slice]] = {}
         self._slices_due = 0.0
-        #: By pool: jobs in flight in slices; None: not read yet.
-        self._sliced: dict[str, int] | None = None
+        #: By pool and slice: jobs in flight; None: not read yet.
+        self._in_slices: dict[str, dict[str, int]] | None = None
         #: Queues of slices without a tenant that were logged.
         self._unowned: set[str] = set()
 
@@ -145,11 +140,11 @@ class Pools:
             rows = PREPARED.execute(connection, {"pools": list(POOLS)}).all()
         holds = self.holds(now)
         held = self._count_held(holds)
-        sliced = self._count_in_slices(now)
+        self._refresh_slices(now)
         return [
             PoolState(
                 **row._mapping,
-                in_slices=sliced.get(row.name, 0),
+                in_slices=sum(self.in_slices(row.name).values()),
                 ended_per_second=self._rate(row.name, row.ended, now),
                 reserve_seconds=self._reserve(row, now),
                 ready=self._ready(row.name, row.queued, holds, held.get(row.name, 0)),
@@ -161,31 +156,28 @@ class Pools:
         """Tenants with queued jobs that have as many in flight as they may."""
         return self.queues[pool].fair.at_cap() if pool in self.queues else []
 
-    def slices(self, pool: str, now: float) -> list[Slice]:
+    def slices(self, pool: str) -> list[Slice]:
         """Slices of the pool that have workers, in the order of their names."""
-        if now >= self._slices_due:
-            self._slices_due = now + SLICES_SECONDS
-            self._slices = self._read_slices()
         return self._slices.get(pool, [])
 
     def in_slices(self, pool: str) -> dict[str, int]:
         """Jobs in flight in the slices of a pool."""
-        rows = fetch(self._engine, READ_IN_SLICES, {"pool": pool})
-        return {row.slice: row.jobs for row in rows}
+        return (self._in_slices or {}).get(pool, {})
 
-    def _count_in_slices(self, now: float) -> dict[str, int]:
-        """Jobs in flight in slices, by pool.
+    def _refresh_slices(self, now: float) -> None:
+        """Read slices and what is in flight there.
 
-        Not read where none has workers: no job is sent to a slice then, and the planner may take
-        the index of all in flight, which may be full of entries that wait for vacuum.
+        Not the latter where none has workers: no job is sent to a slice then, and the planner may
+        take the index of all in flight, which may be full of entries that wait for vacuum.
         """
         if now >= self._slices_due:
             self._slices_due = now + SLICES_SECONDS
             self._slices = self._read_slices()
-        if self._sliced is None or self._sliced or self._slices:
-            rows = fetch(self._engine, COUNT_IN_SLICES)
-            self._sliced = {row.pool: row.jobs for row in rows}
-        return self._sliced
+        if self._in_slices is None or self._in_slices or self._slices:
+            rows = fetch(self._engine, READ_IN_SLICES)
+            self._in_slices = {}
+            for row in rows:
+                self._in_slices.setdefault(row.pool, {})[row.slice] = row.jobs
 
     def _read_slices(self) -> dict[str, list[Slice]]:
         rows = fetch(self._engine, READ_SLICES)

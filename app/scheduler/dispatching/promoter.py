@@ -11,13 +11,13 @@ from sqlalchemy import Engine
 
 from app.policy.pacing import Pace
 from app.scheduler.dispatching.pools import Pools
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.jobs.promote import BATCH, FIND_DUE, PROMOTE_IF
 from models.leadership import RoleLease
 from models.pools import POOLS
 
 
-class Promoter(LeaderQueries):
+class Promoter(RoleQueries):
     def __init__(self, engine: Engine, leader: RoleLease, pools: Pools, per_second: float) -> None:
         """``per_second`` bounds each pool's promotions, however fast the pool is."""
         super().__init__(engine, leader)

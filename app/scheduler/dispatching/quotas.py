@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from app.policy.quota import DECLARED, READING_SECONDS, QuotaPacer, quota_of
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from tasks.registry import JobType
 
@@ -59,7 +59,7 @@ FORGET = f"""
 """
 
 
-class QuotaPacers(LeaderQueries):
+class QuotaPacers(RoleQueries):
     def __init__(
         self,
         engine: Engine,

@@ -19,7 +19,7 @@ from sqlalchemy import Engine
 from app.policy.fairshare import default_seconds
 from app.reads.estimates import Estimates
 from app.scheduler.dispatching.pool_queues import PoolQueue, PoolQueues
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.arrays import plain_array, text_array
@@ -93,7 +93,7 @@ class Charges:
     used: dict[date, float] = field(default_factory=dict)
 
 
-class ShareReconciler(LeaderQueries):
+class ShareReconciler(RoleQueries):
     def __init__(
         self, engine: Engine, leader: Leader, queues: PoolQueues, estimates: Estimates
     ) -> None:

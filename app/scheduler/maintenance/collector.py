@@ -14,7 +14,7 @@ from itertools import islice
 
 from sqlalchemy import Engine
 
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.blobs import BlobError, BlobStore, job_of
 from models.leadership import STILL_LEADER, Leader
 
@@ -39,7 +39,7 @@ FIND_ORPHANS = f"""
 """
 
 
-class Collector(LeaderQueries):
+class Collector(RoleQueries):
     def __init__(
         self, engine: Engine, leader: Leader, blobs: BlobStore, old_seconds: float = OLD_SECONDS
     ) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 from app.policy.forecast import error_ratio
 from app.policy.wait_reasons import explain
 from app.reads.waits import read_facts
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.store.session import connect
@@ -69,7 +69,7 @@ REMEMBER = f"""
 """
 
 
-class Forecaster(LeaderQueries):
+class Forecaster(RoleQueries):
     def __init__(self, engine: Engine, leader: Leader, chance: Random | None = None) -> None:
         super().__init__(engine, leader)
         self._chance = chance or Random()

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from app.broker.queue_counts import QueueCounts
 from app.policy.lost_messages import LEAST_SECONDS, next_wait
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.jobs.reap import EXPIRE_UNCLAIMED, FIND_UNCLAIMED
 from models.leadership import Leader
 from models.pools import POOLS, slice_queue
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 FIND_SECONDS = 1.0
 
 
-class LostMessages(LeaderQueries):
+class LostMessages(RoleQueries):
     def __init__(self, engine: Engine, leader: Leader, counts: QueueCounts) -> None:
         super().__init__(engine, leader)
         self._counts = counts

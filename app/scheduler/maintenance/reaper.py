@@ -19,7 +19,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row
 
 from app.policy.silence import Silence
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from app.telemetry.hooks import note_reaped
 from models.jobs.reap import FIND_LOST_IF, Reaping, reap
 from models.jobs.states import FailureClass, JobStatus
@@ -30,7 +30,7 @@ from models.store.session import transaction
 from models.tallies import ADD, TallyKind, added, crash_name
 from tasks.registry import JobType
 from tasks.retry.decision import History, RetryLimits, Verdict, decide_retry
-from tasks.retry.lost import Loss, loss_of, ran_seconds_of
+from tasks.retry.lost import ran_seconds_of
 
 logger = logging.getLogger(__name__)
 
@@ -43,19 +43,14 @@ def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
     pool = POOLS.get(lost.pool)  # None if it was removed from the configuration
     lease_seconds = pool.lease_seconds if pool else 30.0
     timeout = job_type.timeout_seconds if job_type else math.inf
-    ran_seconds = ran_seconds_of(lost.leased_seconds, lease_seconds, lost.lost_seconds)
-    loss = loss_of(
-        dispatched=lost.status == JobStatus.DISPATCHED,
-        waiting=lost.waiting,
-        ran_seconds=ran_seconds,
-        timeout_seconds=timeout,
-    )
-    if loss is Loss.MESSAGE:
+    if lost.status == JobStatus.DISPATCHED:
         return Reaping(JobStatus.QUEUED)
-    if loss is Loss.CLAIM:
+    if lost.waiting:
         status = JobStatus.CANCELLED if lost.cancelled else JobStatus.QUEUED
         return Reaping(status, lost_claim=True)
-    timed_out = loss is Loss.TIMEOUT
+    # Alive past the time limit of the run, which therefore ended its worker.
+    ran_seconds = ran_seconds_of(lost.leased_seconds, lease_seconds, lost.lost_seconds)
+    timed_out = ran_seconds > timeout
     failure = FailureClass.TIMEOUT if timed_out else FailureClass.WORKER_CRASH
     message = f"The worker {lost.worker or '?'} was lost while running it."
     if timed_out:
@@ -85,7 +80,7 @@ def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
     )
 
 
-class Reaper(LeaderQueries):
+class Reaper(RoleQueries):
     def __init__(self, engine: Engine, leader: RoleLease, types: Mapping[str, JobType]) -> None:
         super().__init__(engine, leader)
         self._find_lost = FIND_LOST_IF.format(condition=leader.condition)

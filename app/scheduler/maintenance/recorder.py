@@ -11,7 +11,7 @@ from __future__ import annotations
 from sqlalchemy import Engine
 
 from app.reads.demand import QUEUE_HEADS
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.presence import SERVING
@@ -90,7 +90,7 @@ REMOVE = f"""
 """
 
 
-class Recorder(LeaderQueries):
+class Recorder(RoleQueries):
     def __init__(self, engine: Engine, leader: Leader) -> None:
         super().__init__(engine, leader)
         self._due = 0.0

@@ -26,13 +26,13 @@ from pydantic_core import from_json
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 
-from app.admission.allowance import Allowances
 from app.admission.depth import TenantQueue
 from app.admission.intake import job_submission
 from app.admission.pool_of_type import placed, read_moved
+from app.admission.tenant_limits import TenantLimits
 from app.errors import ValidationFailed
 from app.reads.times import rfc3339
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from app.telemetry.hooks import carrying_traces
 from app.tenants.cron import BadCron, UnknownZone, read_rule
 from app.tenants.schedules import COLUMNS, FIELDS, RecurringSchedule
@@ -170,19 +170,19 @@ def is_external(error: Exception) -> bool:
     return isinstance(error, (NotLeading, StateStoreError))
 
 
-class RecurringJobs(LeaderQueries):
+class RecurringJobs(RoleQueries):
     def __init__(
         self,
         engine: Engine,
         leader: Leader,
         types: Mapping[str, JobType],
         served_pools: Collection[str],
-        allowances: Allowances,
+        tenant_limits: TenantLimits,
     ) -> None:
         super().__init__(engine, leader)
         self._types = types
         self._served_pools = served_pools
-        self._allowances = allowances
+        self._tenant_limits = tenant_limits
         self._turns = 0
         #: Tenants whose limits had no room: which, and until when their schedules are left alone.
         self._held: dict[int, tuple[str, float]] = {}
@@ -242,7 +242,7 @@ class RecurringJobs(LeaderQueries):
         wanted = Counter(queue_of(job) for move in moves for job in move.jobs)
         if not wanted:
             return list(moves)
-        allowance = self._allowances.take(wanted)
+        allowance = self._tenant_limits.take(wanted)
         for tenant_id, _ in wanted:
             self._held.pop(tenant_id, None)
         for tenant_id, hold in allowance.held.items():

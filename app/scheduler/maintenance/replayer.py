@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Engine, Row
 
-from app.admission.allowance import Allowances, Hold
 from app.admission.depth import TenantQueue
-from app.scheduler.role import LeaderQueries
+from app.admission.tenant_limits import Hold, TenantLimits
+from app.scheduler.role import RoleQueries
 from models.jobs.ids import BELOW_ALL
 from models.jobs.replay_requests import NEXT, PEEK, WORK
 from models.leadership import Leader
@@ -85,10 +85,10 @@ def choose(
     return Choice(chosen, position if stopped else candidates.last, passed, not stopped)
 
 
-class Replayer(LeaderQueries):
-    def __init__(self, engine: Engine, leader: Leader, allowances: Allowances) -> None:
+class Replayer(RoleQueries):
+    def __init__(self, engine: Engine, leader: Leader, tenant_limits: TenantLimits) -> None:
         super().__init__(engine, leader)
-        self._allowances = allowances
+        self._tenant_limits = tenant_limits
         #: Tenants without room, and until when.
         self._held: dict[int, float] = {}
         self._due = 0.0
@@ -104,13 +104,13 @@ class Replayer(LeaderQueries):
             return 0
         found = [self._peek(replay, len(running)) for replay in running]
         wanted = Counter(queue for candidates in found for _, queue in candidates.jobs)
-        granted = self._allowances.take(wanted, spare=True) if wanted else None
+        granted = self._tenant_limits.take(wanted, spare=True) if wanted else None
         left, full = (dict(granted.jobs), granted.full) if granted else ({}, frozenset())
         held = granted.held if granted else {}
         queued = 0
         for replay, candidates in zip(running, found, strict=True):
             choice = choose(candidates, left, full, replay.position)
-            reason = held[replay.tenant_id].code if replay.tenant_id in held else None
+            reason = held[replay.tenant_id].code or None if replay.tenant_id in held else None
             try:
                 queued += self._work(replay, choice, choice.complete and candidates.at_end, reason)
             except StatementTooSlow as error:

@@ -14,7 +14,7 @@ from datetime import date
 
 from sqlalchemy import Engine
 
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.blobs import BlobError, BlobStore
 from models.jobs.ids import BELOW_ALL
 from models.jobs.replay_requests import RETIRE as RETIRE_REPLAYS
@@ -43,8 +43,7 @@ RETIRE_KEYS = f"""
         WHERE created_at < now() - make_interval(secs => %(seconds)s)
         ORDER BY created_at LIMIT {BATCH}))
 """
-#: How long counts are kept, by kind; workers of the previous version still count runs by the
-#: hour.
+#: How long counts are kept, by kind; workers of the previous version still count runs by the hour.
 KEPT_HOURS = {"hour": 26} | {kind.value: kind.kept_hours for kind in TallyKind}
 RETIRE_TALLIES = f"""
     DELETE FROM tallies WHERE {STILL_LEADER} AND ctid = ANY (array(
@@ -81,7 +80,7 @@ class Kept:
     keys: float
 
 
-class Retirer(LeaderQueries):
+class Retirer(RoleQueries):
     def __init__(self, engine: Engine, leader: Leader, blobs: BlobStore, kept: Kept) -> None:
         super().__init__(engine, leader)
         self._blobs = blobs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.store.snapshots import LONG_SECONDS, OLDEST_SNAPSHOT
 
 logger = logging.getLogger(__name__)
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 WATCH_SECONDS = 30.0
 
 
-class SnapshotWatch(LeaderQueries):
+class SnapshotWatch(RoleQueries):
     #: Whether the one that is open was reported.
     _reported = False
 

@@ -14,9 +14,10 @@ from collections.abc import Collection
 
 from sqlalchemy import Engine
 
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
-from models.tallies import TallyKind
+from models.presence import NEWS_SECONDS
+from models.tallies import TallyKind, parse_tenant_name
 from tasks.retry.circuit import (
     BAD_SHARE,
     WINDOW_SECONDS,
@@ -51,12 +52,22 @@ READ_CIRCUITS = f"""
 """
 #: Parts of tenants whose calls failed; asked for only when that matters.
 READ_TENANTS = f"""
-    SELECT sum(total)::bigint AS calls, sum(amount)::bigint AS failed FROM tallies
+    SELECT name, sum(total)::bigint AS calls, sum(amount)::bigint AS failed FROM tallies
     WHERE kind = '{TallyKind.TENANT_DEPENDENCY}'
       AND bucket > now() - make_interval(secs => %(seconds)s)
       AND split_part(name, E'\n', 1) = %(dependency)s
     GROUP BY name HAVING sum(amount) > 0
 """
+#: Whether probes of tenants whose calls did not fail are in flight.
+READ_OTHERS = """
+    SELECT circuit.dependency FROM circuits AS circuit
+    WHERE circuit.dependency = %(dependency)s AND EXISTS (
+        SELECT FROM jobs
+        WHERE status IN ('dispatched', 'running') AND jobs.dependency = circuit.dependency
+          AND dispatched_at >= circuit.changed_at AND tenant_id <> ALL (%(failing)s::bigint[]))
+"""
+#: A probe that ended is counted within this time.
+COUNT_SECONDS = 2 * NEWS_SECONDS
 #: Refusals of everybody's calls, the most frequent reason first.
 READ_OUTAGES = f"""
     SELECT split_part(name, E'\n', 1) AS dependency, split_part(name, E'\n', 2) AS reason,
@@ -98,10 +109,12 @@ EVENTS = {
 }
 
 
-class Circuits(LeaderQueries):
+class Circuits(RoleQueries):
     def __init__(self, engine: Engine, leader: Leader, dependencies: Collection[str]) -> None:
         super().__init__(engine, leader)
         self._dependencies = sorted(dependencies)
+        #: Until when a probe of a tenant without failures may not have been counted.
+        self._others_until: dict[str, float] = {}
 
     def run_once(self, now: float) -> int:
         """Change what has to change; how many circuits did."""
@@ -114,14 +127,16 @@ class Circuits(LeaderQueries):
             window = Window(int(row.calls), int(row.failed))
             probes = Window(int(row.probes), int(row.failed_probes))
             counted = probes if before.state is CircuitState.HALF_OPEN else window
-            refused, reason = outages.get(row.dependency, (0, ""))
+            outage_calls, reason = outages.get(row.dependency, (0, ""))
+            tenants = self._tenants(row.dependency, before, counted, row.clock)
             after = next_circuit(
                 *(before, window, probes, row.clock),
-                tenants=self._tenants(row.dependency, before, counted, row.clock),
-                outages=refused,
+                tenants=tenants.values(),
+                outages=outage_calls,
+                others_probe=self._others_probe(row.dependency, before, tenants, row.clock),
             )
             if after != before:
-                opens = after.state is CircuitState.OPEN and 2 * refused >= counted.bad
+                opens = after.state is CircuitState.OPEN and 2 * outage_calls >= counted.bad
                 changed += self._change(
                     row.dependency, before.state, after.state, counted, reason if opens else ""
                 )
@@ -129,7 +144,7 @@ class Circuits(LeaderQueries):
 
     def _tenants(
         self, dependency: str, circuit: Circuit, counted: Window, clock: float
-    ) -> list[Window]:
+    ) -> dict[int, Window]:
         """The failing tenants' parts of what was counted, if a change may depend on them."""
         match circuit.state:
             case CircuitState.CLOSED if counted.bad_share >= BAD_SHARE:
@@ -137,9 +152,19 @@ class Circuits(LeaderQueries):
             case CircuitState.HALF_OPEN if counted.bad:
                 seconds = clock - circuit.changed_at + WINDOW_SECONDS
             case _:
-                return []
+                return {}
         rows = self._read(READ_TENANTS, dependency=dependency, seconds=seconds)
-        return [Window(row.calls, row.failed) for row in rows]
+        return {parse_tenant_name(row.name)[1]: Window(row.calls, row.failed) for row in rows}
+
+    def _others_probe(
+        self, dependency: str, circuit: Circuit, failing: Collection[int], clock: float
+    ) -> bool:
+        """Whether probes of tenants that have not failed may still be counted."""
+        if circuit.state is CircuitState.HALF_OPEN and failing:
+            if self._read(READ_OTHERS, dependency=dependency, failing=list(failing)):
+                self._others_until[dependency] = clock + COUNT_SECONDS
+            return clock < self._others_until.get(dependency, 0.0)
+        return False
 
     def _outages(self) -> dict[str, tuple[int, str]]:
         """Refused calls and their most frequent reason, by dependency."""

@@ -25,7 +25,7 @@ from app.policy.pool_choice import (
     agreed_pool,
     next_pool,
 )
-from app.scheduler.role import LeaderQueries
+from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.presence import SERVING
@@ -142,7 +142,7 @@ def read_runs(connection: Connection, *, apart: bool = False) -> dict[str, TypeR
     return found
 
 
-class Classifier(LeaderQueries):
+class Classifier(RoleQueries):
     def __init__(
         self,
         engine: Engine,

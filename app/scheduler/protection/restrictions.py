@@ -1,21 +1,24 @@
-"""Restrictions (table ``verdicts``): quarantine of job types, throttles and spikes of tenants.
+"""Restrictions (table ``verdicts``): quarantine of job types; throttles, spikes and spent retry
+budgets of tenants.
 
-The policies are in ``tasks.retry``, fed with the recent counts of table ``tallies``. Workers read a
-quarantine when they decide about retries; dispatcher and express lane obey throttles; a spike has
-no effect but its event. A type that fails for one tenant is quarantined for that tenant, one that
-fails without any single tenant as well, for all: then all tenants get the event (tenant 0), for any
-of them may be about to submit such a job. Of everything else only the tenant.
+The policies are in ``tasks.retry``, fed with the recent counts of table ``tallies``. Workers read
+quarantines and spent budgets when they decide about retries; dispatcher and express lane obey
+throttles; a spike has no effect but its event. A type that fails for one tenant is quarantined for
+that tenant, one that fails without any single tenant as well, for all: then all tenants get the
+event (tenant 0), for any of them may be about to submit such a job. Of everything else only the
+tenant.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from operator import itemgetter
 
 from sqlalchemy import Engine
 
-from app.scheduler.role import LeaderQueries
-from models.jobs.held_back import QUARANTINED, TENANT_QUARANTINED, THROTTLED
+from app.scheduler.role import RoleQueries
+from models.jobs.held_back import QUARANTINED, TENANT_QUARANTINED, THROTTLED, WITHOUT_BUDGET
 from models.leadership import STILL_LEADER, Leader
 from models.tallies import TallyKind, parse_crash_name, parse_tenant_name
 from tasks.retry import guards
@@ -25,60 +28,40 @@ logger = logging.getLogger(__name__)
 
 #: Quarantines that change in one turn, those for all tenants first; the others follow in the next.
 MOST_CHANGES = 100
+#: How often retry budgets are judged.
+JUDGE_SECONDS = 2.0
 #: Earlier hours that are the usual.
 HOURS = 24
 
-#: A bucket belongs to the window in which it begins: a window is short by up to one bucket.
+#: A window begins where a bucket of ``step`` seconds does: it is short by up to one such bucket.
 READ_WINDOWS = """
     SELECT name, sum(total)::bigint AS total, sum(amount)::bigint AS amount FROM tallies
-    WHERE kind = %(kind)s AND bucket > now() - make_interval(secs => %(seconds)s)
+    WHERE kind = %(kind)s
+      AND bucket >= date_bin(make_interval(secs => %(step)s), now(), 'epoch')
+                    + make_interval(secs => %(step)s) - make_interval(secs => %(seconds)s)
     GROUP BY name
 """
-QUARANTINE = f"""
-    WITH entered AS (
-        INSERT INTO verdicts (kind, name, tenant_id, detail)
-        SELECT %(kind)s, %(name)s, %(tenant_id)s, json_build_object(
-            'type', %(name)s::text, 'runs', %(runs)s, 'failed', %(failed)s)
+IMPOSE = f"""
+    WITH imposed AS (
+        INSERT INTO verdicts (kind, name, tenant_id, pool, detail)
+        SELECT %(kind)s, %(name)s, %(tenant_id)s, %(pool)s, %(detail)s::json
         WHERE {STILL_LEADER}
         ON CONFLICT DO NOTHING
         RETURNING tenant_id, detail
     )
     INSERT INTO events (tenant_id, kind, detail)
-    SELECT tenant_id, 'job_type_quarantined', detail FROM entered
+    SELECT tenant_id, %(event)s, detail FROM imposed
 """
-RELEASE = f"""
-    WITH left_it AS (
-        DELETE FROM verdicts
-        WHERE kind = %(kind)s AND name = %(name)s AND tenant_id = %(tenant_id)s
-          AND {STILL_LEADER}
-        RETURNING tenant_id, name
-    )
-    INSERT INTO events (tenant_id, kind, detail)
-    SELECT tenant_id, 'job_type_released', json_build_object(
-        'type', name, 'runs', %(runs)s, 'failed', %(failed)s)
-    FROM left_it
-"""
-THROTTLE = f"""
-    WITH throttled AS (
-        INSERT INTO verdicts (kind, tenant_id, pool, detail)
-        SELECT 'throttle', %(tenant_id)s, %(pool)s, json_build_object(
-            'pool', %(pool)s::text, 'crashes', %(crashes)s)
-        WHERE {STILL_LEADER}
-        ON CONFLICT DO NOTHING
-        RETURNING tenant_id, detail
-    )
-    INSERT INTO events (tenant_id, kind, detail)
-    SELECT tenant_id, 'tenant_throttled', detail FROM throttled
-"""
+#: The previous version names throttles.
 LIFT = f"""
     WITH lifted AS (
         DELETE FROM verdicts
-        WHERE kind = 'throttle' AND tenant_id = %(tenant_id)s AND pool = %(pool)s
-          AND {STILL_LEADER}
-        RETURNING tenant_id, pool
+        WHERE kind = %(kind)s AND tenant_id = %(tenant_id)s AND pool = %(pool)s
+          AND (name = %(name)s OR kind = 'throttle') AND {STILL_LEADER}
+        RETURNING tenant_id
     )
     INSERT INTO events (tenant_id, kind, detail)
-    SELECT tenant_id, 'tenant_throttle_lifted', json_build_object('pool', pool) FROM lifted
+    SELECT tenant_id, %(event)s, %(detail)s::json FROM lifted
 """
 #: Only tenants whose hour could be a spike at all, each with its earlier hours.
 READ_HOURS = f"""
@@ -114,7 +97,34 @@ FORGET = f"""
 """
 
 
-class Quarantine(LeaderQueries):
+#: Only tenants that could be restricted, by the lower of the policy's two limits.
+READ_SPENT = f"""
+    SELECT name::bigint AS tenant_id, sum(total)::bigint AS first_runs,
+           sum(amount)::bigint AS retries
+    FROM tallies
+    WHERE kind = '{TallyKind.RETRY}'
+      AND bucket > now() - interval '{guards.BUDGET_WINDOW_SECONDS:g} seconds'
+    GROUP BY name
+    HAVING sum(amount) >= {guards.BUDGET_BACK} * greatest(
+        {guards.BUDGET_FLOOR}, {guards.RETRIES_PER_FIRST_RUN} * sum(total))
+"""
+IMPOSE_BUDGETS = f"""
+    INSERT INTO verdicts (kind, tenant_id, detail)
+    SELECT 'retry_budget', tenant_id, json_build_object(
+        'first_runs', first_runs, 'retries', retries)
+    FROM unnest(%(tenants)s::bigint[], %(first_runs)s::bigint[], %(retries)s::bigint[])
+        AS spent (tenant_id, first_runs, retries)
+    WHERE {STILL_LEADER}
+    ORDER BY tenant_id
+    ON CONFLICT DO NOTHING
+"""
+LIFT_BUDGETS = f"""
+    DELETE FROM verdicts
+    WHERE kind = 'retry_budget' AND tenant_id = ANY (%(tenants)s::bigint[]) AND {STILL_LEADER}
+"""
+
+
+class Quarantine(RoleQueries):
     """Job types that mostly fail get fewer attempts, until they recover: for all, or a tenant."""
 
     def run_once(self, now: float) -> int:
@@ -137,20 +147,21 @@ class Quarantine(LeaderQueries):
         return changed
 
     def _windows(self, kind: TallyKind) -> dict[str, Window]:
-        # A bucket more: a tenant's part that is short of a few runs would leave them to the others.
-        seconds = guards.QUARANTINE_WINDOW_SECONDS
-        seconds += kind.bucket_seconds if kind is TallyKind.TENANT_TYPE else 0
-        rows = self._read(READ_WINDOWS, kind=kind, seconds=seconds)
+        # The whole and its parts begin at one moment: runs that only one of them has would be
+        # left to the other tenants, or taken from them.
+        step, seconds = TallyKind.TENANT_TYPE.bucket_seconds, guards.QUARANTINE_WINDOW_SECONDS
+        rows = self._read(READ_WINDOWS, kind=kind, step=step, seconds=seconds)
         return {row.name: Window(row.total, row.amount) for row in rows}
 
     def _change(self, name: str, tenant_id: int, window: Window, enters: bool) -> int:
         written = self._write(
-            QUARANTINE if enters else RELEASE,
+            IMPOSE if enters else LIFT,
             kind="tenant_quarantine" if tenant_id else "quarantine",
             name=name,
             tenant_id=tenant_id,
-            runs=window.total,
-            failed=window.bad,
+            pool="",
+            event="job_type_quarantined" if enters else "job_type_released",
+            detail=json.dumps({"type": name, "runs": window.total, "failed": window.bad}),
         )
         if written:
             whose = f" of tenant {tenant_id}" if tenant_id else ""
@@ -161,7 +172,7 @@ class Quarantine(LeaderQueries):
         return written
 
 
-class Throttles(LeaderQueries):
+class Throttles(RoleQueries):
     """A tenant whose jobs keep killing the workers of a pool runs one at a time there."""
 
     def __init__(
@@ -172,9 +183,8 @@ class Throttles(LeaderQueries):
 
     def run_once(self, now: float) -> int:
         """Check every tenant that crashed recently or is throttled; how many changed."""
-        rows = self._read(
-            READ_WINDOWS, kind=TallyKind.CRASH, seconds=guards.THROTTLE_WINDOW_SECONDS
-        )
+        kind, seconds = TallyKind.CRASH, guards.THROTTLE_WINDOW_SECONDS
+        rows = self._read(READ_WINDOWS, kind=kind, step=kind.bucket_seconds, seconds=seconds)
         crashed = {parse_crash_name(row.name): row.total for row in rows}
         held = {(row.tenant_id, row.pool) for row in self._read(THROTTLED)}
         changed = 0
@@ -182,15 +192,23 @@ class Throttles(LeaderQueries):
             crashes, was = crashed.get((tenant_id, pool), 0), (tenant_id, pool) in held
             if guards.throttled(crashes, was, self._limit) == was:
                 continue
-            statement = LIFT if was else THROTTLE
-            if self._write(statement, tenant_id=tenant_id, pool=pool, crashes=crashes):
+            detail = {"pool": pool} if was else {"pool": pool, "crashes": crashes}
+            if self._write(
+                LIFT if was else IMPOSE,
+                kind="throttle",
+                name="",
+                tenant_id=tenant_id,
+                pool=pool,
+                event="tenant_throttle_lifted" if was else "tenant_throttled",
+                detail=json.dumps(detail),
+            ):
                 changed += 1
                 news = "throttle lifted" if was else f"throttled, {crashes} crashes"
                 logger.warning("tenant %s in %s: %s", tenant_id, pool, news)
         return changed
 
 
-class Spikes(LeaderQueries):
+class Spikes(RoleQueries):
     """Tenants that submit far more than usual get an event, once an hour at most."""
 
     def run_once(self, now: float) -> int:
@@ -205,3 +223,34 @@ class Spikes(LeaderQueries):
         if reported:
             logger.warning("%d tenants submit far more than usual", reported)
         return reported
+
+
+class RetryBudgets(RoleQueries):
+    """Tenants that spent theirs get no retries until some is left again.
+
+    Adding up the counts of all tenants takes longer with every tenant, so it is done here once and
+    not in every worker. Without a leader the restrictions stay as they are.
+    """
+
+    def run_once(self, now: float) -> int:
+        """Judge everybody who had retries; how many restrictions changed."""
+        spending = {row.tenant_id: row for row in self._read(READ_SPENT)}
+        held = {row.tenant_id for row in self._read(WITHOUT_BUDGET)}
+        spent = {
+            tenant_id
+            for tenant_id, row in spending.items()
+            if guards.budget_spent(row.first_runs, row.retries, tenant_id in held)
+        }
+        changed = 0
+        if new := sorted(spent - held):
+            changed += self._write(
+                IMPOSE_BUDGETS,
+                tenants=new,
+                first_runs=[spending[tenant_id].first_runs for tenant_id in new],
+                retries=[spending[tenant_id].retries for tenant_id in new],
+            )
+        if over := sorted(held - spent):
+            changed += self._write(LIFT_BUDGETS, tenants=over)
+        if changed:
+            logger.warning("%d tenants are without retry budget, %d were", len(spent), len(held))
+        return changed

@@ -26,9 +26,10 @@ def test_the_overview_shows_by_itself_what_runs_and_what_died(tab: Tab, client: 
         page.locator(f"section[aria-labelledby=pool-{n}]") for n in ("medium", "short")
     )
     dead = int(figure(short, "Dead letters").inner_text().replace("\u202f", ""))
-    client.submit_sleeps(1, 8.0)
+    [sleep] = client.submit_sleeps(1, 60.0)
     client.submit_job("fail", {"class": "PERMANENT"})
     expect(figure(medium, "In flight")).not_to_have_text("0", timeout=LOOK_MILLISECONDS)
+    assert client.api.call("DELETE", f"/jobs/{sleep}").status == 202
     expect(figure(short, "Dead letters")).to_have_text(str(dead + 1), timeout=LOOK_MILLISECONDS)
     tab.check_accessible()
     page.get_by_role("link", name="24 hours").click()

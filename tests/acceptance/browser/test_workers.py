@@ -38,7 +38,7 @@ def test_a_worker_dies_another_is_drained_and_both_are_replaced(tab: Tab, client
     tab.check_accessible()
 
     os.kill(killed, signal.SIGKILL)
-    job_id = client.submit_job("sleep", {"seconds": 12})
+    job_id = client.submit_job("sleep", {"seconds": 25})
     see(row_of(page, drained), short_id(job_id))
     questions: list[str] = []
     page.on("dialog", lambda dialog: (questions.append(dialog.message), dialog.accept()))
@@ -51,7 +51,7 @@ def test_a_worker_dies_another_is_drained_and_both_are_replaced(tab: Tab, client
     see(row_of(page, successor), "alive")
     see(row_of(page, killed), "lost")
 
-    expect(row_of(page, drained)).to_have_count(0, timeout=PATIENCE_MILLISECONDS)
+    expect(row_of(page, drained)).to_have_count(0, timeout=2 * PATIENCE_MILLISECONDS)
     successor = wait_for_another(client, "worker-medium-1", drained)
     see(row_of(page, successor), "alive")
     job = client.job(job_id)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from app.admission import IdempotencyKey
 from app.admission import depth as depth_module
@@ -28,6 +25,7 @@ from models.store.session import open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import COUNTS, emptied
 from tests.support.plans import plan_of
+from tests.support.statements import statements
 from tests.support.token_bucket import lease, take
 
 SECONDS = 1.5
@@ -37,21 +35,6 @@ NOWHERE = "postgresql+psycopg2://nobody@127.0.0.1:1/nothing"
 @pytest.fixture
 def database(api_database: DatabaseFixture) -> DatabaseFixture:
     return emptied(api_database)
-
-
-@contextmanager
-def statements(database: DatabaseFixture) -> Iterator[list[str]]:
-    """What is sent to the database meanwhile."""
-    sent: list[str] = []
-
-    def note(_: Any, __: Any, sql: str, *___: Any) -> None:
-        sent.append(sql)
-
-    event.listen(database.engine, "before_cursor_execute", note)
-    try:
-        yield sent
-    finally:
-        event.remove(database.engine, "before_cursor_execute", note)
 
 
 def passes(rate: Rate, tenant_id: int, per_second: float, burst: float, tokens: int = 1) -> bool:

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from app.admission.allowance import Allowances
 from app.admission.gate import SubmissionLimits
+from app.admission.tenant_limits import TenantLimits
 from app.cli.commands import replay_dead_letters
 from app.config import Settings
 from app.scheduler.maintenance.replayer import Replayer
 from models.jobs.claim import JobRef
 from models.jobs.ids import new_id
+from models.jobs.replay_requests import MOST_RUNNING
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
 from tests.integration.api.test_contract import JOB_FIELDS, bring
@@ -26,7 +27,7 @@ from tests.support.api_server import Answer, ApiServer
 from tests.support.database_fixture import DatabaseFixture
 
 
-def bury(database: DatabaseFixture, failure: str = "APP_ERROR", **fields: Any) -> str:
+def make_dead(database: DatabaseFixture, failure: str = "APP_ERROR", **fields: Any) -> str:
     """A job that was run once and is dead; its id."""
     claim = start(database, **fields)
     message = f"{failure} it is"
@@ -52,7 +53,7 @@ def listed(api: ApiServer, query: str) -> list[str]:
 def test_dead_letter_says_why_and_what_was_tried(
     api: ApiServer, api_database: DatabaseFixture
 ) -> None:
-    job_id = bury(api_database, "TIMEOUT", type="reasons")
+    job_id = make_dead(api_database, "TIMEOUT", type="reasons")
     (letter,) = api.get("/dead-letters?type=reasons").json()["dead_letters"]
     assert set(letter) == (JOB_FIELDS - {"result"}) | MORE_FIELDS
     assert (letter["id"], letter["status"], letter["attempt"]) == (job_id, "dead", 1)
@@ -66,9 +67,10 @@ def test_dead_letters_are_listed_by_type_and_class_newest_first(
     api: ApiServer, api_database: DatabaseFixture
 ) -> None:
     made = [
-        bury(api_database, failure, type="both") for failure in ("TIMEOUT", "POISON", "TIMEOUT")
+        make_dead(api_database, failure, type="both")
+        for failure in ("TIMEOUT", "POISON", "TIMEOUT")
     ]
-    bury(api_database, "TIMEOUT", type="other")
+    make_dead(api_database, "TIMEOUT", type="other")
     foreign = api_database.submit(type="both", tenant_id=2)
     bring(api_database, foreign, "dead")
     api_database.submit(type="both")
@@ -81,7 +83,7 @@ def test_dead_letters_are_listed_by_type_and_class_newest_first(
 def test_replayed_job_waits_in_line_with_a_fresh_count(
     api: ApiServer, api_database: DatabaseFixture
 ) -> None:
-    job_id = bury(api_database, type="fresh", not_after=datetime(2100, 1, 1, tzinfo=UTC))
+    job_id = make_dead(api_database, type="fresh", not_after=datetime(2100, 1, 1, tzinfo=UTC))
     before = api_database.job(job_id)
     assert before.attempt == 1
     assert api.get(f"/jobs/{job_id}").json()["status"] == "dead"
@@ -109,7 +111,7 @@ def test_replayed_job_waits_in_line_with_a_fresh_count(
 def test_what_is_not_dead_or_not_ours_is_skipped(
     api: ApiServer, api_database: DatabaseFixture
 ) -> None:
-    dead = bury(api_database)
+    dead = make_dead(api_database)
     foreign = api_database.submit(tenant_id=2)
     bring(api_database, foreign, "dead")
     waiting = api_database.submit()
@@ -122,8 +124,8 @@ def test_what_is_not_dead_or_not_ours_is_skipped(
 def test_dead_letters_are_replayed_by_what_they_have_in_common(
     api: ApiServer, api_database: DatabaseFixture
 ) -> None:
-    timeouts = [bury(api_database, "TIMEOUT", type="common") for _ in range(3)]
-    poison = bury(api_database, "POISON", type="common")
+    timeouts = [make_dead(api_database, "TIMEOUT", type="common") for _ in range(3)]
+    poison = make_dead(api_database, "POISON", type="common")
     (row,) = api_database.query("SELECT finished_at FROM jobs WHERE id = %s", timeouts[0])
     asked = {"type": "common", "error_class": "TIMEOUT"}
     early = {**asked, "before": row[0].isoformat()}
@@ -175,7 +177,7 @@ def test_unknown_letters_are_no_error(api: ApiServer) -> None:
 def test_operator_replays_by_the_command_after_a_look_at_the_count(
     api_database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine, other = bury(api_database, type="cli"), bury(api_database, type="cli-other")
+    mine, other = make_dead(api_database, type="cli"), make_dead(api_database, type="cli-other")
     foreign = api_database.submit(type="cli", tenant_id=2)
     bring(api_database, foreign, "dead")
     api_database.execute("UPDATE jobs SET finished_at = now() WHERE id = %s", foreign)
@@ -205,8 +207,8 @@ def slow_tenant(api_database: DatabaseFixture) -> Iterator[None]:
 def test_a_replay_without_room_goes_on_in_the_background(
     api: ApiServer, api_database: DatabaseFixture, slow_tenant: None
 ) -> None:
-    made = [bury(api_database, type="many") for _ in range(12)]
-    few = [bury(api_database, type="few") for _ in range(2)]
+    made = [make_dead(api_database, type="many") for _ in range(12)]
+    few = [make_dead(api_database, type="few") for _ in range(2)]
     assert replay(api, filter={"type": "few"}).json() == {
         "replayed": 2,
         "skipped": 0,
@@ -224,7 +226,7 @@ def test_a_replay_without_room_goes_on_in_the_background(
     api_database.leader.run_once(0.0)
     limits = SubmissionLimits(per_second=0, burst=0, queue_depth=1_000_000)
     role = Replayer(
-        api_database.engine, api_database.leader, Allowances(api_database.engine, limits)
+        api_database.engine, api_database.leader, TenantLimits(api_database.engine, limits)
     )
     assert role.run_once(0.0) == 3, "eight are left, five of them for submissions"
     assert api.get(path).json()["reason"] == "TENANT_RATE_LIMIT_EXCEEDED"
@@ -235,6 +237,30 @@ def test_a_replay_without_room_goes_on_in_the_background(
     api.request("DELETE", by_ids.headers["location"])
     assert role.run_once(100.0) == 0
     assert sum(api_database.job(one).status == "queued" for one in made) == 3
+
+
+def test_one_replay_too_many_is_refused(
+    api: ApiServer,
+    api_database: DatabaseFixture,
+    slow_tenant: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for _ in range(30):
+        make_dead(api_database, type="crowd")
+    running = [replay(api, filter={"type": "crowd"}, limit=11 + n) for n in range(MOST_RUNNING)]
+    assert {one.status for one in running} == {202}
+    refused = replay(api, filter={"type": "crowd"})
+    assert (refused.status, refused.json()["code"]) == (409, "CONFLICT")
+    assert "10 replays of dead letters are running" in refused.json()["detail"]
+    url = api_database.engine.url.render_as_string(hide_password=False)
+    monkeypatch.setattr("app.config.settings", lambda: Settings(database_url=url))
+    by_command = CliRunner().invoke(replay_dead_letters, ["--type", "crowd", "--yes"])
+    assert by_command.exit_code == 0 and "demo: nothing replayed. 10" in by_command.output
+    api.request("DELETE", running[0].headers["location"])
+    running[0] = replay(api, filter={"type": "crowd"})
+    assert running[0].status == 202, "there is room again"
+    for one in running:
+        api.request("DELETE", one.headers["location"])
 
 
 @pytest.mark.parametrize("replay_id", ["nonsense", "0192f0c1-0000-7000-8000-000000000000"])

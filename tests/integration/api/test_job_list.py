@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.api.routes.job_list import MOST_ATTEMPTS
+from app.api.routes.dead_letters import MOST_ATTEMPTS
 from app.reads.job_pages import read_page
 from app.reads.search import Wanted
 from tests.integration.api.test_contract import JOB_FIELDS, WAYS, bring

@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.services import running
 from models.settings import DatabaseSettings
+from models.store.abandoned import AbandonedBackends
 from models.store.errors import StateStoreUnavailable
 from models.store.session import execute, fetch, open_engine
 from tests.support.api_server import Answer, serving
@@ -136,3 +137,27 @@ def test_a_process_opens_no_writing_connection_while_a_commit_hangs(server: Post
     stored = {row.name for row in fetch(engine, "SELECT name FROM tenants")}
     assert stored == names, "what hung was committed in the end, the rest never"
     engine.dispose()
+
+
+@pytest.mark.parametrize("name", ["waiting", "somebody else"])
+def test_a_backend_of_another_process_does_not_keep_this_one_from_writing(
+    database_url: str, name: str
+) -> None:
+    """After a failover it may have the number of one that was given up."""
+    ours, theirs = (
+        open_engine(DatabaseSettings(database_url=database_url), process=process)
+        for process in ("waiting", name)
+    )
+    abandoned = AbandonedBackends()
+    with ours.connect() as asked, theirs.connect() as working, ThreadPoolExecutor(1) as other:
+        abandoned.add(working.connection.dbapi_connection)
+        sleeping = other.submit(working.exec_driver_sql, "SELECT pg_sleep(1.5)")
+        time.sleep(0.3)
+        abandoned.judge(asked.connection.dbapi_connection)
+        assert not sleeping.done()
+        only_reads = asked.exec_driver_sql("SHOW default_transaction_read_only").scalar_one()
+        assert only_reads == ("on" if name == "waiting" else "off")
+        sleeping.result()
+        asked.invalidate()
+    for engine in (ours, theirs):
+        engine.dispose()

@@ -19,7 +19,7 @@ from app.tenants.changes import create_tenant, issue_key
 from models.jobs.ids import new_id
 from models.jobs.replay_requests import ReplayRequest, create
 from tests.integration.api.test_contract import bring, put_scored
-from tests.integration.api.test_dead_letters import bury
+from tests.integration.api.test_dead_letters import make_dead
 from tests.integration.api.test_jobs import FAILED, start
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.described import Described
@@ -244,8 +244,8 @@ def tell_of_states(caller: Caller, database: DatabaseFixture) -> None:
             caller.call("DELETE", f"/jobs/{job_id}", 409)
     tried = caller.call("GET", f"/jobs/{retried.ref.id}", 200).get_json()
     assert tried["attempts"]
-    dead = bury(database, **mine)
-    bury(database, **mine)
+    dead = make_dead(database, **mine)
+    make_dead(database, **mine)
     for url in ("/jobs?limit=1", "/jobs?status=dead", "/dead-letters?limit=1"):
         caller.call("GET", url, 200)
     caller.call("POST", "/dead-letters/replay", 200, {"ids": [dead, new_id()]})

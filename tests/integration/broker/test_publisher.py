@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import kombu
 import pytest
 from celery import Celery
 
-from app.broker.publish import Publisher
+from app.broker.publish import Publisher, SentMessage
 from app.broker.queues import job_queue
 from app.errors import BrokerUnavailable
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
-from loadtest.chaos.slow_link import SlowLink
 from loadtest.figures import family
 from models.jobs.dispatch import Dispatch
 from models.jobs.ids import new_id
+from tests.support.slow_link import SlowLink
+from tests.support.waiting import wait_for
 
 #: What one call may take: the limit, and what a busy machine adds.
 LIMIT_SECONDS, AT_MOST_SECONDS = 0.5, 1.5
@@ -45,7 +46,7 @@ def drop_queues(connection: kombu.Connection) -> None:
 
 
 @pytest.fixture
-def publisher(link: SlowLink, queues: kombu.Connection) -> Iterator[Publisher]:
+def celery(link: SlowLink, queues: kombu.Connection) -> Celery:
     celery = Celery("test", amqp="app.broker.amqp:JobAmqp")
     celery.config_from_object("celeryconfig")
     celery.conf.update(
@@ -53,6 +54,11 @@ def publisher(link: SlowLink, queues: kombu.Connection) -> Iterator[Publisher]:
         broker_transport_options={"connect_timeout": 2},
         task_queues=[job_queue(name) for name in ("short", "medium", "long")],
     )
+    return celery
+
+
+@pytest.fixture
+def publisher(celery: Celery) -> Iterator[Publisher]:
     publisher = Publisher(celery, LIMIT_SECONDS)
     open_within(publisher, 15.0)
     yield publisher
@@ -77,13 +83,6 @@ def is_up(publisher: Publisher) -> bool:
     except BrokerUnavailable:
         return False
     return True
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def dispatches(count: int, pool: str = "medium") -> list[Dispatch]:
@@ -161,12 +160,69 @@ def test_silent_broker_is_unavailable_and_costs_no_caller_more_than_the_limit(
     wait_for(lambda: is_up(publisher))
 
 
-def test_message_for_a_deleted_queue_is_sent_again(
+def test_confirms_later_than_a_silence_are_late_and_not_missing(
+    celery: Celery, link: SlowLink, queues: kombu.Connection
+) -> None:
+    celery.conf.broker_transport_options = {"connect_timeout": 0.5}
+    publisher = Publisher(celery, 0.1)
+    open_within(publisher, 15.0)
+    link.delay_seconds = 2.0  # silent is who confirms nothing for one second
+    try:
+        first = dispatches(3)
+        assert not publisher.publish(first)
+        wait_for(lambda: not is_up(publisher))
+        assert publisher.undelivered() == first, "it may be gone, and another connection opens"
+        wait_for(lambda: is_up(publisher), 2.5)
+        later, until = [], time.monotonic() + 4.0
+        while time.monotonic() < until:
+            later += dispatches(1, "short")
+            publisher.publish(later[-1:])
+            publisher.ping()
+            time.sleep(0.1)
+        assert publisher.undelivered() == []
+        wait_for(lambda: messages(queues, "short") == len(later))
+        link.delay_seconds = 0.8  # of each step of opening another one
+        link.cut()
+        wait_for(lambda: not is_up(publisher))
+        wait_for(lambda: is_up(publisher))
+    finally:
+        publisher.close()
+
+
+def test_message_that_is_never_confirmed_is_given_up_while_others_are(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.broker.publish.silence", lambda *_: 1.0)
+    take, sent = publisher._take, dispatches(1)
+    lost = publisher._tag + 1
+
+    def take_others(tag: int, multiple: bool) -> list[SentMessage]:
+        kept = publisher._unconfirmed.pop(lost, None)
+        found = take(tag, multiple)
+        if kept:
+            publisher._unconfirmed = {lost: kept, **publisher._unconfirmed}
+        return found
+
+    monkeypatch.setattr(publisher, "_take", take_others)
+    assert not publisher.publish(sent)
+    found: list[Dispatch] = []
+    wait_for(lambda: (is_up(publisher), found.extend(publisher.undelivered())) and bool(found), 5.0)
+    assert found == sent
+    monkeypatch.undo()
+    wait_for(lambda: is_up(publisher))
+    assert publisher.publish(dispatches(1))
+
+
+def test_message_for_a_deleted_queue_is_undelivered_and_its_queue_is_declared_again(
     publisher: Publisher, queues: kombu.Connection
 ) -> None:
     for name in ("short", "medium", "long"):
         queues.default_channel.queue_delete(name)
-    assert publisher.publish([*dispatches(3), *dispatches(40, "short"), *dispatches(2, "long")])
+    sent = [*dispatches(3), *dispatches(40, "short"), *dispatches(2, "long")]
+    assert publisher.publish(sent)
+    returned = publisher.undelivered()
+    assert {each.pool for each in returned} == {"short", "medium", "long"}
+    assert publisher.publish(returned)
     assert publisher.undelivered() == []
     assert messages(queues, "medium") == 3
     assert messages(queues, "short") == 2, "twenty jobs each"
@@ -180,6 +236,9 @@ def test_deleted_queue_of_a_slice_is_declared_again(
     assert publisher.publish(sliced[:1])
     queues.default_channel.queue_delete("medium.free")
     assert publisher.publish(sliced[1:])
+    returned = publisher.undelivered()
+    assert returned and publisher.publish(returned)
+    assert publisher.undelivered() == []
     assert messages(queues, "medium.free") == 2
     queues.default_channel.queue_delete("medium.free")
 

@@ -16,6 +16,8 @@ from tests.support.database_fixture import DatabaseFixture
 
 #: Twice as long as a publisher waits.
 DELAY_SECONDS = 1.0
+#: After so long without a confirm a quick broker is unavailable.
+SILENT_SECONDS = 5.0
 #: Ten slots do a hundred of them a second: the jobs are the bottleneck, not the machine.
 JOBS, JOB_SECONDS = 300, 0.1
 LEAST_SHARE = 0.8
@@ -41,6 +43,12 @@ def test_late_confirms_cost_hardly_any_throughput(stack: BrokerStack) -> None:
     stack.wait_ended(stack.submit(20, JOB_SECONDS), 20)
     late = jobs_per_second(stack)
     assert late > LEAST_SHARE * quick, f"{late:.0f} instead of {quick:.0f} jobs per second"
+
+
+def test_confirms_after_longer_than_a_silence_do_not_stop_dispatch(stack: BrokerStack) -> None:
+    stack.link.delay_seconds = SILENT_SECONDS + 1.0
+    time.sleep(SILENT_SECONDS + 3.0)  # unavailable for a moment: it might have been gone
+    stack.wait_ended(stack.submit(100, JOB_SECONDS), 20)
 
 
 def test_connection_is_opened_over_a_slow_link(stack: BrokerStack) -> None:

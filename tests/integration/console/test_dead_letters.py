@@ -13,7 +13,7 @@ from tests.support.browsing import SCRIPT, Browser, ids_in, links
 from tests.support.database_fixture import DatabaseFixture
 
 PAGE = "/console/dead-letters"
-BURY = """
+MAKE_DEAD = """
     INSERT INTO jobs (id, tenant_id, type, pool, payload, status, lease, finished_at,
                       error_class, error_message)
     SELECT id, %s, %s, 'short', '{}', 'dead', 1, now() - n * interval '1 hour',
@@ -22,12 +22,12 @@ BURY = """
 """
 
 
-def bury(
+def make_dead(
     database: DatabaseFixture, kind: str, error: str | None, jobs: int, tenant: int = 1
 ) -> list[str]:
     message = f"{error} of {kind} <i>"
     ids = [new_id() for _ in range(jobs)]
-    return [row[0] for row in database.query(BURY, tenant, kind, error, message, ids)]
+    return [row[0] for row in database.query(MAKE_DEAD, tenant, kind, error, message, ids)]
 
 
 def groups_in(page: str) -> list[tuple[str, str, str]]:
@@ -42,10 +42,10 @@ def groups_in(page: str) -> list[tuple[str, str, str]]:
 def test_dead_letters_are_grouped_by_what_they_died_of(
     console: Browser, database: DatabaseFixture
 ) -> None:
-    bury(database, "fail", "TIMEOUT", 3)
-    bury(database, "fail", "TIMEOUT", 2, tenant=2)
-    bury(database, "fail", "POISON", 1)
-    bury(database, "<u>", None, 2)
+    make_dead(database, "fail", "TIMEOUT", 3)
+    make_dead(database, "fail", "TIMEOUT", 2, tenant=2)
+    make_dead(database, "fail", "POISON", 1)
+    make_dead(database, "<u>", None, 2)
     page = console.page(PAGE)
     assert groups_in(page) == [
         ("fail", "TIMEOUT", "5"),
@@ -60,8 +60,8 @@ def test_dead_letters_are_grouped_by_what_they_died_of(
 
 
 def test_a_group_leads_to_its_jobs(console: Browser, database: DatabaseFixture) -> None:
-    nameless = bury(database, "fail", None, 2)
-    bury(database, "fail", "POISON", 1)
+    nameless = make_dead(database, "fail", None, 2)
+    make_dead(database, "fail", "POISON", 1)
     (target,) = links(console.page(PAGE), "2")
     assert sorted(ids_in(console.page(target))) == sorted(nameless)
 
@@ -70,9 +70,9 @@ def test_a_group_leads_to_its_jobs(console: Browser, database: DatabaseFixture) 
 def test_a_group_is_counted_and_replayed_and_nothing_else_is(
     console: Browser, database: DatabaseFixture, tenant: str
 ) -> None:
-    mine = bury(database, "fail", "TIMEOUT", 3)
-    others = bury(database, "fail", "TIMEOUT", 2, tenant=2)
-    rest = bury(database, "fail", "POISON", 1) + bury(database, "echo", "TIMEOUT", 1)
+    mine = make_dead(database, "fail", "TIMEOUT", 3)
+    others = make_dead(database, "fail", "TIMEOUT", 2, tenant=2)
+    rest = make_dead(database, "fail", "POISON", 1) + make_dead(database, "echo", "TIMEOUT", 1)
     page = console.page(f"{PAGE}?tenant={tenant}")
     question = links(page, "Replay")[0]
     count = 2 if tenant else 5
@@ -99,7 +99,7 @@ def test_without_dead_letters_the_page_says_what_would_be_here(
 def test_more_than_are_counted_are_said_to_be_more(
     console: Browser, database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(database, "fail", "TIMEOUT", 4)
+    make_dead(database, "fail", "TIMEOUT", 4)
     monkeypatch.setattr(dead_letters, "COUNTED", 3)
     page = console.page(PAGE)
     assert "More than <b>3</b>" in page and "groups may be larger" in page
@@ -108,11 +108,11 @@ def test_more_than_are_counted_are_said_to_be_more(
 def test_a_look_that_took_long_is_kept_and_says_so(
     console: Browser, database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(database, "fail", "TIMEOUT", 1)
+    make_dead(database, "fail", "TIMEOUT", 1)
     ticks = iter([0.0, 1.0, 1.0, 50.0, 102.0, 102.0, 102.0])  # the first look takes a second
     with database.engine.connect() as connection:
         first = dead_letters.read_groups(connection, None, lambda: next(ticks))
-        bury(database, "fail", "TIMEOUT", 1)
+        make_dead(database, "fail", "TIMEOUT", 1)
         kept = dead_letters.read_groups(connection, None, lambda: next(ticks))
         fresh = dead_letters.read_groups(connection, None, lambda: next(ticks))
     assert first is kept and first.counted_at is not None and first.total == 1
@@ -122,7 +122,7 @@ def test_a_look_that_took_long_is_kept_and_says_so(
 def test_a_replay_in_progress_is_shown_and_can_be_cancelled(
     console: Browser, database: DatabaseFixture
 ) -> None:
-    ids = bury(database, "fail", "TIMEOUT", 40)
+    ids = make_dead(database, "fail", "TIMEOUT", 40)
     database.execute("INSERT INTO tenant_limits (tenant_id, pool, depth) VALUES (1, 'short', 10)")
     fields = {"action": "replay", "status": "dead", "type": "fail"}
     answer = console.post("/console/jobs/all", fields, SCRIPT)

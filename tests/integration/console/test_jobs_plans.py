@@ -18,7 +18,7 @@ from app.reads.job_counts import count_dead
 from app.reads.search import SOURCES, Wanted, few_statement, walk_statement
 from models.jobs.cancel import CANCEL_SEVERAL, READ_LEFT
 from models.jobs.ids import ABOVE_ALL, BELOW_ALL, new_id
-from models.jobs.replay import REPLAY_SEVERAL
+from models.jobs.replay import replay_dead
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.plans import assert_walks, plan_of, plan_of_call
 
@@ -94,9 +94,15 @@ def test_a_state_of_few_is_read_from_its_own_index(
     assert_walks(plan, index.get(source[0], "jobs_dead"))
 
 
-@pytest.mark.parametrize("statement", [READ_ROWS, CANCEL_SEVERAL, READ_LEFT, REPLAY_SEVERAL])
+@pytest.mark.parametrize("statement", [READ_ROWS, CANCEL_SEVERAL, READ_LEFT])
 def test_jobs_that_are_named_are_found_by_key(filled: DatabaseFixture, statement: str) -> None:
     plan = plan_of(filled, statement, ids="{" + ",".join(new_id() for _ in range(500)) + "}")
+    assert_walks(plan, "jobs_pkey")
+
+
+def test_replayed_jobs_that_are_named_are_found_by_key(filled: DatabaseFixture) -> None:
+    ids = [new_id() for _ in range(500)]
+    plan = plan_of_call(filled, partial(replay_dead, filled.engine, None, ids))
     assert_walks(plan, "jobs_pkey")
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import Connection, Engine
 
-from models.job_counts import FOLD, FOLD_LOCK, TAKE_LOCK, CountFolder
+from models.job_counts import FOLD, FOLD_LOCK, TAKE_LOCK, CountFolder, Drawn, Recounter
 from tests.support.database_fixture import DatabaseFixture
 
 INSERT = (
@@ -130,6 +130,45 @@ def test_numbers_of_another_server_fold_nothing(database: DatabaseFixture) -> No
     assert deltas(database) == 2 and queued(database) == 1
 
 
+def test_a_folder_begins_anew_on_another_server(database: DatabaseFixture) -> None:
+    folder = CountFolder(database.engine)
+    for _ in range(4):
+        database.submit()
+    [first] = database.query("SELECT min(id) AS id FROM job_count_deltas")
+    # It had folded numbers that a failover lost, and that were drawn again meanwhile.
+    folder.finished = folder._next = Drawn("another server", first.id + 3, 0)
+    folder._folded = first.id + 3
+    folder.run_once(0.0)
+    folder.run_once(0.0)
+    assert deltas(database) == 0 and queued(database) == queued(database, 0) == 4
+
+
+def test_a_fold_hides_no_delta_that_it_did_not_take(database: DatabaseFixture) -> None:
+    database.submit()
+    folder = CountFolder(database.engine)
+    folder._look()
+    asked = {"after": 0, "up_to": folder.finished.delta + 1000, "server": folder.finished.server}
+    with database.engine.connect() as connection:
+        connection.exec_driver_sql(FOLD, asked)
+    assert deltas(database) == 0
+    database.submit()
+    assert queued(database) == queued(database, 0) == 2
+
+
+def test_a_recount_corrects_what_is_wrong_and_nothing_else(database: DatabaseFixture) -> None:
+    for tenant_id in (1, 2):
+        database.submit(tenant_id=tenant_id)
+    database.start()
+    recounter = Recounter(database.engine)
+    recounter.run_once(0.0)
+    before = deltas(database)
+    database.execute("DELETE FROM job_count_deltas WHERE tenant_id = 1")
+    database.execute("UPDATE job_count_deltas SET running = running + 7 WHERE tenant_id = 0")
+    assert deltas(database) < before and database.miscounted()
+    recounter.run_once(0.0)
+    assert not database.miscounted()
+
+
 def test_counts_stay_exact_while_many_write_and_others_fold(database: DatabaseFixture) -> None:
     stop = threading.Event()
     wrong: list[object] = []
@@ -146,6 +185,7 @@ def test_counts_stay_exact_while_many_write_and_others_fold(database: DatabaseFi
         folder = CountFolder(database.engine)
         while not stop.is_set():
             folder.run_once(0.0)
+            Recounter(database.engine).run_once(0.0)
 
     def compare() -> None:
         while not stop.is_set():

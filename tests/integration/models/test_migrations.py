@@ -59,7 +59,7 @@ def test_jobs_of_every_state_survive_the_way_down_and_up(database_url: str, engi
     assert not database.miscounted()
 
 
-#: As the version before 0005 writes a count.
+#: As a version before 0005 writes a count.
 ADD_BAD = """
     INSERT INTO tallies AS tally (kind, bucket, name, total, bad)
     VALUES ('type', date_bin('1 hour', now(), 'epoch'), %s, %s, %s)
@@ -159,7 +159,7 @@ def test_what_a_replay_has_not_queued_stays_dead_on_the_way_down(
 
 
 def counts(database: DatabaseFixture) -> list[tuple[Any, ...]]:
-    """As the version before 0007 reads them."""
+    """As a version before 0007 reads them."""
     rows = database.query(
         "SELECT tenant_id, pool, dependency, sum(queued), sum(dispatched), sum(succeeded)"
         " FROM job_counts GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"

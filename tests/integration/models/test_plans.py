@@ -32,17 +32,16 @@ from app.scheduler.maintenance.retirer import (
     RETIRE_REFUSALS,
     RETIRE_TALLIES,
 )
-from app.scheduler.protection.circuits import READ_CIRCUITS, READ_OUTAGES, READ_TENANTS
+from app.scheduler.protection.circuits import READ_CIRCUITS, READ_OTHERS, READ_OUTAGES, READ_TENANTS
 from app.scheduler.protection.classifier import READ_RUNS
-from app.scheduler.protection.restrictions import READ_HOURS, READ_WINDOWS
-from app.scheduler.protection.retry_budgets import READ_SPENT
-from app.scheduler.relief import FIND_LANES, RELIEVE
+from app.scheduler.protection.restrictions import READ_HOURS, READ_SPENT, READ_WINDOWS
+from app.scheduler.relief import FIND_LANES
 from app.scheduler.relief import READ_IN_FLIGHT as READ_FLYING
 from models.jobs.admit import admit_group
 from models.jobs.cancel import CANCEL
 from models.jobs.checkpoint import Saving, save_group
 from models.jobs.claim import CLAIM, JobRef
-from models.jobs.dispatch import MARK, stretch_arrays
+from models.jobs.dispatch import MARK, RELIEVE, stretch_arrays
 from models.jobs.expire import EXPIRE
 from models.jobs.heartbeat import BEAT, NOTE_BEGUN, READ_CANCELLED, REPORT
 from models.jobs.ids import BELOW_ALL, new_id
@@ -50,7 +49,7 @@ from models.jobs.locked import FIND_LOCKED
 from models.jobs.promote import FIND_DUE, PROMOTE
 from models.jobs.reap import EXPIRE_LEASES, EXPIRE_UNCLAIMED, FIND_LOST, FIND_UNCLAIMED, REAP
 from models.jobs.release import RELEASE
-from models.jobs.replay import replay_ids, replay_matching
+from models.jobs.replay import replay_dead
 from models.jobs.retire import RETIRE_JOBS
 from models.jobs.settle import Ending, Settlement, settle_group, settle_statement
 from models.jobs.states import JobStatus
@@ -316,11 +315,11 @@ def test_cancel_finds_its_row_by_key(filled: DatabaseFixture, status: str) -> No
 @GROUPS
 def test_replay_finds_its_rows_by_key_or_among_the_dead(filled: DatabaseFixture, size: int) -> None:
     dead = refs(filled, "dead", size)["ids"]
-    plan = plan_of_call(filled, lambda: replay_ids(filled.engine, 1, dead))
+    plan = plan_of_call(filled, lambda: replay_dead(filled.engine, 1, dead))
     assert indexes_in(plan) <= {"jobs_pkey", "jobs_dead"}, plan
     assert not re.search(rf"Seq Scan on ({GROWING})\b", plan), plan
     late = datetime(2100, 1, 1, tzinfo=UTC)
-    plan = plan_of_call(filled, lambda: replay_matching(filled.engine, 1, before=late, limit=size))
+    plan = plan_of_call(filled, lambda: replay_dead(filled.engine, 1, before=late, limit=size))
     assert_walks(plan, "jobs_pkey", "jobs_dead")
 
 
@@ -391,13 +390,15 @@ def test_the_scheduler_counts_pools_and_holds_without_counting_jobs(
         (READ_IN_FLIGHT, {"pool": "medium", "ids": [1, 2]}),
     ):
         assert not re.search(r"Scan (using|on) jobs", plan_of(filled, sql, **parameters))
-    assert_walks(plan_of(filled, READ_IN_SLICES, pool="medium"), "jobs_in_slice")
+    assert_walks(plan_of(filled, READ_IN_SLICES), "jobs_in_slice")
     assert indexes_in(plan_of(filled, READ_HOLDS)) == {"jobs_in_flight"}
+    plan = plan_of(filled, READ_OTHERS, dependency="claude", failing=[1, 2])
+    assert "jobs_in_flight" in indexes_in(plan), plan
 
 
 def test_the_warden_reads_no_older_counts_than_it_needs(filled: DatabaseFixture) -> None:
     for plan in (
-        plan_of(filled, READ_WINDOWS, kind="crash", seconds=60.0),
+        plan_of(filled, READ_WINDOWS, kind="crash", step=60, seconds=60.0),
         plan_of(filled, READ_CIRCUITS, dependencies=["claude", "maps"]),
         plan_of(filled, READ_HOURS),
         plan_of(filled, READ_RUNS, kinds=["run", "tenant_run"]),

@@ -20,7 +20,7 @@ from models.jobs.claim import JobRef
 from models.jobs.dispatch import Dispatch
 from models.jobs.heartbeat import beat
 from models.jobs.release import release
-from models.jobs.replay import replay_ids, replay_matching
+from models.jobs.replay import replay_dead
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
 from models.presence import Presence, announce
@@ -132,7 +132,7 @@ def test_a_dead_letter_cancelled_while_it_is_replayed_is_one_or_the_other(race: 
     for dead in rounds:
         ids = [ref.id for ref in dead]
         told, brought = race.run(
-            partial(race.cancel, ids), partial(replay_ids, race.engine, 1, ids)
+            partial(race.cancel, ids), partial(replay_dead, race.engine, 1, ids)
         )
         assert sorted(brought) == ids, "a dead letter is replayed, whoever asks what of it"
         answers |= {job_id: answer.status for job_id, answer in zip(ids, told, strict=True)}
@@ -179,9 +179,9 @@ def test_dead_letters_replayed_from_three_sides_come_back_once(race: Race) -> No
             "UPDATE jobs SET error_class = %s WHERE id = ANY (%s::uuid[])", mark, ids
         )
         by_id, reverse, by_filter = race.run(
-            partial(replay_ids, race.engine, 1, ids),
-            partial(replay_ids, race.engine, 1, ids[::-1]),
-            partial(replay_matching, race.engine, 1, limit=100, error_class=mark),
+            partial(replay_dead, race.engine, 1, ids),
+            partial(replay_dead, race.engine, 1, ids[::-1]),
+            partial(replay_dead, race.engine, 1, limit=100, error_class=mark),
         )
         assert sorted([*by_id, *reverse, *by_filter]) == ids
         winners.update(["ids"] * len(by_id + reverse) + ["filter"] * len(by_filter))

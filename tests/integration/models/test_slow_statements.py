@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -11,11 +12,16 @@ from sqlalchemy import Engine
 
 from app.config import Settings
 from app.scheduler.service import SchedulerService
+from models.presence import Presence, announce
 from models.settings import DatabaseSettings
 from models.store.errors import StatementTooSlow
 from models.store.session import connect, open_engine, transaction
-from tests.support.database_fixture import DatabaseFixture
+from tests.support.database_fixture import DatabaseFixture, FakePublisher
 
+#: No generation of the feed has begun, or it is not finished.
+UNFINISHED = """
+    SELECT FROM feed_generations HAVING count(*) < 2 OR count(renumber_after) > 0
+"""
 #: What a statement gets; enough for the quick ones on a busy machine.
 SECONDS = 1.0
 
@@ -24,6 +30,11 @@ SECONDS = 1.0
 def database(engine: Engine) -> Iterator[DatabaseFixture]:
     yield DatabaseFixture(engine)
     open_engine(DatabaseSettings()).dispose()  # how long psycopg2 waits is the process's, not ours
+
+
+class Broker(FakePublisher):
+    def close(self) -> None:
+        """It has no connection."""
 
 
 def impatient(url: str) -> DatabaseSettings:
@@ -40,6 +51,52 @@ def test_statement_that_waits_too_long_is_told_from_a_store_that_is_away(
         with pytest.raises(StatementTooSlow), connect(engine) as connection:
             connection.exec_driver_sql("UPDATE jobs SET priority = 1 WHERE id = %s", (job_id,))
     engine.dispose()
+
+
+def test_lock_that_is_not_to_be_had_in_time_is_a_slow_statement(
+    database: DatabaseFixture,
+) -> None:
+    with transaction(database.engine) as holder:
+        holder.exec_driver_sql("LOCK TABLE jobs IN SHARE UPDATE EXCLUSIVE MODE")
+        with pytest.raises(StatementTooSlow), connect(database.engine) as waiting:
+            waiting.exec_driver_sql(
+                "DO $$ BEGIN SET LOCAL lock_timeout = '50ms'; LOCK TABLE jobs IN SHARE MODE; END $$"
+            )
+
+
+def test_vacuum_after_a_restore_delays_neither_submissions_nor_dispatch_nor_the_feed(
+    database_url: str, database: DatabaseFixture
+) -> None:
+    database.leader.resign()
+    database.execute("UPDATE feed_generations SET identity = '1/00000001'")
+    settings = Settings(database_url=database_url, broker_url="amqp://127.0.0.1:1//")
+    service = SchedulerService(open_engine(settings), Celery(), settings)
+    broker = service._publisher = Broker()
+    for timed in service._roles:
+        if hasattr(timed.role, "_publisher"):
+            timed.role._publisher = broker
+    announce(database.engine, Presence("w9", "worker", ["medium"], slots=1000))
+    stop, slowest = threading.Event(), 0.0
+    running = threading.Thread(target=service.run, args=(stop,))
+    with transaction(database.engine) as vacuum:
+        vacuum.exec_driver_sql("LOCK TABLE jobs, events IN SHARE UPDATE EXCLUSIVE MODE")
+        running.start()
+        try:
+            deadline = time.monotonic() + 20
+            submitted = 0
+            while database.query(UNFINISHED) or len(broker.sent) < submitted or submitted < 20:
+                assert time.monotonic() < deadline, f"{len(broker.sent)} of {submitted} dispatched"
+                vacuum.exec_driver_sql("SELECT")  # or it would be ended as frozen
+                if submitted < 20:
+                    began = time.monotonic()
+                    database.submit()
+                    slowest = max(slowest, time.monotonic() - began)
+                    submitted += 1
+                time.sleep(0.05)
+        finally:
+            stop.set()
+            running.join(15)
+    assert slowest < 1.0
 
 
 def test_frozen_transaction_loses_its_locks(database_url: str, database: DatabaseFixture) -> None:

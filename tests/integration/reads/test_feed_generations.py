@@ -17,9 +17,11 @@ import pytest
 from sqlalchemy import Engine
 
 from app.reads.events import Watch, stream
+from app.scheduler.maintenance.feed_generations import FeedGenerations
 from app.stack.postgres import DATABASE, INSTALL, PORT, SUPERUSER, EmbeddedPostgres
 from app.stack.services import running
 from models.settings import DatabaseSettings
+from models.store.errors import StateStoreUnavailable
 from models.store.session import open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.event_rows import announce, bring, end, end_in
@@ -71,6 +73,15 @@ def hear_all(engine: Engine, last_event_id: str, count: int) -> list[str]:
         last = end(DatabaseFixture(engine))
         assert listener.hear(1) == [last], "no event more, none less"
         return heard
+
+
+def begin_generation(engine: Engine) -> None:
+    """What the leader does soon after a restore or a promotion."""
+    FeedGenerations(engine).run_once(0.0)
+
+
+#: Makes the generation one of another cluster, as a restore does.
+RESTORED = "UPDATE feed_generations SET identity = '1/00000001'"
 
 
 def position_now(engine: Engine) -> str:
@@ -177,6 +188,7 @@ def test_after_a_restore_nothing_is_repeated_and_nothing_lost(
     ended = end(after)  # before anybody has noticed
     announce(after, "anything", 1)
     more = end(after)
+    begin_generation(engine_after)
     assert hear_all(engine_after, lost_tail, 3) == [ended, "anything", more]
     heard = hear_all(engine_after, started, 7)
     assert heard[:3] == before
@@ -187,10 +199,57 @@ def test_after_a_restore_nothing_is_repeated_and_nothing_lost(
     again = restore(engine_after, postgres, "restored_twice")
     engine_after.dispose()
     ended = end(DatabaseFixture(again))
+    begin_generation(again)
     heard = hear_all(again, newest, 3)  # the second is the one that the look before ended
     assert (heard[0], heard[2]) == (last, ended)
     again.dispose()
     postgres.service.drop_database("restored_twice")
+
+
+def test_readers_wait_for_the_leader_and_streams_go_on(engine: Engine) -> None:
+    database = DatabaseFixture(engine)
+    with listening(engine, position_now(engine)) as listener:
+        before = end(database)
+        assert listener.hear(1) == [before]
+        database.execute(RESTORED)
+        after = end(database)
+        with pytest.raises(AssertionError, match="heard only"):
+            listener.hear(1, seconds=0.7)
+        with pytest.raises(StateStoreUnavailable, match="generation"), listening(engine):
+            pass
+        assert len(database.query("SELECT FROM feed_generations")) == 1
+        begin_generation(engine)
+        assert listener.hear(1) == [after]
+        assert hear_all(engine, listener.last_event_id, 0) == []
+
+
+def test_an_end_that_was_open_as_a_generation_began_is_sent_once(engine: Engine) -> None:
+    database, keeper = DatabaseFixture(engine), FeedGenerations(engine)
+    start, late = position_now(engine), database.submit()
+    database.execute(RESTORED)
+    with transaction(engine) as connection:
+        end_in(connection, [late])
+        for _ in range(2):
+            keeper.run_once(0.0)
+        later = end(database)  # has its number by the new generation
+        with pytest.raises(StateStoreUnavailable), listening(engine, start):
+            pass
+    keeper.run_once(0.0)
+    assert hear_all(engine, start, 2) == [late, later]
+
+
+def test_a_generation_reads_no_end_that_came_along(engine: Engine) -> None:
+    """There may be millions, with numbers below those of the new cluster."""
+    database = DatabaseFixture(engine)
+    numbers = "SELECT id, ended_xid::text FROM jobs WHERE id = ANY (%s::uuid[]) ORDER BY id"
+    old = [end(database) for _ in range(3)]
+    before = database.query(numbers, old)
+    database.execute(RESTORED)
+    ended = end(database)
+    begin_generation(engine)
+    assert database.query(numbers, old) == before
+    start = f"{before[-1].ended_xid}-{old[-1]}"
+    assert hear_all(engine, start, 1) == [ended]
 
 
 def test_a_promoted_standby_that_lost_commits_repeats_some_and_loses_none(
@@ -214,6 +273,7 @@ def test_a_promoted_standby_that_lost_commits_repeats_some_and_loses_none(
         survived = DatabaseFixture(standby)
         for job_id in waiting:
             bring(survived, job_id, "cancelled")
+        begin_generation(standby)
         with listening(standby, told) as listener:
             assert listener.hear(5) == waiting
         standby.dispose()
@@ -241,6 +301,7 @@ def test_migrating_a_database_that_was_restored_before_begins_a_generation(
     migrate(restored_into.service.url())
     after = DatabaseFixture(engine_after)
     ended = end(after)
+    begin_generation(engine_after)  # finishes the one that the migration began
     assert hear_all(engine_after, old, 1) == [ended]
     engine_after.dispose()
     run_alembic(database_url, "upgrade", "head")

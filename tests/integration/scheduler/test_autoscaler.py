@@ -288,7 +288,9 @@ def test_workers_of_a_tenant_that_is_not_there_are_told_of_once(
 ) -> None:
     living(database, 1, "medium.reserved.nobody", slots=2)
     pools = database.pools()
-    assert not pools.slices("medium", 1.0) and not pools.slices("medium", 2.0)
+    for now in (1.0, 2.0):
+        pools.read(now)
+        assert not pools.slices("medium")
     assert [record.getMessage() for record in caplog.records] == [
         "workers serve medium.reserved.nobody, but there is no such tenant"
     ]

@@ -530,3 +530,16 @@ def test_a_change_during_a_long_pause_is_seen_afterwards(
     fill(database, 101, 10)
     dispatcher.run_once(60.0)
     assert len(broker.sent) == 1
+
+
+def test_jobs_that_a_sweep_finds_are_dispatched_whatever_the_counts_say(
+    database: DatabaseFixture, dispatcher: Dispatcher, broker: FakePublisher, pools: Pools
+) -> None:
+    jobs = {database.submit() for _ in range(25)}
+    database.execute("UPDATE job_count_deltas SET queued = -5 WHERE queued > 0")
+    for turn in range(6):
+        dispatcher.run_once(float(turn))
+        database.execute("UPDATE jobs SET status = 'running' WHERE status = 'dispatched'")
+        database.execute("UPDATE jobs SET status = 'succeeded' WHERE status = 'running'")
+    assert {sent.id for sent in broker.sent} == jobs
+    assert not pools.queues["medium"].swept, "nothing is left"

@@ -13,8 +13,8 @@ from app.reads.gauges import read_gauges
 from app.scheduler.dispatching.dispatcher import Dispatcher
 from app.scheduler.dispatching.pool_queues import PoolQueues
 from app.scheduler.dispatching.pools import Pools
-from app.scheduler.maintenance.count_folds import CountFolds
 from app.scheduler.maintenance.snapshot_watch import SnapshotWatch
+from models.job_counts import CountFolder
 from models.jobs.admit import admit_group
 from models.jobs.claim import JobRef, claim_group
 from models.jobs.ids import new_id
@@ -60,10 +60,10 @@ def pages(database: DatabaseFixture) -> int:
 
 
 def dispatcher_of(
-    database: DatabaseFixture, broker: FakePublisher
-) -> tuple[Dispatcher, PoolQueues]:
-    queues = PoolQueues(database.engine, database.leader)
-    return database.dispatcher(broker, Pools(database.engine, queues)), queues
+    database: DatabaseFixture, broker: FakePublisher, folder: CountFolder | None = None
+) -> Dispatcher:
+    queues = PoolQueues(database.engine, database.leader, folder)
+    return database.dispatcher(broker, Pools(database.engine, queues))
 
 
 def run_jobs(database: DatabaseFixture, broker: FakePublisher) -> None:
@@ -104,8 +104,8 @@ def test_a_dispatch_costs_the_same_however_many_versions_are_dead(
     monkeypatch.setattr("models.job_counts.WORTH_FOLDING", 1)
     monkeypatch.setattr("models.store.prepared.KEEP_SECONDS", 0.1)
     broker = FakePublisher()
-    dispatcher, queues = dispatcher_of(single, broker)
-    folds = CountFolds(database.engine, queues)
+    folds = CountFolder(database.engine)
+    dispatcher = dispatcher_of(single, broker, folds)
     database.execute(FILL)
     touched: list[int] = []
     with snapshot(database.engine):
@@ -128,8 +128,8 @@ def test_a_dispatch_costs_the_same_however_many_versions_are_dead(
 def test_an_arrival_of_a_slow_transaction_is_not_skipped(database: DatabaseFixture) -> None:
     """Its number is lower than those that were taken before it was committed."""
     broker = FakePublisher()
-    dispatcher, queues = dispatcher_of(database, broker)
-    folds = CountFolds(database.engine, queues)
+    folds = CountFolder(database.engine)
+    dispatcher = dispatcher_of(database, broker, folds)
     announce(database.engine, Presence("w1", "worker", ["medium"], slots=100))
     database.submit()  # the first change of a key makes others wait for its commit
     dispatcher.run_once(0.0)
@@ -156,7 +156,7 @@ def test_jobs_that_come_before_the_head_of_their_lane_are_found_at_once(
 ) -> None:
     """A higher priority, an older id, and a job that was handed back."""
     broker = FakePublisher()
-    dispatcher, _ = dispatcher_of(database, broker)
+    dispatcher = dispatcher_of(database, broker)
     announce(database.engine, Presence("w1", "worker", ["medium"], slots=4))
     early = new_id()
     for _ in range(3):

@@ -13,7 +13,7 @@ from app.scheduler.protection.restrictions import Quarantine, Spikes, Throttles
 from app.scheduler.service import protection_roles
 from models.jobs.claim import JobRef
 from models.jobs.ids import new_id
-from models.jobs.replay import replay_matching
+from models.jobs.replay import replay_dead
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
 from models.jobs.submission import IdempotencyKey, Submission
@@ -302,7 +302,7 @@ def test_replayed_jobs_count_as_submitted(database: DatabaseFixture) -> None:
         " FROM generate_series(1, %s)",
         guards.SPIKE_TIMES * guards.SPIKE_BASELINE,
     )
-    replay_matching(database.engine, 1, limit=10_000)
+    replay_dead(database.engine, 1, limit=10_000)
     assert Spikes(database.engine, database.leader).run_once(0.0) == 1
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Row
 
-from app.admission.allowance import Allowances
 from app.admission.gate import SubmissionLimits
+from app.admission.tenant_limits import TenantLimits
 from app.reads.times import rfc3339
 from app.scheduler.maintenance import recurring_jobs
 from app.scheduler.maintenance.recurring_jobs import (
@@ -54,7 +54,7 @@ def role(
         leader or database.leader,
         database.types,
         served,
-        Allowances(database.engine, limits),
+        TenantLimits(database.engine, limits),
     )
 
 

@@ -13,8 +13,8 @@ from app.broker.publish import NOTHING_KNOWN
 from app.errors import BrokerUnavailable
 from app.policy.fairshare import Grant
 from app.scheduler import relief as relief_module
-from app.scheduler.relief import RELIEVE, Relief
-from models.jobs.dispatch import Dispatch, mark, stretch_arrays
+from app.scheduler.relief import Relief
+from models.jobs.dispatch import RELIEVE, Dispatch, mark
 from models.leadership import LEAD, Leader
 from models.presence import Presence, announce
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
@@ -155,7 +155,7 @@ def test_one_relief_at_a_time_and_the_next_one_fences_it(
     )
     assert second.run_once(1.0) == 20
     database.execute("UPDATE jobs SET status = 'queued' WHERE status = 'dispatched'")
-    frozen = mark(database.engine, "medium", [Grant(1, 5, {"": 5})], 1, statement=RELIEVE)
+    frozen = mark(database.engine, "medium", [Grant(1, 5, {"": 5})], 1)
     assert not frozen.dispatches, "it thawed in the middle of a turn"
     assert relief.run_once(1.0) == 0 and not relief.active
 
@@ -317,7 +317,7 @@ def test_statement_that_meets_a_takeover_marks_nothing(
             grants = [Grant(1, 5, {"": 5})]
             turn = threading.Thread(
                 target=lambda: told.append(
-                    len(mark(database.engine, "medium", grants, 1, statement=RELIEVE).dispatches)
+                    len(mark(database.engine, "medium", grants, 1).dispatches)
                 )
             )
             turn.start()
@@ -350,7 +350,6 @@ def test_takeover_waits_for_the_statement_of_a_relief(
                     "rooms": [5],
                     "most": 5,
                     "jobs": [5],
-                    **stretch_arrays([()]),
                 },
             ).all()
             takeover = threading.Thread(target=lambda: epochs.append(take_over(database)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import DBAPIError
 
-from app.admission.allowance import Allowances
 from app.admission.gate import Gate, SubmissionLimits
 from app.admission.replays import replay, replay_for_tenants
+from app.admission.tenant_limits import TenantLimits
 from app.scheduler.maintenance import replayer
 from app.scheduler.maintenance.replayer import Candidates, Replayer, choose
 from app.tenants.tenant import TenantProfile
@@ -26,8 +26,9 @@ from models.store.session import transaction
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
 from tests.support.plans import indexes_in, plan_of
+from tests.support.tenant_terms import limit_depth, limit_rate, pass_time
 
-BURY = """
+MAKE_DEAD = """
     INSERT INTO jobs (id, tenant_id, type, pool, payload, status, lease, finished_at, error_class)
     SELECT id, %s, 'echo', %s, '{}', 'dead', 1, now(), 'TIMEOUT' FROM unnest(%s::uuid[]) AS id
 """
@@ -44,41 +45,27 @@ def database(api_database: DatabaseFixture) -> Iterator[DatabaseFixture]:
 
 
 @pytest.fixture
-def allowances(database: DatabaseFixture) -> Allowances:
+def tenant_limits(database: DatabaseFixture) -> TenantLimits:
     limits = SubmissionLimits(per_second=0, burst=0, queue_depth=1_000_000)
-    return Allowances(database.engine, limits)
+    return TenantLimits(database.engine, limits)
 
 
 @pytest.fixture
-def role(database: DatabaseFixture, allowances: Allowances) -> Replayer:
-    return Replayer(database.engine, database.leader, allowances)
+def role(database: DatabaseFixture, tenant_limits: TenantLimits) -> Replayer:
+    return Replayer(database.engine, database.leader, tenant_limits)
 
 
-def bury(database: DatabaseFixture, jobs: int, pool: str = "short", tenant: int = 1) -> list[str]:
+def make_dead(
+    database: DatabaseFixture, jobs: int, pool: str = "short", tenant: int = 1
+) -> list[str]:
     ids = [new_id() for _ in range(jobs)]
-    database.execute(BURY, tenant, pool, ids)
+    database.execute(MAKE_DEAD, tenant, pool, ids)
     return ids
 
 
-def limit_rate(database: DatabaseFixture, per_second: float, burst: float) -> None:
-    terms = "UPDATE tenants SET submit_per_second = %s, submit_burst = %s WHERE id = 1"
-    database.execute(terms, per_second, burst)
-
-
-def limit_depth(database: DatabaseFixture, pool: str, depth: int) -> None:
-    limit = "INSERT INTO tenant_limits (tenant_id, pool, depth) VALUES (1, %s, %s)"
-    database.execute(limit, pool, depth)
-
-
-def pass_time(database: DatabaseFixture, seconds: float) -> None:
-    """As if the bucket had filled for so long."""
-    move = "UPDATE rate_buckets SET spent_until = spent_until - make_interval(secs => %s)"
-    database.execute(move, seconds)
-
-
-def requested(database: DatabaseFixture, allowances: Allowances, **asked: Any) -> Any:
+def requested(database: DatabaseFixture, tenant_limits: TenantLimits, **asked: Any) -> Any:
     """The row of a replay that has no room at once."""
-    found = replay(database.engine, allowances, ReplayRequest(1, **asked))
+    found = replay(database.engine, tenant_limits, ReplayRequest(1, **asked))
     assert not isinstance(found, list), found
     return found
 
@@ -93,14 +80,37 @@ def queued(database: DatabaseFixture) -> set[str]:
     return {row.id for row in rows}
 
 
+def die_again(database: DatabaseFixture) -> None:
+    """What is queued runs and fails, a moment after everything that happened so far."""
+    for before, after in pairwise(("queued", "dispatched", "running", "dead")):
+        database.execute(
+            "UPDATE jobs SET status = %s, finished_at = clock_timestamp() + interval '1 s'"
+            " WHERE status = %s",
+            after,
+            before,
+        )
+
+
+def after_peek(role: Replayer, act: Callable[[], object]) -> None:
+    """Do something once candidates are read and before they are queued."""
+    original = role._peek
+
+    def peek(*given: Any) -> Any:
+        found = original(*given)
+        act()
+        return found
+
+    role._peek = peek  # type: ignore[method-assign]
+
+
 def test_dead_letters_come_back_at_the_rate_of_their_tenant(
-    database: DatabaseFixture, allowances: Allowances, role: Replayer
+    database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer
 ) -> None:
     limit_rate(database, 40.0, 40.0)
-    ids, theirs = bury(database, 130), bury(database, 500, tenant=2)
-    asked = requested(database, allowances, type="echo")
+    ids, theirs = make_dead(database, 130), make_dead(database, 500, tenant=2)
+    asked = requested(database, tenant_limits, type="echo")
     assert (asked.total, asked.done, asked.state) == (130, 0, "running")
-    assert len(replay(database.engine, allowances, ReplayRequest(2))) == 500, "no limit, no wait"
+    assert len(replay(database.engine, tenant_limits, ReplayRequest(2))) == 500, "no limit, no wait"
     assert queued(database) == set(theirs)
     tenant = TenantProfile(1, "demo", submit_per_second=40.0, submit_burst=40.0)
     gate = Gate(database.engine, 5.0, per_second=0, burst=0, queue_depth=1000)
@@ -125,33 +135,33 @@ def test_dead_letters_come_back_at_the_rate_of_their_tenant(
 
 
 def test_an_equal_request_joins_and_another_does_not(
-    database: DatabaseFixture, allowances: Allowances, role: Replayer
+    database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer
 ) -> None:
     limit_rate(database, 10.0, 10.0)
-    ids = bury(database, 30)
-    first = requested(database, allowances, type="echo")
-    assert requested(database, allowances, type="echo").id == first.id
-    assert requested(database, allowances, error_class="TIMEOUT").id != first.id
-    some = requested(database, allowances, ids=tuple(ids[:20]))
-    assert requested(database, allowances, ids=tuple(ids[19::-1])).id == some.id
+    ids = make_dead(database, 30)
+    first = requested(database, tenant_limits, type="echo")
+    assert requested(database, tenant_limits, type="echo").id == first.id
+    assert requested(database, tenant_limits, error_class="TIMEOUT").id != first.id
+    some = requested(database, tenant_limits, ids=tuple(ids[:20]))
+    assert requested(database, tenant_limits, ids=tuple(ids[19::-1])).id == some.id
     for turn in range(30):
         role.run_once(float(turn))
         pass_time(database, 10.0)
     rows = database.query("SELECT state, done FROM replays")
     assert {row.state for row in rows} == {"finished"} and sum(row.done for row in rows) == 30
     assert queued(database) == set(ids)
-    assert replay(database.engine, allowances, ReplayRequest(1)) == []
+    assert replay(database.engine, tenant_limits, ReplayRequest(1)) == []
 
 
 def test_a_batch_is_counted_with_its_jobs_or_not_at_all(
     database: DatabaseFixture,
-    allowances: Allowances,
+    tenant_limits: TenantLimits,
     role: Replayer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limit_rate(database, 10.0, 10.0)
-    bury(database, 30)
-    asked = requested(database, allowances)
+    make_dead(database, 30)
+    asked = requested(database, tenant_limits)
     whole = replayer.WORK
     broken = whole.replace("SELECT count(*) AS queued", "SELECT 1 / 0 AS queued, count(*)")
     assert broken != whole
@@ -161,38 +171,48 @@ def test_a_batch_is_counted_with_its_jobs_or_not_at_all(
     assert queued(database) == set() and read(database, asked.id).done == 0
     monkeypatch.setattr(replayer, "WORK", whole)
     pass_time(database, 10.0)
-    successor = Replayer(database.engine, database.leader, allowances)
+    successor = Replayer(database.engine, database.leader, tenant_limits)
     assert successor.run_once(0.0) == 5 == read(database, asked.id).done
     assert len(queued(database)) == 5
 
 
 def test_an_overtaken_leader_and_a_cancelled_replay_queue_nothing(
-    database: DatabaseFixture, allowances: Allowances, role: Replayer
+    database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer
 ) -> None:
     limit_rate(database, 10.0, 10.0)
-    bury(database, 30)
-    asked = requested(database, allowances)
+    make_dead(database, 30)
+    asked = requested(database, tenant_limits)
     stranger = Leader(database.engine, "stranger")
-    assert Replayer(database.engine, stranger, allowances).run_once(0.0) == 0
-    original = role._peek
-
-    def cancel_meanwhile(*given: Any) -> Any:
-        found = original(*given)
-        replay_requests.cancel(database.engine, asked.id)
-        return found
-
-    role._peek = cancel_meanwhile  # type: ignore[method-assign]
+    assert Replayer(database.engine, stranger, tenant_limits).run_once(0.0) == 0
+    after_peek(role, lambda: replay_requests.cancel(database.engine, asked.id))
     assert role.run_once(0.0) == 0 and queued(database) == set()
     assert read(database, asked.id).state == "cancelled"
-    assert requested(database, allowances).id != asked.id, "a new one may begin"
+    assert requested(database, tenant_limits).id != asked.id, "a new one may begin"
+
+
+@pytest.mark.parametrize("days", [None, 1], ids=["until now", "until tomorrow"])
+def test_a_replay_of_jobs_that_keep_dying_ends(
+    database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer, days: int | None
+) -> None:
+    limit_depth(database, "short", 5)
+    ids = make_dead(database, 10)
+    before = days and datetime.now(UTC) + timedelta(days=days)
+    asked = requested(database, tenant_limits, before=before)
+    for turn in range(8):  # two passes, and two looks that find nothing more
+        role.run_once(turn * 10.0)
+        die_again(database)
+    found = read(database, asked.id)
+    assert (found.state, found.done, found.total) == ("finished", 10, 10)
+    rows = database.query("SELECT id::text FROM jobs WHERE replays = 1")
+    assert {row.id for row in rows} == set(ids)
 
 
 def test_a_full_queue_holds_up_its_own_jobs_only(
-    database: DatabaseFixture, allowances: Allowances, role: Replayer
+    database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer
 ) -> None:
     limit_depth(database, "long", 2)
-    mixed = [bury(database, 1, pool)[0] for _ in range(6) for pool in ("long", "short")]
-    asked = requested(database, allowances)
+    mixed = [make_dead(database, 1, pool)[0] for _ in range(6) for pool in ("long", "short")]
+    asked = requested(database, tenant_limits)
     for turn in range(3):
         role.run_once(10.0 * turn)
     assert queued(database) == {*mixed[1::2], mixed[0], mixed[2]}
@@ -207,33 +227,27 @@ def test_a_full_queue_holds_up_its_own_jobs_only(
 
 
 def test_a_job_that_dies_again_is_not_replayed_twice_nor_more_than_asked(
-    database: DatabaseFixture, allowances: Allowances, role: Replayer
+    database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer
 ) -> None:
     limit_rate(database, 10.0, 10.0)
-    ids = bury(database, 30)
-    asked = requested(database, allowances, limit=12)
+    ids = make_dead(database, 30)
+    asked = requested(database, tenant_limits, limit=12)
     assert asked.total == 12
     for turn in range(10):
         role.run_once(float(turn))
         pass_time(database, 10.0)
-        for before, after in pairwise(("queued", "dispatched", "running", "dead")):
-            database.execute(
-                "UPDATE jobs SET status = %s, finished_at = clock_timestamp() + interval '1 s'"
-                " WHERE status = %s",
-                after,
-                before,
-            )
+        die_again(database)
     rows = database.query("SELECT id::text FROM jobs WHERE replays = 1")
     assert {row.id for row in rows} == set(ids[:12])
     assert (read(database, asked.id).state, read(database, asked.id).done) == ("finished", 12)
 
 
 def test_an_operator_s_replay_keeps_the_limits_of_each_tenant(
-    database: DatabaseFixture, allowances: Allowances, role: Replayer
+    database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer
 ) -> None:
     limit_rate(database, 10.0, 10.0)
-    mine, theirs = bury(database, 20), bury(database, 20, tenant=2)
-    done = replay_for_tenants(database.engine, allowances, [*mine, *theirs, new_id()])
+    mine, theirs = make_dead(database, 20), make_dead(database, 20, tenant=2)
+    done = replay_for_tenants(database.engine, tenant_limits, [*mine, *theirs, new_id()])
     assert (done.changed, done.later, done.skipped) == (20, 20, 1)
     assert queued(database) == set(theirs)
     for turn in range(10):
@@ -265,13 +279,13 @@ def test_the_walk_passes_nothing_that_lacks_a_token(
 
 def test_a_rare_type_is_found_among_many_in_bounded_looks(
     database: DatabaseFixture,
-    allowances: Allowances,
+    tenant_limits: TenantLimits,
     role: Replayer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(replayer, "LOOKS_A_TURN", 10)
     limit_rate(database, 10.0, 10.0)
-    ids = bury(database, 60)
+    ids = make_dead(database, 60)
     database.execute("UPDATE jobs SET type = 'rare' WHERE id = ANY (%s::uuid[])", ids[25::25])
     asked = replay_requests.create(database.engine, ReplayRequest(1, type="rare"), 2)
     turns = 0
@@ -283,9 +297,9 @@ def test_a_rare_type_is_found_among_many_in_bounded_looks(
 
 
 def test_a_locked_dead_letter_is_not_forgotten(
-    database: DatabaseFixture, allowances: Allowances, role: Replayer
+    database: DatabaseFixture, tenant_limits: TenantLimits, role: Replayer
 ) -> None:
-    ids = bury(database, 5)
+    ids = make_dead(database, 5)
     asked = replay_requests.create(database.engine, ReplayRequest(1), 5)
     with transaction(database.engine) as connection:
         lock = "SELECT FROM jobs WHERE id = %s FOR UPDATE"
@@ -301,7 +315,7 @@ def test_a_locked_dead_letter_is_not_forgotten(
 
 def test_a_turn_walks_indexes(database: DatabaseFixture) -> None:
     for tenant in range(1, 30):
-        bury(database, 300, tenant=tenant)
+        make_dead(database, 300, tenant=tenant)
     database.execute(
         "INSERT INTO jobs (id, tenant_id, type, pool, payload, status, finished_at)"
         " SELECT gen_random_uuid(), tenant_id, type, pool, payload, 'succeeded', now()"
@@ -311,7 +325,7 @@ def test_a_turn_walks_indexes(database: DatabaseFixture) -> None:
     asked = {**ReplayRequest(7, type="echo").parameters, "position": BELOW_ALL}
     plan = plan_of(database, replay_requests.PEEK, **asked, room=500, looks=5000)
     assert indexes_in(plan) == {"jobs_dead"}, plan
-    (one,) = bury(database, 1)
+    (one,) = make_dead(database, 1)
     batch = {**asked, "replay": new_id(), "chosen": [one], "again": False, "reason": None}
     plan = plan_of(
         database,

@@ -387,6 +387,21 @@ def test_a_housekeeper_that_fails_does_not_keep_the_others_from_their_work(
     housekeeping.stop(5)
 
 
+def test_a_role_that_is_never_quick_enough_pauses_longer_and_longer(
+    database: DatabaseFixture,
+) -> None:
+    slow = TimedRole(Trouble(StatementTooSlow("slow")), 0.0, backs_off=True)
+    pauses = []
+    for _ in range(10):
+        run_due([slow], database.leader, slow.due, 10.0)
+        pauses.append(round(slow.due - time.monotonic()))
+    assert pauses[:4] == [10, 20, 40, 80]
+    assert pauses[-1] == pauses[-2] == 640
+    slow.role = Calls()
+    run_due([slow], database.leader, slow.due, 10.0)
+    assert slow.slow == 0, "and begins anew"
+
+
 def test_a_standby_does_no_housekeeping(database: DatabaseFixture) -> None:
     calls = Calls()
     database.leader.epoch = None

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
-from sqlalchemy import event
 
-from app.scheduler.protection.retry_budgets import RetryBudgets
-from app.scheduler.role import MOST_REST_SECONDS, TimedRole, run_due
-from app.scheduler.service import REST_TIMES
-from loadtest.guards import BEFORE, read_before
+from app.scheduler.protection.restrictions import RetryBudgets
+from app.scheduler.role import MOST_PAUSE_SECONDS, TimedRole, run_due
+from app.scheduler.service import PAUSE_FACTOR
 from models.tallies import TallyKind, add_tallies
 from tasks.retry.guards import BUDGET_FLOOR
 from tasks.worker.rules import read_rules
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
 from tests.support.one_worker import one_worker
+from tests.support.statements import statements
+
+#: How a worker of the previous version reads its rules.
+READ_RULES_PREVIOUSLY = """
+    SELECT 'circuit' AS kind, dependency AS name, 0 AS runs, 0 AS retries, 0 AS closed_ms
+    FROM circuits WHERE state = 'open'
+    UNION ALL
+    SELECT 'quarantine', name, 0, 0, 0 FROM verdicts WHERE kind = 'quarantine'
+    UNION ALL
+    SELECT kind, name, sum(total)::bigint, sum(amount)::bigint, 0 FROM tallies
+    WHERE kind = 'retry' AND bucket > now() - interval '600 seconds'
+    GROUP BY kind, name HAVING sum(amount) > 0
+    UNION ALL
+    SELECT 'quota', dependency, 0, 0,
+           coalesce(extract(epoch FROM closed_until - now()) * 1000, 0)::bigint FROM quotas
+"""
 
 
 @pytest.fixture
@@ -40,21 +51,6 @@ def count(database: DatabaseFixture, tenant_id: int, first_runs: int, retries: i
 def restricted(database: DatabaseFixture) -> list[int]:
     rows = database.query("SELECT tenant_id FROM verdicts WHERE kind = 'retry_budget' ORDER BY 1")
     return [row.tenant_id for row in rows]
-
-
-@contextmanager
-def statements(database: DatabaseFixture) -> Iterator[list[str]]:
-    """What is sent to the database meanwhile."""
-    sent: list[str] = []
-
-    def note(_: Any, __: Any, sql: str, *___: Any) -> None:
-        sent.append(sql)
-
-    event.listen(database.engine, "before_cursor_execute", note)
-    try:
-        yield sent
-    finally:
-        event.remove(database.engine, "before_cursor_execute", note)
 
 
 def test_the_leader_restricts_who_has_no_budget_left_and_lifts_it_again(
@@ -162,7 +158,7 @@ def test_between_two_beats_a_process_grants_no_more_than_a_budget(
     assert [job.status for job in jobs] == ["scheduled", "dead"], "it knows what it granted"
 
 
-def test_workers_of_the_version_before_go_on_judging_for_themselves(
+def test_workers_of_the_previous_version_go_on_judging_for_themselves(
     database: DatabaseFixture,
 ) -> None:
     count(database, 7, first_runs=10, retries=BUDGET_FLOOR)
@@ -170,9 +166,10 @@ def test_workers_of_the_version_before_go_on_judging_for_themselves(
     database.execute(
         "INSERT INTO verdicts (kind, tenant_id, name) VALUES ('tenant_quarantine', 7, 'echo')"
     )
-    assert read_before(database.engine) == {7: (10, BUDGET_FLOOR)}
-    rows = database.query(BEFORE)
-    assert {row.kind for row in rows} == {"retry"}, "one tenant's quarantine is nobody else's"
+    rows = database.query(READ_RULES_PREVIOUSLY)
+    assert [(row.kind, row.name, row.runs, row.retries) for row in rows] == [
+        ("retry", "7", 10, BUDGET_FLOOR)
+    ], "one tenant's quarantine is nobody else's"
 
 
 def test_judging_takes_a_small_part_of_a_core_however_many_tenants_there_are(
@@ -183,7 +180,7 @@ def test_judging_takes_a_small_part_of_a_core_however_many_tenants_there_are(
             time.sleep(0.02)
             return 0
 
-    slow, quick = TimedRole(Slow(), 2.0, rest_times=REST_TIMES), TimedRole(Slow(), 2.0)
+    slow, quick = TimedRole(Slow(), 2.0, pause_factor=PAUSE_FACTOR), TimedRole(Slow(), 2.0)
     run_due([slow, quick], database.leader, 100.0)
-    assert 104.0 <= slow.due <= 100.0 + MOST_REST_SECONDS
+    assert 104.0 <= slow.due <= 100.0 + MOST_PAUSE_SECONDS
     assert quick.due == 102.0

@@ -15,6 +15,7 @@ from app.scheduler.protection.restrictions import Quarantine
 from models.jobs.settle import Ending
 from models.jobs.states import JobStatus
 from models.presence import Presence, announce
+from models.tallies import TallyKind, tenant_name
 from tasks.errors import DependencyFailure, Permanent
 from tasks.retry.circuit import MIN_CALLS, PROBES_WANTED
 from tasks.retry.guards import QUARANTINE_MIN_RUNS
@@ -112,6 +113,31 @@ def test_a_type_that_fails_for_two_tenants_is_quarantined_for_all(
     assert (0, "job_type_quarantined") in events(database)
 
 
+def add_runs(
+    database: DatabaseFixture, kind: TallyKind, name: str, ago: str, runs: int, failed: int
+) -> None:
+    database.execute(
+        "INSERT INTO tallies (kind, bucket, name, total, amount) VALUES"
+        " (%s, date_bin('5 minutes', now(), 'epoch') - %s::interval, %s, %s, %s)",
+        *(kind, ago, name, runs, failed),
+    )
+
+
+@pytest.mark.parametrize("ago", ["55 minutes", "60 minutes", "65 minutes"])
+def test_good_runs_of_an_hour_ago_are_counted_for_all_or_not_at_all(
+    database: DatabaseFixture, ago: str
+) -> None:
+    add_runs(database, TallyKind.TYPE, "echo", ago, 10_000, 0)
+    add_runs(database, TallyKind.TENANT_TYPE, tenant_name("echo", BAD), ago, 10_000, 0)
+    for tenant_id, runs, failed in ((BAD, 500, 500), (ADA, 490, 100)):
+        name = tenant_name("echo", tenant_id)
+        add_runs(database, TallyKind.TENANT_TYPE, name, "10 minutes", runs, failed)
+    add_runs(database, TallyKind.TYPE, "echo", "10 minutes", 990, 600)
+    Quarantine(database.engine, database.leader).run_once(0.0)
+    rows = database.query("SELECT tenant_id FROM verdicts")
+    assert 0 not in [row.tenant_id for row in rows], "most runs of the other tenant succeed"
+
+
 def circuit(database: DatabaseFixture) -> str:
     rows = database.query("SELECT state FROM circuits")
     return str(rows[0].state) if rows else "none"
@@ -145,9 +171,12 @@ def test_one_tenant_does_not_hold_everybody_s_circuit_open(
 ) -> None:
     circuits = Circuits(database.engine, database.leader, ["claude"])
     database.execute("INSERT INTO circuits (dependency, state) VALUES ('claude', 'half_open')")
-    run(worker, BAD, 2, DependencyFailure("claude", "too long a prompt"))
-    assert circuits.run_once(0.0) == 0
-    run(worker, ADA, PROBES_WANTED)
+    probes = worker.refs(PROBES_WANTED, tenant_id=ADA, dependency="claude")
+    run(worker, BAD, 2 * PROBES_WANTED, DependencyFailure("claude", "too long a prompt"))
+    assert circuits.run_once(0.0) == 0, "the others' probes are in flight"
+    worker.act = lambda ctx, payload: payload
+    worker.execute(probes)
+    worker.flush()
     assert circuits.run_once(0.0) == 1
     assert circuit(database) == "closed"
 

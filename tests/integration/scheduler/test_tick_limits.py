@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
-from app.admission.allowance import Allowances
 from app.admission.gate import Gate, SubmissionLimits
+from app.admission.tenant_limits import TenantLimits
 from app.errors import RateLimited
 from app.scheduler.maintenance.recurring_jobs import BATCH
 from app.tenants.tenant import TenantProfile
+from models.store.session import transaction
 from tests.integration.scheduler.test_recurring_jobs import (
     MINUTE,
     clock,
@@ -24,6 +26,7 @@ from tests.integration.scheduler.test_recurring_jobs import (
     row,
 )
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.tenant_terms import limit_depth, limit_rate, pass_time
 
 __all__ = ["database"]
 
@@ -39,32 +42,8 @@ def own_terms(database: DatabaseFixture) -> Iterator[None]:
     )
 
 
-def limit_depth(database: DatabaseFixture, depth: int) -> None:
-    database.execute(
-        "INSERT INTO tenant_limits (tenant_id, pool, depth) VALUES (1, %s, %s)"
-        " ON CONFLICT (tenant_id, pool) DO UPDATE SET depth = excluded.depth",
-        POOL,
-        depth,
-    )
-
-
-def limit_rate(database: DatabaseFixture, per_second: float, burst: float) -> None:
-    database.execute(
-        "UPDATE tenants SET submit_per_second = %s, submit_burst = %s WHERE id = 1",
-        per_second,
-        burst,
-    )
-
-
-def pass_time(database: DatabaseFixture, seconds: float) -> None:
-    """The bucket fills."""
-    database.execute(
-        "UPDATE rate_buckets SET spent_until = spent_until - make_interval(secs => %s)", seconds
-    )
-
-
 def test_a_tick_waits_for_room_in_the_queue(database: DatabaseFixture) -> None:
-    limit_depth(database, 2)
+    limit_depth(database, POOL, 2)
     ids = [keep(database) for _ in range(3)]
     ours = role(database)
     assert ours.run_once(0.0) == 2
@@ -102,7 +81,7 @@ def test_ticks_and_submissions_draw_from_one_bucket(database: DatabaseFixture) -
 
 
 def test_ticks_to_catch_up_with_come_as_far_as_there_is_room(database: DatabaseFixture) -> None:
-    limit_depth(database, 4)
+    limit_depth(database, POOL, 4)
     first = minutes_ago(database, 9)
     one = keep(database, cron="* * * * *", catch_up="all", next_at=first)
     assert role(database).run_once(0.0) == 1
@@ -117,13 +96,13 @@ def test_ticks_to_catch_up_with_come_as_far_as_there_is_room(database: DatabaseF
 def test_ticks_that_waited_too_long_for_room_are_missed_for_that_reason(
     database: DatabaseFixture,
 ) -> None:
-    limit_depth(database, 0)
+    limit_depth(database, POOL, 0)
     none = keep(database, catch_up="none")
     one = keep(database, catch_up="one", cron="* * * * *", next_at=minutes_ago(database, 3))
     ours = role(database)
     assert ours.run_once(0.0) == 0 and events(database) == []
     database.execute("UPDATE schedules SET next_at = now() - interval '2 min' WHERE id = %s", none)
-    limit_depth(database, 1)
+    limit_depth(database, POOL, 1)
     assert ours.run_once(10.0) == 2
     missed = {detail["schedule"]: (kind, detail["reason"]) for kind, detail in events(database)}
     assert missed == dict.fromkeys((none, one), ("schedule_missed", "TENANT_QUEUE_DEPTH_EXCEEDED"))
@@ -131,7 +110,7 @@ def test_ticks_that_waited_too_long_for_room_are_missed_for_that_reason(
 
 
 def test_held_schedules_keep_nobody_waiting(database: DatabaseFixture) -> None:
-    limit_depth(database, 0)
+    limit_depth(database, POOL, 0)
     now = clock(database)
     for n in range(2 * BATCH + 10):
         keep(database, next_at=now - timedelta(seconds=600 - n))
@@ -145,7 +124,7 @@ def test_held_schedules_keep_nobody_waiting(database: DatabaseFixture) -> None:
 
 def test_allowances_are_whole_or_leave_some_to_submissions(database: DatabaseFixture) -> None:
     limit_rate(database, 0.01, 10.0)
-    take = Allowances(database.engine, SubmissionLimits(**NO_LIMITS)).take
+    take = TenantLimits(database.engine, SubmissionLimits(**NO_LIMITS)).take
     mine, other = (1, POOL), (2, POOL)
     assert take({mine: 11}, whole=True).jobs == {mine: 0}, "it would leave a debt"
     spared = take({mine: 100, other: 100}, spare=True)
@@ -154,7 +133,24 @@ def test_allowances_are_whole_or_leave_some_to_submissions(database: DatabaseFix
     assert take({mine: 6}, whole=True).jobs == {mine: 0}
     assert take({mine: 4}, whole=True).jobs == {mine: 4}
     assert take({mine: 100}).jobs == {mine: 1}
-    limit_depth(database, 3)
+    limit_depth(database, POOL, 3)
     pass_time(database, 6000.0)
     assert take({mine: 4, (1, "long"): 1}, whole=True).jobs == {mine: 0, (1, "long"): 0}
     assert take({mine: 4, (1, "long"): 9}).jobs == {mine: 3, (1, "long"): 7}
+
+
+def test_a_locked_bucket_holds_up_the_ticks_of_its_own_tenant_only(
+    database: DatabaseFixture,
+) -> None:
+    database.execute("UPDATE tenants SET submit_per_second = 0.01, submit_burst = 20")
+    database.execute("INSERT INTO rate_buckets (tenant_id) VALUES (1), (2)")
+    locked, free = keep(database), keep(database, tenant_id=2)
+    ours = role(database)
+    with transaction(database.engine) as connection:
+        connection.exec_driver_sql("SELECT FROM rate_buckets WHERE tenant_id = 1 FOR UPDATE")
+        began = time.monotonic()
+        assert ours.run_once(0.0) == 1
+        assert time.monotonic() - began < 2.0, "it waited for the lock"
+        assert row(database, free).made == 1
+    assert ours.run_once(1.0) == 1
+    assert row(database, locked).made == 1 and events(database) == []

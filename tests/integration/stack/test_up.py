@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from app.stack.leftovers import find_leftovers
 from app.stack.ports import PRIVATE_PORTS, is_taken
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.spec import PROJECT_ROOT
+from tests.support.waiting import wait_for
 
 #: ``up`` with a table of dummies: an API that is always ready and workers that sleep.
 DRIVER = """
@@ -75,7 +75,7 @@ class Stack:
 
     def up_and_ready(self) -> subprocess.Popen[bytes]:
         process = self.up()
-        wait_for(lambda: "is ready" in self.said() or process.poll() is not None)
+        wait_for(lambda: "is ready" in self.said() or process.poll() is not None, 60.0)
         assert process.poll() is None, self.said()
         return process
 
@@ -100,13 +100,6 @@ class Stack:
             rows = ask(self.home, {"command": "status"})["processes"]
             return {row["name"]: row["pid"] for row in rows if row["pid"]}
         return {}
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 @pytest.fixture

@@ -41,18 +41,20 @@ class SilentClaude(FakeClaude):
     behaviours: ClassVar[Mapping[str, Behaviour]] = {**BEHAVIOURS, "wait": wait_for_close}
 
 
-def cancel_running(shop: WorkerProcess, *job_ids: str) -> float:
+def cancel_running(process: WorkerProcess, *job_ids: str) -> float:
     """Cancel what runs; when."""
     for job_id in job_ids:
-        shop.wait_running(job_id)
+        process.wait_running(job_id)
     time.sleep(0.5)  # claimed; and now its function is called
     for job_id in job_ids:
-        cancel(shop.database.engine, 1, job_id)
+        cancel(process.database.engine, 1, job_id)
     return time.monotonic()
 
 
-def ended(shop: WorkerProcess, job_id: str, since: float, within: float = SECONDS) -> Row[object]:
-    row = shop.wait_ended(job_id, 30)
+def ended(
+    process: WorkerProcess, job_id: str, since: float, within: float = SECONDS
+) -> Row[object]:
+    row = process.wait_ended(job_id, 30)
     took = time.monotonic() - since
     assert took < within, f"{row.type} took {took:.1f} s"
     return row
@@ -75,59 +77,61 @@ def test_a_green_run_is_cut_at_its_next_yield(
             FAIRLINE_SCORER="claude",
             FAIRLINE_CLAUDE_BASE_URL=claude.url,
             FAIRLINE_CLAUDE_API_KEY=claude.api_key,
-        ) as shop,
+        ) as process,
     ):
         claude.behave("wait")
         marker, look = tmp_path / "marker", tmp_path / "look"
-        neighbour = shop.submit("sleep", "medium", seconds=12)
-        patient = shop.submit("look_up", "medium", path=str(look))
-        scoring = shop.database.submit_application()
-        sleeping = shop.submit("sleep", "medium", seconds=120)
-        cleaning = shop.submit("clean_up", "medium", path=str(marker), seconds=0.3)
-        messy = shop.submit("fail_to_clean_up", "medium")
-        saving = shop.submit("save_often", "medium")
-        process = shop.wait_running(neighbour).worker
-        shop.wait(lambda: claude.requests, "the model to be called")
+        neighbour = process.submit("sleep", "medium", seconds=12)
+        patient = process.submit("look_up", "medium", path=str(look))
+        scoring = process.database.submit_application()
+        sleeping = process.submit("sleep", "medium", seconds=120)
+        cleaning = process.submit("clean_up", "medium", path=str(marker), seconds=0.3)
+        messy = process.submit("fail_to_clean_up", "medium")
+        saving = process.submit("save_often", "medium")
+        name = process.wait_running(neighbour).worker
+        process.wait(lambda: claude.requests, "the model to be called")
         # All slots are taken: this one is claimed and waits.
-        waiting = shop.submit("clean_up", "medium", path=str(tmp_path / "never"), seconds=0)
+        waiting = process.submit("clean_up", "medium", path=str(tmp_path / "never"), seconds=0)
         cut = (scoring, sleeping, cleaning, messy, saving, waiting)
-        since = cancel_running(shop, patient, *cut)
+        since = cancel_running(process, patient, *cut)
         for job_id in cut:
-            row = ended(shop, job_id, since)
+            row = ended(process, job_id, since)
             assert (row.status, row.attempt, row.error_class) == ("cancelled", 0, None), row.type
         assert closed.wait(1), "the connection to the model is closed"
         assert marker.read_text() == "cleaned up"
         assert not (tmp_path / "never").exists(), "it never began"
-        assert shop.database.job(patient).status == "running"
-        kept = shop.submit("catch_everything", "medium")
-        since = cancel_running(shop, kept)  # there is a slot for it
-        row = ended(shop, kept, since)
+        assert process.database.job(patient).status == "running"
+        kept = process.submit("catch_everything", "medium")
+        since = cancel_running(process, kept)  # there is a slot for it
+        row = ended(process, kept, since)
         assert (row.status, row.result) == ("cancelled", None), "whatever it returns"
         look.touch()
-        assert shop.wait_ended(patient).status == "cancelled"
-        row = shop.wait_ended(neighbour)
-        assert (row.status, row.worker, row.lease) == ("succeeded", process, 1)
-        assert not shop.database.query("SELECT 1 FROM tallies WHERE kind = 'type' AND amount > 0")
-        assert not shop.database.miscounted()
+        assert process.wait_ended(patient).status == "cancelled"
+        row = process.wait_ended(neighbour)
+        assert (row.status, row.worker, row.lease) == ("succeeded", name, 1)
+        assert not process.database.query(
+            "SELECT 1 FROM tallies WHERE kind = 'type' AND amount > 0"
+        )
+        assert not process.database.miscounted()
 
 
 def test_a_run_in_its_own_process_is_cut_at_its_next_bytecode(
     engine: Engine, rabbitmq: Running[EmbeddedRabbitMQ], tmp_path: Path
 ) -> None:
     url, database = rabbitmq.service.url(), DatabaseFixture(engine)
-    with worker_process(database, url, tmp_path, "long", 2, "prefork", **MODULES) as shop:
+    with worker_process(database, url, tmp_path, "long", 2, "prefork", **MODULES) as process:
         marker, look = tmp_path / "marker", tmp_path / "look"
         # Cleaning up may take its time: it is not killed before the grace is over.
-        cleaning = shop.submit("long_clean_up", "long", path=str(marker), seconds=4)
-        patient = shop.submit("long_look_up", "long", path=str(look))
-        process = shop.wait_running(cleaning).worker
-        since = cancel_running(shop, cleaning, patient)
-        row = ended(shop, cleaning, since, SECONDS + 4)
-        assert (row.status, row.worker, row.crashes) == ("cancelled", process, 0)
+        cleaning = process.submit("long_clean_up", "long", path=str(marker), seconds=4)
+        patient = process.submit("long_look_up", "long", path=str(look))
+        name = process.wait_running(cleaning).worker
+        since = cancel_running(process, cleaning, patient)
+        row = ended(process, cleaning, since, SECONDS + 4)
+        assert (row.status, row.worker, row.crashes) == ("cancelled", name, 0)
         assert marker.read_text() == "cleaned up"
-        counting = shop.submit("count", "long", to=3, seconds_each=0.1)
-        row = shop.wait_ended(counting)
-        assert (row.status, row.worker, row.lease) == ("succeeded", process, 1), "not hit"
-        assert shop.database.job(patient).status == "running"
+        counting = process.submit("count", "long", to=3, seconds_each=0.1)
+        row = process.wait_ended(counting)
+        assert (row.status, row.worker, row.lease) == ("succeeded", name, 1), "not hit"
+        assert process.database.job(patient).status == "running"
         look.touch()
-        assert shop.wait_ended(patient).status == "cancelled"
+        assert process.wait_ended(patient).status == "cancelled"

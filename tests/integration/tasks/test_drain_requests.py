@@ -59,16 +59,6 @@ def test_it_is_asked_for_until_it_has_begun(database: DatabaseFixture) -> None:
     assert heard == ["drain", "drain"]
 
 
-def test_what_was_asked_of_a_former_process_of_the_name_is_forgotten(fixture: OneWorker) -> None:
-    announce(fixture.database.engine, Presence("w1", "worker", ["short"]))
-    request_drain(fixture.database.engine, "w1")
-    before = fixture.database.query("SELECT started_at FROM processes")[0][0]
-    fixture.flush()
-    assert not fixture.worker.slots.draining
-    assert requested(fixture.database) == []
-    assert fixture.database.query("SELECT started_at FROM processes")[0][0] > before
-
-
 def test_a_drain_is_asked_for_once_and_of_living_workers_only(database: DatabaseFixture) -> None:
     for name, kind in (("here", "worker"), ("lost", "worker"), ("http_client", "api")):
         announce(database.engine, Presence(name, kind))

@@ -22,43 +22,43 @@ from tests.support.worker_process import WorkerProcess, worker_process
 
 
 @pytest.fixture
-def shop(
+def process(
     engine: Engine, rabbitmq: Running[EmbeddedRabbitMQ], tmp_path: Path
 ) -> Iterator[WorkerProcess]:
     """Of a pool with a lease of a minute."""
     database, url = DatabaseFixture(engine), rabbitmq.service.url()
-    with worker_process(database, url, tmp_path, "native", 2, "prefork") as shop:
-        yield shop
+    with worker_process(database, url, tmp_path, "native", 2, "prefork") as process:
+        yield process
 
 
-def test_killed_with_its_parent_and_back_within_ten_seconds(shop: WorkerProcess) -> None:
-    job_id = shop.submit("long_nap", "native", seconds=20)
-    shop.wait(lambda: shop.database.job(job_id).status == "running", "a busy machine", 60)
+def test_killed_with_its_parent_and_back_within_ten_seconds(process: WorkerProcess) -> None:
+    job_id = process.submit("long_nap", "native", seconds=20)
+    process.wait(lambda: process.database.job(job_id).status == "running", "a busy machine", 60)
     reported = "SELECT 1 FROM processes WHERE renewed_at > started_at + interval '1 second'"
-    shop.wait(lambda: len(shop.database.query(reported)) == 2, "the children to report")
-    assert shop.worker is not None
-    children = psutil.Process(shop.worker.pid).children()
+    process.wait(lambda: len(process.database.query(reported)) == 2, "the children to report")
+    assert process.worker is not None
+    children = psutil.Process(process.worker.pid).children()
     killed_at = time.monotonic()
-    for pid in (shop.worker.pid, *(child.pid for child in children)):
+    for pid in (process.worker.pid, *(child.pid for child in children)):
         os.kill(pid, signal.SIGKILL)
 
     def lost() -> bool:
-        with shop.database.engine.connect() as connection:
+        with process.database.engine.connect() as connection:
             found = read_facts(connection, job_id)
         assert found is not None
         return explain(found.facts).reason == "worker_lost"
 
-    shop.wait(lost, "/wait to say that the worker is lost", PRESENCE_LOST_SECONDS + 2)
+    process.wait(lost, "/wait to say that the worker is lost", PRESENCE_LOST_SECONDS + 2)
 
     def back() -> bool:
-        return bool(shop.database.job(job_id).crashes)
+        return bool(process.database.job(job_id).crashes)
 
-    shop.wait(back, "the run to come back", 12)
+    process.wait(back, "the run to come back", 12)
     assert time.monotonic() - killed_at < 10
 
 
-def test_native_code_that_lets_nothing_else_run_is_no_loss(shop: WorkerProcess) -> None:
+def test_native_code_that_lets_nothing_else_run_is_no_loss(process: WorkerProcess) -> None:
     """Neither heartbeat nor watchdog of the child can report: the parent does."""
-    job_id = shop.submit("hold_natively", "native", seconds=int(PRESENCE_LOST_SECONDS) + 5)
-    row = shop.wait_ended(job_id, 90)
+    job_id = process.submit("hold_natively", "native", seconds=int(PRESENCE_LOST_SECONDS) + 5)
+    row = process.wait_ended(job_id, 90)
     assert (row.status, row.lease, row.crashes) == ("succeeded", 1, 0)

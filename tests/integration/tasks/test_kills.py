@@ -28,20 +28,22 @@ def kills(database: DatabaseFixture) -> dict[str, int]:
     return {row.name: row.total for row in rows}
 
 
-def kill(shop: OneWorker, stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+def kill(process: OneWorker, stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin two runs, and end their process for the first, up to the kill."""
-    guilty, _ = (shop.worker.slots.begin(one) for one in shop.worker.slots.claim(shop.refs(2)))
+    guilty, _ = (
+        process.worker.slots.begin(one) for one in process.worker.slots.claim(process.refs(2))
+    )
     monkeypatch.setattr(watchdog_module, "kill_process", lambda *_: None)
     monkeypatch.setattr(watchdog_module, "raise_memory_limit", lambda: None)
-    Watchdog(shop.worker, ["short"], 5.0)._kill_process_after_writing([(guilty, stop)])
+    Watchdog(process.worker, ["short"], 5.0)._kill_process_after_writing([(guilty, stop)])
 
 
 @pytest.mark.parametrize("stop", [TimeLimit(), ResourceViolation("CPU"), Cancelled()])
 def test_a_run_for_which_its_process_is_killed_counts_and_its_neighbours_do_not(
     database: DatabaseFixture, stop: Stop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with one_worker(database) as shop:
-        kill(shop, stop, monkeypatch)
+    with one_worker(database) as process:
+        kill(process, stop, monkeypatch)
     (row,) = database.query("SELECT DISTINCT tenant_id, pool FROM jobs")
     assert kills(database) == {f"{row.tenant_id}:{row.pool}": 1}
 
@@ -49,12 +51,12 @@ def test_a_run_for_which_its_process_is_killed_counts_and_its_neighbours_do_not(
 def test_a_run_that_was_lost_before_its_process_is_killed_does_not_count(
     database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with one_worker(database) as shop:
+    with one_worker(database) as process:
         lose = "UPDATE jobs SET lease = lease + 1"
         monkeypatch.setattr(
-            shop.worker.slots, "forbid_claims", lambda: database.execute(lose), raising=True
+            process.worker.slots, "forbid_claims", lambda: database.execute(lose), raising=True
         )
-        kill(shop, TimeLimit(), monkeypatch)
+        kill(process, TimeLimit(), monkeypatch)
     assert kills(database) == {}
 
 
@@ -90,8 +92,8 @@ def test_a_tenant_that_keeps_recycling_workers_is_throttled_in_that_pool(
 ) -> None:
     throttles = Throttles(database.engine, database.leader, limit=2)
     for throttled in (0, 1):
-        with one_worker(database) as shop:
-            kill(shop, ResourceViolation("memory"), monkeypatch)
+        with one_worker(database) as process:
+            kill(process, ResourceViolation("memory"), monkeypatch)
         assert throttles.run_once(0.0) == throttled
     (verdict,) = database.query("SELECT tenant_id, pool, detail FROM verdicts")
     assert (verdict.tenant_id, verdict.detail["crashes"]) == (1, 2)

@@ -20,31 +20,31 @@ LEASE, HELD, RUN = 4.0, 9.0, 13.0
 
 
 @pytest.fixture
-def shop(
+def process(
     engine: Engine, rabbitmq: Running[EmbeddedRabbitMQ], tmp_path: Path
 ) -> Iterator[WorkerProcess]:
     changes = {**POOLS, "short": {"lease_seconds": LEASE}}
     database = DatabaseFixture(engine)
     url = rabbitmq.service.url()
-    with worker_process(database, url, tmp_path, "short", 20, "gevent", changes) as shop:
-        yield shop
+    with worker_process(database, url, tmp_path, "short", 20, "gevent", changes) as process:
+        yield process
 
 
-def hold(shop: WorkerProcess, sql: str, *parameters: str) -> None:
-    with held_lock(shop.database, sql, *parameters):
+def hold(process: WorkerProcess, sql: str, *parameters: str) -> None:
+    with held_lock(process.database, sql, *parameters):
         time.sleep(HELD)
 
 
 @pytest.mark.parametrize("locked", ["a row", "the table"])
-def test_nothing_is_reaped_while_somebody_holds_a_lock(shop: WorkerProcess, locked: str) -> None:
-    ids = [shop.submit("nap", "short", seconds=RUN) for _ in range(20)]
+def test_nothing_is_reaped_while_somebody_holds_a_lock(process: WorkerProcess, locked: str) -> None:
+    ids = [process.submit("nap", "short", seconds=RUN) for _ in range(20)]
     for job_id in ids:
-        shop.wait_running(job_id)
+        process.wait_running(job_id)
     if locked == "a row":
-        hold(shop, "SELECT FROM jobs WHERE id = %s FOR UPDATE", ids[7])
+        hold(process, "SELECT FROM jobs WHERE id = %s FOR UPDATE", ids[7])
     else:
-        hold(shop, "LOCK TABLE jobs IN SHARE MODE")  # as a plain CREATE INDEX does
-    rows = [shop.wait_ended(job_id, 30) for job_id in ids]
+        hold(process, "LOCK TABLE jobs IN SHARE MODE")  # as a plain CREATE INDEX does
+    rows = [process.wait_ended(job_id, 30) for job_id in ids]
     ends = {(row.status, row.lease, row.attempt, row.crashes) for row in rows}
-    assert ends == {("succeeded", 1, 1, 0)}, shop.log.read_text()
-    assert not shop.database.query("SELECT FROM attempts")
+    assert ends == {("succeeded", 1, 1, 0)}, process.log.read_text()
+    assert not process.database.query("SELECT FROM attempts")

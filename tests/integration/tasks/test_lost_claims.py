@@ -73,11 +73,11 @@ def test_a_run_that_had_to_wait_is_noted_by_the_next_heartbeat(database: Databas
     with blocked(database, slots=1, jobs=2) as (one, refs):
         database.execute("UPDATE jobs SET started_at = now() - interval '1 hour'")
         held = one.worker.slots.find(refs[1])
-        assert held is not None and held.unnoted
+        assert held is not None and held.start_unrecorded
         held.begin()  # as if another slot had become free, five seconds ago
         held.started = time.monotonic() - 5.0
         one.flush()
-        assert not held.unnoted
+        assert not held.start_unrecorded
         row = database.job(refs[1].id)
         assert row.waiting_lease is None
         [age] = database.query("SELECT now() - started_at AS age FROM jobs WHERE id = %s", row.id)
@@ -125,7 +125,7 @@ def test_a_run_that_has_to_begin_on_record_waits_for_a_locked_row(
         # One whose lease is lost meanwhile does not begin at all.
         held = one.worker.slots.find(first.ref)
         assert held is not None
-        held.unnoted = True
+        held.start_unrecorded = True
         database.execute("UPDATE jobs SET lease = lease + 1 WHERE id = %s", first.ref.id)
         held.beaten = -1e9
         execute_claim(first, one.worker)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from models.presence import Presence, announce
 from tasks.context import JobContext
 from tasks.watchdog.lost_runs import settle_overdue
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.locks import held_lock
 from tests.support.one_worker import OneWorker, one_worker
 
 KEEP = """
@@ -242,4 +244,57 @@ def test_settling_waits_if_it_fails_without_any_projection(fixture: OneWorker) -
     assert not ticket.wait(1.0)
     fixture.database.execute("ALTER TABLE attempts RENAME COLUMN other TO error_class")
     assert ticket.wait(10)
+    assert_finished_once(fixture, ids)
+
+
+def wait_until(done: Callable[[], bool], seconds: float = 4.0) -> bool:
+    """Whether it came true. By default sooner than a statement that waits for a lock gives up."""
+    until = time.monotonic() + seconds
+    while not done() and time.monotonic() < until:
+        time.sleep(0.02)
+    return done()
+
+
+def test_a_locked_table_of_one_type_delays_no_other(fixture: OneWorker) -> None:
+    fixture.database.execute(TABLE)
+    fixture.flush()
+    others = [fixture.database.submit(pool="short") for _ in range(3)]
+    locked = submit(fixture, 1, 2, 3)
+    later = [fixture.database.submit(pool="short") for _ in range(3)]
+    with held_lock(fixture.database, "LOCK TABLE kept IN SHARE MODE"):  # as CREATE INDEX does
+        fixture.execute(fixture.dispatched(100))
+        beat = fixture.worker.ledger.post_beat()
+
+        def ended() -> bool:
+            jobs = [fixture.database.job(job_id) for job_id in (*others, *later)]
+            return {job.status for job in jobs} == {"succeeded"}
+
+        assert wait_until(ended), "they wait for a lock of another type"
+        assert beat.wait(4.0)
+        assert {fixture.database.job(job_id).status for job_id in locked} == {"running"}
+    fixture.flush()
+    assert_finished_once(fixture, [*others, *locked, *later])
+    assert fixture.database.query("SELECT count(*) FROM kept")[0].count == 3
+
+
+def test_a_locked_table_of_a_type_that_does_not_run_here_delays_nothing(
+    fixture: OneWorker,
+) -> None:
+    """Also among types with projections: each statement has those of its own jobs."""
+    fixture.database.execute(TABLE)
+    ids = submit(fixture, 1, 2, 3)
+    with held_lock(fixture.database, "LOCK TABLE applications IN SHARE MODE"):
+        fixture.execute(fixture.dispatched(100))
+        assert wait_until(lambda: fixture.database.job(ids[-1]).status == "succeeded")
+    assert_finished_once(fixture, ids)
+
+
+def test_a_worker_that_stops_writes_what_its_projections_have_to(fixture: OneWorker) -> None:
+    fixture.database.execute(TABLE)
+    ids = submit(fixture, 1, 2, 3)
+    with held_lock(fixture.database, "LOCK TABLE kept IN SHARE MODE"):
+        fixture.execute(fixture.dispatched(100))
+        assert not fixture.worker.ledger.close(0.5), "not all of it is written"
+    assert wait_until(lambda: fixture.database.job(ids[-1]).status == "succeeded", 10.0)
+    assert fixture.worker.ledger.close(5.0)
     assert_finished_once(fixture, ids)

@@ -19,83 +19,85 @@ from tests.support.worker_process import WorkerProcess, worker_process
 
 
 @pytest.fixture
-def shop(
+def process(
     engine: Engine, rabbitmq: Running[EmbeddedRabbitMQ], tmp_path: Path
 ) -> Iterator[WorkerProcess]:
     with worker_process(
         DatabaseFixture(engine), rabbitmq.service.url(), tmp_path, "short", 20, "gevent"
-    ) as shop:
-        yield shop
+    ) as process:
+        yield process
 
 
-def nap(shop: WorkerProcess, count: int, seconds: float) -> list[str]:
-    return [shop.submit("nap", "short", seconds=seconds) for _ in range(count)]
+def nap(process: WorkerProcess, count: int, seconds: float) -> list[str]:
+    return [process.submit("nap", "short", seconds=seconds) for _ in range(count)]
 
 
-def test_a_green_worker_ends_what_does_not_end(shop: WorkerProcess) -> None:
-    told_to_stop_and_stops(shop)
-    deaf_to_everything(shop)
-    counts_only_what_had_begun(shop)
+def test_a_green_worker_ends_what_does_not_end(process: WorkerProcess) -> None:
+    told_to_stop_and_stops(process)
+    deaf_to_everything(process)
+    counts_only_what_had_begun(process)
 
 
-def told_to_stop_and_stops(shop: WorkerProcess) -> None:
+def told_to_stop_and_stops(process: WorkerProcess) -> None:
     """What can be interrupted is, and nobody else notices."""
-    first = nap(shop, 1, 0.0)[0]
-    process = shop.wait_ended(first).worker
-    neighbours = nap(shop, 5, 3.0)
-    shop.wait_running(neighbours[-1])
-    spin, oversleep = shop.submit("spin", "short"), shop.submit("oversleep", "short")
-    endless = shop.submit("nap", "short", seconds=20)
-    shop.wait_running(endless)
-    cancel(shop.database.engine, 1, endless)
+    first = nap(process, 1, 0.0)[0]
+    name = process.wait_ended(first).worker
+    neighbours = nap(process, 5, 3.0)
+    process.wait_running(neighbours[-1])
+    spin, oversleep = process.submit("spin", "short"), process.submit("oversleep", "short")
+    endless = process.submit("nap", "short", seconds=20)
+    process.wait_running(endless)
+    cancel(process.database.engine, 1, endless)
 
-    row = shop.wait_ended(spin, 30)
+    row = process.wait_ended(spin, 30)
     assert (row.status, row.error_class, row.attempt) == ("dead", "RESOURCE_VIOLATION", 2)
     assert "without yielding" in row.error_message
-    assert shop.attempts(spin) == ["RESOURCE_VIOLATION"] * 2, "once retried, then dead"
-    row = shop.wait_ended(oversleep)
+    assert process.attempts(spin) == ["RESOURCE_VIOLATION"] * 2, "once retried, then dead"
+    row = process.wait_ended(oversleep)
     assert (row.status, row.attempt) == ("dead", 2)
-    assert shop.attempts(oversleep) == ["TIMEOUT", "TIMEOUT"]
-    assert shop.wait_ended(endless).status == "cancelled"
+    assert process.attempts(oversleep) == ["TIMEOUT", "TIMEOUT"]
+    assert process.wait_ended(endless).status == "cancelled"
     for neighbour in neighbours:
-        row = shop.wait_ended(neighbour)
+        row = process.wait_ended(neighbour)
         assert (row.status, row.attempt, row.crashes, row.lease) == ("succeeded", 1, 0, 1)
-        assert row.worker == process, "the worker survives all of it"
+        assert row.worker == name, "the worker survives all of it"
 
 
-def deaf_to_everything(shop: WorkerProcess) -> None:
+def deaf_to_everything(process: WorkerProcess) -> None:
     """What cannot be interrupted takes its process along; the neighbours go elsewhere."""
-    neighbours = nap(shop, 5, 4.0)
-    shop.wait_running(neighbours[-1])
+    neighbours = nap(process, 5, 4.0)
+    process.wait_running(neighbours[-1])
     ends = {"deaf": "TIMEOUT", "deaf_spin": "RESOURCE_VIOLATION"}
-    ids = {name: shop.submit(name, "short") for name in ends}
+    ids = {name: process.submit(name, "short") for name in ends}
     for name, failure in ends.items():
-        row = shop.wait_ended(ids[name], 30)
+        row = process.wait_ended(ids[name], 30)
         assert (row.status, row.error_class, row.attempt) == ("dead", failure, 1), name
         assert row.crashes == 0, "the watchdog said what it was"
     for neighbour in neighbours:
-        row = shop.wait_ended(neighbour, 30)
+        row = process.wait_ended(neighbour, 30)
         assert (row.status, row.attempt, row.crashes) == ("succeeded", 1, 0)
-    assert max(shop.database.job(neighbour).lease for neighbour in neighbours) > 1, "nobody was hit"
-    assert not shop.database.miscounted()
+    assert max(process.database.job(neighbour).lease for neighbour in neighbours) > 1, (
+        "nobody was hit"
+    )
+    assert not process.database.miscounted()
 
 
-def counts_only_what_had_begun(shop: WorkerProcess) -> None:
+def counts_only_what_had_begun(process: WorkerProcess) -> None:
     """The worker is killed with all slots in use and more jobs claimed than it has slots."""
-    ids = nap(shop, 30, 4.0)
+    ids = nap(process, 30, 4.0)
     sql = "SELECT count(*) FILTER (WHERE waiting_lease = lease) AS waiting, count(*) AS claimed"
     sql += " FROM jobs WHERE status = 'running'"
 
     def full() -> bool:
-        [row] = shop.database.query(sql)
+        [row] = process.database.query(sql)
         return bool(row.claimed > 20 and row.waiting)
 
-    shop.wait(full, "more claims than slots")
-    assert shop.worker is not None
-    shop.worker.kill()
+    process.wait(full, "more claims than slots")
+    assert process.worker is not None
+    process.worker.kill()
     for job_id in ids:
-        shop.wait_ended(job_id, 40)
-    rows = [shop.database.job(job_id) for job_id in ids]
+        process.wait_ended(job_id, 40)
+    rows = [process.database.job(job_id) for job_id in ids]
     assert {row.status for row in rows} == {"succeeded"}
     assert sum(job.crashes for job in rows) <= 20, "no more than there are slots"
     assert sum(job.lost_claims for job in rows) >= 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from tasks.worker.held import Held
 from tasks.worker.pipeline import execute_claim
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.one_worker import OneWorker, one_worker
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -146,10 +146,3 @@ def test_a_claim_that_does_not_begin_is_handed_back_and_runs_elsewhere(engine: E
             ("succeeded", 2),
             ("succeeded", 1),
         ]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

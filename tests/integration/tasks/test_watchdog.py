@@ -39,11 +39,11 @@ class Starved(LoopMonitor):
 
 def test_the_leases_of_a_starved_process_are_kept_and_nobody_is_judged(engine: Engine) -> None:
     database = DatabaseFixture(engine)
-    with one_worker(database) as shop:
-        claims = shop.worker.slots.claim(shop.refs(2))
-        held = [shop.worker.slots.begin(claim) for claim in claims]
+    with one_worker(database) as process:
+        claims = process.worker.slots.claim(process.refs(2))
+        held = [process.worker.slots.begin(claim) for claim in claims]
         database.execute("UPDATE jobs SET lease_expires_at = now() + interval '4 seconds'")
-        watchdog, now = Watchdog(shop.worker, ["short"], 5.0), time.monotonic()
+        watchdog, now = Watchdog(process.worker, ["short"], 5.0), time.monotonic()
         watchdog._monitor = Starved(now - 1.0, held[0])
         watchdog.look(now, 0.0)
         assert all(left < 5 for (left,) in database.query(LEFT)), "too early to help"
@@ -54,16 +54,16 @@ def test_the_leases_of_a_starved_process_are_kept_and_nobody_is_judged(engine: E
 
 def test_the_presence_is_kept_while_the_heartbeat_is_held_up(engine: Engine) -> None:
     database = DatabaseFixture(engine)
-    with one_worker(database) as shop:
-        shop.flush()
+    with one_worker(database) as process:
+        process.flush()
         database.execute("UPDATE processes SET heartbeat_at = now() - interval '1 hour'")
-        watchdog, now = Watchdog(shop.worker, ["short"], 5.0), shop.worker.heartbeat.announced
+        watchdog, now = Watchdog(process.worker, ["short"], 5.0), process.worker.heartbeat.announced
         watchdog.keep_present(now + 0.9 * LATE_SECONDS)
-        assert shop.worker.heartbeat.announced == now, "too early to help"
+        assert process.worker.heartbeat.announced == now, "too early to help"
         with held_lock(database, "LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE"):
             watchdog.keep_present(now + LATE_SECONDS)
             deadline = time.monotonic() + 10
-            while shop.worker.heartbeat.announced == now:
+            while process.worker.heartbeat.announced == now:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
         [row] = database.query(f"SELECT {ALIVE} AS alive FROM processes")
@@ -73,12 +73,12 @@ def test_the_presence_is_kept_while_the_heartbeat_is_held_up(engine: Engine) -> 
 class Ending:
     """A process that its watchdog ends, up to the kill; its other threads go on until then."""
 
-    def __init__(self, shop: OneWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.shop = shop
+    def __init__(self, process: OneWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.process = process
         self.aside = ThreadPoolExecutor(2)
         #: What happens between the emergency write and the kill.
         self.before_the_kill: Any = lambda: None
-        self._watchdog = Watchdog(shop.worker, ["short"], 5.0)
+        self._watchdog = Watchdog(process.worker, ["short"], 5.0)
 
         def write_and_wait(*given: Any) -> Any:
             answers = write_now(*given)
@@ -94,60 +94,62 @@ class Ending:
 
     def claim(self, refs: tuple[JobRef, ...]) -> None:
         """Take a message, as any thread of the process may; the answer may never come."""
-        wait([self.aside.submit(self.shop.worker.slots.claim, refs)], timeout=0.5)
+        wait([self.aside.submit(self.process.worker.slots.claim, refs)], timeout=0.5)
 
 
 @pytest.fixture
 def ending(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Any:
-    with one_worker(DatabaseFixture(engine)) as shop:
-        ending = Ending(shop, monkeypatch)
+    with one_worker(DatabaseFixture(engine)) as process:
+        ending = Ending(process, monkeypatch)
         yield ending
     ending.aside.shutdown()
 
 
 def test_process_that_is_ended_does_not_claim_again_what_it_handed_back(ending: Ending) -> None:
-    shop = ending.shop
+    process = ending.process
     guilty, innocent = (
-        shop.worker.slots.begin(one) for one in shop.worker.slots.claim(shop.refs(2))
+        process.worker.slots.begin(one) for one in process.worker.slots.claim(process.refs(2))
     )
     # The scheduler and the broker are quick, and the process still takes messages.
-    ending.before_the_kill = lambda: ending.claim(shop.dispatched(1))
+    ending.before_the_kill = lambda: ending.claim(process.dispatched(1))
     ending.end(guilty)
-    row = shop.database.job(innocent.claim.ref.id)
+    row = process.database.job(innocent.claim.ref.id)
     assert (row.status, row.lease, row.deferrals) == ("dispatched", 2, 1)
-    assert shop.database.job(guilty.claim.ref.id).status != "running"
+    assert process.database.job(guilty.claim.ref.id).status != "running"
 
 
 def test_claim_on_its_way_while_its_process_is_ended_is_handed_back(
     ending: Ending, engine: Engine
 ) -> None:
-    shop = ending.shop
-    (guilty,) = (shop.worker.slots.begin(one) for one in shop.worker.slots.claim(shop.refs(1)))
-    (late,) = shop.refs(1)
+    process = ending.process
+    (guilty,) = (
+        process.worker.slots.begin(one) for one in process.worker.slots.claim(process.refs(1))
+    )
+    (late,) = process.refs(1)
     with ThreadPoolExecutor(1) as watchdog:
         with transaction(engine) as locking:
             locking.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (late.id,))
             ending.claim((late,))
-            assert late in shop.worker.slots.unanswered()
+            assert late in process.worker.slots.unanswered()
             ended = watchdog.submit(ending.end, guilty)
-            shop.database.wait_until_waiting(2)
+            process.database.wait_until_waiting(2)
         ended.result(5)
-    row = shop.database.job(late.id)
+    row = process.database.job(late.id)
     assert row.status == "queued", "else it waits for its lease to run out, and counts as lost"
 
 
 def test_one_locked_row_does_not_keep_the_others_from_being_handed_back(
     ending: Ending, engine: Engine
 ) -> None:
-    shop = ending.shop
+    process = ending.process
     guilty, *innocent = (
-        shop.worker.slots.begin(one) for one in shop.worker.slots.claim(shop.refs(4))
+        process.worker.slots.begin(one) for one in process.worker.slots.claim(process.refs(4))
     )
-    (late,) = shop.refs(1)
+    (late,) = process.refs(1)
     with ThreadPoolExecutor(1) as watchdog, transaction(engine) as locking:
         locking.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (late.id,))
         ending.claim((late,))
         watchdog.submit(ending.end, guilty)
-        shop.database.wait_until_waiting(2)  # the claim, and the last statement behind it
-        rows = [shop.database.job(held.claim.ref.id) for held in innocent]
+        process.database.wait_until_waiting(2)  # the claim, and the last statement behind it
+        rows = [process.database.job(held.claim.ref.id) for held in innocent]
     assert [(row.status, row.deferrals) for row in rows] == [("queued", 1)] * 3

@@ -29,7 +29,7 @@ from app.telemetry.requests import ROUTE, Requests
 from app.telemetry.sdk import Sdk, observe_connections
 from models.jobs.admit import insert_jobs
 from models.jobs.ids import new_id
-from models.jobs.replay import replay_ids
+from models.jobs.replay import replay_dead
 from models.jobs.submission import IdempotencyKey
 from models.leadership import Leader
 from models.pools import POOLS
@@ -122,7 +122,7 @@ def test_a_crash_a_retry_and_a_replay_stay_in_the_trace(
         database.execute("UPDATE jobs SET status = 'queued' WHERE status = 'scheduled'")
         worker.execute(worker.dispatched(1))
         worker.flush()
-    assert replay_ids(database.engine, 1, [job_id]) == [job_id]
+    assert replay_dead(database.engine, 1, [job_id]) == [job_id]
     worker.act = lambda ctx, payload: payload
     worker.execute(worker.dispatched(1))
     worker.flush()

@@ -6,14 +6,14 @@ from datetime import datetime, timedelta
 
 from hypothesis import strategies as st
 
-from app.admission.allowance import Allowances
 from app.admission.gate import SubmissionLimits
+from app.admission.tenant_limits import TenantLimits
 from app.scheduler.maintenance.replayer import Replayer
 from models.jobs.admit import admit_group
 from models.jobs.cancel import cancel
 from models.jobs.claim import JobRef
 from models.jobs.ids import new_id
-from models.jobs.replay import replay_ids, replay_matching
+from models.jobs.replay import replay_dead
 from models.jobs.replay_requests import ReplayRequest, create, read
 from models.jobs.states import FailureClass, JobStatus
 from models.jobs.submission import Admitted, IdempotencyKey, KeyReused, Submission, SubmissionGroup
@@ -169,9 +169,9 @@ class FrontDoor(Stage):
         ]
         for twin in expected:
             twin.replay()
-        found = replay_ids(self.engine, tenant_id, [*chosen, new_id()])
+        found = replay_dead(self.engine, tenant_id, [*chosen, new_id()])
         assert sorted(found) == sorted(twin.id for twin in expected)
-        assert replay_ids(self.engine, tenant_id, chosen) == []
+        assert replay_dead(self.engine, tenant_id, chosen) == []
 
     def replay_matching(self, data: st.DataObject) -> None:
         tenant_id = data.draw(st.sampled_from(TENANTS), label="tenant")
@@ -197,7 +197,7 @@ class FrontDoor(Stage):
                 request = ReplayRequest(tenant_id, None, job_type, error_class, before, limit)
                 self.replay_in_background(request, len(expected))
                 continue
-            found = replay_matching(
+            found = replay_dead(
                 self.engine,
                 tenant_id,
                 before=before,
@@ -210,7 +210,7 @@ class FrontDoor(Stage):
     def replay_in_background(self, request: ReplayRequest, expected: int) -> None:
         """As the API requests it and the scheduler works it off."""
         limits = SubmissionLimits(per_second=0, burst=0, queue_depth=1_000_000)
-        role = Replayer(self.engine, self.database.leader, Allowances(self.engine, limits))
+        role = Replayer(self.engine, self.database.leader, TenantLimits(self.engine, limits))
         made = create(self.engine, request, expected)
         for _ in range(4):
             role.run_once(0.0)

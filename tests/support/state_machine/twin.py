@@ -288,7 +288,7 @@ class Twin:
     def replay(self) -> None:
         """Back to the line with a fresh count; the lease goes on, the checkpoint stays."""
         self.status = JobStatus.QUEUED
-        self.attempt = self.deferrals = self.crashes = 0
+        self.attempt = self.deferrals = self.crashes = self.lost_claims = 0
         self.replays += 1
         self.cancel_requested = False
         self.worker = self.error_class = self.progress = self.result = None

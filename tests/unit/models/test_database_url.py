@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +21,7 @@ SEVERAL = {
     "/db?host=a,b&port=1,2&target_session_attrs=primary": [("a", "1"), ("b", "2")],
     "/db?host=/run/one,/run/two&port=5433": [("/run/one", "5433"), ("/run/two", "5433")],
     "[::1]:1,[fe80::2]/db": [("::1", "1"), ("fe80::2", None)],
+    "%2Frun%2Fone,%2Frun%2Ftwo:5433/db": [("/run/one", None), ("/run/two", "5433")],
 }
 
 
@@ -31,6 +34,17 @@ def test_every_form_names_the_same_servers(rest: str) -> None:
         assert (one["user"], one["password"], one["dbname"]) == ("me", "p@ss", "db")
         assert one["target_session_attrs"] in ("read-write", "primary")
     assert normal_url(url) == url
+
+
+@pytest.mark.parametrize("password", ["p?ss", "p/ss", "p?a,b", "p:s?s", "p%3Fss"])
+@pytest.mark.parametrize("rest", ["a:1,b:2/db", "/db?host=a:1,b:2"])
+def test_password_may_contain_what_separates_other_parts(password: str, rest: str) -> None:
+    url = normal_url(f"postgresql+psycopg2://me:{password}@{rest}")
+    each = one_server_each(connect_arguments(make_url(url)))
+    assert [(one["host"], one["port"]) for one in each] == [("a", "1"), ("b", "2")]
+    for one in each:
+        assert (one["user"], one["password"]) == ("me", unquote(password))
+        assert one["target_session_attrs"] == "read-write"
 
 
 @pytest.mark.parametrize(
@@ -48,6 +62,7 @@ def test_one_server_stays_as_it_is(rest: str) -> None:
         (START + "a:1,b:x/db", "several hosts"),
         (START + "/db?host=a,b,c&port=1,2", "port"),
         (START + "a:1,b:2/db?port=3", "port"),
+        ("postgresql+psycopg2://me:p%40ss@secret@a,b/db", "several hosts"),
         (START + "a:x/db", "is not a database URL"),
         ("secret", "is not a database URL"),
     ],

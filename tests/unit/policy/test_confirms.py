@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.policy.confirms import expected_latency, patience, silence
+from app.policy.confirms import (
+    MOST_OPENING_SECONDS,
+    MOST_SILENT_SECONDS,
+    expected_latency,
+    opening_seconds,
+    patience,
+    silence,
+)
 
 SECONDS = st.floats(0.0, 100.0)
 LONGEST = st.floats(0.01, 10.0)
@@ -16,7 +23,7 @@ def test_nobody_waits_longer_than_allowed_nor_in_vain(expected: float, longest: 
     waited = patience(expected, longest)
     assert waited in (0.0, longest)
     assert (waited == 0.0) == (expected > longest)
-    assert waited < silence(longest)
+    assert waited < silence(longest, expected)
 
 
 @given(SECONDS, SECONDS)
@@ -38,3 +45,17 @@ def test_publisher_waits_again_soon_after_the_broker_is_quick_again(
 @given(LONGEST, st.floats(1.01, 100.0))
 def test_one_late_confirm_is_enough_not_to_wait(longest: float, times: float) -> None:
     assert patience(expected_latency(0.0, longest * times), longest) == 0.0
+
+
+@given(LONGEST, SECONDS)
+def test_late_broker_may_be_silent_longer_within_bounds(longest: float, measured: float) -> None:
+    quick = silence(longest, 0.0)
+    assert quick <= silence(longest, measured) <= max(quick, MOST_SILENT_SECONDS)
+    assert silence(longest, measured) > measured or measured >= MOST_SILENT_SECONDS
+
+
+@given(LONGEST, SECONDS)
+def test_opening_takes_as_long_as_the_latency_needs(usual: float, measured: float) -> None:
+    seconds = opening_seconds(usual, measured)
+    assert usual <= seconds <= max(usual, MOST_OPENING_SECONDS)
+    assert seconds > measured or measured >= MOST_OPENING_SECONDS

@@ -20,6 +20,7 @@ from app.reads.events.position import (
     same_course,
     version_of,
 )
+from models.feed import FeedGeneration
 
 numbers = st.integers(0, ALL_EVENTS - 1)
 job_ids = st.uuids().map(str).filter(lambda job_id: job_id != NO_JOB)
@@ -93,22 +94,26 @@ def test_version_tells_what_changed(
     assert not same_course(one, "")
 
 
+def generations_of(*begun: tuple[str, int]) -> list[FeedGeneration]:
+    return [FeedGeneration(tag, 0, first) for tag, first in (("", 0), *begun)]
+
+
 @given(positions, st.lists(st.tuples(tags, numbers), unique_by=lambda one: one[0], max_size=4))
 def test_a_reader_goes_on_at_or_before_where_it_was_and_before_what_it_cannot_know(
     position: Position, begun: list[tuple[str, int]]
 ) -> None:
-    generations = [("", 0), *begun]
+    generations = generations_of(*begun)
     after = resumed(position, generations)
-    assert after.generation == generations[-1][0]
+    assert after.generation == generations[-1].tag
     assert after <= position._replace(generation=after.generation)
     assert resumed(after, generations) == after
-    tags_in_order = [tag for tag, _ in generations]
+    tags_in_order = [one.tag for one in generations]
     if position.generation == after.generation:
         assert after == position
         return
     known = position.generation in tags_in_order
     place = tags_in_order.index(position.generation) if known else len(begun) - 1
-    later = [first for _, first in generations[place + 1 :]]
+    later = [one.first for one in generations[place + 1 :]]
     # An entry that a later generation numbered comes after the reader's place …
     assert all(after < of_event(first, 1) for first in later)
     # … and nothing is repeated that none of them can have written.
@@ -119,6 +124,6 @@ def test_positions_of_before_there_were_generations_are_of_the_first() -> None:
     position = parse_position("1000-7")
     assert position == of_event(1000, 7)
     assert str(position) == "1000-7"
-    assert resumed(position, [("", 0)]) == position
-    assert str(resumed(position, [("", 0), ("0a1b2c3d", 900)])) == "0a1b2c3d.900-0"
-    assert str(resumed(position, [("", 0), ("0a1b2c3d", 2000)])) == "0a1b2c3d.1000-7"
+    assert resumed(position, generations_of()) == position
+    assert str(resumed(position, generations_of(("0a1b2c3d", 900)))) == "0a1b2c3d.900-0"
+    assert str(resumed(position, generations_of(("0a1b2c3d", 2000)))) == "0a1b2c3d.1000-7"

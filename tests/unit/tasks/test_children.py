@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import billiard
 import pytest
 
-from tasks.watchdog.children import LATE_SECONDS, RECORD, Children, is_living_child
+from tasks.watchdog.children import LATE_SECONDS, RECORD, ChildPresence, is_living_child
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -25,29 +26,22 @@ def state_of(pid: int) -> str:
         return file.read().rpartition(")")[2].split()[0]
 
 
-def wait_for(pid: int, state: str) -> None:
-    deadline = time.monotonic() + 10
-    while state_of(pid) != state:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_child_is_living_unless_it_is_frozen_or_dead(child: subprocess.Popen[bytes]) -> None:
     assert is_living_child(child.pid)
     assert not is_living_child(1), "somebody else's process"
     child.send_signal(signal.SIGSTOP)
-    wait_for(child.pid, "T")
+    wait_for(lambda: state_of(child.pid) == "T")
     assert not is_living_child(child.pid)
     child.send_signal(signal.SIGCONT)
     child.kill()
-    wait_for(child.pid, "Z")
+    wait_for(lambda: state_of(child.pid) == "Z")
     assert not is_living_child(child.pid), "nobody has reaped it yet"
     child.wait()
     assert not is_living_child(child.pid)
 
 
 def test_late_children_are_named(child: subprocess.Popen[bytes]) -> None:
-    children = Children(3, "postgresql+psycopg2://")
+    children = ChildPresence(3, "postgresql+psycopg2://")
     for index, (noted, pid) in enumerate([(90.0, child.pid), (99.0, child.pid), (90.0, 1)]):
         record = (noted, pid, f"worker@höst:{index}".encode())
         RECORD.pack_into(children._memory, index * RECORD.size, *record)
@@ -56,7 +50,7 @@ def test_late_children_are_named(child: subprocess.Popen[bytes]) -> None:
 
 
 def test_child_notes_its_own_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    children = Children(2, "postgresql+psycopg2://")
+    children = ChildPresence(2, "postgresql+psycopg2://")
     process = billiard.current_process()
     monkeypatch.setattr(process, "index", 1, raising=False)
     children.note("me:1")

@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.retry.lost import Loss, begins_on_record, loss_of, ran_seconds_of
+from app.scheduler.maintenance.reaper import judge
+from models.jobs.states import FailureClass
+from tasks.retry.decision import RetryLimits
+from tasks.retry.lost import ran_seconds_of
 
 seconds = st.floats(-90, 1e6)
 CRASHES = 5
+
+
+def lost(**row: Any) -> Any:
+    """A row of FIND_LOST."""
+    fields = {"status": "running", "waiting": False, "cancelled": False, "lost_seconds": None}
+    counts = {"attempt": 0, "deferrals": 0, "crashes": 0}
+    where = {"pool": "short", "worker": "w1", "leased_seconds": 0.0}
+    return SimpleNamespace(**{**fields, **counts, **where, **row})
+
+
+def nap(timeout: float) -> Any:
+    return SimpleNamespace(timeout_seconds=timeout, limits=RetryLimits(tries=3))
 
 
 @given(st.booleans(), st.booleans(), seconds, seconds)
 def test_a_claim_that_waited_is_no_crash_and_no_timeout(
     dispatched: bool, waiting: bool, ran: float, timeout: float
 ) -> None:
-    loss = loss_of(dispatched=dispatched, waiting=waiting, ran_seconds=ran, timeout_seconds=timeout)
-    assert (loss is Loss.MESSAGE) == dispatched
-    assert (loss is Loss.CLAIM) == (waiting and not dispatched)
-    assert (loss in (Loss.CRASH, Loss.TIMEOUT)) == (not waiting and not dispatched)
+    status = "dispatched" if dispatched else "running"
+    row = lost(status=status, waiting=waiting, lost_seconds=ran)
+    ending = judge(row, nap(timeout), Random(0))
+    assert ending.lost_claim == (waiting and not dispatched)
+    assert (ending.error_class is not None) == (not waiting and not dispatched)
+    assert not ending.crashed or ending.error_class is FailureClass.WORKER_CRASH
 
 
-@given(seconds, seconds, st.floats(0, 1e6))
-def test_a_longer_run_is_not_less_of_a_timeout(ran: float, more: float, timeout: float) -> None:
-    def judged(ran_seconds: float) -> Loss:
-        return loss_of(
-            dispatched=False, waiting=False, ran_seconds=ran_seconds, timeout_seconds=timeout
-        )
-
-    shorter, longer = sorted((ran, more))
-    assert judged(shorter) is Loss.CRASH or judged(longer) is Loss.TIMEOUT
-    assert (judged(ran) is Loss.TIMEOUT) == (ran > timeout)
+@given(st.floats(0.001, 1e6), st.floats(0, 1e6))
+def test_a_run_that_was_alive_past_its_time_limit_was_ended_by_it(
+    ran: float, timeout: float
+) -> None:
+    ending = judge(lost(lost_seconds=ran), nap(timeout), Random(0))
+    assert (ending.error_class is FailureClass.TIMEOUT) == (ran > timeout)
+    assert ending.crashed == (ran <= timeout)
 
 
 @given(st.none() | seconds, st.floats(0, 90), st.none() | seconds)
@@ -54,11 +72,10 @@ class Row:
 
     def lose(self, *, waits: bool, begins: bool, noted: bool) -> None:
         """A worker has claimed the job and dies. ``noted``: a heartbeat came after the begin."""
-        told = noted or begins_on_record(self.lost_claims)
-        waiting = waits and not (begins and told)
-        loss = loss_of(dispatched=False, waiting=waiting, ran_seconds=0.0, timeout_seconds=60.0)
-        self.crashes += loss is Loss.CRASH
-        self.lost_claims += loss is Loss.CLAIM
+        told = noted or self.lost_claims > 0
+        ending = judge(lost(waiting=waits and not (begins and told)), nap(60.0), Random(0))
+        self.crashes += ending.crashed
+        self.lost_claims += ending.lost_claim
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=CRASHES + 1))

@@ -103,10 +103,13 @@ def test_a_refusal_of_everybody_opens_it_whoever_met_it(others: list[Window], ow
     assert after.state is OPEN
 
 
-def half_open(parts: list[Window], outages: int = 0) -> CircuitState:
-    probes = together(parts)
-    circuit = Circuit(HALF_OPEN, 0)
-    return next_circuit(circuit, NONE, probes, 1, tenants=failing(parts), outages=outages).state
+def half_open(parts: list[Window], outages: int = 0, *, others_probe: bool = False) -> CircuitState:
+    return next_circuit(
+        *(Circuit(HALF_OPEN, 0), NONE, together(parts), 1),
+        tenants=failing(parts),
+        outages=outages,
+        others_probe=others_probe,
+    ).state
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=4), windows)
@@ -124,5 +127,26 @@ def test_a_bad_probe_opens_it_again_unless_others_have_yet_to_probe() -> None:
     assert half_open([Window(1, 1), Window(1, 1)]) is OPEN, "for two it fails"
     assert half_open([Window(MIN_CALLS, MIN_CALLS), Window(1, 0)]) is OPEN
     assert half_open([Window(1, 1), Window(2, 0)], outages=1) is OPEN, "our key"
-    # Of workers of the version before, nobody knows whose the failure was.
+    # Of workers of the previous version, nobody knows whose the failure was.
     assert next_circuit(Circuit(HALF_OPEN, 0), NONE, Window(5, 1), 1).state is OPEN
+
+
+@given(st.integers(0, PROBES_WANTED - 1), windows, st.booleans())
+def test_bad_probes_of_one_tenant_wait_for_those_of_others(
+    good: int, own: Window, refused: bool
+) -> None:
+    assume(own.bad)
+    parts = [Window(good, 0), own]
+    assert half_open(parts, int(refused), others_probe=True) is (OPEN if refused else HALF_OPEN)
+
+
+@given(st.lists(windows.filter(lambda part: part.bad > 0), min_size=2, max_size=6), st.booleans())
+def test_bad_probes_of_two_tenants_open_it_whoever_probes(
+    parts: list[Window], others_probe: bool
+) -> None:
+    assert half_open(parts, others_probe=others_probe) is OPEN
+
+
+@given(st.integers(PROBES_WANTED, 1000))
+def test_bad_probes_of_the_only_tenant_open_it(bad: int) -> None:
+    assert half_open([Window(bad, bad)]) is OPEN

@@ -1,4 +1,4 @@
-"""A TCP proxy that delivers what a server sends later than it was sent, for tests and chaos runs.
+"""For tests: a TCP proxy that delivers what a server sends later than it was sent.
 
 Clients connect to ``port``. What they send is passed on at once; what the server sends waits for
 ``delay_seconds``, which may be changed at any time. Order is kept and nothing is dropped.

@@ -31,8 +31,13 @@ READ_PROFILES = f"""
 class Hold:
     """Why not all of a tenant's jobs may be admitted, and when to ask again."""
 
+    #: Of the limit; empty if it is none.
     code: str
     seconds: float
+
+
+#: Its bucket is in use, as a rule for a moment only.
+LOCKED = Hold("", 0.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class GrantedJobs:
     held: dict[int, Hold] = field(default_factory=dict)
 
 
-class Allowances:
+class TenantLimits:
     """The limits of tenants, for whoever admits on their behalf."""
 
     def __init__(self, engine: Engine, limits: SubmissionLimits) -> None:
@@ -78,7 +83,8 @@ class Allowances:
                 asked.append(TokenRequest(tenant_id, limit, need=kept, want=needed[tenant_id]))
             elif needed[tenant_id] <= limit.burst:  # a larger one would leave a debt
                 asked.append(TokenRequest(tenant_id, limit, need=needed[tenant_id], want=1))
-        left |= self._tokens(asked, LEASE if whole else TAKE)
+        taken = self._tokens(asked, LEASE if whole else TAKE)
+        left |= taken
         for tenant_id, limit in self._rate_limits(profiles, needed):
             lacking: float = needed[tenant_id] - left[tenant_id]
             if lacking > 0:
@@ -86,6 +92,8 @@ class Allowances:
                 lacking = min(lacking, (limit.burst - kept_of(limit, spare)) / 2)
                 seconds = min(lacking / limit.per_second, DEPTH_RETRY_SECONDS)
                 held[tenant_id] = Hold(RateLimited.code, seconds)
+        # Nothing is known of buckets that were locked: their tenants get nothing now.
+        held |= {one.tenant_id: LOCKED for one in asked if one.tenant_id not in taken}
         return GrantedJobs(share_out(jobs, left), full, held)
 
     def _within_depth(
