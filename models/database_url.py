@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
+if TYPE_CHECKING:
+    from sqlalchemy import URL
 
 PARTS = re.compile(r"(?P<scheme>[\w+]+://)(?P<authority>[^/?]*)(?P<rest>.*)", re.DOTALL)
 SERVER = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]+)(?::(?P<port>\d*))?")
@@ -23,6 +23,10 @@ CONNECT_SECONDS = 2
 
 def normal_url(text: str) -> str:
     """The URL with several servers as ``?host=a,b&port=1,2``; any other one as it is."""
+    # Not above: a process that only connects needs no SQLAlchemy.
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
     try:
         found = PARTS.fullmatch(text)
         _, _, named = found["authority"].rpartition("@") if found else ("", "", "")

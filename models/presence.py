@@ -6,7 +6,7 @@ has another name.
 
 ``renewed_at``: at this time the worker had renewed every lease that was due. A run whose lease
 ended before it, and whose worker is alive, is therefore no longer held by that worker; otherwise
-the worker could not renew it yet.
+the worker could not renew it yet. A worker that is new holds none.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ ANNOUNCE = f"""
                            db_size, db_in_use, db_waiters, parent, node, renewed_at)
     VALUES (%(name)s, %(kind)s, %(pools)s::text[], %(slots)s, %(busy)s, %(draining)s,
             %(size)s, %(in_use)s, %(waiters)s, %(parent)s, %(node)s,
-            %(renewed_at)s::timestamptz)
+            CASE %(kind)s WHEN 'worker' THEN coalesce(%(renewed_at)s, now()) END)
     ON CONFLICT (name) DO UPDATE
     SET pools = excluded.pools, slots = excluded.slots, busy = excluded.busy,
         draining = excluded.draining, db_size = excluded.db_size,
         db_in_use = excluded.db_in_use, db_waiters = excluded.db_waiters, heartbeat_at = now(),
-        renewed_at = coalesce(excluded.renewed_at, processes.renewed_at)
+        renewed_at = coalesce(%(renewed_at)s, processes.renewed_at)
     RETURNING drain_requested_at IS NOT NULL AS drain, now() AS at,
               {CLOCK_SQL} AS clock
 """

@@ -12,7 +12,8 @@ process whenever the heartbeat is late, be it behind a blocked event loop or a l
 
 Not guaranteed: anything while native code holds the interpreter lock. Then the watchdog does not
 run either, and the process is killed by a system timer that the watchdog no longer restarts; the
-reaper finds its runs. Under prefork the parent is faster, see :mod:`tasks.watchdog.lost_runs`.
+reaper finds its runs. Under prefork the parent is faster, see :mod:`tasks.watchdog.lost_runs`. Until
+then another process keeps the presence, see :mod:`tasks.watchdog.presence_keeper`.
 """
 
 from __future__ import annotations

@@ -78,6 +78,17 @@ def test_silent_worker_loses_its_runs_long_before_their_leases_end(
     assert database.job(kept).status == "running"
 
 
+def test_worker_that_is_killed_after_its_first_report_is_silent(
+    database: DatabaseFixture, reaper: Reaper
+) -> None:
+    lost = run(database, "w1")
+    announce(database.engine, Presence("w1", "worker", ["medium"], 10))  # nothing to renew yet
+    for second in range(LOOKS):
+        beat(database, "w2")
+        reaper.run_once(second)
+    assert database.job(lost).status == "queued"
+
+
 def test_worker_that_forgets_to_renew_is_still_heard(
     database: DatabaseFixture, reaper: Reaper
 ) -> None:
@@ -120,14 +131,20 @@ def test_after_a_pause_the_workers_beat_first(database: DatabaseFixture, reaper:
     assert [database.job(job_id).status for job_id in ids] == ["running", "queued"]
 
 
+def beat_as_before(database: DatabaseFixture, worker: str) -> None:
+    """A worker of the version before reports: it says nothing of what it has renewed."""
+    announce(database.engine, Presence(worker, "worker", ["medium"], 10))
+    database.execute("UPDATE processes SET renewed_at = NULL WHERE name = %s", worker)
+
+
 def test_worker_of_the_version_before_has_its_leases(
     database: DatabaseFixture, reaper: Reaper
 ) -> None:
     run(database, "w1")
-    announce(database.engine, Presence("w1", "worker", ["medium"], 10))
+    beat_as_before(database, "w1")
     for second in range(2 * LOOKS):
         beat(database, "w2")
         assert reaper.run_once(second) == 0, "its reports may be held up by a lock"
-    announce(database.engine, Presence("w1", "worker", ["medium"], 10))
+    beat_as_before(database, "w1")
     database.expire_leases()
     assert reaper.run_once(2 * LOOKS) == 1, "and it is not known what it has renewed"

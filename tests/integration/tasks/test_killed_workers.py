@@ -34,8 +34,6 @@ def shop(
 def test_killed_with_its_parent_and_back_within_ten_seconds(shop: WorkerProcess) -> None:
     job_id = shop.submit("long_nap", "native", seconds=20)
     shop.wait(lambda: shop.database.job(job_id).status == "running", "a busy machine", 60)
-    reported = "SELECT 1 FROM processes WHERE renewed_at > started_at + interval '1 second'"
-    shop.wait(lambda: len(shop.database.query(reported)) == 2, "the children to report")
     assert shop.worker is not None
     children = psutil.Process(shop.worker.pid).children()
     killed_at = time.monotonic()

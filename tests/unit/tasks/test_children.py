@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -10,7 +11,8 @@ from collections.abc import Iterator
 import billiard
 import pytest
 
-from tasks.watchdog.children import LATE_SECONDS, RECORD, Children, is_living_child
+from tasks.watchdog.children import RECORD, Children
+from tasks.watchdog.presence_keeper import LATE_SECONDS, is_running
 
 
 @pytest.fixture
@@ -32,18 +34,18 @@ def wait_for(pid: int, state: str) -> None:
         time.sleep(0.01)
 
 
-def test_child_is_living_unless_it_is_frozen_or_dead(child: subprocess.Popen[bytes]) -> None:
-    assert is_living_child(child.pid)
-    assert not is_living_child(1), "somebody else's process"
+def test_process_is_running_unless_it_is_frozen_or_dead(child: subprocess.Popen[bytes]) -> None:
+    assert is_running(child.pid, parent=os.getpid())
+    assert not is_running(1, parent=os.getpid()), "somebody else's process"
     child.send_signal(signal.SIGSTOP)
     wait_for(child.pid, "T")
-    assert not is_living_child(child.pid)
+    assert not is_running(child.pid)
     child.send_signal(signal.SIGCONT)
     child.kill()
     wait_for(child.pid, "Z")
-    assert not is_living_child(child.pid), "nobody has reaped it yet"
+    assert not is_running(child.pid), "nobody has reaped it yet"
     child.wait()
-    assert not is_living_child(child.pid)
+    assert not is_running(child.pid)
 
 
 def test_late_children_are_named(child: subprocess.Popen[bytes]) -> None:

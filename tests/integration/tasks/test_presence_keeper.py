@@ -1,0 +1,64 @@
+"""A green worker that cannot report: alive, its runs stay; frozen or killed, they come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy import Engine
+
+from app.stack.rabbitmq import EmbeddedRabbitMQ
+from app.stack.services import Running
+from models.presence import PRESENCE_LOST_SECONDS
+from tests.support.database_fixture import DatabaseFixture
+from tests.support.worker_process import WorkerProcess, worker_process
+
+
+@pytest.fixture
+def shop(
+    engine: Engine, rabbitmq: Running[EmbeddedRabbitMQ], tmp_path: Path
+) -> Iterator[WorkerProcess]:
+    """Of a pool with a lease of half a minute."""
+    database, url = DatabaseFixture(engine), rabbitmq.service.url()
+    with worker_process(database, url, tmp_path, "medium", 5, "gevent") as shop:
+        yield shop
+
+
+def keepers_of(worker: int) -> list[psutil.Process]:
+    """The processes that keep the presence of a worker."""
+    children = psutil.Process(worker).children()
+    return [child for child in children if "presence_keeper.py" in " ".join(child.cmdline())]
+
+
+def test_native_code_costs_no_neighbour_its_run(shop: WorkerProcess) -> None:
+    """Neither heartbeat nor watchdog of the worker can report meanwhile."""
+    held = int(PRESENCE_LOST_SECONDS) + 5
+    ids = [shop.submit("nap", "medium", seconds=held + 3) for _ in range(4)]
+    for job_id in ids:
+        shop.wait_running(job_id)
+    ids.append(shop.submit("hold_natively", "medium", seconds=held))
+    rows = [shop.wait_ended(job_id, 60) for job_id in ids]
+    assert {(row.status, row.lease, row.crashes) for row in rows} == {("succeeded", 1, 0)}
+
+
+def test_frozen_worker_is_silent_and_a_killed_one_takes_its_keeper_along(
+    shop: WorkerProcess,
+) -> None:
+    job_id = shop.submit("nap", "medium", seconds=25)
+    shop.wait_running(job_id)
+    assert shop.worker is not None
+    worker = shop.worker.pid
+    [keeper] = keepers_of(worker)
+    shop.hold()
+    os.kill(worker, signal.SIGSTOP)
+    frozen_at = time.monotonic()
+    shop.wait(lambda: shop.database.job(job_id).crashes, "the run to come back", 12)
+    assert time.monotonic() - frozen_at < 10
+    assert keeper.is_running(), "it ends with its worker, not before"
+    os.kill(worker, signal.SIGKILL)
+    assert not psutil.wait_procs([keeper], 5)[1]
