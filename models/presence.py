@@ -25,6 +25,7 @@ from typing import NamedTuple
 from sqlalchemy import Engine
 
 from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
+from models.store.errors import StatementTooSlow
 from models.store.session import execute, fetch, pool_stats
 
 #: A process reports this often …
@@ -44,7 +45,9 @@ RETIRE = signal.SIGUSR2
 #: Workers learn of a change (a circuit, a quota) with their next report, this much later.
 NEWS_SECONDS = PRESENCE_SECONDS + 0.5
 
+#: Somebody's lock on the row or the table is not waited for: the leases are to be renewed.
 ANNOUNCE = f"""
+    SET LOCAL lock_timeout = '500ms';
     INSERT INTO processes (name, kind, pools, slots, busy, draining,
                            db_size, db_in_use, db_waiters, parent, node, renewed_at)
     VALUES (%(name)s, %(kind)s, %(pools)s::text[], %(slots)s, %(busy)s, %(draining)s,
@@ -58,13 +61,18 @@ ANNOUNCE = f"""
     RETURNING drain_requested_at IS NOT NULL AS drain, now() AS at,
               {CLOCK_SQL} AS clock
 """
+#: Those of the given processes whose row nobody has locked; locked by us from here on.
+UNLOCKED_PROCESSES = """
+    SELECT name FROM processes WHERE name = ANY (%(names)s::text[]) FOR NO KEY UPDATE SKIP LOCKED
+"""
 #: In place of a heartbeat that is held up: all that is known is that the process is alive.
-KEEP_PRESENT = "UPDATE processes SET heartbeat_at = now() WHERE name = ANY (%(names)s::text[])"
-#: When each worker was last heard; not those of the previous version, whose reports a lock
-#: holds up.
+#: Rows that somebody has locked are skipped.
+KEEP_PRESENT = f"""
+    UPDATE processes SET heartbeat_at = now() WHERE name IN ({UNLOCKED_PROCESSES}) RETURNING name
+"""
+#: When each process was last heard, and when it had renewed its leases.
 READ_HEARD = """
-    SELECT name, coalesce(parent, name) AS worker, heartbeat_at FROM processes
-    WHERE kind = 'worker' AND renewed_at IS NOT NULL
+    SELECT name, coalesce(parent, name) AS worker, heartbeat_at, renewed_at FROM processes
 """
 #: A worker is named by the process that stops as a whole: forked ones by their parent.
 REQUEST_DRAIN = f"""
@@ -75,7 +83,8 @@ REQUEST_DRAIN = f"""
 #: Names of the processes that a worker has forked.
 FORKED = "SELECT name FROM processes WHERE parent = %(parent)s"
 LEAVE = "DELETE FROM processes WHERE name = %(name)s"
-FORGET_LOST = "DELETE FROM processes WHERE heartbeat_at < now() - interval '5 minutes'"
+#: Processes that have been silent for long.
+FORGET = f"DELETE FROM processes WHERE name IN ({UNLOCKED_PROCESSES}) AND NOT ({ALIVE})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +143,15 @@ def parse_process(name: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else (name, "")
 
 
-def announce(engine: Engine, presence: Presence) -> Announced:
-    """Report that the process is alive."""
+def announce(engine: Engine, presence: Presence) -> Announced | None:
+    """Report that the process is alive; None if that was not written because of a lock."""
     stats = asdict(pool_stats(engine, "presence"))
+    parameters = {**stats, **asdict(presence), "pools": list(presence.pools)}
     sent = DATABASE_CLOCK.local_ns()
-    [row] = fetch(engine, ANNOUNCE, {**stats, **asdict(presence), "pools": list(presence.pools)})
+    try:
+        [row] = fetch(engine, ANNOUNCE, parameters)
+    except StatementTooSlow:
+        return None
     DATABASE_CLOCK.learn(sent, row.clock, DATABASE_CLOCK.local_ns())
     return Announced(row.drain, row.at)
 

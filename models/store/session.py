@@ -33,6 +33,8 @@ from models.store.errors import StatementTooSlow, StateStoreUnavailable, server_
 
 #: PostgreSQL's code for a statement that took longer than its timeout.
 QUERY_CANCELED = "57014"
+#: … and for one that waited for a lock longer than it may.
+LOCK_NOT_AVAILABLE = "55P03"
 #: Classes of its codes that are the statement's own fault, besides those that have an error of
 #: their own: what is not supported, what functions and triggers raise, what is too large.
 OWN_FAULTS = ("0A", "2F", "38", "39", "54", "P0")
@@ -255,7 +257,7 @@ def connect(engine: Engine) -> Iterator[Connection]:
         code = getattr(origin, "pgcode", None) or ""
         if code.startswith(OWN_FAULTS):
             raise
-        if code == QUERY_CANCELED:
+        if code in (QUERY_CANCELED, LOCK_NOT_AVAILABLE):
             raise StatementTooSlow(str(origin).strip()) from error
         # Also a server that only reads, say a standby: it may be another one in a moment.
         # SQLAlchemy lets psycopg2's own error pass where it sets the isolation level.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from app.scheduler.maintenance.reaper import Reaper
+from app.scheduler.maintenance.reaper import FORGET_SECONDS, Reaper
 from models.jobs.claim import JobRef
+from models.jobs.reap import MOST_WAIT_SECONDS
 from models.presence import KEEP_PRESENT, PRESENCE_LOST_SECONDS, Presence, announce
 from models.store.session import execute
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.locks import held_lock
 
 #: Looks that it takes until a worker is silent, one second apart.
 LOOKS = int(PRESENCE_LOST_SECONDS) + 1
@@ -62,7 +64,10 @@ def test_worker_that_renews_nothing_is_not_waited_for_without_end(
     run(database)
     beat(database, renewed="6 minutes")
     database.expire_leases()
-    assert reaper.run_once(0.0) == 1
+    for second in range(int(MOST_WAIT_SECONDS)):
+        execute(database.engine, KEEP_PRESENT, {"names": ["w1"]})
+        assert reaper.run_once(second) == 0, "the clock may have jumped: time is counted here"
+    assert reaper.run_once(MOST_WAIT_SECONDS) == 1
 
 
 def test_silent_worker_loses_its_runs_long_before_their_leases_end(
@@ -101,6 +106,35 @@ def test_worker_that_forgets_to_renew_is_still_heard(
         assert reaper.run_once(second) == 0
 
 
+def test_worker_whose_row_somebody_has_locked_is_not_silent(
+    database: DatabaseFixture, reaper: Reaper
+) -> None:
+    """It cannot report. Its leases decide, and a worker that is alive renews them."""
+    lost = run(database, "w1")
+    beat(database, "w1"), beat(database, "w2")
+    with held_lock(database, "SELECT FROM processes WHERE name = 'w1' FOR UPDATE"):
+        for second in range(2 * LOOKS):
+            beat(database, "w2")
+            assert reaper.run_once(second) == 0
+    assert reaper.run_once(2 * LOOKS) == 1
+    assert database.job(lost).status == "queued"
+
+
+def test_process_is_forgotten_after_a_long_silence_only(
+    database: DatabaseFixture, reaper: Reaper
+) -> None:
+    beat(database, "w1"), beat(database, "w2")
+    database.execute("UPDATE processes SET heartbeat_at = heartbeat_at - interval '1 hour'")
+    reaper.run_once(0.0)
+    for second in range(1, int(FORGET_SECONDS) + 1):
+        if second % 5 == 0:
+            beat(database, "w2")
+        assert len(database.query("SELECT FROM processes")) == 2
+        reaper.run_once(second)
+    [left] = database.query("SELECT name FROM processes")
+    assert left.name == "w2"
+
+
 def test_nobody_is_judged_early_while_all_are_silent(
     database: DatabaseFixture, reaper: Reaper
 ) -> None:
@@ -119,14 +153,14 @@ def test_after_a_pause_the_workers_beat_first(database: DatabaseFixture, reaper:
     assert reaper.run_once(0.0) == 0
     database.expire_leases()
     database.execute(
-        "UPDATE processes SET heartbeat_at = heartbeat_at - interval '1 minute',"
-        " renewed_at = renewed_at - interval '1 minute'"
+        "UPDATE processes SET heartbeat_at = heartbeat_at - interval '10 minutes',"
+        " renewed_at = renewed_at - interval '10 minutes'"
     )
     for second in range(3):
-        assert reaper.run_once(60.0 + second) == 0
+        assert reaper.run_once(600.0 + second) == 0
     beat(database, "w1", renewed="2 seconds")
     for second in range(3, LOOKS + 3):
-        reaper.run_once(60.0 + second)
+        reaper.run_once(600.0 + second)
         execute(database.engine, KEEP_PRESENT, {"names": ["w1"]})
     assert [database.job(job_id).status for job_id in ids] == ["running", "queued"]
 

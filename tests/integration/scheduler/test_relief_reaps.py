@@ -22,7 +22,7 @@ NOBODY_HOLDS_IT = {"lanes": [], "tenants": [], "free_full": False, "pool": "medi
 #: The statements of a relief beside its dispatch, and their parameters.
 STATEMENTS = [
     (PROMOTE_IF, {**NOBODY_HOLDS_IT, "room": 5, "most": 5}),
-    (FIND_LOST_IF, {"silent": [], "early": False}),
+    (FIND_LOST_IF, {"silent": [], "early": False, "stuck": []}),
 ]
 
 
