@@ -65,6 +65,15 @@ ANNOUNCE = f"""
 UNLOCKED_PROCESSES = """
     SELECT name FROM processes WHERE name = ANY (%(names)s::text[]) FOR NO KEY UPDATE SKIP LOCKED
 """
+#: … and who can report: nobody, while somebody holds a lock on the table that keeps out writes.
+ABLE_TO_REPORT = f"""
+    SELECT name FROM ({UNLOCKED_PROCESSES}) AS unlocked
+    WHERE NOT EXISTS (
+        SELECT FROM pg_locks WHERE granted AND locktype = 'relation'
+          AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+          AND relation = 'processes'::regclass
+          AND mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock'))
+"""
 #: In place of a heartbeat that is held up: all that is known is that the process is alive.
 #: Rows that somebody has locked are skipped.
 KEEP_PRESENT = f"""

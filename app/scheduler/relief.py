@@ -105,10 +105,8 @@ class Relief:
         self._pacers = QuotaPacers(engine, bystander, types)
         self._pools = Pools(engine, PoolQueues(engine, bystander))
         promoter = Promoter(engine, self._lease, self._pools, promote_per_second)
-        self._roles = [
-            TimedRole(Reaper(engine, self._lease, types), 1.0),
-            TimedRole(promoter, TURN_SECONDS),
-        ]
+        self._reaping = TimedRole(Reaper(engine, self._lease, types), 1.0)
+        self._roles = [self._reaping, TimedRole(promoter, TURN_SECONDS)]
         self._folder = CountFolder(engine)
         #: By pool: the lane that came last.
         self._last: dict[str, tuple[int, str]] = {}
@@ -121,9 +119,16 @@ class Relief:
     def run_once(self, now: float) -> int:
         """Reap, promote and dispatch what fits into the windows, if nobody else can; how many jobs
         were dispatched."""
+        try:
+            return self._run_once(now)
+        except StateStoreError:
+            self._reaping.put_off()
+            raise
+
+    def _run_once(self, now: float) -> int:
         if not self._hold_lease(now):
             return 0
-        run_due(self._roles, self._lease, now, AWAY_SECONDS)
+        run_due(self._roles, self._lease, now, AWAY_SECONDS, self._reaping)
         if undelivered := self._publisher.undelivered():
             release(self._engine, undelivered)
             refused = f"The broker did not take {len(undelivered)} jobs."

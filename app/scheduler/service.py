@@ -39,7 +39,13 @@ from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
 from app.scheduler.protection.restrictions import Quarantine, Spikes, Throttles
 from app.scheduler.protection.retry_budgets import JUDGE_SECONDS, RetryBudgets
-from app.scheduler.role import Housekeeping, LeaderQueries, TimedRole, run_due
+from app.scheduler.role import (
+    REAP_PAUSE_SECONDS,
+    Housekeeping,
+    LeaderQueries,
+    TimedRole,
+    run_due,
+)
 from app.telemetry.hooks import system_meters
 from models.blobs import open_blobs
 from models.feed import FeedKeeper
@@ -58,8 +64,6 @@ IDLE_SECONDS = 0.04
 BUSY_SECONDS = 0.002
 #: Pause while the state store is unavailable.
 AWAY_SECONDS = 0.5
-#: Nothing is reaped for so long after that.
-REAP_PAUSE_SECONDS = 3.0
 DAY_SECONDS = 86_400.0
 #: Roles that add up counts of tenants pause so many times as long as that took.
 REST_TIMES = 200.0
@@ -191,7 +195,8 @@ class SchedulerService:
         away = False
         while not stop.is_set():
             try:
-                touched = run_due(self._roles, self._leader, time.monotonic())
+                now = time.monotonic()
+                touched = run_due(self._roles, self._leader, now, reaping=self._reaping)
                 away = False
                 stop.wait(BUSY_SECONDS if touched else IDLE_SECONDS)
             except StateStoreError as error:

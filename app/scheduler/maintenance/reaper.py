@@ -25,7 +25,7 @@ from models.jobs.reap import FIND_LOST_IF, MOST_WAIT_SECONDS, Reaping, reap
 from models.jobs.states import FailureClass, JobStatus
 from models.leadership import RoleLease
 from models.pools import POOLS
-from models.presence import FORGET, PRESENCE_LOST_SECONDS, READ_HEARD, UNLOCKED_PROCESSES
+from models.presence import ABLE_TO_REPORT, FORGET, PRESENCE_LOST_SECONDS, READ_HEARD
 from models.store.session import transaction
 from models.tallies import ADD, TallyKind, added, crash_name
 from tasks.registry import JobType
@@ -130,18 +130,22 @@ class Reaper(LeaderQueries):
         """Parameters of FIND_LOST: the processes that are silent, whether that is enough, and those
         that have renewed nothing for long.
 
-        Not those of the previous version, whose reports a lock holds up, nor one that cannot report
-        because somebody has locked its row.
+        Not those of the previous version, whose reports a lock holds up, nor those that cannot
+        report because somebody has locked their rows: these have time to do so afterwards.
         """
         rows = [row for row in processes if row.renewed_at is not None]
         silent = self._silence.look(now, {row.name: row.heartbeat_at for row in rows})
         stuck = self._without_renewal.look(now, {row.name: row.renewed_at for row in rows})
         early = len(silent) < len(rows) or len({row.worker for row in rows}) == 1
-        names = {"names": list(silent)}
-        free = connection.exec_driver_sql(UNLOCKED_PROCESSES, names).scalars() if silent else ()
+        if silent:
+            found = connection.exec_driver_sql(ABLE_TO_REPORT, {"names": list(silent)})
+            able = frozenset(found.scalars())
+            for silence in (self._silence, self._long_silence):
+                silence.excuse(silent - able)
+            silent = able
         return {
             "epoch": self._leader.epoch,
-            "silent": list(free),
+            "silent": list(silent),
             "early": early,
             "stuck": list(stuck),
         }

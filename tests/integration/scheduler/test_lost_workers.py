@@ -94,6 +94,27 @@ def test_worker_that_is_killed_after_its_first_report_is_silent(
     assert database.job(lost).status == "queued"
 
 
+@pytest.mark.parametrize(("silent", "least"), [(True, 28), (False, 0)])
+def test_lost_run_is_charged_up_to_the_last_report_of_a_silent_worker(
+    database: DatabaseFixture, reaper: Reaper, silent: bool, least: int
+) -> None:
+    """One that is heard has dropped it, nobody knows when: it is charged up to its renewal."""
+    lost = run(database, "w1")
+    left = 2 if silent else -2  # seconds of a lease of 30: it was renewed when the run began
+    database.execute(
+        "UPDATE jobs SET started_at = now() - interval '28 seconds',"
+        " lease_expires_at = now() + make_interval(secs => %s)",
+        left,
+    )
+    beat(database, "w1")
+    for second in range(LOOKS):
+        beat(database, "w2")
+        reaper.run_once(second)
+    row = database.job(lost)
+    assert row.status != "running"
+    assert least <= row.slot_seconds < least + 2
+
+
 def test_worker_that_forgets_to_renew_is_still_heard(
     database: DatabaseFixture, reaper: Reaper
 ) -> None:
@@ -106,17 +127,27 @@ def test_worker_that_forgets_to_renew_is_still_heard(
         assert reaper.run_once(second) == 0
 
 
-def test_worker_whose_row_somebody_has_locked_is_not_silent(
-    database: DatabaseFixture, reaper: Reaper
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT FROM processes WHERE name = 'w1' FOR UPDATE",
+        "LOCK TABLE processes IN SHARE MODE",
+    ],
+    ids=["row", "table"],
+)
+def test_worker_whose_presence_somebody_has_locked_is_not_silent(
+    database: DatabaseFixture, reaper: Reaper, sql: str
 ) -> None:
     """It cannot report. Its leases decide, and a worker that is alive renews them."""
     lost = run(database, "w1")
-    beat(database, "w1"), beat(database, "w2")
-    with held_lock(database, "SELECT FROM processes WHERE name = 'w1' FOR UPDATE"):
+    beat(database, "w1")
+    with held_lock(database, sql):
         for second in range(2 * LOOKS):
-            beat(database, "w2")
             assert reaper.run_once(second) == 0
-    assert reaper.run_once(2 * LOOKS) == 1
+    for second in range(2 * LOOKS, 3 * LOOKS - 1):
+        assert reaper.run_once(second) == 0, "it gets the time to report"
+    for second in range(3 * LOOKS - 1, 4 * LOOKS):
+        reaper.run_once(second)
     assert database.job(lost).status == "queued"
 
 
