@@ -23,9 +23,9 @@ import time
 
 #: Pause between two looks.
 LOOK_SECONDS = 0.5
-#: A process is late after so long: its own watchdog has reported by then, if it can. Early enough
-#: to report before the reaper calls it silent, on a busy machine too.
-LATE_SECONDS = 3.5
+#: A process is late after so long: it should have reported itself. Early enough for two tries
+#: before the reaper calls it silent.
+LATE_SECONDS = 3.0
 #: How long to try to report, and the pause between two reports.
 REPORT_SECONDS = 2.0
 #: A small process that ended is replaced no more often than this.
@@ -73,19 +73,25 @@ class PresenceKeeper:
         # Not in the arguments of the command, which everybody can read: there is a password.
         told = {"path": sys.path, "statement": statement, "arguments": arguments}
         self._told = json.dumps(told).encode() + b"\n"
-        self._pid = self._pipe = 0
+        self._pid = self._pipe = -1
         self._started = -RESTART_SECONDS
 
     def start(self) -> None:
-        """Start it, or another one; not if it cannot live."""
+        """Start it, or another one, but not in a loop. The worker does without if that fails."""
         if time.monotonic() - self._started < RESTART_SECONDS:
             return
         self._started = time.monotonic()
         self.stop()
-        reading, self._pipe = os.pipe()
-        os.set_blocking(self._pipe, False)
-        os.write(self._pipe, self._told)
         try:
+            self._spawn()
+        except OSError as error:
+            os.write(2, f"nobody keeps the presence of this worker: {error}\n".encode())
+
+    def _spawn(self) -> None:
+        reading, self._pipe = os.pipe()
+        try:
+            os.set_blocking(self._pipe, False)
+            os.write(self._pipe, self._told)
             # Not with subprocess: gevent's would wait for it on a loop that may be blocked.
             self._pid = os.posix_spawn(
                 self._argv[0],
@@ -99,11 +105,11 @@ class PresenceKeeper:
 
     def stop(self) -> None:
         """End it, and collect what is left of it."""
-        if self._pipe:
+        if self._pipe >= 0:
             os.close(self._pipe)
-            self._pipe = 0
+            self._pipe = -1
         try:
-            if self._pid:
+            if self._pid > 0:
                 os.waitpid(self._pid, os.WNOHANG)
         except ChildProcessError:
             pass

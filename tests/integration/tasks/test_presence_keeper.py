@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -14,7 +15,16 @@ from sqlalchemy import Engine
 
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
-from models.presence import PRESENCE_LOST_SECONDS
+from models.presence import (
+    KEEP_PRESENT,
+    PRESENCE_LOST_SECONDS,
+    PRESENCE_SECONDS,
+    Presence,
+    announce,
+)
+from models.store.session import fetch
+from tasks.watchdog.emergency_write import connect_arguments
+from tasks.watchdog.presence_keeper import LATE_SECONDS, PresenceKeeper
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.worker_process import WorkerProcess, worker_process
 
@@ -44,6 +54,24 @@ def test_native_code_costs_no_neighbour_its_run(shop: WorkerProcess) -> None:
     ids.append(shop.submit("hold_natively", "medium", seconds=held))
     rows = [shop.wait_ended(job_id, 60) for job_id in ids]
     assert {(row.status, row.lease, row.crashes) for row in rows} == {("succeeded", 1, 0)}
+
+
+def test_it_reports_for_as_long_as_a_lease(engine: Engine) -> None:
+    """Longer than that a worker hangs, and the reaper is to find it."""
+    announce(engine, Presence("w1", "worker"))
+    lease = PRESENCE_LOST_SECONDS
+    keeper = PresenceKeeper("w1", lease, KEEP_PRESENT, connect_arguments(engine.url))
+    began = time.monotonic()
+    keeper.start()
+    reports: dict[datetime, float] = {}
+    while time.monotonic() - began < lease + 2 * PRESENCE_SECONDS:
+        [row] = fetch(engine, "SELECT heartbeat_at FROM processes")
+        reports.setdefault(row.heartbeat_at, time.monotonic() - began)
+        time.sleep(0.05)
+    keeper.stop()
+    first, *kept = reports.values()
+    assert first < LATE_SECONDS
+    assert kept and kept[-1] < lease + PRESENCE_SECONDS
 
 
 def test_frozen_worker_is_silent_and_a_killed_one_takes_its_keeper_along(

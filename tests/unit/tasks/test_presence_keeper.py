@@ -62,6 +62,18 @@ def test_one_that_was_killed_is_replaced_but_not_in_a_loop(
     assert not psutil.pid_exists(first), "its exit status is collected"
 
 
+def test_worker_does_without_one_that_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keeper = PresenceKeeper("w1", 30.0, "SELECT 1", {})
+    keeper._argv[0] = "/nowhere/python"
+    keeper.start()
+    keeper.note_report()
+    keeper.stop()
+    keeper.note_report()
+    assert capfd.readouterr().err.count("/nowhere") == 1
+
+
 def test_its_imports_are_few_even_when_it_reports() -> None:
     code = (
         "import sys; from tasks.watchdog import presence_keeper as keeper;"
