@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
+if TYPE_CHECKING:
+    from sqlalchemy import URL
 
 #: As SQLAlchemy has it: a password ends at the first ``@`` and may contain anything else.
 PARTS = re.compile(
@@ -27,6 +27,10 @@ CONNECT_SECONDS = 2
 
 def normal_url(text: str) -> str:
     """The URL with several servers as ``?host=a,b&port=1,2``; any other one as it is."""
+    # Not above: a process that only connects needs no SQLAlchemy.
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
     try:
         found = PARTS.fullmatch(text)
         servers = found["servers"].split(",") if found else []

@@ -6,7 +6,7 @@ has another name.
 
 ``renewed_at``: at this time the worker had renewed every lease that was due. A run whose lease
 ended before it, and whose worker is alive, is therefore no longer held by that worker; otherwise
-the worker could not renew it yet.
+the worker could not renew it yet. A worker that is new holds none.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import NamedTuple
 from sqlalchemy import Engine
 
 from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
+from models.store.errors import StatementTooSlow
 from models.store.session import execute, fetch, pool_stats
 
 #: A process reports this often …
@@ -44,26 +45,43 @@ RETIRE = signal.SIGUSR2
 #: Workers learn of a change (a circuit, a quota) with their next report, this much later.
 NEWS_SECONDS = PRESENCE_SECONDS + 0.5
 
+#: Somebody's lock on the row or the table is not waited for: the leases are to be renewed.
 ANNOUNCE = f"""
+    SET LOCAL lock_timeout = '500ms';
     INSERT INTO processes (name, kind, pools, slots, busy, draining,
                            db_size, db_in_use, db_waiters, parent, node, renewed_at)
     VALUES (%(name)s, %(kind)s, %(pools)s::text[], %(slots)s, %(busy)s, %(draining)s,
             %(size)s, %(in_use)s, %(waiters)s, %(parent)s, %(node)s,
-            %(renewed_at)s::timestamptz)
+            CASE %(kind)s WHEN 'worker' THEN coalesce(%(renewed_at)s, now()) END)
     ON CONFLICT (name) DO UPDATE
     SET pools = excluded.pools, slots = excluded.slots, busy = excluded.busy,
         draining = excluded.draining, db_size = excluded.db_size,
         db_in_use = excluded.db_in_use, db_waiters = excluded.db_waiters, heartbeat_at = now(),
-        renewed_at = coalesce(excluded.renewed_at, processes.renewed_at)
+        renewed_at = coalesce(%(renewed_at)s, processes.renewed_at)
     RETURNING drain_requested_at IS NOT NULL AS drain, now() AS at,
               {CLOCK_SQL} AS clock
 """
+#: Those of the given processes whose row nobody has locked; locked by us from here on.
+UNLOCKED_PROCESSES = """
+    SELECT name FROM processes WHERE name = ANY (%(names)s::text[]) FOR NO KEY UPDATE SKIP LOCKED
+"""
+#: … and who can report: nobody, while somebody holds a lock on the table that keeps out writes.
+ABLE_TO_REPORT = f"""
+    SELECT name FROM ({UNLOCKED_PROCESSES}) AS unlocked
+    WHERE NOT EXISTS (
+        SELECT FROM pg_locks WHERE granted AND locktype = 'relation'
+          AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+          AND relation = 'processes'::regclass
+          AND mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock'))
+"""
 #: In place of a heartbeat that is held up: all that is known is that the process is alive.
-KEEP_PRESENT = "UPDATE processes SET heartbeat_at = now() WHERE name = ANY (%(names)s::text[])"
-#: When each worker was last heard; not the previous version, whose reports wait for locks.
+#: Rows that somebody has locked are skipped.
+KEEP_PRESENT = f"""
+    UPDATE processes SET heartbeat_at = now() WHERE name IN ({UNLOCKED_PROCESSES}) RETURNING name
+"""
+#: When each process was last heard, and when it had renewed its leases.
 READ_HEARD = """
-    SELECT name, coalesce(parent, name) AS worker, heartbeat_at FROM processes
-    WHERE kind = 'worker' AND renewed_at IS NOT NULL
+    SELECT name, coalesce(parent, name) AS worker, heartbeat_at, renewed_at FROM processes
 """
 #: A worker is named by the process that stops as a whole: forked ones by their parent.
 REQUEST_DRAIN = f"""
@@ -74,7 +92,8 @@ REQUEST_DRAIN = f"""
 #: Names of the processes that a worker has forked.
 FORKED = "SELECT name FROM processes WHERE parent = %(parent)s"
 LEAVE = "DELETE FROM processes WHERE name = %(name)s"
-FORGET_LOST = "DELETE FROM processes WHERE heartbeat_at < now() - interval '5 minutes'"
+#: Processes that have been silent for long.
+FORGET = f"DELETE FROM processes WHERE name IN ({UNLOCKED_PROCESSES}) AND NOT ({ALIVE})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +152,15 @@ def parse_process(name: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else (name, "")
 
 
-def announce(engine: Engine, presence: Presence) -> Announced:
-    """Report that the process is alive."""
+def announce(engine: Engine, presence: Presence) -> Announced | None:
+    """Report that the process is alive; None if that was not written because of a lock."""
     stats = asdict(pool_stats(engine, "presence"))
+    parameters = {**stats, **asdict(presence), "pools": list(presence.pools)}
     sent = DATABASE_CLOCK.local_ns()
-    [row] = fetch(engine, ANNOUNCE, {**stats, **asdict(presence), "pools": list(presence.pools)})
+    try:
+        [row] = fetch(engine, ANNOUNCE, parameters)
+    except StatementTooSlow:
+        return None
     DATABASE_CLOCK.learn(sent, row.clock, DATABASE_CLOCK.local_ns())
     return Announced(row.drain, row.at)
 

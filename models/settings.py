@@ -72,11 +72,6 @@ class Pool(BaseModel):
             raise ValueError("a prefork process runs one job at a time: refs_per_message is 1")
         return self
 
-    @property
-    def heartbeat_seconds(self) -> float:
-        """Three heartbeats to a lease: a lease is lost after three were missed."""
-        return self.lease_seconds / 3
-
 
 class DatabaseSettings(BaseSettings):
     """What every process needs: how to reach PostgreSQL, and which pools there are."""

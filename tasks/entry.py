@@ -10,9 +10,10 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from mmap import mmap
 from typing import Any
 
@@ -28,25 +29,27 @@ from celery.signals import (
     worker_shutdown,
     worker_shutting_down,
 )
-from sqlalchemy import Engine
+from sqlalchemy import Engine, make_url
 
 from models.blobs import open_blobs
 from models.jobs.claim import JobRef
 from models.jobs.ids import parse_id
 from models.pools import POOLS, UNMEASURED_REFS, is_job_queue, parse_queue
-from models.presence import RETIRE, process_name
+from models.presence import KEEP_PRESENT, RETIRE, process_name
 from models.store.errors import StateStoreUnavailable
 from models.store.session import open_engine
 from tasks.config import TaskSettings, task_settings
 from tasks.process import end_with_parent, exit_requested, make_sleep_green, start_native
 from tasks.registry import JobType, load_types
 from tasks.watchdog.children import ChildPresence
+from tasks.watchdog.emergency_write import connect_arguments
 from tasks.watchdog.lost_runs import (
     defer_unknown,
     expire_lost,
     hard_limit_seconds,
     settle_overdue,
 )
+from tasks.watchdog.presence_keeper import PresenceKeeper
 from tasks.watchdog.watchdog import Watchdog
 from tasks.worker.pipeline import execute
 from tasks.worker.prepare import PreparedTypes
@@ -237,7 +240,7 @@ def _begin(slots: int) -> Worker:
             stop_requested=lambda: is_set(this.stopping),
             retiring=lambda: is_set(this.retiring),
             retire=_retire_all,
-            reported=lambda: this.children.note(name) if this.children else None,
+            reported=_presence_kept(name, pools),
             parent=this.parent,
             node=this.node,
         ),
@@ -247,6 +250,17 @@ def _begin(slots: int) -> Worker:
     this.watchdog = Watchdog(this.worker, pools, settings.cancel_grace_seconds)
     this.watchdog.start()
     return this.worker
+
+
+def _presence_kept(name: str, pools: Iterable[str]) -> Callable[[], None]:
+    """Let another process keep the presence; what that has to be told after each report."""
+    if this.children is not None:
+        return partial(this.children.note, name)
+    arguments = connect_arguments(make_url(task_settings().database_url))
+    lease_seconds = min(POOLS[pool].lease_seconds for pool in pools)
+    keeper = PresenceKeeper(name, lease_seconds, KEEP_PRESENT, arguments)
+    keeper.start()
+    return keeper.note_report
 
 
 def _retire(*_: Any) -> None:

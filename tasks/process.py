@@ -25,11 +25,8 @@ PARENT_SECONDS = 1.0
 @cache
 def is_green() -> bool:
     """Whether this process runs its jobs in greenlets."""
-    try:
-        from gevent.monkey import is_module_patched
-    except ImportError:
-        return False
-    return bool(is_module_patched("socket"))
+    monkey = sys.modules.get("gevent.monkey")  # not imported for the question alone
+    return monkey is not None and bool(monkey.is_module_patched("socket"))
 
 
 def make_sleep_green() -> None:

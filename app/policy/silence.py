@@ -7,7 +7,7 @@ look, and a look after a pause counts less than any other.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import NamedTuple
 
 #: The listener looks every second. A longer gap than this was a pause of somebody, and counts
@@ -47,3 +47,8 @@ class Silence:
         return frozenset(
             name for name, heard in self._heard.items() if heard.silent_seconds >= self._limit
         )
+
+    def excuse(self, names: Iterable[str]) -> None:
+        """Count their silence from the next look on: until now they could not give a sign."""
+        for name in names:
+            self._heard.pop(name, None)

@@ -105,8 +105,9 @@ class Relief:
         self._pacers = QuotaPacers(engine, bystander, types)
         self._pools = Pools(engine, PoolQueues(engine, bystander))
         promoter = Promoter(engine, self._lease, self._pools, promote_per_second)
+        self._reaping = TimedRole(Reaper(engine, self._lease, types), 1.0)
         self._roles = [
-            TimedRole(Reaper(engine, self._lease, types), 1.0),
+            self._reaping,
             TimedRole(promoter, TURN_SECONDS),
             TimedRole(FeedGenerations(engine), RENEW_SECONDS),
         ]
@@ -122,9 +123,16 @@ class Relief:
     def run_once(self, now: float) -> int:
         """Reap, promote and dispatch what fits into the windows, if nobody else can; how many jobs
         were dispatched."""
+        try:
+            return self._run_once(now)
+        except StateStoreError:
+            self._reaping.put_off()
+            raise
+
+    def _run_once(self, now: float) -> int:
         if not self._hold_lease(now):
             return 0
-        run_due(self._roles, self._lease, now, AWAY_SECONDS)
+        run_due(self._roles, self._lease, now, AWAY_SECONDS, self._reaping)
         if refused := release_undelivered(self._engine, self._publisher):
             self._lose_broker(refused)
             return 0

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 #: Pause of a role whose statement took too long; the others go on.
 SLOW_SECONDS = 2.0
+#: Nothing is reaped for so long after a slow statement, or after the state store was unavailable.
+REAP_PAUSE_SECONDS = 3.0
 #: Pause of a role that failed for a reason of its own.
 FAILED_SECONDS = 5.0
 #: A pause that doubles does so at most so often.
@@ -69,6 +71,16 @@ class TimedRole:
     backs_off: bool = False
     slow: int = 0
     due: float = 0.0
+    #: It was put off, and has had no turn since.
+    was_put_off: bool = False
+
+    def put_off(self) -> None:
+        """For the reaper, when a statement was not taken: whatever held it up may have kept workers
+        from renewing their leases, and they get a moment. Once between two turns: a role that
+        waits for a lock again and again does not keep it from reaping."""
+        if not self.was_put_off:
+            self.was_put_off = True
+            self.due = max(self.due, time.monotonic() + REAP_PAUSE_SECONDS)
 
 
 def pause_seconds(took: float, times: float) -> float:
@@ -77,18 +89,24 @@ def pause_seconds(took: float, times: float) -> float:
 
 
 def run_due(
-    roles: Iterable[TimedRole], leader: RoleLease, now: float, away_seconds: float | None = None
+    roles: Iterable[TimedRole],
+    leader: RoleLease,
+    now: float,
+    away_seconds: float | None = None,
+    reaping: TimedRole | None = None,
 ) -> int:
     """Call every role that is due, if this process leads; how many rows were touched.
 
     A role that fails pauses and the others go on. So does one whose statement the state store did
-    not take, for ``away_seconds``; without them that is the caller's to handle.
+    not take, for ``away_seconds``; without them that is the caller's to handle. A slow statement
+    of any role puts off ``reaping``.
     """
     touched = 0
     for timed in roles:
         if now < timed.due or not (timed.always or leader.epoch):
             continue
         timed.due = now + timed.every_seconds
+        timed.was_put_off = False
         try:
             began = time.monotonic()
             touched += timed.role.run_once(now)
@@ -100,6 +118,8 @@ def run_due(
             times = 2**timed.slow if timed.backs_off else 1
             timed.due = time.monotonic() + times * (away_seconds or SLOW_SECONDS)
             timed.slow = min(timed.slow + 1, MOST_DOUBLINGS)
+            if reaping is not None:
+                reaping.put_off()
         except StateStoreError as error:
             if away_seconds is None:
                 raise

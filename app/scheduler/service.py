@@ -44,7 +44,13 @@ from app.scheduler.protection.restrictions import (
     Spikes,
     Throttles,
 )
-from app.scheduler.role import Housekeeping, RoleQueries, TimedRole, run_due
+from app.scheduler.role import (
+    REAP_PAUSE_SECONDS,
+    Housekeeping,
+    RoleQueries,
+    TimedRole,
+    run_due,
+)
 from app.telemetry.hooks import system_meters
 from models.blobs import open_blobs
 from models.job_counts import FOLD_SECONDS, RECOUNT_SECONDS, CountFolder, Recounter
@@ -63,8 +69,6 @@ IDLE_SECONDS = 0.04
 BUSY_SECONDS = 0.002
 #: Pause while the state store is unavailable.
 AWAY_SECONDS = 0.5
-#: Nothing is reaped for so long after that.
-REAP_PAUSE_SECONDS = 3.0
 DAY_SECONDS = 86_400.0
 #: Roles that add up counts of tenants pause so many times as long as that took.
 PAUSE_FACTOR = 200.0
@@ -198,7 +202,8 @@ class SchedulerService:
         away = False
         while not stop.is_set():
             try:
-                touched = run_due(self._roles, self._leader, time.monotonic())
+                now = time.monotonic()
+                touched = run_due(self._roles, self._leader, now, reaping=self._reaping)
                 away = False
                 stop.wait(BUSY_SECONDS if touched else IDLE_SECONDS)
             except StateStoreError as error:

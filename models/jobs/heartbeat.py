@@ -21,16 +21,22 @@ from models.store.session import fetch
 UNLOCKED = """unlocked AS MATERIALIZED (
         SELECT id FROM jobs WHERE id = ANY (%(ids)s::uuid[]) FOR NO KEY UPDATE SKIP LOCKED
     )"""
-#: Each lease that is still held, and whether it was renewed; if not, its row is locked.
-#: Status as text: see CLAIM.
+#: A lease is renewed after a third of it. By the clock that ends it, which may jump.
+DUE = f"job.lease_expires_at < now() + {lease_interval_sql('job.pool')} * (2.0 / 3.0)"
+#: Each lease that is still held, and whether it is renewed, if it was due; if not, its row is
+#: locked. Status as text: see CLAIM.
 BEAT = f"""
-    WITH {UNLOCKED}, renewed AS (
+    WITH due AS MATERIALIZED (
+        SELECT job.id FROM jobs AS job WHERE job.id = ANY (%(ids)s::uuid[]) AND {DUE}
+        FOR NO KEY UPDATE SKIP LOCKED
+    ), renewed AS (
         UPDATE jobs AS job
         SET lease_expires_at = now() + {lease_interval_sql("job.pool")}
-        {OF_WORKER} AND job.id IN (SELECT id FROM unlocked)
+        {OF_WORKER} AND job.id IN (SELECT id FROM due)
         RETURNING job.id
     )
-    SELECT job.id::text AS id, job.lease, job.id IN (SELECT id FROM renewed) AS renewed
+    SELECT job.id::text AS id, job.lease,
+           NOT {DUE} OR job.id IN (SELECT id FROM renewed) AS renewed
     FROM unnest(%(ids)s::uuid[], %(leases)s::int[]) AS ref (id, lease)
     JOIN jobs AS job ON job.id = ref.id AND job.lease = ref.lease
     WHERE job.status::text = 'running' AND job.worker = %(worker)s
@@ -82,7 +88,8 @@ class RunReport(NamedTuple):
 
 
 def beat(engine: Engine, worker: str, held: Collection[JobRef]) -> dict[JobRef, bool]:
-    """Renew the leases of ``held``; those that are still ours, and whether each was renewed."""
+    """Renew the leases of ``held`` that are due; those that are still ours, and for each whether
+    it is due no more."""
     if not held:
         return {}
     rows = fetch(engine, BEAT, {**ref_arrays(held), "worker": worker})

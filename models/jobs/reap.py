@@ -5,7 +5,8 @@ Lost is a message whose lease ran out without a claim, and a run
 * whose worker is silent, even before its lease ends, unless several workers are and none is heard:
   then something else is wrong, and nobody could run the job anyway;
 * whose lease ran out, unless its worker is heard and could not renew the lease since. One that has
-  renewed all it holds after the end of this lease does not hold it any more.
+  renewed all it holds after the end of this lease does not hold it any more, and one that has
+  renewed nothing for long (it is ``stuck``) is not waited for.
 
 A worker without a row in ``processes``, or of the previous version (``renewed_at`` is null), has
 only its leases. Called by the Reaper of the scheduler or the relief, which finds, judges and writes
@@ -26,15 +27,19 @@ from models.jobs.heartbeat import REPORTED_TOKENS
 from models.jobs.settle import CHARGED
 from models.jobs.states import FailureClass, JobStatus
 from models.leadership import STILL_LEADER
+from models.pools import lease_interval_sql
 from models.presence import FORKED
 
 #: Rows judged in one transaction.
 BATCH = 1000
 
 #: A worker that is alive and has renewed no lease for so long is not waited for any more.
-MOST_WAIT_MINUTES = 5
+MOST_WAIT_SECONDS = 300.0
 
-#: ``leased_seconds``: from the beginning to the end of the lease; null if there was no claim.
+#: A worker in ``silent`` held its leases up to its last report, whenever they were renewed.
+LAST_REPORT = "CASE WHEN holder.name = ANY (%(silent)s::text[]) THEN holder.heartbeat_at END"
+#: ``leased_seconds``: from the beginning to the end of the lease, or a lease's time after the last
+#: report of a silent worker if that is later; null if there was no claim.
 #: ``lost_seconds``: until the process was seen to end; not positive if that was another run's.
 #: ``condition``: that of the role which reaps.
 FIND_LOST_IF = f"""
@@ -43,7 +48,9 @@ FIND_LOST_IF = f"""
            job.cancel_requested_at IS NOT NULL AS cancelled,
            job.waiting_lease IS NOT DISTINCT FROM job.lease AS waiting,
            extract(epoch FROM job.lost_at - job.started_at)::float8 AS lost_seconds,
-           extract(epoch FROM job.lease_expires_at - job.started_at)::float8 AS leased_seconds
+           extract(epoch FROM greatest(
+               job.lease_expires_at, {LAST_REPORT} + {lease_interval_sql("job.pool")}
+           ) - job.started_at)::float8 AS leased_seconds
     FROM jobs AS job
     LEFT JOIN processes AS holder ON holder.name = job.worker AND job.status = 'running'
     WHERE job.status IN ('dispatched', 'running') AND {{condition}}
@@ -52,7 +59,7 @@ FIND_LOST_IF = f"""
                THEN %(early)s OR job.lease_expires_at < now()
                ELSE job.lease_expires_at < now()
                     AND (holder.renewed_at > job.lease_expires_at
-                         OR holder.renewed_at < now() - interval '{MOST_WAIT_MINUTES} minutes') END
+                         OR holder.name = ANY (%(stuck)s::text[])) END
     LIMIT {BATCH}
     FOR UPDATE OF job SKIP LOCKED
 """

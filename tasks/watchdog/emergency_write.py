@@ -3,23 +3,28 @@
 For a process about to be killed, and for the parent of one that was. The connection is
 asynchronous and polled: no hub, lock or pool of the process takes part. If the state store does
 not answer in time, nothing is written: the leases expire and the reaper takes over.
+
+Imports no more than the driver: see :mod:`tasks.watchdog.presence_keeper`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg2
 import psycopg2.extensions
 import psycopg2.extras
-from sqlalchemy import URL
 
 from models import database_url
-from models.jobs.claim import JobRef
 from models.store.errors import StateStoreUnavailable, server_is_lost
 from tasks.process import native_sleep
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+
+    from models.jobs.claim import JobRef
 
 #: How long to try.
 EMERGENCY_SECONDS = 5.0

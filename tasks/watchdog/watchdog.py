@@ -13,6 +13,7 @@ process whenever the heartbeat is late, be it behind a blocked event loop or a l
 Not guaranteed: anything while native code holds the interpreter lock. Then the watchdog does not
 run either, and the process is killed by a system timer that the watchdog no longer restarts; the
 reaper finds its runs. Under prefork the parent is faster, see :mod:`tasks.watchdog.lost_runs`.
+Until then another process keeps the presence, see :mod:`tasks.watchdog.presence_keeper`.
 """
 
 from __future__ import annotations
@@ -192,8 +193,9 @@ class Watchdog:
     def _present(self) -> None:
         try:
             presence = (KEEP_PRESENT, {"names": [self._worker.name]})
-            write_now(self._connect, [presence], RENEWAL_SECONDS)
-            self._worker.heartbeat.note_announced()
+            [written] = write_now(self._connect, [presence], RENEWAL_SECONDS)
+            if written:
+                self._worker.heartbeat.note_announced()
         except StateStoreUnavailable as error:
             note(f"the presence could not be kept: {error}")
 

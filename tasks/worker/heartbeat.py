@@ -86,12 +86,13 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Renew the presence and the leases; exchange counts and progress for rules and cancels."""
-        drain, at = announce(self._engine, self._presence())
-        self.note_announced()
-        if drain and not self._slots.drains():
-            (self._host.retire or self._slots.drain)()
-        if self._renew_leases():
-            self._renewed_at = at
+        announced = announce(self._engine, self._presence())
+        if announced is not None:
+            self.note_announced()
+            if announced.drain and not self._slots.drains():
+                (self._host.retire or self._slots.drain)()
+        if self._renew_leases() and announced is not None:
+            self._renewed_at = announced.at
         self._note_begun()
         self._exchange()
         self._beaten = time.monotonic()
@@ -103,13 +104,10 @@ class Heartbeat:
 
     def _renew_leases(self) -> bool:
         """Whether all leases that were due are renewed or lost; those of locked rows stay due."""
-        now = time.monotonic()
-        due = [held for held in self._slots.held() if held.due(now)]
-        ours = beat(self._engine, self._slots.name, [held.claim.ref for held in due])
-        for held in due:
-            if ours.get(held.claim.ref):
-                held.beaten = now
-            elif held.claim.ref not in ours and self._slots.find(held.claim.ref) is not None:
+        known = [held for held in self._slots.held() if not held.lost]
+        ours = beat(self._engine, self._slots.name, [held.claim.ref for held in known])
+        for held in known:
+            if held.claim.ref not in ours and self._slots.find(held.claim.ref) is not None:
                 held.lost = True
         return all(ours.values())
 

@@ -36,9 +36,8 @@ class Held:
     running: bool = False
     #: What is called from this frame belongs to the run; set by the pipeline while it runs.
     frame: FrameType | None = field(default=None, repr=False, compare=False)
-    #: When it was claimed, and when the lease was last renewed.
+    #: When it was claimed.
     claimed: float = field(default_factory=time.monotonic)
-    beaten: float = field(default_factory=time.monotonic)
     #: When this process read that the job is cancelled, and whether the function has seen it.
     cancelled: float | None = None
     cancel_seen: bool = False
@@ -82,7 +81,3 @@ class Held:
     def waited_too_long(self, now: float) -> bool:
         """Whether another worker should have it: for as long as a lease it did not begin here."""
         return not self.taken and now - self.claimed >= POOLS[self.claim.pool].lease_seconds
-
-    def due(self, now: float) -> bool:
-        """Whether to renew the lease."""
-        return now - self.beaten >= POOLS[self.claim.pool].heartbeat_seconds

@@ -21,11 +21,11 @@ from sqlalchemy import Connection, Engine, Row
 from app.policy.silence import Silence
 from app.scheduler.role import RoleQueries
 from app.telemetry.hooks import note_reaped
-from models.jobs.reap import FIND_LOST_IF, Reaping, reap
+from models.jobs.reap import FIND_LOST_IF, MOST_WAIT_SECONDS, Reaping, reap
 from models.jobs.states import FailureClass, JobStatus
 from models.leadership import RoleLease
 from models.pools import POOLS
-from models.presence import FORGET_LOST, PRESENCE_LOST_SECONDS, READ_HEARD
+from models.presence import ABLE_TO_REPORT, FORGET, PRESENCE_LOST_SECONDS, READ_HEARD
 from models.store.session import transaction
 from models.tallies import ADD, TallyKind, added, crash_name
 from tasks.registry import JobType
@@ -34,6 +34,8 @@ from tasks.retry.lost import ran_seconds_of
 
 logger = logging.getLogger(__name__)
 
+#: A process that is silent for so long is forgotten.
+FORGET_SECONDS = 300.0
 #: From its third lost worker on a job is suspected to be the cause.
 SUSPECT_CRASHES = 3
 
@@ -87,16 +89,22 @@ class Reaper(RoleQueries):
         self._types = types
         self._chance = Random()
         self._silence = Silence(PRESENCE_LOST_SECONDS)
+        self._long_silence = Silence(FORGET_SECONDS)
+        self._without_renewal = Silence(MOST_WAIT_SECONDS)
 
     def run_once(self, now: float) -> int:
         """Reap one batch; how many."""
         with transaction(self._engine) as connection:
-            found = connection.exec_driver_sql(self._find_lost, self._judged(connection, now)).all()
+            processes = connection.exec_driver_sql(READ_HEARD).all()
+            judged = self._judge_workers(connection, now, processes)
+            found = connection.exec_driver_sql(self._find_lost, judged).all()
             endings = [judge(lost, self._types.get(lost.type), self._chance) for lost in found]
             if found:
                 reap(connection, found, endings)
                 self._tally(connection, found, endings)
-        self._write(FORGET_LOST)
+        heard = {row.name: row.heartbeat_at for row in processes}
+        if gone := self._long_silence.look(now, heard):
+            self._write(FORGET, names=list(gone))
         if found:
             reaped = list(zip(found, endings, strict=True))
             crashed = [lost for lost, ending in reaped if ending.crashed]
@@ -111,12 +119,31 @@ class Reaper(RoleQueries):
             )
         return len(found)
 
-    def _judged(self, connection: Connection, now: float) -> dict[str, Any]:
-        """Parameters of FIND_LOST: the processes that are silent, and whether that is enough."""
-        rows = connection.exec_driver_sql(READ_HEARD).all()
+    def _judge_workers(
+        self, connection: Connection, now: float, processes: Sequence[Row[Any]]
+    ) -> dict[str, Any]:
+        """Parameters of FIND_LOST: the processes that are silent, whether that is enough, and those
+        that have renewed nothing for long.
+
+        Not those of the previous version, whose reports a lock holds up, nor those that cannot
+        report because somebody has locked their rows: these have time to do so afterwards.
+        """
+        rows = [row for row in processes if row.renewed_at is not None]
         silent = self._silence.look(now, {row.name: row.heartbeat_at for row in rows})
+        stuck = self._without_renewal.look(now, {row.name: row.renewed_at for row in rows})
         early = len(silent) < len(rows) or len({row.worker for row in rows}) == 1
-        return {"epoch": self._leader.epoch, "silent": list(silent), "early": early}
+        if silent:
+            found = connection.exec_driver_sql(ABLE_TO_REPORT, {"names": list(silent)})
+            able = frozenset(found.scalars())
+            for silence in (self._silence, self._long_silence):
+                silence.excuse(silent - able)
+            silent = able
+        return {
+            "epoch": self._leader.epoch,
+            "silent": list(silent),
+            "early": early,
+            "stuck": list(stuck),
+        }
 
     def _tally(
         self, connection: Connection, found: Sequence[Row[Any]], endings: Sequence[Reaping]

@@ -186,6 +186,10 @@ def test_a_heartbeat_skips_what_is_locked_and_says_so(database: DatabaseFixture)
     refs = [claim.ref for claim in (renewed, locked, lost)]
     with transaction(database.engine) as holder:
         holder.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (locked.ref.id,))
+        assert beat(database.engine, "w1", refs) == {renewed.ref: True, locked.ref: True}, "not due"
+    database.expire_leases()
+    with transaction(database.engine) as holder:
+        holder.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (locked.ref.id,))
         assert beat(database.engine, "w1", refs) == {renewed.ref: True, locked.ref: False}
         written = report(database.engine, "w1", [RunReport(ref, '{"done": 1}') for ref in refs])
         assert written == {renewed.ref}

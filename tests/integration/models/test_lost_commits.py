@@ -87,7 +87,6 @@ def two(database: DatabaseFixture, tmp_path: Path) -> Iterator[TwoClaims]:
 
 def test_a_stale_worker_s_heartbeat_renews_nothing_and_says_so(two: TwoClaims) -> None:
     [held] = two.stale.worker.slots.held()
-    held.beaten = -1e9
     before = two.database.job(two.claim.ref.id).lease_expires_at
     two.stale.flush()
     assert held.lost

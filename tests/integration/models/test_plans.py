@@ -207,7 +207,8 @@ def test_promote_walks_the_due(filled: DatabaseFixture) -> None:
 
 
 def test_the_reaper_looks_at_what_is_in_flight(filled: DatabaseFixture) -> None:
-    assert_walks(plan_of(filled, FIND_LOST, epoch=1, silent=["w1"], early=True), "jobs_in_flight")
+    judged = {"epoch": 1, "silent": ["w1"], "early": True, "stuck": ["w2"]}
+    assert_walks(plan_of(filled, FIND_LOST, **judged), "jobs_in_flight")
 
 
 @GROUPS

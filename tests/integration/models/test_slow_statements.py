@@ -17,6 +17,7 @@ from models.settings import DatabaseSettings
 from models.store.errors import StatementTooSlow
 from models.store.session import connect, open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
+from tests.support.locks import held_lock
 
 #: No generation of the feed has begun, or it is not finished.
 UNFINISHED = """
@@ -125,8 +126,7 @@ def test_reaper_works_while_another_role_waits_for_a_lock(
     )
     service = SchedulerService(open_engine(settings), Celery(), settings)
     stop = threading.Event()
-    with transaction(database.engine) as holder:
-        holder.exec_driver_sql("LOCK TABLE circuits IN ACCESS EXCLUSIVE MODE")
+    with held_lock(database, "LOCK TABLE circuits IN ACCESS EXCLUSIVE MODE"):
         running = threading.Thread(target=service.run, args=(stop,))
         running.start()
         try:
@@ -134,7 +134,7 @@ def test_reaper_works_while_another_role_waits_for_a_lock(
                 stop.wait(0.05)
             stop.wait(2 * SECONDS)  # it has met the lock by now
             database.expire_leases()
-            for _ in range(80):
+            for _ in range(200):  # it is put off first: the workers may have met the lock too
                 if database.job(claim.ref.id).crashes:
                     break
                 stop.wait(0.1)

@@ -22,7 +22,7 @@ NOBODY_HOLDS_IT = {"lanes": [], "tenants": [], "free_full": False, "pool": "medi
 #: The statements of a relief beside its dispatch, and their parameters.
 STATEMENTS = [
     (PROMOTE_IF, {**NOBODY_HOLDS_IT, "room": 5, "most": 5}),
-    (FIND_LOST_IF, {"silent": [], "early": False}),
+    (FIND_LOST_IF, {"silent": [], "early": False, "stuck": []}),
 ]
 
 
@@ -84,7 +84,7 @@ def test_statement_that_meets_a_takeover_changes_nothing(
     database.expire_leases()
     database.execute("UPDATE jobs SET execute_at = now() WHERE status = 'scheduled'")
     sql = statement.format(condition=ReliefLease.condition)
-    given = {**parameters, "epoch": 1}
+    given = {**parameters, "epoch": relief._lease.epoch}
     told: list[int] = []
     with database.engine.connect() as connection:
         scoped = connection.execution_options(isolation_level="READ COMMITTED")

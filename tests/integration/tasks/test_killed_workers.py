@@ -34,8 +34,6 @@ def process(
 def test_killed_with_its_parent_and_back_within_ten_seconds(process: WorkerProcess) -> None:
     job_id = process.submit("long_nap", "native", seconds=20)
     process.wait(lambda: process.database.job(job_id).status == "running", "a busy machine", 60)
-    reported = "SELECT 1 FROM processes WHERE renewed_at > started_at + interval '1 second'"
-    process.wait(lambda: len(process.database.query(reported)) == 2, "the children to report")
     assert process.worker is not None
     children = psutil.Process(process.worker.pid).children()
     killed_at = time.monotonic()

@@ -127,7 +127,6 @@ def test_a_run_that_has_to_begin_on_record_waits_for_a_locked_row(
         assert held is not None
         held.start_unrecorded = True
         database.execute("UPDATE jobs SET lease = lease + 1 WHERE id = %s", first.ref.id)
-        held.beaten = -1e9
         execute_claim(first, one.worker)
         one.flush()
         assert ran == [second.ref.id]

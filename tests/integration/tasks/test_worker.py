@@ -20,7 +20,6 @@ from tasks.context import JobContext
 from tasks.errors import DependencyFailure, Permanent, Poison, Snooze, TimeLimit
 from tasks.worker import heartbeat as heartbeat_module
 from tasks.worker import ledger as ledger_module
-from tasks.worker.held import Held
 from tasks.worker.outcome import RESULT_BYTES, Succeeded
 from tasks.worker.pipeline import decide, execute_claim
 from tests.support.database_fixture import DatabaseFixture
@@ -158,7 +157,6 @@ def test_heartbeats_do_not_wait_behind_an_ending_that_cannot_be_written(
     fixture: OneWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat_module, "PRESENCE_SECONDS", 0.05)
-    monkeypatch.setattr(Held, "due", lambda self, now: True)
     write, stuck, lively = ledger_module.settle_group, threading.Event(), threading.Event()
     beats = 0
 
@@ -230,7 +228,6 @@ def test_a_job_learns_that_its_lease_is_lost_and_its_result_is_refused(
     fixture: OneWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat_module, "PRESENCE_SECONDS", 0.05)
-    monkeypatch.setattr(Held, "due", lambda self, now: True)
     told = threading.Event()
 
     def act(ctx: JobContext, payload: Any) -> str:

@@ -153,7 +153,7 @@ class Workers(Stage):
         refs = [claim.ref for claim in claims]
         expected = {ref for ref in refs if self.holds(ref, JobStatus.RUNNING)}
         for ref in expected:
-            self.twins[ref.id].renew(self.now)
+            self.twins[ref.id].renew_if_due(self.now)
         assert beat(self.engine, name, refs) == dict.fromkeys(expected, True)
 
     def begin(self, data: st.DataObject) -> None:

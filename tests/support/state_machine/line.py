@@ -14,7 +14,6 @@ from app.scheduler.maintenance.retirer import Kept, Retirer
 from app.scheduler.service import Expirer
 from models.jobs.claim import JobRef
 from models.jobs.dispatch import Dispatch
-from models.jobs.reap import MOST_WAIT_MINUTES
 from models.jobs.release import release
 from models.jobs.states import JobStatus
 from models.pools import POOLS
@@ -25,8 +24,6 @@ from tests.support.state_machine.twin import IN_FLIGHT, WAITING, Twin
 #: Jobs in flight that a half-open circuit and a throttled tenant may have.
 PROBES = 3
 THROTTLED = 1
-#: What a living worker is given to renew a lease.
-MOST_WAIT = timedelta(minutes=MOST_WAIT_MINUTES)
 #: Shorter than the longest step of the clock.
 KEPT = Kept(finished=1000, dead=2000, events=1000, keys=3000)
 
@@ -44,9 +41,8 @@ class Line(Stage):
         self.reaper = Reaper(self.engine, self.database.leader, self.database.types)
         self.expirer = Expirer(self.engine, self.database.leader)
         self.retirer = Retirer(self.engine, self.database.leader, self.blobs, KEPT)
-        #: Up to when each worker has renewed what it holds, and when it was last heard.
+        #: Up to when each worker has renewed what it holds.
         self.renewed: dict[str, datetime] = {}
-        self.heard: dict[str, datetime] = {}
 
     def scheduler_acts(self) -> list[str]:
         """What it may do now, as often as it is likely."""
@@ -158,27 +154,22 @@ class Line(Stage):
         assert self.expirer.run_once(0.0) == len(late)
 
     def reap(self, data: st.DataObject) -> None:
-        """Without time between two looks, so that nobody is silent."""
+        """Without time between two looks, so that nobody is silent, stuck or forgotten."""
         expired = [twin for twin in self.twins_in(*IN_FLIGHT) if twin.lost(self.now)]
         lost = [twin for twin in expired if not self.is_kept(twin)]
         for twin in lost:
             if (seconds := twin.reap(self.now)) is not None:
                 self.charge(twin, seconds, twin.reported_tokens())
         assert self.reaper.run_once(0.0) == len(lost)
-        for name, at in list(self.heard.items()):
-            if at < self.now - MOST_WAIT:
-                del self.heard[name]
-                self.renewed.pop(name, None)
 
     def hear(self, data: st.DataObject) -> None:
         """A worker reports, and says up to when it has renewed all that it holds."""
         name = data.draw(st.sampled_from(sorted(self.workers)), label="worker")
         ago = data.draw(st.sampled_from([0, 5, 60, 1000]), label="ago")
-        self.renewed[name] = self.now - timedelta(seconds=ago)
-        self.announce(name, self.renewed[name])
+        self.announce(name, self.now - timedelta(seconds=ago))
 
     def announce(self, name: str, renewed_at: datetime | None = None) -> None:
-        self.heard[name] = self.now
+        self.renewed[name] = renewed_at or self.renewed.get(name, self.now)
         presence = Presence(name, "worker", list(POOLS), slots=1000, renewed_at=renewed_at)
         announce(self.engine, presence)
 
@@ -188,7 +179,7 @@ class Line(Stage):
         if twin.status is not JobStatus.RUNNING or renewed is None:
             return False
         assert twin.lease_expires_at is not None
-        return self.now - MOST_WAIT <= renewed <= twin.lease_expires_at
+        return renewed <= twin.lease_expires_at
 
     def retire(self, data: st.DataObject) -> None:
         """What ended long ago goes with all that belongs to it; so do old keys."""

@@ -183,6 +183,12 @@ class Twin:
     def renew(self, now: datetime) -> None:
         self.lease_expires_at = now + timedelta(seconds=self.kind.lease_seconds)
 
+    def renew_if_due(self, now: datetime) -> None:
+        """After a third of the lease."""
+        assert self.lease_expires_at is not None
+        if self.lease_expires_at < now + timedelta(seconds=self.kind.lease_seconds * 2 / 3):
+            self.renew(now)
+
     def cancel(self, now: datetime) -> None:
         """What waits ends; what runs is asked to."""
         self.cancel_requested = True

@@ -50,3 +50,14 @@ def test_one_look_counts_little_however_long_ago_the_one_before_was() -> None:
     assert silence.look(100_001.0, {"w": 2}) == set(), "it speaks again"
     assert silence.look(100_002.0, {}) == set()
     assert silence.look(100_003.0, {"w": 2}) == set(), "who was gone is new"
+
+
+def test_who_could_not_give_a_sign_is_counted_afresh() -> None:
+    silence = Silence(LIMIT)
+    for second in range(int(LIMIT)):
+        assert not silence.look(second, {"w": 1})
+    assert silence.look(LIMIT, {"w": 1}) == {"w"}
+    silence.excuse({"w", "somebody else"})
+    for second in range(1, int(LIMIT) + 1):
+        assert not silence.look(LIMIT + second, {"w": 1})
+    assert silence.look(2 * LIMIT + 1, {"w": 1}) == {"w"}

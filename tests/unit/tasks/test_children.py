@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -10,7 +11,8 @@ from collections.abc import Iterator
 import billiard
 import pytest
 
-from tasks.watchdog.children import LATE_SECONDS, RECORD, ChildPresence, is_living_child
+from tasks.watchdog.children import RECORD, ChildPresence
+from tasks.watchdog.presence_keeper import LATE_SECONDS, is_running
 from tests.support.waiting import wait_for
 
 
@@ -26,18 +28,18 @@ def state_of(pid: int) -> str:
         return file.read().rpartition(")")[2].split()[0]
 
 
-def test_child_is_living_unless_it_is_frozen_or_dead(child: subprocess.Popen[bytes]) -> None:
-    assert is_living_child(child.pid)
-    assert not is_living_child(1), "somebody else's process"
+def test_process_is_running_unless_it_is_frozen_or_dead(child: subprocess.Popen[bytes]) -> None:
+    assert is_running(child.pid, parent=os.getpid())
+    assert not is_running(1, parent=os.getpid()), "somebody else's process"
     child.send_signal(signal.SIGSTOP)
     wait_for(lambda: state_of(child.pid) == "T")
-    assert not is_living_child(child.pid)
+    assert not is_running(child.pid)
     child.send_signal(signal.SIGCONT)
     child.kill()
     wait_for(lambda: state_of(child.pid) == "Z")
-    assert not is_living_child(child.pid), "nobody has reaped it yet"
+    assert not is_running(child.pid), "nobody has reaped it yet"
     child.wait()
-    assert not is_living_child(child.pid)
+    assert not is_running(child.pid)
 
 
 def test_late_children_are_named(child: subprocess.Popen[bytes]) -> None:
