@@ -16,9 +16,11 @@ from sqlalchemy.exc import OperationalError
 
 logger = logging.getLogger("alembic.runtime.migration")
 
-#: How long a statement waits for a lock, and pauses between attempts.
-LOCK_TIMEOUT = "2s"
-PAUSES = (1.0, 2.0, 5.0, 10.0)
+#: How long a statement waits for a lock: less than PostgreSQL's ``deadlock_timeout`` of a second,
+#: so that of a deadlock the migration is given up and never somebody else's statement.
+LOCK_TIMEOUT = "500ms"
+#: Pauses between attempts.
+PAUSES = (0.5, 1.0, *[2.0] * 15)
 #: PostgreSQL's codes for a lock that was not granted in time, and for a deadlock.
 NO_LOCK = ("55P03", "40P01")
 #: Tables that grow with the jobs: a plain CREATE INDEX would stop the writers for minutes.

@@ -15,7 +15,6 @@ from sqlalchemy import Engine
 
 from loadtest.chaos.client import Api
 from loadtest.chaos.plan import ROLE, application
-from loadtest.fleet import until
 from models.jobs.states import LIVE
 from models.pools import POOLS
 from models.store.errors import StateStoreUnavailable
@@ -210,14 +209,15 @@ def read_queues(broker_url: str) -> list[tuple[str, int]]:
 
 
 def wait_until_settled(engine: Engine, seconds: float) -> bool:
-    """Wait until every job has ended; false if some have not."""
-
-    def settled() -> bool:
+    """Wait until every job has ended; false if for so long no further one has."""
+    fewest, deadline = None, time.monotonic() + seconds
+    while fewest != 0 and time.monotonic() < deadline:
         with suppress(StateStoreUnavailable), connect(engine) as connection:
-            return not connection.exec_driver_sql(COUNT_LIVE).scalar()
-        return False
-
-    return until(settled, seconds)
+            live = connection.exec_driver_sql(COUNT_LIVE).scalar_one()
+            if fewest is None or live < fewest:
+                fewest, deadline = live, time.monotonic() + seconds
+        time.sleep(0.1)
+    return fewest == 0
 
 
 def expected_score(candidate: str, role: str) -> float:

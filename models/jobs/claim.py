@@ -34,7 +34,7 @@ CLAIM = f"""
         worker = CASE WHEN job.not_after < now() THEN job.worker ELSE %(worker)s::text END,
         lease_expires_at = CASE WHEN job.not_after < now() THEN NULL
                                 ELSE now() + {lease_interval_sql("job.pool")} END,
-        waiting_lease = CASE WHEN ref.waits THEN job.lease END
+        waiting_lease = CASE WHEN ref.waits OR job.crashes > 0 THEN job.lease END
     FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(again)s::bool[], %(waits)s::bool[])
         AS ref (id, lease, again, waits)
     WHERE job.id = ref.id AND job.lease = ref.lease

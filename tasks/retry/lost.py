@@ -5,9 +5,17 @@ The row says which claims wait: the claim notes it for those that have no slot a
 heartbeat notes the ones that have begun since. A job that kills its worker before that heartbeat
 looks as if it had waited. So a claim that was lost like this is remembered, and from then on a run
 of that job begins only after the row says so: it is mistaken once, and after five crashes dead.
+
+A job that kills its worker takes its neighbours with it. So a job that has lost a worker also
+begins only after the row says so, which writes the results of all that have ended before. And of
+those that have lost several, a process runs one at a time: the one that kills does not kill the
+others again.
 """
 
 from __future__ import annotations
+
+#: A job that has lost so many workers may be what killed them.
+SUSPECT_CRASHES = 2
 
 
 def ran_seconds_of(

@@ -65,9 +65,9 @@ class Held:
     cpu_before: float = 0.0
 
     def begin(self) -> None:
-        """It has a slot. Its time starts now; after a lost claim, once its start is recorded."""
+        """It has a slot. Its time starts now; after a loss, once its start is recorded."""
         self.running = True
-        if not self.claim.lost_claims:
+        if not (self.claim.lost_claims or self.claim.crashes):
             self.start_time()
 
     def start_time(self) -> None:

@@ -118,7 +118,7 @@ def execute_claim(claim: Claim, worker: Worker, parent_span: object = None) -> N
 def run_in_slot(claim: Claim, worker: Worker, parent_span: object) -> tuple[Outcome, float] | None:
     """Wait for a slot and run; the outcome and the run's seconds. None if the claim was lost."""
     slots = worker.slots
-    with slots.free:
+    with slots.turn(claim), slots.free:
         if slots.draining or held_back(claim, worker):
             return (Released(), 0.0) if slots.take(claim) else None
         if (deferral := worker.ledger.projections.deferral_of(claim.type)) is not None:

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -23,6 +24,7 @@ from models.store.errors import StatementTooSlow, StateStoreUnavailable
 from models.store.group_commit import GroupCommit
 from tasks.process import bounded_semaphore
 from tasks.registry import JobType
+from tasks.retry.lost import SUSPECT_CRASHES
 from tasks.worker.held import Held
 
 logger = logging.getLogger(__name__)
@@ -52,6 +54,7 @@ class Slots:
         self.name = name
         self.count = count
         self.free = bounded_semaphore(count)
+        self._suspect = bounded_semaphore(1)
         self.draining = False
         self._being_killed = False
         self._engine = engine
@@ -94,7 +97,8 @@ class Slots:
             for claim in claims:
                 job_type = self._types.get(claim.type)
                 timeout = job_type.timeout_seconds if job_type else 0.0
-                self._held[claim.ref] = Held(claim, timeout, start_unrecorded=claim.ref in waiting)
+                unrecorded = claim.ref in waiting or claim.crashes > 0
+                self._held[claim.ref] = Held(claim, timeout, start_unrecorded=unrecorded)
         self._unanswered -= asked
         return claimed
 
@@ -104,6 +108,14 @@ class Slots:
         room = max(0, self.count - self._busy - ahead)
         ordered = [ref for each in zip_longest(*messages) for ref in each if ref is not None]
         return frozenset(ordered[room:])
+
+    def turn(self, claim: Claim) -> AbstractContextManager[object]:
+        """Entered before waiting for a slot: jobs that may kill the process take turns.
+
+        See :mod:`tasks.retry.lost`.
+        """
+        suspect: AbstractContextManager[object] = self._suspect
+        return suspect if claim.crashes >= SUSPECT_CRASHES else nullcontext()
 
     def take(self, claim: Claim, *, begin: bool = False) -> Held | None:
         """End the wait of a claim; None if it was lost, or handed back by the heartbeat.

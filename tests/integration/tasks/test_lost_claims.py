@@ -132,6 +132,63 @@ def test_a_run_that_has_to_begin_on_record_waits_for_a_locked_row(
         assert ran == [second.ref.id]
 
 
+def test_a_job_that_lost_a_worker_begins_on_record(database: DatabaseFixture) -> None:
+    seen: list[Any] = []
+    with one_worker(database, slots=2) as one:
+        one.act = lambda ctx, payload: seen.append(database.job(ctx.job_id).waiting_lease)
+        [ref] = one.refs(1)
+        database.execute("UPDATE jobs SET crashes = 1")
+        [claim] = one.worker.slots.claim((ref,))
+        assert database.job(ref.id).waiting_lease == ref.lease, "what dies now was not this job"
+        execute_claim(claim, one.worker)
+        one.flush()
+    assert seen == [None]
+    assert database.job(ref.id).status == "succeeded"
+
+
+def test_jobs_that_lost_several_workers_run_one_at_a_time(database: DatabaseFixture) -> None:
+    go_on, began, most = threading.Event(), threading.Semaphore(0), [0]
+    suspects: set[str] = set()
+    running: set[str] = set()
+
+    def act(ctx: Any, payload: Any) -> None:
+        running.add(ctx.job_id)
+        most[0] = max(most[0], len(running & suspects))
+        began.release()
+        go_on.wait(20)
+        running.discard(ctx.job_id)
+
+    with one_worker(database, slots=6) as one:
+        one.act = act
+        refs = one.refs(5)
+        suspects |= {ref.id for ref in refs[:3]}
+        database.execute("UPDATE jobs SET crashes = 2 WHERE id = ANY (%s::uuid[])", list(suspects))
+        message = threading.Thread(target=one.execute, args=(refs,))
+        message.start()
+        for _ in range(3):
+            assert began.acquire(timeout=10), "two others and one of them begin"
+        assert not began.acquire(timeout=0.5)
+        lose_worker(database)
+        rows = database.query(
+            "SELECT crashes FROM jobs WHERE id = ANY (%s::uuid[])", list(suspects)
+        )
+        assert sorted(row.crashes for row in rows) == [2, 2, 3], "those that waited lost a claim"
+        go_on.set()
+        message.join(20)
+    assert most == [1]
+
+
+def test_a_run_that_saved_a_checkpoint_had_begun(database: DatabaseFixture) -> None:
+    with blocked(database, slots=1, jobs=2) as (_, refs):
+        database.execute(
+            "INSERT INTO checkpoints (job_id, lease, state) VALUES (%s, %s, '1')",
+            refs[1].id,
+            refs[1].lease,
+        )
+        lose_worker(database)
+        assert counts(database) == [("queued", 1, 0)] * 2
+
+
 def claim_again(one: OneWorker) -> Claim:
     """Claim a job that has no slot at once and whose claim was lost before: it has to be on record
     before it begins."""

@@ -170,7 +170,7 @@ class Twin:
 
     def claim(self, worker: str, now: datetime, *, waits: bool = False) -> bool:
         """Whether the worker has it now."""
-        self.waiting = waits
+        self.waiting = waits or self.crashes > 0
         if self.late(now):
             self.end(JobStatus.EXPIRED, now)
             return False
@@ -261,7 +261,7 @@ class Twin:
         if self.status is JobStatus.DISPATCHED:
             self.release()
             return None
-        if self.waiting:
+        if self.waiting and (self.checkpoint is None or self.checkpoint[0] != self.lease):
             self.lost_claims += 1
             self.leave(JobStatus.QUEUED, (0.0, 0.0), now)
             return None
