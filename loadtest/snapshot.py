@@ -198,7 +198,8 @@ def judge(steps: list[Step]) -> Report:
     columns = {"snapshot open": "{.name}"} | {
         part: (lambda step, part=part: f"{step.cost[part]:.0f} µs") for part in PARTS
     }
-    ratios = {part: last[part] / before[part] for part in PARTS}
+    # A part may have cost nothing in a short run.
+    ratios = {part: last[part] / max(before[part], 0.1) for part in PARTS}
     grown = ", ".join(f"{part} {ratio:.2f} x" for part, ratio in ratios.items())
     return Report(
         *("snapshot", "What a job costs PostgreSQL while a snapshot is held open"),
