@@ -21,6 +21,7 @@ from loadtest.chaos.facts import MISCOUNTED
 from models.jobs.admit import admit_group
 from models.jobs.claim import Claim, JobRef, claim_group
 from models.jobs.dispatch import Dispatch, mark
+from models.jobs.heartbeat import note_begun
 from models.jobs.ids import new_id
 from models.jobs.settle import Ending, Settlement, settle_group, settle_statement
 from models.jobs.submission import Submission, SubmissionGroup
@@ -104,8 +105,10 @@ class DatabaseFixture:
         return Dispatcher(self.engine, self.leader, broker, pools, estimates, pacers)
 
     def claim(self, *refs: JobRef, worker: str = "w1") -> tuple[Claim, ...]:
-        """Claim as one message."""
-        return claim_group(self.engine, worker, [refs])[0]
+        """Claim as one message; runs that have to begin on record have."""
+        claims = claim_group(self.engine, worker, [refs])[0]
+        note_begun(self.engine, worker, [(claim.ref, 0.0) for claim in claims if claim.crashes])
+        return claims
 
     def start(self, **fields: Any) -> Claim:
         """Submit, dispatch and claim one job."""

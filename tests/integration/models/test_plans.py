@@ -208,7 +208,7 @@ def test_promote_walks_the_due(filled: DatabaseFixture) -> None:
 
 def test_the_reaper_looks_at_what_is_in_flight(filled: DatabaseFixture) -> None:
     judged = {"epoch": 1, "silent": ["w1"], "early": True, "stuck": ["w2"]}
-    assert_walks(plan_of(filled, FIND_LOST, **judged), "jobs_in_flight")
+    assert_walks(plan_of(filled, FIND_LOST, **judged), "jobs_in_flight", "checkpoints_pkey")
 
 
 @GROUPS
