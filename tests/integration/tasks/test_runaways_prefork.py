@@ -65,7 +65,7 @@ def counts_on_after_a_kill(process: WorkerProcess) -> None:
         return int(process.database.query(sql, job_id)[0][0] or 0)
 
     process.wait(
-        lambda: process.database.query("SELECT 1 FROM checkpoints WHERE blob LIKE '%%.7'"), "7"
+        lambda: process.database.query("SELECT 1 FROM checkpoints WHERE blob LIKE '%%.7.%%'"), "7"
     )
     victim = pid_of(process.database.job(job_id).worker)
     os.kill(victim, signal.SIGKILL)
