@@ -29,9 +29,9 @@ FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 30.0
 #: How often a process that was ready is asked whether it still is.
 CHECK_SECONDS = 5.0
-#: A process that several starts did not make ready in this many times the time that one start
-#: may take starts without its data.
-STARTS_BEFORE_RESET = 2
+#: A process that was not made ready by several starts, in all for this many times what one may
+#: take, starts without its data.
+UNREADY_TIMES_BEFORE_RESET = 2
 
 
 class SlotState(StrEnum):
@@ -238,7 +238,7 @@ class Supervisor:
             self.report(f"{slot.spec.name} restarted (pid {slot.child.pid})")
 
     def _reset_if_in_vain(self, slot: Slot) -> None:
-        seconds = STARTS_BEFORE_RESET * slot.spec.unready_seconds
+        seconds = UNREADY_TIMES_BEFORE_RESET * slot.spec.unready_seconds
         since = slot.unready_since
         if slot.spec.is_ready and since and time.monotonic() - since >= seconds:
             slot.spec.reset()

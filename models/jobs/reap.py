@@ -23,7 +23,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.jobs.claim import OF_REFS, JobRef, ref_arrays
-from models.jobs.heartbeat import REPORTED_TOKENS
+from models.jobs.heartbeat import REPORTED_TOKENS, STILL_WAITS
 from models.jobs.settle import CHARGED
 from models.jobs.states import FailureClass, JobStatus
 from models.leadership import STILL_LEADER
@@ -46,9 +46,7 @@ FIND_LOST_IF = f"""
     SELECT job.id::text AS id, job.lease, job.status::text AS status, job.type, job.pool,
            job.tenant_id, job.attempt, job.deferrals, job.crashes, job.worker,
            job.cancel_requested_at IS NOT NULL AS cancelled,
-           job.waiting_lease IS NOT DISTINCT FROM job.lease AND NOT EXISTS (
-               SELECT FROM checkpoints AS saved
-               WHERE saved.job_id = job.id AND saved.lease = job.lease) AS waiting,
+           {STILL_WAITS} AS waiting,
            extract(epoch FROM job.lost_at - job.started_at)::float8 AS lost_seconds,
            extract(epoch FROM greatest(
                job.lease_expires_at, {LAST_REPORT} + {lease_interval_sql("job.pool")}
