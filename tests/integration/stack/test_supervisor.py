@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,8 @@ from app.stack.leftovers import STACK_VARIABLE, Started, clear_leftovers, note_s
 from app.stack.options import read_options
 from app.stack.spec import ProcessSpec, StopStep
 from app.stack.supervisor import Program, StopRequested, Supervisor
+from tests.integration.stack.conftest import SLEEP, pids, wait
 
-SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
 #: A process with a child of its own, whose pid it writes to the log.
 PARENT = (
     sys.executable,
@@ -40,26 +40,6 @@ STUBBORN = (
 def program(name: str, argv: tuple[str, ...], rank: int = 0, stop_seconds: float = 5.0) -> Program:
     stop = (StopStep(signal.SIGTERM, stop_seconds),)
     return Program(name, lambda n: ProcessSpec(f"{name}-{n}", argv, stop=stop), rank, scalable=True)
-
-
-@pytest.fixture
-def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
-    home = Home(tmp_path)
-    home.prepare()
-    one = Supervisor(home, {**os.environ, STACK_VARIABLE: home.stack_id()})
-    yield one
-    one.stop_requests = 0
-    one.stop_all()
-
-
-def pids(supervisor: Supervisor) -> list[int]:
-    return [slot.child.pid for slot in supervisor.slots if slot.child]
-
-
-def wait(supervisor: Supervisor, until: Callable[[], bool], seconds: float = 10.0) -> float:
-    started = time.monotonic()
-    assert supervisor.wait(until, seconds)
-    return time.monotonic() - started
 
 
 def test_killed_process_is_replaced_within_five_seconds(supervisor: Supervisor) -> None:
@@ -85,62 +65,6 @@ def test_process_that_keeps_dying_is_started_ever_less_often(supervisor: Supervi
     supervisor.add(program("broken", ("false",)))
     wait(supervisor, lambda: supervisor.slots[0].deaths_in_a_row >= 3)
     assert supervisor.slots[0].due_at - time.monotonic() > 0.5
-
-
-def test_process_that_is_alive_and_never_ready_is_replaced_and_then_reset(
-    supervisor: Supervisor,
-) -> None:
-    resets: list[int] = []
-    spec = ProcessSpec(
-        "broker",
-        SLEEP,
-        is_ready=lambda: bool(resets),
-        unready_seconds=2.5,
-        reset=lambda: resets.append(slot.restarts),
-    )
-    supervisor.add(Program("broker", lambda _: spec, stop_rank=0))
-    [slot] = supervisor.slots
-    wait(supervisor, lambda: bool(resets), 30.0)
-    assert resets == [2], "the first restart keeps the data"
-    wait(supervisor, lambda: slot.child is not None and slot.unready_since == 0.0)
-    [pid] = pids(supervisor)
-    assert not supervisor.wait(lambda: pids(supervisor) != [pid], 2.0), "it is ready and stays"
-
-
-def test_process_that_dies_at_once_keeps_its_data_for_as_long(supervisor: Supervisor) -> None:
-    resets: list[float] = []
-    spec = ProcessSpec(
-        "broker",
-        ("false",),
-        is_ready=lambda: False,
-        unready_seconds=2.0,
-        reset=lambda: resets.append(time.monotonic()),
-    )
-    begun = time.monotonic()
-    supervisor.add(Program("broker", lambda _: spec, stop_rank=0))
-    wait(supervisor, lambda: bool(resets), 30.0)
-    assert resets[0] - begun >= 4.0
-
-
-def test_process_that_is_no_longer_ready_is_replaced_with_its_data(supervisor: Supervisor) -> None:
-    ready, resets = [True], list[int]()
-    spec = ProcessSpec(
-        "broker",
-        SLEEP,
-        is_ready=lambda: ready[0],
-        unready_seconds=0.5,
-        reset=lambda: resets.append(1),
-    )
-    supervisor.add(Program("broker", lambda _: spec, stop_rank=0))
-    supervisor.tick()
-    supervisor.tick()
-    [first] = pids(supervisor)
-    ready[0] = False
-    wait(supervisor, lambda: pids(supervisor) not in ([first], []), 20.0)
-    ready[0] = True
-    [second] = pids(supervisor)
-    assert not supervisor.wait(lambda: pids(supervisor) != [second], 2.0)
-    assert resets == []
 
 
 def test_missing_command_is_tried_again_rather_than_raised(supervisor: Supervisor) -> None:

@@ -62,6 +62,12 @@ def counts(database: DatabaseFixture) -> list[tuple[str, int, int]]:
     return [tuple(row) for row in rows]
 
 
+def save_checkpoint(database: DatabaseFixture, ref: JobRef) -> None:
+    database.execute(
+        "INSERT INTO checkpoints (job_id, lease, state) VALUES (%s, %s, '1')", ref.id, ref.lease
+    )
+
+
 def test_what_waited_in_a_lost_worker_has_no_crash(database: DatabaseFixture) -> None:
     with blocked(database, slots=2, jobs=6):
         lose_worker(database)
@@ -180,11 +186,7 @@ def test_jobs_that_lost_several_workers_run_one_at_a_time(database: DatabaseFixt
 
 def test_a_run_that_saved_a_checkpoint_had_begun(database: DatabaseFixture) -> None:
     with blocked(database, slots=1, jobs=2) as (_, refs):
-        database.execute(
-            "INSERT INTO checkpoints (job_id, lease, state) VALUES (%s, %s, '1')",
-            refs[1].id,
-            refs[1].lease,
-        )
+        save_checkpoint(database, refs[1])
         lose_worker(database)
         assert counts(database) == [("queued", 1, 0)] * 2
 
@@ -299,3 +301,15 @@ def test_only_the_job_that_ran_pays_for_a_message_that_its_parent_ended(
         assert [row.error_class for row in rows] == ["TIMEOUT", None, None]
         assert [row.status for row in rows][1:] == ["queued"] * 2
         assert [row.deferrals for row in rows][1:] == [0, 0]
+
+
+def test_a_run_that_saved_a_checkpoint_pays_for_its_message(database: DatabaseFixture) -> None:
+    url = database.engine.url.render_as_string(hide_password=False)
+    with blocked(database, slots=1, jobs=3) as (one, refs):
+        announce(database.engine, Presence("w1", "worker", parent="its parent"))
+        database.execute("UPDATE jobs SET started_at = now() - interval '1 hour'")
+        database.execute("UPDATE jobs SET waiting_lease = lease")
+        save_checkpoint(database, refs[1])
+        assert settle_overdue(url, one.worker.types, "its parent", refs) == 3
+        rows = [database.job(ref.id) for ref in refs]
+        assert [row.error_class for row in rows] == [None, "TIMEOUT", None]
