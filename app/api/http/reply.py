@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 STATUS_HEADER = "Fairline-Status"
 #: Header of the response to a repeated request.
 REPLAYED = "Idempotent-Replayed"
+#: What the rate of submissions is called in the headers and in problems.
+RATE_POLICY = "default"
 #: Seconds that a client should wait before its first and before each further poll.
 FIRST_POLL_SECONDS = "2"
 POLL_SECONDS = "1"
@@ -102,8 +104,8 @@ def limit_headers(allowance: RateAllowance | None) -> dict[str, str]:
     limit = allowance.limit
     reset = whole_seconds(allowance.reset_seconds)
     return {
-        "RateLimit-Policy": f'"default";q={limit.quota};w={limit.window_seconds}',
-        "RateLimit": f'"default";r={allowance.remaining};t={reset}',
+        "RateLimit-Policy": f'"{RATE_POLICY}";q={limit.quota};w={limit.window_seconds}',
+        "RateLimit": f'"{RATE_POLICY}";r={allowance.remaining};t={reset}',
     }
 
 

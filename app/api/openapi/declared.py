@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 import app.errors as errors
 from app.api.auth.access import Access, open_to
+from app.api.http.idempotency import KEY
 from app.tenants.keys import SHORT
 from app.tenants.tenant import NAME as TENANT_NAME
 from models.jobs.states import ApplicationStatus, JobStatus
@@ -146,8 +147,8 @@ def status_header(statuses: type[JobStatus | ApplicationStatus]) -> Header:
 
 IDEMPOTENCY_KEY = Parameter(
     "Idempotency-Key",
-    "The same key with the same body returns the same jobs, for a day.",
-    pattern("[ -~]{1,255}"),
+    "The same key with the same body returns the same jobs, for a day; with or without quotes.",
+    pattern(f"({KEY.pattern})"),
 )
 IF_NONE_MATCH = Parameter("If-None-Match", "The `ETag` you have: 304 if nothing has changed.")
 LAST_EVENT_ID = Parameter("Last-Event-ID", "Where to resume: the id of the last event received.")
