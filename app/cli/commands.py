@@ -49,8 +49,8 @@ def register_commands(app: Flask) -> None:
 def migrate(tenant: str | None, operator_key: Path | None, expand: bool, back: str | None) -> None:
     """Migrate the database to this version.
 
-    Rolling upgrade: --expand; replace every process, schedulers first, then workers and API in any
-    order; then migrate to the end. The way back, with the newer version's command: --back expand,
+    Rolling upgrade: --expand; replace every process, schedulers first, then workers, then the
+    API; then migrate to the end. The way back, with the newer version's command: --back expand,
     replace every process, --back the revision of the previous version.
     """
     from alembic import command

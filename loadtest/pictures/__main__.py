@@ -109,11 +109,8 @@ class Traffic:
 
     def apply(self, candidate: str, role: str) -> str:
         """One application of ``demo``; its id."""
-        payload = {
-            "letter": f"{self._chance.choice(WORK)} {self._chance.choice(STRENGTHS)}",
-            "cv": self._chance.sample(WORK, 2),
-            "years": self._chance.randint(2, 30),
-        }
+        experience = " ".join([*self._chance.sample(WORK, 2), self._chance.choice(STRENGTHS)])
+        payload = f"{self._chance.randint(2, 30)} years. {experience}"
         body = {"candidate": candidate, "role": role, "payload": payload}
         return str(self.call("demo", "/applications", body)["id"])
 
