@@ -196,6 +196,9 @@ class Wait(BaseModel):
     status: JobStatus
     pool: str
     reason: WaitReason
+    code: Literal["POOL_CONCURRENCY_CAP"] | None = Field(
+        description="Of the limit that holds it back, if one does."
+    )
     detail: str
     also: list[WaitReason]
     position: int | None
