@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ class Traffic:
         choice = self._chance.choice
         self.keys = {"demo": ""}
         for name, terms in TENANTS:
-            create_tenant(engine, name, terms)
+            fields = {"tier_limits": False, **terms.fields}
+            create_tenant(engine, name, replace(terms, fields=fields))
             self.keys[name] = issue_key(engine, name, "production").key
             issue_key(engine, name, "staging")
         self._threads = [

@@ -188,6 +188,9 @@ class TenantTerms(Strict):
     """Body of ``PATCH /operator/tenants/{name}``; omitted fields keep their values, null clears."""
 
     tier: Literal["free", "standard", "pro", "enterprise"] = "standard"
+    tier_limits: bool = Field(
+        True, description="Whether the tier's limits hold where the tenant has none of its own."
+    )
     weight: float | None = documented("Overrides the tier's.", SCHEMAS["weight"])
     submit_per_second: float | None = documented(
         "Submissions per second.", SCHEMAS["submit_per_second"]

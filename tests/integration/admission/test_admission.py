@@ -88,6 +88,21 @@ def test_another_request_under_the_key_is_refused_and_its_neighbours_are_not(
     assert count(database) == 3
 
 
+def test_the_express_lane_keeps_well_below_a_cap(database: DatabaseFixture) -> None:
+    grant(database, medium=100)
+
+    def born(jobs: int, cap: int | None) -> list[str]:
+        items = [job(cap=cap) for _ in range(jobs)]
+        admit_all(database, entry(None, *items), express=True)
+        return [database.job(item.id).status for item in items]
+
+    assert born(2, 15) == ["queued"] * 2
+    assert born(2, 16) == ["dispatched"] * 2
+    assert born(1, 16) == ["queued"], "two are in flight"
+    assert born(1, 24) == ["dispatched"]
+    assert born(1, None) == ["dispatched"]
+
+
 def test_key_twice_in_one_group_is_one_job(database: DatabaseFixture) -> None:
     group = [entry("k"), entry("k"), entry("k", body="b"), entry("j")]
     outcomes = admit_all(database, *group)
