@@ -29,13 +29,14 @@ MOST_CHARACTERS = 1_000
 
 def parse_wait(header: str) -> int | None:
     """For how many seconds a client would wait; None if it does not say, or not properly."""
-    for preference in parse_list_header(header[:MOST_CHARACTERS]):
+    if len(header) > MOST_CHARACTERS:
+        return None
+    for preference in parse_list_header(header):
         name, _, value = preference.partition(";")[0].partition("=")
         if name.strip().lower() == "wait":  # the first one counts
             digits = unquote_header_value(value.strip())
-            if not (digits.isascii() and digits.isdigit() and len(digits) < MOST_CHARACTERS):
-                return None
-            return min(int(digits), MOST_SECONDS)
+            number = int(digits) if digits.isascii() and digits.isdigit() else None
+            return None if number is None else min(number, MOST_SECONDS)
     return None
 
 
