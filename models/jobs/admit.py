@@ -29,16 +29,14 @@ from models.store.session import connect
 PERMISSION_SECONDS = 60
 
 #: Neither scheduled for later, nor for a dependency whose circuit is not closed or that has a
-#: quota, nor of a tenant that is throttled, free or near its cap: those are queued. Near is an
-#: eighth of it with the whole group: what eight processes admit at one moment, none of which sees
-#: the others' jobs, stays below it.
+#: quota, nor of a tenant that is throttled, free or whose cap it might reach: those are
+#: queued. The lane fills the slots of a pool at most, so half of the cap must be that many.
 READY = f"""
     (execute_at IS NULL OR execute_at <= now()) AND express
     AND dependency NOT IN ({DEPENDENCIES_NOT_CLOSED})
     AND dependency NOT IN (SELECT dependency FROM quotas)
-    AND (cap IS NULL OR cap >= 8 * (%(size)s::int + coalesce((
-        SELECT sum(dispatched + running) FROM job_counts AS own
-        WHERE own.tenant_id = item.tenant_id AND own.pool = item.pool), 0)))
+    AND (cap IS NULL OR cap >= 2 * (SELECT slots FROM express_lanes AS its
+                                    WHERE its.pool = item.pool))
     AND (tenant_id, pool) NOT IN ({THROTTLED})"""
 
 #: Without keys the group is what it is.
@@ -188,7 +186,6 @@ def parameters_of(group: Sequence[SubmissionGroup], express: bool) -> dict[str, 
         ),
         "express": express,
         "caps": rare_numbers(columns["cap"]),
-        "size": len(items),
     }
 
 
