@@ -201,7 +201,11 @@ def test_counts_survive_the_way_to_deltas_and_back(database_url: str, engine: En
         database.execute(
             "UPDATE jobs SET status = 'cancelled' WHERE tenant_id = 2 AND status = 'queued'"
         )
-        database.submit(tenant_id=2)
+        # By hand: the statement of today's version needs today's columns.
+        database.execute(
+            "INSERT INTO jobs (id, tenant_id, type, pool, payload, status)"
+            " VALUES (gen_random_uuid(), 2, 'echo', 'medium', '{}', 'queued')"
+        )
         assert not database.miscounted()
     engine.dispose()
     alembic(database_url, "upgrade", "head")
