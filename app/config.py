@@ -73,9 +73,9 @@ class Settings(TaskSettings):
     price_million_tokens_in: Decimal = Field(default=Decimal("1"), ge=0)
     price_million_tokens_out: Decimal = Field(default=Decimal("5"), ge=0)
     currency: str = Field(default="USD", pattern="^[A-Z]{3}$")
-    #: Default rate of submissions per second and tenant, and burst; 0: no limit, and one second's
-    #: worth.
-    submit_per_second: float = Field(default=0.0, ge=0)
+    #: Submissions per second of every tenant without a rate of its own, instead of its tier's; 0:
+    #: no limit. The burst that goes with it; 0: one second's worth.
+    submit_per_second: float | None = Field(default=None, ge=0)
     submit_burst: float = Field(default=0.0, ge=0)
     #: Jobs of a tenant that may wait in a pool.
     queue_depth: int = Field(default=10_000_000, ge=0)
@@ -83,6 +83,11 @@ class Settings(TaskSettings):
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
     #: A request body must have arrived in this time.
     body_seconds: float = Field(default=15.0, gt=0)
+
+    @field_validator("submit_per_second", mode="before")
+    @classmethod
+    def _empty_is_unset(cls, value: Any) -> Any:
+        return None if value == "" else value
 
     @field_validator("scale_min", "scale_max", "scale_policy")
     @classmethod

@@ -84,8 +84,8 @@ SKILLS = ("python", "sql", "queues", "operations")
 
 def application(number: int, prefix: str, letter: str, path: str = "/applications") -> Request:
     """A submission; each number has another candidate, role and content."""
-    skills = SKILLS[: 1 + number % 4]
-    payload = {"years": number % 30, "skills": skills, "letter": letter}
+    skills = ", ".join(SKILLS[: 1 + number % 4])
+    payload = f"{number % 30} years of {skills}. {letter}"
     body = {"candidate": f"{prefix} {number}", "role": ROLES[number % 4], "payload": payload}
     return Request("POST", path, body=json.dumps(body))
 

@@ -134,7 +134,11 @@ def run(asked: argparse.Namespace, console: Console) -> Report:
         plain = PlainCelery(started)
         fairline = Fairline(started, served_pools="medium")
         with fairline.engine() as engine:
-            create_tenant(engine, "flood", Change({"submit_per_second": asked.per_second}))
+            create_tenant(
+                engine,
+                "flood",
+                Change({"tier_limits": False, "submit_per_second": asked.per_second}),
+            )
             headers = {"Authorization": f"Bearer {issue_key(engine, 'flood').key}"}
             bodies = [replace(one, headers=headers) for one in applications(200)]
             plain.start_web()

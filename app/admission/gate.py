@@ -6,7 +6,7 @@ The rate first, which costs nothing to refuse, then the depth. Refusals are coun
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Engine
@@ -15,7 +15,10 @@ from app.admission.depth import Depth
 from app.admission.rate import Rate
 from app.admission.refusals import FLUSH_SECONDS, Refusals
 from app.errors import QueueDepthExceeded, Refused
+from app.policy.fairshare import Tier
 from app.policy.rate_limit import Limit, RateAllowance, limit_of
+from app.policy.tier_limits import TIER_LIMITS
+from app.tenants.caps import cap_of
 from app.tenants.tenant import TenantProfile
 from models.jobs.submission import IdempotencyKey, Submission
 from models.store.arrays import plain_array, text_array
@@ -46,18 +49,27 @@ class Entered(NamedTuple):
 class SubmissionLimits:
     """How much tenants may submit: by their own terms, else by the deployment's defaults."""
 
-    def __init__(self, *, per_second: float, burst: float, queue_depth: int) -> None:
-        """The limits of tenants without their own; a rate or a burst of 0 is none."""
-        self._limit = limit_of(per_second, burst or None) if per_second else None
+    def __init__(self, *, per_second: float | None, burst: float, queue_depth: int) -> None:
+        """The limits of tenants without their own; a rate or a burst of 0 is none.
+
+        ``per_second``: None is the tier's.
+        """
+        self._per_second = per_second
+        self._burst = burst or None
         self._queue_depth = queue_depth
 
     def limit(self, tenant: TenantProfile) -> Limit | None:
         """How often the tenant may submit; None: no limit."""
-        if tenant.submit_per_second is not None:
-            return limit_of(tenant.submit_per_second, tenant.submit_burst)
-        if self._limit is not None and tenant.submit_burst is not None:
-            return limit_of(self._limit.per_second, tenant.submit_burst)
-        return self._limit
+        rate, burst = tenant.submit_per_second, tenant.submit_burst
+        if rate is None and (self._per_second is not None or tenant.tier_limits):
+            rate, burst = self.usual_rate(tenant.tier), burst or self._burst
+        return limit_of(rate, burst) if rate else None
+
+    def usual_rate(self, tier: str) -> float | None:
+        """Submissions per second of a tier's tenants; 0 or None: no limit."""
+        if self._per_second is not None:
+            return self._per_second
+        return TIER_LIMITS[Tier(tier)].submit_per_second
 
     def depth_limit(self, tenant: TenantProfile, pool: str) -> int:
         """How many jobs of the tenant may wait in the pool."""
@@ -73,7 +85,7 @@ class Gate(SubmissionLimits):
         engine: Engine,
         timeout_seconds: float,
         *,
-        per_second: float,
+        per_second: float | None,
         burst: float,
         queue_depth: int,
         flush_seconds: float = FLUSH_SECONDS,
@@ -88,10 +100,10 @@ class Gate(SubmissionLimits):
             self._read_known, name="known keys"
         )
 
-    def terms(self, tenant: TenantProfile, pools: Iterable[str]) -> dict[str, Any]:
+    def terms(self, tenant: TenantProfile, pools: Collection[str]) -> dict[str, Any]:
         """The tenant's terms in effect, with the deployment's defaults in place of null."""
         limit = self.limit(tenant)
-        caps = {pool: of.in_flight for pool, of in tenant.limits.items()}
+        caps = {pool: cap_of(tenant, pool) for pool in pools}
         return {
             "submit_per_second": None if limit is None else limit.per_second,
             "submit_burst": None if limit is None else limit.burst,

@@ -32,6 +32,7 @@ from app.errors import (
 )
 from app.policy.fairshare import Tier
 from app.policy.jitter import jittered_time
+from app.tenants.caps import cap_of
 from app.tenants.tenant import TenantProfile
 from models.blobs import INLINE_BYTES, BlobError, BlobStore, payload_key
 from models.jobs.ids import new_id
@@ -126,10 +127,15 @@ def start_of(
 def directed(
     services: Intake, tenant: TenantProfile, submissions: Sequence[Submission]
 ) -> Sequence[Submission]:
-    """The submissions in the pools they belong to; free accounts have no express lane."""
+    """The submissions in the pools they belong to, with their tenant's caps there.
+
+    Free accounts have no express lane.
+    """
     submissions = services.pools_of_types.place(submissions)
     if tenant.tier == Tier.FREE:
         return [item._replace(express=False) for item in submissions]
+    if tenant.tier_limits or tenant.limits:
+        return [item._replace(cap=cap_of(tenant, item.pool)) for item in submissions]
     return submissions
 
 

@@ -29,7 +29,9 @@ def register_commands(app: Flask) -> None:
 
 
 @click.command("migrate", cls=FairlineCommand)
-@click.option("--tenant", default=None, help="Also create this tenant if it does not exist.")
+@click.option(
+    "--tenant", default=None, help="Also create this tenant, without limits, if it does not exist."
+)
 @click.option(
     "--operator-key",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -49,14 +51,15 @@ def register_commands(app: Flask) -> None:
 def migrate(tenant: str | None, operator_key: Path | None, expand: bool, back: str | None) -> None:
     """Migrate the database to this version.
 
-    Rolling upgrade: --expand; replace every process, schedulers first, then workers and API in any
-    order; then migrate to the end. The way back, with the newer version's command: --back expand,
+    Rolling upgrade: --expand; replace every process, schedulers first, then workers, then the
+    API; then migrate to the end. The way back, with the newer version's command: --back expand,
     replace every process, --back the revision of the previous version.
     """
     from alembic import command
     from alembic.config import Config
 
     from app.tenants.changes import ensure_tenant, keep_operator_key
+    from app.tenants.terms import Change
 
     config = Config(ROOT / "alembic.ini")
     if back is not None:
@@ -64,7 +67,7 @@ def migrate(tenant: str | None, operator_key: Path | None, expand: bool, back: s
         return
     command.upgrade(config, last_expanding(config) if expand else "head")
     if tenant is not None:
-        ensure_tenant(database(), tenant)
+        ensure_tenant(database(), tenant, Change({"tier_limits": False}))
     if operator_key is not None:
         keep_operator_key(database(), operator_key)
 

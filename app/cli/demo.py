@@ -23,6 +23,7 @@ from rich.text import Text
 ROLE = "engineer"
 FIRST = ("Ada", "Grace", "Alan", "Edsger", "Barbara", "Donald", "Radia", "Ken", "Frances")
 LAST = ("Lovelace", "Hopper", "Turing", "Dijkstra", "Liskov", "Knuth", "Perlman", "Allen")
+WORK = ("Go and Python", "running databases", "building compilers", "teaching mathematics")
 DONE = {"scored", "failed", "withdrawn", "expired"}
 COLOURS = {"pending": "yellow", "scoring": "cyan", "scored": "green", "failed": "red"}
 GIVE_UP_SECONDS = 300
@@ -99,7 +100,7 @@ def submit_all(api: Api, count: int, role: str) -> tuple[list[Sent], float]:
     submitted = []
     for number in range(count):
         candidate = f"{random.choice(FIRST)} {random.choice(LAST)}"
-        payload = {"years": random.randint(0, 30), "letter": f"Application number {number}."}
+        payload = f"{random.randint(0, 30)} years of {random.choice(WORK)}. Application {number}."
         body = {"candidate": candidate, "role": role, "payload": payload}
         status, answer = api.call("POST", "/applications", body)
         if status != 202:

@@ -81,6 +81,8 @@ def terms(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def run(*, tier: str | None, **given: Any) -> Any:
         fields: dict[str, Any] = {} if tier is None else {"tier": tier}
+        if (tier_limits := given.pop("tier_limits")) is not None:
+            fields["tier_limits"] = tier_limits
         limits: dict[str, dict[str, int | None]] = {}
         asked = click.get_current_context().get_parameter_source
         for _, name, _ in FIELDS:
@@ -97,9 +99,10 @@ def terms(command: Callable[..., Any]) -> Callable[..., Any]:
         decorated = click.option(option, name, type=OfPool(), multiple=True, help=text)(decorated)
     for option, name, text in reversed(FIELDS):
         decorated = click.option(option, name, type=Amount(), help=text)(decorated)
-    return click.option("--tier", type=click.Choice(TIERS), help="Sets the default weight.")(
-        decorated
-    )
+    switch = "Whether the limits of its tier hold where it has none of its own; new tenants: yes."
+    decorated = click.option("--tier-limits/--no-tier-limits", default=None, help=switch)(decorated)
+    tier_help = "Sets the default weight and limits."
+    return click.option("--tier", type=click.Choice(TIERS), help=tier_help)(decorated)
 
 
 @tenants.command("create")
@@ -136,8 +139,10 @@ def show_tenants() -> None:
     rows = []
     for one in found:
         rates = (one.submit_per_second, one.submit_burst)
-        rows.append((one.name, one.tier, weight_text(one), *rates, limits_text(one)))
-    show_table(("TENANT", "TIER", "WEIGHT", "RATE", "BURST", "LIMITS"), rows)
+        tier_limits = "yes" if one.tier_limits else "no"
+        rows.append((one.name, one.tier, weight_text(one), tier_limits, *rates, limits_text(one)))
+    titles = ("TENANT", "TIER", "WEIGHT", "TIER LIMITS", "RATE", "BURST", "LIMITS")
+    show_table(titles, rows)
 
 
 @keys.command("issue")
@@ -185,17 +190,20 @@ def show_keys(tenant: str | None) -> None:
 
 def show_terms(tenant: TenantProfile) -> None:
     """A tenant's terms, with a warning about what has no effect."""
+    from app.admission.gate import SubmissionLimits
     from app.config import settings
 
     click.echo(described(tenant))
-    rated = tenant.submit_per_second is not None or settings().submit_per_second
-    if tenant.submit_burst is not None and not rated:
+    limits = SubmissionLimits(**settings().submission_limits)
+    if tenant.submit_burst is not None and limits.limit(tenant) is None:
         click.echo("A burst without a rate has no effect: give a --rate too.", err=True)
 
 
 def described(tenant: TenantProfile) -> str:
     """A tenant in one line."""
     parts = [f"tenant {tenant.name}: {tenant.tier}"]
+    if not tenant.tier_limits:
+        parts.append("without its tier's limits")
     if tenant.weight is not None:
         parts.append(f"weight {cell(tenant.weight)}")
     if tenant.submit_per_second is not None:

@@ -17,6 +17,7 @@ from app.policy.forecast import STEADY_STARTS, QueueFlow
 from app.policy.quota import MARGIN, UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT, by_kind, quota_of
 from app.policy.wait_reasons import Facts
 from app.reads.rivals import read_rivals
+from app.tenants.caps import cap_sql
 from models.jobs.held_back import HELD_DEPENDENCIES, THROTTLED
 from models.jobs.lane_walk import lane_walk
 from models.presence import SERVING, WORKER_LOST
@@ -42,7 +43,7 @@ READ_FACTS = f"""
            quota.reading, extract(epoch FROM now() - quota.read_at)::float8 AS age_seconds,
            quota.calls, quota.tokens_in, quota.tokens_out,
            (job.tenant_id, job.pool) IN ({THROTTLED}) AS throttled,
-           limits.in_flight AS cap,
+           {cap_sql("job.pool")} AS cap,
            coalesce(own.dispatched, 0)::int AS under_way,
            coalesce(own.dispatched + own.running, 0)::int AS in_flight,
            coalesce((SELECT sum(dispatched + running) FROM job_counts

@@ -31,6 +31,7 @@ from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.maintenance.feed_generations import FeedGenerations
 from app.scheduler.maintenance.reaper import Reaper
 from app.scheduler.role import TimedRole, run_due
+from app.tenants.caps import cap_sql
 from models.job_counts import CountFolder
 from models.jobs.dispatch import mark
 from models.jobs.held_back import DEPENDENCIES_NOT_CLOSED, THROTTLED
@@ -69,7 +70,7 @@ READ_IN_FLIGHT = """
 #: The next lanes after the given one, and their tenants.
 FIND_LANES = f"""{lane_walk(after="%(tenant_id)s, %(dependency)s", most="%(most)s")}
     SELECT lane.tenant_id, lane.dependency, coalesce(tenant.tier = 'free', false) AS free,
-           least(limits.in_flight, CASE
+           least({cap_sql("%(pool)s::text")}, CASE
                WHEN (lane.tenant_id, lane.pool) IN ({THROTTLED})
                THEN {THROTTLED_IN_FLIGHT} END) AS cap
     FROM lane

@@ -106,7 +106,7 @@ def check_settings(options: StackOptions) -> None:
 def welcome(options: StackOptions, broker_url: str, home: Home, screen: Screen) -> None:
     """Where everything is, and something to try."""
     base = base_url(options)
-    body = '{"candidate":"Ada","payload":{"cv":"…"}}'
+    body = '{"candidate":"alice","payload":"5 years backend, Go and Python"}'
     screen.line()
     screen.line("[bold green]Fairline is ready.[/]")
     screen.line(f"  Console {base}/")

@@ -63,8 +63,8 @@ class CreatedKey:
 
 
 def create_tenant(engine: Engine, name: str, change: Change | None = None) -> TenantProfile:
-    """A new tenant."""
-    wanted = changed(TenantProfile(0, name), change or Change(), POOLS)
+    """A new tenant, with the limits of its tier unless the change says otherwise."""
+    wanted = changed(TenantProfile(0, name, tier_limits=True), change or Change(), POOLS)
     with transaction(engine) as connection:
         new = insert(TENANTS).values(_terms(wanted)).on_conflict_do_nothing()
         tenant_id = connection.execute(new.returning(TENANTS.c.id)).scalar()
@@ -75,10 +75,10 @@ def create_tenant(engine: Engine, name: str, change: Change | None = None) -> Te
     return wanted
 
 
-def ensure_tenant(engine: Engine, name: str) -> None:
+def ensure_tenant(engine: Engine, name: str, change: Change | None = None) -> None:
     """Create a tenant unless there is one of that name."""
     with suppress(Conflict):
-        create_tenant(engine, name)
+        create_tenant(engine, name, change)
 
 
 def change_tenant(engine: Engine, name: str, change: Change) -> TenantProfile:
@@ -151,7 +151,7 @@ def no_tenant(name: str) -> NotFound:
 
 
 def _terms(tenant: TenantProfile) -> dict[str, Any]:
-    named = {name: getattr(tenant, name) for name in ("name", "tier", *BOUNDS)}
+    named = {name: getattr(tenant, name) for name in ("name", "tier", "tier_limits", *BOUNDS)}
     return {**named, "changed_at": func.clock_timestamp()}
 
 

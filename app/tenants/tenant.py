@@ -17,8 +17,8 @@ TIERS = ("free", "standard", "pro", "enterprise")
 
 #: What ``tenant_of`` reads.
 TENANT_COLUMNS = """
-    tenant.id, tenant.name, tenant.tier, tenant.weight, tenant.submit_per_second,
-    tenant.submit_burst,
+    tenant.id, tenant.name, tenant.tier, tenant.weight, tenant.tier_limits,
+    tenant.submit_per_second, tenant.submit_burst,
     (SELECT json_object_agg(limits.pool, json_build_object(
                 'in_flight', limits.in_flight, 'reserved', limits.reserved,
                 'depth', limits.depth))
@@ -49,7 +49,9 @@ class TenantProfile:
     tier: str = "standard"
     #: Overrides the tier's share.
     weight: float | None = None
-    #: Submissions per second and how many at once; None: the platform's default.
+    #: Whether the limits of its tier hold where it has none of its own.
+    tier_limits: bool = False
+    #: Submissions per second and how many at once; None: the default.
     submit_per_second: float | None = None
     submit_burst: float | None = None
     #: By pool; a pool that is missing has none.
@@ -77,6 +79,7 @@ def tenant_of(columns: RowMapping | Mapping[str, Any]) -> TenantProfile:
         id=columns["id"],
         name=columns["name"],
         tier=columns["tier"],
+        tier_limits=columns["tier_limits"],
         limits=MappingProxyType({pool: PoolLimits(**of) for pool, of in limits.items()}),
         **numbers,
     )

@@ -30,7 +30,7 @@ LIMIT_BOUNDS: Mapping[str, tuple[int, int]] = {
 class Change:
     """What to change; what is not named stays, None clears."""
 
-    #: Of ``tier`` and BOUNDS.
+    #: Of ``tier``, ``tier_limits`` and BOUNDS.
     fields: Mapping[str, Any] = field(default_factory=dict)
     #: By pool, of LIMIT_BOUNDS.
     limits: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)

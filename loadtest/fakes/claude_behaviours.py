@@ -60,8 +60,10 @@ def quotes_from(text: str, digest: bytes) -> list[str]:
 def strings_of(document: Any) -> list[str]:
     """The strings of an application's payload."""
     match document:
-        case {"application": payload}:
+        case {"application": dict() as payload}:
             return strings_of(list(payload.values()))
+        case {"application": str() as payload}:
+            return [payload]
         case dict():
             return strings_of(list(document.values()))
         case list():

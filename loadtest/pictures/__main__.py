@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ class Traffic:
         choice = self._chance.choice
         self.keys = {"demo": ""}
         for name, terms in TENANTS:
-            create_tenant(engine, name, terms)
+            fields = {"tier_limits": False, **terms.fields}
+            create_tenant(engine, name, replace(terms, fields=fields))
             self.keys[name] = issue_key(engine, name, "production").key
             issue_key(engine, name, "staging")
         self._threads = [
@@ -109,11 +111,8 @@ class Traffic:
 
     def apply(self, candidate: str, role: str) -> str:
         """One application of ``demo``; its id."""
-        payload = {
-            "letter": f"{self._chance.choice(WORK)} {self._chance.choice(STRENGTHS)}",
-            "cv": self._chance.sample(WORK, 2),
-            "years": self._chance.randint(2, 30),
-        }
+        experience = " ".join([*self._chance.sample(WORK, 2), self._chance.choice(STRENGTHS)])
+        payload = f"{self._chance.randint(2, 30)} years. {experience}"
         body = {"candidate": candidate, "role": role, "payload": payload}
         return str(self.call("demo", "/applications", body)["id"])
 

@@ -29,14 +29,14 @@ from models.store.session import connect
 PERMISSION_SECONDS = 60
 
 #: Neither scheduled for later, nor for a dependency whose circuit is not closed or that has a
-#: quota, nor of a tenant that is throttled, capped or free: those are queued.
+#: quota, nor of a tenant that is throttled, free or whose cap it might reach: those are
+#: queued. The lane fills the slots of a pool at most, so half of the cap must be that many.
 READY = f"""
     (execute_at IS NULL OR execute_at <= now()) AND express
     AND dependency NOT IN ({DEPENDENCIES_NOT_CLOSED})
     AND dependency NOT IN (SELECT dependency FROM quotas)
-    AND NOT EXISTS (SELECT FROM tenant_limits AS capped
-                    WHERE capped.tenant_id = item.tenant_id AND capped.pool = item.pool
-                      AND capped.in_flight IS NOT NULL)
+    AND (cap IS NULL OR cap >= 2 * (SELECT slots FROM express_lanes AS its
+                                    WHERE its.pool = item.pool))
     AND (tenant_id, pool) NOT IN ({THROTTLED})"""
 
 #: Without keys the group is what it is.
@@ -69,10 +69,10 @@ def admit_statement(keys: str, returned: str) -> str:
             %(payloads)s::text[], %(priorities)s::int[], %(execute_at)s::timestamptz[],
             %(not_after)s::timestamptz[], %(traceparents)s::text[], %(candidates)s::text[],
             %(roles)s::text[], %(dependencies)s::text[], %(blobs)s::text[],
-            %(express_tenants)s::bool[], %(places)s::int[]
+            %(express_tenants)s::bool[], %(caps)s::int[], %(places)s::int[]
         ) WITH ORDINALITY AS item (id, tenant_id, type, pool, payload, priority, execute_at,
                    not_after, traceparent, candidate, role, dependency, payload_blob, express,
-                   entry, place)
+                   cap, entry, place)
     ), {keys}, lane AS (
         UPDATE express_lanes AS lane SET credit = lane.credit - asked.jobs
         FROM (
@@ -185,6 +185,7 @@ def parameters_of(group: Sequence[SubmissionGroup], express: bool) -> dict[str, 
             [place for place, entry in enumerate(group) for _ in entry.submissions]
         ),
         "express": express,
+        "caps": rare_numbers(columns["cap"]),
     }
 
 
@@ -199,6 +200,11 @@ def often_equal(values: Sequence[str | None]) -> str:
 def rare_moments(values: Sequence[datetime | None]) -> str:
     """An array of times of which most groups have none."""
     return moment_array(values) if any(values) else "{" + ",".join(["NULL"] * len(values)) + "}"
+
+
+def rare_numbers(values: Sequence[int | None]) -> str:
+    """An array of numbers of which most groups have none."""
+    return plain_array(["NULL" if value is None else value for value in values])
 
 
 def admitted(entry: SubmissionGroup, dispatched: set[str]) -> Admitted:

@@ -34,6 +34,8 @@ class Submission(NamedTuple):
     payload_blob: str | None = None
     #: Whether its tenant may use the express lane; jobs of free accounts are queued.
     express: bool = True
+    #: Jobs of its tenant that may be in flight in the pool; None: no cap.
+    cap: int | None = None
 
 
 class IdempotencyKey(NamedTuple):

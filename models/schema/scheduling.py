@@ -7,7 +7,7 @@ from datetime import date, datetime
 from sqlalchemy import ARRAY, Identity, UniqueConstraint, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from models.schema.base import Base, Count, Count2, Count4, Id, Int2, Json, Now, Sum, index
+from models.schema.base import Base, Count, Count2, Count4, Id, Int2, Int4, Json, Now, Sum, index
 
 
 class ExpressLane(Base, table="express_lanes", fillfactor=50):
@@ -17,6 +17,8 @@ class ExpressLane(Base, table="express_lanes", fillfactor=50):
     #: Jobs that may still be dispatched on this permission.
     credit: Mapped[Count4]
     granted_at: Mapped[Now]
+    #: Slots of the pool's shared workers; None: not known.
+    slots: Mapped[Int4 | None]
 
 
 class Arrival(

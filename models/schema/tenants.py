@@ -20,7 +20,9 @@ class Tenant(Base, table="tenants"):
     tier: Mapped[str] = mapped_column(server_default="standard")
     #: In place of the tier's.
     weight: Mapped[float | None]
-    #: Submissions per second, and how many at once; None: the deployment's setting.
+    #: Whether the limits of its tier hold where it has none of its own.
+    tier_limits: Mapped[bool] = mapped_column(server_default=text("false"))
+    #: Submissions per second, and how many at once; None: the default.
     submit_per_second: Mapped[float | None]
     submit_burst: Mapped[float | None]
     #: Raised by every change, of its limits too: processes read what is new.

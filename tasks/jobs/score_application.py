@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
 
 from tasks.context import JobContext
 from tasks.registry import job_type
@@ -15,6 +22,21 @@ from tasks.scorers.protocol import ApplicationText
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 
 
+def require_text_or_object(value: Any) -> Any:
+    """Reject other JSON; with a union of types there would be one error for each of them."""
+    if not isinstance(value, str | dict):
+        raise PydanticCustomError("application", "Input should be a text or an object")
+    return value
+
+
+#: The application itself.
+TextOrObject = Annotated[
+    Any,
+    AfterValidator(require_text_or_object),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
+]
+
+
 class ApplicationPayload(BaseModel):
     """The payload of the job."""
 
@@ -22,7 +44,7 @@ class ApplicationPayload(BaseModel):
 
     candidate: Name
     role: Name = "general"
-    payload: dict[str, Any]
+    payload: TextOrObject
 
 
 #: The leaderboard is written by the statement that settles the job: never one without

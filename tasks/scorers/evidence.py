@@ -1,8 +1,9 @@
 """Quotes that support a mark, each verified against the application.
 
-A quote is kept if it occurs in one string of the payload, compared without invisible characters
-and with every run of white space as one space; names of fields do not count. That it occurs does
-not mean that it supports the mark: it is untrusted text and must be shown as such.
+A quote is kept if it occurs in the submitted text, or in one string of the object, compared
+without invisible characters and with every run of white space as one space; names of fields do not
+count. That it occurs does not mean that it supports the mark: it is untrusted text and must be
+shown as such.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ LEAST_LETTERS = 3
 
 
 def verified(
-    claimed: Mapping[str, Sequence[str]], payload: Mapping[str, Any]
+    claimed: Mapping[str, Sequence[str]], payload: str | Mapping[str, Any]
 ) -> tuple[dict[str, tuple[str, ...]], int]:
     """The first quotes of each criterion that occur in the payload, and how many were dropped."""
     # No plain text has a line end, so no quote can reach from one text into the next.
@@ -50,8 +51,8 @@ def shortened(quote: str) -> str:
     return quote.rstrip()
 
 
-def texts_of(payload: Mapping[str, Any]) -> Iterator[str]:
-    """All strings that are values somewhere inside, whatever the order of the keys."""
+def texts_of(payload: str | Mapping[str, Any]) -> Iterator[str]:
+    """The text, or all strings that are values inside, whatever the order of the keys."""
     pending: list[Any] = [payload]
     while pending:
         match pending.pop():

@@ -39,8 +39,8 @@ class ApplicationText:
 
     candidate: str
     role: str
-    #: The application itself, any JSON object.
-    payload: dict[str, Any]
+    #: The application itself, a text or any JSON object.
+    payload: str | dict[str, Any]
 
     def canonical_json(self) -> str:
         """JSON that does not depend on the order of keys."""

@@ -14,6 +14,8 @@ import pytest
 from app.stack.programs import flask
 from loadtest.chaos.facts import wait_until_settled
 from loadtest.chaos.stack import Stack, embedded_stack
+from tasks.scorers.protocol import ApplicationText
+from tasks.scorers.simulated import SimulatedScorer
 from tests.acceptance.client import Client, client_of, new_role
 from tests.acceptance.conftest import need_rabbitmq
 from tests.support.promises import ClientLog, Submitter, check
@@ -46,6 +48,17 @@ def test_applications_are_scored_and_ranked(user: Client) -> None:
     ids = user.submit(30, role)
     user.wait_scored(ids)
     assert sorted(user.leaderboard(role)) == sorted(ids)
+
+
+def test_the_first_documented_request_is_answered_with_its_score(user: Client) -> None:
+    text = "5 years backend, Go and Python"
+    body = {"candidate": "alice", "payload": text}
+    answer = user.api.call("POST", "/applications", body, {"Prefer": "wait=30"})
+    assert answer.status == 200, answer
+    expected = SimulatedScorer(seconds=0).score(ApplicationText("alice", "general", text))
+    assert answer.document["status"] == "scored"
+    assert answer.document["score"] == expected.score
+    assert text in answer.document["evidence"]["role_fit"]
 
 
 def test_demo_ends_with_the_leaderboard(user: Client) -> None:

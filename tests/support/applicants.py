@@ -67,7 +67,9 @@ def visiting(database: DatabaseFixture, blobs: Path) -> Iterator[Visitor]:
         yield found
 
 
-def score(database: DatabaseFixture, role: str, payload: dict[str, Any], **changes: Any) -> str:
+def score(
+    database: DatabaseFixture, role: str, payload: str | dict[str, Any], **changes: Any
+) -> str:
     """An application that was scored as a worker does it; its id."""
     application = ApplicationText("Ada", role, payload)
     job_id = database.submit(

@@ -1,5 +1,8 @@
 """``Idempotency-Key``: makes a submission safe to repeat.
 
+The value is a structured-field string (draft-ietf-httpapi-idempotency-key-header, RFC 9651), and
+what most clients send is the same without quotes: ``"k"`` and ``k`` are one key.
+
 A key belongs to its tenant and to one request: the same method, path and body, however the
 JSON is formatted. It is valid as long as its row is kept (a day unless configured otherwise).
 """
@@ -22,7 +25,9 @@ HEADER = "Idempotency-Key"
 #: The header in the WSGI environment.
 ENVIRON_KEY = "HTTP_IDEMPOTENCY_KEY"
 
-PRINTABLE = re.compile(r"[ -~]{1,255}")
+#: In quotes, where a quote and a backslash are escaped; or as it is.
+KEY = re.compile(r'"(?:[ !#-[\]-~]|\\["\\]){1,255}"|[!#-~][ -~]{0,254}')
+ESCAPED = re.compile(r'\\(["\\])')
 
 
 def parse_key(
@@ -35,9 +40,18 @@ def parse_key(
     text = environ.get(ENVIRON_KEY)
     if text is None:
         return None
-    if not PRINTABLE.fullmatch(text):
-        raise invalid_field(HEADER, "must have 1 to 255 printable ASCII characters")
-    return IdempotencyKey(text, digest_of(environ, document, reading))
+    key = key_text(text)
+    if key is None:
+        wanted = "must be a structured-field string of 1 to 255 printable ASCII characters"
+        raise invalid_field(HEADER, f'{wanted}, such as "8e03978e", or the same without quotes')
+    return IdempotencyKey(key, digest_of(environ, document, reading))
+
+
+def key_text(header: str) -> str | None:
+    """The key that a header stands for; None if it is malformed."""
+    if not KEY.fullmatch(header):
+        return None
+    return ESCAPED.sub(r"\1", header[1:-1]) if header.startswith('"') else header
 
 
 def digest_of(environ: WSGIEnvironment, document: JsonDocument, reading: str) -> bytes:

@@ -10,7 +10,7 @@ from flask import Response
 from werkzeug.exceptions import HTTPException
 
 import app.errors as errors
-from app.api.http.reply import Reply, limit_headers, whole_seconds
+from app.api.http.reply import RATE_POLICY, Reply, limit_headers, whole_seconds
 from models.store.errors import StateStoreError
 
 logger = logging.getLogger(__name__)
@@ -52,6 +52,13 @@ AWAY_DETAIL = (
 )
 INTERNAL_CODE = errors.FairlineError.code
 
+#: How draft-ietf-httpapi-ratelimit-headers-11 calls refusals for a quota, and our quotas by code.
+QUOTA_EXCEEDED = {
+    "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+    "title": "Request cannot be satisfied as assigned quota has been exceeded",
+}
+POLICIES = {errors.RateLimited.code: RATE_POLICY, errors.QueueDepthExceeded.code: "queue-depth"}
+
 #: By status; Retry-After is in seconds.
 HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
@@ -72,6 +79,8 @@ def members(
         "code": code,
         "detail": detail,
     }
+    if code in POLICIES:
+        body |= {**QUOTA_EXCEEDED, "violated-policies": [POLICIES[code]]}
     if fields:
         body["errors"] = [{"field": error.field, "message": error.message} for error in fields]
     return body

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 STATUS_HEADER = "Fairline-Status"
 #: Header of the response to a repeated request.
 REPLAYED = "Idempotent-Replayed"
+#: Of a response that came when the client preferred it to (RFC 7240).
+APPLIED = {"Preference-Applied": "wait"}
+#: What the rate of submissions is called in the headers and in problems.
+RATE_POLICY = "default"
 #: Seconds that a client should wait before its first and before each further poll.
 FIRST_POLL_SECONDS = "2"
 POLL_SECONDS = "1"
@@ -102,8 +106,8 @@ def limit_headers(allowance: RateAllowance | None) -> dict[str, str]:
     limit = allowance.limit
     reset = whole_seconds(allowance.reset_seconds)
     return {
-        "RateLimit-Policy": f'"default";q={limit.quota};w={limit.window_seconds}',
-        "RateLimit": f'"default";r={allowance.remaining};t={reset}',
+        "RateLimit-Policy": f'"{RATE_POLICY}";q={limit.quota};w={limit.window_seconds}',
+        "RateLimit": f'"{RATE_POLICY}";r={allowance.remaining};t={reset}',
     }
 
 
@@ -112,9 +116,21 @@ def whole_seconds(seconds: float) -> int:
     return max(1, math.ceil(seconds))
 
 
-def poll_reply(view: View, environ: WSGIEnvironment) -> QuickReply:
-    """The current view, or 304 if it has not changed."""
-    headers = {"ETag": view.etag, STATUS_HEADER: view.status, "Cache-Control": "no-cache"}
+def view_headers(view: View) -> dict[str, str]:
+    """The headers of a response with a view."""
+    return {"ETag": view.etag, STATUS_HEADER: view.status, "Cache-Control": "no-cache"}
+
+
+def view_reply(view: View, headers: dict[str, str]) -> QuickReply:
+    """The view, with further headers."""
+    return QuickReply(orjson.dumps(view.document), 200, headers | view_headers(view))
+
+
+def poll_reply(view: View, environ: WSGIEnvironment, *, waited: bool = False) -> QuickReply:
+    """The current view, or 304 if it has not changed; ``waited``: as the client preferred."""
+    headers = view_headers(view)
+    if waited:
+        headers |= APPLIED
     if not view.ended:
         headers["Retry-After"] = POLL_SECONDS
     known = environ.get("HTTP_IF_NONE_MATCH")

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 import app.errors as errors
 from app.api.auth.access import Access, open_to
+from app.api.http.idempotency import KEY
 from app.tenants.keys import SHORT
 from app.tenants.tenant import NAME as TENANT_NAME
 from models.jobs.states import ApplicationStatus, JobStatus
@@ -146,13 +147,19 @@ def status_header(statuses: type[JobStatus | ApplicationStatus]) -> Header:
 
 IDEMPOTENCY_KEY = Parameter(
     "Idempotency-Key",
-    "The same key with the same body returns the same jobs, for a day.",
-    pattern("[ -~]{1,255}"),
+    "The same key with the same body returns the same jobs, for a day; with or without quotes.",
+    pattern(f"({KEY.pattern})"),
+)
+PREFER = Parameter(
+    "Prefer",
+    "`wait=` and a number of seconds, at most 50: the response comes when the job has ended, or"
+    " after that time (RFC 7240).",
 )
 IF_NONE_MATCH = Parameter("If-None-Match", "The `ETag` you have: 304 if nothing has changed.")
 LAST_EVENT_ID = Parameter("Last-Event-ID", "Where to resume: the id of the last event received.")
 LAST_EVENT_ID_IN_QUERY = Parameter("last_event_id", "For clients that cannot set the header.")
 
+APPLIED = Header("Preference-Applied", "`wait`, if it was waited for.", always=False)
 LOCATION = Header("Location", "The path of the new resource.")
 ETAG = Header("ETag", "Changes with the content.")
 LINK = Header("Link", 'The next page, if any, as `<…>; rel="next"`.', always=False)
@@ -190,15 +197,20 @@ def unchanged(*headers: Header) -> Returns:
 
 
 def submission(
-    summary: str, accepted: type[BaseModel], body: type[BaseModel], status: Header
+    summary: str,
+    accepted: type[BaseModel],
+    ended: type[BaseModel],
+    body: type[BaseModel],
+    status: Header,
 ) -> Operation:
     """The operation that submits a job or an application."""
     return for_tenants(
         summary,
-        Returns(202, accepted, (LOCATION, status, *SUBMITTED)),
+        Returns(202, accepted, (LOCATION, status, *SUBMITTED, APPLIED)),
+        also=(Returns(200, ended, (LOCATION, ETAG, status, REPLAYED, *RATE_LIMIT, APPLIED)),),
         body=body,
         query=None,
-        headers=(IDEMPOTENCY_KEY,),
+        headers=(IDEMPOTENCY_KEY, PREFER),
         errors=(*SUBMISSION_ERRORS, errors.IdempotencyKeyReused),
     )
 
@@ -207,10 +219,10 @@ def poll(summary: str, content: type[BaseModel], status: Header) -> Operation:
     """The operation that reads a job or an application."""
     return for_tenants(
         summary,
-        Returns(200, content, (ETAG, status, ASK_AGAIN_AFTER)),
-        also=(unchanged(status, ASK_AGAIN_AFTER),),
+        Returns(200, content, (ETAG, status, ASK_AGAIN_AFTER, APPLIED)),
+        also=(unchanged(status, ASK_AGAIN_AFTER, APPLIED),),
         query=None,
-        headers=(IF_NONE_MATCH,),
+        headers=(IF_NONE_MATCH, PREFER),
         head=True,
     )
 

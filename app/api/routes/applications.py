@@ -11,6 +11,7 @@ from app.admission import Admitted, IdempotencyKey, Submission
 from app.admission.intake import start_of, take_in
 from app.api.http.body import read_document, validate_body
 from app.api.http.idempotency import parse_key
+from app.api.http.prefer import PREFER, ended_reply, wait_for_end
 from app.api.http.reply import QuickReply, poll_reply, submission_headers
 from app.api.http.state import write_state
 from app.api.openapi import declared
@@ -35,6 +36,7 @@ applications = Blueprint("applications", __name__)
 @declared.submission(
     "Submit an application",
     answers.AcceptedApplication,
+    answers.Application,
     SubmitApplication,
     declared.STATUS_OF_APPLICATION,
 )
@@ -79,6 +81,10 @@ def submit_application(services: Services, environ: WSGIEnvironment) -> QuickRep
     admitted = take_application(services, tenant, body, parse_key(environ, document))
     job_id = admitted.ids[0]
     headers = submission_headers(f"/applications/{job_id}", "pending", allowance, admitted.repeated)
+    if PREFER in environ:
+        ended = ended_reply(services, environ, job_id, services.views.application, headers)
+        if ended is not None:
+            return ended
     return QuickReply(b'{"id":"%b","status":"pending"}' % job_id.encode(), 202, headers)
 
 
@@ -105,7 +111,10 @@ def take_application(
 
 def read_application(services: Services, environ: WSGIEnvironment, text: str) -> QuickReply:
     """The caller's application, or 304."""
-    view = find_application(services, services.tenants.current(environ).id, text)
+    tenant_id = services.tenants.current(environ).id
+    view = find_application(services, tenant_id, text)
+    if PREFER in environ and wait_for_end(services, environ, view.document["id"], view):
+        return poll_reply(find_application(services, tenant_id, text), environ, waited=True)
     return poll_reply(view, environ)
 
 

@@ -14,6 +14,7 @@ from app.admission import Submission
 from app.admission.intake import job_submission, status_of, take_in
 from app.api.http.body import read_document, validate_body
 from app.api.http.idempotency import parse_key
+from app.api.http.prefer import PREFER, ended_reply, wait_for_end
 from app.api.http.query import known_id
 from app.api.http.reply import (
     POLL_SECONDS,
@@ -30,7 +31,7 @@ from app.api.schemas import answers
 from app.api.schemas.requests import SubmitJob
 from app.api.services import Services, current_services, current_tenant
 from app.errors import Conflict, NotFound
-from app.policy.wait_reasons import explain
+from app.policy.wait_reasons import WaitReason, explain
 from app.reads.times import rfc3339
 from app.reads.waits import WaitingJob, read_facts
 from app.tenants.ownership import own
@@ -46,12 +47,16 @@ waits = Blueprint("waits", __name__)
 
 #: The length of an id: ``/jobs/batch`` is not a job, and takes POST alone.
 JOB_RULE = "/jobs/<string(length=36):job_id>"
+#: Codes of limits that hold a job back.
+LIMIT_CODES = {WaitReason.CAP: "POOL_CONCURRENCY_CAP"}
 #: No predictions beyond this.
 MOST_SECONDS = 366 * 86_400.0
 
 
 @jobs.post("/jobs")
-@declared.submission("Submit a job", answers.AcceptedJob, SubmitJob, declared.STATUS_OF_JOB)
+@declared.submission(
+    "Submit a job", answers.AcceptedJob, answers.Job, SubmitJob, declared.STATUS_OF_JOB
+)
 def post_job() -> QuickReply:
     return submit_job(current_services(), request.environ)
 
@@ -95,6 +100,7 @@ def wait_document(found: WaitingJob) -> dict[str, object]:
         "status": facts.status,
         "pool": facts.pool,
         "reason": wait.reason.value,
+        "code": LIMIT_CODES.get(wait.reason),
         "detail": wait.detail,
         "also": [reason.value for reason in wait.also],
         "position": facts.ahead if facts.status == "queued" else None,
@@ -137,6 +143,10 @@ def submit_job(services: Services, environ: WSGIEnvironment) -> QuickReply:
     admitted = take_in(services, tenant, (submission,), parse_key(environ, document))
     job_id, status = admitted.ids[0], status_of(submission, admitted)
     headers = submission_headers(f"/jobs/{job_id}", status, allowance, admitted.repeated)
+    if PREFER in environ:
+        ended = ended_reply(services, environ, job_id, services.views.job, headers)
+        if ended is not None:
+            return ended
     return QuickReply(orjson.dumps({"id": job_id, "status": status}), 202, headers)
 
 
@@ -159,4 +169,6 @@ def read_job(services: Services, environ: WSGIEnvironment, text: str) -> QuickRe
     tenant_id = services.tenants.current(environ).id
     job_id = parse_id(text)
     view = own(services.views.job(job_id) if job_id else None, tenant_id)
+    if PREFER in environ and job_id and wait_for_end(services, environ, job_id, view):
+        return poll_reply(own(services.views.job(job_id), tenant_id), environ, waited=True)
     return poll_reply(view, environ)

@@ -20,7 +20,9 @@ from app.api.http.state import read_state
 from app.api.openapi.declared import Returns, for_anyone
 from app.api.services import current_services
 from app.config import settings
+from app.policy.fairshare import Tier
 from app.policy.scaling import policy_of
+from app.policy.tier_limits import TIER_LIMITS
 from app.reads.gauges import DEAD_LETTERS_COUNTED, STATES, GaugeReadings, read_gauges, slots_of
 from app.reads.single_flight import SingleFlight
 from models.jobs.states import TERMINAL
@@ -30,6 +32,7 @@ from models.store.errors import StateStoreUnavailable
 metrics = Blueprint("metrics", __name__)
 
 NO_OBJECTIVES: Mapping[str, float] = {}
+NO_RATES: Mapping[str, float | None] = {}
 
 #: Every metric in the order of the page, with its labels and its help; ``_total`` are counters.
 METRICS = {
@@ -44,6 +47,11 @@ METRICS = {
     "fairline_jobs_total{pool,outcome}": "Jobs ended, by outcome.",
     "fairline_refusals_total{code}": "Submissions rejected, by error code.",
     "fairline_dead_letters{type}": f"Dead letters; at most {DEAD_LETTERS_COUNTED} are counted.",
+    # Limits.
+    "fairline_tier_submit_per_second{tier}": "Submissions per second that a tenant of a tier may"
+    " make by default; a tier that is missing has no limit.",
+    "fairline_tier_in_flight_limit{tier,pool}": "Jobs in flight that a tenant of a tier may have by"
+    " default.",
     # Workers.
     "fairline_pool_slots{pool,state}": "Slots of live workers.",
     "fairline_desired_workers{pool}": "Workers that a pool should have.",
@@ -108,7 +116,10 @@ def get_metrics() -> Response:
 def read_page() -> str:
     """The current metrics."""
     with read_state() as connection:
-        return exposition(read_gauges(connection), current_services().served_pools, objectives())
+        readings = read_gauges(connection)
+    services = current_services()
+    rates = {tier.value: services.gate.usual_rate(tier) for tier in Tier}
+    return exposition(readings, services.served_pools, objectives(), rates)
 
 
 def objectives() -> dict[str, float]:
@@ -131,11 +142,13 @@ def exposition(
     readings: GaugeReadings,
     served_pools: Iterable[str],
     most_seconds: Mapping[str, float] = NO_OBJECTIVES,
+    rates: Mapping[str, float | None] = NO_RATES,
 ) -> str:
     """The readings in the Prometheus text format."""
     pools = sorted({*served_pools, *readings.counts})
     samples = {
         **job_samples(readings, pools, most_seconds),
+        **limit_samples(rates, pools),
         **worker_samples(readings, pools),
         **trouble_samples(readings.trouble, pools),
         **other_samples(readings),
@@ -180,6 +193,21 @@ def job_samples(
         "fairline_jobs_total": by_state([state for state in STATES if state in TERMINAL]),
         "fairline_refusals_total": readings.refused.items(),
         "fairline_dead_letters": readings.dead_letters.items(),
+    }
+
+
+def limit_samples(
+    rates: Mapping[str, float | None], pools: Sequence[str]
+) -> dict[str, Iterable[Sample]]:
+    """What tenants of each tier may do by default."""
+    return {
+        "fairline_tier_submit_per_second": [(tier, rate) for tier, rate in rates.items() if rate],
+        "fairline_tier_in_flight_limit": [
+            (tier.value, pool, cap)
+            for tier, limits in TIER_LIMITS.items()
+            for pool in pools
+            if (cap := limits.cap(pool)) is not None
+        ],
     }
 
 

@@ -33,12 +33,17 @@ class FieldProblem(BaseModel):
 class Problem(BaseModel):
     """An error, as defined by RFC 9457."""
 
-    type: str = Field(description="The code as a URN.")
+    type: str = Field(description="A URI: of the code, or a registered one.")
     title: str
     status: int
     code: str = Field(description="Stable: rely on this.")
     detail: str = Field(description="Human-readable; the wording may change.")
     errors: list[FieldProblem] = Field(default=[], min_length=1, max_length=20)
+    violated_policies: list[str] = Field(
+        default=[],
+        alias="violated-policies",
+        description="The limits that a 429 is about: default (the rate) or queue-depth.",
+    )
 
 
 class Failure(BaseModel):
@@ -191,6 +196,9 @@ class Wait(BaseModel):
     status: JobStatus
     pool: str
     reason: WaitReason
+    code: Literal["POOL_CONCURRENCY_CAP"] | None = Field(
+        description="Of the limit that holds it back, if one does."
+    )
     detail: str
     also: list[WaitReason]
     position: int | None

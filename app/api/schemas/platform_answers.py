@@ -12,7 +12,7 @@ from app.policy.fairshare import Tier
 
 
 class LimitsInPool(BaseModel):
-    """A tenant's limits in a pool; null is the deployment's default."""
+    """A tenant's limits in a pool; null is the default."""
 
     in_flight: int | None
     reserved: int | None
@@ -20,7 +20,7 @@ class LimitsInPool(BaseModel):
 
 
 class EffectiveTerms(BaseModel):
-    """Terms with the deployment's defaults applied."""
+    """Terms with the defaults of the tier and the deployment applied."""
 
     weight: float
     submit_per_second: float | None
@@ -37,10 +37,11 @@ class Waiting(BaseModel):
 
 
 class Terms(BaseModel):
-    """A tenant's terms; null is the deployment's default."""
+    """A tenant's terms; null is the default."""
 
     name: str
     tier: Tier
+    tier_limits: bool = Field(description="Whether the tier's limits hold in place of null.")
     weight: float | None
     submit_per_second: float | None
     submit_burst: float | None

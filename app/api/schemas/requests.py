@@ -22,6 +22,7 @@ from app.tenants.tenant import NAME as TENANT_NAME
 from app.tenants.terms import BOUNDS, LIMIT_BOUNDS, Change
 from app.tenants.ticks import CatchUp, Overlap
 from models.jobs.states import FailureClass
+from tasks.jobs.score_application import TextOrObject
 
 #: Surrounding white space is stripped, and something must be left.
 Name = Annotated[
@@ -72,8 +73,9 @@ class SubmitApplication(Timing):
     """Body of ``POST /applications``."""
 
     candidate: Name = Field(description="The applicant's name.", examples=["Ada Lovelace"])
-    payload: dict[str, Any] = Field(
-        description="The application itself: any JSON object.", examples=[{"years": 12}]
+    payload: TextOrObject = Field(
+        description="The application itself: a text, or any JSON object.",
+        examples=["5 years backend, Go and Python"],
     )
     role: Name = Field("general", description="The position; each role has a leaderboard.")
 
@@ -186,6 +188,9 @@ class TenantTerms(Strict):
     """Body of ``PATCH /operator/tenants/{name}``; omitted fields keep their values, null clears."""
 
     tier: Literal["free", "standard", "pro", "enterprise"] = "standard"
+    tier_limits: bool = Field(
+        True, description="Whether the tier's limits hold where the tenant has none of its own."
+    )
     weight: float | None = documented("Overrides the tier's.", SCHEMAS["weight"])
     submit_per_second: float | None = documented(
         "Submissions per second.", SCHEMAS["submit_per_second"]

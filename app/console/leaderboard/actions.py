@@ -69,7 +69,7 @@ def document_of(typed: Mapping[str, str]) -> JsonDocument:
         if payload.lstrip().startswith(b"{"):
             wrong = "starts with { but is not a JSON object; start plain text differently"
             raise invalid_field("payload", wrong)
-        payload = orjson.dumps({"text": typed["application"]})
+        payload = orjson.dumps(typed["application"])
     names = {"candidate": typed["candidate"], "role": typed["role"] or "general"}
     raw = b'%b,"payload":%b}' % (orjson.dumps(names)[:-1], payload)
     return JsonDocument(raw, orjson.loads(raw))

@@ -116,21 +116,24 @@ def read_application(row: Row[Any], record: dict[str, Any] | None) -> ShownDocum
     if record and record["input"]:
         scored = ApplicationText(row.candidate, row.role, payload)
         same = scored.fingerprint() == record["input"]
-    whole = payload["text"] if is_text(payload) else readable(payload, len(text))
+    plain = plain_text(payload)
+    whole = readable(payload, len(text)) if plain is None else plain
     cut_from = len(whole) if len(whole) > SHOWN_CHARACTERS else None
     return ShownDocument(whole[:SHOWN_CHARACTERS], cut_from, same_input=same)
 
 
-def readable(payload: dict[str, Any], characters: int) -> str:
+def readable(payload: object, characters: int) -> str:
     """Indented JSON; long payloads in one line, as indented deep brackets become megabytes."""
     if characters > 2 * SHOWN_CHARACTERS:
         return orjson.dumps(payload).decode()
     return pretty(payload)
 
 
-def is_text(payload: dict[str, Any]) -> bool:
-    """Whether it is plain text, as the leaderboard's form sends it."""
-    return payload.keys() == {"text"} and isinstance(payload["text"], str)
+def plain_text(payload: str | dict[str, Any]) -> str | None:
+    """The application, if it is a text; the leaderboard's form used to wrap it in an object."""
+    if isinstance(payload, dict):
+        payload = payload["text"] if payload.keys() == {"text"} else payload
+    return payload if isinstance(payload, str) else None
 
 
 CANDIDATE = live_page(f"{PATH}/<application_id>", "console/candidate.html", read_candidate)

@@ -23,6 +23,7 @@ from app.console.tenants.use import read_restrictions, read_working
 from app.policy.pricing import PriceList
 from app.reads.usage import UsageLine, read_usage, total_of
 from app.reads.waits import FRESH_SECONDS
+from app.tenants.caps import cap_of
 from app.tenants.listing import ListedKey, list_keys
 from app.tenants.tenant import TenantProfile
 from models.pools import POOLS
@@ -83,7 +84,7 @@ def read_pools(connection: Connection, tenant: TenantProfile) -> list[dict[str, 
             **row._mapping,
             "share": shares.get((row.pool, tenant.id)),
             "depth": terms["depth"].get(row.pool),
-            "cap": tenant.limits_of(row.pool).in_flight,
+            "cap": cap_of(tenant, row.pool),
             "reserved": tenant.limits_of(row.pool).reserved,
         }
         for row in rows

@@ -13,7 +13,9 @@ from sqlalchemy import Connection, Row
 
 from app.console.tenants.shares import Working
 from app.reads.waits import FRESH_SECONDS
+from app.tenants.caps import cap_sql
 from models.jobs.lane_walk import lane_walk
+from models.pools import POOLS
 
 #: Tenants whose queues are read, in each pool; and jobs in flight.
 MOST_QUEUES = 500
@@ -64,9 +66,13 @@ READ_USED = f"""
 READ_TENANTS = f"""
     SELECT tenant.id, tenant.name, tenant.tier, tenant.weight, counts.scheduled, counts.queued,
            counts.in_flight,
-           (SELECT json_object_agg(pool, in_flight) FROM tenant_limits
-            WHERE tenant_id = tenant.id AND in_flight IS NOT NULL
-              AND (%(pool)s::text IS NULL OR pool = %(pool)s::text)) AS caps,
+           (SELECT json_object_agg(capped.pool, capped.cap) FROM (
+                SELECT known.pool, {cap_sql("known.pool")} AS cap
+                FROM unnest(%(pools)s::text[]) AS known (pool)
+                LEFT JOIN tenant_limits AS limits
+                    ON limits.tenant_id = tenant.id AND limits.pool = known.pool) AS capped
+            WHERE capped.cap IS NOT NULL
+              AND (%(pool)s::text IS NULL OR capped.pool = %(pool)s::text)) AS caps,
            coalesce((SELECT sum(refused) FROM refusals
                      WHERE tenant_id = tenant.id AND day = current_date), 0)::bigint AS refused,
            (SELECT sum((overall.pass - share.pass) * share.weight)::float8
@@ -111,7 +117,8 @@ def read_tenants(
     connection: Connection, ids: Collection[int], pool: str | None
 ) -> Sequence[Row[Any]]:
     """These tenants, in one pool or in all."""
-    return connection.exec_driver_sql(READ_TENANTS, {"ids": list(ids), "pool": pool}).all()
+    asked = {"ids": list(ids), "pool": pool, "pools": list(POOLS)}
+    return connection.exec_driver_sql(READ_TENANTS, asked).all()
 
 
 def read_restrictions(connection: Connection) -> dict[int, list[Row[Any]]]:

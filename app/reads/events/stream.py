@@ -105,6 +105,20 @@ class JobStream(Stream):
 
 
 @dataclass(slots=True, eq=False)
+class EndWaiter(JobStream):
+    """A request that waits for the end of one job; states in between are nothing to it."""
+
+    def send(self, *messages: bytes) -> None:
+        """Nothing: the end alone counts."""
+
+    def wait(self, seconds: float) -> None:
+        """Return when the job has ended, or after so long."""
+        until = time.monotonic() + seconds
+        while not self._ended and (left := until - time.monotonic()) > 0:
+            self._wake.acquire(timeout=left)
+
+
+@dataclass(slots=True, eq=False)
 class FeedStream(Stream):
     """Follows a tenant."""
 

@@ -15,6 +15,7 @@ import resource
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -27,7 +28,7 @@ from app.reads.events.feed import PAGE, FeedEnd, Place, read_ends, read_entries
 from app.reads.events.job_state import UNSEEN, JobState, read_changed
 from app.reads.events.message import OPENING
 from app.reads.events.position import parse_position
-from app.reads.events.stream import FeedStream, JobStream, Stream, prepare
+from app.reads.events.stream import EndWaiter, FeedStream, JobStream, Stream, prepare
 from app.tenants.ownership import own
 from models.store.errors import StateStoreError
 from models.store.group_commit import GroupCommit
@@ -38,6 +39,9 @@ Item = TypeVar("Item")
 
 #: Streams of one process, as long as they leave half of its files to others.
 MOST_STREAMS = 5_000
+#: Of them, requests that wait for the end of a job; and those of one tenant.
+MOST_WAITERS = 2_000
+MOST_WAITERS_OF_TENANT = 500
 #: Rest after a read: the shortest, the longest, and ten times what the read took in between.
 REST_SECONDS = 0.2
 LONG_REST_SECONDS = 0.5
@@ -72,6 +76,8 @@ class Watch:
         self._feeds: set[FeedStream] = set()
         #: Streams that are open.
         self.count = 0
+        #: Of them, requests that wait for the end of a job, by tenant.
+        self._waiters: Counter[int] = Counter()
         self._changing = threading.Lock()
         self._has_streams = threading.Event()
         self._closed = threading.Event()
@@ -121,6 +127,34 @@ class Watch:
         position = position or end.position
         return self._serve_feed(FeedStream(tenant_id, position, job_type, wire=wire, key=key))
 
+    def wait_for_end(self, tenant_id: int, job_id: str, seconds: float, key: str = "") -> bool:
+        """Wait until the job has ended, for so long, or until the process stops.
+
+        False, at once, if as many wait as may. Needs no connection: the reader has one.
+        """
+        waiter = EndWaiter(job_id, "", key=key)
+        with self._changing:
+            if not self._has_room_for_waiter(tenant_id):
+                return False
+            self._waiters[tenant_id] += 1
+            job = self._add(waiter, UNSEEN)
+        try:
+            waiter.wait(seconds)
+        finally:
+            with self._changing:
+                self._waiters[tenant_id] -= 1
+                if not self._waiters[tenant_id]:
+                    del self._waiters[tenant_id]
+                self._remove(waiter, job)
+        return True
+
+    def _has_room_for_waiter(self, tenant_id: int) -> bool:
+        return (
+            self.count < self._most_streams
+            and self._waiters.total() < MOST_WAITERS
+            and self._waiters[tenant_id] < MOST_WAITERS_OF_TENANT
+        )
+
     def end_of_keys(self, keys: Collection[str]) -> None:
         """End the streams that these keys opened: they were revoked."""
         with self._changing:
@@ -149,19 +183,26 @@ class Watch:
 
     def _serve_job(self, stream: JobStream, mark: str) -> Iterator[bytes]:
         with self._changing:
-            job = self._jobs.setdefault(stream.job_id, WatchedJob(mark))
-            if job.mark != mark:
-                job.mark = UNSEEN  # which of the two is newer is found out by the next read
-            job.streams.add(stream)
-            self._register(stream)
+            job = self._add(stream, mark)
         try:
             yield from stream.messages()
         finally:
             with self._changing:
-                job.streams.discard(stream)
-                if not job.streams and self._jobs.get(stream.job_id) is job:
-                    del self._jobs[stream.job_id]
-                self._unregister()
+                self._remove(stream, job)
+
+    def _add(self, stream: JobStream, mark: str) -> WatchedJob:
+        job = self._jobs.setdefault(stream.job_id, WatchedJob(mark))
+        if job.mark != mark:
+            job.mark = UNSEEN  # which of the two is newer is found out by the next read
+        job.streams.add(stream)
+        self._register(stream)
+        return job
+
+    def _remove(self, stream: JobStream, job: WatchedJob) -> None:
+        job.streams.discard(stream)
+        if not job.streams and self._jobs.get(stream.job_id) is job:
+            del self._jobs[stream.job_id]
+        self._unregister()
 
     def _serve_feed(self, stream: FeedStream) -> Iterator[bytes]:
         with self._changing:

@@ -48,9 +48,10 @@ SWEEP_PAUSE_SECONDS = 1.0
 GRANT_SECONDS = 1.0
 
 GRANT = f"""
-    INSERT INTO express_lanes AS lane (pool, credit)
-    SELECT %(pool)s, %(credit)s WHERE {STILL_LEADER}
-    ON CONFLICT (pool) DO UPDATE SET credit = excluded.credit, granted_at = now()
+    INSERT INTO express_lanes AS lane (pool, credit, slots)
+    SELECT %(pool)s, %(credit)s, %(slots)s WHERE {STILL_LEADER}
+    ON CONFLICT (pool) DO UPDATE
+    SET credit = excluded.credit, slots = excluded.slots, granted_at = now()
 """
 
 
@@ -258,7 +259,7 @@ class Dispatcher(RoleQueries):
         fresh = now - self._granted.get(pool.name, -GRANT_SECONDS) < GRANT_SECONDS
         if credit == pool.credit and fresh:
             return
-        self._write(GRANT, pool=pool.name, credit=credit)
+        self._write(GRANT, pool=pool.name, credit=credit, slots=pool.slots)
         self._granted[pool.name] = now
 
     def _reach_broker(self, now: float) -> bool:
@@ -284,6 +285,6 @@ class Dispatcher(RoleQueries):
         if not self._broker_away:
             logger.warning("the broker is unavailable, jobs stay queued: %s", error)
             for pool in POOLS:
-                self._write(GRANT, pool=pool, credit=0)
+                self._write(GRANT, pool=pool, credit=0, slots=None)
         self._broker_away = True
         self._broker_due = now + BROKER_RETRY_SECONDS

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine
 from app.policy.fairshare import FairQueue, TenantClaim, Tier, default_seconds, entitlement_of
 from app.policy.lane_heads import OPEN, LaneHeads
 from app.scheduler.role import RoleQueries
+from app.tenants.caps import cap_sql
 from models.job_counts import SERVER, CountFolder, Drawn
 from models.jobs.dispatch import LaneKey
 from models.jobs.lane_walk import head_walk
@@ -71,7 +72,7 @@ SWEEP = f"{head_walk()} SELECT pool, tenant_id, dependency, priority, id::text A
 #: whatever was used meanwhile, no other tenant wanted.
 READ_TENANTS = f"""
     SELECT asked.id AS tenant_id, coalesce(tenant.tier, 'standard') AS tier, tenant.weight,
-           limits.in_flight AS cap, share.pass AS served,
+           {cap_sql("%(pool)s::text")} AS cap, share.pass AS served,
            CASE WHEN fresh.share THEN share.counted_day ELSE current_date END AS counted_day,
            CASE WHEN fresh.share THEN share.counted_seconds ELSE coalesce((
                SELECT sum(slot_seconds - slice_seconds) FROM usage

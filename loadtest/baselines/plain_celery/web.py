@@ -39,6 +39,6 @@ def find_problem(body: Any) -> str | None:
         return "the body must be an object"
     if not isinstance(body.get("candidate"), str) or not 0 < len(body["candidate"]) <= 200:
         return "candidate must be a text of 1 to 200 characters"
-    if not isinstance(body.get("payload"), dict):
-        return "payload must be an object"
+    if not isinstance(body.get("payload"), str | dict):
+        return "payload must be a text or an object"
     return None

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from app.admission import Admission, Admitted, IdempotencyKey, Submission, SubmissionGroup
 from app.errors import BrokerUnavailable
 from models.jobs import admit
-from models.jobs.admit import Outcome, admit_group
+from models.jobs.admit import PREPARED, Outcome, admit_group, parameters_of
 from models.jobs.ids import new_id
 from models.jobs.submission import KeyReused
 from models.store.arrays import text_array
@@ -86,6 +86,19 @@ def test_another_request_under_the_key_is_refused_and_its_neighbours_are_not(
         True,
     ]
     assert count(database) == 3
+
+
+def test_the_express_lane_is_for_caps_that_it_cannot_reach(database: DatabaseFixture) -> None:
+    grant(database, medium=10)
+
+    def born(cap: int | None) -> str:
+        item = job(cap=cap)
+        admit_all(database, entry(None, item), express=True)
+        return str(database.job(item.id).status)
+
+    assert (born(1000), born(None)) == ("queued", "dispatched"), "the slots are not known"
+    database.execute("UPDATE express_lanes SET slots = 10")
+    assert [born(cap) for cap in (1, 19, 20, None)] == ["queued"] * 2 + ["dispatched"] * 2
 
 
 def test_key_twice_in_one_group_is_one_job(database: DatabaseFixture) -> None:
@@ -295,3 +308,16 @@ def test_express_job_whose_confirm_is_late_stays_dispatched(
     admission.admit([express])
     admission.close(5)
     assert database.job(express.id).status == status
+
+
+def test_the_hot_statement_is_planned_once(database: DatabaseFixture) -> None:
+    """An expensive part in it would make the server plan every execution anew."""
+    plans = "SELECT sum(generic_plans) AS generic FROM pg_prepared_statements WHERE name ~ '^admit'"
+    with database.engine.connect() as connection:
+        connection.exec_driver_sql("DEALLOCATE ALL")
+        connection.info.clear()
+        for cap in (None, 100):
+            for _ in range(8):
+                parameters = parameters_of([entry(None, job(cap=cap))], True)
+                PREPARED.execute(connection, parameters)
+        assert connection.exec_driver_sql(plans).scalar_one() >= 8

@@ -24,6 +24,11 @@ APPLICATION_FIELDS = {
     *("candidate", "role", "score", "rank", "rationale"),
     *("criteria", "evidence", "record"),
 }
+#: The policy that a refusal names, by code.
+POLICIES = {
+    "TENANT_RATE_LIMIT_EXCEEDED": "default",
+    "TENANT_QUEUE_DEPTH_EXCEEDED": "queue-depth",
+}
 RFC3339_UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 #: Legal moves from the row a submission makes to each status.
@@ -64,7 +69,11 @@ def assert_problem(answer: Answer, status: int, code: str) -> dict[str, Any]:
     body: dict[str, Any] = answer.json()
     assert body["status"] == status
     assert body["code"] == code
-    assert body["type"] == f"urn:fairline:problem:{code.lower().replace('_', '-')}"
+    if code in POLICIES:  # as draft-ietf-httpapi-ratelimit-headers-11 has it
+        assert body["type"] == "https://iana.org/assignments/http-problem-types#quota-exceeded"
+        assert body["violated-policies"] == [POLICIES[code]]
+    else:
+        assert body["type"] == f"urn:fairline:problem:{code.lower().replace('_', '-')}"
     assert body["title"] and body["detail"]
     return body
 

@@ -126,6 +126,31 @@ def test_keys_of_any_printable_characters_are_taken(api: ApiServer) -> None:
         assert first.json() == again.json()
 
 
+@PATHS
+@pytest.mark.parametrize(
+    ("plain", "quoted"), [("k", '"k"'), ("a b;c=1,d", '"a b;c=1,d"'), ('x"y\\z', '"x\\"y\\\\z"')]
+)
+def test_a_quoted_key_is_the_key_inside_the_quotes(
+    api: ApiServer, path: str, plain: str, quoted: str
+) -> None:
+    mark = new_id()
+    plain, quoted = f"{mark}{plain}", f'"{mark}{quoted[1:]}'
+    first = send(api, path, quoted)
+    assert first.status == 202, first
+    again = send(api, path, plain)
+    assert again.json() == first.json()
+    assert again.headers["idempotent-replayed"] == "true"
+
+
+@pytest.mark.parametrize(
+    "key",
+    ['"', '""', '"open', '"a"b"', '"a\\b"', '"a" "b"', '"a";p=1', f'"{"k" * 256}"', "k" * 256],
+)
+def test_a_key_that_is_not_a_structured_string_is_refused(api: ApiServer, key: str) -> None:
+    (error,) = assert_problem(send(api, "/jobs", key), 422, "VALIDATION_FAILED")["errors"]
+    assert error["field"] == "Idempotency-Key"
+
+
 def test_repetition_leaves_no_blob_behind(api: ApiServer, api_database: DatabaseFixture) -> None:
     key, body = new_id(), {"type": "echo", "payload": "x" * 100_000}
     first = send(api, "/jobs", key, body)

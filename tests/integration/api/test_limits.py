@@ -24,7 +24,7 @@ RATE, DEPTH = "TENANT_RATE_LIMIT_EXCEEDED", "TENANT_QUEUE_DEPTH_EXCEEDED"
 
 
 class Client:
-    """A dedicated tenant, with its key."""
+    """A dedicated tenant without the limits of its tier, unless asked for, and its key."""
 
     def __init__(
         self,
@@ -35,7 +35,9 @@ class Client:
     ) -> None:
         self.api, self.database = api, database
         self.tenant = create_tenant(
-            database.engine, f"t{new_id()[-12:]}", Change(fields, limits or {})
+            database.engine,
+            f"t{new_id()[-12:]}",
+            Change({"tier_limits": False, **fields}, limits or {}),
         )
         self.headers = {
             "Authorization": f"Bearer {issue_key(database.engine, self.tenant.name).key}"

@@ -16,6 +16,7 @@ from werkzeug.test import TestResponse
 from app.api.auth.access import Access, open_to
 from app.api.openapi.document import UndeclaredRoute, find_routes
 from app.tenants.changes import create_tenant, issue_key
+from app.tenants.terms import Change
 from models.jobs.ids import new_id
 from models.jobs.replay_requests import ReplayRequest, create
 from tests.integration.api.test_contract import bring, put_scored
@@ -103,7 +104,7 @@ def document(http_client: HttpClient) -> dict[str, Any]:
 def caller(
     http_client: HttpClient, document: dict[str, Any], api_database: DatabaseFixture
 ) -> Caller:
-    create_tenant(api_database.engine, "reader")
+    create_tenant(api_database.engine, "reader", Change({"tier_limits": False}))
     names = {TENANT: "reader", OPERATOR: None}
     keys = {access: issue_key(api_database.engine, name).key for access, name in names.items()}
     ((tenant_id,),) = api_database.query("SELECT id FROM tenants WHERE name = 'reader'")
@@ -227,6 +228,17 @@ def tell_of_jobs(caller: Caller, database: DatabaseFixture) -> None:
     batch = {"jobs": [{"type": "echo"}, {"type": "nothing"}, None]}
     assert caller.call("POST", "/jobs/batch", 202, batch).get_json()["rejected"] == 2
     caller.call("POST", "/jobs/batch", 422, {"jobs": [None]})
+
+
+def tell_of_waits(caller: Caller, database: DatabaseFixture) -> None:
+    bodies = {"/jobs": {"type": "echo"}, "/applications": {"candidate": "alice", "payload": "Go"}}
+    for path, body in bodies.items():
+        key = new_id()
+        made = caller.call("POST", path, 202, body, Idempotency_Key=key).get_json()["id"]
+        bring(database, made, "succeeded")
+        ended = caller.call("POST", path, 200, body, Idempotency_Key=key, Prefer="wait=5")
+        assert ended.headers["Preference-Applied"] == "wait"
+        caller.call("GET", f"{path}/{made}", 200, Prefer="wait=5")
 
 
 def tell_of_states(caller: Caller, database: DatabaseFixture) -> None:
@@ -357,6 +369,7 @@ def test_every_answer_that_the_document_tells_of_is_as_it_tells(
 ) -> None:
     for tell in (
         tell_of_jobs,
+        tell_of_waits,
         tell_of_states,
         tell_of_applications,
         tell_of_schedules,

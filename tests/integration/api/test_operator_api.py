@@ -14,12 +14,19 @@ from tests.support.http_client import HttpClient, opened
 
 TERMS = {
     "tier": "enterprise",
+    "tier_limits": False,
     "weight": 500.0,
     "submit_per_second": 20.0,
     "submit_burst": 100.0,
     "limits": {"medium": {"in_flight": 20, "reserved": 2, "depth": 1000}},
 }
-NO_TERMS = {"weight": None, "submit_per_second": None, "submit_burst": None, "limits": {}}
+NO_TERMS = {
+    "tier_limits": True,
+    "weight": None,
+    "submit_per_second": None,
+    "submit_burst": None,
+    "limits": {},
+}
 
 
 class Operator:
@@ -168,7 +175,7 @@ def test_a_key_is_shown_once_works_at_once_and_not_after_it_was_revoked(
     assert answer.json is not None
     key, short = answer.json["key"], answer.json["id"]
     own = operator.http_client.call(key, "GET", "/tenant")
-    terms = {"name": "demo", "tier": "standard", **NO_TERMS}
+    terms = {"name": "demo", "tier": "standard", **NO_TERMS, "tier_limits": False}
     assert own.json is not None and own.json.items() >= terms.items()
     (listed,) = operator.do("GET", "/tenants/demo/keys")["keys"]
     assert (listed["id"], listed["name"], listed["revoked_at"]) == (short, "laptop", None)

@@ -288,3 +288,24 @@ def test_unknown_id_is_not_found_again_after_the_outage(
         assert_away(http_client.get(f"/applications/{new_id()}"))
     assert_recovers(http_client)
     assert_problem(http_client.get(f"/applications/{new_id()}"), 404, "NOT_FOUND")
+
+
+@OUTAGES
+def test_those_who_wait_for_an_end_hear_of_it_after_the_outage_or_in_time(
+    http_client: ApiServer, own_postgres: Postgres, outage: Outage
+) -> None:
+    http_client.post(GOOD)
+    read = http_client.submit()
+    with ThreadPoolExecutor(3) as callers:
+        submitted = callers.submit(http_client.post, GOOD, headers={"Prefer": "wait=3"})
+        asked = callers.submit(http_client.get, f"/applications/{read}", {"Prefer": "wait=3"})
+        patient = callers.submit(http_client.get, f"/applications/{read}", {"Prefer": "wait=20"})
+        time.sleep(1.0)
+        with outage(own_postgres):
+            assert submitted.result(10).status == 202, "it is accepted"
+            assert_problem(asked.result(10), 503, "STATE_STORE_UNAVAILABLE")
+        assert_recovers(http_client)
+        cancel = f"UPDATE jobs SET status = 'cancelled' WHERE id = '{read}' RETURNING id"
+        query(own_postgres.service, cancel)
+        answer = patient.result(10)
+    assert (answer.status, answer.json()["status"]) == (200, "withdrawn")

@@ -28,6 +28,7 @@ FIELDS = {
     "reason",
     "detail",
     "also",
+    "code",
     "position",
     "at_least",
     "predicted_start",
@@ -153,6 +154,7 @@ def test_throttle_and_cap_are_told_apart(
     job_id = database.submit()
     told = wait_of(http_client, job_id)
     assert told["reason"] == "cap" and "3 jobs in flight" in told["detail"]
+    assert told["code"] == "POOL_CONCURRENCY_CAP"
     assert told["predicted_wait_seconds"] == pytest.approx(60 / 3), "with seven idle slots"
     database.execute(
         "UPDATE jobs SET started_at = now() - interval '30 s' WHERE status = 'running'"

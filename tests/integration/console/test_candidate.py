@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from markupsafe import escape
 
 from app.console.leaderboard.candidate import CANDIDATE
 from app.console.page import PageRequest, render_parts
@@ -42,6 +43,17 @@ def test_a_score_shows_the_record_that_it_came_from(
     for value in (document["record"]["rubric"], document["record"]["input"], "simulated"):
         assert value in seen
     assert "its hash matches the record" in seen
+
+
+@pytest.mark.parametrize("payload", [HOSTILE, {"text": HOSTILE}])
+def test_an_application_that_is_a_text_is_shown_as_it_was_sent(
+    visitor: Visitor, api_database: DatabaseFixture, payload: str | dict[str, Any]
+) -> None:
+    job_id = score(api_database, "text", payload)
+    page = visitor.get(f"{PATH}/{job_id}").text
+    assert f">{escape(HOSTILE)}</pre>" in page
+    assert "&#34;text&#34;" not in page
+    assert "its hash matches the record" in words(page)
 
 
 def api_database_score(database: DatabaseFixture, job_id: str) -> Any:

@@ -101,9 +101,9 @@ def test_what_is_submitted_waits_and_what_is_no_object_is_text(
     visitor: Visitor, api_database: DatabaseFixture
 ) -> None:
     for typed, payload in (
-        ("Hire me.\r\nPlease.", {"text": "Hire me.\nPlease."}),
+        ("Hire me.\r\nPlease.", "Hire me.\nPlease."),
         ('{"years": 7, "big": 123456789012345678901}', {"years": 7, "big": 123456789012345678901}),
-        ("[1, 2]", {"text": "[1, 2]"}),
+        ("[1, 2]", "[1, 2]"),
     ):
         answer = visitor.send(candidate=f" {HOSTILE} ", role="sent", application=typed)
         assert answer.status_code == 303, answer.text

@@ -152,7 +152,7 @@ def test_a_tenant_sees_its_own_figures_and_nobody_elses(
     page = browser.page(PAGE)
     text = text_of(page)
     # Share, in line, scheduled, may wait, in flight, at most, own slots.
-    assert cells(page, "medium")[1:] == ["50 %", "2", "0", "10 000 000", "0", "–", "–"]
+    assert cells(page, "medium")[1:] == ["50 %", "2", "0", "10 000 000", "0", "100", "–"]
     assert cells(page, "echo")[1:3] == ["2", "100 %"]
     today = datetime.now(UTC).date().isoformat()
     assert cells(page, today)[1:] == ["2", "2", "4.0 s", "0", "0", "0.0001"]

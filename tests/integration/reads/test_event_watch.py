@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from sqlalchemy import Engine
 from app.api.http.problems import problem_of
 from app.errors import TooManyStreams
 from app.reads.events import Watch
+from app.reads.events import watch as watch_module
 from app.reads.events.feed import PAGE, READ_ENDS, READ_ENTRIES, read_ends, read_entries
 from app.reads.events.job_state import READ_CHANGED
 from app.reads.events.position import NO_JOB
@@ -169,3 +172,49 @@ def test_stop_of_the_process_ends_streams_at_once_and_costs_no_patience(
         with follow(api, job_id, job.last_event_id) as job:
             bring(api_database, job_id, "cancelled")
             assert [event.name for event in job.rest()] == ["cancelled"]
+
+
+def test_those_who_wait_for_an_end_are_bounded_in_all_and_by_tenant(
+    api_database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "MOST_WAITERS", 2)
+    monkeypatch.setattr(watch_module, "MOST_WAITERS_OF_TENANT", 1)
+    watch, job_id = Watch(api_database.engine, 1.5), api_database.submit()
+    with ThreadPoolExecutor() as callers:
+        first = callers.submit(watch.wait_for_end, 1, job_id, 20.0)
+        wait_until(lambda: watch.count == 1)
+        assert not watch.wait_for_end(1, job_id, 20.0), "one of a tenant"
+        second = callers.submit(watch.wait_for_end, 2, job_id, 20.0)
+        wait_until(lambda: watch.count == 2)
+        assert not watch.wait_for_end(3, job_id, 20.0), "two in all"
+        api_database.execute("UPDATE jobs SET status = 'cancelled' WHERE id = %s", job_id)
+        assert first.result(5) and second.result(5)
+    assert (watch.count, watch._jobs, watch._waiters) == (0, {}, {})
+    watch.close()
+
+
+def test_a_wait_ends_with_the_process_with_its_key_and_for_a_row_that_is_gone(
+    api_database: DatabaseFixture,
+) -> None:
+    watch = Watch(api_database.engine, 1.5)
+    jobs = [api_database.submit() for _ in range(3)]
+    with ThreadPoolExecutor() as callers:
+        gone, revoked, stopped = (
+            callers.submit(watch.wait_for_end, 1, job_id, 20.0, key)
+            for job_id, key in zip(jobs, ("a", "b", "c"), strict=True)
+        )
+        wait_until(lambda: watch.count == 3)
+        api_database.execute("DELETE FROM jobs WHERE id = %s", jobs[0])
+        assert gone.result(5)
+        watch.end_of_keys({"b"})
+        assert revoked.result(5)
+        watch.close()
+        assert stopped.result(5)
+    assert watch.wait_for_end(1, jobs[2], 20.0), "at once: it has stopped"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -222,7 +222,8 @@ def test_a_cap_holds_from_turn_to_turn_and_in_the_express_lane(
 ) -> None:
     capped = tenant(database, 101, in_flight=3)
     dispatcher.run_once(0.0)
-    assert database.job(database.submit(express=True, tenant_id=capped)).status == "queued"
+    express = database.submit(express=True, tenant_id=capped, cap=3)
+    assert database.job(express).status == "queued"
     fill(database, capped, 20)
     for turn in range(5):
         dispatcher.run_once(0.1 + turn / 10)
@@ -236,6 +237,20 @@ def test_a_cap_holds_from_turn_to_turn_and_in_the_express_lane(
     database.execute("UPDATE tenants SET changed_at = now() WHERE id = 101")
     dispatcher.run_once(3.0)
     assert len(broker.sent) == 8, "a new cap is heard of"
+
+
+def test_the_cap_of_a_tier_holds_unless_it_is_lifted(
+    database: DatabaseFixture, dispatcher: Dispatcher, broker: FakePublisher
+) -> None:
+    limited, lifted = tenant(database, 101), tenant(database, 102)
+    database.execute("UPDATE tenants SET tier_limits = true WHERE id = %s", limited)
+    database.execute("UPDATE processes SET slots = 400")
+    for each in (limited, lifted):
+        fill(database, each, 300)
+    for turn in range(5):
+        dispatcher.run_once(turn / 10)
+    assert shared(broker.sent)[limited] == 100
+    assert shared(broker.sent)[lifted] > 200
 
 
 def test_a_thousand_free_accounts_have_one_slice_together(

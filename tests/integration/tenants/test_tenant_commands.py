@@ -91,15 +91,25 @@ def test_terms_are_changed_one_by_one_and_cleared_by_none(terminal: Terminal) ->
 def test_tenants_are_listed_as_a_table(terminal: Terminal) -> None:
     terminal.do("tenants create acme --tier pro --weight 25 --rate 2.5 --cap medium=20")
     assert terminal.do("tenants list").splitlines() == [
-        "TENANT  TIER      WEIGHT    RATE  BURST  LIMITS",
-        "acme    pro       25 (own)  2.5   -      cap medium=20",
-        "demo    standard  10        -     -      -",
-        "other   standard  10        -     -      -",
+        "TENANT  TIER      WEIGHT    TIER LIMITS  RATE  BURST  LIMITS",
+        "acme    pro       25 (own)  yes          2.5   -      cap medium=20",
+        "demo    standard  10        no           -     -      -",
+        "other   standard  10        no           -     -      -",
     ]
 
 
+def test_the_limits_of_a_tier_are_lifted_and_imposed(terminal: Terminal) -> None:
+    assert terminal.do("tenants create acme") == "tenant acme: standard\n"
+    lifted = "tenant acme: standard, without its tier's limits\n"
+    assert terminal.do("tenants set acme --no-tier-limits") == lifted
+    assert not terminal.tenant("acme").tier_limits
+    assert not terminal.run("tenants set acme --tier-limits --burst 5").stderr
+    assert terminal.tenant("acme").tier_limits
+
+
 def test_a_burst_without_a_rate_is_told_to_limit_nothing(terminal: Terminal) -> None:
-    assert "has no effect" in terminal.run("tenants create acme --burst 5").stderr
+    line = "tenants create acme --burst 5 --no-tier-limits"
+    assert "has no effect" in terminal.run(line).stderr
     assert not terminal.run("tenants set acme --rate 2").stderr
 
 

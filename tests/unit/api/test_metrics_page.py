@@ -16,7 +16,9 @@ from tests.unit.telemetry.test_dashboards import everything
 EXPECTED = (Path(__file__).parent / "metrics.txt").read_text()
 OBJECTIVES = {"short": 5.0, "medium": 5.0, "long": 60.0}
 
-PAGE = exposition(everything(), POOLS, OBJECTIVES)
+RATES = {"free": 10.0, "enterprise": None}
+
+PAGE = exposition(everything(), POOLS, OBJECTIVES, RATES)
 
 
 def families(text: str) -> dict[str, Metric]:

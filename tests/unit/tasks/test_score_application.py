@@ -37,3 +37,11 @@ def test_the_tenant_is_charged_for_the_tokens_of_its_score(
     assert ctx.tokens == (1200, 80)
     assert ctx.quota_readings == [QuotaReading(used_in=200, used_out=80)]
     assert scorer.seen == [ApplicationText("Ada", "engineer", {"letter": "Dear all"})]
+
+
+def test_a_text_is_handed_to_the_scorer_as_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer = FakeScorer()
+    monkeypatch.setattr(job, "current_scorer", lambda: scorer)
+    sent = job.ApplicationPayload(candidate="Ada", payload=" 5 years,\n Go ")
+    job.score_application(JobContext("id"), sent)
+    assert scorer.seen == [ApplicationText("Ada", "general", " 5 years,\n Go ")]

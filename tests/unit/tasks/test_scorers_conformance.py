@@ -63,6 +63,8 @@ def assert_presentable(score: Score) -> None:
     "application",
     [
         pytest.param(PLAIN, id="plain"),
+        pytest.param(ApplicationText("Ada", "engineer", "Built a compiler."), id="text"),
+        pytest.param(ApplicationText("Ada", "engineer", ""), id="empty text"),
         pytest.param(ApplicationText("Ada", "engineer", {}), id="empty payload"),
         pytest.param(ApplicationText("", "", {}), id="nothing at all"),
         pytest.param(ApplicationText("李小龍", "エンジニア", {"cv": "Ünïcödé"}), id="unicode"),

@@ -80,7 +80,7 @@ def everything() -> GaugeReadings:
 def emitted() -> dict[str, dict[str, set[str]]]:
     """Labels and their values, by metric."""
     found: dict[str, dict[str, set[str]]] = {}
-    for line in exposition(everything(), POOLS, objectives()).splitlines():
+    for line in exposition(everything(), POOLS, objectives(), {"free": 10.0}).splitlines():
         if line.startswith("# TYPE"):
             found[line.split()[2]] = {}
         elif not line.startswith("#"):
@@ -109,7 +109,7 @@ def targets(dashboard: Path) -> list[tuple[str, str, str]]:
 
 
 def test_every_metric_has_a_sample_in_the_reading() -> None:
-    text = exposition(everything(), POOLS, objectives())
+    text = exposition(everything(), POOLS, objectives(), {"free": 10.0})
     sampled = {SELECTED.match(line)[1] for line in text.splitlines() if line[0] != "#"}  # type: ignore[index]
     assert sampled == set(EMITTED)
 
@@ -173,11 +173,13 @@ def test_the_dashboard_shows_what_somebody_on_call_asks_for() -> None:
     }
     kept_out = set(EMITTED) - shown
     # How many predictions a mean is of, which types were moved, and the age of a snapshot in
-    # transactions beside that in seconds: for /metrics' readers.
+    # transactions beside that in seconds: for /metrics' readers. Limits of tiers do not change.
     assert kept_out == {
         "fairline_wait_predictions",
         "fairline_job_type_moved",
         "fairline_oldest_snapshot_transactions",
+        "fairline_tier_submit_per_second",
+        "fairline_tier_in_flight_limit",
     }
 
 

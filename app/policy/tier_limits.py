@@ -1,0 +1,37 @@
+"""Tier limits: how often a tenant may submit and how much it may have in flight, by default. Pure.
+
+They hold for tenants that have neither limits of their own nor none at all (``tier_limits``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.policy.fairshare.tiers import Tier
+
+#: The pool whose caps hold in pools that are not named here.
+OTHER_POOLS = "long"
+
+
+@dataclass(frozen=True, slots=True)
+class TierLimits:
+    """What a tenant of a tier may do unless something else was agreed."""
+
+    #: Submissions per second; None: as many as it likes.
+    submit_per_second: float | None = None
+    #: Jobs in flight at most, by pool; empty: as many as its share gives it.
+    in_flight: Mapping[str, int] | None = None
+
+    def cap(self, pool: str) -> int | None:
+        """Jobs in flight at most in a pool; None: no cap."""
+        caps = self.in_flight or {}
+        return caps.get(pool, caps.get(OTHER_POOLS))
+
+
+TIER_LIMITS: Mapping[Tier, TierLimits] = {
+    Tier.FREE: TierLimits(10.0, {"short": 10, "medium": 5, "long": 1}),
+    Tier.STANDARD: TierLimits(100.0, {"short": 200, "medium": 100, "long": 20}),
+    Tier.PRO: TierLimits(10_000.0, {"short": 2_000, "medium": 1_000, "long": 200}),
+    Tier.ENTERPRISE: TierLimits(),
+}
