@@ -106,7 +106,7 @@ class Relief:
         self._pools = Pools(engine, PoolQueues(engine, bystander))
         promoter = Promoter(engine, self._lease, self._pools, promote_per_second)
         self._roles = [
-            TimedRole(Reaper(engine, self._lease, types), 1.0),
+            TimedRole(Reaper(engine, self._lease, types, publisher.tallies), 1.0),
             TimedRole(promoter, TURN_SECONDS),
         ]
         self._folder = CountFolder(engine)

@@ -78,7 +78,7 @@ MARK_LANES = f"""
     FROM picked
     WHERE job.id = picked.id AND job.status::text = 'queued'
     RETURNING job.id::text AS id, job.lease, job.type, job.pool, job.tenant_id, job.dependency,
-              job.slice, job.priority, job.status = 'dispatched' AS dispatched
+              job.slice, job.priority, job.traceparent, job.status = 'dispatched' AS dispatched
 """
 #: The places of each lane's stretches, for WALK_STRETCHES.
 PLACES = "%(firsts)s::int[], %(lasts)s::int[], ARRAY[]::int[]"
@@ -124,6 +124,8 @@ class Dispatch(NamedTuple):
     dependency: str = ""
     #: Queue beside the pool's own; empty if it goes to the shared workers.
     slice: str = ""
+    #: The trace it belongs to, as its row keeps it.
+    traceparent: str | None = None
 
     @property
     def queue(self) -> str:

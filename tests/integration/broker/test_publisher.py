@@ -18,6 +18,7 @@ from loadtest.chaos.slow_link import SlowLink
 from loadtest.figures import family
 from models.jobs.dispatch import Dispatch
 from models.jobs.ids import new_id
+from models.tallies import Tallies, TallyKind
 
 #: What one call may take: the limit, and what a busy machine adds.
 LIMIT_SECONDS, AT_MOST_SECONDS = 0.5, 1.5
@@ -45,7 +46,12 @@ def drop_queues(connection: kombu.Connection) -> None:
 
 
 @pytest.fixture
-def publisher(link: SlowLink, queues: kombu.Connection) -> Iterator[Publisher]:
+def counted() -> Tallies:
+    return Tallies()
+
+
+@pytest.fixture
+def publisher(link: SlowLink, queues: kombu.Connection, counted: Tallies) -> Iterator[Publisher]:
     celery = Celery("test", amqp="app.broker.amqp:JobAmqp")
     celery.config_from_object("celeryconfig")
     celery.conf.update(
@@ -53,7 +59,7 @@ def publisher(link: SlowLink, queues: kombu.Connection) -> Iterator[Publisher]:
         broker_transport_options={"connect_timeout": 2},
         task_queues=[job_queue(name) for name in ("short", "medium", "long")],
     )
-    publisher = Publisher(celery, LIMIT_SECONDS)
+    publisher = Publisher(celery, LIMIT_SECONDS, counted)
     open_within(publisher, 15.0)
     yield publisher
     publisher.close()
@@ -95,10 +101,28 @@ def messages(queues: kombu.Connection, name: str) -> int:
     return int(declared.message_count)
 
 
-def test_confirmed_in_time(publisher: Publisher, queues: kombu.Connection) -> None:
+def test_confirmed_in_time(
+    publisher: Publisher, queues: kombu.Connection, counted: Tallies
+) -> None:
     assert publisher.publish(dispatches(5))
-    assert messages(queues, "medium") == 5
+    assert publisher.publish([*dispatches(1), *dispatches(3, "short")])
+    assert messages(queues, "medium") == 6
     assert publisher.undelivered() == []
+    assert counted.take() == {
+        (TallyKind.DISPATCHED, "medium"): (6, 0),
+        (TallyKind.DISPATCHED, "short"): (3, 0),
+    }
+
+
+def test_a_message_carries_the_trace_of_its_first_job(
+    publisher: Publisher, queues: kombu.Connection
+) -> None:
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    traced, plain = dispatches(2)
+    publisher.publish([traced._replace(traceparent=f"{trace} rojo=1"), plain])
+    carried = [queues.default_channel.basic_get("medium").headers for _ in range(2)]
+    found = {sent["id"]: (sent.get("traceparent"), sent.get("tracestate")) for sent in carried}
+    assert found == {traced.id: (trace, "rojo=1"), plain.id: (None, None)}
 
 
 def test_late_confirm_is_no_failure_and_nobody_waits_for_it_twice(
