@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help up down status demo test test-unit lint bench bench-dispatch bench-snapshot lab bench-console pictures chaos \
-	upgrade-test bare-test clean venv venv-dev broker browser faketime mmdebstrap
+	upgrade-test bare-test clean venv venv-dev broker browser faketime prometheus mmdebstrap
 
 FAIRLINE_HOME ?= .run
 PY := .venv/bin/python
@@ -38,7 +38,7 @@ demo: ## send 40 applications to the running stack (or to PORT=…) and watch th
 # Hundreds of processes start. Where the shell forbids to keep bytecode, each would compile every
 # module again.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: venv-dev broker browser faketime ## run every test: unit, integration, acceptance
+test: venv-dev broker browser faketime prometheus ## run every test: unit, integration, acceptance
 	$(PY) -m pytest tests/unit tests/integration -n 3 --dist loadfile --no-loadscope-reorder
 	$(PY) -m pytest tests/acceptance -n 3 --dist loadfile --no-loadscope-reorder
 
@@ -105,6 +105,10 @@ browser:
 # Wrong clocks for the chaos run.
 faketime:
 	@$(call install,ls /usr/lib/*/faketime/libfaketime.so.1,libfaketime)
+
+# promtool tests the alerts, Prometheus scrapes.
+prometheus:
+	@$(call install,command -v prometheus && command -v promtool,prometheus)
 
 mmdebstrap:
 	@$(call install,command -v mmdebstrap,mmdebstrap)

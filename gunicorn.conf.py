@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import secrets
 import signal
 import threading
 from types import FrameType
@@ -35,6 +37,9 @@ control_socket_disable = True
 
 def on_starting(server: Any) -> None:
     """Runs once, before anything is forked."""
+    # What the processes behind this port have in common: see models/presence.py, which is not
+    # imported here, as gevent patches each of them later.
+    os.environ["FAIRLINE_INSTANCE"] = f"api:{secrets.token_hex(6)}"
     # Every connection is an open file; the customary 1,024 are soon spent on event streams.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * worker_connections

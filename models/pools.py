@@ -22,15 +22,25 @@ BUILT_IN = (
         slots=50,
         tries=5,
         refs_per_message=100,
+        objective_seconds=0.5,
         bound_seconds=1,
         most_seconds=600,
     ),
-    Pool(name="medium", lease_seconds=30, slots=10, tries=3, bound_seconds=60, most_seconds=300),
+    Pool(
+        name="medium",
+        lease_seconds=30,
+        slots=10,
+        tries=3,
+        objective_seconds=5,
+        bound_seconds=60,
+        most_seconds=300,
+    ),
     Pool(
         name="long",
         lease_seconds=90,
         slots=2,
         tries=2,
+        objective_seconds=60,
         concurrency="prefork",
         progress_seconds=300,
         memory_mb=1024,
@@ -52,6 +62,14 @@ UNMEASURED_REFS = 20
 with exit_if_invalid("pools"):
     POOLS = read_pools(read_settings(DatabaseSettings).pools)
 
+
+#: Upper bounds of the histograms of waits and run times, in seconds: from the express lane to a
+#: night in the queue, with every objective; and from a no-op to the longest runs.
+WAIT_BOUNDS = sorted(
+    {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 28800}
+    | {pool.objective_seconds for pool in POOLS.values()}
+)
+RUN_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 
 #: Pools have no dots in their names, nor have tenants.
 _SLICED = re.compile(r"([a-z][a-z0-9_-]*)\.(free|reserved\.[a-z0-9][a-z0-9_-]{0,62})")

@@ -27,6 +27,7 @@ from sqlalchemy import Engine
 from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
 from models.store.errors import StatementTooSlow
 from models.store.session import execute, fetch, pool_stats
+from models.tallies import TallyKind, count_rows
 
 #: A process reports this often …
 PRESENCE_SECONDS = 2.0
@@ -44,6 +45,9 @@ WORKER_LOST = f"""(job.status = 'running' AND EXISTS (
 RETIRE = signal.SIGUSR2
 #: Workers learn of a change (a circuit, a quota) with their next report, this much later.
 NEWS_SECONDS = PRESENCE_SECONDS + 0.5
+
+#: Set by gunicorn for the processes that it forks: see gunicorn.conf.py.
+INSTANCE = "FAIRLINE_INSTANCE"
 
 #: Somebody's lock on the row or the table is not waited for: the leases are to be renewed.
 ANNOUNCE = f"""
@@ -92,8 +96,16 @@ REQUEST_DRAIN = f"""
 #: Names of the processes that a worker has forked.
 FORKED = "SELECT name FROM processes WHERE parent = %(parent)s"
 LEAVE = "DELETE FROM processes WHERE name = %(name)s"
+#: Workers that were lost count as recycled, in the first of their pools (``joined``).
+LOST_NAME = "split_part(coalesce(pools[1], '?'), '.', 1) || ':lost'"
 #: Processes that have been silent for long.
-FORGET = f"DELETE FROM processes WHERE name IN ({UNLOCKED_PROCESSES}) AND NOT ({ALIVE})"
+FORGET = f"""
+    WITH lost AS (
+        DELETE FROM processes WHERE name IN ({UNLOCKED_PROCESSES}) AND NOT ({ALIVE})
+        RETURNING kind, pools
+    )
+    {count_rows(TallyKind.RECYCLED, LOST_NAME, "lost WHERE kind = 'worker'")}
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +120,7 @@ class Presence:
     draining: bool = False
     #: Name of the process that forked it, if it was forked.
     parent: str | None = None
-    #: Celery's name of the worker.
+    #: Celery's name of the worker; of an API process, its instance.
     node: str = ""
     #: See ``models.presence``.
     renewed_at: datetime | None = None
@@ -140,6 +152,11 @@ def process_name(kind: str) -> str:
     """
     node = kind if "@" in kind else f"{kind}@{socket.gethostname()}"
     return f"{node}:{_random_part()}:{os.getpid()}"
+
+
+def instance_name(kind: str) -> str:
+    """What the processes behind one port have in common; of one that was not forked, its name."""
+    return os.environ.get(INSTANCE) or process_name(kind)
 
 
 #: The random part is missing in names that the previous version gave.

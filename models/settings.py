@@ -55,6 +55,9 @@ class Pool(BaseModel):
     concurrency: Literal["gevent", "prefork"] = "gevent"
     #: References one message may carry at most; many only where jobs end in a moment.
     refs_per_message: int = Field(default=1, ge=1)
+    #: 99 of 100 jobs start within so many seconds of being due: the objective that the console,
+    #: ``/metrics``, the alerts and the load lab judge by.
+    objective_seconds: float = Field(default=60, gt=0)
     #: A run that takes longer is in the wrong pool: counted, not stopped. None: no bound.
     bound_seconds: float | None = Field(default=None, gt=0)
     #: Longest time limit a job type of this pool may have.

@@ -7,9 +7,12 @@ killed process, and no job depends on them.
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from functools import cache
 from typing import Any, Self
 
 from sqlalchemy import Engine
@@ -32,6 +35,7 @@ class TallyKind(StrEnum):
     """What is counted: in ``total`` how often it happened, in ``amount`` what is named here.
 
     ``amount`` is a whole number; divided by ``per_unit`` it is in the unit that the comment names.
+    Kinds that are kept for 0 hours are totals for the metrics and never end: see ``FOLD_TOTALS``.
     """
 
     bucket_seconds: int
@@ -65,6 +69,15 @@ class TallyKind(StrEnum):
     TENANT_RUN = "tenant_run", 300, 2, MICROSECONDS
     #: By pool: predictions of a start, and the sum of their relative errors.
     FORECAST = "forecast", 60, 2, 1000
+    #: By pool: jobs that were handed to the broker.
+    DISPATCHED = "dispatched", 300, 0
+    #: By pool and failure class, see ``joined``: runs after which the job runs again.
+    RETRIED = "retried", 300, 0
+    #: By pool and reason: worker processes that ended without having been told to.
+    RECYCLED = "recycled", 300, 0
+    #: By pool and upper bound of the seconds: first starts and their waits; runs and their times.
+    WAIT_SECONDS = "wait_seconds", 300, 0, MICROSECONDS
+    RUN_SECONDS = "run_seconds", 300, 0, MICROSECONDS
 
     def __new__(cls, name: str, bucket_seconds: int, hours: int = 2, per_unit: int = 1) -> Self:
         kind = str.__new__(cls, name)
@@ -96,6 +109,22 @@ def count_rows(kind: TallyKind, name: str, rows: str) -> str:
     SET total = tally.total + excluded.total, amount = tally.amount + excluded.amount
 """
 
+
+#: Counts that never end: their rows of past minutes become one, as a row that is updated for ever
+#: would grow with every update while a snapshot is held open. Takes a condition.
+TOTALS = tuple(kind.value for kind in TallyKind if not kind.kept_hours)
+FOLD_TOTALS = f"""
+    WITH past AS (
+        DELETE FROM tallies WHERE {{condition}} AND kind = ANY (ARRAY{list(TOTALS)})
+          AND bucket > 'epoch' AND bucket < now() - interval '10 minutes'
+        RETURNING kind, name, total, amount
+    )
+    INSERT INTO tallies AS tally (kind, bucket, name, total, amount)
+    SELECT kind, 'epoch', name, sum(total), sum(amount) FROM past
+    GROUP BY kind, name ORDER BY kind, name
+    ON CONFLICT (kind, bucket, name) DO UPDATE
+    SET total = tally.total + excluded.total, amount = tally.amount + excluded.amount
+"""
 
 #: Runs for which their process is being killed, by ``settled``: they count together with their
 #: endings or not at all, for the process cannot report them later. One handed back is no cause.
@@ -176,6 +205,29 @@ def added(counts: Iterable[Count]) -> dict[str, Any]:
         "totals": [total for _, (total, _) in listed],
         "amounts": [amount for _, (_, amount) in listed],
     }
+
+
+def joined(pool: str, label: str) -> str:
+    """The name of a total with a second label; pools have no colon."""
+    return f"{pool}:{label}"
+
+
+def observed(kind: TallyKind, pool: str, seconds: float, bounds: Sequence[float]) -> Count:
+    """An observation of a histogram; without a bound that is high enough it is in ``inf``."""
+    place = bisect_left(bounds, seconds)
+    bound = bounds[place] if place < len(bounds) else math.inf
+    return _bucket(kind, pool, bound), (1, round(seconds * kind.per_unit))
+
+
+@cache
+def _bucket(kind: TallyKind, pool: str, bound: float) -> CountKey:
+    """Made once for each: every run has two."""
+    return kind, joined(pool, str(float(bound)))
+
+
+def recycled(pool: str) -> Count:
+    """A worker process that is killed because a run broke a limit."""
+    return (TallyKind.RECYCLED, joined(pool, "limit")), (1, 0)
 
 
 def crash_name(tenant_id: int, pool: str) -> str:

@@ -13,6 +13,7 @@ is beyond that is judged with all the others.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
 from operator import attrgetter
@@ -49,6 +50,8 @@ class RunCounts(NamedTuple):
     counts: list[Count]
     of: TenantType
     bad: bool
+    #: For the metrics, of all tenants together.
+    totals: Sequence[Count] = ()
 
 
 @dataclass(slots=True)
@@ -144,6 +147,7 @@ class RunTallies(Tallies):
         """Count a run, for all and for its tenant."""
         with self._counting:
             add_up(self._counts, run.counts)
+            add_up(self._counts, run.totals)
             if run.counts:
                 self._tenants.add(run, time.monotonic())
 

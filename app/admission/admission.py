@@ -28,14 +28,21 @@ logger = logging.getLogger(__name__)
 
 #: After a failed or late publish the express lane rests this long; the scheduler carries on.
 EXPRESS_REST_SECONDS = 5.0
-#: Submissions are counted in memory and written this often.
+#: Submissions and dispatches are counted in memory and written this often.
 COUNT_SECONDS = 2.0
 
 
 class Admission:
     """Admits the submissions of one process."""
 
-    def __init__(self, engine: Engine, publisher: Publisher, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        publisher: Publisher,
+        timeout_seconds: float,
+        tallies: Tallies | None = None,
+    ) -> None:
+        """``tallies``: counts of this process to be written together with those of submissions."""
         self._engine = engine
         self._publisher = publisher
         self._timeout_seconds = timeout_seconds
@@ -43,9 +50,10 @@ class Admission:
         self._rows: GroupCommit[SubmissionGroup, Outcome] = GroupCommit(
             self._admit, name="admit", gathers=True
         )
-        self._submitted = Tallies()
-        self._counting = BackgroundLoop(
-            self._write_counts, COUNT_SECONDS, "submissions", away="they are counted in memory"
+        #: Counts of this process that the table does not have yet.
+        self.tallies = tallies or Tallies()
+        self.counting = BackgroundLoop(
+            self._write_counts, COUNT_SECONDS, "counts", away="counts stay in memory"
         )
         self._express: GroupCommit[Dispatch, None] = GroupCommit(self._publish, name="express")
 
@@ -67,14 +75,14 @@ class Admission:
         """Write and publish what still waits, before the process ends."""
         self._rows.close(timeout)
         self._express.close(timeout)
-        self._counting.close()
+        self.counting.close()
         try:
             self._write_counts()
         except StateStoreError as error:
-            logger.warning("counts of submissions could not be written and are lost: %s", error)
+            logger.warning("counts could not be written and are lost: %s", error)
 
     def _write_counts(self) -> None:
-        self._submitted.write(self._engine)
+        self.tallies.write(self._engine)
 
     def _admit(self, group: Sequence[SubmissionGroup]) -> list[Outcome]:
         express = time.monotonic() >= self._express_from
@@ -85,11 +93,13 @@ class Admission:
                 continue
             # Posted before the callers continue: the message travels while the replies do.
             for item in outcome.express:
-                self._express.post(Dispatch(item.id, 1, item.type, item.pool))
+                self._express.post(
+                    Dispatch(item.id, 1, item.type, item.pool, traceparent=item.traceparent)
+                )
             tenant = str(entry.submissions[0].tenant_id)
             counts.append(((TallyKind.SUBMISSION, tenant), (len(entry.submissions), 0)))
-        self._submitted.add_all(counts)
-        self._counting.start()
+        self.tallies.add_all(counts)
+        self.counting.start()
         return admitted
 
     def _publish(self, group: Sequence[Dispatch]) -> list[None]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -39,7 +40,9 @@ from app.policy.window import packs, refs_in_message
 from app.telemetry.hooks import dispatching
 from models.jobs.dispatch import Dispatch
 from models.jobs.release import release
+from models.jobs.trace_context import trace_headers
 from models.pools import POOLS, UNMEASURED_REFS
+from models.tallies import Count, Tallies, TallyKind
 
 logger = logging.getLogger(__name__)
 
@@ -61,9 +64,15 @@ class SilentBroker(TimeoutError):
 class Publisher:
     """One connection to the broker, opened when needed. Not for concurrent use."""
 
-    def __init__(self, celery: Celery, timeout_seconds: float) -> None:
+    #: Where jobs that were handed over are counted, if they are; whoever has it writes it.
+    tallies: Tallies | None = None
+
+    def __init__(
+        self, celery: Celery, timeout_seconds: float, tallies: Tallies | None = None
+    ) -> None:
         self._celery = celery
         self._timeout_seconds = timeout_seconds
+        self.tallies = tallies
         self._opening: Future[BrokerConnection] | None = None
         self._broker: BrokerConnection | None = None
         self._tag = 0
@@ -105,6 +114,8 @@ class Publisher:
             except broker.errors() as error:
                 self._give_up(error)
                 raise BrokerUnavailable(f"The broker did not take the message: {error}") from error
+            if self.tallies is not None:
+                self.tallies.add_all(handed_over(dispatches))
             return not self._unconfirmed
 
     def ping(self) -> None:
@@ -201,6 +212,8 @@ class Publisher:
             argsrepr=f"({len(pack)} job{'s' if len(pack) > 1 else ''})",
             kwargsrepr="{}",
             task_id=first.id,
+            # The span of a message belongs to the trace of its first job.
+            headers=trace_headers(first.traceparent),
             queue=self._slice_queue(broker, first) if first.slice else first.pool,
             producer=broker.producer,
             # All are declared already; Celery would wait for an answer.
@@ -299,6 +312,12 @@ def release_undelivered(engine: Engine, publisher: Publisher) -> BrokerUnavailab
         return None
     release(engine, undelivered)
     return BrokerUnavailable(f"The broker did not take {len(undelivered)} jobs.")
+
+
+def handed_over(dispatches: Sequence[Dispatch]) -> list[Count]:
+    """What a publish adds to the counts."""
+    by_pool = Counter(each.pool for each in dispatches)
+    return [((TallyKind.DISPATCHED, pool), (jobs, 0)) for pool, jobs in by_pool.items()]
 
 
 def by_destination(dispatches: Sequence[Dispatch]) -> list[list[Dispatch]]:

@@ -6,16 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from app.reads.demand import QUEUE_HEADS
+from app.reads.waits import FRESH_SECONDS
 from models.jobs.held_back import QUARANTINED, QUOTA_CLOSED, THROTTLED
 from models.jobs.states import JobStatus
-from models.leadership import RELIEVES, SILENT
+from models.leadership import LAST_SIGN, RELIEVES, SILENT
 from models.pools import POOLS
 from models.presence import ALIVE
 from models.store.snapshots import OLDEST_SNAPSHOT
-from models.tallies import TallyKind
+from models.tallies import TOTALS, TallyKind
 from tasks.retry.guards import BUDGET_WINDOW_SECONDS
 
 #: More dead letters than this are not counted: the number is bad enough.
@@ -26,12 +27,20 @@ READ_COUNTS = f"""
     SELECT pool, {", ".join(f"sum({state}) AS {state}" for state in STATES)}
     FROM job_counts WHERE tenant_id = 0 GROUP BY pool ORDER BY pool
 """
+#: Slot-seconds that a pool owes the tenant of a head ``seen``, as the leader wrote it a moment ago.
+OWED = f"""
+    SELECT (overall.pass - share.pass) * share.weight
+    FROM shares AS share
+    JOIN shares AS overall ON overall.tenant_id = 0 AND overall.pool = share.pool
+    WHERE share.tenant_id = seen.tenant_id AND share.pool = seen.pool
+      AND share.updated_at > now() - interval '{FRESH_SECONDS} seconds'
+"""
 #: Heads of queues that are read at once. The heads of all pools come in turns: with more, the
 #: age of some queue is that of the oldest so far.
 MOST_HEADS = 2_000
 READ_AGES = f"""{QUEUE_HEADS}
     SELECT pool, extract(epoch FROM now() - min(since)) AS age_seconds,
-           sum(count(*)) OVER () >= {MOST_HEADS} AS cut
+           sum(count(*)) OVER () >= {MOST_HEADS} AS cut, max(({OWED})) AS owed_seconds
     FROM (SELECT * FROM head LIMIT {MOST_HEADS}) AS seen GROUP BY pool
 """
 READ_DUE_AGES = """
@@ -85,6 +94,15 @@ READ_TROUBLE = f"""
 READ_TYPES = """
     SELECT type, p95_seconds, declared_pool, pool FROM job_types
     WHERE p95_seconds IS NOT NULL ORDER BY type
+"""
+#: Counters and histograms, see ``models.tallies``.
+READ_TOTALS = f"""
+    SELECT kind, name, sum(total)::bigint AS total, sum(amount)::bigint AS amount FROM tallies
+    WHERE kind = ANY (ARRAY{list(TOTALS)}) GROUP BY kind, name ORDER BY kind, name
+"""
+READ_SILENCE = f"""
+    SELECT greatest(extract(epoch FROM now() - {LAST_SIGN}), 0)::float8 FROM leaders AS leader
+    WHERE leader.role = 'scheduler'
 """
 READ_REFUSED = "SELECT code, refused FROM refusals WHERE tenant_id = 0 ORDER BY code"
 #: Limits in force, by dependency and kind; learned ones count for an hour.
@@ -160,6 +178,16 @@ class GaugeReadings:
     #: Age of the oldest open snapshot.
     snapshot_seconds: float = 0.0
     snapshot_transactions: int = 0
+    #: What each pool owes the tenant it owes most, in slot-seconds.
+    owed_seconds: dict[str, float] = field(default_factory=dict)
+    #: Since a scheduler led; None if none ever did.
+    silent_seconds: float | None = None
+    #: By kind and name: how often, and how much.
+    totals: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
+
+    def total(self, kind: TallyKind) -> dict[str, tuple[int, int]]:
+        """How often it happened and how much that was, by name."""
+        return self.totals.get(kind, {})
 
     def admitted(self) -> dict[str, int]:
         """Jobs that were submitted or replayed, by pool.
@@ -187,12 +215,19 @@ def read_gauges(connection: Connection) -> GaugeReadings:
     for row in connection.exec_driver_sql(READ_TROUBLE):
         trouble.setdefault(row.kind, {})[row.name] = float(row.value)
     snapshot = connection.exec_driver_sql(OLDEST_SNAPSHOT).one()
+    totals: dict[str, dict[str, tuple[int, int]]] = {}
+    for row in connection.exec_driver_sql(READ_TOTALS):
+        totals.setdefault(row.kind, {})[row.name] = (row.total, row.amount)
+    heads = read_heads(connection)
     return GaugeReadings(
         counts={
             row.pool: {state: int(getattr(row, state)) for state in STATES}
             for row in connection.exec_driver_sql(READ_COUNTS)
         },
-        queue_seconds=read_ages(connection, {row.pool: row.oldest_seconds for row in desired}),
+        queue_seconds=ages_of(heads, {row.pool: row.oldest_seconds for row in desired}),
+        owed_seconds={row.pool: row.owed_seconds or 0.0 for row in heads},
+        silent_seconds=connection.exec_driver_sql(READ_SILENCE).scalar(),
+        totals=totals,
         due_seconds=read_pairs(connection, READ_DUE_AGES, pools=list(POOLS)),
         dead_letters=read_pairs(connection, READ_DEAD_LETTERS),
         processes=connection.exec_driver_sql(READ_PROCESSES).all(),
@@ -215,14 +250,19 @@ def read_pairs(connection: Connection, statement: str, **asked: object) -> dict[
     return dict(map(tuple, connection.exec_driver_sql(statement, asked)))
 
 
-def read_ages(connection: Connection, watched: Mapping[str, float]) -> dict[str, float]:
+def read_heads(connection: Connection) -> Sequence[Row[Any]]:
+    """What the heads of each pool's queue show."""
+    asked = {"pools": list(POOLS), "after": [0] * len(POOLS)}
+    return connection.exec_driver_sql(READ_AGES, asked).all()
+
+
+def ages_of(heads: Sequence[Row[Any]], watched: Mapping[str, float]) -> dict[str, float]:
     """Age of the oldest queued job of each pool.
 
     With more heads than are read it may be more; then it is at least what the autoscaler has
     seen, which reads the whole queue in turns.
     """
-    asked = {"pools": list(POOLS), "after": [0] * len(POOLS)}
     return {
         row.pool: max(float(row.age_seconds), watched.get(row.pool, 0.0) if row.cut else 0.0)
-        for row in connection.exec_driver_sql(READ_AGES, asked)
+        for row in heads
     }

@@ -106,7 +106,7 @@ class Relief:
         self._pacers = QuotaPacers(engine, bystander, types)
         self._pools = Pools(engine, PoolQueues(engine, bystander))
         promoter = Promoter(engine, self._lease, self._pools, promote_per_second)
-        self._reaping = TimedRole(Reaper(engine, self._lease, types), 1.0)
+        self._reaping = TimedRole(Reaper(engine, self._lease, types, publisher.tallies), 1.0)
         self._roles = [
             self._reaping,
             TimedRole(promoter, TURN_SECONDS),

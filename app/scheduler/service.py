@@ -59,6 +59,7 @@ from models.leadership import RENEW_SECONDS, Leader
 from models.pools import POOLS
 from models.presence import PRESENCE_SECONDS, Presence, announce, leave, process_name
 from models.store.errors import StateStoreError
+from models.tallies import Tallies
 from tasks.registry import JobType, load_types
 from tasks.retry.guards import THROTTLE_CRASHES
 
@@ -70,6 +71,8 @@ BUSY_SECONDS = 0.002
 #: Pause while the state store is unavailable.
 AWAY_SECONDS = 0.5
 DAY_SECONDS = 86_400.0
+#: Counts are written this often.
+COUNT_SECONDS = 2.0
 #: Roles that add up counts of tenants pause so many times as long as that took.
 PAUSE_FACTOR = 200.0
 
@@ -83,6 +86,18 @@ class Announcer:
 
     def run_once(self, now: float) -> int:
         announce(self.engine, Presence(self.name, "scheduler"))
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class CountWriter:
+    """Writes what this scheduler has counted."""
+
+    engine: Engine
+    tallies: Tallies
+
+    def run_once(self, now: float) -> int:
+        self.tallies.write(self.engine)
         return 0
 
 
@@ -131,10 +146,11 @@ class SchedulerService:
         self._engine = engine
         self._name = process_name("scheduler")
         self._leader = leader = Leader(engine, self._name)
-        self._publisher = Publisher(celery, settings.publish_seconds)
+        self._tallies = Tallies()
+        self._publisher = Publisher(celery, settings.publish_seconds, self._tallies)
         types = load_types(settings.job_modules)
         tenant_limits = TenantLimits(engine, SubmissionLimits(**settings.submission_limits))
-        self._reaping = TimedRole(Reaper(engine, leader, types), 1.0)
+        self._reaping = TimedRole(Reaper(engine, leader, types, self._tallies), 1.0)
         lost = LostMessages(engine, leader, QueueCounts(celery))
         self._roles = [
             TimedRole(leader, RENEW_SECONDS, always=True),
@@ -163,6 +179,8 @@ class SchedulerService:
             leader,
             [
                 TimedRole(FeedGenerations(engine), PRESENCE_SECONDS, backs_off=True),
+                # Not beside dispatching, which would wait for a row that somebody has locked.
+                TimedRole(CountWriter(engine, self._tallies), COUNT_SECONDS),
                 TimedRole(Retirer(engine, leader, blobs, kept), 0.0),
                 TimedRole(Collector(engine, leader, blobs), 0.0),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
@@ -216,6 +234,7 @@ class SchedulerService:
         self._publisher.close()
         try:
             self._leader.resign()
+            self._tallies.write(self._engine)
             leave(self._engine, self._name)
         except StateStoreError as error:
             logger.warning("could not hand over: %s", error)

@@ -37,9 +37,17 @@ from app.server.wsgi import FairlineApp
 from app.telemetry.hooks import requests_of, start_telemetry
 from app.tenants.directory import Directory
 from models.blobs import open_blobs
-from models.presence import PRESENCE_SECONDS, Presence, announce, leave, process_name
+from models.presence import (
+    PRESENCE_SECONDS,
+    Presence,
+    announce,
+    instance_name,
+    leave,
+    process_name,
+)
 from models.store.errors import StateStoreError
 from models.store.session import open_engine
+from models.tallies import Tallies
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +63,16 @@ def build_app(settings: Settings) -> FairlineApp:
     )
     directory = Directory(engine, settings.admission_seconds)
     gate = Gate(engine, settings.admission_seconds, **settings.submission_limits)
+    tallies = Tallies()
     services = Services(
         engine=engine,
         gate=gate,
         tenant_limits=TenantLimits(engine, gate),
         admission=Admission(
-            engine, Publisher(celery, settings.publish_seconds), settings.admission_seconds
+            engine,
+            Publisher(celery, settings.publish_seconds, tallies),
+            settings.admission_seconds,
+            tallies,
         ),
         views=Views(engine, settings.admission_seconds),
         tenants=CallerTenants(directory, settings.anonymous_tenant),
@@ -109,11 +121,14 @@ def end_of_keys(app: FairlineApp, keys: Collection[str]) -> None:
 
 def begin_serving(app: FairlineApp, stop: threading.Event) -> None:
     """Start the threads of an API process: telemetry, presence, relief."""
-    engine = app.extensions["fairline"].engine
+    services: Services = app.extensions["fairline"]
+    engine = services.engine
     start_telemetry("api", engine)
     app.traced = requests_of(app)
     threading.Thread(target=announce_api, args=(engine, stop), name="presence", daemon=True).start()
-    publisher = Publisher(celery, settings().publish_seconds)
+    # What the relief dispatches is counted too, whether this process admits anything or not.
+    services.admission.counting.start()
+    publisher = Publisher(celery, settings().publish_seconds, services.admission.tallies)
     pace = settings().promote_per_second
     relief = Relief(engine, publisher, process_name("api"), job_types, promote_per_second=pace)
     threading.Thread(target=keep_relief, args=(relief, stop), name="relief", daemon=True).start()
@@ -132,10 +147,10 @@ def end_serving(app: Flask, stop: threading.Event) -> None:
 
 def announce_api(engine: Engine, stop: threading.Event) -> None:
     """Refresh this process's presence until ``stop`` is set."""
-    name = process_name("api")
+    presence = Presence(process_name("api"), "api", node=instance_name("api"))
     while True:
         try:
-            announce(engine, Presence(name, "api"))
+            announce(engine, presence)
         except StateStoreError as error:
             logger.debug("presence: %s", error)
         if stop.wait(PRESENCE_SECONDS):

@@ -15,6 +15,19 @@ MESSAGE_ID: Final = "messaging.message.id"
 BATCH_COUNT: Final = "messaging.batch.message_count"
 CLIENT_ID: Final = "messaging.client.id"
 ERROR_TYPE: Final = "error.type"
+#: Buckets of the conventions for messaging and HTTP, in seconds; and for models, in seconds and
+#: in tokens.
+OPERATION_BOUNDS: Final = (
+    *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10),
+)
+MODEL_BOUNDS: Final = tuple(0.01 * 2**power for power in range(14))
+TOKEN_BOUNDS: Final = tuple(4**power for power in range(14))
+
+MODEL_OPERATION: Final = "gen_ai.operation.name"
+MODEL_PROVIDER: Final = "gen_ai.provider.name"
+MODEL_ASKED: Final = "gen_ai.request.model"
+MODEL_ANSWERED: Final = "gen_ai.response.model"
+TOKEN_TYPE: Final = "gen_ai.token.type"
 
 JOB_ID: Final = "fairline.job.id"
 #: Of a batch, the first ones.

@@ -1,12 +1,13 @@
 """Spans and counts of jobs until a worker has them: ``admit`` and ``dispatch``.
 
-The context of ``admit`` is stored in the rows (``jobs.traceparent``), so that every run of them
-belongs to the same trace. ``dispatch`` is one publish, in a separate trace, since its jobs belong
-to many. Counts are those of this process.
+The context of ``admit`` is stored in the rows (``jobs.traceparent``, with its ``tracestate``), so
+that every run of them belongs to the same trace. ``dispatch`` is one publish, in a separate trace,
+since its jobs belong to many. Counts are those of this process.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,8 +21,10 @@ from opentelemetry.util.types import AttributeValue
 
 from app.errors import FairlineError
 from app.telemetry import attributes as names
+from app.telemetry.scope import meter_of, tracer_of
 from models.jobs.dispatch import Dispatch
 from models.jobs.submission import Admitted, Submission
+from models.jobs.trace_context import kept_context
 
 #: Ids of a batch that its span has; all of its runs are linked to the span anyway.
 MOST_IDS = 20
@@ -33,8 +36,14 @@ class JobTelemetry:
     """What a process reports about the jobs that it admits, dispatches and reaps."""
 
     def __init__(self, traces: TracerProvider, meters: MeterProvider) -> None:
-        self._tracer = traces.get_tracer("fairline")
-        meter = meters.get_meter("fairline")
+        self._tracer = tracer_of(traces)
+        meter = meter_of(meters)
+        self._took = meter.create_histogram(
+            "messaging.client.operation.duration",
+            "s",
+            "Duration of publishes.",
+            explicit_bucket_boundaries_advisory=names.OPERATION_BOUNDS,
+        )
         self._dispatched = meter.create_counter(
             "fairline.jobs.dispatched", "{job}", "Jobs handed to the broker."
         )
@@ -47,7 +56,7 @@ class JobTelemetry:
     ) -> Admitted:
         """``enter`` the submissions of one request, which carry the context of its span."""
         with self._span("admit", None, admit_attributes(submissions), error_code) as span:
-            kept = traceparent_of(span)
+            kept = kept_of(span)
             admitted = enter([item._replace(traceparent=kept) for item in submissions])
             if admitted.repeated:  # the jobs are those of the first request with the same key
                 span.set_attributes({names.REPEATED: True, **id_attributes(admitted.ids)})
@@ -61,16 +70,27 @@ class JobTelemetry:
             "admit", Context(), kind=SpanKind.PRODUCER, attributes=admit_attributes([item])
         )
         span.end()
-        return item._replace(traceparent=traceparent_of(span))
+        return item._replace(traceparent=kept_of(span))
 
     @contextmanager
     def dispatch(self, dispatches: Sequence[Dispatch]) -> Iterator[None]:
         """The span of a publish, which counts unless it fails."""
         by_pool = Counter(each.pool for each in dispatches)
         attributes = common_attributes("dispatch", set(by_pool))
+        about = dict(attributes)
+        about.pop(names.POOL, None)  # it has another name in the conventions
         attributes[names.BATCH_COUNT] = len(dispatches)
-        with self._span("dispatch", Context(), attributes, error_name):
-            yield
+        began = time.perf_counter()
+        try:
+            with self._span("dispatch", Context(), attributes, error_name):
+                yield
+        except Exception as error:
+            about[names.ERROR_TYPE] = error_name(error)
+            raise
+        finally:
+            # Not of admissions: it would cost each of them as much as half a span, and the
+            # duration of its request says the same.
+            self._took.record(time.perf_counter() - began, about)
         for pool, jobs in by_pool.items():
             self._dispatched.add(jobs, {names.POOL: pool})
 
@@ -104,18 +124,17 @@ class JobTelemetry:
                 raise
 
 
-def traceparent_of(span: Span) -> str | None:
+def kept_of(span: Span) -> str | None:
     """The context to store in the row, even if the span is not recorded."""
     carrier: dict[str, str] = {}
     _propagator.inject(carrier, trace.set_span_in_context(span, Context()))
-    return carrier.get("traceparent")
+    return kept_context(carrier.get("traceparent"), carrier.get("tracestate"))
 
 
-def context_of(traceparent: str | None) -> Context:
-    """The context of a ``traceparent``, as a parent; without one a trace begins."""
-    return (
-        _propagator.extract({"traceparent": traceparent}, Context()) if traceparent else Context()
-    )
+def context_of(headers: Mapping[str, str]) -> Context:
+    """The context of ``traceparent`` and ``tracestate``, as a parent; without one a trace
+    begins."""
+    return _propagator.extract(headers, Context()) if headers else Context()
 
 
 def common_attributes(operation: str, pools: set[str]) -> dict[str, AttributeValue]:

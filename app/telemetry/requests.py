@@ -18,6 +18,7 @@ from opentelemetry.util.types import AttributeValue
 
 from app.telemetry import attributes as names
 from app.telemetry.jobs import context_of
+from app.telemetry.scope import meter_of, tracer_of
 from models.jobs.ids import ID_CHARACTERS
 
 if TYPE_CHECKING:
@@ -35,19 +36,18 @@ HOT = frozenset({"/applications", "/jobs"})
 HOT_READS = {"/applications/": "/applications/<application_id>", "/jobs/": "/jobs/<job_id>"}
 #: Where Flask's route is stored.
 ROUTE = "fairline.route"
-BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 
 class Requests:
     """Spans and durations of the requests of a process."""
 
     def __init__(self, traces: TracerProvider, meters: MeterProvider, app: Flask) -> None:
-        self._tracer = traces.get_tracer("fairline")
-        self._took = meters.get_meter("fairline").create_histogram(
+        self._tracer = tracer_of(traces)
+        self._took = meter_of(meters).create_histogram(
             "http.server.request.duration",
             "s",
             "Duration of requests.",
-            explicit_bucket_boundaries_advisory=BOUNDS,
+            explicit_bucket_boundaries_advisory=names.OPERATION_BOUNDS,
         )
         request_started.connect(note_route, app)
 
@@ -61,7 +61,7 @@ class Requests:
         method = environ["REQUEST_METHOD"]
         method = method if method in METHODS else "_OTHER"
         scheme = environ["wsgi.url_scheme"]
-        parent = context_of(environ.get("HTTP_TRACEPARENT"))
+        parent = context_of(sent_context(environ))
         span = self._tracer.start_span(
             method,
             parent,
@@ -98,6 +98,12 @@ class Requests:
             span.end()
             about |= {"http.request.method": method, "url.scheme": scheme}
             self._took.record(time.perf_counter() - began, about)
+
+
+def sent_context(environ: WSGIEnvironment) -> dict[str, str]:
+    """The caller's trace."""
+    found = {name: environ.get(f"HTTP_{name.upper()}") for name in ("traceparent", "tracestate")}
+    return {name: value for name, value in found.items() if value}
 
 
 def route_of(environ: WSGIEnvironment, path: str) -> str | None:

@@ -1,21 +1,25 @@
 """Spans and counts of runs.
 
-A run is in the submission's trace: its parent is the span ``admit``, and a link to it shows the
-wait between them. Another link leads to the message that delivered it, which many short jobs may
-share. Counted are runs whose outcome was written, with the status that the run asked for: the row
-has another if cancellation was requested meanwhile.
+A run is in the submission's trace: its parent is the message that delivered it, and a link to the
+span ``admit`` shows the wait between them. Many short jobs may share a message, which is in the
+trace of its first one: in other traces the parent is ``admit``, and a link leads to the message.
+Counted are runs whose outcome was written, with the status that the run asked for: the row has
+another if cancellation was requested meanwhile.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import (
     Link,
+    NonRecordingSpan,
     Span,
     SpanContext,
     SpanKind,
@@ -27,23 +31,22 @@ from opentelemetry.util.types import AttributeValue
 
 from app.telemetry import attributes as names
 from app.telemetry.jobs import context_of
+from app.telemetry.scope import meter_of, tracer_of
 from models.jobs.claim import Claim
 from models.jobs.settle import Ending, Settlement
 from models.jobs.states import JobStatus
+from models.jobs.trace_context import trace_headers
+from models.pools import RUN_BOUNDS, WAIT_BOUNDS
 from tasks.worker.outcome import Failed, Outcome
-from tasks.worker.tracing import RunSpan
-
-#: From a no-op to the longest runs, and from the express lane to a night in the queue.
-RUN_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
-WAIT_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 28800)
+from tasks.worker.tracing import ModelCall, RunSpan
 
 
 class RunTelemetry:
     """What a worker reports about its runs."""
 
     def __init__(self, traces: TracerProvider, meters: MeterProvider) -> None:
-        self._tracer = traces.get_tracer("fairline")
-        meter = meters.get_meter("fairline")
+        self._tracer = tracer_of(traces)
+        meter = meter_of(meters)
         self._settled = meter.create_counter(
             "fairline.runs.settled", "{run}", "Runs whose end was written, by outcome."
         )
@@ -56,8 +59,27 @@ class RunTelemetry:
         self._waited = meter.create_histogram(
             "fairline.wait.duration",
             "s",
-            "How long due jobs waited for their run.",
+            "Time from when a job was due to its first start.",
             explicit_bucket_boundaries_advisory=WAIT_BOUNDS,
+        )
+
+        self._processed = meter.create_histogram(
+            "messaging.process.duration",
+            "s",
+            "Duration of runs, by the conventions for messaging.",
+            explicit_bucket_boundaries_advisory=RUN_BOUNDS,
+        )
+        self._called = meter.create_histogram(
+            "gen_ai.client.operation.duration",
+            "s",
+            "Duration of calls of models.",
+            explicit_bucket_boundaries_advisory=names.MODEL_BOUNDS,
+        )
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage",
+            "{token}",
+            "Tokens that a call of a model used.",
+            explicit_bucket_boundaries_advisory=names.TOKEN_BOUNDS,
         )
 
     def message(self) -> SpanContext:
@@ -69,9 +91,14 @@ class RunTelemetry:
 
     @contextmanager
     def span(self, claim: Claim, worker: str, message: object) -> Iterator[RunSpan]:
-        parent = context_of(claim.traceparent)
+        parent = context_of(trace_headers(claim.traceparent))
         submitted = trace.get_current_span(parent).get_span_context()
-        links = [submitted, message] if isinstance(message, SpanContext) else [submitted]
+        links = [submitted]
+        if isinstance(message, SpanContext) and message.is_valid:
+            if message.trace_id == submitted.trace_id:
+                parent = trace.set_span_in_context(NonRecordingSpan(message), Context())
+            else:  # it was sent together with a job of another trace
+                links.append(message)
         with self._tracer.start_as_current_span(
             f"run {claim.type}",
             parent,
@@ -81,7 +108,7 @@ class RunTelemetry:
         ) as span:
             yield partial(note_outcome, span)
 
-    def count(self, claim: Claim, settlement: Settlement) -> None:
+    def count(self, claim: Claim, settlement: Settlement, waited: float | None) -> None:
         """Count a run whose outcome was written."""
         about = {
             names.POOL: claim.pool,
@@ -91,8 +118,43 @@ class RunTelemetry:
         self._settled.add(1, about)
         if settlement.ending.status is not JobStatus.QUEUED:  # a claim handed back is no run
             self._took.record(settlement.run_seconds, about)
-            if claim.wait_seconds is not None:
-                self._waited.record(claim.wait_seconds, {names.POOL: claim.pool})
+            self._processed.record(settlement.run_seconds, process_attributes(claim, settlement))
+            if waited is not None:
+                self._waited.record(waited, {names.POOL: claim.pool})
+
+    @contextmanager
+    def model_call(self, provider: str, model: str) -> Iterator[ModelCall]:
+        about: dict[str, AttributeValue] = {
+            names.MODEL_OPERATION: "chat",
+            names.MODEL_PROVIDER: provider,
+            names.MODEL_ASKED: model,
+        }
+        call, began = ModelCall(), time.perf_counter()
+        try:
+            yield call
+        except Exception as error:
+            about[names.ERROR_TYPE] = type(error).__qualname__
+            raise
+        finally:
+            if call.model:
+                about[names.MODEL_ANSWERED] = call.model
+            self._called.record(time.perf_counter() - began, about)
+            for kind, tokens in (("input", call.tokens_in), ("output", call.tokens_out)):
+                if tokens is not None:
+                    self._tokens.record(tokens, {**about, names.TOKEN_TYPE: kind})
+
+
+def process_attributes(claim: Claim, settlement: Settlement) -> dict[str, AttributeValue]:
+    """The attributes of the conventions; the type of an error is its failure class."""
+    found: dict[str, AttributeValue] = {
+        names.MESSAGING_SYSTEM: names.SYSTEM,
+        names.OPERATION_NAME: "run",
+        names.OPERATION_TYPE: "process",
+        names.DESTINATION: claim.pool,
+    }
+    if settlement.ending.error_class is not None:
+        found[names.ERROR_TYPE] = settlement.ending.error_class.value
+    return found
 
 
 def note_outcome(span: Span, outcome: Outcome) -> None:

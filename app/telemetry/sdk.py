@@ -25,6 +25,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from sqlalchemy import Engine
 
+from app.telemetry.scope import SCHEMA_URL, meter_of
 from models.presence import process_name
 from models.store.session import PoolStats, pool_stats
 
@@ -62,7 +63,8 @@ def start_sdk(kind: str, process: str = "") -> Sdk:
             "service.name": os.environ.get("OTEL_SERVICE_NAME", f"fairline-{kind}"),
             "service.namespace": "fairline",
             "service.instance.id": process or process_name(kind),
-        }
+        },
+        SCHEMA_URL,
     )
     traces = TracerProvider(resource=resource, shutdown_on_exit=False)
     traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -71,8 +73,8 @@ def start_sdk(kind: str, process: str = "") -> Sdk:
     meters = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
     metrics.set_meter_provider(meters)
     if kind == "worker":
-        # A span of each message as Celery sees it. Only here: it leaks spans where unregistered
-        # tasks are published, and our publisher is not Celery's.
+        # A span of each message as Celery sees it, in the trace that the message names. Only here:
+        # it leaks spans where unregistered tasks are published, and our publisher is not Celery's.
         CeleryInstrumentor().instrument(tracer_provider=traces, meter_provider=meters)
     sdk = Sdk(traces, meters)
     atexit.register(sdk.close)
@@ -84,7 +86,7 @@ def observe_connections(meters: metrics.MeterProvider, engine: Engine, process: 
 
     Not by the SQLAlchemy instrumentation: it is for older versions and uses outdated names.
     """
-    meter = meters.get_meter("fairline")
+    meter = meter_of(meters)
     pool = {"db.client.connection.pool.name": process}
 
     def observe(

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from models.blobs.directory import DirectoryBlobs
+from models.blobs.directory import DirectoryBlobs, off_loop
 from models.blobs.keys import checkpoint_key, job_of, payload_key
 from models.blobs.s3 import S3Blobs
 from models.store.errors import BlobError, BlobMissing
@@ -24,6 +26,7 @@ __all__ = [
     "BlobMissing",
     "BlobStore",
     "checkpoint_key",
+    "disk_space",
     "job_of",
     "open_blobs",
     "payload_key",
@@ -74,6 +77,23 @@ def open_blobs(url: str) -> DirectoryBlobs | S3Blobs:
     if parts.query or parts.fragment:
         raise ValueError("a blob folder takes no options")
     return DirectoryBlobs(os.path.abspath(unquote(parts.path)))
+
+
+def disk_space(store: BlobStore) -> tuple[int, int] | None:
+    """Free and total bytes of the file system of a folder; None if there is none to ask."""
+    if not isinstance(store, DirectoryBlobs):
+        return None
+    try:
+        return off_loop(_space, store.root)
+    except OSError:
+        return None
+
+
+def _space(folder: str) -> tuple[int, int]:
+    # The folder is made by the first blob.
+    existing = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
+    usage = shutil.disk_usage(existing)
+    return usage.free, usage.total
 
 
 def _bucket(parts: SplitResult) -> S3Blobs:

@@ -92,7 +92,7 @@ def mark_statement(condition: str, walk: str, arrays: str = "", columns: str = "
     FROM picked
     WHERE job.id = picked.id AND job.status::text = 'queued'
     RETURNING job.id::text AS id, job.lease, job.type, job.pool, job.tenant_id, job.dependency,
-              job.slice, job.priority, job.status = 'dispatched' AS dispatched
+              job.slice, job.priority, job.traceparent, job.status = 'dispatched' AS dispatched
 """
 
 
@@ -136,6 +136,8 @@ class Dispatch(NamedTuple):
     dependency: str = ""
     #: Queue beside the pool's own; empty if it goes to the shared workers.
     slice: str = ""
+    #: The trace it belongs to, as its row keeps it.
+    traceparent: str | None = None
 
     @property
     def queue(self) -> str:

@@ -27,7 +27,8 @@ class Process(Base, table="processes"):
     heartbeat_at: Mapped[Now]
     #: Process that it was forked by and stops with; None if it was not forked.
     parent: Mapped[str | None]
-    #: Celery's name of the worker, which forked processes share.
+    #: Celery's name of the worker, which forked processes share; of API processes, the name of
+    #: their server.
     node: Mapped[TextOrEmpty]
     #: When it was asked to end once its jobs have; it reads this with its next heartbeat.
     drain_requested_at: Mapped[datetime | None]

@@ -30,6 +30,7 @@ from tasks.scorers.headers import quota_reading
 from tasks.scorers.protocol import ApplicationText, Score, TokenUsage
 from tasks.scorers.rubric import RUBRIC_HASH, RUBRIC_TEXT, marked, weighted_score
 from tasks.scorers.untrusted import as_data, plain
+from tasks.worker.tracing import model_call
 
 if TYPE_CHECKING:
     from anthropic.types import MessageParam, OutputConfigParam, TextBlockParam
@@ -68,14 +69,18 @@ class ClaudeScorer:
         self._client()
 
     def score(self, application: ApplicationText, report: Report = ignore_reading) -> Score:
-        message = self._ask(_turn(application), report)
+        with model_call("anthropic", self._model) as call:
+            message = self._ask(_turn(application), report)
+            call.model = _model_of(message)
+            fresh, call.tokens_out, *cached = map(_whole, _counts(message))
+            call.tokens_in = fresh + sum(cached)
         answer = parse_answer(_text(message))
         criteria = marked(answer.marks)
         evidence, dropped = verified(answer.quotes, application.payload)
         return Score(
             score=weighted_score(criteria),
             rationale=answer.rationale,
-            model=plain(str(getattr(message, "model", "") or self._model))[:_MODEL_CHARACTERS],
+            model=_model_of(message) or self._model[:_MODEL_CHARACTERS],
             rubric=RUBRIC_HASH,
             input=application.fingerprint(),
             criteria=criteria,
@@ -206,9 +211,18 @@ def _text(message: Message) -> str:
     return "".join(str(text) for text in texts)
 
 
+def _model_of(message: Message) -> str:
+    return plain(str(getattr(message, "model", "")))[:_MODEL_CHARACTERS]
+
+
+def _whole(count: Any) -> int:
+    """A count that the answer has, or 0."""
+    return count if type(count) is int else 0
+
+
 def _used(message: Message) -> QuotaReading:
     """Tokens that count towards the quota: all but those read from the prompt cache."""
-    fresh, out, written, _ = (count if type(count) is int else 0 for count in _counts(message))
+    fresh, out, written, _ = map(_whole, _counts(message))
     return QuotaReading(used_in=fresh + written, used_out=out)
 
 

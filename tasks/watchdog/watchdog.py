@@ -33,7 +33,7 @@ from models.jobs.settle import Settlement, settle_statement, settled
 from models.pools import POOLS
 from models.presence import KEEP_PRESENT, LEAVE, PRESENCE_SECONDS
 from models.store.errors import StateStoreUnavailable
-from models.tallies import ADD, COUNT_KILLS, added
+from models.tallies import ADD, COUNT_KILLS, added, recycled
 from models.tenant_tallies import RunTallies
 from tasks.errors import Cancelled, LeaseLost, Stop, TimeLimit
 from tasks.process import (
@@ -275,7 +275,7 @@ class Watchdog:
             job_type = worker.types.get(claim.type)
             standing = standing_of(claim, worker.heartbeat.rules)
             outcome, ending = close_run(claim, outcome, job_type, standing, Random())
-            tallies.add_run(counts_of(claim, job_type, outcome, ending, ran))
+            tallies.add_run(counts_of(claim, job_type, outcome, ending, ran, held.waited))
             return settlement_of(claim, ending, ran, held)
 
         # First: a claim is held before it counts as answered.
@@ -289,6 +289,7 @@ class Watchdog:
         ]
         on_their_way = set(unanswered) - {one.claim.ref for one in held}
         violators = [settle(one, outcome_of(stop)) for one, stop in guilty]
+        tallies.add_all([recycled(one.claim.pool) for one, _ in guilty[:1]])
         # Two statements: an ending that cannot be written is not the others' fault.
         return [
             # Without projections: none has a result, and one that fails would stop the rest.

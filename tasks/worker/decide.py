@@ -5,13 +5,22 @@ No I/O and no lock, so that the watchdog's thread may call it too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from models.jobs.claim import Claim
 from models.jobs.settle import Ending, Settlement
 from models.jobs.states import FailureClass, JobStatus
-from models.pools import POOLS
-from models.tallies import MICROSECONDS, Count, TallyKind, outage_name, run_name
+from models.pools import POOLS, RUN_BOUNDS, WAIT_BOUNDS
+from models.tallies import (
+    MICROSECONDS,
+    Count,
+    TallyKind,
+    joined,
+    observed,
+    outage_name,
+    run_name,
+)
 from models.tenant_tallies import RunCounts, TenantType
 from tasks.registry import JobType
 from tasks.retry.decision import History, RetryLimits, RetryStanding
@@ -64,26 +73,60 @@ def settlement_of(
 
 
 def counts_of(
-    claim: Claim, job_type: JobType | None, outcome: Outcome, ending: Ending, run_seconds: float
+    claim: Claim,
+    job_type: JobType | None,
+    outcome: Outcome,
+    ending: Ending,
+    run_seconds: float,
+    waited: float | None = None,
 ) -> RunCounts:
-    """What a run adds that succeeded or failed, see :class:`TallyKind`; others do not count.
+    """What a run adds, see :class:`TallyKind`; ``waited`` is how long its job had been due at its
+    first start, and None at another.
 
-    Run times are counted by bin, see :mod:`models.tallies`.
+    Only runs that succeeded or failed count for the policies. Run times are counted by bin there,
+    see :mod:`models.tallies`.
     """
+    totals = totals_of(claim, ending, run_seconds, waited)
+    return policy_counts(claim, job_type, outcome, ending, run_seconds, totals)
+
+
+def totals_of(
+    claim: Claim, ending: Ending, run_seconds: float, waited: float | None
+) -> list[Count]:
+    """What a run adds to the metrics; a claim that is handed back adds nothing."""
+    if ending.status is JobStatus.QUEUED or run_seconds <= 0:
+        return []
+    totals = [observed(TallyKind.RUN_SECONDS, claim.pool, run_seconds, RUN_BOUNDS)]
+    if waited is not None:
+        totals.append(observed(TallyKind.WAIT_SECONDS, claim.pool, waited, WAIT_BOUNDS))
+    if ending.status is JobStatus.SCHEDULED and ending.error_class is not None:
+        totals.append(((TallyKind.RETRIED, joined(claim.pool, ending.error_class)), (1, 0)))
+    return totals
+
+
+def policy_counts(
+    claim: Claim,
+    job_type: JobType | None,
+    outcome: Outcome,
+    ending: Ending,
+    run_seconds: float,
+    totals: Sequence[Count],
+) -> RunCounts:
+    """What a run adds for circuits, quarantine, classification and retry budgets; with totals."""
     of = TenantType(claim.type, claim.tenant_id)
     if not isinstance(outcome, Succeeded | Failed):
-        return RunCounts([], of, bad=False)
+        return RunCounts([], of, False, totals)
     counts: list[Count] = []
     dependency = job_type.dependency if job_type else None
     failed = isinstance(outcome, Failed)
     if isinstance(outcome, Failed):
         if outcome.refused:
             # A quota: the dependency is there, and neither good nor bad.
-            return RunCounts(counts, of, bad=False)
+            return RunCounts(counts, of, False, totals)
         if outcome.failure_class is FailureClass.DEPENDENCY:
             # Says nothing about the type or the tenant.
             counts += failed_call(outcome, outcome.dependency or dependency or "?")
-            return RunCounts(counts, of, bad=True)
+            return RunCounts(counts, of, True, totals)
     if dependency:
         counts.append(((TallyKind.DEPENDENCY, dependency), (1, 0)))
     bound = POOLS[claim.pool].bound_seconds
@@ -98,7 +141,7 @@ def counts_of(
     retried = failed and ending.status is JobStatus.SCHEDULED
     if first or retried:
         counts.append(((TallyKind.RETRY, str(claim.tenant_id)), (int(first), int(retried))))
-    return RunCounts(counts, of, bad=failed or over)
+    return RunCounts(counts, of, failed or over, totals)
 
 
 def failed_call(outcome: Failed, dependency: str) -> list[Count]:

@@ -78,6 +78,14 @@ class Held:
         """Seconds since the function was called."""
         return 0.0 if self.started is None else now - self.started
 
+    @property
+    def waited(self) -> float | None:
+        """Seconds from when the job was due to its first start; None if this was not its first."""
+        claim = self.claim
+        if self.started is None or claim.wait_seconds is None or claim.attempt or claim.deferrals:
+            return None
+        return claim.wait_seconds + self.started - self.claimed
+
     def waited_too_long(self, now: float) -> bool:
         """Whether another worker should have it: for as long as a lease it did not begin here."""
         return not self.taken and now - self.claimed >= POOLS[self.claim.pool].lease_seconds

@@ -85,8 +85,9 @@ class Ledger:
     def settle(self, claim: Claim, outcome: Outcome, ending: Ending, run_seconds: float) -> None:
         """Write the ending of the run; returns before that."""
         job_type = self._types.get(claim.type)
-        self._tallies.add_run(counts_of(claim, job_type, outcome, ending, run_seconds))
         held = self._slots.find(claim.ref)
+        waited = held.waited if held else None
+        self._tallies.add_run(counts_of(claim, job_type, outcome, ending, run_seconds, waited))
         # Before the ending is posted: its group writes rejections first.
         self._quotas.count_run(claim, outcome, held, time.monotonic())
         settlement = settlement_of(claim, ending, run_seconds, held)
@@ -211,7 +212,7 @@ class Ledger:
         for settlement, ours in zip(settlements, written, strict=True):
             held = self._slots.forget(settlement.ref)
             if ours and held is not None:
-                note_settled(held.claim, settlement)
+                note_settled(held.claim, settlement, held.waited)
             if not ours:
                 logger.warning(
                     "lease %d of job %s was lost; its ending %s was rejected",

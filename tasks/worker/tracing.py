@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Protocol
 
 from models.jobs.claim import Claim
@@ -15,6 +16,15 @@ from tasks.worker.outcome import Outcome
 
 #: The span of a run, as what records how the run ended.
 RunSpan = Callable[[Outcome], None]
+
+
+@dataclass(slots=True)
+class ModelCall:
+    """A call of a language model; whoever makes it fills in what the answer says."""
+
+    model: str = ""
+    tokens_in: int | None = None
+    tokens_out: int | None = None
 
 
 class Telemetry(Protocol):
@@ -26,8 +36,11 @@ class Telemetry(Protocol):
     def span(self, claim: Claim, worker: str, message: object) -> AbstractContextManager[RunSpan]:
         """The span of a run, whose message has the span ``message``."""
 
-    def count(self, claim: Claim, settlement: Settlement) -> None:
-        """Count a run whose ending was written."""
+    def count(self, claim: Claim, settlement: Settlement, waited: float | None) -> None:
+        """Count a run whose ending was written; at its job's first start also the wait."""
+
+    def model_call(self, provider: str, model: str) -> AbstractContextManager[ModelCall]:
+        """The duration of a call and its tokens."""
 
 
 #: Set when telemetry starts.
@@ -45,6 +58,13 @@ def run_span(claim: Claim, worker: str, message: object = None) -> AbstractConte
     return _NO_SPAN if telemetry is None else telemetry.span(claim, worker, message)
 
 
-def note_settled(claim: Claim, settlement: Settlement) -> None:
+def model_call(provider: str, model: str) -> AbstractContextManager[ModelCall]:
+    """While a model is called."""
+    if telemetry is None:
+        return nullcontext(ModelCall())
+    return telemetry.model_call(provider, model)
+
+
+def note_settled(claim: Claim, settlement: Settlement, waited: float | None) -> None:
     if telemetry is not None:
-        telemetry.count(claim, settlement)
+        telemetry.count(claim, settlement, waited)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from app.stack.programs import flask
 from loadtest.chaos.facts import wait_until_settled
@@ -59,6 +60,43 @@ def test_the_first_documented_request_is_answered_with_its_score(user: Client) -
     assert answer.document["status"] == "scored"
     assert answer.document["score"] == expected.score
     assert text in answer.document["evidence"]["role_fit"]
+
+
+#: One of each for every job that runs once; a busy worker may hand one back to be dispatched again.
+DISPATCHED = "fairline_jobs_dispatched_total"
+COUNTED = (
+    "fairline_jobs_admitted_total",
+    "fairline_wait_duration_seconds_count",
+    "fairline_run_duration_seconds_count",
+    "fairline_jobs_total",
+)
+
+
+def counts(user: Client) -> dict[str, float]:
+    """What ``/metrics`` has counted, by metric, in all pools."""
+    families = text_string_to_metric_families(user.metrics())
+    found = dict.fromkeys((DISPATCHED, *COUNTED), 0.0)
+    for sample in (sample for family in families for sample in family.samples):
+        if sample.name in found:
+            found[sample.name] += sample.value
+    return found
+
+
+def steps(user: Client) -> set[float]:
+    """The counts that are the same once everything is counted."""
+    found = counts(user)
+    return {found[name] for name in COUNTED}
+
+
+def test_whichever_process_counts_a_job_it_is_counted_once_at_each_step(user: Client) -> None:
+    # No job of this stack has run twice so far.
+    user.stack.wait(lambda: len(steps(user)) == 1, "what ran before", 15)
+    before = counts(user)
+    # Some go by the express lane, others through the scheduler; two API processes take them.
+    user.wait_scored(user.submit(20))
+    user.wait_ended(user.submit_sleeps(5, 0.01))
+    user.stack.wait(lambda: steps(user) == {before[COUNTED[0]] + 25}, "25 jobs to be counted", 15)
+    assert counts(user)[DISPATCHED] - before[DISPATCHED] >= 25
 
 
 def test_demo_ends_with_the_leaderboard(user: Client) -> None:

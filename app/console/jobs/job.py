@@ -24,6 +24,7 @@ from app.errors import BlobStoreUnavailable, NotFound
 from app.reads.waits import WaitingJob, read_facts
 from models.blobs import BlobError, BlobMissing
 from models.jobs.states import LIVE
+from models.jobs.trace_context import trace_headers
 from models.pools import POOLS
 from models.presence import WORKER_LOST
 
@@ -133,8 +134,8 @@ def shown_wait(found: WaitingJob) -> dict[str, Any]:
 
 
 def trace_of(traceparent: str | None) -> str | None:
-    """The trace id of a W3C ``traceparent`` header."""
-    parts = (traceparent or "").split("-")
+    """The trace id of a row's ``traceparent``."""
+    parts = trace_headers(traceparent).get("traceparent", "").split("-")
     return parts[1] if len(parts) == 4 and len(parts[1]) == 32 else None
 
 

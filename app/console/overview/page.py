@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from app.api.http.state import read_state
-from app.api.routes.metrics import objectives
 from app.api.services import current_services
 from app.console.overview.health import judge
 from app.console.overview.readings import (
@@ -51,7 +50,7 @@ def read(asked: PageRequest) -> dict[str, Any]:
         fine = drawn
         if window.step != FINE_STEP:
             fine = read_samples(connection, FINE_STEP, DEATHS_SECONDS)
-        now, cards = read_cards(connection, fine, objectives(), current_services().served_pools)
+        now, cards = read_cards(connection, fine, current_services().served_pools)
         readings = read_readings(connection, cards)
     samples = {card.name: drawn[card.name] for card in cards if card.name in drawn}
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -144,23 +144,21 @@ def read_samples(connection: Connection, step: int, seconds: float) -> ByPool:
 
 
 def read_cards(
-    connection: Connection,
-    samples: ByPool,
-    objectives: Mapping[str, float],
-    served: Collection[str],
+    connection: Connection, samples: ByPool, served: Collection[str]
 ) -> tuple[datetime, list[Card]]:
     """The time, and pools in use; ``samples`` are the fine ones of the last minutes."""
     asked = {"pools": list(POOLS), "after": [0] * len(POOLS)}
     rows = connection.exec_driver_sql(READ_POOLS, asked).all()
     return rows[0].now, [
-        card_of(row, samples.get(row.name, Samples()), objectives[row.name], row.name in served)
+        card_of(row, samples.get(row.name, Samples()), row.name in served)
         for row in rows
         if row.name in served or row.submitted or row.slots
     ]
 
 
-def card_of(row: Row[Any], samples: Samples, objective: float, served: bool) -> Card:
+def card_of(row: Row[Any], samples: Samples, served: bool) -> Card:
     """A pool as the page shows it."""
+    objective = POOLS[row.name].objective_seconds
     since = oldest_since(row)
     age = seconds_since(since, row.now)
     wait = age if row.slot_wait is None else max(row.slot_wait, seconds_since(row.due_at, row.now))

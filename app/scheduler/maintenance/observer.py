@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 
 from app.reads.gauges import GaugeReadings, read_gauges, slots_of
 from app.telemetry import attributes as names
+from app.telemetry.scope import meter_of
 from models.jobs.states import TERMINAL
 from models.leadership import Leader
 from models.pools import POOLS
@@ -34,7 +35,7 @@ class Observer:
         self._leader = leader
         self._readings: GaugeReadings | None = None
         self._read_at = 0.0
-        meter = meters.get_meter("fairline")
+        meter = meter_of(meters)
         for name, unit, instrument, text in GAUGES:
             meter.create_observable_gauge(name, [self._callback(instrument)], unit, text)
         for name, unit, instrument, text in COUNTERS:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -24,10 +24,10 @@ from app.telemetry.hooks import note_reaped
 from models.jobs.reap import FIND_LOST_IF, MOST_WAIT_SECONDS, Reaping, reap
 from models.jobs.states import FailureClass, JobStatus
 from models.leadership import RoleLease
-from models.pools import POOLS
+from models.pools import POOLS, RUN_BOUNDS
 from models.presence import ABLE_TO_REPORT, FORGET, PRESENCE_LOST_SECONDS, READ_HEARD
 from models.store.session import transaction
-from models.tallies import ADD, TallyKind, added, crash_name
+from models.tallies import ADD, Count, Tallies, TallyKind, added, crash_name, joined, observed
 from tasks.registry import JobType
 from tasks.retry.decision import History, RetryLimits, Verdict, decide_retry
 from tasks.retry.lost import ran_seconds_of
@@ -83,8 +83,16 @@ def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
 
 
 class Reaper(RoleQueries):
-    def __init__(self, engine: Engine, leader: RoleLease, types: Mapping[str, JobType]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        leader: RoleLease,
+        types: Mapping[str, JobType],
+        tallies: Tallies | None = None,
+    ) -> None:
+        """Lost runs are counted in ``tallies``, which the caller writes."""
         super().__init__(engine, leader)
+        self._tallies = tallies
         self._find_lost = FIND_LOST_IF.format(condition=leader.condition)
         self._types = types
         self._chance = Random()
@@ -109,6 +117,9 @@ class Reaper(RoleQueries):
             reaped = list(zip(found, endings, strict=True))
             crashed = [lost for lost, ending in reaped if ending.crashed]
             note_reaped([(lost.pool, ending.status.value) for lost, ending in reaped])
+            if self._tallies is not None:
+                for lost, ending in reaped:
+                    self._tallies.add_all(lost_run(lost.pool, ending))
             logger.warning(
                 "reaped %d jobs: %d lost their worker, %d waited in it, %d lost their message, "
                 "%d are dead",
@@ -160,3 +171,13 @@ class Reaper(RoleQueries):
         if counts:
             tallied = added((key, (jobs, jobs)) for key, jobs in counts.items())
             connection.exec_driver_sql(ADD, tallied)
+
+
+def lost_run(pool: str, ending: Reaping) -> Iterator[Count]:
+    """What a run whose worker was lost adds to the metrics; a lost message or claim adds
+    nothing."""
+    if ending.error_class is None:
+        return
+    yield observed(TallyKind.RUN_SECONDS, pool, ending.run_seconds, RUN_BOUNDS)
+    if ending.status in (JobStatus.SCHEDULED, JobStatus.QUEUED):
+        yield (TallyKind.RETRIED, joined(pool, ending.error_class)), (1, 0)

@@ -20,7 +20,7 @@ from models.jobs.ids import BELOW_ALL
 from models.jobs.replay_requests import RETIRE as RETIRE_REPLAYS
 from models.jobs.retire import BATCH, RETIRE_JOBS
 from models.leadership import STILL_LEADER, Leader
-from models.tallies import TallyKind
+from models.tallies import FOLD_TOTALS, TallyKind
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,8 @@ WALK_SECONDS = 60.0
 #: Refusals are kept for so long, and walked once an hour.
 REFUSALS_DAYS = 400
 REFUSALS_SECONDS = 3600.0
+#: Totals are folded this often.
+FOLD_SECONDS = 300.0
 FIRST_REFUSAL = (0, date(1970, 1, 1), "")
 
 #: By ctid: whatever the planner chooses, nothing else is read. Ids of events rise with time too.
@@ -43,8 +45,9 @@ RETIRE_KEYS = f"""
         WHERE created_at < now() - make_interval(secs => %(seconds)s)
         ORDER BY created_at LIMIT {BATCH}))
 """
-#: How long counts are kept, by kind; workers of the previous version still count runs by the hour.
-KEPT_HOURS = {"hour": 26} | {kind.value: kind.kept_hours for kind in TallyKind}
+#: How long counts are kept, by kind; workers of the previous version still count runs by the
+#: hour.
+KEPT_HOURS = {"hour": 26} | {kind.value: kind.kept_hours for kind in TallyKind if kind.kept_hours}
 RETIRE_TALLIES = f"""
     DELETE FROM tallies WHERE {STILL_LEADER} AND ctid = ANY (array(
         SELECT tally.place
@@ -55,6 +58,7 @@ RETIRE_TALLIES = f"""
               AND bucket < now() - make_interval(hours => kept.hours)
             ORDER BY bucket LIMIT {BATCH}) AS tally))
 """
+FOLD = FOLD_TOTALS.format(condition=STILL_LEADER)
 #: There is no index by day, so the table is walked like that of jobs. Tenant 0 has the sums.
 RETIRE_REFUSALS = f"""
     WITH page AS (
@@ -89,6 +93,7 @@ class Retirer(RoleQueries):
         self._walk_due = 0.0
         self._refusal: tuple[int, date, str] = FIRST_REFUSAL
         self._refusals_due = 0.0
+        self._fold_due = 0.0
 
     def run_once(self, now: float) -> int:
         """One batch of each kind; how many rows were read or deleted."""
@@ -103,6 +108,9 @@ class Retirer(RoleQueries):
             touched += looked
             if looked < BATCH:
                 self._refusals_due = now + REFUSALS_SECONDS
+        if now >= self._fold_due:
+            self._write(FOLD)
+            self._fold_due = now + FOLD_SECONDS
         touched += self._write(RETIRE_EVENTS, seconds=self._kept.events)
         touched += self._write(RETIRE_KEYS, seconds=self._kept.keys)
         touched += self._write(RETIRE_REPLAYS, seconds=self._kept.events)

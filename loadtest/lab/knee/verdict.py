@@ -10,6 +10,7 @@ from loadtest.lab.experiment import SLOTS, Size
 from loadtest.lab.submissions import Submissions
 from loadtest.report import Picture, Report, at_least, at_most, table
 from loadtest.shapes import Stretch, arrival_times, steps
+from models.pools import POOLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,10 @@ def analyse(submissions: Submissions, plan: Plan) -> Staircase:
     return Staircase(steps, knee, plateau, *counts)
 
 
+#: Where applications are scored, and the share of the capacity up to which its objective holds.
+POOL = "medium"
+CALM = 0.91
+START = f"submission to start p99 up to {CALM:.0%} of the capacity, objective of {POOL}"
 TITLE = "The knee: one worker at and beyond its capacity"
 COLUMNS = {
     "offered": "{.offered:g}/s",
@@ -213,6 +218,7 @@ def judge(found: Staircase, plan: Plan) -> Report:
                 *(100 * found.plateau / plan.capacity, plan.least_percent, " %"),
             ),
             at_most(ratio, times, plan.most_times, " x"),
+            at_most(START, calm_wait(found.steps, plan), POOLS[POOL].objective_seconds, " s"),
             at_most("submissions refused", found.refused),
             at_most("accepted and never scored", found.unscored),
             at_most("waiters on a database pool of 2", max(step.waiters for step in found.steps)),
@@ -224,6 +230,12 @@ def judge(found: Staircase, plan: Plan) -> Report:
         ],
         data={**asdict(found), "capacity": plan.capacity},
     )
+
+
+def calm_wait(steps: Iterable[Step], plan: Plan) -> float:
+    """p99 of the seconds from submission to start, the longest of the steps below the knee."""
+    below = [step for step in steps if step.offered <= CALM * plan.capacity]
+    return max((step.p99_seconds - plan.score_seconds for step in below), default=0.0)
 
 
 def describe_knee(found: Staircase, plan: Plan) -> str:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
-from app.api.routes.metrics import exposition, objectives
+from app.api.routes.metrics import reports_system
 from app.reads import gauges
 from app.reads.gauges import read_gauges
-from models.pools import POOLS
+from app.scheduler.maintenance.reaper import Reaper
+from app.scheduler.maintenance.retirer import FOLD
+from models.presence import Presence, announce
+from models.tallies import Tallies
+from tasks.errors import Permanent
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
+from tests.support.one_worker import one_worker
+from tests.unit.telemetry.test_dashboards import page
 
 SAMPLE = re.compile(r"^(fairline_\w+)(?:\{([^}]*)\})? ([0-9.e+]+)$", re.M)
 
@@ -23,7 +30,7 @@ def database(api_database: DatabaseFixture) -> DatabaseFixture:
 
 def scrape(database: DatabaseFixture) -> dict[str, float]:
     with database.engine.connect() as connection:
-        text = exposition(read_gauges(connection), POOLS, objectives())
+        text = page(read_gauges(connection))
     families = re.findall(r"^# TYPE (\w+) ", text, re.M)
     assert len(families) == len(set(families))
     for line in text.splitlines():
@@ -106,3 +113,83 @@ def test_age_in_a_line_of_very_many_heads_is_that_of_the_oldest_seen(
     assert scrape(database)[age] == 900, "the autoscaler has come to the others"
     database.execute("UPDATE desired_workers SET updated_at = now() - interval '1 minute'")
     assert 20 <= scrape(database)[age] < 30
+
+
+def test_runs_waits_and_retries_are_counted_for_ever(database: DatabaseFixture) -> None:
+    def act(ctx: Any, payload: Any) -> Any:
+        if payload == 1:
+            raise Permanent("hopeless")
+        if payload == 2 and ctx.attempt == 1:
+            raise ValueError("a bug")
+
+    with one_worker(database) as worker:
+        worker.act = act
+        for payload in ("0", "1", "2"):
+            worker.execute(worker.refs(1, payload=payload))
+        worker.flush()
+        database.execute("UPDATE jobs SET status = 'queued' WHERE status = 'scheduled'")
+        worker.execute(worker.dispatched(1))
+        worker.flush()
+    for _ in range(2):
+        told = scrape(database)
+        assert told['fairline_run_duration_seconds_count{pool="short"}'] == 4
+        assert told['fairline_wait_duration_seconds_count{pool="short"}'] == 3, "first starts only"
+        assert told['fairline_wait_duration_seconds_bucket{le="+Inf",pool="short"}'] == 3
+        assert 0 < told['fairline_wait_duration_seconds_sum{pool="short"}'] < 30
+        assert told['fairline_jobs_retried_total{class="APP_ERROR",pool="short"}'] == 1
+        # The same when they are no longer recent, and again after that.
+        database.execute("UPDATE tallies SET bucket = bucket - interval '1 hour'")
+        database.execute(FOLD.replace("%(epoch)s", str(database.leader.epoch)))
+    assert (
+        database.query("SELECT FROM tallies WHERE kind = 'run_seconds' AND bucket > 'epoch'") == []
+    )
+
+
+def test_lost_runs_and_lost_workers_are_counted(database: DatabaseFixture) -> None:
+    database.start()
+    database.expire_leases()
+    announce(database.engine, Presence("w1", "worker", ["medium.reserved.acme"]))
+    announce(database.engine, Presence("api", "api"))
+    database.execute("UPDATE processes SET heartbeat_at = now() - interval '6 minutes'")
+    counted = Tallies()
+    Reaper(database.engine, database.leader, database.types, counted).run_once(0.0)
+    counted.write(database.engine)
+    told = scrape(database)
+    assert told['fairline_jobs_retried_total{class="WORKER_CRASH",pool="medium"}'] == 1
+    assert told['fairline_run_duration_seconds_count{pool="medium"}'] == 1
+    recycled = [name for name in told if "recycled" in name and told[name]]
+    assert recycled == ['fairline_workers_recycled_total{pool="medium",reason="lost"}']
+
+
+def test_the_largest_deficit_is_that_of_a_tenant_with_work(database: DatabaseFixture) -> None:
+    database.submit()
+    database.execute(
+        "INSERT INTO shares (tenant_id, pool, pass, counted_day, counted_seconds, weight)"
+        " VALUES (0, 'medium', 10, now(), 0, 1), (1, 'medium', 7, now(), 0, 2),"
+        " (2, 'medium', 0, now(), 0, 100)"
+    )
+    told = scrape(database)
+    assert told['fairline_largest_deficit_seconds{pool="medium"}'] == 6
+    assert told['fairline_largest_deficit_seconds{pool="short"}'] == 0
+
+
+def test_the_leaders_silence_is_told(database: DatabaseFixture) -> None:
+    assert scrape(database)["fairline_leader_silent_seconds{}"] < 5
+    database.execute("UPDATE leaders SET expires_at = now() - interval '1 hour'")
+    database.execute("TRUNCATE express_lanes")
+    assert 3600 <= scrape(database)["fairline_leader_silent_seconds{}"] < 3700
+
+
+def test_the_oldest_living_instance_reports_the_system(database: DatabaseFixture) -> None:
+    def reporters() -> list[str]:
+        with database.engine.connect() as connection:
+            return [name for name in ("one", "two") if reports_system(connection, name)]
+
+    assert reporters() == ["one", "two"], "nobody is known"
+    for process, instance in (("a", "two"), ("b", "one"), ("c", "one"), ("old", "")):
+        announce(database.engine, Presence(process, "api", node=instance))
+    assert reporters() == ["two"]
+    database.execute(
+        "UPDATE processes SET heartbeat_at = now() - interval '1 min' WHERE name = 'a'"
+    )
+    assert reporters() == ["one"]

@@ -37,7 +37,6 @@ LENIENT = {
     ("HEAD", "/jobs/{job_id}"),
     ("GET", "/healthz"),
     ("GET", "/readyz"),
-    ("GET", "/metrics"),
     ("GET", "/openapi.json"),
 }
 #: Of a job that scored an application.

@@ -318,7 +318,7 @@ def readiness(http_client: HttpClient) -> tuple[int, str, dict[str, Any]]:
 
 
 def scrape(http_client: HttpClient) -> str:
-    http_client.app.extensions["fairline_metrics"] = SingleFlight()
+    http_client.app.extensions["fairline_metrics"] = {False: SingleFlight()}
     return http_client.call(None, "GET", "/metrics").text
 
 

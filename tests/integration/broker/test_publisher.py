@@ -17,6 +17,7 @@ from app.stack.services import Running
 from loadtest.figures import family
 from models.jobs.dispatch import Dispatch
 from models.jobs.ids import new_id
+from models.tallies import Tallies, TallyKind
 from tests.support.slow_link import SlowLink
 from tests.support.waiting import wait_for
 
@@ -46,6 +47,11 @@ def drop_queues(connection: kombu.Connection) -> None:
 
 
 @pytest.fixture
+def counted() -> Tallies:
+    return Tallies()
+
+
+@pytest.fixture
 def celery(link: SlowLink, queues: kombu.Connection) -> Celery:
     celery = Celery("test", amqp="app.broker.amqp:JobAmqp")
     celery.config_from_object("celeryconfig")
@@ -58,8 +64,8 @@ def celery(link: SlowLink, queues: kombu.Connection) -> Celery:
 
 
 @pytest.fixture
-def publisher(celery: Celery) -> Iterator[Publisher]:
-    publisher = Publisher(celery, LIMIT_SECONDS)
+def publisher(celery: Celery, counted: Tallies) -> Iterator[Publisher]:
+    publisher = Publisher(celery, LIMIT_SECONDS, counted)
     open_within(publisher, 15.0)
     yield publisher
     publisher.close()
@@ -94,10 +100,28 @@ def messages(queues: kombu.Connection, name: str) -> int:
     return int(declared.message_count)
 
 
-def test_confirmed_in_time(publisher: Publisher, queues: kombu.Connection) -> None:
+def test_confirmed_in_time(
+    publisher: Publisher, queues: kombu.Connection, counted: Tallies
+) -> None:
     assert publisher.publish(dispatches(5))
-    assert messages(queues, "medium") == 5
+    assert publisher.publish([*dispatches(1), *dispatches(3, "short")])
+    assert messages(queues, "medium") == 6
     assert publisher.undelivered() == []
+    assert counted.take() == {
+        (TallyKind.DISPATCHED, "medium"): (6, 0),
+        (TallyKind.DISPATCHED, "short"): (3, 0),
+    }
+
+
+def test_a_message_carries_the_trace_of_its_first_job(
+    publisher: Publisher, queues: kombu.Connection
+) -> None:
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    traced, plain = dispatches(2)
+    publisher.publish([traced._replace(traceparent=f"{trace} rojo=1"), plain])
+    carried = [queues.default_channel.basic_get("medium").headers for _ in range(2)]
+    found = {sent["id"]: (sent.get("traceparent"), sent.get("tracestate")) for sent in carried}
+    assert found == {traced.id: (trace, "rojo=1"), plain.id: (None, None)}
 
 
 def test_late_confirm_is_no_failure_and_nobody_waits_for_it_twice(

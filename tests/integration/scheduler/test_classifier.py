@@ -10,7 +10,6 @@ import pytest
 
 from app.admission import Submission, pool_of_type
 from app.admission.pool_of_type import LOOK_SECONDS, PoolsOfTypes
-from app.api.routes.metrics import exposition
 from app.policy.fairshare import default_seconds
 from app.policy.pool_choice import MIN_RUNS, VIOLATIONS
 from app.reads.estimates import READ_SECONDS, Estimates
@@ -25,6 +24,7 @@ from tests.support.api_server import ApiServer
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
 from tests.support.one_worker import one_worker
+from tests.unit.telemetry.test_dashboards import page
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_violations_move_a_type_and_everybody_is_told_once(
     detail = {"type": "echo", "from": "short", "to": "medium", "p95_seconds": 5.0}
     assert told(database) == [(0, {**detail, "reason": "violations"})]
     with database.engine.connect() as connection:
-        metrics = exposition(read_gauges(connection), ())
+        metrics = page(read_gauges(connection))
     assert 'fairline_job_type_moved{from="short",to="medium",type="echo"} 1' in metrics
     assert 'fairline_job_type_p95_seconds{type="echo"} 5' in metrics
 

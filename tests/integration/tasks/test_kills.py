@@ -28,6 +28,12 @@ def kills(database: DatabaseFixture) -> dict[str, int]:
     return {row.name: row.total for row in rows}
 
 
+def recycled(database: DatabaseFixture) -> dict[str, int]:
+    """The same of processes, by pool and reason."""
+    rows = database.query("SELECT name, total FROM tallies WHERE kind = 'recycled'")
+    return {row.name: row.total for row in rows}
+
+
 def kill(process: OneWorker, stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin two runs, and end their process for the first, up to the kill."""
     guilty, _ = (
@@ -46,6 +52,7 @@ def test_a_run_for_which_its_process_is_killed_counts_and_its_neighbours_do_not(
         kill(process, stop, monkeypatch)
     (row,) = database.query("SELECT DISTINCT tenant_id, pool FROM jobs")
     assert kills(database) == {f"{row.tenant_id}:{row.pool}": 1}
+    assert recycled(database) == {f"{row.pool}:limit": 1}
 
 
 def test_a_run_that_was_lost_before_its_process_is_killed_does_not_count(
@@ -73,6 +80,10 @@ def test_a_child_killed_at_its_hard_limit_counts_once_though_reported_twice(
         settle_overdue(url, database.types, "its parent", [late.ref, early.ref])
     assert database.job(early.ref.id).status == "queued"
     assert kills(database) == {"1:long": 1}
+    # Not once more as a lost one.
+    database.execute("UPDATE processes SET heartbeat_at = now() - interval '1 hour'")
+    Reaper(database.engine, database.leader, database.types).run_once(0.0)
+    assert recycled(database) == {"long:limit": 1}
 
 
 def test_a_reaped_run_counts_if_it_was_past_its_time_limit(database: DatabaseFixture) -> None:

@@ -24,18 +24,22 @@ from app.errors import IdempotencyKeyReused
 from app.scheduler.maintenance.observer import Observer
 from app.scheduler.maintenance.reaper import Reaper
 from app.telemetry.hooks import carrying_traces, emit_by, note_reaped
-from app.telemetry.jobs import MOST_IDS, JobTelemetry
+from app.telemetry.jobs import MOST_IDS, JobTelemetry, context_of
 from app.telemetry.requests import ROUTE, Requests
+from app.telemetry.scope import SCHEMA_URL
 from app.telemetry.sdk import Sdk, observe_connections
 from models.jobs.admit import insert_jobs
+from models.jobs.claim import JobRef
 from models.jobs.ids import new_id
 from models.jobs.replay import replay_dead
 from models.jobs.submission import IdempotencyKey
+from models.jobs.trace_context import trace_headers
 from models.leadership import Leader
 from models.pools import POOLS
 from models.settings import DatabaseSettings
 from models.store.session import open_engine
 from tasks.errors import Permanent, Snooze
+from tasks.worker.tracing import model_call
 from tests.support.database_fixture import DatabaseFixture, FakePublisher
 from tests.support.emptied import emptied
 from tests.support.one_worker import OneWorker, one_worker
@@ -171,6 +175,82 @@ def test_a_batch_is_admitted_in_one_span_that_names_some_of_its_jobs(
     assert waits == {("short",): MOST_IDS + 5}
 
 
+def test_runs_are_inside_their_message_if_it_is_in_their_trace(
+    database: DatabaseFixture, admission: Admission, worker: OneWorker, seen: Seen
+) -> None:
+    batch = admission.admit([submission(), submission()])
+    other = admission.admit([submission()])
+    (first, _, last), tracer = worker.dispatched(3), seen.sdk.traces.get_tracer("celery")
+    kept = trace_headers(database.job(first.id).traceparent)
+    assert (first.id, last.id) == (batch.ids[0], other.ids[0])
+    with tracer.start_as_current_span("run/echo", context_of(kept)) as message:
+        worker.execute(tuple(JobRef(job_id, 1) for job_id in (*batch.ids, *other.ids)))
+    runs = {str((run.attributes or {})["fairline.job.id"]): run for run in seen.named("run echo")}
+    sent = message.get_span_context()
+    together, apart = seen.named("admit")
+    for job_id in batch.ids:
+        assert parent_of(runs[job_id]) == sent.span_id
+        assert links_of(runs[job_id]) == [together.context.span_id]
+    assert runs[last.id].context.trace_id == apart.context.trace_id != sent.trace_id
+    assert parent_of(runs[last.id]) == apart.context.span_id
+    assert links_of(runs[last.id]) == [apart.context.span_id, sent.span_id]
+
+
+def parent_of(span: ReadableSpan) -> int | None:
+    return span.parent.span_id if span.parent else None
+
+
+def links_of(span: ReadableSpan) -> list[int]:
+    return [link.context.span_id for link in span.links]
+
+
+def test_every_span_and_metric_names_the_version_of_its_conventions(
+    admission: Admission, worker: OneWorker, seen: Seen
+) -> None:
+    admission.admit([submission()])
+    worker.execute(worker.dispatched(1))
+    worker.flush()
+    spans = seen.spans.get_finished_spans()
+    assert {span.instrumentation_scope.schema_url for span in spans} == {SCHEMA_URL}
+    data = seen.metrics.get_metrics_data()
+    assert data is not None
+    (scope,) = data.resource_metrics[0].scope_metrics
+    assert scope.scope.schema_url == SCHEMA_URL
+
+
+def test_durations_of_runs_have_the_attributes_of_the_conventions(
+    admission: Admission, worker: OneWorker, seen: Seen
+) -> None:
+    admission.admit([submission()])
+
+    def fail(ctx: Any, payload: Any) -> Any:
+        raise Permanent("hopeless")
+
+    worker.act = fail
+    worker.execute(worker.dispatched(1))
+    worker.flush()
+    assert seen.points()["messaging.process.duration"] == {
+        ("fairline", "run", "process", "short", "PERMANENT"): 1
+    }
+
+
+def test_calls_of_models_are_measured(seen: Seen) -> None:
+    with model_call("anthropic", "claude") as call:
+        call.model, call.tokens_in, call.tokens_out = "claude-1", 70, 9
+    with pytest.raises(Permanent), model_call("anthropic", "claude"):
+        raise Permanent("no")
+    told = seen.points()
+    common = ("chat", "anthropic", "claude")
+    assert told["gen_ai.client.token.usage"] == {
+        (*common, "claude-1", "input"): 1,
+        (*common, "claude-1", "output"): 1,
+    }
+    assert told["gen_ai.client.operation.duration"] == {
+        (*common, "claude-1"): 1,
+        (*common, "Permanent"): 1,
+    }
+
+
 def test_all_runs_of_a_shared_message_link_to_it(worker: OneWorker, seen: Seen) -> None:
     together = threading.Barrier(4)  # each in a slot of its own
     worker.act = lambda ctx, payload: together.wait(10)
@@ -262,7 +342,13 @@ def test_a_publish_is_a_span_and_counts_only_if_it_succeeds(
     good, bad = seen.named("dispatch")
     assert (good.attributes or {})["messaging.destination.name"] == "short"
     assert bad.status.status_code is StatusCode.ERROR
-    assert seen.points()["fairline.jobs.dispatched"] == {("short",): 1}
+    told = seen.points()
+    assert told["fairline.jobs.dispatched"] == {("short",): 1}
+    of_publishes = ("fairline", "dispatch", "send", "short")
+    assert told["messaging.client.operation.duration"] == {
+        of_publishes: 1,
+        (*of_publishes, "OSError"): 1,
+    }
 
 
 def test_only_the_leader_tells_of_the_system(database: DatabaseFixture, seen: Seen) -> None:

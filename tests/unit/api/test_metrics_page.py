@@ -8,17 +8,12 @@ from pathlib import Path
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.api.routes.metrics import exposition
-from models.pools import POOLS
-from tests.unit.telemetry.test_dashboards import everything
+from tests.unit.telemetry.test_dashboards import everything, page
 
 #: The expected page for that reading.
 EXPECTED = (Path(__file__).parent / "metrics.txt").read_text()
-OBJECTIVES = {"short": 5.0, "medium": 5.0, "long": 60.0}
 
-RATES = {"free": 10.0, "enterprise": None}
-
-PAGE = exposition(everything(), POOLS, OBJECTIVES, RATES)
+PAGE = page(everything())
 
 
 def families(text: str) -> dict[str, Metric]:
@@ -45,8 +40,36 @@ def test_a_label_may_hold_anything() -> None:
     readings = everything()
     readings.dead_letters[name] = 2
     [sample] = (
-        s
-        for s in families(exposition(readings, POOLS))["fairline_dead_letters"].samples
-        if s.value == 2
+        s for s in families(page(readings))["fairline_dead_letters"].samples if s.value == 2
     )
     assert sample.labels == {"type": name}
+
+
+def test_buckets_hold_what_is_below_them_whichever_version_counted_it() -> None:
+    readings = everything()
+    readings.totals["wait_seconds"] = {
+        "short:0.5": (2, 600_000),
+        "short:0.7": (1, 650_000),
+        "short:inf": (1, 40_000_000_000),
+        "medium:0.5": (9, 1),
+    }
+    found = families(page(readings))["fairline_wait_duration_seconds"].samples
+    of_short = {s.labels.get("le", s.name): s.value for s in found if s.labels["pool"] == "short"}
+    assert (of_short["0.25"], of_short["0.5"], of_short["0.7"], of_short["1.0"]) == (0, 2, 3, 3)
+    assert of_short["+Inf"] == of_short["fairline_wait_duration_seconds_count"] == 4
+    assert of_short["fairline_wait_duration_seconds_sum"] == 40_001.25
+
+
+def test_an_instance_that_does_not_report_the_system_reports_itself() -> None:
+    own = families(page(None))
+    assert set(own) == {
+        "fairline_build_info",
+        "fairline_reports_system",
+        "fairline_disk_free_bytes",
+        "fairline_disk_size_bytes",
+    }
+    assert own["fairline_reports_system"].samples[0].value == 0
+    assert own["fairline_build_info"].samples[0].labels == {
+        "revision": "3f9a2c",
+        "python": "3.11.2",
+    }

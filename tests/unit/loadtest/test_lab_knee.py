@@ -22,6 +22,7 @@ from loadtest.lab.knee.verdict import (
 from loadtest.lab.submissions import Submissions
 from loadtest.shapes import arrival_times
 from loadtest.users.wire import Arrival
+from models.pools import POOLS
 
 SHORT = Plan(STAIRS, 6.0, 1.0)
 
@@ -132,7 +133,16 @@ def test_slots_without_any_overhead_reach_the_bar_and_the_queue_grows_beyond_the
 
 def test_slots_that_lose_two_percent_of_their_time_miss_the_bar() -> None:
     report = judge(analyse(simulated(SHORT, overhead=0.03), SHORT), SHORT)
-    assert [bar.passed for bar in report.bars] == [False, True, True, True, True]
+    assert [bar.passed for bar in report.bars] == [False, True, True, True, True, True]
+
+
+def test_waits_below_the_knee_are_judged_by_the_objective_of_the_pool() -> None:
+    late = judge(analyse(simulated(SHORT, overhead=0.2), SHORT), SHORT)
+    (bar,) = [bar for bar in late.bars if "objective" in bar.claim]
+    assert bar.required == POOLS["medium"].objective_seconds
+    assert 0.2 <= bar.measured < bar.required
+    later = judge(analyse(simulated(SHORT, overhead=5.5), SHORT), SHORT)
+    assert not next(bar for bar in later.bars if "objective" in bar.claim).passed
 
 
 def test_a_run_without_a_knee_is_no_pass() -> None:

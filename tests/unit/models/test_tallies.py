@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from app.api.exposition import histogram
 from models.jobs.claim import Claim, JobRef
 from models.jobs.states import FailureClass
 from models.pools import POOLS
-from models.tallies import Tallies, TallyKind, bin_of, parse_run_name
+from models.tallies import (
+    Tallies,
+    TallyKind,
+    add_up,
+    bin_of,
+    observed,
+    parse_run_name,
+)
 from tasks.errors import DependencyFailure, DependencyOutage, Permanent
 from tasks.registry import load_types
 from tasks.retry.decision import RetryStanding
@@ -110,3 +121,21 @@ def test_counts_are_taken_once() -> None:
     assert tallies.unwritten(*key) == (2, 1)
     assert tallies.take() == {key: (2, 1)}
     assert tallies.unwritten(*key) == (0, 0)
+
+
+@given(
+    st.lists(st.floats(1e-6, 1e6), max_size=30),
+    st.lists(st.floats(1e-3, 1e5), min_size=1, max_size=9, unique=True).map(sorted),
+)
+def test_a_histogram_counts_each_value_once_below_every_bound_that_is_as_high(
+    values: list[float], bounds: list[float]
+) -> None:
+    counts: dict[tuple[TallyKind, str], tuple[int, int]] = {}
+    add_up(counts, (observed(TallyKind.RUN_SECONDS, "short", value, bounds) for value in values))
+    totals = {name: count for (_, name), count in counts.items()}
+    buckets, seconds = histogram(totals, "short", bounds, TallyKind.RUN_SECONDS)
+    for bound, below in buckets:
+        assert below == sum(value <= float(bound) for value in values)
+    assert [float(bound) for bound, _ in buckets] == [*bounds, math.inf]
+    assert seconds == pytest.approx(sum(values), abs=1e-5)
+    assert histogram(totals, "medium", bounds, TallyKind.RUN_SECONDS)[0][-1] == ("+Inf", 0)

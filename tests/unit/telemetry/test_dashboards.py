@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from app.api.routes.metrics import exposition, objectives
+from app.api.exposition import ConfiguredLimits, InstanceReadings, exposition
 from app.reads.gauges import STATES, GaugeReadings
 from app.stack.spec import PROJECT_ROOT
 from models.pools import POOLS
+from models.tallies import TallyKind
 from tests.support.compose import read_compose
 
 DEPLOY = PROJECT_ROOT / "deploy"
@@ -32,6 +33,11 @@ MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"')
 GROUPED = re.compile(r"\bby \(([^)]*)\) \(")
 #: Environment, as the docs name it.
 VARIABLE = re.compile(r"`((?:OTEL|FAIRLINE)_[A-Z_]+)")
+#: What an expression begins with that keeps the labels of its first grouping.
+KEEPS = ("max by", "min by", "sum by", "histogram_quantile")
+MEANS = ("count", "sum")
+#: Labels that Prometheus adds.
+OF_TARGETS = {"instance", "job"}
 SHOWN = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -74,15 +80,34 @@ def everything() -> GaugeReadings:
         quota_states=[SimpleNamespace(dependency="claude", refused=1, closed=False)],
         schedules={"active": 1, "paused": 0, "ended": 0},
         tick_seconds=0.5,
+        owed_seconds=dict.fromkeys(POOLS, 2.5),
+        silent_seconds=0.5,
+        totals={
+            TallyKind.DISPATCHED: dict.fromkeys(POOLS, (3, 0)),
+            TallyKind.RETRIED: {"short:APP_ERROR": (1, 0)},
+            TallyKind.RECYCLED: {"long:limit": (1, 0), "long:lost": (1, 0)},
+            TallyKind.WAIT_SECONDS: {"short:0.5": (2, 600_000), "short:inf": (1, 40_000_000_000)},
+            TallyKind.RUN_SECONDS: {"short:0.005": (2, 6_000), "short:0.05": (1, 40_000)},
+        },
     )
+
+
+OWN = InstanceReadings("3f9a2c", "3.11.2", {"blobs": (5 << 30, 20 << 30)})
+LIMITS = ConfiguredLimits(dict.fromkeys(POOLS, 8), {"free": 10.0, "enterprise": None})
+
+
+def page(readings: GaugeReadings | None) -> str:
+    return exposition(OWN, readings, POOLS, LIMITS)
 
 
 def emitted() -> dict[str, dict[str, set[str]]]:
     """Labels and their values, by metric."""
     found: dict[str, dict[str, set[str]]] = {}
-    for line in exposition(everything(), POOLS, objectives(), {"free": 10.0}).splitlines():
+    for line in page(everything()).splitlines():
         if line.startswith("# TYPE"):
-            found[line.split()[2]] = {}
+            _, _, name, kind = line.split()
+            parts = ("_bucket", "_count", "_sum") if kind == "histogram" else ("",)
+            found |= {name + part: {} for part in parts}
         elif not line.startswith("#"):
             name, labels = SELECTED.match(line).groups()  # type: ignore[union-attr]
             for label, value in MATCHER.findall(labels or ""):
@@ -109,7 +134,7 @@ def targets(dashboard: Path) -> list[tuple[str, str, str]]:
 
 
 def test_every_metric_has_a_sample_in_the_reading() -> None:
-    text = exposition(everything(), POOLS, objectives(), {"free": 10.0})
+    text = page(everything())
     sampled = {SELECTED.match(line)[1] for line in text.splitlines() if line[0] != "#"}  # type: ignore[index]
     assert sampled == set(EMITTED)
 
@@ -128,10 +153,10 @@ def test_every_query_asks_for_metrics_and_labels_that_are_told(dashboard: Path) 
                 known = value.startswith("$") or value in EMITTED[name][label]
                 assert known, f"{title}: {name} is never of {label}={value}"
         kept = [re.split(r",\s*", group) for group in GROUPED.findall(expression)]
-        for label in {label for group in kept for label in group}:
+        for label in {label for group in kept for label in group} - OF_TARGETS:
             assert all(label in EMITTED[name] for name in names), f"{title}: by ({label})"
         shown = set(SHOWN.findall(legend))
-        outermost = set(kept[0]) if kept and expression.startswith(("max by", "sum by")) else set()
+        outermost = set(kept[0]) if kept and expression.startswith(KEEPS) else set()
         assert shown <= outermost, f"{title}: the legend shows what the query dropped"
 
 
@@ -172,9 +197,12 @@ def test_the_dashboard_shows_what_somebody_on_call_asks_for() -> None:
         name for _, expression, _ in targets(DASHBOARDS[0]) for name in NAME.findall(expression)
     }
     kept_out = set(EMITTED) - shown
-    # How many predictions a mean is of, which types were moved, and the age of a snapshot in
-    # transactions beside that in seconds: for /metrics' readers. Limits of tiers do not change.
+    # How many predictions a mean is of, which types were moved, who reports, means of what is shown
+    # as percentiles, and the age of a snapshot in transactions beside that in seconds: for
+    # /metrics' readers.
     assert kept_out == {
+        "fairline_reports_system",
+        *(f"fairline_{of}_duration_seconds_{part}" for of in ("wait", "run") for part in MEANS),
         "fairline_wait_predictions",
         "fairline_job_type_moved",
         "fairline_oldest_snapshot_transactions",
@@ -185,16 +213,16 @@ def test_the_dashboard_shows_what_somebody_on_call_asks_for() -> None:
 
 def test_prometheus_scrapes_services_that_compose_has_at_their_ports() -> None:
     scraped = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())["scrape_configs"]
-    addresses = {
-        job["job_name"]: target
-        for job in scraped
-        for group in job["static_configs"]
-        for target in group["targets"]
-    }
-    assert set(addresses) == {"fairline", "fairline-otlp"}
-    host, port = addresses["fairline"].split(":")
-    assert SERVICES[host]["environment"]["FAIRLINE_PORT"] == port
-    host, port = addresses["fairline-otlp"].split(":")
+    api, otlp = scraped
+    # Every container of a service that may be scaled, each a target of its own.
+    assert (api["job_name"], api["metrics_path"]) == ("fairline", "/metrics")
+    (found,) = api["dns_sd_configs"]
+    assert found["type"] == "A"
+    (host,) = found["names"]
+    assert SERVICES[host]["environment"]["FAIRLINE_PORT"] == str(found["port"])
+    assert otlp["job_name"] == "fairline-otlp"
+    (target,) = otlp["static_configs"][0]["targets"]
+    host, port = target.split(":")
     assert host in WATCHING
     assert collector()["exporters"]["prometheus"]["endpoint"] == f"0.0.0.0:{port}"
 
