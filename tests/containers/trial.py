@@ -84,8 +84,10 @@ class ComposeTest(Steps):
         """An application from its submission to the leaderboard, a job in each pool."""
         with self._screen.step("the API, the console, a job in each pool"), Api(PORT) as api:
             expect(api.call("GET", "/leaderboard").status == 401, "no key is needed")
-            for page in ("/", "/docs", "/readyz"):
-                expect(api.call("GET", page).status == 200, f"{page} does not answer")
+            for page, status in (("/", 303), ("/console/sign-in", 200), ("/docs", 200)):
+                answer = api.call("GET", page)
+                expect(answer.status == status, f"GET {page}: {answer}")
+            until(lambda: api.call("GET", "/readyz").status == 200, 30.0, "/readyz to say 200")
             echo = self.submit("/jobs", {"type": "echo", "payload": {"hello": "short"}})
             count = self.submit("/jobs", {"type": "count", "payload": {"to": 2}})
             ada = self.apply("Ada")
