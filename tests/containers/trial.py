@@ -85,7 +85,7 @@ class ComposeTest(Steps):
         with self._screen.step("the API, the console, a job in each pool"), Api(PORT) as api:
             expect(api.call("GET", "/leaderboard").status == 401, "no key is needed")
             for page, status in (("/", 303), ("/console/sign-in", 200), ("/docs", 200)):
-                answer = api.call("GET", page)
+                answer = api.call("GET", page, None, {"Accept": "text/html"})
                 expect(answer.status == status, f"GET {page}: {answer}")
             until(lambda: api.call("GET", "/readyz").status == 200, 30.0, "/readyz to say 200")
             echo = self.submit("/jobs", {"type": "echo", "payload": {"hello": "short"}})
