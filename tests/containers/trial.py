@@ -28,8 +28,9 @@ class ComposeTest(Steps):
 
     def try_everything(self) -> None:
         self.compose(UP)
-        key = self.compose("exec -T api flask --app app keys issue --tenant demo").split()[0]
-        self._headers = {"Authorization": f"Bearer {key}"}
+        with self._screen.step("a key for the tenant demo"):
+            issue = "docker compose exec -T api flask --app app keys issue --tenant demo"
+            self._headers = {"Authorization": f"Bearer {self.quietly(issue).strip()}"}
         self.use_api()
         self.look_at_flower()
         self.compose(f"{UP} --scale worker=4")
