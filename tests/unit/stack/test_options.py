@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,23 @@ def test_empty_variable_means_the_default() -> None:
 def test_nonsense_is_refused_with_the_name_of_the_variable(name: str, value: str) -> None:
     with pytest.raises(StackError, match=name):
         read_options({name: value})
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("WORKER=3", "did you mean WORKERS_SHORT WORKERS_MEDIUM WORKERS_LONG?"),
+        ("FAIRLINE_PROT=1", "'make help' and .env.example list them"),
+        ("WORKERS_MEDIUM=3", ""),
+        ("FAIRLINE_PORT=9000", ""),
+        ("SLICES=medium.free=1 medium.paid=2", ""),
+    ],
+)
+def test_misspelled_variables_of_make_are_refused(assignment: str, said: str) -> None:
+    words = ("make", "--dry-run", "--no-print-directory", "up", assignment)
+    done = subprocess.run(words, cwd=PROJECT_ROOT, capture_output=True, text=True, check=False)
+    assert bool(done.returncode) is bool(said), done.stderr
+    assert said in done.stderr
 
 
 @pytest.fixture
