@@ -162,6 +162,8 @@ class ComposeTest(Steps):
         long = self.submit("/jobs", {"type": "count", "payload": {"to": 20}})
         for job_id in (short, long):
             self.await_status(job_id, "running")
+        living = "SELECT name FROM processes WHERE heartbeat_at > now() - interval '10 s'"
+        left = set(self.sql(living).split())
         began = time.monotonic()
         self.compose("stop", DOWN_SECONDS)
         took = time.monotonic() - began
@@ -170,6 +172,8 @@ class ComposeTest(Steps):
         expect(not killed, f"after {took:.0f} s some had not stopped cleanly: {killed}")
         self.compose(f"{UP} --scale worker=4")
         with self._screen.step("what ran when it stopped"):
+            listed = left & set(self.sql("SELECT name FROM processes").split())
+            expect(not listed, f"some that left are still listed as living: {listed}")
             self.await_status(short, "succeeded")
             self.await_status(long, "succeeded")
             expect(self.job(short)["attempt"] == 1, f"it was cut off: {self.job(short)}")
