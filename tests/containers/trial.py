@@ -164,6 +164,8 @@ class ComposeTest(Steps):
             self.await_status(job_id, "running")
         living = "SELECT name FROM processes WHERE heartbeat_at > now() - interval '10 s'"
         left = set(self.sql(living).split())
+        psql = "docker compose exec --detach postgres psql -U fairline -d fairline"
+        self.quietly(f"{psql} -c 'SELECT pg_sleep(600)'")  # a client that does not leave
         began = time.monotonic()
         self.compose("stop", DOWN_SECONDS)
         took = time.monotonic() - began

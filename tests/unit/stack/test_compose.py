@@ -86,6 +86,7 @@ def test_images_are_pinned_to_a_major_version() -> None:
             assert re.fullmatch(r"\w+:\d+(-\w+)?", service["image"]), service["image"]
     assert SERVICES["postgres"]["image"] == "postgres:18"
     assert SERVICES["postgres"]["volumes"] == ["postgres:/var/lib/postgresql"]
+    assert SERVICES["postgres"]["stop_signal"] == "SIGINT"
     assert last_stage()[0] == ["FROM", "python:3.11-slim"]
 
 
