@@ -55,7 +55,8 @@ def main() -> int:
             screen.plain(f"fairline: another compose-test is using {cache}")
             return 1
         except (Failed, CannotEnter, NotReady, OSError, subprocess.SubprocessError) as error:
-            screen.plain(f"fairline: {error}\nThe logs of all steps are in {cache}/logs")
+            screen.plain(f"fairline: {error}")
+            screen.plain(f"Logs: {cache}/logs, of the containers {cache}/tree/root/containers.log")
             return 1
         except KeyboardInterrupt:
             screen.plain("fairline: interrupted")

@@ -13,11 +13,11 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from app.stack.screen import Screen
-from loadtest.fleet import NotReady, until
+from loadtest.fleet import until
 from tests.bare.steps import Failed, Steps, end_of
 from tests.bare.tree import (
     CERTIFICATES,
@@ -135,7 +135,7 @@ def leave_network() -> None:
 
 @contextmanager
 def docker(tree: Tree, log: Path, *options: str) -> Iterator[None]:
-    """A running engine in the tree."""
+    """A running engine in the tree; leaves no container, and their output if something failed."""
     seen = tree.environment(ROOT, {})
     start = " ".join(("ip link set lo up; exec dockerd", *options))
     with log.open("wb") as output:
@@ -146,14 +146,17 @@ def docker(tree: Tree, log: Path, *options: str) -> Iterator[None]:
         return not subprocess.run(words, env=seen, check=False, capture_output=True).returncode
 
     try:
-        until(lambda: daemon.poll() is not None or run("docker version"), 60.0, "Docker")
-        if daemon.poll() is not None:
+        until(lambda: daemon.poll() is not None or run("docker version"), 60.0)
+        if daemon.poll() is not None or not run("docker version"):
             raise Failed(f"Docker does not start here; {end_of(log)}")
         yield
-        run("kill $(cat /run/docker.pid)")
-        daemon.wait(30)
-    except (NotReady, subprocess.TimeoutExpired) as error:
-        raise Failed(f"{error}; {end_of(log)}") from error
+    except BaseException:
+        run("docker compose logs --no-color --timestamps >/root/containers.log 2>&1")
+        raise
     finally:
+        run("docker ps --all --quiet | xargs --no-run-if-empty docker rm --force --volumes")
+        run("kill $(cat /run/docker.pid)")
+        with suppress(subprocess.TimeoutExpired):
+            daemon.wait(30)
         daemon.kill()  # what runs inside ends with the tree
         daemon.wait()
