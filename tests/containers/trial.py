@@ -95,6 +95,11 @@ class ComposeTest(Steps):
             for job_id in (echo, count, ada):
                 self.await_status(job_id, "succeeded")
             expect(self.leaderboard() == ["Ada"], "Ada is not on the leaderboard")
+            queues = self.quietly(
+                "docker compose exec -T rabbitmq rabbitmqctl --quiet list_queues name type"
+            )
+            listed = [line for line in queues.splitlines() if line.endswith("quorum")]
+            expect(len(listed) == 3, f"other quorum queues than those of the pools: {listed}")
 
     # Flower -------------------------------------------------------------------------------
 
