@@ -16,7 +16,9 @@ PORT, FLOWER_PORT = 8000, 5555
 #: As docker-compose.yml has it for those who set nothing.
 FLOWER = "fairline:fairline"
 UP = "up --detach --no-build --wait"
-APPLICATIONS = 150
+APPLICATIONS = 100
+#: More than the slots of four workers, and each longer than a look at the database takes.
+SLEEPS, SLEEP_SECONDS = 60, 5
 UP_SECONDS = 300.0
 DONE_SECONDS = 120.0
 #: A stack that runs jobs of a few seconds is down in this time, on a busy machine too.
@@ -134,6 +136,8 @@ class ComposeTest(Steps):
         """Kill a container's processes under load: it comes back, and every job ends once."""
         with self._screen.step(f"{APPLICATIONS} applications, one of four workers killed"):
             ids = [self.apply(f"Candidate {number}") for number in range(APPLICATIONS)]
+            sleep = {"type": "sleep", "payload": {"seconds": SLEEP_SECONDS}}
+            ids += [self.submit("/jobs", sleep) for _ in range(SLEEPS)]
             worker = "fairline-worker-2"
             pid = self.quietly(f"docker inspect --format '{{{{.State.Pid}}}}' {worker}").strip()
             host = self.quietly(f"docker inspect --format '{{{{.Config.Hostname}}}}' {worker}")
