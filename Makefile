@@ -3,7 +3,19 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help up down status demo test test-unit lint bench bench-dispatch bench-snapshot lab bench-console pictures chaos \
-	upgrade-test bare-test clean venv venv-dev broker browser faketime prometheus mmdebstrap
+	upgrade-test bare-test compose-test clean venv venv-dev broker browser faketime prometheus mmdebstrap
+
+# Variables on the command line: one that is misspelled would be ignored without a word.
+VARIABLES = QUICK MINUTES SEED FULL KEEP CI PYTHON SHELL \
+	$(shell sed -n 's/^\#\([A-Z_]*\)=.*/\1/p' .env.example 2>/dev/null)
+PREFIXES := WORKERS_% PIP_% OTEL_% AWS_% ANTHROPIC_%
+GIVEN := $(strip $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name))))
+UNKNOWN := $(if $(GIVEN),$(filter-out $(VARIABLES) $(PREFIXES),$(GIVEN)))
+ifneq ($(UNKNOWN),)
+SIMILAR := $(filter $(addsuffix %,$(UNKNOWN)),$(VARIABLES))
+$(error fairline: unknown variable $(UNKNOWN)$(if $(SIMILAR),; did you mean $(SIMILAR)?,: \
+	'make help' and .env.example list them))
+endif
 
 FAIRLINE_HOME ?= .run
 PY := .venv/bin/python
@@ -81,6 +93,9 @@ pictures: venv-dev broker browser ## take the README's pictures from a stack of 
 
 bare-test: venv-dev mmdebstrap ## as root: try the README on a bare Debian tree; FULL=1 runs make test in it, KEEP=1 keeps it
 	$(PY) -m tests.bare $(if $(FULL),--full) $(if $(KEEP),--keep)
+
+compose-test: venv-dev mmdebstrap ## as root: docker-compose.yml under a Docker engine of Debian packages, kept in ~/.cache
+	$(PY) -m tests.containers
 
 clean: down ## stop the stack and remove its data, .venv and caches
 	@if [ -e "$(FAIRLINE_HOME)/stack-id" ]; then rm -rf "$(FAIRLINE_HOME)"; fi

@@ -32,12 +32,10 @@ def _configure_logging(loglevel: Any = None, **_: Any) -> None:
 @worker_init.connect
 def _without_delayed_delivery(**_: Any) -> None:
     """Delays are in the row; with quorum queues Celery would declare 28 queues for its own."""
-    from celery.worker.consumer import Consumer, DelayedDelivery
+    from celery.worker.consumer import Consumer
 
-    step = f"{DelayedDelivery.__module__}:{DelayedDelivery.__qualname__}"
-    Consumer.Blueprint.default_steps = [
-        known for known in Consumer.Blueprint.default_steps if known not in (step, DelayedDelivery)
-    ]
+    known = Consumer.Blueprint.default_steps
+    Consumer.Blueprint.default_steps = [s for s in known if "DelayedDelivery" not in str(s)]
 
 
 @worker_init.connect

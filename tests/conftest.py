@@ -37,7 +37,7 @@ LONGEST = (
     *(f"acceptance/{name}" for name in TOGETHER["shared_stack"]),
     *("acceptance/test_lab.py", "acceptance/test_kills.py"),
     *(f"acceptance/{name}" for name in TOGETHER["platform_stack"]),
-    *("acceptance/test_compose.py", "acceptance/test_autoscale.py"),
+    "acceptance/test_autoscale.py",
     *("acceptance/test_full_disk.py", "broker/test_slow_confirms.py", "broker/test_lost_queues.py"),
     *("loadtest/test_bench_smoke.py", "api/test_schemathesis.py", "models/test_races.py"),
     *("api/test_outage.py", "stack/test_up.py", "models/test_state_machine.py"),

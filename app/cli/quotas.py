@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import click
 
 from app.cli.errors import FairlineGroup
-from app.cli.tenants import database, show_table
-from app.tenants.quotas import Declared, clear_quota, declare_quota, read_quotas
+from app.cli.tenants import cell, database, show_table
+from app.tenants.quotas import FIELDS, Declared, clear_quota, declare_quota, read_quotas
+from models.presence import NEWS_SECONDS
 from models.store.session import connect
 
 quotas = FairlineGroup("quotas", help="Manage what dependencies accept per minute.")
@@ -38,8 +41,28 @@ def list_quotas() -> None:
 @click.argument("dependency")
 def forget_quota(dependency: str) -> None:
     """Remove a quota; what the dependency reports applies again."""
-    clear_quota(database(), dependency)
-    click.echo(f"quota for {dependency} removed")
+    for line in describe_cleared(clear_quota(database(), dependency)):
+        click.echo(f"{dependency}: {line}")
+
+
+def describe_cleared(quota: Declared) -> Iterator[str]:
+    """What clearing it has changed, in lines."""
+    declared = {name.removesuffix("_per_minute"): getattr(quota, name) for name in FIELDS}
+    if limits := listed(declared):
+        yield f"removed the declared limit of {limits} per minute"
+    if limits := listed({kind: limit for kind, (limit, *_) in quota.reading.items()}):
+        yield f"forgot the reported limit of {limits}; what its next response reports applies"
+    if quota.closed_until:
+        yield f"was paused until {cell(quota.closed_until)}; called again within {NEWS_SECONDS} s"
+    if quota.is_empty:
+        yield "nothing was declared or reported; nothing changed"
+
+
+def listed(limits: Mapping[str, float | None]) -> str:
+    """Such as ``60 requests, 40000 tokens in``."""
+    return ", ".join(
+        f"{limit:g} {kind.replace('_', ' ')}" for kind, limit in limits.items() if limit
+    )
 
 
 TITLES = ("DEPENDENCY", "REQUESTS", "TOKENS IN", "TOKENS OUT", "LEFT", "PAUSED UNTIL", "REJECTED")

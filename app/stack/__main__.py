@@ -28,11 +28,13 @@ from app.stack.screen import Screen
 from app.stack.sequence import base_url, bring_up, choose_services, clear_ground
 from app.stack.spawn import adopt_orphans
 from app.stack.spec import StackError
+from app.stack.stopping import StopWatch
 from app.stack.supervisor import StopRequested, Supervisor
 from models.settings import read_settings
 
-#: The longest that an orderly stop may take before ``down`` kills the supervisor.
-DOWN_SECONDS = 120.0
+#: The longest that an orderly stop may take, besides running jobs, before ``down`` kills the
+#: supervisor.
+DOWN_SECONDS = 100.0
 
 
 def up(
@@ -91,6 +93,7 @@ def answer(
             "pid": slot.child.pid if slot.child else None,
             "up_seconds": now - slot.child.started_at if slot.child else 0.0,
             "restarts": slot.restarts,
+            "stop_seconds": slot.stop_seconds(now),
         }
         for slot in supervisor.slots
     ]
@@ -137,9 +140,15 @@ def down(options: StackOptions, screen: Screen) -> int:
         return 0
     supervisor = running_supervisor(home)
     if supervisor:
-        screen.line(f"Stopping; running jobs get up to {options.drain_seconds:g} s to finish…")
+        watch = StopWatch(home, screen)
+        drain, most = options.drain_seconds, options.drain_seconds + DOWN_SECONDS
+        screen.line(
+            f"Stopping, in at most {most:g} s. Running jobs get up to {drain:g} s to finish;"
+            " what takes longer runs again at the next start."
+        )
         signal_process(supervisor, signal.SIGTERM)
-        if wait_for_exit([supervisor], DOWN_SECONDS):
+        if not watch.wait(supervisor, most):
+            screen.line("Killing the stack: it did not stop in time.")
             signal_process(supervisor, signal.SIGKILL)
             wait_for_exit([supervisor], 5.0)
     count = clear_leftovers(home)

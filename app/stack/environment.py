@@ -37,21 +37,23 @@ def environment(
     }
     # On the embedded broker, one node gains nothing from a quorum of itself.
     queue_type = "quorum" if options.broker_url else "classic"
+    served = ",".join(pool for pool, count in options.workers.items() if count)
+    given = {**options.file, **os.environ}
     return {
         **defaults,
-        **os.environ,
+        **given,
         "PATH": f"{COMMANDS}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYTHONUNBUFFERED": "1",
         STACK_VARIABLE: home.stack_id(),
         HOME: str(home.path),
         "FAIRLINE_DATABASE_URL": database_url,
         "FAIRLINE_BROKER_URL": broker_url,
-        "FAIRLINE_QUEUE_TYPE": os.environ.get("FAIRLINE_QUEUE_TYPE") or queue_type,
+        "FAIRLINE_QUEUE_TYPE": given.get("FAIRLINE_QUEUE_TYPE") or queue_type,
         "FAIRLINE_BLOB_URL": options.blob_url or str(home.blobs),
         "FAIRLINE_HOST": options.host,
         "FAIRLINE_PORT": str(options.port),
         "FAIRLINE_API_WORKERS": str(options.api_workers),
-        "FAIRLINE_SERVED_POOLS": ",".join(p for p, count in options.workers.items() if count),
+        "FAIRLINE_SERVED_POOLS": given.get("FAIRLINE_SERVED_POOLS") or served,
         **({"FAIRLINE_SCALE_MIN": json.dumps(options.least)} if options.autoscale else {}),
     }
 

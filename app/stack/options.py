@@ -17,6 +17,9 @@ from models.pools import POOLS, parse_queue
 #: Slots that one worker of a slice may have.
 MOST_SLOTS = 1000
 
+#: Settings for which the stack has a shorter name, which wins where both are set.
+SHORT_NAMES = {"FAIRLINE_PORT": "PORT", "FAIRLINE_API_WORKERS": "API_WORKERS"}
+
 Broker = Literal["auto", "rabbitmq", "filesystem"]
 
 
@@ -45,14 +48,17 @@ class StackOptions:
     log_level: str
     drain_seconds: float
     ready_seconds: float
+    #: Settings of the application in ``.env``.
+    file: Mapping[str, str]
 
 
 def read_options(environment: Mapping[str, str] | None = None) -> StackOptions:
     """Read them; the real environment wins over ``.env``."""
+    file: dict[str, str] = {}
     if environment is None:
         file = {k: v for k, v in dotenv_values(PROJECT_ROOT / ".env").items() if v is not None}
-        environment = {**file, **os.environ}
-    get = environment.get
+        environment = os.environ
+    get = {**with_short_names(file), **with_short_names(environment)}.get
 
     def number(name: str, default: int, lowest: int, highest: int = 65_535) -> int:
         text = get(name) or str(default)
@@ -85,7 +91,14 @@ def read_options(environment: Mapping[str, str] | None = None) -> StackOptions:
         log_level=get("FAIRLINE_LOG_LEVEL") or "warning",
         drain_seconds=number("FAIRLINE_DRAIN_SECONDS", 20, 1, 3600),
         ready_seconds=number("FAIRLINE_READY_SECONDS", 60, 1, 3600),
+        file={name: value for name, value in file.items() if name.startswith("FAIRLINE_")},
     )
+
+
+def with_short_names(given: Mapping[str, str]) -> dict[str, str]:
+    """The variables, with a short name for each long one."""
+    short = {short: given.get(short) or given.get(long) for long, short in SHORT_NAMES.items()}
+    return {**given, **{name: value for name, value in short.items() if value is not None}}
 
 
 def read_least(text: str) -> dict[str, int]:

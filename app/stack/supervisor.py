@@ -72,6 +72,11 @@ class Slot:
     check_at: float = 0.0
     unready_since: float = 0.0
 
+    def stop_seconds(self, now: float) -> float:
+        """How long it has before it is killed, if it is stopping."""
+        later = self.spec.stop[self.stop_step :]
+        return max(0.0, self.due_at - now) + sum(step.seconds for step in later)
+
 
 class StopRequested(Exception):
     """The stack was asked to stop."""

@@ -84,21 +84,26 @@ def declare_quota(
         return _declared(connection.execute(declare).mappings().one())
 
 
-def clear_quota(engine: Engine, dependency: str) -> None:
-    """Forget what was declared and what was learned; what is learned next counts again."""
+def clear_quota(engine: Engine, dependency: str) -> Declared:
+    """Forget what was declared and what was learned; what is learned next counts again.
+
+    Returns what is now forgotten.
+    """
     # A closing lasts until all workers have read of it: until then they would hand back what is
     # dispatched. The scheduler removes the row when it finds it empty.
     soon = func.least(QUOTA.closed_until, func.now() + timedelta(seconds=NEWS_SECONDS))
+    before = select(*COLUMNS).where(QUOTA.dependency == dependency).with_for_update().cte("before")
     clear = (
         update(QUOTAS)
-        .where(QUOTA.dependency == dependency)
+        .where(QUOTA.dependency == before.c.dependency)
         .values(dict.fromkeys((*FIELDS, "reading", "read_at"), null()))
         .values(changed_at=func.now(), closed_until=case((CLOSED, soon)))
+        .returning(*before.c)
     )
     if "\0" not in dependency:  # which no row can hold
         with connect(engine) as connection:
-            if connection.execute(clear).rowcount:
-                return
+            if row := connection.execute(clear).mappings().first():
+                return _declared(row)
     raise NotFound(f"There is no quota for {dependency!r:.100}.")
 
 

@@ -7,9 +7,6 @@ Then `make up BROKER=rabbitmq` as root, and the unit tests; with ``--full`` all 
 from __future__ import annotations
 
 import argparse
-import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,8 +18,8 @@ from pathlib import Path
 
 from app.stack.ports import PRIVATE_PORTS, is_taken
 from app.stack.screen import Screen
-from app.stack.services import tail
 from tests.bare.readme import differences, examples, requirements, script
+from tests.bare.steps import Failed, Steps, check_machine, end_of
 from tests.bare.tree import (
     ORDINARY,
     ROOT,
@@ -56,40 +53,14 @@ def committed_readme() -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
-class Failed(Exception):
-    """A step did not do what it should; the message says what, and ends with its output."""
-
-
-class BareTest:
-    """The steps, each with a log of its own."""
+class BareTest(Steps):
+    """What is done in the tree."""
 
     def __init__(self, tree: Tree, readme: str, logs: Path, screen: Screen) -> None:
-        self._tree = tree
-        self._readme = readme
-        self._logs = logs
-        self._screen = screen
-        self._steps = 0
         free = (port for port in PRIVATE_PORTS if not is_taken(port))
-        self._port = next(free)
-        self._variables = {"PORT": str(self._port), "FLOWER_PORT": str(next(free))}
-
-    def run(self, user: User, name: str, command: str, seconds: float, **more: str) -> str:
-        """Run a shell script to its end, which must be a good one; what it printed."""
-        log = self._log(user, name)
-        words = self._tree.command(user, command)
-        seen = self._tree.environment(user, {**self._variables, **more})
-        with self._screen.step(f"{user.name}: {name}"), log.open("wb") as output:
-            try:
-                subprocess.run(
-                    words, env=seen, stdout=output, stderr=output, timeout=seconds, check=True
-                )
-            except subprocess.SubprocessError as error:
-                raise Failed(f"{user.name}: {name}: {why(error)}; {end_of(log)}") from error
-        return log.read_text(errors="replace")
-
-    def _log(self, user: User, name: str) -> Path:
-        self._steps += 1
-        return self._logs / f"{self._steps:02}-{user.name}-{re.sub(r'[^A-Za-z]+', '-', name)}.log"
+        self._readme, self._port = readme, next(free)
+        variables = {"PORT": str(self._port), "FLOWER_PORT": str(next(free))}
+        super().__init__(tree, logs, screen, variables)
 
     @contextmanager
     def stack(self, user: User, command: str = "make up") -> Iterator[str]:
@@ -145,31 +116,6 @@ class BareTest:
             self.run(ROOT, "make demo", "make demo", README_SECONDS)
 
 
-def why(error: subprocess.SubprocessError) -> str:
-    """How a command ended, without the command."""
-    if isinstance(error, subprocess.CalledProcessError):
-        return f"ended with {error.returncode}"
-    return "took too long"
-
-
-def end_of(log: Path) -> str:
-    """The last lines of a step's output."""
-    return f"the end of {log}:\n{tail(log, 30)}"
-
-
-def check_machine() -> str | None:
-    """What is missing here, if something is."""
-    if os.geteuid():
-        return "bare-test makes a Debian tree and mounts in it: run it as root"
-    needed = ("mmdebstrap", "unshare", "nsenter", "setpriv")
-    missing = [name for name in needed if not shutil.which(name)]
-    return (
-        f"missing: {', '.join(missing)} (apt-get install mmdebstrap util-linux)"
-        if missing
-        else None
-    )
-
-
 def try_everything(folder: Path, full: bool, screen: Screen) -> None:
     """All steps; raises at the first that fails."""
     tree, logs = folder / "tree", folder / "logs"
@@ -204,7 +150,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="do not remove the tree and the logs")
     options = parser.parse_args()
     screen = Screen()
-    if missing := check_machine():
+    if missing := check_machine("bare-test"):
         screen.plain(f"fairline: {missing}")
         return 1
     for number in (signal.SIGTERM, signal.SIGHUP):

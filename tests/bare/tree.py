@@ -8,14 +8,15 @@ kills what still runs inside and undoes the mounts.
 from __future__ import annotations
 
 import os
+import re
 import select
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import IO
 
 SUITE = "bookworm"
 #: The machine's certificates: behind a proxy that signs its own, pip needs them.
@@ -27,6 +28,9 @@ PASSED_ON = (
     *("PIP_DEFAULT_TIMEOUT", "PIP_RETRIES"),
 )
 
+#: How apt downloads here: proxies, and whether old lists are good enough.
+APT_OPTIONS = re.compile(r"^Acquire::(?:https?::|Retries|Check-Valid-Until).*", re.M)
+
 #: The holder's work: mount, say so, sleep. Ignoring CHLD makes the kernel reap orphans, which
 #: come to the first process of a namespace.
 HOLD = """
@@ -34,6 +38,17 @@ set -e
 mount -t proc proc "$1/proc"
 mount --rbind /dev "$1/dev"
 mount -t tmpfs -o mode=1777 tmpfs "$1/dev/shm"
+"""
+#: … and makes the tree the root: a container engine cannot work in a mere chroot.
+PIVOT = """
+mount --rbind /sys "$1/sys"
+mount -t tmpfs tmpfs "$1/run"
+mount --rbind "$1" "$1"
+cd "$1"
+pivot_root . mnt
+umount --lazy /mnt
+"""
+STAY = """
 trap '' CHLD
 echo held
 exec sleep infinity
@@ -61,23 +76,37 @@ ROOT = User("root", "/root")
 ORDINARY = User("ada", "/home/ada")
 
 
-def make_tree(folder: Path, packages: Sequence[str], log: Path) -> None:
-    """A Debian of these packages and what they cannot do without."""
+def bootstrap(target: Path, suite: str, packages: Sequence[str], output: IO[bytes]) -> None:
+    """A Debian of these packages and what they cannot do without: a folder, or a .tar file."""
+    settings = subprocess.check_output(("apt-config", "dump", "Acquire"), text=True)
+    subprocess.run(
+        (
+            # In namespaces of its own: what it mounts and starts ends with it.
+            *("setpriv", "--pdeathsig=KILL"),
+            *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
+            *("mmdebstrap", "--variant=minbase", f"--include={','.join(packages)}"),
+            *(f"--aptopt={option}" for option in APT_OPTIONS.findall(settings)),
+            *(suite, str(target)),
+        ),
+        check=True,
+        stdout=output,
+        stderr=output,
+    )
+
+
+def make_tree(folder: Path, packages: Sequence[str], log: Path, suite: str = SUITE) -> None:
+    """A tree to run commands in, with this machine's way into the network."""
     with log.open("wb") as output:
-        run = partial(subprocess.run, check=True, stdout=output, stderr=output)
-        # In namespaces of its own: what it mounts and starts ends with it.
-        run(
-            (
-                *("setpriv", "--pdeathsig=KILL"),
-                *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
-                *("mmdebstrap", "--variant=minbase", f"--include={','.join(packages)}", SUITE),
-                str(folder),
-            )
-        )
+        bootstrap(folder, suite, packages, output)
         for name in ("etc/resolv.conf", "etc/hosts", str(CERTIFICATES)[1:]):
             if (given := Path("/", name)).exists():
                 shutil.copyfile(given, folder / name)
-        run(("chroot", str(folder), "useradd", "--create-home", ORDINARY.name))
+        subprocess.run(
+            ("chroot", str(folder), "useradd", "--create-home", ORDINARY.name),
+            check=True,
+            stdout=output,
+            stderr=output,
+        )
 
 
 class Tree:
@@ -107,6 +136,11 @@ class Tree:
             **variables,
         }
 
+    def read(self, user: User, script: str) -> str:
+        """What a script prints that must succeed."""
+        words, seen = self.command(user, script), self.environment(user, {})
+        return subprocess.run(words, env=seen, check=True, capture_output=True, text=True).stdout
+
 
 def clone(repository: Path, tree: Path, user: User) -> None:
     """The committed state of ``repository``, as the user would have cloned it."""
@@ -117,13 +151,14 @@ def clone(repository: Path, tree: Path, user: User) -> None:
 
 
 @contextmanager
-def entered(folder: Path) -> Iterator[Tree]:
+def entered(folder: Path, as_root: bool = False) -> Iterator[Tree]:
     """The tree with its mounts, until the block ends or this process dies."""
+    script = f"{HOLD}{PIVOT if as_root else ''}{STAY}"
     holder = subprocess.Popen(
         (
             *("setpriv", "--pdeathsig=KILL"),
             *("unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child"),
-            *("sh", "-c", HOLD, "hold", str(folder)),
+            *("sh", "-c", script, "hold", str(folder)),
         ),
         stdout=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is for us, and the holder ends after us
@@ -136,7 +171,7 @@ def entered(folder: Path) -> Iterator[Tree]:
         first = int(children.read_text())
         with open_process(first) as end:
             try:
-                yield Tree(folder, first)
+                yield Tree(Path("/") if as_root else folder, first)
             finally:
                 holder.kill()  # --kill-child: the first process inside ends, and all others with it
                 select.select([end], [], [], 30)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,11 +15,14 @@ from pathlib import Path
 import pytest
 
 from app.stack.control import NotRunning, ask
+from app.stack.environment import COMMANDS
 from app.stack.home import Home
 from app.stack.leftovers import find_leftovers
 from app.stack.ports import PRIVATE_PORTS, is_taken
 from app.stack.postgres import EmbeddedPostgres
 from app.stack.spec import PROJECT_ROOT
+from models.settings import DatabaseSettings
+from models.store.session import execute, open_engine
 from tests.support.waiting import wait_for
 
 #: ``up`` with a table of dummies: an API that is always ready and workers that sleep.
@@ -124,6 +129,39 @@ def test_down_works_from_another_shell(stack: Stack) -> None:
     assert stack.down().splitlines()[-1] == "Stopped."
     assert process.wait(5) == 0
     assert find_leftovers(stack.home) == []
+
+
+def test_down_says_what_it_waits_for_and_how_long(stack: Stack) -> None:
+    stack.environment["FAIRLINE_DRAIN_SECONDS"] = "7"
+    stack.up_and_ready()
+    pid = stack.pids()["worker-medium-1"]
+    url = EmbeddedPostgres(stack.home.path).url()
+    subprocess.run(
+        (COMMANDS / "flask", "--app", "app", "migrate", "--tenant", "demo"),
+        cwd=PROJECT_ROOT,
+        env={**stack.environment, "FAIRLINE_DATABASE_URL": url},
+        check=True,
+    )
+    engine = open_engine(DatabaseSettings(database_url=url))
+    worker = f"worker-medium-1@{socket.gethostname()}:abcdef:{pid}"
+    execute(
+        engine, "INSERT INTO processes (name, kind) VALUES (%(name)s, 'worker')", {"name": worker}
+    )
+    execute(
+        engine,
+        "INSERT INTO jobs (id, tenant_id, type, pool, payload, status, worker)"
+        " SELECT gen_random_uuid(), id, 'sleep', 'medium', '{}', 'running', %(name)s"
+        " FROM tenants, generate_series(1, 2)",
+        {"name": worker},
+    )
+    engine.dispose()
+    os.kill(pid, signal.SIGSTOP)  # so that it has to be waited for, ten seconds, and killed
+    said = stack.down().splitlines()
+    assert "at most 107 s" in said[0] and "up to 7 s to finish" in said[0], said
+    lines = [line for line in said if "worker-medium-1" in line]
+    pattern = r"  waiting for worker-medium-1, which runs 2 sleep; at most \d s more"
+    assert lines and re.fullmatch(pattern, lines[0]), said
+    assert said[-1] == "Stopped."
 
 
 def test_down_clears_what_a_killed_supervisor_left(stack: Stack) -> None:

@@ -96,3 +96,24 @@ def test_the_command_line_declares_lists_and_clears(terminal: FlaskCliRunner) ->
     assert (refused.exit_code, "There is no quota" in refused.output) == (1, True)
     wrong = terminal.invoke(args=["quotas", "set", "cluade", "--requests", "60"])
     assert "No job type depends on 'cluade'" in wrong.output
+
+
+def test_clearing_a_quota_says_what_was_removed(
+    database: DatabaseFixture, terminal: FlaskCliRunner
+) -> None:
+    def clear() -> str:
+        done = terminal.invoke(args=["quotas", "clear", "claude"])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    terminal.invoke(args=["quotas", "set", "claude", "--requests", "60"])
+    database.execute(
+        "UPDATE quotas SET reading = %s, closed_until = now() + interval '9 minutes'",
+        json.dumps({"tokens": [9, 8, 7]}),
+    )
+    said = clear()
+    assert "claude: removed the declared limit of 60 requests per minute" in said
+    assert "forgot the reported limit of 9 tokens" in said
+    assert "called again within 2.5 s" in said
+    database.execute("UPDATE quotas SET closed_until = NULL")
+    assert "claude: nothing was declared or reported" in clear()

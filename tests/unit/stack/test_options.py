@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from app.config import Settings
 from app.stack.__main__ import check_settings
-from app.stack.environment import GENERATED, drop_generated, shell_settings
+from app.stack.environment import GENERATED, drop_generated, environment, shell_settings
+from app.stack.home import Home
 from app.stack.options import read_options
 from app.stack.spec import PROJECT_ROOT, StackError
 from models.pools import read_pools
@@ -42,6 +47,58 @@ def test_empty_variable_means_the_default() -> None:
 def test_nonsense_is_refused_with_the_name_of_the_variable(name: str, value: str) -> None:
     with pytest.raises(StackError, match=name):
         read_options({name: value})
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("WORKER=3", "did you mean WORKERS_SHORT WORKERS_MEDIUM WORKERS_LONG?"),
+        ("FAIRLINE_PROT=1", "'make help' and .env.example list them"),
+        ("WORKERS_MEDIUM=3", ""),
+        ("FAIRLINE_PORT=9000", ""),
+        ("SLICES=medium.free=1 medium.paid=2", ""),
+    ],
+)
+def test_misspelled_variables_of_make_are_refused(assignment: str, said: str) -> None:
+    words = ("make", "--dry-run", "--no-print-directory", "up", assignment)
+    done = subprocess.run(words, cwd=PROJECT_ROOT, capture_output=True, text=True, check=False)
+    assert bool(done.returncode) is bool(said), done.stderr
+    assert said in done.stderr
+
+
+@pytest.fixture
+def env_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The ``.env`` of a stack; nothing is set in the environment."""
+    for name in [name for name in os.environ if name.startswith("FAIRLINE_")]:
+        monkeypatch.delenv(name)
+    for name in ("PORT", "API_WORKERS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("app.stack.options.PROJECT_ROOT", tmp_path)
+    return tmp_path / ".env"
+
+
+def test_the_environment_wins_over_the_file_and_the_short_name_over_the_long(
+    env_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env_file.write_text("FAIRLINE_PORT=9100\nFAIRLINE_API_WORKERS=3\n")
+    assert (read_options().port, read_options().api_workers) == (9100, 3)
+    env_file.write_text("FAIRLINE_PORT=9100\nPORT=9101\n")
+    assert read_options().port == 9101
+    monkeypatch.setenv("FAIRLINE_PORT", "9102")
+    assert read_options().port == 9102
+    monkeypatch.setenv("PORT", "9103")
+    assert read_options().port == 9103
+
+
+def test_every_setting_in_the_file_reaches_the_processes(env_file: Path) -> None:
+    samples = {"database_url": "postgresql+psycopg2://there/db", "port": "9100", "api_workers": "3"}
+    names = {f"FAIRLINE_{name.upper()}": samples.get(name, "{}") for name in Settings.model_fields}
+    env_file.write_text("\n".join(f"{name}={value}" for name, value in names.items()))
+    variables = environment(
+        options := read_options(), Home(options.home), options.database_url, options.broker_url
+    )
+    # What is not among the variables, the processes read from the file themselves.
+    assert {name: variables.get(name, value) for name, value in names.items()} == names
 
 
 def test_settings_that_a_stack_generated_are_ignored_by_the_next_start() -> None:

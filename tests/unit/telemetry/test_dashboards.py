@@ -21,7 +21,7 @@ from tests.support.compose import read_compose
 
 DEPLOY = PROJECT_ROOT / "deploy"
 DASHBOARDS = sorted((DEPLOY / "grafana/dashboards").glob("*.json"))
-COMPOSE = read_compose({"FLOWER_BASIC_AUTH": "a:b", "COMPOSE_PROFILES": "observability"})
+COMPOSE = read_compose({"COMPOSE_PROFILES": "observability"})
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 WATCHING = {name for name, service in SERVICES.items() if "profiles" in service}
 
@@ -259,7 +259,7 @@ def test_the_collector_takes_what_the_processes_send_and_its_pipelines_are_whole
 def test_without_the_profile_nobody_is_told_but_whom_you_name(
     environment: dict[str, str], endpoint: str
 ) -> None:
-    services = read_compose({"FLOWER_BASIC_AUTH": "a:b", **environment})["services"]
+    services = read_compose({**environment})["services"]
     assert services["api"]["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"] == endpoint
 
 
