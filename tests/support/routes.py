@@ -105,6 +105,8 @@ CALLS: Mapping[str, Sequence[Call]] = {
         Call(PUBLIC, "/console/assets/0/console.css", stranger=404)
     ],
     "GET /": [Call(CONSOLE, "/"), Call(CONSOLE, "/?window=24h")],
+    "GET /console": [Call(PUBLIC, "/console", stranger=303)],
+    "GET /console/": [Call(PUBLIC, "/console/", stranger=303)],
     "GET /console/events": [Call(CONSOLE, "/console/events?page=/console/workers")],
     "GET /console/tenants": [
         Call(CONSOLE, "/console/tenants"),

@@ -151,9 +151,9 @@ def test_a_card_tells_depth_age_rates_slots_workers_and_dead_letters(
             "No worker serves long; no jobs are queued there yet.",
         ),
         (
-            "INSERT INTO circuits VALUES ('claude', 'open')",
+            "INSERT INTO circuits VALUES ('claude', 'open', '2030-01-31T12:00:00Z')",
             "watch",
-            "The circuit is open for claude: jobs that need it wait.",
+            "The circuit is open for claude (until 12:01:00 UTC): jobs that need it wait.",
         ),
         (
             "INSERT INTO circuits (dependency, state, reason)"
