@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, select
 
+from app.reads.job_counts import JOBS
 from app.reads.search import (
     BOTTOM,
     CONDITIONS,
     FEW,
-    JOBS,
     SOURCES,
     STEP,
     TENANT,
@@ -41,7 +41,7 @@ NONE = -1e15
 
 AS_OF = bindparam("as_of", type_=JOBS.created_at.type)
 LIMIT = bindparam("limit", type_=sa.Integer)
-KEY, ID = bindparam("key"), bindparam("id", type_=JOBS.id.type)
+KEY, ID = bindparam("key", type_=sa.Text), bindparam("id", type_=JOBS.id.type)
 DUE = func.greatest(JOBS.created_at, JOBS.execute_at)
 
 
@@ -119,7 +119,9 @@ def find_ordered(
     asked: dict[str, Any] = {
         **values_of(wanted, None, None),
         **{name: getattr(wanted, name) for name in filters},
-        "as_of": as_of, "limit": limit + 1, "step": 2 * FEW,
+        "as_of": as_of,
+        "limit": limit + 1,
+        "step": 2 * FEW,
     }
     if after:
         asked |= {"key": after.key, "id": after.id}

@@ -8,8 +8,8 @@ The jobs are those that ``POST /jobs`` would make, with ``execute_at`` the time 
 that the tenant's rate or queue depth has no room for stays due: it is made when there is room, or
 given up by the rules for an outage (``catch_up``), with the reason in the event. A tick that cannot
 become a job (an unknown type, a payload that no longer fits) is skipped. A schedule that fails
-otherwise is paused; the others go on. Events: ``schedule_skipped``, ``schedule_missed``,
-``schedule_paused``.
+otherwise is paused; the others go on. Events: ``schedule_run`` with the job of a tick,
+``schedule_skipped``, ``schedule_missed``, ``schedule_paused``.
 """
 
 from __future__ import annotations
@@ -132,6 +132,13 @@ class ScheduleMove:
         """Add an event about the schedule."""
         named = {"schedule": self.schedule.id, "name": self.schedule.name}
         self.events.append((kind, {**named, **detail}))
+
+    def run_event(self, job: Submission) -> tuple[str, dict[str, object]]:
+        """The event of a tick that became a job."""
+        assert job.execute_at is not None
+        at = rfc3339(job.execute_at)
+        named = {"schedule": self.schedule.id, "name": self.schedule.name}
+        return "schedule_run", {**named, "at": at, "job_id": job.id}
 
 
 def stopped(schedule: RecurringSchedule, reason: str) -> ScheduleMove:
@@ -320,7 +327,11 @@ class RecurringJobs(RoleQueries):
 
     def _write_moves(self, connection: Connection, moves: Sequence[ScheduleMove]) -> None:
         last = [move.jobs[-1] if move.jobs else None for move in moves]
-        events = [(move.schedule.tenant_id, *event) for move in moves for event in move.events]
+        events = [
+            (move.schedule.tenant_id, *event)
+            for move in moves
+            for event in (*map(move.run_event, move.jobs), *move.events)
+        ]
         moved = connection.exec_driver_sql(
             MOVE,
             {

@@ -17,6 +17,9 @@ from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
 from models.pools import POOLS
 from models.presence import Presence, announce
+from models.tallies import Tallies
+from tasks.worker.decide import counts_of
+from tasks.worker.outcome import Succeeded
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
 from tests.support.http_client import HttpClient, opened
@@ -259,3 +262,29 @@ def test_only_operators_see_it(http_client: HttpClient, database: DatabaseFixtur
     browser = http_client.open("GET", "/?window=24h", {"Accept": "text/html"})
     assert browser.status_code == 303
     assert browser.headers["Location"] == "/console/sign-in?next=/%3Fwindow%3D24h"
+
+
+def test_waits_and_runs_of_each_type_are_told_by_percentile(
+    http_client: HttpClient, database: DatabaseFixture
+) -> None:
+    assert "No job has run in the last hour." in Page(http_client, database).part("types")
+    claim = database.start(type="sleep")._replace(wait_seconds=4.0)
+    counted = []
+    for seconds, runs in ((0.5, 98), (20.0, 2)):
+        done = Succeeded("null")
+        counts = counts_of(
+            claim, database.types["sleep"], done, Ending(JobStatus.SUCCEEDED), seconds
+        )
+        counted += runs * counts.counts
+    later = claim._replace(attempt=1, wait_seconds=500.0)
+    again = counts_of(later, None, Succeeded("null"), Ending(JobStatus.SUCCEEDED), 0.5).counts
+    tallies = Tallies()
+    tallies.add_all([*counted, *again])
+    tallies.write(database.engine)
+    database.execute("""
+        INSERT INTO tallies (kind, name, bucket, total, amount)
+        VALUES ('run', 'short:3:<i>old</i>', now() - interval '61 minutes', 9, 9)""")
+    shown = Page(http_client, database).part("types")
+    cells = re.findall(r'<td class="number">([^<]*)</td>', shown)
+    assert cells == ["101", "4.0\u202fs", "4.0\u202fs", "0.5\u202fs", "20\u202fs"]
+    assert "old" not in shown
