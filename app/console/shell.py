@@ -50,7 +50,7 @@ from app.console.page import (
     local,
     route,
 )
-from app.console.pages import NAVIGATION
+from app.console.pages import ELSEWHERE, NAVIGATION
 from app.errors import Forbidden, NotFound, Unauthenticated, invalid_field, shortened
 from app.reads.events.stream import prepare
 from app.tenants.keys import presented
@@ -82,7 +82,11 @@ def register_console(app: Flask, settings: Settings) -> None:
     app.config["LAB_RESULTS"] = settings.lab_results
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     app.jinja_env.globals.update(
-        FORMATS, asset=asset_url, navigation=NAVIGATION, flower_url=settings.flower_url
+        FORMATS,
+        asset=asset_url,
+        navigation=NAVIGATION,
+        elsewhere=ELSEWHERE,
+        flower_url=settings.flower_url,
     )
     app.register_blueprint(console)
     app.context_processor(common_variables)

@@ -1,6 +1,7 @@
 // On every page: stay up to date, show times, draw charts, switch the theme.
 import { drawCharts } from "./charts.js";
 import { offerTimes, showTimes } from "./times.js";
+import { fitTables, watchTables } from "./tables.js";
 import { stayLive } from "./live.js";
 import { offerThemes } from "./theme-switch.js";
 import { confirmForms } from "./confirm.js";
@@ -10,8 +11,10 @@ showTimes();
 offerThemes(drawCharts);
 offerTimes(drawCharts);
 confirmForms();
+watchTables();
 drawCharts();
 stayLive(() => {
   showTimes();
+  fitTables();
   drawCharts();
 });

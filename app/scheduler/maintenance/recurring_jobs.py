@@ -130,15 +130,11 @@ class ScheduleMove:
 
     def add_event(self, kind: str, **detail: object) -> None:
         """Add an event about the schedule."""
-        named = {"schedule": self.schedule.id, "name": self.schedule.name}
-        self.events.append((kind, {**named, **detail}))
+        self.events.append((kind, {**named(self.schedule), **detail}))
 
-    def run_event(self, job: Submission) -> tuple[str, dict[str, object]]:
-        """The event of a tick that became a job."""
-        assert job.execute_at is not None
-        at = rfc3339(job.execute_at)
-        named = {"schedule": self.schedule.id, "name": self.schedule.name}
-        return "schedule_run", {**named, "at": at, "job_id": job.id}
+
+def named(schedule: RecurringSchedule) -> dict[str, object]:
+    return {"schedule": schedule.id, "name": schedule.name}
 
 
 def stopped(schedule: RecurringSchedule, reason: str) -> ScheduleMove:
@@ -327,11 +323,11 @@ class RecurringJobs(RoleQueries):
 
     def _write_moves(self, connection: Connection, moves: Sequence[ScheduleMove]) -> None:
         last = [move.jobs[-1] if move.jobs else None for move in moves]
-        events = [
-            (move.schedule.tenant_id, *event)
-            for move in moves
-            for event in (*map(move.run_event, move.jobs), *move.events)
-        ]
+        events = [(move.schedule.tenant_id, *event) for move in moves for event in move.events]
+        for move in moves:
+            for job in move.jobs:
+                made = named(move.schedule) | {"at": rfc3339(job.execute_at), "job_id": job.id}
+                events.append((job.tenant_id, "schedule_run", made))
         moved = connection.exec_driver_sql(
             MOVE,
             {

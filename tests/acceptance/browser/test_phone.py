@@ -1,0 +1,151 @@
+"""On a screen of 390 pixels: nothing covers anything, what matters is there, what scrolls says so."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from app.console.pages import ELSEWHERE, NAVIGATION
+from tests.acceptance.browser.conftest import Tab
+from tests.acceptance.client import Client
+
+PHONE = {"width": 390, "height": 844}
+NUMBERS = itertools.count(1)
+PAGES = (
+    *(path for path, _, _ in NAVIGATION),
+    *(path for path, _ in ELSEWHERE),
+    *("/tenant", "/tenant/schedules", "/console/tenants/demo", "/console/nothing"),
+)
+#: Cells, buttons and fields of the page that lie over each other, as text.
+OVERLAPS = """() => {
+  const found = [];
+  const visible = (one) => one.checkVisibility() && one.getClientRects().length > 0;
+  const rect = (one) => one.getBoundingClientRect();
+  const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
+  const apart = (those) => {
+    for (let i = 0; i < those.length; i++) for (let j = i + 1; j < those.length; j++) {
+      const [a, b] = [those[i], those[j]];
+      if (!a.contains(b) && !b.contains(a) && meet(rect(a), rect(b))) found.push(`${a.outerHTML.slice(0, 90)} | ${b.outerHTML.slice(0, 90)}`);
+    }
+  };
+  for (const row of document.querySelectorAll("main tr")) apart([...row.cells].filter(visible));
+  for (const form of document.querySelectorAll("main form, .top, .bar, .head"))
+    apart([...form.querySelectorAll("button, a, input:not([type=hidden]), select, textarea")].filter(visible).slice(0, 60));
+  return found.slice(0, 5);
+}"""
+#: Buttons, links and fields that cannot be touched although they are on the page: not on the screen
+#: after scrolling down to them, or below something else. Tables that scroll are left aside.
+UNREACHABLE = """async () => {
+  const found = [];
+  const things = [...document.querySelectorAll("main :is(button, a, select, textarea, input:not([type=hidden]))")];
+  for (const one of things.slice(0, 150)) {
+    if (!one.checkVisibility() || one.closest("svg, .canvas, .skip")) continue;
+    if ([...document.querySelectorAll(".table")].some((box) => box.scrollWidth > box.clientWidth + 1 && box.contains(one))) continue;
+    one.scrollIntoView({ block: "center" });
+    const line = one.getClientRects()[0];
+    if (!line) continue;
+    const [x, y] = [line.left + line.width / 2, line.top + line.height / 2];
+    const there = document.elementFromPoint(x, y);
+    if (line.right > innerWidth + 1 || line.left < -1) found.push(`beside the screen: ${one.outerHTML.slice(0, 120)}`);
+    else if (there && there !== one && !one.contains(there) && !there.contains(one) && !(one.labels && [...one.labels].some((l) => l.contains(there))))
+      found.push(`below ${there.outerHTML.slice(0, 60)}: ${one.outerHTML.slice(0, 120)}`);
+  }
+  scrollTo(0, 0);
+  return found.slice(0, 5);
+}"""
+#: Boxes that have to be scrolled sideways without a sign of it, and tables that should not need it.
+SILENT = """() => [...document.querySelectorAll(".table, .top nav")].flatMap((box) => {
+  const hidden = box.scrollWidth > box.clientWidth + 1;
+  if (hidden && box.querySelector("table.stacks")) return [`scrolls: ${box.getAttribute("aria-label") ?? box.outerHTML.slice(0, 90)}`];
+  const told = box.dataset.cut === "right" && getComputedStyle(box).boxShadow.includes("inset");
+  return hidden && box.scrollLeft < 1 && !told ? [`silent: ${box.outerHTML.slice(0, 90)}`] : [];
+})"""
+
+
+@pytest.fixture
+def phone(tab: Tab) -> Tab:
+    tab.page.set_viewport_size(PHONE)  # type: ignore[arg-type]  # a TypedDict of theirs
+    return tab
+
+
+@pytest.fixture
+def something_to_show(client: Client) -> str:
+    """A schedule with a run, a dead letter, a score; the schedule's id."""
+    body = {"name": f"phone {next(NUMBERS)}", "cron": "0 3 * * *", "type": "echo"}
+    schedule = client.api.call("POST", "/schedules", body).document["id"]
+    client.api.call("POST", f"/schedules/{schedule}/run")
+    job = client.submit_job("fail", {"class": "PERMANENT", "message": "a long message " * 20})
+    client.wait_scored(client.submit(2, "general"))
+    client.stack.wait(lambda: client.job(job).status == "dead", "a dead letter", 20)
+    return str(schedule)
+
+
+def measure(page: Page, path: str) -> None:
+    page.wait_for_function("document.querySelectorAll('table.stacks:not([role])').length === 0")
+    page.wait_for_timeout(100)  # what is resized is marked in the next frame
+    assert page.evaluate(OVERLAPS) == [], path
+    assert page.evaluate(SILENT) == [], path
+    assert page.evaluate(UNREACHABLE) == [], path
+
+
+def test_nothing_is_covered_or_hidden_on_any_page(
+    phone: Tab, something_to_show: str, tmp_path: Path
+) -> None:
+    for path in (
+        *PAGES,
+        "/console/jobs?status=dead",
+        f"/console/schedules/{something_to_show}",
+        f"/tenant/schedules/{something_to_show}",
+    ):
+        page = phone.go(path)
+        measure(page, path)
+        phone.check_accessible()
+
+
+def test_a_row_shows_what_matters_without_scrolling(phone: Tab, something_to_show: str) -> None:
+    page = phone.go("/console/schedules?tenant=demo")
+    row = page.locator(f'tr[data-schedule="{something_to_show}"]')
+    for part in (
+        row.get_by_role("link").first,
+        row.get_by_role("button", name="Pause"),
+        row.get_by_role("button", name="Run"),
+        row.get_by_text("every day at 03:00"),
+        row.locator(".badge"),
+    ):
+        box = part.bounding_box()
+        assert box and box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"], part
+    page = phone.go("/console/jobs?status=dead")
+    first = page.locator("table.jobs tbody tr").first
+    for name in ("Type", "Attempts", "Submitted", "Duration", "Error"):
+        cell = first.locator(f'td[data-label="{name}"]')
+        box = cell.bounding_box()
+        assert box and box["x"] + box["width"] <= PHONE["width"], name
+    expect(first.get_by_role("rowheader").or_(first.get_by_role("cell")).first).to_be_visible()
+    expect(page.get_by_role("link", name="Submitted")).to_be_visible()  # sorting is at hand
+
+
+def test_a_table_that_scrolls_shows_where_it_goes_on(phone: Tab) -> None:
+    page = phone.go("/tenant")
+    box = page.get_by_role("region", name="Usage and cost by day")
+    expect(box).to_have_attribute("data-cut", "right")
+    box.evaluate("one => one.scrollTo(60, 0)")
+    expect(box).to_have_attribute("data-cut", "left right")
+    box.evaluate("one => one.scrollTo(9999, 0)")
+    expect(box).to_have_attribute("data-cut", "left")
+    page.set_viewport_size({"width": 1280, "height": 900})
+    expect(box).to_have_attribute("data-cut", "")
+
+
+def test_the_filter_leaves_room_for_the_jobs(phone: Tab, something_to_show: str) -> None:
+    page = phone.go("/console/jobs")
+    expect(page.locator("#status")).to_be_hidden()
+    first = page.locator("table.jobs tbody tr").first.bounding_box()
+    assert first and first["y"] < PHONE["height"], "the first job is on the first screen"
+    page.get_by_text("Filter", exact=True).first.click()
+    expect(page.locator("#status")).to_be_visible()
+    page = phone.go("/console/jobs?status=dead")
+    expect(page.locator("#status")).to_be_visible()
