@@ -1,4 +1,4 @@
-"""On a screen of 390 pixels: nothing covers anything, what matters is there, what scrolls says so."""
+"""On 390 pixels: nothing covers anything, what matters is there, what scrolls shows it."""
 
 from __future__ import annotations
 
@@ -19,51 +19,8 @@ PAGES = (
     *(path for path, _ in ELSEWHERE),
     *("/tenant", "/tenant/schedules", "/console/tenants/demo", "/console/nothing"),
 )
-#: Cells, buttons and fields of the page that lie over each other, as text.
-OVERLAPS = """() => {
-  const found = [];
-  const visible = (one) => one.checkVisibility() && one.getClientRects().length > 0;
-  const rect = (one) => one.getBoundingClientRect();
-  const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
-    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
-  const apart = (those) => {
-    for (let i = 0; i < those.length; i++) for (let j = i + 1; j < those.length; j++) {
-      const [a, b] = [those[i], those[j]];
-      if (!a.contains(b) && !b.contains(a) && meet(rect(a), rect(b))) found.push(`${a.outerHTML.slice(0, 90)} | ${b.outerHTML.slice(0, 90)}`);
-    }
-  };
-  for (const row of document.querySelectorAll("main tr")) apart([...row.cells].filter(visible));
-  for (const form of document.querySelectorAll("main form, .top, .bar, .head"))
-    apart([...form.querySelectorAll("button, a, input:not([type=hidden]), select, textarea")].filter(visible).slice(0, 60));
-  return found.slice(0, 5);
-}"""
-#: Buttons, links and fields that cannot be touched although they are on the page: not on the screen
-#: after scrolling down to them, or below something else. Tables that scroll are left aside.
-UNREACHABLE = """async () => {
-  const found = [];
-  const things = [...document.querySelectorAll("main :is(button, a, select, textarea, input:not([type=hidden]))")];
-  for (const one of things.slice(0, 150)) {
-    if (!one.checkVisibility() || one.closest("svg, .canvas, .skip")) continue;
-    if ([...document.querySelectorAll(".table")].some((box) => box.scrollWidth > box.clientWidth + 1 && box.contains(one))) continue;
-    one.scrollIntoView({ block: "center" });
-    const line = one.getClientRects()[0];
-    if (!line) continue;
-    const [x, y] = [line.left + line.width / 2, line.top + line.height / 2];
-    const there = document.elementFromPoint(x, y);
-    if (line.right > innerWidth + 1 || line.left < -1) found.push(`beside the screen: ${one.outerHTML.slice(0, 120)}`);
-    else if (there && there !== one && !one.contains(there) && !there.contains(one) && !(one.labels && [...one.labels].some((l) => l.contains(there))))
-      found.push(`below ${there.outerHTML.slice(0, 60)}: ${one.outerHTML.slice(0, 120)}`);
-  }
-  scrollTo(0, 0);
-  return found.slice(0, 5);
-}"""
-#: Boxes that have to be scrolled sideways without a sign of it, and tables that should not need it.
-SILENT = """() => [...document.querySelectorAll(".table, .top nav")].flatMap((box) => {
-  const hidden = box.scrollWidth > box.clientWidth + 1;
-  if (hidden && box.querySelector("table.stacks")) return [`scrolls: ${box.getAttribute("aria-label") ?? box.outerHTML.slice(0, 90)}`];
-  const told = box.dataset.cut === "right" && getComputedStyle(box).boxShadow.includes("inset");
-  return hidden && box.scrollLeft < 1 && !told ? [`silent: ${box.outerHTML.slice(0, 90)}`] : [];
-})"""
+#: What a page is measured by.
+MEASURES = (Path(__file__).parent / "phone.js").read_text()
 
 
 @pytest.fixture
@@ -87,14 +44,11 @@ def something_to_show(client: Client) -> str:
 def measure(page: Page, path: str) -> None:
     page.wait_for_function("document.querySelectorAll('table.stacks:not([role])').length === 0")
     page.wait_for_timeout(100)  # what is resized is marked in the next frame
-    assert page.evaluate(OVERLAPS) == [], path
-    assert page.evaluate(SILENT) == [], path
-    assert page.evaluate(UNREACHABLE) == [], path
+    for name in ("overlapping", "silent", "unreachable"):
+        assert page.evaluate(f"() => ({MEASURES}).{name}()") == [], f"{path}: {name}"
 
 
-def test_nothing_is_covered_or_hidden_on_any_page(
-    phone: Tab, something_to_show: str, tmp_path: Path
-) -> None:
+def test_nothing_is_covered_or_hidden_on_any_page(phone: Tab, something_to_show: str) -> None:
     for path in (
         *PAGES,
         "/console/jobs?status=dead",
