@@ -6,8 +6,9 @@ By age in both directions, whatever the filter; by another column where that is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -50,41 +51,58 @@ def list_jobs(
     asked = parse_sort(args.get("sort", ""), (NEWEST.name, *KEYS), NEWEST)
     sorting = asked if asked.name == NEWEST.name or asked.name in offered else NEWEST
     linked = with_links(sorting, (NEWEST.name, *offered), (), lambda sort: chosen.url(sort=sort))
-    kept = None if sorting == NEWEST else sorting.text
-    first = chosen.url(sort=kept)
-    if sorting.name == NEWEST.name:
-        before, after = parse_place(args, "before"), parse_place(args, "after")
-        is_first = before is None and after is None
-        rising = not sorting.descending
-        if rising and is_first:
-            after = BELOW_ALL
-        found = search(connection, wanted, PAGE, before=before, after=after)
-        older, newer = neighbours(found, before, after)
-        return ListedJobs(
-            found=found,
-            ids=found.ids[::-1] if rising else found.ids,
-            sorting=linked,
-            is_first=is_first,
-            first=None if is_first else first,
-            older=chosen.url(sort=kept, before=older)
-            if older and not (rising and is_first)
-            else None,
-            newer=chosen.url(sort=kept, after=newer) if newer else None,
-            refused="" if sorting == asked else asked.name,
-        )
-    behind = parse_behind(args)
+    url = partial(chosen.url, sort=None if sorting == NEWEST else sorting.text)
+    by = by_age if sorting.name == NEWEST.name else by_column
+    page = by(connection, wanted, linked, args, url)
+    return replace(page, refused="" if sorting == asked else asked.name)
+
+
+def by_age(
+    connection: Connection,
+    wanted: Wanted,
+    sorting: Sorting,
+    args: Mapping[str, str],
+    url: Callable[..., str],
+) -> ListedJobs:
+    """The newest first, or the oldest."""
+    before, after = parse_place(args, "before"), parse_place(args, "after")
+    is_first, rising = before is None and after is None, not sorting.descending
+    if rising and is_first:
+        after = BELOW_ALL
+    found = search(connection, wanted, PAGE, before=before, after=after)
+    older, newer = neighbours(found, before, after)
+    if rising and is_first:
+        older = None
+    return ListedJobs(
+        found=found,
+        ids=found.ids[::-1] if rising else found.ids,
+        sorting=sorting,
+        is_first=is_first,
+        first=None if is_first else url(),
+        older=url(before=older) if older else None,
+        newer=url(after=newer) if newer else None,
+    )
+
+
+def by_column(
+    connection: Connection,
+    wanted: Wanted,
+    sorting: Sorting,
+    args: Mapping[str, str],
+    url: Callable[..., str],
+) -> ListedJobs:
+    """Sorted by one of the columns that are offered; pages go forwards only."""
+    after = parse_behind(args)
     page = find_ordered(
-        connection, wanted, PAGE, sorting.name, descending=sorting.descending, after=behind
+        connection, wanted, PAGE, sorting.name, descending=sorting.descending, after=after
     )
     return ListedJobs(
         found=SearchPage(page.ids, None, page.cut),
         ids=page.ids,
-        sorting=linked,
-        is_first=behind is None,
-        first=first if behind else None,
-        following=chosen.url(sort=kept, behind=pack_cursor(str(page.cursor)))
-        if page.cursor
-        else None,
+        sorting=sorting,
+        is_first=after is None,
+        first=url() if after else None,
+        following=url(behind=pack_cursor(str(page.cursor))) if page.cursor else None,
     )
 
 
