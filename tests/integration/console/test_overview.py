@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from app.reads.type_figures import READ_BINS
 from app.scheduler.maintenance.recorder import Recorder
 from app.tenants.changes import issue_key
 from models.jobs.settle import Ending
@@ -23,6 +24,7 @@ from tasks.worker.outcome import Succeeded
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
 from tests.support.http_client import HttpClient, opened
+from tests.support.plans import assert_walks, plan_of
 
 DEAD = Ending(JobStatus.DEAD, tries_spent=1, error_class=FailureClass.PERMANENT)
 SHIFT = "UPDATE pool_samples SET at = at - make_interval(secs => %s)"
@@ -284,7 +286,13 @@ def test_waits_and_runs_of_each_type_are_told_by_percentile(
     database.execute("""
         INSERT INTO tallies (kind, name, bucket, total, amount)
         VALUES ('run', 'short:3:<i>old</i>', now() - interval '61 minutes', 9, 9)""")
+    database.execute("""
+        INSERT INTO tallies (kind, name, bucket, total, amount)
+        SELECT 'dependency', 'claude', now() - n * interval '10 s', 1, 0
+        FROM generate_series(1, 5000) AS n""")
+    database.execute("ANALYZE tallies")
     shown = Page(http_client, database).part("types")
     cells = re.findall(r'<td class="number">([^<]*)</td>', shown)
     assert cells == ["101", "4.0\u202fs", "4.0\u202fs", "0.5\u202fs", "20\u202fs"]
     assert "old" not in shown
+    assert_walks(plan_of(database, READ_BINS), "tallies_pkey")
