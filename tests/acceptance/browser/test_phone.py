@@ -81,6 +81,7 @@ def test_a_row_shows_what_matters_without_scrolling(phone: Tab, something_to_sho
     expect(page.get_by_role("link", name="Submitted")).to_be_visible()  # sorting is at hand
 
 
+@pytest.mark.usefixtures("something_to_show")
 def test_a_table_that_scrolls_shows_where_it_goes_on(phone: Tab) -> None:
     page = phone.go("/tenant")
     box = page.get_by_role("region", name="Usage and cost by day")
