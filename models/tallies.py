@@ -67,6 +67,9 @@ class TallyKind(StrEnum):
     RUN = "run", 300, 2, MICROSECONDS
     #: The same with the tenant, see ``tenant_name``.
     TENANT_RUN = "tenant_run", 300, 2, MICROSECONDS
+    #: By pool, duration bin and job type, see ``run_name``: first starts, and their seconds since
+    #: the job was due.
+    WAIT = "wait", 300, 2, MICROSECONDS
     #: By pool: predictions of a start, and the sum of their relative errors.
     FORECAST = "forecast", 60, 2, 1000
     #: By pool: jobs that were handed to the broker.

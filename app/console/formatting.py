@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -60,21 +60,43 @@ def signed(seconds: float) -> str:
 
 
 def moment(value: datetime | None, otherwise: str = "–", attributes: str = "") -> Markup:
-    """A time that the browser shows as "12 s ago", with the exact time in its title."""
+    """A time that the browser shows as the visitor chose: "12 s ago", in local time or in UTC."""
     if value is None:
         return Markup.escape(otherwise)
     exact = value.astimezone(UTC)
+    shown = exact.strftime("%Y-%m-%d %H:%M:%S UTC")
     return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(
-        exact.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        exact.strftime("%Y-%m-%d %H:%M:%S UTC"),
-        attributes,
-        exact.strftime("%Y-%m-%d %H:%M:%S"),
+        exact.isoformat(timespec="milliseconds").replace("+00:00", "Z"), shown, attributes, shown
     )
 
 
 def age(since: datetime) -> Markup:
     """A time that the browser shows as how long ago it was: "12 s"."""
     return moment(since, attributes=" data-age")
+
+
+def waited(job: Mapping[str, Any]) -> Markup | str:
+    """How long a job waited for its last run from when it was due, or has been waiting.
+
+    Not known after a crash or a replay: when it came back is not recorded.
+    """
+    due = max(job["created_at"], job["execute_at"] or job["created_at"])
+    if job["status"] == "scheduled":
+        return Markup("due ") + moment(due)
+    if job["crashes"] or job.get("replays"):
+        return "–"
+    if job["status"] in ("queued", "dispatched"):
+        return age(due)
+    started = job["started_at"]
+    return duration(None if started is None or started < due else (started - due).total_seconds())
+
+
+def ran(job: Mapping[str, Any]) -> Markup | str:
+    """How long a job's last run took, or has been running."""
+    started, ended = job["started_at"], job["finished_at"]
+    if job["status"] == "running" and started is not None:
+        return age(started)
+    return duration(None if started is None or ended is None else (ended - started).total_seconds())
 
 
 def badge(status: str) -> Markup:
@@ -100,6 +122,9 @@ def worker_name(process: str) -> Markup:
     return Markup('<code title="process {}">{}</code>').format(pid, node)
 
 
-_FORMATS = (count, percent, duration, exact, signed, moment, age, badge, short_id, worker_name)
+_FORMATS = (
+    *(count, percent, duration, exact, signed, moment, age, waited, ran, badge, short_id),
+    worker_name,
+)
 #: What templates can call, by name.
 FORMATS: dict[str, Callable[..., Any]] = {one.__name__: one for one in _FORMATS}

@@ -27,8 +27,10 @@ MOST = 200
 
 #: All dependencies of job types, with the jobs of all tenants that wait for each; one without a
 #: row has never failed.
-READ_CIRCUITS = """
+READ_CIRCUITS = f"""
     SELECT dependency, coalesce(circuit.state, 'closed') AS state, circuit.changed_at,
+           CASE circuit.state WHEN 'open' THEN
+               circuit.changed_at + interval '{OPEN_SECONDS:g} s' END AS open_until,
            CASE circuit.state WHEN 'closed' THEN '' ELSE circuit.reason END AS reason,
            (SELECT coalesce(sum(queued), 0)::bigint FROM job_counts
             WHERE tenant_id = 0 AND dependency = known.dependency) AS waiting

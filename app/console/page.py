@@ -2,7 +2,7 @@
 
 A part that is updated while somebody views the page is a block ``live_<name>`` of the template,
 inside an element with ``data-live="<name>"``; see :mod:`app.console.live`. Its HTML must be the
-same as long as nothing has changed, so times are moments, which the browser turns into ages.
+same as long as nothing has changed, so times are moments, which the browser shows as chosen.
 """
 
 from __future__ import annotations

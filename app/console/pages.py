@@ -17,8 +17,9 @@ NAVIGATION = (
     ("/console/workers", "Workers", "workers"),
     ("/console/schedules", "Schedules", "schedules"),
     ("/console/limits", "Circuits and quotas", "limits"),
-    ("/console/lab", "Load lab", "lab"),
 )
+#: Path and name of what is beside the menu: empty until somebody has run the lab.
+ELSEWHERE = (("/console/lab", "Load lab"),)
 
 # Pages and actions register themselves when they are imported.
 for module in walk_packages(app.console.__path__, "app.console."):

@@ -50,7 +50,7 @@ from app.console.page import (
     local,
     route,
 )
-from app.console.pages import NAVIGATION
+from app.console.pages import ELSEWHERE, NAVIGATION
 from app.errors import Forbidden, NotFound, Unauthenticated, invalid_field, shortened
 from app.reads.events.stream import prepare
 from app.tenants.keys import presented
@@ -82,7 +82,11 @@ def register_console(app: Flask, settings: Settings) -> None:
     app.config["LAB_RESULTS"] = settings.lab_results
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     app.jinja_env.globals.update(
-        FORMATS, asset=asset_url, navigation=NAVIGATION, flower_url=settings.flower_url
+        FORMATS,
+        asset=asset_url,
+        navigation=NAVIGATION,
+        elsewhere=ELSEWHERE,
+        flower_url=settings.flower_url,
     )
     app.register_blueprint(console)
     app.context_processor(common_variables)
@@ -251,6 +255,12 @@ def find_page(url: str, access: Access) -> tuple[LivePage, PageRequest]:
     return page, PageRequest(url, values, args)
 
 
+@route("GET", "/console", Access.PUBLIC)
+@route("GET", "/console/", Access.PUBLIC)
+def get_console() -> AnyResponse:
+    return redirect("/", HTTPStatus.SEE_OTHER)
+
+
 # Errors.
 
 
@@ -265,10 +275,25 @@ def is_of_console() -> bool:
     return request.path.startswith("/console") or access_of(view) in PAGE_ACCESS
 
 
+def is_unknown() -> bool:
+    """Whether nothing of this application is at or below the first part of the address.
+
+    Addresses below those of the API are programs' and get problem documents; ``/tenant`` has both.
+    """
+    if request.endpoint is not None:
+        return False
+    beside = [
+        access_of(current_app.view_functions.get(rule.endpoint))
+        for rule in current_app.url_map.iter_rules()
+        if rule.rule.split("/")[1] == request.path.split("/")[1]
+    ]
+    return not beside or any(access in PAGE_ACCESS for access in beside)
+
+
 def answer_error(error: Exception) -> Any:
     """A page for people, a problem document for programs."""
     answer = problem_of(error)
-    wants_page = is_of_console() and asks_for_page(request.environ)
+    wants_page = asks_for_page(request.environ) and (is_of_console() or is_unknown())
     if not wants_page or answer.status_code < HTTPStatus.BAD_REQUEST:
         return answer
     if answer.status_code == HTTPStatus.UNAUTHORIZED:

@@ -15,12 +15,20 @@ from models.schema import ApiKey, Tenant
 READ_TENANT = f"""
     SELECT {TENANT_COLUMNS}, tenant.created_at FROM tenants AS tenant WHERE name = %(name)s
 """
-#: Along the names; of ten thousand, a few milliseconds at most.
-LIST_TENANTS = f"""
+#: Along the names or the ids, which rise with time; of ten thousand, a few milliseconds at most.
+LIST_BY_NAME, LIST_BY_AGE = (
+    f"""
     SELECT {TENANT_COLUMNS}, tenant.created_at FROM tenants AS tenant
-    WHERE tenant.name > %(after)s AND starts_with(tenant.name, %(prefix)s)
-    ORDER BY tenant.name LIMIT %(limit)s
+    WHERE {column} {{after}} %(after)s AND starts_with(tenant.name, %(prefix)s)
+    ORDER BY {column} {{direction}} LIMIT %(limit)s
 """
+    for column in ("tenant.name", "tenant.id")
+)
+RISING = {"after": ">", "direction": "ASC"}
+FALLING = {"after": "<", "direction": "DESC"}
+LIST_TENANTS = LIST_BY_NAME.format(**RISING)
+#: No name or id is as high.
+ABOVE_NAMES, ABOVE_IDS = "{", 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,23 @@ def list_tenants(
 ) -> Sequence[Listed]:
     """Tenants whose names begin with ``prefix`` and come after ``after``, by name."""
     return _listed(connection, LIST_TENANTS, after=after, prefix=prefix, limit=limit)
+
+
+def list_from(
+    connection: Connection,
+    limit: int,
+    after: str | int | None,
+    prefix: str,
+    *,
+    by_age: bool,
+    falling: bool,
+) -> Sequence[Listed]:
+    """The same in another order: ``after`` is a name, or an id if they are sorted by age."""
+    statement = (LIST_BY_AGE if by_age else LIST_BY_NAME).format(**FALLING if falling else RISING)
+    if after is None:
+        first = (0, ABOVE_IDS) if by_age else ("", ABOVE_NAMES)
+        after = first[falling]
+    return _listed(connection, statement, after=after, prefix=prefix, limit=limit)
 
 
 def _listed(connection: Connection, statement: str, **asked: Any) -> list[Listed]:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import Conflict
@@ -61,6 +61,10 @@ LISTED = COLUMNS.replace("schedule.payload::text", "'' AS payload")
 #: As the API writes times.
 RFC3339 = """to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"""
 
+#: Events about a schedule; and events of its tenant that are read to find them.
+HISTORY = ("schedule_run", "schedule_skipped", "schedule_missed", "schedule_paused")
+MOST_EVENTS = 5_000
+
 #: Two at once may both be the last one allowed: the bound may be exceeded by a few.
 CREATE = f"""
     INSERT INTO schedules AS schedule ({", ".join(GIVEN)})
@@ -93,6 +97,22 @@ CHANGE = f"""
         'reason', CASE WHEN paused THEN 'paused' ELSE 'retimed' END)
     FROM changed, (VALUES (%(first)s::timestamptz, %(last)s::timestamptz)) AS dropped (first, last)
     WHERE first IS NOT NULL
+"""
+#: A tick is noted by the scheduler, with the job that it became.
+NOTE_RUN = f"""
+    INSERT INTO events (tenant_id, kind, detail)
+    VALUES (%(tenant_id)s, 'schedule_run', json_build_object(
+        'schedule', %(id)s::text, 'name', %(name)s::text, 'at', {RFC3339.format("now()")},
+        'job_id', %(job_id)s::text, 'manual', true))
+"""
+#: Of the tenant's newest events, those about the schedule, newest first.
+READ_HISTORY = f"""
+    SELECT kind, detail FROM (
+        SELECT kind, detail, xid, id FROM events WHERE tenant_id = %(tenant_id)s
+        ORDER BY xid DESC, id DESC LIMIT {MOST_EVENTS}) AS newest
+    WHERE kind IN ({", ".join(f"'{kind}'" for kind in HISTORY)})
+      AND detail ->> 'schedule' = %(id)s
+    ORDER BY xid DESC, id DESC LIMIT %(limit)s
 """
 REMOVE = "DELETE FROM schedules WHERE id = %(id)s AND tenant_id = %(tenant_id)s"
 
@@ -172,6 +192,19 @@ def dropped_by(
     except (BadCron, UnknownZone):  # written by another version, or with newer time zones
         rule = None
     return drop_due(rule, before.next_at, now)
+
+
+def note_run(engine: Engine, schedule: RecurringSchedule, job_id: str) -> None:
+    """Record that its job was submitted without a tick."""
+    execute(engine, NOTE_RUN, asdict(schedule) | {"job_id": job_id})
+
+
+def read_history(
+    connection: Connection, tenant_id: int, schedule_id: str, limit: int
+) -> Sequence[Row[Any]]:
+    """What became of its ticks, newest first, as far as the tenant's newest events go back."""
+    asked = {"tenant_id": tenant_id, "id": schedule_id, "limit": limit}
+    return connection.exec_driver_sql(READ_HISTORY, asked).all()
 
 
 def remove(engine: Engine, tenant_id: int, schedule_id: str) -> bool:

@@ -138,6 +138,11 @@ def policy_counts(
         ((TallyKind.RUN, run_name(claim.pool, claim.type, ran, over)), (1, ran)),
     )
     first = claim.attempt == 0
+    if first and not claim.deferrals and claim.wait_seconds is not None:
+        waited = int(claim.wait_seconds * MICROSECONDS)
+        counts.append(
+            ((TallyKind.WAIT, run_name(claim.pool, claim.type, waited, False)), (1, waited))
+        )
     retried = failed and ending.status is JobStatus.SCHEDULED
     if first or retried:
         counts.append(((TallyKind.RETRY, str(claim.tenant_id)), (int(first), int(retried))))

@@ -10,6 +10,13 @@ from app.api.auth.access import Access
 
 APPLICATION = {"candidate": "Foreigner", "payload": {}}
 SCHEDULE = {"name": "nightly", "cron": "0 3 * * *", "type": "echo"}
+SCHEDULE_FORM = {
+    **SCHEDULE,
+    "name": "{schedule}",
+    "timezone": "UTC",
+    "overlap": "allow",
+    "catch_up": "one",
+}
 PUBLIC, TENANT, OPERATOR = Access.PUBLIC, Access.TENANT, Access.OPERATOR
 CONSOLE, TENANT_PAGE = Access.CONSOLE, Access.TENANT_PAGE
 
@@ -105,10 +112,20 @@ CALLS: Mapping[str, Sequence[Call]] = {
         Call(PUBLIC, "/console/assets/0/console.css", stranger=404)
     ],
     "GET /": [Call(CONSOLE, "/"), Call(CONSOLE, "/?window=24h")],
+    "GET /console": [Call(PUBLIC, "/console", stranger=303)],
+    "GET /console/": [Call(PUBLIC, "/console/", stranger=303)],
     "GET /console/events": [Call(CONSOLE, "/console/events?page=/console/workers")],
     "GET /console/tenants": [
         Call(CONSOLE, "/console/tenants"),
         Call(CONSOLE, "/console/tenants?pool=medium&search=out&after=a"),
+    ],
+    "POST /console/tenants": [Call(CONSOLE, "/console/tenants", {}, stranger=422)],
+    "POST /console/tenants/<name>": [
+        Call(CONSOLE, "/console/tenants/nobody", {}, stranger=404),
+        Call(CONSOLE, "/console/tenants/nobody", stranger=404, form={"act": "key"}),
+    ],
+    "POST /console/tenants/<name>/keys/<key_id>/revoke": [
+        Call(CONSOLE, "/console/tenants/outlander/keys/abcd1234/revoke", {}, stranger=404)
     ],
     "GET /console/tenants/<name>": [Call(CONSOLE, "/console/tenants/outlander")],
     "GET /tenant/jobs/<job_id>": [Call(TENANT_PAGE, "/tenant/jobs/{job}", stranger=404)],
@@ -169,14 +186,26 @@ CALLS: Mapping[str, Sequence[Call]] = {
     "GET /console/workers": [Call(CONSOLE, "/console/workers")],
     "POST /console/workers/drain": [Call(CONSOLE, "/console/workers/drain", {}, stranger=303)],
     "GET /console/schedules": [Call(CONSOLE, "/console/schedules")],
-    "POST /console/schedules/<schedule_id>/pause": [
-        Call(CONSOLE, "/console/schedules/{schedule}/pause", {}, stranger=404)
+    "POST /console/schedules": [Call(CONSOLE, "/console/schedules", {}, stranger=422)],
+    "GET /console/schedules/<schedule_id>": [
+        Call(CONSOLE, "/console/schedules/{schedule}", stranger=404)
     ],
-    "POST /console/schedules/<schedule_id>/resume": [
-        Call(CONSOLE, "/console/schedules/{schedule}/resume", {}, stranger=404)
-    ],
-    "POST /console/schedules/<schedule_id>/run": [
-        Call(CONSOLE, "/console/schedules/{schedule}/run", {}, stranger=404)
+    **{
+        f"POST /{side}/schedules/<schedule_id>{act}": [
+            Call(
+                access,
+                f"/{side}/schedules/{{schedule}}{act}",
+                stranger=404,
+                form={} if act else SCHEDULE_FORM,
+            )
+        ]
+        for side, access in (("console", CONSOLE), ("tenant", TENANT_PAGE))
+        for act in ("", "/remove", "/pause", "/resume", "/run")
+    },
+    "GET /tenant/schedules": [Call(TENANT_PAGE, "/tenant/schedules")],
+    "POST /tenant/schedules": [Call(TENANT_PAGE, "/tenant/schedules", stranger=422, form={})],
+    "GET /tenant/schedules/<schedule_id>": [
+        Call(TENANT_PAGE, "/tenant/schedules/{schedule}", stranger=404)
     ],
     "GET /console/limits": [Call(CONSOLE, "/console/limits")],
     "GET /console/lab": [Call(CONSOLE, "/console/lab")],

@@ -27,6 +27,7 @@ from app.tenants import schedules as store
 from app.tenants.cron import BadCron, Rule, UnknownZone, read_rule
 from app.tenants.ownership import own
 from app.tenants.schedules import RecurringSchedule
+from app.tenants.tenant import TenantProfile
 from app.tenants.ticks import CatchUp, Overlap, TickPolicy
 from models.blobs import INLINE_BYTES
 from models.jobs.ids import new_id
@@ -47,17 +48,7 @@ MOST = 200
 )
 def post_schedule() -> Response:
     """Names are unique, so repeating the request is harmless: 409."""
-    services, tenant = current_services(), current_tenant()
-    body = parse_body(CreateSchedule)
-    rule = rule_of(body.cron, body.timezone)
-    check_policy(body.overlap, body.catch_up)
-    job = job_of(services, tenant.id, body.type, body.payload, body.priority)
-    given = body.model_dump() | {"cron": rule.cron, "payload": job.payload}
-    schedule = RecurringSchedule(id=new_id(), tenant_id=tenant.id, **given)
-    with write_state() as engine:
-        with connect(engine) as connection:
-            now = store.read_clock(connection)
-        made = store.create(engine, replace(schedule, next_at=first_tick(rule, schedule, now)))
+    made = create_schedule(current_services(), current_tenant().id, parse_body(CreateSchedule))
     return Reply(document_of(made, full=True), 201, {"Location": f"/schedules/{made.id}"})
 
 
@@ -126,10 +117,7 @@ def post_run(schedule_id: str) -> Response:
     """Submits one of its jobs, in addition to its ticks."""
     services, tenant = current_services(), current_tenant()
     allowance = services.gate.pass_rate(tenant)
-    schedule = find(schedule_id)
-    payload = from_json(schedule.payload)
-    job = job_of(services, schedule.tenant_id, schedule.type, payload, schedule.priority)
-    (job_id,) = take_in(services, tenant, (job,), None).ids
+    job_id = run_now(services, tenant, find(schedule_id))
     headers = submission_headers(f"/jobs/{job_id}", "queued", allowance)
     return Reply({"id": job_id, "status": "queued"}, 202, headers)
 
@@ -139,6 +127,29 @@ def find(text: str) -> RecurringSchedule:
     tenant = current_tenant()
     with write_state() as engine:
         return own(store.read(engine, tenant.id, known_id(text)), tenant.id)
+
+
+def create_schedule(services: Services, tenant_id: int, body: CreateSchedule) -> RecurringSchedule:
+    """A new schedule of the tenant, if it is valid."""
+    rule = rule_of(body.cron, body.timezone)
+    check_policy(body.overlap, body.catch_up)
+    job = job_of(services, tenant_id, body.type, body.payload, body.priority)
+    given = body.model_dump() | {"cron": rule.cron, "payload": job.payload}
+    schedule = RecurringSchedule(id=new_id(), tenant_id=tenant_id, **given)
+    with write_state() as engine:
+        with connect(engine) as connection:
+            now = store.read_clock(connection)
+        return store.create(engine, replace(schedule, next_at=first_tick(rule, schedule, now)))
+
+
+def run_now(services: Services, tenant: TenantProfile, schedule: RecurringSchedule) -> str:
+    """Submit the schedule's job; its id. A crash before it is noted leaves a job like any other."""
+    payload = from_json(schedule.payload)
+    job = job_of(services, schedule.tenant_id, schedule.type, payload, schedule.priority)
+    (job_id,) = take_in(services, tenant, (job,), None).ids
+    with write_state() as engine:
+        store.note_run(engine, schedule, job_id)
+    return job_id
 
 
 def change_of(

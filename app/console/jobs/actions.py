@@ -20,7 +20,7 @@ from app.api.http.state import read_state, write_state
 from app.api.services import current_services
 from app.console.jobs.filter import GROUPS, LIST, parse_filter, resolve
 from app.console.jobs.job import NO_JOB
-from app.console.jobs.page import parse_place
+from app.console.jobs.order import parse_place
 from app.console.page import done, find_row, route
 from app.errors import FieldError, ValidationFailed, invalid_field
 from app.reads.search import Wanted, id_before, search

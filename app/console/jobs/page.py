@@ -1,6 +1,7 @@
-"""``/console/jobs``: all jobs that match a filter, newest first.
+"""``/console/jobs``: all jobs that match a filter, newest first or sorted by a column.
 
 A search is bounded in jobs and time: the page says how far it got and links to where it continues.
+Which columns can be sorted by depends on the filter: see :mod:`app.reads.ordered`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,13 @@ from sqlalchemy import Connection, RowMapping
 from app.api.http.state import read_state
 from app.api.services import current_services
 from app.console.jobs.filter import CLASSES, GROUPS, STATUSES, JobFilter, parse_filter, resolve
+from app.console.jobs.order import ListedJobs, list_jobs
 from app.console.page import PageRequest, live_page
-from app.errors import invalid_field
 from app.reads.job_counts import count_dead, count_states
-from app.reads.search import SearchPage, Wanted, search
-from models.jobs.ids import parse_id
+from app.reads.search import Wanted
 from models.pools import POOLS
 from models.store.arrays import plain_array
 
-PAGE = 50
 #: A page whose search read more jobs is not live.
 LIVE_LOOKS = 50_000
 #: More dead letters than this are not counted.
@@ -32,11 +31,11 @@ SHOWN_ERROR = 200
 
 READ_ROWS = f"""
     SELECT job.id::text, job.status::text, job.type, job.pool, job.attempt, job.created_at,
-           job.started_at, job.finished_at, job.cancel_requested_at, tenant.name AS tenant,
+           job.execute_at, job.started_at, job.finished_at, job.cancel_requested_at,
+           job.crashes, job.replays, tenant.name AS tenant,
            job.error_class, left(job.error_message, {SHOWN_ERROR}) AS error_message
     FROM jobs AS job LEFT JOIN tenants AS tenant ON tenant.id = job.tenant_id
     WHERE job.id = ANY (%(ids)s::uuid[])
-    ORDER BY job.id DESC
 """
 READ_SUBMITTED = "SELECT created_at FROM jobs WHERE id = %(id)s::uuid"
 OFFER_TENANTS = f"SELECT name FROM tenants ORDER BY name LIMIT {OFFERED}"
@@ -45,33 +44,30 @@ OFFER_TENANTS = f"SELECT name FROM tenants ORDER BY name LIMIT {OFFERED}"
 def read_jobs(asked: PageRequest) -> dict[str, Any]:
     """A page of jobs, and how many there are in each state."""
     chosen = parse_filter(asked.args)
-    before, after = parse_place(asked.args, "before"), parse_place(asked.args, "after")
-    first = before is None and after is None
     rows: Sequence[RowMapping] = ()
-    found, looked_to, counts = SearchPage((), None), None, None
+    page, looked_to, counts = ListedJobs(), None, None
     with read_state() as connection:
         wanted = resolve(connection, chosen)
         if wanted is not None:
             counts = read_counts(connection, wanted)
-            found = search(connection, wanted, PAGE, before=before, after=after)
-            if found.ids:
-                asked_ids = {"ids": plain_array(found.ids)}
-                rows = connection.exec_driver_sql(READ_ROWS, asked_ids).mappings().all()
-            if found.cut:
-                cursor = {"id": found.cursor}
+            page = list_jobs(connection, wanted, chosen, asked.args)
+            rows = read_rows(connection, page.ids)
+            if page.found.cut and page.found.cursor:
+                cursor = {"id": page.found.cursor}
                 looked_to = connection.exec_driver_sql(READ_SUBMITTED, cursor).scalar()
-    older, newer = neighbours(found, before, after)
+    found = page.found
     return {
         "jobs": rows,
         "filter": chosen,
         "counts": counts,
         "chips": chips(chosen, counts),
+        "page": page,
         "found": found,
         "looked_to": looked_to,
-        "older": chosen.url(before=older) if older else None,
-        "newer": chosen.url(after=newer) if newer else None,
-        "newest": None if first else chosen.url(),
-        "live": first and wanted is not None and not found.cut and found.looked <= LIVE_LOOKS,
+        "live": page.is_first
+        and wanted is not None
+        and not found.cut
+        and found.looked <= LIVE_LOOKS,
         "missing": wanted is None and not chosen.errors,
         "groups": GROUPS,
         "statuses": STATUSES,
@@ -83,24 +79,13 @@ def read_jobs(asked: PageRequest) -> dict[str, Any]:
     }
 
 
-def parse_place(args: Mapping[str, str], name: str) -> str | None:
-    """The id where a page begins."""
-    text = args.get(name)
-    if not text:
-        return None
-    found = parse_id(text)
-    if found is None:
-        raise invalid_field(name, "is not an id")
-    return found
-
-
-def neighbours(found: SearchPage, before: str | None, after: str | None) -> tuple[str | None, ...]:
-    """Where older and newer pages begin; None where there is nothing more."""
-    if after is not None:
-        return (found.ids[-1] if found.ids else after), found.cursor
-    if before is None:
-        return found.cursor, None
-    return found.cursor, (found.ids[0] if found.ids else before)
+def read_rows(connection: Connection, ids: Sequence[str]) -> list[RowMapping]:
+    """What the table shows of these jobs, in their order; those retired since are left out."""
+    if not ids:
+        return []
+    asked = {"ids": plain_array(ids)}
+    rows = {row["id"]: row for row in connection.exec_driver_sql(READ_ROWS, asked).mappings()}
+    return [rows[one] for one in ids if one in rows]
 
 
 def read_counts(connection: Connection, wanted: Wanted) -> dict[str, int]:

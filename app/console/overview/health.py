@@ -62,6 +62,8 @@ class HealthReadings:
     broker_seen: bool = True
     #: Dependencies by the state of their circuit: ``open`` or ``half_open``.
     circuits: Mapping[str, str] = field(default_factory=dict)
+    #: Until when open circuits stay open, as it is shown.
+    open_until: Mapping[str, str] = field(default_factory=dict)
     #: Why dependencies of these refuse everybody's calls, if that is known.
     outages: Mapping[str, str] = field(default_factory=dict)
     #: Dependencies that rejected calls and are not called for a while.
@@ -176,6 +178,8 @@ def dependencies(readings: HealthReadings) -> Iterator[HealthReason]:
         found = [name for name, now in readings.circuits.items() if now == state]
         if held := sorted(name for name in found if name not in readings.outages):
             shown = state.replace("_", " ")
+            until = readings.open_until
+            held = [f"{name} (until {until[name]})" if name in until else name for name in held]
             yield watch(f"The circuit is {shown} for {listed(held)}: jobs that need it {effect}.")
     if closed := sorted(readings.closed_quotas):
         yield watch(f"The quota of {listed(closed)} is exhausted: jobs that need it wait.")

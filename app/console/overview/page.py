@@ -16,6 +16,7 @@ from app.console.overview.readings import (
 )
 from app.console.overview.series import draw
 from app.console.page import PageRequest, live_page
+from app.reads.type_figures import read_type_figures
 from app.scheduler.maintenance.recorder import COARSE_STEP, FINE_STEP
 
 
@@ -34,6 +35,8 @@ WINDOWS = (
     ChartWindow("15m", "15 minutes", 900.0, FINE_STEP),
     ChartWindow("24h", "24 hours", 86_400.0, COARSE_STEP),
 )
+#: Job types that are listed, those with most runs first.
+MOST_TYPES = 30
 #: Name, title and text for screen readers.
 CHARTS = (
     ("depth", "Queue depth", "Queued jobs by pool"),
@@ -52,11 +55,14 @@ def read(asked: PageRequest) -> dict[str, Any]:
             fine = read_samples(connection, FINE_STEP, DEATHS_SECONDS)
         now, cards = read_cards(connection, fine, current_services().served_pools)
         readings = read_readings(connection, cards)
+        types = read_type_figures(connection)
     samples = {card.name: drawn[card.name] for card in cards if card.name in drawn}
     return {
         "verdict": judge(readings),
         "cards": cards,
         "totals": totals_of(cards),
+        "types": types[:MOST_TYPES],
+        "more_types": max(0, len(types) - MOST_TYPES),
         "window": window,
         "windows": WINDOWS,
         "charts": CHARTS,

@@ -20,6 +20,7 @@ from models.jobs.held_back import CIRCUIT_NOT_CLOSED, QUOTA_CLOSED
 from models.leadership import LEASE_SECONDS
 from models.pools import POOLS
 from models.presence import SERVING
+from tasks.retry.circuit import OPEN_SECONDS
 
 #: Heads of queues that one query reads.
 MOST_HEADS = 1_000
@@ -84,6 +85,10 @@ READ_SERVICES = f"""
     SELECT ready.leader_age, ready.broker_age, ready.relief_age, ready.snapshot_age, (
         SELECT coalesce(json_agg(json_build_array(kind, name, detail)), '[]') FROM (
             SELECT 'circuit', dependency, state FROM circuits WHERE {CIRCUIT_NOT_CLOSED}
+            UNION ALL
+            SELECT 'open_until', dependency, to_char(
+                (changed_at + interval '{OPEN_SECONDS:g} s') AT TIME ZONE 'UTC', 'HH24:MI:SS "UTC"')
+            FROM circuits WHERE state = 'open'
             UNION ALL
             SELECT 'outage', dependency, reason FROM circuits
             WHERE {CIRCUIT_NOT_CLOSED} AND reason <> ''
@@ -227,6 +232,7 @@ def read_readings(connection: Connection, pools: Sequence[Card]) -> HealthReadin
         relieved=services.relief_age is not None,
         broker_seen=seen is not None and seen < BROKER_SECONDS,
         circuits=dict(held.get("circuit", ())),
+        open_until=dict(held.get("open_until", ())),
         outages=dict(held.get("outage", ())),
         closed_quotas=[name for name, _ in held.get("quota", ())],
         quarantined=[name for name, _ in held.get("quarantine", ())],

@@ -1,88 +1,140 @@
-"""What operators do with a schedule: pause it, resume it, run its job now.
+"""What operators and tenants do with schedules: make, change, pause, resume, run and remove one.
 
 By the rules of ``/schedules``: a resumed schedule counts from now, and a run is a submission like
-any other, subject to the tenant's rate and depth.
+any other, subject to the tenant's rate and depth. Errors of a form are shown beside its fields,
+which keep what was typed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 from urllib.parse import urlsplit
 
-from flask import request
-from pydantic_core import from_json
-from sqlalchemy import Row
-from werkzeug.wrappers import Response
+from flask import Response, render_template, request
+from werkzeug.wrappers import Response as AnyResponse
 
-from app.admission.intake import take_in
-from app.api.http.query import known_id
+from app.api.http.problems import problem_of
 from app.api.http.state import write_state
-from app.api.routes.schedules import change_of, job_of
-from app.api.services import current_services
-from app.console.page import done, find_row, route
-from app.console.schedules.page import PATH
-from app.errors import FairlineError, NotFound
+from app.api.routes.schedules import change_of, create_schedule, run_now
+from app.api.services import current_services, current_tenant
+from app.console.page import LivePage, PageRequest, done, route
+from app.console.schedules.form import parse_form, refused_form
+from app.console.schedules.one import ONE
+from app.console.schedules.page import SCHEDULES
+from app.console.schedules.sides import SIDES, ScheduleSide, read_whole
+from app.errors import FairlineError, NotFound, invalid_field
 from app.tenants import schedules
 from app.tenants.ownership import own
-
-READ_SCHEDULE = """
-    SELECT schedule.id::text, schedule.tenant_id, tenant.name AS tenant FROM schedules AS schedule
-    JOIN tenants AS tenant ON tenant.id = schedule.tenant_id WHERE schedule.id = %(id)s
-"""
+from app.tenants.tenant import TenantProfile
 
 
-@route("POST", "/console/schedules/<schedule_id>/pause")
-def post_pause(schedule_id: str) -> Response:
-    return set_paused(existing(schedule_id), paused=True)
+def post_new(side: ScheduleSide) -> AnyResponse:
+    """A new schedule: of the tenant that the operator names, or of the one who asks."""
+    typed = request.form.to_dict()
+    try:
+        tenant = named_tenant(typed) if side.of_operators else current_tenant()
+        made = create_schedule(current_services(), tenant.id, parse_form(typed))
+    except FairlineError as error:
+        return refusal(side, SCHEDULES[side], typed, error)
+    return done(f"{side.path}/{made.id}", f"{made.name} of {tenant.name} was created.")
 
 
-@route("POST", "/console/schedules/<schedule_id>/resume")
-def post_resume(schedule_id: str) -> Response:
-    return set_paused(existing(schedule_id), paused=False)
+def post_change(side: ScheduleSide, schedule_id: str) -> AnyResponse:
+    """As ``PATCH /schedules/{id}`` does with all fields."""
+    typed = request.form.to_dict()
+    found = side.find(schedule_id)
+    try:
+        change = partial(change_of, current_services(), parse_form(typed).model_dump())
+        with write_state() as engine:
+            changed = schedules.change(engine, found.tenant_id, found.id, change)
+        schedule = own(changed, found.tenant_id)
+    except NotFound:
+        raise
+    except FairlineError as error:
+        return refusal(side, ONE[side], typed, error, schedule_id=schedule_id)
+    return done(f"{side.path}/{found.id}", f"{schedule.name} of {found.tenant} was changed.")
 
 
-@route("POST", "/console/schedules/<schedule_id>/run")
-def post_run(schedule_id: str) -> Response:
+def post_remove(side: ScheduleSide, schedule_id: str) -> AnyResponse:
+    """There are no further ticks. Jobs that it created remain."""
+    found = side.find(schedule_id)
+    name = read_whole(found).name
+    with write_state() as engine:
+        if not schedules.remove(engine, found.tenant_id, found.id):
+            raise NotFound
+    return done(side.path, f"{name} of {found.tenant} was removed. Its jobs remain.")
+
+
+def post_run(side: ScheduleSide, schedule_id: str) -> AnyResponse:
     """Submit its job now, without a tick."""
-    services, found = current_services(), existing(schedule_id)
+    services, found = current_services(), side.find(schedule_id)
     tenant = services.visitors.tenant_named(found.tenant)
     if tenant is None:
         raise NotFound
     try:
         services.gate.pass_rate(tenant)
-        with write_state() as engine:
-            schedule = own(schedules.read(engine, found.tenant_id, found.id), found.tenant_id)
-        payload = from_json(schedule.payload)
-        job = job_of(services, tenant.id, schedule.type, payload, schedule.priority)
-        (job_id,) = take_in(services, tenant, (job,), None).ids
+        schedule = read_whole(found)
+        job_id = run_now(services, tenant, schedule)
     except FairlineError as error:
-        return back(f"Not run: {explain(error)}")
-    return back(f"{schedule.name} of {tenant.name} was submitted as job {job_id}.")
+        return back(side, f"Not run: {explain(error)}")
+    return back(side, f"{schedule.name} of {tenant.name} was submitted as job {job_id}.")
 
 
-def set_paused(found: Row[Any], *, paused: bool) -> Response:
+def set_paused(side: ScheduleSide, schedule_id: str, *, paused: bool) -> AnyResponse:
     """As ``PATCH /schedules/{id}`` does; ticks missed during a pause are not made up for."""
+    found = side.find(schedule_id)
     change = partial(change_of, current_services(), {"paused": paused})
     try:
         with write_state() as engine:
             changed = schedules.change(engine, found.tenant_id, found.id, change)
         schedule = own(changed, found.tenant_id)
     except FairlineError as error:
-        return back(f"Not changed: {explain(error)}")
-    return back(f"{schedule.name} of {found.tenant} is {'paused' if paused else 'active again'}.")
+        return back(side, f"Not changed: {explain(error)}")
+    state = "paused" if paused else "active again"
+    return back(side, f"{schedule.name} of {found.tenant} is {state}.")
 
 
-def existing(schedule_id: str) -> Row[Any]:
-    """The schedule's id and tenant."""
-    return find_row(READ_SCHEDULE, id=known_id(schedule_id))
+for _side in SIDES:
+    _one = f"{_side.path}/<schedule_id>"
+    route("POST", _side.path, _side.access)(partial(post_new, _side))
+    route("POST", _one, _side.access)(partial(post_change, _side))
+    route("POST", f"{_one}/remove", _side.access)(partial(post_remove, _side))
+    route("POST", f"{_one}/run", _side.access)(partial(post_run, _side))
+    route("POST", f"{_one}/pause", _side.access)(partial(set_paused, _side, paused=True))
+    route("POST", f"{_one}/resume", _side.access)(partial(set_paused, _side, paused=False))
+
+
+def named_tenant(typed: Mapping[str, str]) -> TenantProfile:
+    """The tenant that an operator typed."""
+    tenant = current_services().visitors.tenant_named(typed.get("tenant", "").strip())
+    if tenant is None:
+        raise invalid_field("tenant", "is unknown")
+    return tenant
+
+
+def refusal(
+    side: ScheduleSide,
+    page: LivePage,
+    typed: Mapping[str, str],
+    error: FairlineError,
+    **values: str,
+) -> Response:
+    """The page again, with the errors."""
+    tenant = None if side.of_operators else current_tenant()
+    asked = PageRequest(request.full_path.rstrip("?"), values, request.args, tenant)
+    context = page.read(asked) | {"form": refused_form(typed, error)}
+    shown = render_template(page.template, **context, asked=asked)
+    return Response(shown, problem_of(error).status_code)
 
 
 def explain(error: FairlineError) -> str:
     return "; ".join(f"{one.field} {one.message}" for one in error.errors) or error.detail
 
 
-def back(notice: str) -> Response:
+def back(side: ScheduleSide, notice: str) -> AnyResponse:
     """To the page that the form was on."""
     target = request.form.get("back_to", "")
-    return done(target if urlsplit(target).path == PATH else PATH, notice)
+    path = urlsplit(target).path
+    here = path == side.path or path.startswith(f"{side.path}/")
+    return done(target if here else side.path, notice)

@@ -1,4 +1,4 @@
-"""``/console/schedules``: the schedules of all tenants and their next ticks.
+"""``/console/schedules`` and ``/tenant/schedules``: schedules and their next ticks, and a new one.
 
 Pages follow the index by tenant id and name. A schedule without a next tick has ended: its
 expression matches no future time.
@@ -6,14 +6,18 @@ expression matches no future time.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
 from app.api.http.query import bad_cursor, pack_cursor, unpack_cursor
 from app.api.http.state import read_state
+from app.api.services import current_services
 from app.console.page import PageRequest, live_page
+from app.console.schedules.form import NEW, ScheduleForm
+from app.console.schedules.sides import SIDES, ScheduleSide
+from app.tenants.cron import known_zones
 
-PATH = "/console/schedules"
 PAGE = 100
 DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 DAY_NAMES = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
@@ -33,9 +37,11 @@ READ_SCHEDULES = f"""
 READ_OF_TENANT = READ_SCHEDULES.replace("WHERE", "WHERE tenant.name = %(tenant)s AND")
 
 
-def read_schedules(asked: PageRequest) -> dict[str, Any]:
-    """A page of schedules, of one tenant if the query names it."""
+def read_schedules(side: ScheduleSide, asked: PageRequest) -> dict[str, Any]:
+    """A page of schedules, of one tenant if the query names it or the visitor is one."""
     tenant = asked.args.get("tenant", "").strip().replace("\0", "")
+    if asked.tenant:
+        tenant = asked.tenant.name
     tenant_id, name = place_of(asked.args.get("after", ""))
     values = {"tenant": tenant, "tenant_id": tenant_id, "name": name}
     with read_state() as connection:
@@ -43,21 +49,27 @@ def read_schedules(asked: PageRequest) -> dict[str, Any]:
         rows = list(connection.exec_driver_sql(statement, values).mappings())
     shown = rows[:PAGE]
     more = len(rows) > PAGE
+    link = partial(page_link, side, "" if asked.tenant else tenant)
     return {
+        "side": side,
+        "layout": side.layout,
+        "types": sorted(current_services().types),
+        "zones": lambda: sorted(known_zones()),
+        "form": ScheduleForm(NEW | {"tenant": tenant}),
         "schedules": [dict(row, words=cron_words(row["cron"])) for row in shown],
-        "tenant": tenant,
+        "tenant": asked.tenant or tenant,
         "back_to": asked.url,
-        "first": page_link(tenant) if tenant_id else "",
-        "next": page_link(tenant, shown[-1]["tenant_id"], shown[-1]["name"]) if more else "",
+        "first": link() if tenant_id else "",
+        "next": link(shown[-1]["tenant_id"], shown[-1]["name"]) if more else "",
     }
 
 
-def page_link(tenant: str, last_tenant: int = 0, last_name: str = "") -> str:
+def page_link(side: ScheduleSide, tenant: str, last_tenant: int = 0, last_name: str = "") -> str:
     """The page that begins after a schedule, or the first."""
     query = {"tenant": tenant} if tenant else {}
     if last_tenant:
         query["after"] = pack_cursor(f"{last_tenant} {last_name}")
-    return PATH + (f"?{urlencode(query)}" if query else "")
+    return side.path + (f"?{urlencode(query)}" if query else "")
 
 
 def place_of(cursor: str) -> tuple[int, str]:
@@ -127,4 +139,13 @@ def day_words(day: str, weekday: str) -> str:
     return f"every {DAYS[int(weekday)]}" if weekday.isdecimal() and int(weekday) <= 7 else ""
 
 
-SCHEDULES = live_page(PATH, "console/schedules.html", read_schedules, every_seconds=3.0)
+SCHEDULES = {
+    side: live_page(
+        side.path,
+        "console/schedules.html",
+        partial(read_schedules, side),
+        access=side.access,
+        every_seconds=3.0,
+    )
+    for side in SIDES
+}

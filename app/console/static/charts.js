@@ -6,6 +6,8 @@
 //
 // Kinds: lines (over time), columns (stacked, by category or day), bars (sideways, side by side).
 // Series that share their x may have it once, beside "series". Of a series, "colour" picks one of the six, "dash" draws it dashed, "fill" fills below it.
+import { charted, zoneOfCharts } from "./times.js";
+
 let loading = null;
 // Plotly brings styles of a map library that no page needs and the policy forbids; it leaves them
 // out where an element of this name is there already.
@@ -43,7 +45,8 @@ function colours() {
 
 function trace(kind, series, place, theme, shared) {
   const colour = theme.series[(series.colour ?? place) % theme.series.length];
-  const x = series.x ?? shared;
+  const given = series.x ?? shared;
+  const x = kind === "lines" ? given.map(charted) : given;
   const common = { name: series.name, x, y: series.y, text: series.text };
   if (kind === "lines") {
     return { ...common, type: "scatter", mode: "lines", connectgaps: false, fill: series.fill ? "tozeroy" : "none",
@@ -77,7 +80,7 @@ export async function drawCharts() {
   const theme = colours();
   for (const chart of charts) {
     const source = chart.querySelector("script")?.textContent;
-    const state = `${theme.strong}|${source}`;
+    const state = `${theme.strong}|${zoneOfCharts()}|${source}`;
     if (!source || chart.drawn === state) continue;
     chart.drawn = state;
     const data = JSON.parse(source);

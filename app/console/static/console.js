@@ -1,16 +1,20 @@
-// On every page: stay up to date, show ages, draw charts, switch the theme.
+// On every page: stay up to date, show times, draw charts, switch the theme.
 import { drawCharts } from "./charts.js";
-import { showAges } from "./ages.js";
+import { offerTimes, showTimes } from "./times.js";
+import { fitTables, watchTables } from "./tables.js";
 import { stayLive } from "./live.js";
 import { offerThemes } from "./theme-switch.js";
 import { confirmForms } from "./confirm.js";
 
 document.querySelector("nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
-showAges();
+showTimes();
 offerThemes(drawCharts);
+offerTimes(drawCharts);
 confirmForms();
+watchTables();
 drawCharts();
 stayLive(() => {
-  showAges();
+  showTimes();
+  fitTables();
   drawCharts();
 });

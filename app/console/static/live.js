@@ -1,7 +1,7 @@
 // Keeps the parts of a page that are marked by data-live up to date.
 //
 // The stream is closed while the tab is hidden. A part in which somebody types is not replaced, nor
-// one in which something is selected, until nothing is. Open details and the focus survive.
+// one in which something is selected, until nothing is. Open details, the focus and how far tables are scrolled survive.
 const banner = document.querySelector("[data-connection]");
 
 function say(text, stale = false) {
@@ -22,7 +22,9 @@ function keep(part) {
   const opened = new Set([...part.querySelectorAll("details[open][id]")].map((details) => details.id));
   const focused = part.contains(document.activeElement) ? document.activeElement : null;
   const name = focused && (focused.id ? `#${CSS.escape(focused.id)}` : focused.value && `[value="${CSS.escape(focused.value)}"]`);
+  const scrolled = [...part.querySelectorAll(".table")].map((box) => box.scrollLeft);
   return () => {
+    part.querySelectorAll(".table").forEach((box, place) => { if (scrolled[place]) box.scrollLeft = scrolled[place]; });
     for (const details of part.querySelectorAll("details[id]")) if (opened.has(details.id)) details.open = true;
     if (name) part.querySelector(name)?.focus({ preventScroll: true });
   };

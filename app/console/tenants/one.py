@@ -1,6 +1,6 @@
 """``/console/tenants/<name>``: one tenant's terms, shares, usage, rejections and keys.
 
-Read-only: terms and keys are changed with the API or the command line, and the page says how.
+Terms and keys are changed by :mod:`app.console.tenants.actions`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from app.api.routes.tenant import standing_document, terms_document
 from app.api.services import current_services
 from app.console.page import PageRequest, live_page
 from app.console.tenants.shares import entitled_shares
+from app.console.tenants.terms_form import pools_of, terms_form
 from app.console.tenants.use import read_restrictions, read_working
 from app.policy.pricing import PriceList
 from app.reads.usage import UsageLine, read_usage, total_of
@@ -53,7 +54,12 @@ READ_POOLS = f"""
 def read(asked: PageRequest) -> dict[str, Any]:
     listed = find_tenant(asked.values["name"])
     with read_state() as connection:
-        return {"created_at": listed.created_at, **read_tenant(connection, listed.tenant)}
+        return {
+            "created_at": listed.created_at,
+            "form": terms_form(listed.tenant),
+            "form_pools": pools_of(listed.tenant),
+            **read_tenant(connection, listed.tenant),
+        }
 
 
 def read_tenant(connection: Connection, tenant: TenantProfile) -> dict[str, Any]:

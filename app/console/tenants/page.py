@@ -5,8 +5,9 @@ Active tenants are live. Others are found by the beginning of their names, or by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,7 +16,9 @@ from werkzeug.datastructures import MultiDict
 
 from app.api.http.state import read_state
 from app.console.page import PageRequest, live_page
+from app.console.sorting import Sorting, parse_sort, with_links
 from app.console.tenants.shares import entitled_shares, over_all_pools
+from app.console.tenants.terms_form import TermsForm
 from app.console.tenants.use import (
     MOST_ACTIVE,
     read_restrictions,
@@ -25,10 +28,26 @@ from app.console.tenants.use import (
 )
 from app.errors import invalid_field
 from app.policy.fairshare import Tier, entitlement_of
-from app.tenants.listing import Listed, list_tenants
-from app.tenants.tenant import is_tenant_name
+from app.tenants.listing import Listed, list_from
+from app.tenants.tenant import TIERS, is_tenant_name
 from models.pools import POOLS
 
+#: What the active tenants can be sorted by: all of them are read.
+COLUMNS: Mapping[str, Callable[[TenantListRow], Any]] = {
+    "tenant": lambda row: row.tenant.name,
+    "tier": lambda row: TIERS.index(row.tenant.tier),
+    "weight": lambda row: row.weight,
+    "entitled": lambda row: row.entitled or 0.0,
+    "in_flight": lambda row: row.tenant.in_flight,
+    "used": lambda row: row.used.seconds,
+    "deficit": lambda row: row.owed or 0.0,
+    "waiting": lambda row: row.tenant.queued,
+    "rejected": lambda row: row.tenant.refused,
+}
+#: What all tenants can be sorted by, along an index.
+ORDERS = ("name", "created")
+#: Columns whose lowest value is first at first.
+RISING = ("tenant", "name")
 #: Tenants in the chart.
 DRAWN = 10
 #: Tenants on a page of the list.
@@ -57,18 +76,36 @@ class TenantListRow:
 
 def read(asked: PageRequest) -> dict[str, Any]:
     pool = pool_of(asked.args)
+    sorting = parse_sort(asked.args.get("sort", ""), COLUMNS, Sorting("used", descending=True))
+    order = parse_order(asked.args)
     with read_state() as connection:
         rows, more = read_rows(connection, pool)
+    # In the order of their usage so far, which decides between equals.
+    rows.sort(key=COLUMNS[sorting.name], reverse=sorting.descending)
     return {
         "pool": pool,
         "pools": list(POOLS),
         "rows": rows,
         "more": more,
         "chart": chart_of(rows[:DRAWN]),
+        "sorting": with_links(sorting, COLUMNS, RISING, partial(link, asked.args, "sort")),
+        "order": with_links(order, ORDERS, RISING, partial(link, asked.args, "order")),
+        "form": TermsForm(),
         "search": asked.args.get("search", ""),
         # Called outside of the live parts.
         "read_names": lambda: read_names(asked.args),
     }
+
+
+def parse_order(args: MultiDict[str, str]) -> Sorting:
+    """The order of the list of all tenants."""
+    return parse_sort(args.get("order", ""), ORDERS, Sorting("name", descending=False))
+
+
+def link(args: MultiDict[str, str], field: str, value: str) -> str:
+    """This page sorted otherwise, from its beginning."""
+    kept = {name: text for name, text in args.items() if name not in (field, "after") and text}
+    return f"/console/tenants?{urlencode({**kept, field: value})}{'#all' * (field == 'order')}"
 
 
 def pool_of(args: MultiDict[str, str]) -> str | None:
@@ -128,17 +165,31 @@ def chart_of(rows: Sequence[TenantListRow]) -> dict[str, Any]:
 
 def read_names(args: MultiDict[str, str]) -> tuple[Sequence[Listed], str]:
     """A page of tenants whose names start with ``search``; and the URL of the next page, if any."""
-    prefix, after = args.get("search", "").strip().lower(), args.get("after", "")
+    prefix, order = args.get("search", "").strip().lower(), parse_order(args)
     if prefix and not is_tenant_name(prefix):
         return (), ""
-    if after and not is_tenant_name(after):
-        raise invalid_field("after", "is not a tenant name")
+    by_age = order.name == "created"
+    after = parse_after(args.get("after", ""), by_age=by_age)
     with read_state() as connection:
-        found = list_tenants(connection, PAGE + 1, after, prefix)
+        found = list_from(
+            connection, PAGE + 1, after, prefix, by_age=by_age, falling=order.descending
+        )
     if len(found) <= PAGE:
         return found, ""
-    following = {**args.to_dict(), "after": found[PAGE - 1].tenant.name}
+    last = found[PAGE - 1].tenant
+    following = {**args.to_dict(), "after": last.id if by_age else last.name}
     return found[:PAGE], f"/console/tenants?{urlencode(following)}#all"
+
+
+def parse_after(text: str, *, by_age: bool) -> str | int | None:
+    """The last tenant of the page before: its id, or its name."""
+    if not text:
+        return None
+    if by_age and text.isascii() and text.isdecimal() and len(text) < 19:
+        return int(text)
+    if by_age or not is_tenant_name(text):
+        raise invalid_field("after", "is not a tenant")
+    return text
 
 
 TENANTS = live_page("/console/tenants", "console/tenants.html", read, every_seconds=5.0)

@@ -8,8 +8,8 @@ The jobs are those that ``POST /jobs`` would make, with ``execute_at`` the time 
 that the tenant's rate or queue depth has no room for stays due: it is made when there is room, or
 given up by the rules for an outage (``catch_up``), with the reason in the event. A tick that cannot
 become a job (an unknown type, a payload that no longer fits) is skipped. A schedule that fails
-otherwise is paused; the others go on. Events: ``schedule_skipped``, ``schedule_missed``,
-``schedule_paused``.
+otherwise is paused; the others go on. Events: ``schedule_run`` with the job of a tick,
+``schedule_skipped``, ``schedule_missed``, ``schedule_paused``.
 """
 
 from __future__ import annotations
@@ -130,8 +130,11 @@ class ScheduleMove:
 
     def add_event(self, kind: str, **detail: object) -> None:
         """Add an event about the schedule."""
-        named = {"schedule": self.schedule.id, "name": self.schedule.name}
-        self.events.append((kind, {**named, **detail}))
+        self.events.append((kind, {**named(self.schedule), **detail}))
+
+
+def named(schedule: RecurringSchedule) -> dict[str, object]:
+    return {"schedule": schedule.id, "name": schedule.name}
 
 
 def stopped(schedule: RecurringSchedule, reason: str) -> ScheduleMove:
@@ -321,6 +324,10 @@ class RecurringJobs(RoleQueries):
     def _write_moves(self, connection: Connection, moves: Sequence[ScheduleMove]) -> None:
         last = [move.jobs[-1] if move.jobs else None for move in moves]
         events = [(move.schedule.tenant_id, *event) for move in moves for event in move.events]
+        for move in moves:
+            for job in move.jobs:
+                made = named(move.schedule) | {"at": rfc3339(job.execute_at), "job_id": job.id}
+                events.append((job.tenant_id, "schedule_run", made))
         moved = connection.exec_driver_sql(
             MOVE,
             {

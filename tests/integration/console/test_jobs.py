@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection
 
+from app.console.jobs import order as order_module
 from app.console.jobs import page as page_module
 from app.reads import search as searching
 from app.reads.search import Wanted, id_before, search
@@ -120,7 +121,7 @@ def test_a_search_that_runs_out_of_time_says_how_far_it_came(
 ) -> None:
     monkeypatch.setattr(searching, "FIRST_STEP", 100)
     hasty = lambda *args, **named: search(*args, **named, seconds=0.0)  # noqa: E731
-    monkeypatch.setattr(page_module, "search", hasty)
+    monkeypatch.setattr(order_module, "search", hasty)
     page = console.page(f"{LIST}?status=expired&text=nothing")
     assert "Searched 100 jobs" in page and "found none" in page
     assert 'data-live="' not in page  # nobody repeats such a walk every few seconds

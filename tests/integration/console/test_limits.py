@@ -21,15 +21,20 @@ def test_without_trouble_the_page_says_so(operator: Browser, database: DatabaseF
 def test_an_open_circuit_is_told_with_what_waits_behind_it(
     operator: Browser, database: DatabaseFixture
 ) -> None:
-    database.execute("INSERT INTO circuits (dependency, state) VALUES ('claude', 'open')")
+    database.execute("""
+        INSERT INTO circuits (dependency, state, changed_at)
+        VALUES ('claude', 'open', '2030-01-31T12:00:00Z')""")
     database.submit(dependency="claude")
     database.submit()
     page = operator.get(PAGE).text
     assert "badge open" in page
-    assert "1 Not called; jobs that need it wait." in operator.text(PAGE)
+    until = "Not called until 2030-01-31 12:01:00 UTC; jobs that need it wait."
+    assert f"1 {until}" in operator.text(PAGE)
+    assert '<time datetime="2030-01-31T12:01:00.000Z"' in page
     database.execute("UPDATE circuits SET reason = 'the API key was refused (401)'")
-    refused = "claude: the API key was refused (401). Not called; jobs that need it wait."
-    assert refused in operator.text(PAGE)
+    assert f"claude: the API key was refused (401). {until}" in operator.text(PAGE)
+    database.execute("UPDATE circuits SET state = 'half_open'")
+    assert "Only probes are let through; other jobs wait." in operator.text(PAGE)
 
 
 def test_a_quota_is_told_as_declared_learned_and_left(

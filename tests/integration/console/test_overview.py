@@ -11,15 +11,20 @@ from typing import Any
 
 import pytest
 
+from app.reads.type_figures import READ_BINS
 from app.scheduler.maintenance.recorder import Recorder
 from app.tenants.changes import issue_key
 from models.jobs.settle import Ending
 from models.jobs.states import FailureClass, JobStatus
 from models.pools import POOLS
 from models.presence import Presence, announce
+from models.tallies import Tallies
+from tasks.worker.decide import counts_of
+from tasks.worker.outcome import Succeeded
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.emptied import emptied
 from tests.support.http_client import HttpClient, opened
+from tests.support.plans import assert_walks, plan_of
 
 DEAD = Ending(JobStatus.DEAD, tries_spent=1, error_class=FailureClass.PERMANENT)
 SHIFT = "UPDATE pool_samples SET at = at - make_interval(secs => %s)"
@@ -151,9 +156,9 @@ def test_a_card_tells_depth_age_rates_slots_workers_and_dead_letters(
             "No worker serves long; no jobs are queued there yet.",
         ),
         (
-            "INSERT INTO circuits VALUES ('claude', 'open')",
+            "INSERT INTO circuits VALUES ('claude', 'open', '2030-01-31T12:00:00Z')",
             "watch",
-            "The circuit is open for claude: jobs that need it wait.",
+            "The circuit is open for claude (until 12:01:00 UTC): jobs that need it wait.",
         ),
         (
             "INSERT INTO circuits (dependency, state, reason)"
@@ -259,3 +264,35 @@ def test_only_operators_see_it(http_client: HttpClient, database: DatabaseFixtur
     browser = http_client.open("GET", "/?window=24h", {"Accept": "text/html"})
     assert browser.status_code == 303
     assert browser.headers["Location"] == "/console/sign-in?next=/%3Fwindow%3D24h"
+
+
+def test_waits_and_runs_of_each_type_are_told_by_percentile(
+    http_client: HttpClient, database: DatabaseFixture
+) -> None:
+    assert "No job has run in the last hour." in Page(http_client, database).part("types")
+    claim = database.start(type="sleep")._replace(wait_seconds=4.0)
+    counted = []
+    for seconds, runs in ((0.5, 98), (20.0, 2)):
+        done = Succeeded("null")
+        counts = counts_of(
+            claim, database.types["sleep"], done, Ending(JobStatus.SUCCEEDED), seconds
+        )
+        counted += runs * counts.counts
+    later = claim._replace(attempt=1, wait_seconds=500.0)
+    again = counts_of(later, None, Succeeded("null"), Ending(JobStatus.SUCCEEDED), 0.5).counts
+    tallies = Tallies()
+    tallies.add_all([*counted, *again])
+    tallies.write(database.engine)
+    database.execute("""
+        INSERT INTO tallies (kind, name, bucket, total, amount)
+        VALUES ('run', 'short:3:<i>old</i>', now() - interval '61 minutes', 9, 9)""")
+    database.execute("""
+        INSERT INTO tallies (kind, name, bucket, total, amount)
+        SELECT 'dependency', 'claude', now() - n * interval '10 s', 1, 0
+        FROM generate_series(1, 5000) AS n""")
+    database.execute("ANALYZE tallies")
+    shown = Page(http_client, database).part("types")
+    cells = re.findall(r'<td class="number">([^<]*)</td>', shown)
+    assert cells == ["101", "4.0\u202fs", "4.0\u202fs", "0.5\u202fs", "20\u202fs"]
+    assert "old" not in shown
+    assert_walks(plan_of(database, READ_BINS), "tallies_pkey")

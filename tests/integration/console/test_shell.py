@@ -193,6 +193,28 @@ def test_an_address_without_a_page_is_a_page_that_says_so(open_client: ApiServer
     assert b"<script>alert" not in answer.body
 
 
+@pytest.mark.parametrize("path", ["/nothing", "/tenant/nothing", "/a/b/<i>c</i>"])
+def test_an_unknown_address_is_a_page_for_browsers_alone(
+    open_client: ApiServer, http_client: ApiServer, path: str
+) -> None:
+    for client in (open_client, http_client):
+        page = client.get(quote(path), HTML)
+        assert page.status == 404
+        assert page.headers["content-type"].startswith("text/html")
+        assert b"There is no such path." in page.body and b"<i>" not in page.body
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        for accept in ({"Accept": "application/json"}, {"Accept": "*/*"}, {}):
+            answer = client.get(quote(path), accept)
+            assert answer.status == 404
+            assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("path", ["/console", "/console/"])
+def test_the_console_begins_with_its_overview(open_client: ApiServer, path: str) -> None:
+    answer = open_client.get(path, HTML)
+    assert (answer.status, answer.headers["location"]) == (303, "/")
+
+
 def test_the_api_stays_json_for_browsers_too(open_client: ApiServer) -> None:
     answer = open_client.get("/jobs/nonsense", HTML)
     assert answer.status == 404

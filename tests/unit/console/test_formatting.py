@@ -67,7 +67,7 @@ def test_a_moment_is_told_in_utc_whatever_its_zone() -> None:
     there = datetime(2030, 1, 31, 12, 0, 0, 5000, tzinfo=timezone(timedelta(hours=5)))
     assert moment(there) == (
         '<time datetime="2030-01-31T07:00:00.005Z" title="2030-01-31 07:00:00 UTC">'
-        "2030-01-31 07:00:00</time>"
+        "2030-01-31 07:00:00 UTC</time>"
     )
     assert moment(there) == moment(there.astimezone(UTC))
 

@@ -1,0 +1,95 @@
+"""What operators do with tenants: create one, change its terms, issue and revoke its keys.
+
+By the rules of ``/operator/tenants``. A key is shown once, in the answer to the form that issued
+it: it is not stored, and no other page has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from flask import Response, render_template, request
+from werkzeug.wrappers import Response as AnyResponse
+
+from app.api.http.problems import problem_of
+from app.api.http.state import read_state, write_state
+from app.api.routes.operator import MOST_KEYS, find_tenant
+from app.console.page import LivePage, PageRequest, done, route
+from app.console.tenants.one import TENANT
+from app.console.tenants.page import TENANTS
+from app.console.tenants.terms_form import parse_tenant, parse_terms, refused_terms
+from app.errors import FairlineError, NotFound, invalid_field
+from app.tenants.changes import change_tenant, create_tenant, issue_key, revoke_key
+from app.tenants.listing import list_keys
+from app.tenants.tenant import TenantProfile
+
+PATH = "/console/tenants"
+MOST_LABEL = 200
+
+
+@route("POST", PATH)
+def post_tenant() -> AnyResponse:
+    typed = request.form.to_dict()
+    try:
+        body = parse_tenant(typed)
+        with write_state() as engine:
+            create_tenant(engine, body.name, body.change())
+    except FairlineError as error:
+        return again(TENANTS, problem_of(error).status_code, form=refused_terms(typed, error))
+    return done(f"{PATH}/{body.name}", f"{body.name} was created. To submit jobs, it needs a key.")
+
+
+@route("POST", f"{PATH}/<name>")
+def post_one(name: str) -> AnyResponse:
+    """The forms of its page, at the address of that page: it stays live when it answers."""
+    tenant = find_tenant(name).tenant
+    return post_key(tenant) if request.form.get("act") == "key" else post_terms(tenant)
+
+
+def post_terms(tenant: TenantProfile) -> AnyResponse:
+    """Takes effect in every process about a second later."""
+    typed = request.form.to_dict()
+    try:
+        body = parse_terms(typed, tenant)
+        with write_state() as engine:
+            change_tenant(engine, tenant.name, body.change())
+    except NotFound:
+        raise
+    except FairlineError as error:
+        form = refused_terms(typed, error)
+        return again(TENANT, problem_of(error).status_code, {"name": tenant.name}, form=form)
+    return done(f"{PATH}/{tenant.name}#terms", f"The terms of {tenant.name} were changed.")
+
+
+def post_key(tenant: TenantProfile) -> AnyResponse:
+    """The only page that ever shows the key."""
+    label = request.form.get("label", "").strip()
+    if len(label) > MOST_LABEL or "\0" in label:
+        raise invalid_field("label", f"must have at most {MOST_LABEL} characters, and no NUL")
+    with write_state() as engine:
+        issued = issue_key(engine, tenant.name, label)
+    return again(TENANT, HTTPStatus.CREATED, {"name": tenant.name}, issued=issued)
+
+
+@route("POST", f"{PATH}/<name>/keys/<key_id>/revoke")
+def post_revoke(name: str, key_id: str) -> AnyResponse:
+    """A key of this tenant; within two seconds no process accepts it."""
+    tenant = find_tenant(name).tenant
+    with read_state() as connection:
+        keys = {key.id for key in list_keys(connection, MOST_KEYS, tenant.id)}
+    if key_id not in keys:
+        raise NotFound
+    with write_state() as engine:
+        revoke_key(engine, key_id)
+    return done(f"{PATH}/{tenant.name}#keys", f"The key fair_{key_id}_… is revoked.")
+
+
+def again(
+    page: LivePage, status: int, values: Mapping[str, str] | None = None, **shown: Any
+) -> Response:
+    """The page of the form, with what became of it."""
+    asked = PageRequest(request.full_path.rstrip("?"), values or {}, request.args)
+    context = page.read(asked) | shown
+    return Response(render_template(page.template, **context, asked=asked), status)
