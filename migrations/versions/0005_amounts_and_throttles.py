@@ -1,9 +1,9 @@
 """``tallies.amount`` beside ``bad``; tenant and pool of a restriction beside its name.
 
 ``bad`` held failures, microseconds, retries or thousandths; a throttle was keyed by the text
-"tenant:pool". This is the first half of their replacement, and 0012 the second. In between triggers
+"tenant:pool". This is the first half of their replacement, and 0020 the second. In between triggers
 keep old and new columns equal, so that processes of the previous version and of this one read and
-write side by side and no count is lost. After 0012 a process of the previous version cannot write
+write side by side and no count is lost. After 0020 a process of the previous version cannot write
 its counts nor read throttles any more.
 
 One transaction. No table is rewritten but ``tallies``, which has some thousand rows: workers, which

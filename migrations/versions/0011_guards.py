@@ -4,7 +4,7 @@ Every statement that changes ``verdicts`` gives ``verdicts_version`` another ver
 release it belongs to, so that workers notice what a scheduler of the previous version imposes. The
 previous version neither writes nor reads what is added here.
 
-Until 0012, names are unique per kind: of all tenants only one at a time can be without a retry
+Until 0020, names are unique per kind: of all tenants only one at a time can be without a retry
 budget, and one quarantined per type.
 """
 

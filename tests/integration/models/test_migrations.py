@@ -40,7 +40,7 @@ def test_tenants_from_before_tier_limits_keep_what_they_have(
     database_url: str, engine: Engine
 ) -> None:
     engine.dispose()
-    alembic(database_url, "downgrade", "0012")
+    alembic(database_url, "downgrade", "0011")
     database = DatabaseFixture(engine)
     database.execute("INSERT INTO tenants (name, tier) VALUES ('old', 'free')")
     alembic(database_url, "upgrade", "head")

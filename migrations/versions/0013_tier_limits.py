@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0014"
-down_revision = "0012"
+revision = "0013"
+down_revision = "0011"
 
 
 def upgrade() -> None:
