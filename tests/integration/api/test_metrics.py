@@ -10,7 +10,7 @@ import pytest
 from app.api.routes.metrics import reports_system
 from app.reads import gauges
 from app.reads.gauges import read_gauges
-from app.scheduler.maintenance.reaper import Reaper
+from app.scheduler.maintenance.reaper import FORGET_SECONDS, Reaper
 from app.scheduler.maintenance.retirer import FOLD
 from models.presence import Presence, announce
 from models.tallies import Tallies
@@ -152,7 +152,9 @@ def test_lost_runs_and_lost_workers_are_counted(database: DatabaseFixture) -> No
     announce(database.engine, Presence("api", "api"))
     database.execute("UPDATE processes SET heartbeat_at = now() - interval '6 minutes'")
     counted = Tallies()
-    Reaper(database.engine, database.leader, database.types, counted).run_once(0.0)
+    reaper = Reaper(database.engine, database.leader, database.types, counted)
+    for second in range(int(FORGET_SECONDS) + 2):
+        reaper.run_once(float(second))
     counted.write(database.engine)
     told = scrape(database)
     assert told['fairline_jobs_retried_total{class="WORKER_CRASH",pool="medium"}'] == 1
