@@ -26,11 +26,22 @@ from app.policy.rate_limit import EXACT_SECONDS, LeasedTokens, Limit, RateAllowa
 from models.store.arrays import plain_array
 from models.store.errors import StateStoreUnavailable
 from models.store.group_commit import GroupCommit
-from models.store.session import connect
+from models.store.session import connect, fetch
 
 #: Tenants that a process remembers; beyond, those that did not submit for a while are forgotten.
 MOST_TENANTS = 10_000
 FORGET_SECONDS = 10.0
+
+
+#: Which of these tenants' buckets somebody else has locked.
+READ_LOCKED = """
+    WITH unlocked AS (
+        SELECT tenant_id FROM rate_buckets WHERE tenant_id = ANY (%(tenants)s::bigint[])
+        FOR UPDATE SKIP LOCKED
+    )
+    SELECT tenant_id FROM rate_buckets WHERE tenant_id = ANY (%(tenants)s::bigint[])
+      AND tenant_id NOT IN (SELECT tenant_id FROM unlocked)
+"""
 
 
 def lease_statement(tokens: str, if_locked: str = "") -> str:
@@ -65,10 +76,13 @@ def lease_statement(tokens: str, if_locked: str = "") -> str:
 """
 
 
-#: For a process that keeps what it does not spend at once.
-LEASE = lease_statement("""CASE WHEN there < least(need, burst) THEN 0
-                       WHEN there < 2 * want THEN greatest(need, floor(there)::int)
-                       ELSE greatest(need, want) END""")
+#: For a process that keeps what it does not spend at once. Not for as long as a statement may take
+#: does it wait for a bucket that somebody has locked: the leases of others come behind it.
+LEASE = "SET LOCAL lock_timeout = '300ms';" + lease_statement(
+    """CASE WHEN there < least(need, burst) THEN 0
+            WHEN there < 2 * want THEN greatest(need, floor(there)::int)
+            ELSE greatest(need, want) END"""
+)
 #: For one that spends them at once: as many as there are beside ``need``, which stay.
 #: It asks for many tenants, which must not wait because the bucket of one is locked.
 TAKE = lease_statement("greatest(0, least(want, floor(there)::int - need))", "SKIP LOCKED")
@@ -112,7 +126,9 @@ class Rate:
         self._holders: dict[int, Holder] = {}
         self._keeping = threading.Lock()
         self._chance = Random()
-        self._leases: GroupCommit[TokenRequest, TokenGrant] = GroupCommit(self._lease, name="lease")
+        self._leases: GroupCommit[TokenRequest, TokenGrant] = GroupCommit(
+            self._lease, name="lease", locked=self._locked
+        )
         self.close = self._leases.close
 
     def take(self, tenant_id: int, limit: Limit, tokens: int = 1) -> RateAllowance:
@@ -198,6 +214,11 @@ class Rate:
                 found = lease_group(connection, [group[place] for place in turn.values()])
                 grants |= {turn[tenant_id]: grant for tenant_id, grant in found.items()}
         return [grants[place] for place in range(len(group))]
+
+    def _locked(self, group: Sequence[TokenRequest]) -> list[bool]:
+        tenants = {"tenants": plain_array(one.tenant_id for one in group)}
+        locked = {row.tenant_id for row in fetch(self._engine, READ_LOCKED, tenants)}
+        return [one.tenant_id in locked for one in group]
 
 
 def lease_group(

@@ -149,6 +149,23 @@ def test_concurrent_callers_share_a_question(database: DatabaseFixture) -> None:
     assert sent.count(LEASE) <= 20
 
 
+def test_a_bucket_that_somebody_has_locked_holds_up_its_own_tenant_only(
+    database: DatabaseFixture,
+) -> None:
+    rate = Rate(database.engine, 4.0)
+    assert passes(rate, 1, 1000, 1), "there is a bucket"
+    outcome: list[bool] = []
+    blocked = threading.Thread(target=lambda: outcome.append(passes(rate, 1, 1000, 1)))
+    with transaction(database.engine) as connection:
+        connection.exec_driver_sql("SELECT FROM rate_buckets WHERE tenant_id = 1 FOR UPDATE")
+        blocked.start()
+        database.wait_until_waiting()
+        assert all(passes(rate, tenant_id, 100, 10) for tenant_id in range(2, 12))
+        assert blocked.is_alive()
+    blocked.join(10)
+    assert outcome == [True]
+
+
 def test_a_tenant_that_is_changed_has_its_new_limit_at_once(database: DatabaseFixture) -> None:
     rate = Rate(database.engine, SECONDS)
     assert [passes(rate, 1, 0.01, 2) for _ in range(3)] == [True, True, False]
@@ -210,7 +227,7 @@ def test_hot_statements_of_the_gate_walk_indexes(database: DatabaseFixture) -> N
     database.execute(f"ANALYZE rate_buckets, {COUNTS}, idempotency_keys")
     asked = {"tenants": "{1,2}", "rates": "{1,1}", "bursts": "{1,1}"}
     plans = [
-        plan_of(database, LEASE, **asked, needs="{1,1}", wants="{1,1}"),
+        plan_of(database, LEASE.partition(";")[2], **asked, needs="{1,1}", wants="{1,1}"),
         plan_of(database, READ_DEPTHS, places="{0,1}", tenants="{1,2}", pools="{medium,short}"),
         plan_of(database, READ_KNOWN, places="{0,1}", tenants="{1,2}", keys="{a,b}"),
     ]
