@@ -25,7 +25,7 @@ from tests.support.run_elsewhere import is_run_elsewhere
 README = (ROOT / "README.md").read_text()
 CLAUDE = "Scoring with Claude"
 #: All of a page, typed and answered.
-PAGE_SECONDS = 120.0
+PAGE_SECONDS = 300.0
 
 
 def typed(page: str, text: str) -> list[Example]:
