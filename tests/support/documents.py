@@ -23,7 +23,7 @@ MARK = "@@ fairline {} @@"
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"
 #: Members whose texts differ each time, by name, and their form.
-TEXTS = {r"id": UUID, r".*_at|predicted_start": TIME}
+TEXTS = {r"id": UUID, r".*_(at|start)": TIME}
 #: Members whose numbers do.
 NUMBERS = re.compile(r"position|.*_seconds")
 
