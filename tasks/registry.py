@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -172,5 +173,21 @@ def load_types(extra_modules: str = "") -> dict[str, JobType]:
     """Import the built-in and the given modules; all registered types by name."""
     modules = [name.strip() for name in extra_modules.split(",") if name.strip()]
     for module in (*BUILT_IN, *modules):
-        importlib.import_module(module)
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if f"{module}.".startswith(f"{error.name}."):
+                raise SystemExit(missing(module)) from None
+            raise  # of something that it imports: the traceback says where
     return _types
+
+
+def missing(module: str) -> str:
+    """That a module of job types is not there, and what to do."""
+    name = module.removesuffix(".py")
+    file = f"{name.replace('.', '/')}.py"
+    return f"fairline: FAIRLINE_JOB_MODULES: there is no module {module!r}: " + (
+        f"write {name}, without .py"
+        if name != module
+        else f"put {file} into {os.getcwd()}, or its folder into PYTHONPATH"
+    )

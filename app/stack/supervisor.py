@@ -158,7 +158,9 @@ class Supervisor:
     def run_task(self, spec: ProcessSpec, seconds: float) -> bool:
         """Run a command to its end, supervising meanwhile; true if it succeeded."""
         spec.before_start()
-        task = spawn(spec, self.environment, self.home.log(spec.name))
+        log = self.home.log(spec.name)
+        log.unlink(missing_ok=True)  # if it fails, nobody takes an older failure for this one
+        task = spawn(spec, self.environment, log)
         self.tasks.append(task)
         try:
             return self.wait(lambda: task.poll() is not None, seconds) and task.poll() == 0

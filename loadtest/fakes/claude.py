@@ -214,7 +214,7 @@ def main() -> None:
     fake.behave(given.behaviour, every=given.every)
     print(
         f"FAIRLINE_SCORER=claude FAIRLINE_CLAUDE_BASE_URL={fake.url} "
-        f"FAIRLINE_CLAUDE_API_KEY={given.key}",
+        f"FAIRLINE_CLAUDE_API_KEY={given.key} make up",
         flush=True,
     )
     try:

@@ -7,6 +7,7 @@ Then `make up BROKER=rabbitmq` as root, and the unit tests; with ``--full`` all 
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,6 @@ from pathlib import Path
 
 from app.stack.ports import PRIVATE_PORTS, is_taken
 from app.stack.screen import Screen
-from tests.bare.readme import differences, examples, requirements, script
 from tests.bare.steps import Failed, Steps, check_machine, end_of
 from tests.bare.tree import (
     ORDINARY,
@@ -32,10 +32,13 @@ from tests.bare.tree import (
     make_tree,
     remove_tree,
 )
+from tests.support.documents import Example, blocks, differences, examples, script, section
+from tests.support.run_elsewhere import is_run_elsewhere
 
 REPOSITORY = Path(__file__).parents[2]
-#: The section of the README whose commands are run.
-SECTION = "Two commands"
+REQUIREMENTS = re.compile(r"^# apt-get install (.+)$", re.M)
+#: The sections of the README whose commands need nothing but `make up`.
+SECTIONS = ("First request", "Waiting, watching, cancelling", "Tenants and keys")
 #: The last line that `make up` prints when the stack is ready.
 READY = "Ctrl-C or `make down` stops everything."
 FOLDER_HINT = "apt-get install rabbitmq-server"
@@ -51,6 +54,19 @@ def committed_readme() -> str:
     """The README of the commit that is tried."""
     words = ("git", "-C", str(REPOSITORY), "show", "HEAD:README.md")
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+def requirements(readme: str) -> list[str]:
+    """The Debian packages that the README asks for."""
+    (line,) = REQUIREMENTS.findall(readme)
+    return str(line).split()
+
+
+def commands(readme: str) -> list[Example]:
+    """What a new user types while `make up` runs."""
+    found = blocks("README.md", section(readme, *SECTIONS))
+    typed = [example for block in found for example in examples(block)]
+    return [example for example in typed if not is_run_elsewhere("README.md", example)]
 
 
 class BareTest(Steps):
@@ -99,10 +115,8 @@ class BareTest(Steps):
         with self.stack(user) as printed:
             if FOLDER_HINT not in printed:
                 raise Failed(f"{user.name}: make up does not say how to get RabbitMQ")
-            shown = examples(self._readme, SECTION)
-            output = self.run(
-                user, "the README's commands", script(shown, self._port), README_SECONDS
-            )
+            shown, here = commands(self._readme), {"localhost:8000": f"localhost:{self._port}"}
+            output = self.run(user, "the README's commands", script(shown, here), README_SECONDS)
             if found := differences(shown, output):
                 raise Failed(
                     "the README shows something else than what is printed:\n" + "\n".join(found)

@@ -75,6 +75,12 @@ def test_missing_command_is_tried_again_rather_than_raised(supervisor: Superviso
     assert "cannot start" in said[0]
 
 
+def test_log_of_a_task_is_that_of_its_last_run(supervisor: Supervisor) -> None:
+    for word in ("first", "second"):
+        assert supervisor.run_task(ProcessSpec("task", ("echo", word)), 10)
+    assert supervisor.home.log("task").read_text() == "second\n"
+
+
 def test_scaling_adds_and_drains_processes_at_run_time(supervisor: Supervisor) -> None:
     supervisor.add(program("worker", SLEEP))
     supervisor.tick()

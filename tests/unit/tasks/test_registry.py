@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,6 +136,22 @@ def test_two_functions_cannot_have_one_name() -> None:
         job_type("twice", pool="short")(lambda ctx, payload: None)
 
 
-def test_a_module_that_is_not_there_is_an_error_and_not_a_job_less() -> None:
-    with pytest.raises(ModuleNotFoundError):
-        load_types("no.such.module")
+@pytest.mark.parametrize(
+    ("module", "advice"),
+    [
+        ("no.such.module", r"put no/such/module\.py into /.+"),
+        ("myjobs.py", "write myjobs, without"),
+    ],
+)
+def test_a_module_that_is_not_there_is_an_error_in_one_line(module: str, advice: str) -> None:
+    with pytest.raises(SystemExit, match=f"FAIRLINE_JOB_MODULES: .*{module}.*{advice}"):
+        load_types(module)
+
+
+def test_a_module_that_misses_another_one_shows_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "incomplete_jobs.py").write_text("import no_such_library\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+        load_types("incomplete_jobs")

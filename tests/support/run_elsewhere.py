@@ -1,0 +1,64 @@
+"""Commands of README and docs that no test types as they stand: what runs them, and why there.
+
+A command that is not listed is typed by ``tests/acceptance/test_readme.py``, or, in the guide, by
+``test_writing_jobs.py``.
+"""
+
+from __future__ import annotations
+
+from tests.support.documents import Example
+
+_BARE = ("make bare-test", "starts the stack that the other commands need")
+_OWN_STACK = (
+    "tests/acceptance/conftest.py",
+    "another stack: the shared one has these settings",
+)
+_PROCESS = ("docker-compose.yml", "a process that stays; `make compose-test` runs it")
+_AUTOSCALE = ("tests/acceptance/test_autoscale.py", "a stack with other settings")
+_SLICES = ("tests/unit/stack/test_slices.py", "a stack with other settings, whose workers are read")
+_UPGRADE = ("make upgrade-test", "needs an older version")
+
+#: By page and command, without its comment: a file or a target of the Makefile, and why.
+ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
+    "README.md": {
+        "make up": _BARE,
+        "make test": (".ci/run", "this is part of it"),
+        "apt-get install python3 python3-venv git make curl ca-certificates": _BARE,
+        "FAIRLINE_JOB_MODULES=myjobs make up": _OWN_STACK,
+        "flask --app app migrate --tenant demo": _PROCESS,
+        "flask --app app keys issue --tenant demo": ("make compose-test", "needs its database"),
+        "gunicorn -c gunicorn.conf.py 'app:create_app()'": _PROCESS,
+        "flask --app app scheduler": _PROCESS,
+        "celery -A app worker -P gevent -c 10 -Q medium": _PROCESS,
+        "celery -A app flower": _PROCESS,
+        "flask --app app migrate --expand": _UPGRADE,
+        "flask --app app migrate": _UPGRADE,
+        "QUICK=1 make lab": ("tests/acceptance/test_lab.py", "takes ten minutes"),
+    },
+    "docs/scaling.md": {
+        "make up AUTOSCALE=1": _AUTOSCALE,
+        "flask --app app tenants create acme --tier enterprise --reserve medium=2": _AUTOSCALE,
+        "celery -A app worker -P gevent -c 2 -Q medium.reserved.acme": _AUTOSCALE,
+        "celery -A app worker -P gevent -c 1 -Q medium.free": _SLICES,
+        'make up SLICES="medium.reserved.acme=2 medium.free=1"': _SLICES,
+        "flask --app app tenants create acme --tier enterprise": _SLICES,
+    },
+    "docs/telemetry.md": {
+        "COMPOSE_PROFILES=observability docker compose up": (
+            "tests/unit/stack/test_compose.py",
+            "these images need a registry: the file is checked, the containers are not started",
+        ),
+    },
+    "docs/writing-jobs.md": {
+        "FAIRLINE_JOB_MODULES=myjobs make up": _OWN_STACK,
+        (
+            'FAIRLINE_POOLS=\'{"gpu": {"lease_seconds": 90, "slots": 1, "tries": 2,'
+            ' "concurrency": "prefork"}}\' make up'
+        ): _OWN_STACK,
+    },
+}
+
+
+def is_run_elsewhere(page: str, example: Example) -> bool:
+    """Whether the command is listed here."""
+    return example.bare in ELSEWHERE.get(page, {})
