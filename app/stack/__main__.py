@@ -48,7 +48,10 @@ def up(
     with home.lock():
         clear_ground(options, home, screen)
         services = choose_services(options, home)
-        variables = environment(options, home, services.database_url, services.broker_url)
+        variables = {
+            **environment(options, home, services.database_url, services.broker_url),
+            **services.for_flower,
+        }
         adopt_orphans()
         supervisor = Supervisor(home, variables, screen.event, owns_children=True)
         if myself := identity_of(os.getpid()):

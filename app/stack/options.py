@@ -18,9 +18,14 @@ from models.pools import POOLS, parse_queue
 MOST_SLOTS = 1000
 
 #: Settings for which the stack has a shorter name, which wins where both are set.
-SHORT_NAMES = {"FAIRLINE_PORT": "PORT", "FAIRLINE_API_WORKERS": "API_WORKERS"}
+SHORT_NAMES = {
+    "FAIRLINE_PORT": "PORT",
+    "FAIRLINE_API_WORKERS": "API_WORKERS",
+    "FAIRLINE_QUEUE_TYPE": "QUEUE_TYPE",
+}
 
 Broker = Literal["auto", "rabbitmq", "filesystem"]
+QueueType = Literal["", "classic", "quorum"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,8 @@ class StackOptions:
     api_workers: int
     schedulers: int
     broker: Broker
+    #: Empty: what suits the broker.
+    queue_type: QueueType
     #: External services; empty means embedded.
     database_url: str
     broker_url: str
@@ -69,6 +76,9 @@ def read_options(environment: Mapping[str, str] | None = None) -> StackOptions:
     broker = get("BROKER") or "auto"
     if broker not in get_args(Broker):
         raise StackError(f"BROKER={broker}: must be one of {', '.join(get_args(Broker))}")
+    queue_type = get("QUEUE_TYPE") or ""
+    if queue_type not in get_args(QueueType):
+        raise StackError(f"QUEUE_TYPE={queue_type}: must be classic or quorum")
     workers = {pool: number(f"WORKERS_{pool.upper()}", 1, 0, 1000) for pool in POOLS}
     port, flower_port = number("PORT", 8000, 1), number("FLOWER_PORT", 5555, 1)
     if port == flower_port:
@@ -85,6 +95,7 @@ def read_options(environment: Mapping[str, str] | None = None) -> StackOptions:
         api_workers=number("API_WORKERS", 2, 1, 1000),
         schedulers=number("SCHEDULERS", 1, 0, 100),
         broker=broker,  # type: ignore[arg-type]  # checked above
+        queue_type=queue_type,  # type: ignore[arg-type]  # checked above
         database_url=get("FAIRLINE_DATABASE_URL") or "",
         broker_url=get("FAIRLINE_BROKER_URL") or "",
         blob_url=get("FAIRLINE_BLOB_URL") or "",
