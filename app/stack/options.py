@@ -25,7 +25,6 @@ SHORT_NAMES = {
 }
 
 Broker = Literal["auto", "rabbitmq", "filesystem"]
-QueueType = Literal["", "classic", "quorum"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class StackOptions:
     schedulers: int
     broker: Broker
     #: Empty: what suits the broker.
-    queue_type: QueueType
+    queue_type: str
     #: External services; empty means embedded.
     database_url: str
     broker_url: str
@@ -76,9 +75,6 @@ def read_options(environment: Mapping[str, str] | None = None) -> StackOptions:
     broker = get("BROKER") or "auto"
     if broker not in get_args(Broker):
         raise StackError(f"BROKER={broker}: must be one of {', '.join(get_args(Broker))}")
-    queue_type = get("QUEUE_TYPE") or ""
-    if queue_type not in get_args(QueueType):
-        raise StackError(f"QUEUE_TYPE={queue_type}: must be classic or quorum")
     workers = {pool: number(f"WORKERS_{pool.upper()}", 1, 0, 1000) for pool in POOLS}
     port, flower_port = number("PORT", 8000, 1), number("FLOWER_PORT", 5555, 1)
     if port == flower_port:
@@ -95,7 +91,7 @@ def read_options(environment: Mapping[str, str] | None = None) -> StackOptions:
         api_workers=number("API_WORKERS", 2, 1, 1000),
         schedulers=number("SCHEDULERS", 1, 0, 100),
         broker=broker,  # type: ignore[arg-type]  # checked above
-        queue_type=queue_type,  # type: ignore[arg-type]  # checked above
+        queue_type=get("QUEUE_TYPE") or "",
         database_url=get("FAIRLINE_DATABASE_URL") or "",
         broker_url=get("FAIRLINE_BROKER_URL") or "",
         blob_url=get("FAIRLINE_BLOB_URL") or "",
