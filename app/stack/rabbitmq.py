@@ -55,7 +55,7 @@ log.console.level = warning
 
 def find_server() -> Path | None:
     """The start script of the installed RabbitMQ, or of that in the folder ``RABBITMQ``."""
-    given = os.environ.get("RABBITMQ")
+    given = os.path.expanduser(os.environ.get("RABBITMQ", ""))
     search = f"{SCRIPTS}:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
     found = shutil.which("rabbitmq-server", path=given or search)
     if given and not found:
