@@ -54,7 +54,10 @@ def line(client: Client) -> Iterator[list[str]]:
     yield ids
     for job_id in ids:
         client.api.call("DELETE", f"/jobs/{job_id}")
-    client.stack.wait(lambda: client.count(ids, "cancelled") == JOBS, "the line to end", 30)
+    ended = ("cancelled", "succeeded")
+    client.stack.wait(
+        lambda: sum(client.count(ids, status) for status in ended) == JOBS, "the line to end", 60
+    )
 
 
 def flower(client: Client, path: str) -> str:
