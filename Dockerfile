@@ -30,7 +30,7 @@ RUN groupadd --gid 10001 fairline \
 WORKDIR /srv/fairline
 COPY --from=build /opt/venv /opt/venv
 # Owned by root: the processes can read the code, not change it.
-COPY alembic.ini celeryconfig.py gunicorn.conf.py ./
+COPY alembic.ini celeryconfig.py flowerconfig.py gunicorn.conf.py ./
 COPY migrations migrations
 COPY models models
 COPY tasks tasks

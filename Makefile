@@ -3,10 +3,10 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help up down status demo test test-unit lint bench bench-dispatch bench-snapshot lab bench-console pictures chaos \
-	upgrade-test bare-test compose-test clean venv venv-dev broker browser faketime prometheus mmdebstrap
+	upgrade-test bare-test compose-test quorum-test clean venv venv-dev broker browser faketime prometheus mmdebstrap
 
 # Variables on the command line: one that is misspelled would be ignored without a word.
-VARIABLES = QUICK MINUTES SEED FULL KEEP CI PYTHON SHELL \
+VARIABLES = QUICK MINUTES SEED FULL KEEP CI PYTHON SHELL RABBITMQ \
 	$(shell sed -n 's/^\#\([A-Z_]*\)=.*/\1/p' .env.example 2>/dev/null)
 PREFIXES := WORKERS_% PIP_% OTEL_% AWS_% ANTHROPIC_%
 GIVEN := $(strip $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name))))
@@ -26,7 +26,9 @@ help: ## list the targets
 	@echo
 	@echo "  up takes PORT, FLOWER_PORT, FAIRLINE_HOME, API_WORKERS, SCHEDULERS,"
 	@echo "  WORKERS_SHORT, WORKERS_MEDIUM, WORKERS_LONG, BROKER=auto|rabbitmq|filesystem,"
-	@echo "  AUTOSCALE=1, SLICES=\"medium.reserved.acme=2 medium.free=1\""
+	@echo "  AUTOSCALE=1, SLICES=\"medium.reserved.acme=2 medium.free=1\","
+	@echo "  QUEUE_TYPE=classic|quorum; RABBITMQ=… is the folder of another rabbitmq-server."
+	@echo "  chaos and the tests take QUEUE_TYPE and RABBITMQ too."
 
 up: venv $(if $(filter rabbitmq,$(BROKER)),broker) ## run the whole stack in the foreground; Ctrl-C stops it
 	@exec $(PY) -m app.stack up
@@ -96,6 +98,12 @@ bare-test: venv-dev mmdebstrap ## as root: try the README on a bare Debian tree;
 
 compose-test: venv-dev mmdebstrap ## as root: docker-compose.yml under a Docker engine of Debian packages, kept in ~/.cache
 	$(PY) -m tests.containers
+
+# Part of the tests, on what production runs. The same of the other commands:
+# make chaos QUEUE_TYPE=quorum RABBITMQ=~/.cache/fairline-rabbitmq/bin
+quorum-test: venv-dev mmdebstrap ## as root: tests on quorum queues of a RabbitMQ 4 of Debian packages, kept in ~/.cache
+	@RABBITMQ=$$($(PY) -m tests.containers.rabbitmq) && export RABBITMQ QUEUE_TYPE=quorum && \
+		$(PY) -m pytest tests/integration/broker tests/acceptance/test_stack.py tests/acceptance/test_outages.py
 
 clean: down ## stop the stack and remove its data, .venv and caches
 	@if [ -e "$(FAIRLINE_HOME)/stack-id" ]; then rm -rf "$(FAIRLINE_HOME)"; fi

@@ -41,6 +41,8 @@ from models.store.session import open_engine
 
 TENANT = "demo"
 TEMPLATE = "fairline_migrated"
+#: Of the queues of what is tested or measured.
+QUEUE_TYPE = os.environ.get("QUEUE_TYPE") or "classic"
 #: Jobs of one statement.
 GROUP = 500
 UPSERT_TENANT = """
@@ -242,7 +244,7 @@ class Fairline:
         self.env = {
             "FAIRLINE_DATABASE_URL": fleet.postgres.service.url(name),
             "FAIRLINE_BROKER_URL": fleet.rabbitmq.service.url(),
-            "FAIRLINE_QUEUE_TYPE": "classic",
+            "FAIRLINE_QUEUE_TYPE": QUEUE_TYPE,
             "FAIRLINE_ANONYMOUS_TENANT": TENANT,
             "FAIRLINE_PORT": str(self.port),
             "FAIRLINE_SERVED_POOLS": served_pools,

@@ -1,7 +1,7 @@
 """The Celery side of a worker: one task per job type, and the handlers of Celery's signals.
 
 Celery carries messages and shows them in Flower; what happens to a job is decided by the row. A
-task therefore never fails for Celery: its outcome is in the row.
+task that fails or waits for a retry does so for Flower alone: see :mod:`tasks.task_events`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from models.store.session import open_engine
 from tasks.config import TaskSettings, task_settings
 from tasks.process import end_with_parent, exit_requested, make_sleep_green, start_native
 from tasks.registry import JobType, load_types
+from tasks.task_events import JobFailed, report
 from tasks.watchdog.children import ChildPresence
 from tasks.watchdog.emergency_write import connect_arguments
 from tasks.watchdog.lost_runs import (
@@ -79,6 +80,8 @@ class WorkerProcess:
     children: ChildPresence | None = None
     #: The process that Celery's signals are for: a prefork parent, or this one.
     leader_pid: int = 0
+    #: Celery's part of that process.
+    controller: Any = None
     #: Name of that parent; and Celery's name of the worker.
     parent: str | None = None
     node: str = "worker"
@@ -96,7 +99,7 @@ def register_tasks(celery: Celery, settings: TaskSettings) -> dict[str, JobType]
     """Register a Celery task for every job type, under its name."""
     types = load_types(settings.job_modules)
     for name in types:
-        celery.task(_run_message, name=name, bind=True, ignore_result=True)
+        celery.task(_run_message, name=name, bind=True, ignore_result=True, throws=(JobFailed,))
     return types
 
 
@@ -108,12 +111,20 @@ def _run_message(task: Any, refs: list[list[Any]]) -> None:
     if not message:
         return
     try:
-        execute(message, this.worker, this.helpers)
+        endings = execute(message, this.worker, this.helpers)
     except StateStoreUnavailable as error:
         # Only while the worker stops: nothing was claimed, another worker may.
         raise Reject(str(error), requeue=True) from error
     if exit_requested():
         raise SystemExit  # the run had to swallow it, to be handed back
+    report(task, endings, event_dispatcher())
+
+
+def event_dispatcher() -> Any:
+    """Sends events to Flower; None in a prefork child, whose parent sends them."""
+    if os.getpid() != this.leader_pid:
+        return None
+    return getattr(getattr(this.controller, "consumer", None), "event_dispatcher", None)
 
 
 def parse_refs(refs: Any) -> tuple[JobRef, ...]:
@@ -136,7 +147,7 @@ def _begin_worker(sender: Any, **_: Any) -> None:
     for name in load_types(task_settings().job_modules):
         sender.app.tasks[name].backend = sender.app.backend
     this.retiring = mmap(-1, 1)
-    this.leader_pid, this.node = os.getpid(), sender.hostname
+    this.leader_pid, this.node, this.controller = os.getpid(), sender.hostname, sender
     signal.signal(RETIRE, _retire)
     if "prefork" in str(sender.pool_cls):
         _prepare_parent(sender.app, sender.concurrency)

@@ -25,6 +25,16 @@ def count_states(
     return {state: int(row[state]) for state in STATES}
 
 
+def count_waiting(connection: Connection) -> dict[str, int]:
+    """Queued jobs of all tenants by pool, from the counters."""
+    waiting = (
+        select(COUNTS.pool, func.sum(COUNTS.queued).label("jobs"))
+        .where(COUNTS.tenant_id == ALL_TENANTS)
+        .group_by(COUNTS.pool)
+    )
+    return {row.pool: int(row.jobs) for row in connection.execute(waiting)}
+
+
 def count_dead(
     connection: Connection, most: int, tenant_id: int | None = None, pool: str | None = None
 ) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from app.config import Settings
 from app.stack.autoscale import Follower
 from app.stack.control import Answer, ControlServer, Request, ask, remove_socket, socket_path
-from app.stack.environment import drop_generated, environment, shell_settings
+from app.stack.environment import drop_generated, environment, queue_type, shell_settings
 from app.stack.home import Home, drop_socket_folder
 from app.stack.identity import ProcessIdentity, identity_of, is_alive, signal_process, wait_for_exit
 from app.stack.leftovers import clear_leftovers
@@ -48,7 +48,10 @@ def up(
     with home.lock():
         clear_ground(options, home, screen)
         services = choose_services(options, home)
-        variables = environment(options, home, services.database_url, services.broker_url)
+        variables = {
+            **environment(options, home, services.database_url, services.broker_url),
+            **services.for_flower,
+        }
         adopt_orphans()
         supervisor = Supervisor(home, variables, screen.event, owns_children=True)
         if myself := identity_of(os.getpid()):
@@ -102,7 +105,9 @@ def answer(
 
 def check_settings(options: StackOptions) -> None:
     """Exit here, before anything runs, on settings that the processes would reject."""
-    changes = {"scale_min": options.least} if options.autoscale else {}
+    changes: dict[str, Any] = {"queue_type": queue_type(options)}
+    if options.autoscale:
+        changes["scale_min"] = options.least
     read_settings(Settings, **changes)
 
 

@@ -35,8 +35,6 @@ def environment(
         "FAIRLINE_CONSOLE_OPEN": "true" if own_database else "false",
         "FAIRLINE_FLOWER_URL": f"http://localhost:{options.flower_port}",
     }
-    # On the embedded broker, one node gains nothing from a quorum of itself.
-    queue_type = "quorum" if options.broker_url else "classic"
     served = ",".join(pool for pool, count in options.workers.items() if count)
     given = {**options.file, **os.environ}
     return {
@@ -48,7 +46,7 @@ def environment(
         HOME: str(home.path),
         "FAIRLINE_DATABASE_URL": database_url,
         "FAIRLINE_BROKER_URL": broker_url,
-        "FAIRLINE_QUEUE_TYPE": given.get("FAIRLINE_QUEUE_TYPE") or queue_type,
+        "FAIRLINE_QUEUE_TYPE": queue_type(options),
         "FAIRLINE_BLOB_URL": options.blob_url or str(home.blobs),
         "FAIRLINE_HOST": options.host,
         "FAIRLINE_PORT": str(options.port),
@@ -56,6 +54,11 @@ def environment(
         "FAIRLINE_SERVED_POOLS": given.get("FAIRLINE_SERVED_POOLS") or served,
         **({"FAIRLINE_SCALE_MIN": json.dumps(options.least)} if options.autoscale else {}),
     }
+
+
+def queue_type(options: StackOptions) -> str:
+    """The type of the queues: on the embedded broker, one node gains nothing from a quorum."""
+    return options.queue_type or ("quorum" if options.broker_url else "classic")
 
 
 def shell_settings(variables: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:

@@ -18,7 +18,11 @@ from models.pools import POOLS, parse_queue
 MOST_SLOTS = 1000
 
 #: Settings for which the stack has a shorter name, which wins where both are set.
-SHORT_NAMES = {"FAIRLINE_PORT": "PORT", "FAIRLINE_API_WORKERS": "API_WORKERS"}
+SHORT_NAMES = {
+    "FAIRLINE_PORT": "PORT",
+    "FAIRLINE_API_WORKERS": "API_WORKERS",
+    "FAIRLINE_QUEUE_TYPE": "QUEUE_TYPE",
+}
 
 Broker = Literal["auto", "rabbitmq", "filesystem"]
 
@@ -40,6 +44,8 @@ class StackOptions:
     api_workers: int
     schedulers: int
     broker: Broker
+    #: Empty: what suits the broker.
+    queue_type: str
     #: External services; empty means embedded.
     database_url: str
     broker_url: str
@@ -85,6 +91,7 @@ def read_options(environment: Mapping[str, str] | None = None) -> StackOptions:
         api_workers=number("API_WORKERS", 2, 1, 1000),
         schedulers=number("SCHEDULERS", 1, 0, 100),
         broker=broker,  # type: ignore[arg-type]  # checked above
+        queue_type=get("QUEUE_TYPE") or "",
         database_url=get("FAIRLINE_DATABASE_URL") or "",
         broker_url=get("FAIRLINE_BROKER_URL") or "",
         blob_url=get("FAIRLINE_BLOB_URL") or "",

@@ -1,16 +1,22 @@
 """Embedded RabbitMQ: a private node with its own ports, data, cookie and port mapper.
 
 Uses the machine's ``rabbitmq-server`` but none of its configuration, and not the packaged
-``/usr/sbin`` wrapper: it changes the user and writes to the machine's folders. Durable queues
-and persistent messages survive a kill of the node. A node that cannot read its data after a
-crash or a full disk may hang while it starts; it then starts with an empty folder, because
-messages are hints and the jobs are rows.
+``/usr/sbin`` wrapper: it changes the user and writes to the machine's folders. ``RABBITMQ`` names
+the folder of another installation's commands. Durable queues and persistent messages survive a kill
+of the node. A node that cannot read its data after a crash or a full disk may hang while it starts;
+it then starts with an empty folder, because messages are hints and the jobs are rows.
+
+The management API is for Flower: on the loopback interface, by a user with a generated password who
+may look and change nothing.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -26,11 +32,17 @@ from app.stack.spec import ProcessSpec, StackError, StopStep
 SCRIPTS = "/usr/lib/rabbitmq/bin:/usr/local/lib/rabbitmq/bin"
 NOT_INSTALLED = "rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server)"
 AMQP_HEADER = b"AMQP\x00\x00\x09\x01"
+#: Who may look at the queues by the management API.
+WATCHER = "flower"
 #: The first bytes of Connection.Start, the answer of a server that accepts clients.
 CONNECTION_START = b"\x01\x00\x00"
 
 CONFIGURATION = """\
 listeners.tcp.1 = 127.0.0.1:{amqp}
+management.tcp.ip = 127.0.0.1
+management.tcp.port = {management}
+management.rates_mode = none
+load_definitions = {folder}/definitions.json
 vm_memory_high_watermark.absolute = 1GB
 disk_free_limit.absolute = 50MB
 # Prefork children acknowledge a message when its run begins, gevent workers when its jobs have
@@ -42,10 +54,34 @@ log.console.level = warning
 
 
 def find_server() -> Path | None:
-    """The start script of the installed RabbitMQ, if there is one."""
+    """The start script of the installed RabbitMQ, or of that in the folder ``RABBITMQ``."""
+    given = os.path.expanduser(os.environ.get("RABBITMQ", ""))
     search = f"{SCRIPTS}:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
-    found = shutil.which("rabbitmq-server", path=search)
+    found = shutil.which("rabbitmq-server", path=given or search)
+    if given and not found:
+        raise StackError(f"RABBITMQ={given}: there is no rabbitmq-server in this folder")
     return Path(found) if found else None
+
+
+def definitions(password: str) -> str:
+    """Users of the node: one for messages, as clients know it, and one who watches."""
+    users = [
+        {"name": "guest", "password_hash": password_hash("guest"), "tags": []},
+        {"name": WATCHER, "password_hash": password_hash(password), "tags": ["monitoring"]},
+    ]
+    permissions = [
+        {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"},
+        # Nothing has an empty name; without any permission the queues are not shown either.
+        {"user": WATCHER, "vhost": "/", "configure": "^$", "write": "^$", "read": "^$"},
+    ]
+    return json.dumps({"users": users, "vhosts": [{"name": "/"}], "permissions": permissions})
+
+
+def password_hash(password: str) -> str:
+    """As RabbitMQ keeps it: a salt of four bytes, then the SHA-256 of salt and password."""
+    salt = secrets.token_bytes(4)
+    digest = hashlib.sha256(salt + password.encode()).digest()
+    return base64.b64encode(salt + digest).decode()
 
 
 class EmbeddedRabbitMQ:
@@ -59,34 +95,49 @@ class EmbeddedRabbitMQ:
 
     @cached_property
     def ports(self) -> dict[str, int]:
-        """Ports for AMQP, for the Erlang distribution and for the port mapper, once prepared."""
+        """Ports for AMQP, management, Erlang's distribution and the port mapper, once prepared."""
         ports: dict[str, int] = json.loads((self.folder / "ports.json").read_text())
         return ports
 
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.ports['amqp']}//"
 
+    def api_url(self) -> str:
+        """The management API, for who may only look."""
+        password = self._password_file.read_text()
+        return f"http://{WATCHER}:{password}@127.0.0.1:{self.ports['management']}/api/"
+
+    @property
+    def _password_file(self) -> Path:
+        return self.folder / "management.password"
+
     def prepare(self) -> None:
         """Choose free ports and write the configuration; only while the node is down."""
         if find_server() is None:
             raise StackError(NOT_INSTALLED)
         (self.folder / "conf.d").mkdir(parents=True, exist_ok=True)
-        keep_ports(("amqp", "distribution", "epmd"), self.folder / "ports.json")
+        keep_ports(("amqp", "management", "distribution", "epmd"), self.folder / "ports.json")
         self.__dict__.pop("ports", None)
-        (self.folder / "rabbitmq.conf").write_text(CONFIGURATION.format(**self.ports))
+        self._password_file.touch(mode=0o600)
+        if not self._password_file.read_text():
+            self._password_file.write_text(secrets.token_urlsafe(24))
+        (self.folder / "definitions.json").write_text(definitions(self._password_file.read_text()))
+        text = CONFIGURATION.format(**self.ports, folder=self.folder)
+        (self.folder / "rabbitmq.conf").write_text(text)
         # Present and empty: keeps the machine's own files out.
         (self.folder / "rabbitmq-env.conf").write_text("")
-        (self.folder / "enabled_plugins").write_text("[].\n")
+        (self.folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
 
     def processes(self) -> Sequence[ProcessSpec]:
         """The Erlang port mapper and the node, which would leave a daemonised mapper otherwise."""
         server, env = find_server(), self.environment()
         if server is None:
             raise StackError(NOT_INSTALLED)
+        mapper = server.with_name("epmd")
         return [
             ProcessSpec(
                 "epmd",
-                ("epmd", "-relaxed_command_check"),
+                (str(mapper if mapper.exists() else mapper.name), "-relaxed_command_check"),
                 env=env,
                 cwd=self.folder,
                 stop=(StopStep(signal.SIGTERM, 2.0),),
@@ -101,6 +152,17 @@ class EmbeddedRabbitMQ:
                 reset=self.set_data_aside,
             ),
         ]
+
+    def keep_data_of(self, queue_type: str) -> None:
+        """Set data aside that another queue type or another RabbitMQ has written.
+
+        A queue cannot be declared with another type, nor can any version read the data of any.
+        """
+        note, server = self.folder / "written-by", find_server()
+        written = note.read_text() if note.exists() else f"classic {server}"
+        if written != (wanted := f"{queue_type} {server}"):
+            self.set_data_aside()
+        note.write_text(wanted)
 
     def set_data_aside(self) -> None:
         """Move queues and messages out of the way, in place of those moved before."""

@@ -6,6 +6,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from app.stack.environment import queue_type
 from app.stack.home import Home
 from app.stack.leftovers import clear_leftovers
 from app.stack.options import StackOptions
@@ -34,6 +35,11 @@ class StackServices:
     database_url: str
     broker_url: str
 
+    @property
+    def for_flower(self) -> dict[str, str]:
+        """Where Flower reads the queues; an external broker's own API is named by the user."""
+        return {"FLOWER_BROKER_API": self.rabbitmq.api_url()} if self.rabbitmq else {}
+
 
 def choose_services(options: StackOptions, home: Home) -> StackServices:
     """Embedded services unless addresses are given; RabbitMQ if it is installed."""
@@ -54,6 +60,7 @@ def choose_services(options: StackOptions, home: Home) -> StackServices:
         return StackServices(postgres, None, database_url, f"filesystem://{folder}")
     rabbitmq = EmbeddedRabbitMQ(home.path)
     rabbitmq.prepare()
+    rabbitmq.keep_data_of(queue_type(options))
     return StackServices(postgres, rabbitmq, database_url, rabbitmq.url())
 
 

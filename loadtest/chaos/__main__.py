@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import signal
 import sys
@@ -21,6 +22,8 @@ from loadtest.chaos.run import ChaosOptions, Progress, impossible, run
 from loadtest.chaos.striker import Strike
 from loadtest.report import Bar, Report, Table
 
+#: Variables that choose the broker of the stack; see `app.stack`.
+CHOOSE = ("QUEUE_TYPE", "RABBITMQ")
 OF_RABBITMQ = ("rabbitmq", "slow-rabbitmq", "memory-alarm", "purged-queues", "deleted-queues")
 
 
@@ -106,6 +109,9 @@ def main(arguments: list[str] | None = None) -> int:
         f" {sum(hit.act is Act.KILL for hit in hits)} of them kills, under {given.rate:g}"
         f" requests per second. Log and report: {folder}"
     )
+    chosen = " ".join(f"{name}={os.environ[name]}" for name in CHOOSE if os.environ.get(name))
+    if chosen:
+        console.print(f"Broker: {chosen}", soft_wrap=True)
     for name, reason in left_out.items():
         console.print(f"Left out: {name}, as {reason}.")
     began = time.monotonic()
@@ -116,7 +122,9 @@ def main(arguments: list[str] | None = None) -> int:
     if not report.ok:
         same = f"--seed {seed} --minutes {given.minutes:g} --rate {given.rate:g}"
         which = f"--targets {','.join(targets)} --broker {given.broker}"
-        console.print(f"Repeat it: python -m loadtest.chaos {same} {which}", soft_wrap=True)
+        console.print(
+            f"Repeat it: {chosen} python -m loadtest.chaos {same} {which}", soft_wrap=True
+        )
     return 0 if report.ok else 1
 
 

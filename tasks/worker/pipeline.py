@@ -14,7 +14,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import orjson
@@ -53,18 +52,30 @@ UNKNOWN_TYPE_SECONDS = 30.0
 LOCKED_SECONDS = 0.1
 
 
-def execute(message: tuple[JobRef, ...], worker: Worker, helpers: ThreadPoolExecutor) -> None:
-    """Message → claim. Returns when all its jobs have ended; results may still be unwritten."""
+def execute(
+    message: tuple[JobRef, ...], worker: Worker, helpers: ThreadPoolExecutor
+) -> dict[str, Ending]:
+    """Message → claim. Returns when all its jobs have ended; results may still be unwritten.
+
+    How the runs of this worker ended, by job: nothing of those that were lost or already done.
+    """
+    endings: dict[str, Ending] = {}
     claims = worker.slots.claim(message)
     if not claims:
-        return  # lost, cancelled, expired or already done: nothing to run
+        return endings  # lost, cancelled, expired or already done: nothing to run
     parent_span = message_span()
+
+    def each(claim: Claim) -> None:
+        ending = execute_claim(claim, worker, parent_span)
+        if ending is not None:
+            endings[claim.ref.id] = ending
+
     if worker.slots.count > 1 and len(claims) > 1:
-        each = partial(execute_claim, worker=worker, parent_span=parent_span)
         run_batch(claims, each, helpers)
-        return
+        return endings
     for claim in claims:  # in this very thread: a prefork run is stopped on the main one only
-        execute_claim(claim, worker, parent_span)
+        each(claim)
+    return endings
 
 
 def run_batch(
@@ -101,16 +112,20 @@ def run_batch(
     finished.wait()
 
 
-def execute_claim(claim: Claim, worker: Worker, parent_span: object = None) -> None:
-    """Claim → run → decide → settle; ``parent_span`` is that of the job's message."""
+def execute_claim(claim: Claim, worker: Worker, parent_span: object = None) -> Ending | None:
+    """Claim → run → decide → settle; ``parent_span`` is that of the job's message.
+
+    The ending, if the claim was not lost.
+    """
     bound = current_claim.set(claim)  # for log lines
     try:
         ended = run_in_slot(claim, worker, parent_span)
         if ended is None:
-            return
+            return None
         outcome, run_seconds = ended
         outcome, ending = decide(claim, outcome, worker)
         worker.ledger.settle(claim, outcome, ending, run_seconds)
+        return ending
     finally:
         current_claim.reset(bound)
 

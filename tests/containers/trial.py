@@ -120,6 +120,11 @@ class ComposeTest(Steps):
                 expect(status == 401, f"Flower answers {status} without its password: {page}")
                 status = flower.call("GET", page, None, headers).status
                 expect(status == 200, f"Flower answers {status}: {page}")
+            queues = flower.call("GET", "/api/queues/length", None, headers).document
+            listed = {queue["name"] for queue in queues["active_queues"]}
+            for pool in ("short", "medium", "long"):
+                wanted = {pool, f"{pool}: waiting in PostgreSQL"}
+                expect(wanted <= listed, f"Flower lists these queues: {listed}")
             pools = {"worker-short", "worker-medium", "worker-long"}
             until(lambda: workers() == pools, 30.0, "Flower to list all workers")
             for name in flower.call("GET", "/api/workers", None, headers).document:

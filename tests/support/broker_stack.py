@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from app.stack.rabbitmq import EmbeddedRabbitMQ
+from loadtest.fleet import QUEUE_TYPE
 from models.jobs.admit import admit_group
 from models.jobs.ids import new_id
 from models.jobs.submission import Submission, SubmissionGroup
@@ -91,7 +92,7 @@ def broker_stack(
     env = {
         "FAIRLINE_DATABASE_URL": database.engine.url.render_as_string(hide_password=False),
         "FAIRLINE_BROKER_URL": rabbitmq.url(),
-        "FAIRLINE_QUEUE_TYPE": "classic",
+        "FAIRLINE_QUEUE_TYPE": QUEUE_TYPE,
         "PYTHONPATH": ".",
     }
     database.leader.resign()

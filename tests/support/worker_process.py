@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from loadtest.fleet import QUEUE_TYPE
 from models.jobs.states import TERMINAL
 from tests.support.commands import SCHEDULER, command, worker
 from tests.support.database_fixture import DatabaseFixture
@@ -109,7 +110,7 @@ def worker_process(
     env = {
         "FAIRLINE_DATABASE_URL": database.engine.url.render_as_string(hide_password=False),
         "FAIRLINE_BROKER_URL": broker_url,
-        "FAIRLINE_QUEUE_TYPE": "classic",
+        "FAIRLINE_QUEUE_TYPE": QUEUE_TYPE,
         "FAIRLINE_BLOB_URL": str(folder / "blobs"),
         "FAIRLINE_JOB_MODULES": "tests.support.runaways",
         "FAIRLINE_POOLS": json.dumps(changes),
