@@ -25,7 +25,10 @@ PAUSES = (0.5, 1.0, *[2.0] * 15)
 NO_LOCK = ("55P03", "40P01")
 #: Tables that grow with the jobs: a plain CREATE INDEX would stop the writers for minutes.
 BIG_TABLES = frozenset(
-    {"jobs", "applications", "attempts", "checkpoints", "events", "idempotency_keys", "usage"}
+    {
+        *("jobs", "applications", "attempts", "checkpoints", "events", "idempotency_keys"),
+        *("run_logs", "usage"),
+    }
 )
 
 SET_LOCK_TIMEOUT = f"SET lock_timeout = '{LOCK_TIMEOUT}'"

@@ -32,6 +32,7 @@ class JobContext:
         self.cancel_requested = False
         self.tokens = (0, 0)
         self.quota_readings: list[QuotaReading] = []
+        self.logged: list[str] = []
 
     def checkpoint(self, state: Any) -> None:
         """Save ``state`` (JSON), so that a run after a crash can resume from here.
@@ -71,9 +72,45 @@ class JobContext:
         self.quota_readings.append(reading)
 
     @property
-    def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger that carries the job's id."""
-        return logging.LoggerAdapter(
-            logging.getLogger("fairline.job"),
-            {"job_id": self.job_id, "tenant_id": self.tenant_id, "attempt": self.attempt},
-        )
+    def log(self) -> JobLogger:
+        """A logger that carries the job's id; ``ctx.log("…")`` is ``ctx.log.info("…")``.
+
+        The newest lines from INFO on are kept with the run: see ``GET /jobs/{id}/runs``.
+        """
+        return JobLogger(self)
+
+    def keep_line(self, level: int, message: object) -> None:
+        """Keep what was logged with the run."""
+        self.logged.append(str(message))
+
+
+class JobLogger(logging.LoggerAdapter[logging.Logger]):
+    """Logs a line of a job, and keeps it with the run."""
+
+    def __init__(self, context: JobContext) -> None:
+        carried = {
+            "job_id": context.job_id,
+            "tenant_id": context.tenant_id,
+            "attempt": context.attempt,
+        }
+        super().__init__(logging.getLogger("fairline.job"), carried)
+        self._context = context
+
+    def __call__(self, message: object, *args: object) -> None:
+        self.log(logging.INFO, message, *args, stacklevel=2)
+
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        if level >= logging.INFO:
+            self._context.keep_line(level, filled_in(msg, args))
+        options["stacklevel"] = options.get("stacklevel", 1) + 1  # this frame is not the caller's
+        super().log(level, msg, *args, **options)
+
+
+def filled_in(message: object, args: tuple[object, ...]) -> object:
+    """A message with its arguments, as logging writes them."""
+    if not args:
+        return message
+    try:
+        return logging.LogRecord("", 0, "", 0, message, args, None).getMessage()
+    except Exception:  # noqa: BLE001 - a bad format ends no job: logging reports it
+        return message

@@ -77,6 +77,7 @@ def job_submission(
     execute_at: datetime | None = None,
     not_after: datetime | None = None,
     jitter: bool = True,
+    resubmitted_from: str | None = None,
 ) -> Submission:
     """A submission of a job; refuses what its type does not take."""
     job_type = types.get(type_name)
@@ -98,6 +99,7 @@ def job_submission(
         execute_at=start_of(execute_at, not_after, jitter),
         not_after=not_after,
         dependency=job_type.dependency or "",
+        resubmitted_from=resubmitted_from,
     )
 
 

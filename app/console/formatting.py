@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -63,11 +63,14 @@ def moment(value: datetime | None, otherwise: str = "–", attributes: str = "")
     """A time that the browser shows as the visitor chose: "12 s ago", in local time or in UTC."""
     if value is None:
         return Markup.escape(otherwise)
-    exact = value.astimezone(UTC)
-    shown = exact.strftime("%Y-%m-%d %H:%M:%S UTC")
+    shown = value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(
-        exact.isoformat(timespec="milliseconds").replace("+00:00", "Z"), shown, attributes, shown
+        iso(value), shown, attributes, shown
     )
+
+
+def iso(value: datetime) -> str:
+    return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def age(since: datetime) -> Markup:
@@ -99,6 +102,15 @@ def ran(job: Mapping[str, Any]) -> Markup | str:
     return duration(None if started is None or ended is None else (ended - started).total_seconds())
 
 
+def slot_time(job: Any) -> Markup | str:
+    """Slot time of all runs of a job; of a running one so far, as the browser counts it."""
+    if job.status != "running" or job.started_at is None:
+        return duration(job.slot_seconds)
+    # As if all of it were one run that goes on; its beginning is no time to be shown.
+    since = iso(job.started_at - timedelta(seconds=job.slot_seconds))
+    return Markup('<time datetime="{0}" data-age>since {0}</time> so far').format(since)
+
+
 def badge(status: str) -> Markup:
     return Markup('<span class="badge {0}">{1}</span>').format(
         status.replace("_", "-"), status.replace("_", " ")
@@ -124,7 +136,7 @@ def worker_name(process: str) -> Markup:
 
 _FORMATS = (
     *(count, percent, duration, exact, signed, moment, age, waited, ran, badge, short_id),
-    worker_name,
+    *(worker_name, slot_time),
 )
 #: What templates can call, by name.
 FORMATS: dict[str, Callable[..., Any]] = {one.__name__: one for one in _FORMATS}

@@ -73,10 +73,24 @@ class WaitExplanation:
     seconds: float | None
 
 
-def explain(facts: Facts) -> WaitExplanation:
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """How a tenant is referred to."""
+
+    has: str
+    of: str
+    share: str
+
+
+TO_TENANT = Voice("You have", "of yours", "your share")
+#: For operators.
+ABOUT_TENANT = Voice("The tenant has", "of the tenant", "its share")
+
+
+def explain(facts: Facts, voice: Voice = TO_TENANT) -> WaitExplanation:
     """The binding reason in words, and when the job probably starts."""
     binding, *others = holding(facts)
-    detail, seconds = in_words(binding, facts), predicted(binding, facts)
+    detail, seconds = in_words(binding, facts, voice), predicted(binding, facts)
     return WaitExplanation(binding, detail, tuple(others), seconds)
 
 
@@ -126,7 +140,7 @@ def not_before(facts: Facts) -> float:
     return max(0.0, facts.due_seconds or 0.0, opens, facts.closed_seconds)
 
 
-def in_words(reason: WaitReason, facts: Facts) -> str:
+def in_words(reason: WaitReason, facts: Facts, voice: Voice = TO_TENANT) -> str:
     """The reason as a sentence."""
     match reason:
         case WaitReason.SCHEDULE if (due := facts.due_seconds or 0.0) > 0:
@@ -146,13 +160,13 @@ def in_words(reason: WaitReason, facts: Facts) -> str:
         case WaitReason.CAP:
             jobs = "1 job" if facts.flow.own == 1 else f"{facts.flow.own} jobs"
             most = f"of {facts.flow.cap} at most"
-            return f"You have {jobs} in flight in the pool {facts.pool}, {most}."
+            return f"{voice.has} {jobs} in flight in the pool {facts.pool}, {most}."
         case WaitReason.FREE_SLICE:
             all_slots = f"Free accounts together have all the slots of the pool {facts.pool}"
             return f"{all_slots} that they may: {facts.flow.slots}."
         case WaitReason.SHARE:
-            return share_in_words(facts)
-    return SENTENCES[reason].format(facts=facts)
+            return share_in_words(facts, voice)
+    return SENTENCES[reason].format(facts=facts, voice=voice)
 
 
 #: Of reasons that need no more than a name.
@@ -165,20 +179,20 @@ SENTENCES = {
     WaitReason.CIRCUIT: "{facts.dependency} kept failing; a few jobs probe whether it is back.",
     WaitReason.QUOTA: "Calls to {facts.dependency} are paced to its quota.",
     WaitReason.THROTTLE: (
-        "Jobs of yours killed workers of the pool {facts.pool}: they run one at a time."
+        "Jobs {voice.of} killed workers of the pool {facts.pool}: they run one at a time."
     ),
     WaitReason.NO_WORKERS: "The pool {facts.pool} has no workers.",
 }
 
 
-def share_in_words(facts: Facts) -> str:
+def share_in_words(facts: Facts, voice: Voice) -> str:
     """How many jobs are ahead, and the tenant's share of the pool."""
-    own = "It is the first of yours"
+    own = f"It is the first {voice.of}"
     if facts.ahead:
         least = "At least " if facts.at_least else ""
-        jobs = "job of yours is" if facts.ahead == 1 else "jobs of yours are"
+        jobs = f"job {voice.of} is" if facts.ahead == 1 else f"jobs {voice.of} are"
         own = f"{least}{facts.ahead} {jobs} ahead of it"
-    return f"{own}; your share of the pool {facts.pool} is {facts.flow.share:.1%} now."
+    return f"{own}; {voice.share} of the pool {facts.pool} is {facts.flow.share:.1%} now."
 
 
 def spoken(seconds: float) -> str:

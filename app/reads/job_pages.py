@@ -19,6 +19,8 @@ from models.schema import Job, Tenant
 
 #: Rows that one page looks at.
 SCAN_ROWS = 5_000
+#: … whose payloads it reads.
+SCAN_PAYLOADS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ def page_statement(step: Select[Any], attempts: int) -> Select[Any]:
     if attempts:
         tried = text(attempts_of_job(attempts)).columns(attempts=Text).lateral("tried")
         source = source.outerjoin(tried, true())
-        columns += [job.c.replays, job.c.slot_seconds, tried.c.attempts]
+        columns += [job.c.replays, job.c.slot_seconds, job.c.resubmitted_from, tried.c.attempts]
     return (
         select(found.c.looked, found.c.last, tenant.c.name.label("tenant"), *columns)
         .select_from(source)
@@ -58,7 +60,8 @@ def read_page(
 ) -> JobPage:
     """A page of at most ``limit`` jobs of a tenant that are older than ``before``."""
     # Without a filter every row that is looked at is shown, but for one that says there is more.
-    scan = SCAN_ROWS if wanted.filters else limit + 1
+    scan = SCAN_ROWS if wanted.payload is None else SCAN_PAYLOADS
+    scan = scan if wanted.filters else limit + 1
     asked = {**values_of(wanted, before, None), "step": scan, "limit": limit + 1}
     statement = page_statement(walk_statement(wanted.shape), attempts)
     rows = connection.execute(statement, asked).mappings().all()

@@ -57,7 +57,8 @@ def attempts_of_job(most: int) -> str:
 READ_JOBS = f"""
     SELECT job.id::text, job.tenant_id,
            (SELECT name FROM tenants WHERE tenants.id = job.tenant_id) AS tenant,
-           {JOB_SQL}, job.replays, job.slot_seconds, tried.attempts, job.result::text
+           {JOB_SQL}, job.replays, job.slot_seconds, job.resubmitted_from::text, tried.attempts,
+           job.result::text
     FROM unnest(%(ids)s::uuid[]) AS asked (id)
     JOIN jobs AS job ON job.id = asked.id
     LEFT JOIN LATERAL ({attempts_of_job(MOST_ATTEMPTS)}) AS tried ON true
@@ -121,6 +122,7 @@ def more_of(row: RowMapping) -> dict[str, Any]:
     return {
         "replays": row["replays"],
         "slot_seconds": round(row["slot_seconds"], 6),
+        "resubmitted_from": row["resubmitted_from"],
         # Parsed, and so written as the rest of the document is: most jobs have none.
         "attempts": [] if attempts is None else orjson.loads(attempts),
     }

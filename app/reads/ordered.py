@@ -90,6 +90,8 @@ class OrderedPage:
 
 def orders_of(connection: Connection, wanted: Wanted) -> frozenset[str]:
     """What the jobs that are wanted can be sorted by, besides their age."""
+    if wanted.payload is not None:
+        return frozenset()  # a page would read as many payloads as there are rows
     if few_sources(connection, wanted):
         return frozenset(KEYS)
     return frozenset({ENDED} if wanted.tenant_id is not None else ())

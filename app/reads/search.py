@@ -34,6 +34,12 @@ LONGEST_STEP = 16_000
 STEP_SECONDS = 0.02
 #: How long a walk goes on.
 WALK_SECONDS = 0.18
+#: The same where payloads are read, each of up to 64 KiB.
+FIRST_PAYLOADS = 200
+MOST_PAYLOADS = 2_000
+#: Parts of a path into a payload, and characters of the path and the value.
+MOST_PATH = 10
+MOST_FIELD = 200
 #: Error class of those that have none.
 NO_CLASS = "none"
 
@@ -41,6 +47,7 @@ TENANT = bindparam("tenant", type_=JOBS.tenant_id.type)
 BOTTOM = bindparam("bottom", type_=JOBS.id.type)
 TOP = bindparam("top", type_=JOBS.id.type)
 STEP = bindparam("step", type_=sa.Integer)
+PATH = bindparam("payload_path", type_=sa.ARRAY(sa.Text))
 ERROR = func.concat_ws(" ", JOBS.error_class, JOBS.error_message)
 #: By the field of ``Wanted`` that they take the value of.
 CONDITIONS: Mapping[str, ColumnElement[bool]] = {
@@ -49,6 +56,15 @@ CONDITIONS: Mapping[str, ColumnElement[bool]] = {
     "pool": JOBS.pool == bindparam("pool"),
     "error_class": func.coalesce(JOBS.error_class, NO_CLASS) == bindparam("error_class"),
     "text": func.strpos(func.lower(ERROR), func.lower(bindparam("text"))) > 0,
+    # Last: the payload is read only of jobs that meet the others. An escaped NUL, which the API
+    # accepts from nobody, would be an error.
+    "payload": sa.case(
+        (
+            func.strpos(sa.cast(JOBS.payload, sa.Text), r"\u0000") == 0,
+            JOBS.payload.op("#>>", return_type=sa.Text())(PATH),
+        )
+    )
+    == bindparam("payload_value"),
 }
 States = tuple[str, ...]
 Sources = tuple[States, ...]
@@ -59,6 +75,24 @@ SOURCES: Mapping[States, Sequence[ColumnElement[Any]]] = {
     ("dispatched", "running"): (JOBS.pool,),
     ("dead",): (JOBS.tenant_id, JOBS.id),
 }
+
+
+class PayloadField(NamedTuple):
+    """A field of a payload, and its value as text."""
+
+    path: tuple[str, ...]
+    value: str
+
+
+def parse_payload_field(text: str) -> PayloadField | None:
+    """``candidate=alice`` or, of nested objects and arrays, ``address.city=Rome``; None if it is
+    neither."""
+    name, equals, value = text.partition("=")
+    path = tuple(part.strip() for part in name.split("."))
+    long = len(text) > MOST_FIELD or len(path) > MOST_PATH
+    if not equals or not all(path) or long or "\0" in text:
+        return None
+    return PayloadField(path, value.strip())
 
 
 class Shape(NamedTuple):
@@ -81,6 +115,8 @@ class Wanted:
     error_class: str | None = None
     #: Somewhere in the error, in whatever case.
     text: str | None = None
+    #: Has this value somewhere in the payload.
+    payload: PayloadField | None = None
     tenant_id: int | None = None
     #: Submitted at or after, and before.
     since: datetime | None = None
@@ -186,6 +222,7 @@ def search(
     newer = after is not None
     asked = values_of(wanted, before, after)
     statement, step = first_step(connection, wanted, limit, newer)
+    longest = LONGEST_STEP if wanted.payload is None else MOST_PAYLOADS
     ids: list[str] = []
     looked = 0
     while True:
@@ -199,7 +236,7 @@ def search(
             break
         asked["bottom" if newer else "top"] = found.last
         if clock() - began < STEP_SECONDS:
-            step = min(2 * step, LONGEST_STEP)
+            step = min(2 * step, longest)
     cursor = ids[limit - 1] if full else None if ended else found.last
     shown = ids[:limit]
     return SearchPage(shown[::-1] if newer else shown, cursor, not (full or ended), looked)
@@ -213,8 +250,16 @@ def values_of(wanted: Wanted, before: str | None, after: str | None) -> dict[str
         "bottom": max(bottom, after or bottom),
         "top": min(top, before or top),
         "tenant": wanted.tenant_id,
-        **wanted.filters,
+        **values_of_filters(wanted.filters),
     }
+
+
+def values_of_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of conditions."""
+    values = dict(filters)
+    if field := values.pop("payload", None):
+        values |= {"payload_path": list(field.path), "payload_value": field.value}
+    return values
 
 
 def first_step(
@@ -226,7 +271,8 @@ def first_step(
         # More than there are: one step reads them all.
         return few_statement(sources, wanted.shape, newer), 2 * FEW
     # Without a filter all jobs of a step are shown, but for one that says there is more.
-    return walk_statement(wanted.shape, newer), FIRST_STEP if wanted.filters else limit + 1
+    first = FIRST_STEP if wanted.payload is None else FIRST_PAYLOADS
+    return walk_statement(wanted.shape, newer), first if wanted.filters else limit + 1
 
 
 def few_sources(connection: Connection, wanted: Wanted) -> Sources:
@@ -235,6 +281,8 @@ def few_sources(connection: Connection, wanted: Wanted) -> Sources:
     sources = tuple(source for source in SOURCES if states.intersection(source))
     if not sources or wanted.shape.dead or not states.issubset(chain(*sources)):
         return ()
+    if wanted.payload is not None:
+        return ()  # only the walk has a deadline
     counts = count_states(connection)
     if "dead" in states and counts["dead"] > FEW:
         # The counters count dead letters for ever.

@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 
 from loadtest.chaos.client import Api
 from loadtest.chaos.plan import ROLE, application
+from models.jobs.discard import DISCARDED
 from models.jobs.states import LIVE
 from models.pools import POOLS
 from models.store.errors import StateStoreUnavailable
@@ -30,13 +31,15 @@ READ_LIVE = f"""
     FROM jobs WHERE status IN ({LIVE_SQL}) ORDER BY id LIMIT 20
 """
 COUNT_LIVE = f"SELECT count(*) FROM jobs WHERE status IN ({LIVE_SQL})"
-#: Only while nothing was removed: counts of ended jobs never fall. A replayed job stays
-#: counted among the dead.
-MISCOUNTED = """
+#: Only while nothing was removed: counts of ended jobs never fall. A job that was replayed
+#: or discarded stays counted among the dead.
+MISCOUNTED = f"""
     WITH moment AS (
         SELECT tenant_id, pool, status::text AS status, 1 AS jobs FROM jobs
         UNION ALL
         SELECT tenant_id, pool, 'dead', replays FROM jobs WHERE replays > 0
+        UNION ALL
+        SELECT tenant_id, pool, 'dead', 1 FROM jobs AS job WHERE {DISCARDED}
     ), truth AS (
         SELECT coalesce(tenant_id, 0) AS tenant_id, pool, status, sum(jobs) AS jobs FROM moment
         GROUP BY GROUPING SETS ((tenant_id, pool, status), (pool, status))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0020"
-down_revision = "0013"
+down_revision = "0015"
 contract = True
 
 

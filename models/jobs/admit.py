@@ -69,10 +69,10 @@ def admit_statement(keys: str, returned: str) -> str:
             %(payloads)s::text[], %(priorities)s::int[], %(execute_at)s::timestamptz[],
             %(not_after)s::timestamptz[], %(traceparents)s::text[], %(candidates)s::text[],
             %(roles)s::text[], %(dependencies)s::text[], %(blobs)s::text[],
-            %(express_tenants)s::bool[], %(caps)s::int[], %(places)s::int[]
+            %(express_tenants)s::bool[], %(caps)s::int[], %(origins)s::uuid[], %(places)s::int[]
         ) WITH ORDINALITY AS item (id, tenant_id, type, pool, payload, priority, execute_at,
                    not_after, traceparent, candidate, role, dependency, payload_blob, express,
-                   cap, entry, place)
+                   cap, resubmitted_from, entry, place)
     ), {keys}, lane AS (
         UPDATE express_lanes AS lane SET credit = lane.credit - asked.jobs
         FROM (
@@ -97,11 +97,12 @@ def admit_statement(keys: str, returned: str) -> str:
     ), job AS (
         INSERT INTO jobs (id, tenant_id, type, pool, payload, priority, execute_at, not_after,
                           traceparent, dependency, payload_blob, status, lease, dispatched_at,
-                          lease_expires_at)
+                          lease_expires_at, resubmitted_from)
         SELECT id, tenant_id, type, pool, payload::json, priority, execute_at, not_after,
                traceparent, dependency, payload_blob, status, (status = 'dispatched')::int,
                CASE status WHEN 'dispatched' THEN now() END,
-               CASE status WHEN 'dispatched' THEN now() + {lease_interval_sql("pool")} END
+               CASE status WHEN 'dispatched' THEN now() + {lease_interval_sql("pool")} END,
+               resubmitted_from
         FROM born
         ON CONFLICT (id) DO NOTHING
         RETURNING id, status
@@ -186,6 +187,7 @@ def parameters_of(group: Sequence[SubmissionGroup], express: bool) -> dict[str, 
         ),
         "express": express,
         "caps": rare_numbers(columns["cap"]),
+        "origins": often_equal(columns["resubmitted_from"]),
     }
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Engine, Row
@@ -84,7 +85,8 @@ def count_dead(engine: Engine, job_type: str | None, tenant: str | None) -> Sequ
     return fetch(engine, COUNT_DEAD, {"type": job_type, "tenant": tenant})
 
 
-def replay_dead(
+def move_dead(
+    statement: str,
     engine: Engine,
     tenant_id: int | None,
     ids: Sequence[str] | None = None,
@@ -95,10 +97,10 @@ def replay_dead(
     error_class: str | None = None,
     bounded: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> list[str]:
-    """Bring back dead letters by id, or by what they have in common, oldest first; which.
+    """Move dead letters by id, or by what they have in common, oldest first; which.
 
-    A job that dies again meanwhile is not brought back twice: the walk has passed it. Each
-    statement runs within ``bounded()``.
+    A job that dies again meanwhile is not moved twice: the walk has passed it. Each statement
+    runs within ``bounded()``.
     """
     wanted = {
         "tenant_id": tenant_id,
@@ -108,17 +110,21 @@ def replay_dead(
         "before": before,
     }
     most = len(ids or ()) if limit is None else limit
-    replayed: list[str] = []
-    while len(replayed) < most:
-        room = min(BATCH, most - len(replayed))
-        after = replayed[-1] if replayed else BELOW_ALL
+    moved: list[str] = []
+    while len(moved) < most:
+        room = min(BATCH, most - len(moved))
+        after = moved[-1] if moved else BELOW_ALL
         with bounded():
-            rows = fetch(engine, REPLAY, {**wanted, "limit": room, "after": after})
-        brought = sorted(row.id for row in rows)
-        replayed += brought
-        if len(brought) < room:
+            rows = fetch(engine, statement, {**wanted, "limit": room, "after": after})
+        found = sorted(row.id for row in rows)
+        moved += found
+        if len(found) < room:
             break
-    return replayed
+    return moved
+
+
+#: Brings dead letters back.
+replay_dead = partial(move_dead, REPLAY)
 
 
 def read_dead(engine: Engine, ids: Sequence[str]) -> Sequence[Row[Any]]:

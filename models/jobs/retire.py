@@ -1,4 +1,4 @@
-"""Retire: an ended job is removed with its attempts, checkpoint and unscored application.
+"""Retire: an ended job is removed with its attempts, logs, checkpoint and unscored application.
 
 Called by the scheduler's Retirer. One statement: dying before its commit changes nothing; dying
 after it leaves blobs that no row names, which the Collector finds.
@@ -6,6 +6,7 @@ after it leaves blobs that no row names, which the Collector finds.
 
 from __future__ import annotations
 
+from models.jobs.discard import DISCARDED
 from models.leadership import STILL_LEADER
 
 #: Jobs looked at in one statement.
@@ -30,10 +31,13 @@ RETIRE_JOBS = f"""
         WHERE job.id = page.id
           AND job.status::text IN ('succeeded', 'cancelled', 'expired', 'dead')
           AND job.finished_at < now() - make_interval(
-                secs => CASE job.status WHEN 'dead' THEN %(dead)s ELSE %(finished)s END)
+                secs => CASE WHEN job.status = 'dead' OR {DISCARDED} THEN %(dead)s
+                             ELSE %(finished)s END)
         RETURNING job.id, job.payload_blob
     ), attempted AS (
         DELETE FROM attempts USING retired WHERE job_id = retired.id
+    ), logged AS (
+        DELETE FROM run_logs USING retired WHERE job_id = retired.id
     ), checkpointed AS (
         DELETE FROM checkpoints USING retired WHERE job_id = retired.id RETURNING blob
     ), applied AS (

@@ -37,7 +37,8 @@ LEGAL_MOVES: dict[JobStatus, frozenset[JobStatus]] = {
     JobStatus.DISPATCHED: _moves("running queued cancelled expired"),
     JobStatus.RUNNING: _moves("succeeded dead cancelled expired scheduled queued"),
     JobStatus.SUCCEEDED: _moves(""),
-    JobStatus.DEAD: _moves("queued"),  # only by a replay: the one way back from an end
+    # Only on request: by a replay, the one way back from an end, or discarded.
+    JobStatus.DEAD: _moves("queued cancelled"),
     JobStatus.CANCELLED: _moves(""),
     JobStatus.EXPIRED: _moves(""),
 }

@@ -36,6 +36,8 @@ class Submission(NamedTuple):
     express: bool = True
     #: Jobs of its tenant that may be in flight in the pool; None: no cap.
     cap: int | None = None
+    #: The job whose payload was edited for it.
+    resubmitted_from: str | None = None
 
 
 class IdempotencyKey(NamedTuple):

@@ -11,6 +11,7 @@ from models.schema.jobs import (
     JobCountDelta,
     JobCountKey,
     JobCountSum,
+    RunLogRow,
 )
 from models.schema.processes import DesiredWorkers, LeaderRow, PoolSample, Process
 from models.schema.restrictions import (

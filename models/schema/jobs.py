@@ -17,9 +17,11 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models.jobs.states import JobStatus
 from models.schema.base import (
     Base,
+    Count,
     Count2,
     Count4,
     Id,
+    Int2,
     Int4,
     Json,
     Now,
@@ -100,6 +102,8 @@ class Job(
     reported_lease: Mapped[Int4 | None]
     reported_tokens_in: Mapped[int | None]
     reported_tokens_out: Mapped[int | None]
+    #: The job whose payload was edited for it, as its submission says.
+    resubmitted_from: Mapped[Id | None]
 
     __table_args__ = (
         index("jobs_line", "pool, tenant_id, dependency, priority DESC, id", "status = 'queued'"),
@@ -220,6 +224,21 @@ class Attempt(Base, table="attempts"):
     status: Mapped[Status]
     error_class: Mapped[str | None]
     error_message: Mapped[str | None]
+
+
+class RunLogRow(Base, table="run_logs"):
+    """What a run logged, and the traceback of what it raised; of the newest runs of a job."""
+
+    job_id: Mapped[Id] = mapped_column(primary_key=True)
+    #: See :mod:`models.jobs.run_logs`.
+    place: Mapped[Int2] = mapped_column(primary_key=True)
+    lease: Mapped[Int4]
+    #: The newest lines: ``{"at": …, "level": …, "message": …}`` each.
+    log: Mapped[Json | None]
+    #: How many older lines were not kept.
+    dropped: Mapped[Count]
+    traceback: Mapped[str | None]
+    written_at: Mapped[Now]
 
 
 class Checkpoint(Base, table="checkpoints", fillfactor=70):

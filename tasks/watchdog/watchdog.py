@@ -29,7 +29,7 @@ from random import Random
 from models.jobs.claim import JobRef
 from models.jobs.heartbeat import BEAT
 from models.jobs.release import HAND_BACK
-from models.jobs.settle import Settlement, settle_statement, settled
+from models.jobs.settle import Settlement, settle_statement, settled, with_logs
 from models.pools import POOLS
 from models.presence import KEEP_PRESENT, LEAVE, PRESENCE_SECONDS
 from models.store.errors import StateStoreUnavailable
@@ -59,6 +59,7 @@ from tasks.worker.decide import close_run, counts_of, settlement_of, standing_of
 from tasks.worker.held import Held
 from tasks.worker.limits import MEGABYTE, ignore_late_alarms, raise_memory_limit
 from tasks.worker.outcome import HandedBack, Outcome, Released, outcome_of
+from tasks.worker.run_log import stack_of
 from tasks.worker.worker import Worker
 
 #: Pause between two looks.
@@ -260,12 +261,20 @@ class Watchdog:
             start_native(kill_process, EMERGENCY_SECONDS)
             for held, stop in guilty:
                 note(f"job {held.claim.ref.id} does not end, killing its process: {stop}")
-            note("".join(traceback.format_stack(sys._current_frames()[self._thread], limit=10)))
+            self._keep_stack(guilty)
             write_now(self._connect, self._final_statements(guilty))
         except BaseException:  # noqa: BLE001 - nothing is left to raise it to
             note(traceback.format_exc())
         finally:
             kill_process()
+
+    def _keep_stack(self, guilty: Sequence[tuple[Held, Stop]]) -> None:
+        """Note where the process is, and where it is the run's own place, keep that for it."""
+        stack = stack_of(sys._current_frames()[self._thread])
+        note(stack)
+        for held, _ in guilty:
+            if self._monitor is None or held is self._monitor.blocker:
+                held.traceback = stack
 
     def _final_statements(self, guilty: Sequence[tuple[Held, Stop]]) -> list[Statement]:
         worker, now, tallies = self._worker, time.monotonic(), RunTallies()
@@ -293,8 +302,8 @@ class Watchdog:
         # Two statements: an ending that cannot be written is not the others' fault.
         return [
             # Without projections: none has a result, and one that fails would stop the rest.
-            (settle_statement([COUNT_KILLS]), settled(worker.name, violators)),
-            (settle_statement(()), settled(worker.name, innocent)),
+            (with_logs(settle_statement([COUNT_KILLS])), settled(worker.name, violators)),
+            (with_logs(settle_statement(())), settled(worker.name, innocent)),
             (ADD, added(tallies.take().items())),
             (LEAVE, {"name": worker.name}),
             # Last: it waits for claims that are on their way, which may wait for a locked row.

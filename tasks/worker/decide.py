@@ -68,7 +68,8 @@ def settlement_of(
     if held is None:
         return Settlement(claim.ref, ending, run_seconds)
     return Settlement(
-        claim.ref, ending, run_seconds, held.progress, held.tokens_in, held.tokens_out
+        *(claim.ref, ending, run_seconds, held.progress, held.tokens_in, held.tokens_out),
+        logged=held.logged,
     )
 
 

@@ -20,6 +20,7 @@ from sqlalchemy import Engine
 
 from models.jobs.claim import JobRef
 from models.jobs.heartbeat import RunReport, beat, note_begun, read_cancelled, report
+from models.jobs.run_logs import keep_logs
 from models.presence import PRESENCE_SECONDS, Presence, announce
 from models.store.errors import StateStoreUnavailable
 from models.tallies import Tallies
@@ -139,6 +140,7 @@ class Heartbeat:
         self.rules = read_rules(self._engine, self.rules)
         self._quotas.refresh(self.rules.quotas, time.monotonic())
         self._report()
+        self._keep_logs()
         for ref in read_cancelled(self._engine, self._slots.name):
             known = self._slots.find(ref)
             if known is not None and known.cancelled is None:
@@ -148,6 +150,20 @@ class Heartbeat:
                 if self._ledger is not None and self._slots.take(known.claim):
                     with suppress(StateStoreUnavailable):
                         self._ledger.release(known.claim)
+
+    def _keep_logs(self) -> None:
+        """Write what runs have logged so far: if they are lost, it is not."""
+        now = time.monotonic()
+        due = [
+            (held, log, log.count)
+            for held in self._slots.held()
+            if not held.lost and (log := held.log) is not None and log.is_due(now, held.ran(now))
+        ]
+        logged = [(held.claim.ref, said) for held, _, _ in due if (said := held.logged) is not None]
+        written = keep_logs(self._engine, self._slots.name, logged)
+        for held, log, count in due:
+            if held.claim.ref in written:
+                log.note_written(count, now)
 
     def _report(self) -> None:
         behind = [held for held in self._slots.held() if not (held.progress_written or held.lost)]

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from models.jobs.claim import Claim
+from models.jobs.run_logs import Logged
 from models.pools import POOLS
 from tasks.errors import Stop
+from tasks.worker.run_log import RunLog
 
 #: The job that runs in this thread or greenlet, for log lines.
 current_claim: ContextVar[Claim | None] = ContextVar("fairline_claim", default=None)
@@ -52,6 +54,9 @@ class Held:
     checkpoints: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
+    #: What it logged, None if nothing, and the traceback of what it raised.
+    log: RunLog | None = field(default=None, repr=False, compare=False)
+    traceback: str | None = field(default=None, repr=False)
     #: Tokens in and out as the dependency's quota counts them, if the run reported that.
     quota_tokens: tuple[int, int] | None = None
     #: Raises a Stop inside the run, where that is possible; callable from any thread.
@@ -77,6 +82,13 @@ class Held:
     def ran(self, now: float) -> float:
         """Seconds since the function was called."""
         return 0.0 if self.started is None else now - self.started
+
+    @property
+    def logged(self) -> Logged | None:
+        """What is kept of it for its author; None if it logged and raised nothing."""
+        if self.log is None:
+            return None if self.traceback is None else Logged(None, 0, self.traceback)
+        return Logged(*self.log.document(), self.traceback)
 
     @property
     def waited(self) -> float | None:

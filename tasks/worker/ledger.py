@@ -95,6 +95,7 @@ class Ledger:
 
     def _post(self, settlement: Settlement, job_type: JobType | None) -> None:
         weight = len(settlement.ending.result or "") + len(settlement.progress or "")
+        weight += settlement.logged.weight if settlement.logged else 0
         if job_type is not None and job_type.project:
             self._projected.post(settlement, weight)
         else:
@@ -262,7 +263,7 @@ class Ledger:
         ending = Ending(
             JobStatus.DEAD, tries_spent=1, error_class=error_class, error_message=message
         )
-        self._post_again(Settlement(item.ref, ending, item.run_seconds))
+        self._post_again(Settlement(item.ref, ending, item.run_seconds, logged=item.logged))
 
     def _settle_without_projections(self, item: Settlement) -> bool:
         """For an ending without a result, which its projection rejects; whether that helped."""

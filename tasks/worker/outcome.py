@@ -22,6 +22,7 @@ from tasks.errors import (
     TimeLimit,
 )
 from tasks.retry.decision import History, RetryLimits, RetryStanding, Verdict, decide_retry
+from tasks.worker.texts import plain_text
 
 #: Longest error text kept in the row.
 MESSAGE_CHARACTERS = 2000
@@ -136,16 +137,6 @@ def outcome_of_result(result: bytes) -> Outcome:
             " Store it elsewhere and return its location.",
         )
     return Succeeded(result.decode())
-
-
-def plain_text(value: object, characters: int) -> str:
-    """``str(value)``, limited to what PostgreSQL can store."""
-    try:
-        text = str(value)
-    except Exception as error:  # noqa: BLE001 - its __str__ may raise anything
-        text = f"({type(error).__name__} while reading the message)"
-    text = text[:characters].replace("\x00", "")
-    return text.encode("utf-8", "replace").decode()
 
 
 def ending_of(

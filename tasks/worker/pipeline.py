@@ -5,12 +5,10 @@ Read from top to bottom; :mod:`tasks.worker` has the parts.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +39,7 @@ from tasks.worker.outcome import (
     outcome_of_result,
 )
 from tasks.worker.run_context import RunContext
+from tasks.worker.run_log import traceback_of
 from tasks.worker.tracing import message_span, run_span
 from tasks.worker.worker import Worker
 
@@ -199,7 +198,7 @@ def run(claim: Claim, worker: Worker, held: Held) -> Outcome:
         if exit_requested():
             return HandedBack()
         outcome = outcome_of(error)
-        log_traceback(claim, outcome, error)
+        keep_traceback(held, outcome, error)
         # It was stopping: what went wrong then says nothing about its type or its dependency.
         return Withdrawn() if held.cancel_seen and isinstance(outcome, Failed) else outcome
     finally:
@@ -219,12 +218,14 @@ def call(job_type: JobType, worker: Worker, held: Held) -> Any:
             held.disarm()
 
 
-def log_traceback(claim: Claim, outcome: Outcome, error: BaseException) -> None:
-    """The row has only the message of an APP_ERROR; the job's author needs the traceback."""
-    if isinstance(outcome, Failed) and outcome.failure_class is FailureClass.APP_ERROR:
-        with contextlib.suppress(Exception):  # an error may be odd enough to break even this
-            text = "".join(traceback.format_exception(error)).encode("utf-8", "replace").decode()
-            log.warning("%s, job %s failed\n%s", claim.type, claim.ref.id, text.rstrip())
+def keep_traceback(held: Held, outcome: Outcome, error: BaseException) -> None:
+    """Where it failed, for the job's author. A spent quota is no failure of the job."""
+    if not isinstance(outcome, Failed) or outcome.refused:
+        return
+    held.traceback = traceback_of(error)
+    if outcome.failure_class is FailureClass.APP_ERROR:
+        claim = held.claim
+        log.warning("%s, job %s failed\n%s", claim.type, claim.ref.id, held.traceback)
 
 
 def decide(claim: Claim, outcome: Outcome, worker: Worker) -> tuple[Outcome, Ending]:

@@ -22,7 +22,8 @@ from models.jobs.settle import PLAIN, explain_settling, settle_statement
 from models.store.errors import StateStoreUnavailable
 from models.store.prepared import code_of
 from tasks.registry import JobType, projections_of
-from tasks.worker.outcome import Deferred, plain_text
+from tasks.worker.outcome import Deferred
+from tasks.worker.texts import plain_text
 
 logger = logging.getLogger(__name__)
 

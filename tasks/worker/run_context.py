@@ -14,6 +14,7 @@ from tasks.context import JobContext
 from tasks.errors import DependencyFailure, Drained, LeaseLost, Permanent
 from tasks.quota import QuotaReading
 from tasks.worker.held import Held
+from tasks.worker.run_log import RunLog
 
 if TYPE_CHECKING:
     from tasks.worker.worker import Worker
@@ -99,6 +100,12 @@ class RunContext(JobContext):
         self._held.tokens_in += max(0, tokens_in)
         self._held.tokens_out += max(0, tokens_out)
         self._held.progress_written = False
+
+    def keep_line(self, level: int, message: object) -> None:
+        held = self._held
+        if held.log is None:
+            held.log = RunLog()
+        held.log.add(level, message)
 
     def report_quota(self, reading: QuotaReading) -> None:
         held = self._held

@@ -59,11 +59,16 @@ CALLS: Mapping[str, Sequence[Call]] = {
     "DELETE /jobs/<string(length=36):job_id>": [Call(TENANT, "/jobs/{job}", stranger=404)],
     "GET /jobs/<job_id>/events": [Call(TENANT, "/jobs/{job}/events", stranger=404)],
     "GET /jobs/<job_id>/wait": [Call(TENANT, "/jobs/{job}/wait", stranger=404)],
+    "GET /jobs/<job_id>/runs": [Call(TENANT, "/jobs/{job}/runs", stranger=404)],
     "GET /events": [Call(TENANT, "/events")],
     "GET /dead-letters": [Call(TENANT, "/dead-letters")],
     "POST /dead-letters/replay": [
         Call(TENANT, "/dead-letters/replay", {"ids": ["{dead}"]}),
         Call(TENANT, "/dead-letters/replay", {"filter": {}}),
+    ],
+    "POST /dead-letters/discard": [
+        Call(TENANT, "/dead-letters/discard", {"ids": ["{dead}"]}),
+        Call(TENANT, "/dead-letters/discard", {"filter": {}}),
     ],
     "GET /dead-letters/replays/<replay_id>": [
         Call(TENANT, "/dead-letters/replays/{replay}", stranger=404)
@@ -144,6 +149,15 @@ CALLS: Mapping[str, Sequence[Call]] = {
             form={"type": "echo", "error_class": "APP_ERROR"},
         ),
     ],
+    "POST /tenant/dead-letters/discard": [
+        Call(TENANT_PAGE, "/tenant/dead-letters/discard", stranger=303, form={"id": "{dead}"}),
+    ],
+    "GET /tenant/jobs/<job_id>/resubmit": [
+        Call(TENANT_PAGE, "/tenant/jobs/{dead}/resubmit", stranger=404)
+    ],
+    "POST /tenant/jobs/<job_id>/resubmit": [
+        Call(TENANT_PAGE, "/tenant/jobs/{dead}/resubmit", stranger=404, form={"payload": "{{}}"})
+    ],
     "POST /tenant/replays/<replay_id>/cancel": [
         Call(TENANT_PAGE, "/tenant/replays/{replay}/cancel", stranger=404, form={})
     ],
@@ -166,6 +180,15 @@ CALLS: Mapping[str, Sequence[Call]] = {
     ],
     "POST /console/jobs/<job_id>/replay": [
         Call(CONSOLE, "/console/jobs/{dead}/replay", {}, stranger=404)
+    ],
+    "POST /console/jobs/<job_id>/discard": [
+        Call(CONSOLE, "/console/jobs/{dead}/discard", {}, stranger=404)
+    ],
+    "GET /console/jobs/<job_id>/resubmit": [
+        Call(CONSOLE, "/console/jobs/{dead}/resubmit", stranger=404)
+    ],
+    "POST /console/jobs/<job_id>/resubmit": [
+        Call(CONSOLE, "/console/jobs/{dead}/resubmit", {}, stranger=404)
     ],
     "GET /console/jobs/<job_id>/payload": [
         Call(CONSOLE, "/console/jobs/{job}/payload", stranger=404)

@@ -1,4 +1,4 @@
-"""``/dead-letters``: jobs that failed for good, newest first, and their replay.
+"""``/dead-letters``: jobs that failed for good, newest first, and their replay or discard.
 
 A page may be short, as in :mod:`app.api.routes.job_list`. Of concurrent replays of the same job one
 succeeds; the others count it as skipped. What the tenant's limits have no room for is replayed in
@@ -34,7 +34,7 @@ from app.api.openapi.declared import (
 )
 from app.api.routes.job_list import PAGE
 from app.api.schemas import answers
-from app.api.schemas.requests import Replay, ReplayFilter
+from app.api.schemas.requests import Discard, Replay, ReplayFilter
 from app.api.services import current_services, current_tenant
 from app.errors import Conflict, FieldError, ValidationFailed, invalid_field
 from app.reads.job_pages import read_page
@@ -42,6 +42,7 @@ from app.reads.job_views import job_document, more_of
 from app.reads.search import Wanted
 from app.tenants.ownership import own
 from models.jobs import replay_requests
+from models.jobs.discard import discard_dead
 from models.jobs.ids import parse_id
 from models.jobs.replay_requests import ReplayRequest
 from models.jobs.states import FailureClass
@@ -91,11 +92,43 @@ def post_replay() -> Response:
     depth have room for all of them, else in the background (202). A request that is equal to a
     running one returns that; 409 if ten others are running."""
     services, body = current_services(), parse_body(Replay)
+    ids, request = chosen(body)
+    replayed = replay(services.engine, services.tenant_limits, request, write_state)
+    if isinstance(replayed, list):
+        skipped = len(ids) - len(replayed) if ids else 0
+        return Reply({"replayed": len(replayed), "skipped": skipped, "ids": replayed})
+    headers = {"Location": f"/dead-letters/replays/{replayed.id}", "Retry-After": POLL_SECONDS}
+    return Reply(fields_of(answers.ReplayProgress, replayed), 202, headers)
+
+
+@dead_letters.post("/dead-letters/discard")
+@for_tenants("Discard dead letters", Returns(200, answers.Discarded), body=Discard)
+def post_discard() -> Response:
+    """Selected by id or by a filter. They become `cancelled`, keep their error, and cannot be
+    replayed. A filter may match more than the limit: repeat the request until it discards none."""
+    body = parse_body(Discard)
+    ids, request = chosen(body)
+    discarded = discard_dead(
+        current_services().engine,
+        request.tenant_id,
+        request.ids,
+        limit=len(request.ids) if request.ids else body.limit,
+        before=request.before,
+        job_type=request.type,
+        error_class=request.error_class,
+        bounded=write_state,
+    )
+    skipped = len(ids) - len(discarded) if ids else 0
+    return Reply({"discarded": len(discarded), "skipped": skipped, "ids": discarded})
+
+
+def chosen(body: Replay | Discard) -> tuple[list[str] | None, ReplayRequest]:
+    """The ids that were given, if they were, and which dead letters of the tenant are meant."""
     if (body.ids is None) == (body.filter is None):
         raise invalid_field("(body)", "must have either ids or filter")
     asked = body.filter or ReplayFilter()
     ids = None if body.ids is None else canonical(body.ids)
-    request = ReplayRequest(
+    return ids, ReplayRequest(
         current_tenant().id,
         None if ids is None else tuple(ids[: body.limit]),
         asked.type,
@@ -103,12 +136,6 @@ def post_replay() -> Response:
         asked.before,
         None if ids else body.limit,
     )
-    replayed = replay(services.engine, services.tenant_limits, request, write_state)
-    if isinstance(replayed, list):
-        skipped = len(ids) - len(replayed) if ids else 0
-        return Reply({"replayed": len(replayed), "skipped": skipped, "ids": replayed})
-    headers = {"Location": f"/dead-letters/replays/{replayed.id}", "Retry-After": POLL_SECONDS}
-    return Reply(fields_of(answers.ReplayProgress, replayed), 202, headers)
 
 
 @dead_letters.get("/dead-letters/replays/<replay_id>")

@@ -6,17 +6,27 @@ next one.
 
 from __future__ import annotations
 
-from flask import Blueprint, Response
+from flask import Blueprint, Response, request
 
 from app.api.http.query import next_link, parse_choice, parse_cursor, parse_limit, parse_name
 from app.api.http.reply import Reply
 from app.api.http.state import read_state
-from app.api.openapi.declared import LINK, POOL, TYPE, Returns, choice, for_tenants, paging
+from app.api.openapi.declared import (
+    LINK,
+    POOL,
+    TYPE,
+    Parameter,
+    Returns,
+    choice,
+    for_tenants,
+    paging,
+)
 from app.api.schemas import answers
 from app.api.services import current_tenant
+from app.errors import invalid_field
 from app.reads.job_pages import read_page
 from app.reads.job_views import job_document
-from app.reads.search import Wanted
+from app.reads.search import MOST_FIELD, PayloadField, Wanted, parse_payload_field
 from models.jobs.ids import parse_id
 from models.jobs.states import JobStatus
 
@@ -26,13 +36,19 @@ PAGE = 50
 MOST = 500
 STATUSES = tuple(status.value for status in JobStatus)
 STATUS = choice("status", "Only jobs with this status.", STATUSES)
+PAYLOAD = Parameter(
+    "payload",
+    "Only jobs whose payload has this value: `candidate=alice`, or `address.city=Rome` of nested"
+    " objects. Payloads above 64 KiB are not searched.",
+    {"type": "string", "pattern": "=", "maxLength": MOST_FIELD},
+)
 
 
 @job_list.get("/jobs")
 @for_tenants(
     "Your jobs, newest first",
     Returns(200, answers.Jobs, (LINK,)),
-    query=(STATUS, TYPE, POOL, *paging(PAGE, MOST)),
+    query=(STATUS, TYPE, POOL, PAYLOAD, *paging(PAGE, MOST)),
 )
 def get_jobs() -> Response:
     """Without results and attempts, which may be large. A page with filters may be short."""
@@ -42,6 +58,7 @@ def get_jobs() -> Response:
         statuses=(status,) if status else (),
         type=parse_name("type"),
         pool=parse_name("pool"),
+        payload=parse_payload(),
         tenant_id=tenant_id,
     )
     limit, before = parse_limit(PAGE, MOST), parse_cursor(parse_id)
@@ -49,3 +66,12 @@ def get_jobs() -> Response:
         page = read_page(connection, wanted, limit, before)
     entries = [job_document(row) for row in page.rows]
     return Reply({"jobs": entries}, 200, next_link(limit, page.cursor))
+
+
+def parse_payload() -> PayloadField | None:
+    """``payload``: a field and its value."""
+    text = request.args.get("payload")
+    found = None if text is None else parse_payload_field(text)
+    if text is not None and found is None:
+        raise invalid_field("payload", "must be a field and its value, such as candidate=alice")
+    return found

@@ -30,8 +30,9 @@ from app.api.openapi.declared import Returns, for_tenants
 from app.api.schemas import answers
 from app.api.schemas.requests import SubmitJob
 from app.api.services import Services, current_services, current_tenant
-from app.errors import Conflict, NotFound
-from app.policy.wait_reasons import WaitReason, explain
+from app.errors import Conflict, NotFound, invalid_field
+from app.policy.wait_reasons import TO_TENANT, Voice, WaitReason, explain
+from app.reads.runs import read_runs
 from app.reads.times import rfc3339
 from app.reads.waits import WaitingJob, read_facts
 from app.tenants.ownership import own
@@ -89,9 +90,20 @@ def get_wait(job_id: str) -> Response:
     return Reply({"id": known, **wait_document(found)}, 200, {"Cache-Control": "no-cache"})
 
 
-def wait_document(found: WaitingJob) -> dict[str, object]:
+@waits.get("/jobs/<job_id>/runs")
+@for_tenants("The runs of a job, with tracebacks and log lines", Returns(200, answers.Runs))
+def get_runs(job_id: str) -> Response:
+    """What `ctx.log` wrote, kept up to 200 lines and 16 KiB a run, and the traceback of what the
+    job raised. Lines of a running job are there within seconds, less often the longer it runs."""
+    known, tenant_id = known_id(job_id), current_tenant().id
+    with read_state() as connection:
+        found = own(read_runs(connection, known), tenant_id)
+    return Reply({"runs": found.runs}, 200, {"Cache-Control": "no-cache"})
+
+
+def wait_document(found: WaitingJob, voice: Voice = TO_TENANT) -> dict[str, object]:
     """The reason, position and predicted start of a waiting job."""
-    facts, wait = found.facts, explain(found.facts)
+    facts, wait = found.facts, explain(found.facts, voice)
     seconds = wait.seconds
     if seconds is not None and seconds > MOST_SECONDS:
         seconds = None
@@ -161,7 +173,16 @@ def submission_of(services: Services, tenant_id: int, body: SubmitJob) -> Submis
         execute_at=body.execute_at,
         not_after=body.not_after,
         jitter=body.jitter,
+        resubmitted_from=origin_of(body.resubmitted_from),
     )
+
+
+def origin_of(text: str | None) -> str | None:
+    """The id of the job that a submission replaces; whether there is one is not looked up."""
+    found = None if text is None else parse_id(text)
+    if text is not None and found is None:
+        raise invalid_field("resubmitted_from", "is not an id")
+    return found
 
 
 def read_job(services: Services, environ: WSGIEnvironment, text: str) -> QuickReply:

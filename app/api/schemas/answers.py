@@ -64,6 +64,23 @@ class Attempt(BaseModel):
     error: Failure | None
 
 
+class LogLine(BaseModel):
+    """A line that a job logged."""
+
+    at: datetime
+    level: str
+    message: str
+
+
+class Run(Attempt):
+    """A run of a job, with what it logged."""
+
+    status: str = Field(description="What the run made of the job; `running` while it runs.")
+    traceback: str | None = Field(description="Where it failed; the end of a long one.")
+    log: list[LogLine] = Field(description="The newest lines of `ctx.log`, from level info on.")
+    log_dropped: int = Field(description="Older lines, which are not kept.")
+
+
 class Work(BaseModel):
     """Fields of jobs and applications."""
 
@@ -95,7 +112,8 @@ class Tried(JobEntry):
     """A job with its failed runs, newest last."""
 
     replays: int
-    slot_seconds: float
+    slot_seconds: float = Field(description="Of all runs that have ended.")
+    resubmitted_from: UUID | None = Field(description="As the submission says.")
     attempts: list[Attempt]
 
 
@@ -262,6 +280,10 @@ ReplayProgress = model(
     reason=str | None,
     requested_at=datetime,
     finished_at=datetime | None,
+)
+Runs = model("Runs", "The runs of a job, oldest first; logs of the last 25 leases.", runs=list[Run])
+Discarded = model(
+    "Discarded", "Discarded dead letters.", discarded=int, skipped=int, ids=list[UUID]
 )
 Jobs = model("Jobs", "A page of jobs, newest first.", jobs=list[JobEntry])
 DeadLetters = model(

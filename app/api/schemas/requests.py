@@ -69,6 +69,10 @@ class Timing(Strict):
     )
 
 
+#: Validated by the view, which reports the position of each invalid one.
+Id = Annotated[str, WithJsonSchema({"type": "string", "format": "uuid"})]
+
+
 class SubmitApplication(Timing):
     """Body of ``POST /applications``."""
 
@@ -89,6 +93,9 @@ class SubmitJob(Timing):
         description="Any JSON that the type accepts; {} if omitted.",
         examples=[{"hello": "world"}],
     )
+    resubmitted_from: Id | None = Field(
+        None, description="The job that this one replaces, for the record."
+    )
 
 
 #: Maximum number of jobs in a batch and of ids in a replay; maximum number of jobs replayed.
@@ -102,12 +109,8 @@ class SubmitBatch(Strict):
     jobs: list[Any] = Field(min_length=1, max_length=MOST_JOBS)
 
 
-#: Validated by the view, which reports the position of each invalid one.
-Id = Annotated[str, WithJsonSchema({"type": "string", "format": "uuid"})]
-
-
 class ReplayFilter(Strict):
-    """Which dead letters to replay; omitted conditions always match."""
+    """Which dead letters; omitted conditions always match."""
 
     type: str | None = Field(None, max_length=100)
     error_class: FailureClass | None = None
@@ -121,6 +124,20 @@ class Replay(Strict):
     filter: ReplayFilter | None = None
     limit: int | None = Field(
         None, ge=1, le=MOST_REPLAYS, description="Maximum number of jobs to replay; else all."
+    )
+
+
+#: Maximum number of dead letters discarded by one request.
+MOST_DISCARDED = 10_000
+
+
+class Discard(Strict):
+    """Body of ``POST /dead-letters/discard``: either ids or a filter."""
+
+    ids: list[Id] | None = Field(None, min_length=1, max_length=MOST_JOBS)
+    filter: ReplayFilter | None = None
+    limit: int = Field(
+        MOST_DISCARDED, ge=1, le=MOST_DISCARDED, description="Maximum number of jobs to discard."
     )
 
 

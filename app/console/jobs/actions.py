@@ -1,4 +1,4 @@
-"""What operators do to jobs: cancel or replay one, selected ones, or all that match a filter.
+"""What operators do to jobs: cancel, replay or discard one, selected ones, or all that match.
 
 All that match are processed in batches, one per request, from newer to older ids, so that a job is
 met once: one that is replayed and dies again stays dead.
@@ -25,6 +25,7 @@ from app.console.page import done, find_row, route
 from app.errors import FieldError, ValidationFailed, invalid_field
 from app.reads.search import Wanted, id_before, search
 from models.jobs.cancel import MOST_SEVERAL, Done, cancel_several
+from models.jobs.discard import DISCARDED, discard_several
 from models.jobs.ids import parse_id
 from models.store.clock import DATABASE_CLOCK
 
@@ -38,6 +39,7 @@ BATCH_SECONDS = 0.25
 A_MOMENT = timedelta(milliseconds=1)
 
 FIND_JOB = "SELECT 1 FROM jobs WHERE id = %(id)s::uuid"
+FIND_DISCARDED = f"SELECT {DISCARDED} AS discarded FROM jobs AS job WHERE id = %(id)s::uuid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ DEAD = ("dead letter", "dead letters", "no longer dead letters")
 ACTIONS = {
     "cancel": Action("cancel", "Cancel", "cancelled", GROUPS["live"], *ONGOING, cancel_several),
     "replay": Action("replay", "Replay", "replayed", ("dead",), *DEAD, replay_within_limits),
+    "discard": Action("discard", "Discard", "discarded", ("dead",), *DEAD, discard_several),
 }
 
 
@@ -96,10 +99,26 @@ def post_replay(job_id: str) -> Response:
     """Queued again, with attempts reset."""
     known = existing(job_id)
     result = act(ACTIONS["replay"], [known])
-    notice = "The job is queued again." if result.changed else "The job is not a dead letter."
+    notice = "The job is queued again." if result.changed else no_dead_letter(known)
     if result.later:
         notice = "The job will be queued again once the limits of its tenant have room."
     return done(f"{LIST}/{known}", notice)
+
+
+@route("POST", "/console/jobs/<job_id>/discard")
+def post_discard(job_id: str) -> Response:
+    """No longer a dead letter; its record stays."""
+    known = existing(job_id)
+    changed = act(ACTIONS["discard"], [known]).changed
+    notice = "The dead letter is discarded." if changed else no_dead_letter(known)
+    return done(f"{LIST}/{known}", notice)
+
+
+def no_dead_letter(job_id: str) -> str:
+    """Why nothing was replayed or discarded."""
+    if find_row(FIND_DISCARDED, NO_JOB, id=job_id).discarded:
+        return "The job was a dead letter and has been discarded."
+    return "The job is not a dead letter."
 
 
 @route("POST", "/console/jobs/selected")
@@ -173,7 +192,7 @@ def existing(text: str) -> str:
 
 def parse_action(name: str) -> Action:
     if name not in ACTIONS:
-        raise invalid_field("action", "must be cancel or replay")
+        raise invalid_field("action", f"must be one of {', '.join(ACTIONS)}")
     return ACTIONS[name]
 
 

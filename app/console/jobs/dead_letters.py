@@ -129,13 +129,14 @@ def read_dead_letters(asked: PageRequest) -> dict[str, Any]:
 
 
 def links_of(group: RowMapping, tenant: str) -> dict[str, str]:
-    """Links that list and replay its jobs."""
+    """Links that list, replay and discard its jobs."""
     chosen = {"status": "dead", "type": group["type"], "error_class": group["error_class"]}
     if tenant:
         chosen["tenant"] = tenant
     return {
         "list": f"{LIST}?{urlencode(chosen)}",
         "replay": f"{ALL}?{urlencode({'action': 'replay', **chosen})}",
+        "discard": f"{ALL}?{urlencode({'action': 'discard', **chosen})}",
     }
 
 

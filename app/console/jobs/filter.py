@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from sqlalchemy import Connection
 
-from app.reads.search import NO_CLASS, Wanted
+from app.reads.search import NO_CLASS, Wanted, parse_payload_field
 from models.jobs.states import LIVE, FailureClass, JobStatus
 
 LIST = "/console/jobs"
@@ -32,6 +32,7 @@ FIELDS = {
     "pool": "Pool",
     "error_class": "Error class",
     "text": "Error contains",
+    "payload": "Payload field",
     "since": "Submitted since",
     "until": "Submitted before",
 }
@@ -76,6 +77,8 @@ def parse_filter(args: Mapping[str, str]) -> JobFilter:
         errors["status"] = f"must be one of {', '.join((*STATUSES, *GROUPS))}"
     if given.get("error_class", NO_CLASS) not in CLASSES:
         errors["error_class"] = f"must be one of {', '.join(CLASSES)}"
+    if "payload" in given and parse_payload_field(given["payload"]) is None:
+        errors.setdefault("payload", "must be a field and its value, such as candidate=alice")
     moments: dict[str, datetime | None] = {}
     for name in ("since", "until"):
         moments[name] = parse_moment(given[name]) if name in given else None
@@ -111,6 +114,7 @@ def resolve(connection: Connection, asked: JobFilter) -> Wanted | None:
         pool=asked.given.get("pool"),
         error_class=asked.given.get("error_class"),
         text=asked.given.get("text"),
+        payload=parse_payload_field(asked.given.get("payload", "")),
         tenant_id=tenant_id,
         since=asked.since,
         until=asked.until,

@@ -18,11 +18,13 @@ from app.api.http.state import read_state
 from app.api.routes.jobs import wait_document
 from app.api.services import current_services
 from app.console.formatting import SHOWN_CHARACTERS, pretty
-from app.console.jobs.timeline import timeline
+from app.console.jobs.timeline import is_discarded, timeline
 from app.console.page import PageRequest, find_row, live_page, route
 from app.errors import BlobStoreUnavailable, NotFound
+from app.policy.wait_reasons import ABOUT_TENANT, TO_TENANT, Voice
 from app.reads.waits import WaitingJob, read_facts
 from models.blobs import BlobError, BlobMissing
+from models.jobs.run_logs import read_logs
 from models.jobs.states import LIVE
 from models.jobs.trace_context import trace_headers
 from models.pools import POOLS
@@ -47,6 +49,7 @@ READ_JOB = f"""
            job.created_at, job.execute_at, job.not_after, job.dispatched_at, job.started_at,
            job.finished_at, job.cancel_requested_at, job.worker, {WORKER_LOST} AS worker_lost,
            job.traceparent, job.dependency, job.slice, job.slot_seconds, job.progress,
+           origin.id::text AS resubmitted_from,
            job.error_class, left(job.error_message, {SHOWN_CHARACTERS}) AS error_message,
            left(job.result::text, {SHOWN_CHARACTERS + 1}) AS result,
            length(job.result::text) AS result_length,
@@ -56,6 +59,8 @@ READ_JOB = f"""
     FROM jobs AS job
     LEFT JOIN tenants AS tenant ON tenant.id = job.tenant_id
     LEFT JOIN checkpoints AS checkpoint ON checkpoint.job_id = job.id
+    LEFT JOIN jobs AS origin ON origin.id = job.resubmitted_from
+        AND origin.tenant_id = job.tenant_id
     WHERE job.id = %(id)s::uuid
 """
 READ_ATTEMPTS = f"""
@@ -97,12 +102,14 @@ def read_job(asked: PageRequest) -> dict[str, Any]:
         if job.replays:
             whose = {"id": job_id, "tenant": job.tenant_id}
             replays = list(connection.exec_driver_sql(READ_REPLAYS, whose).scalars())
-        wait = read_wait(connection, job)
+        wait = read_wait(connection, job, TO_TENANT if asked.tenant else ABOUT_TENANT)
+        logs = read_logs(connection, job_id) if job.lease else {}
     pool = POOLS.get(job.pool)
     known = current_services().types.get(job.type)
     return {
         "job": job,
-        "steps": timeline(job, attempts[-MOST_ATTEMPTS:], replays),
+        "steps": timeline(job, attempts[-MOST_ATTEMPTS:], replays, logs),
+        "logs": {lease: shown_log(log) for lease, log in logs.items()},
         "left_out": len(attempts) > MOST_ATTEMPTS,
         "wait": wait,
         "tries": known.limits.tries if known else pool.tries if pool else None,
@@ -111,22 +118,31 @@ def read_job(asked: PageRequest) -> dict[str, Any]:
         "result": shown(job.result, job.result_length),
         "can_cancel": job.status in LIVE,
         "can_replay": job.status == "dead",
+        "can_resubmit": job.status not in LIVE,
+        "discarded": is_discarded(job),
         # Called outside of the live parts.
         "payload": lambda: show_payload(job_id),
     }
 
 
-def read_wait(connection: Connection, job: Row[Any]) -> dict[str, Any] | None:
+def shown_log(log: Row[Any]) -> dict[str, Any]:
+    """What a run logged, as the page shows it."""
+    lines = [] if log.log is None else json.loads(log.log)
+    text = "\n".join(f"{one['at']} {one['level'].upper()} {one['message']}" for one in lines)
+    return {"lines": len(lines), "text": text, "dropped": log.dropped, "traceback": log.traceback}
+
+
+def read_wait(connection: Connection, job: Row[Any], voice: Voice) -> dict[str, Any] | None:
     """Why it has not started, or has to start again; None if it runs or has ended."""
     if job.status not in ("scheduled", "queued", "dispatched") and not job.worker_lost:
         return None
     found = read_facts(connection, job.id)
-    return None if found is None else shown_wait(found)
+    return None if found is None else shown_wait(found, voice)
 
 
-def shown_wait(found: WaitingJob) -> dict[str, Any]:
+def shown_wait(found: WaitingJob, voice: Voice = TO_TENANT) -> dict[str, Any]:
     """Predicted to the second: it is a guess, and the page is sent again when it changes."""
-    document = wait_document(found)
+    document = wait_document(found, voice)
     predicted = document["predicted_start"]
     if isinstance(predicted, str):
         document["predicted_start"] = datetime.fromisoformat(predicted).replace(microsecond=0)

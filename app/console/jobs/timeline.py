@@ -1,15 +1,19 @@
 """A job from its submission to its end, as steps in order. Pure.
 
 The row of the job has the current or last run, its attempts are the runs without a result, and
-events say when it was replayed. Events are deleted before the job is; then replays are counted.
+events say when it was replayed. A run that was handed back is known by what it logged. Events are
+deleted before the job is; then replays are counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
+
+from models.jobs.states import FailureClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +42,29 @@ ENDS = {
     "cancelled": ("Cancelled", "warn"),
     "expired": ("Expired: not started before its deadline", "warn"),
 }
+LOST = {
+    "scheduled": ("Worker lost; will be retried", "warn"),
+    "queued": ("Worker lost; queued again", "warn"),
+    "dead": ("Worker lost, too often", "bad"),
+    "cancelled": ("Worker lost; cancelled", "warn"),
+}
 FAILED = {
     "scheduled": ("Run failed; will be retried", "warn"),
-    "queued": ("Run lost; queued again", "warn"),
+    "queued": ("Run ended; queued again", "warn"),
     "dead": ("Run failed for good", "bad"),
     "cancelled": ("Run cancelled", "warn"),
     "expired": ("Run ended after the deadline", "warn"),
 }
 
 
-def timeline(job: Any, attempts: Sequence[Any], replays: Sequence[datetime]) -> list[Step]:
-    """The steps, oldest first; ``attempts`` by lease, ``replays`` as far as they are known."""
+def timeline(
+    job: Any,
+    attempts: Sequence[Any],
+    replays: Sequence[datetime],
+    logs: Mapping[int, Any] = MappingProxyType({}),
+) -> list[Step]:
+    """The steps, oldest first; ``attempts`` in order, ``replays`` as far as they are known, and
+    ``logs`` by lease."""
     steps = [Step("Submitted", job.created_at)]
     unknown = job.replays - len(replays)
     if unknown > 0:
@@ -59,10 +75,14 @@ def timeline(job: Any, attempts: Sequence[Any], replays: Sequence[datetime]) -> 
         *(Step("Replayed", at, "now") for at in replays),
         *latest(job, attempts),
     ]
-    if job.cancel_requested_at is not None:
+    known += handed_back(logs, {step.lease for step in known})
+    if job.cancel_requested_at is not None and not is_discarded(job):
         known.append(Step("Cancellation requested", job.cancel_requested_at, "warn"))
     steps += sorted(known, key=lambda step: step.at or job.created_at)
-    if job.status in ENDS:
+    if is_discarded(job):
+        steps.append(Step(ENDS["dead"][0], job.finished_at, ENDS["dead"][1]))
+        steps.append(Step("Discarded", job.cancel_requested_at, "warn"))
+    elif job.status in ENDS:
         title, tone = ENDS[job.status]
         steps.append(Step(title, job.finished_at, tone))
     elif job.status == "scheduled":
@@ -72,10 +92,26 @@ def timeline(job: Any, attempts: Sequence[Any], replays: Sequence[datetime]) -> 
     return steps
 
 
+def is_discarded(job: Any) -> bool:
+    """Whether it was a dead letter that somebody discarded: see `models.jobs.discard`."""
+    asked, ended = job.cancel_requested_at, job.finished_at
+    return job.status == "cancelled" and None not in (asked, ended) and bool(asked > ended)
+
+
+def handed_back(logs: Mapping[int, Any], known: Container[int | None]) -> list[Step]:
+    """Runs that their worker handed back when it stopped: only what they logged is on record."""
+    return [
+        Step("Run handed back; queued again", log.written_at, "warn", lease)
+        for lease, log in logs.items()
+        if lease not in known
+    ]
+
+
 def failed(job: Any, attempts: Sequence[Any], place: int) -> Step:
     """A run without a result, and how long it was until the next."""
     attempt = attempts[place]
-    title, tone = FAILED.get(attempt.status, ("Run ended", "warn"))
+    titles = LOST if attempt.error_class == FailureClass.WORKER_CRASH else FAILED
+    title, tone = titles.get(attempt.status, ("Run ended", "warn"))
     following = job.started_at if job.lease > attempt.lease else None
     if place + 1 < len(attempts):
         following = attempts[place + 1].started_at

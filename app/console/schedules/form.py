@@ -50,10 +50,7 @@ def parse_form(typed: Mapping[str, str]) -> CreateSchedule:
     """What was typed as the API takes it, or all of its errors."""
     document: dict[str, Any] = {name: typed.get(name, "").strip() for name in TEXTS}
     document["paused"] = bool(typed.get("paused"))
-    priority = typed.get("priority", "").strip() or "0"
-    number = priority.removeprefix("-")
-    small = number.isascii() and number.isdecimal() and len(number) < 10
-    document["priority"] = int(priority) if small else priority
+    document["priority"] = number_of(typed.get("priority", ""))
     payload = typed.get("payload", "").strip().encode() or b"{}"
     wrong: tuple[FieldError, ...] = ()
     try:
@@ -68,3 +65,11 @@ def parse_form(typed: Mapping[str, str]) -> CreateSchedule:
     if wrong:
         raise ValidationFailed(errors=wrong)
     return body
+
+
+def number_of(typed: str) -> int | str:
+    """A whole number; what is none stays a text, which the schema refuses."""
+    text = typed.strip() or "0"
+    digits = text.removeprefix("-")
+    small = digits.isascii() and digits.isdecimal() and len(digits) < 10
+    return int(text) if small else text

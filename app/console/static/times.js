@@ -43,7 +43,7 @@ export function showTimes() {
     const age = "age" in time.dataset;
     const text = age || zone === "age" ? spoken((Date.now() - moment) / 1000, age) : exact(moment, zone);
     if (time.textContent !== text) time.textContent = text;
-    if (time.title.includes(" / ")) continue;
+    if (!time.title || time.title.includes(" / ")) continue;
     const [utc, local] = [exact(moment, "UTC"), exact(moment, "local")];
     if (utc !== local) time.title = `${utc} / ${local}`;
   }

@@ -1,4 +1,4 @@
-"""``/tenant/jobs/<id>``: a job as its own tenant sees it, and replaying a tenant's dead letters.
+"""``/tenant/jobs/<id>``: a job as its own tenant sees it, and what it does with its dead letters.
 
 A job of another tenant is answered like one that does not exist.
 """
@@ -15,12 +15,14 @@ from app.admission.replays import replay
 from app.api.auth.access import Access
 from app.api.http.query import known_id
 from app.api.http.state import write_state
+from app.api.schemas.requests import MOST_DISCARDED
 from app.api.services import current_services, current_tenant
 from app.console.jobs.job import plain_payload, plain_result, read_job
 from app.console.page import PageRequest, done, find_row, live_page, route
 from app.errors import invalid_field
 from app.tenants.ownership import own
 from models.jobs import replay_requests
+from models.jobs.discard import discard_dead
 from models.jobs.ids import parse_id
 from models.jobs.replay_requests import ReplayRequest
 
@@ -53,18 +55,40 @@ def get_result(job_id: str) -> Response:
 @route("POST", "/tenant/dead-letters/replay", Access.TENANT_PAGE)
 def post_replay() -> AnyResponse:
     """One by its id, or all of a type and error class, as ``POST /dead-letters/replay`` does."""
+    services = current_services()
+    replayed = replay(services.engine, services.tenant_limits, chosen(), write_state)
+    return done("/tenant#dead-letters", describe(replayed))
+
+
+@route("POST", "/tenant/dead-letters/discard", Access.TENANT_PAGE)
+def post_discard() -> AnyResponse:
+    """One by its id, or those of a type and error class, as ``POST /dead-letters/discard`` does."""
+    wanted = chosen()
+    discarded = discard_dead(
+        current_services().engine,
+        wanted.tenant_id,
+        wanted.ids,
+        limit=None if wanted.ids else MOST_DISCARDED,
+        job_type=wanted.type,
+        error_class=wanted.error_class,
+        bounded=write_state,
+    )
+    notice = f"{counted(len(discarded), 'dead letter')} discarded."
+    if len(discarded) == MOST_DISCARDED:
+        notice += " There may be more: press again."
+    return done("/tenant#dead-letters", notice)
+
+
+def chosen() -> ReplayRequest:
+    """The tenant's dead letters that a form names."""
     form, tenant_id = request.form, current_tenant().id
     if "id" in form:
         job_id = parse_id(form["id"])
-        wanted = ReplayRequest(tenant_id, (job_id,) if job_id else ())
-    else:
-        job_type, error_class = form.get("type"), form.get("error_class")
-        if not (job_type and error_class) or "\0" in job_type + error_class:
-            raise invalid_field("type", "give a type and a class, or an id")
-        wanted = ReplayRequest(tenant_id, type=job_type, error_class=error_class)
-    services = current_services()
-    replayed = replay(services.engine, services.tenant_limits, wanted, write_state)
-    return done("/tenant#dead-letters", describe(replayed))
+        return ReplayRequest(tenant_id, (job_id,) if job_id else ())
+    job_type, error_class = form.get("type"), form.get("error_class")
+    if not (job_type and error_class) or "\0" in job_type + error_class:
+        raise invalid_field("type", "give a type and a class, or an id")
+    return ReplayRequest(tenant_id, type=job_type, error_class=error_class)
 
 
 @route("POST", "/tenant/replays/<replay_id>/cancel", Access.TENANT_PAGE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from playwright.sync_api import Dialog, expect
 
 from tests.acceptance.browser.conftest import Tab
@@ -87,3 +89,37 @@ def test_a_list_stands_still_while_something_is_ticked(tab: Tab, client: Client)
     expect(page.locator(f'[value="{later}"]')).to_have_count(0)
     box.uncheck()
     expect(page.locator(f'[value="{later}"]')).to_have_count(1)
+
+
+def test_a_failed_job_shows_where_and_is_edited_resubmitted_and_discarded(
+    tab: Tab, client: Client
+) -> None:
+    job = client.submit_job("fail", {"class": "PERMANENT", "message": "cannot be"})
+    page = tab.go(f"/console/jobs/{job}")
+    page.on("dialog", agree)
+    expect(page.locator("h1 .badge")).to_have_text("dead", timeout=LIVE)
+    page.get_by_text("Traceback", exact=True).click()
+    shown = page.get_by_label("Traceback of lease 1")
+    expect(shown).to_contain_text("in fail")
+    expect(shown).to_contain_text("Permanent: cannot be")
+    tab.check_accessible()
+
+    page.get_by_role("link", name="Edit and resubmit").click()
+    payload = page.get_by_label("Payload, JSON")
+    expect(payload).to_have_value(re.compile('"cannot be"'))
+    payload.fill('{"class": "PERM')
+    page.get_by_role("button", name="Submit").click()
+    expect(page.locator("#error-payload")).to_contain_text("payload is not JSON")
+    expect(payload).to_have_value('{"class": "PERM')
+    tab.check_accessible()
+    payload.fill('{"class": "PERMANENT", "times": 0}')
+    page.get_by_role("button", name="Submit").click()
+    expect(page.locator(".notice")).to_have_text("Submitted as a new job.")
+    expect(page.locator("h1 .badge")).to_have_text("succeeded", timeout=LIVE)
+    page.locator("dd").get_by_role("link", name=job[-6:]).click()
+
+    page.get_by_role("button", name="Discard").click()
+    expect(page.locator(".notice")).to_have_text("The dead letter is discarded.")
+    expect(page.locator(".timeline")).to_contain_text("Discarded")
+    expect(page.get_by_role("button", name="Replay")).to_have_count(0)
+    tab.check_accessible()

@@ -267,3 +267,56 @@ def test_one_replay_too_many_is_refused(
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_an_unknown_replay_is_not_found(api: ApiServer, method: str, replay_id: str) -> None:
     assert api.request(method, f"/dead-letters/replays/{replay_id}").status == 404
+
+
+def discard(api: ApiServer, **body: Any) -> Answer:
+    return api.post(body, path="/dead-letters/discard")
+
+
+def test_a_discarded_dead_letter_stays_on_record_and_is_not_replayed(
+    api: ApiServer, api_database: DatabaseFixture
+) -> None:
+    job_id = make_dead(api_database, type="unwanted")
+    foreign = make_dead(api_database, type="unwanted", tenant_id=2)
+    answer = discard(api, ids=[job_id, foreign, new_id()])
+    assert answer.status == 200
+    assert answer.json() == {"discarded": 1, "skipped": 2, "ids": [job_id]}
+    assert listed(api, "type=unwanted") == []
+    job = api.get(f"/jobs/{job_id}").json()
+    assert (job["status"], job["error"]["class"]) == ("cancelled", "APP_ERROR")
+    assert job["cancel_requested_at"] > job["finished_at"] and len(job["attempts"]) == 1
+    assert replay(api, ids=[job_id]).json()["replayed"] == 0
+    assert discard(api, ids=[job_id]).json() == {"discarded": 0, "skipped": 1, "ids": []}
+    assert api_database.job(foreign).status == "dead"
+    assert not api_database.miscounted()
+
+
+def test_dead_letters_are_discarded_by_a_filter_up_to_a_limit(
+    api: ApiServer, api_database: DatabaseFixture
+) -> None:
+    made = [make_dead(api_database, "TIMEOUT", type="piled") for _ in range(3)]
+    other = make_dead(api_database, type="piled")
+    chosen = {"type": "piled", "error_class": "TIMEOUT"}
+    assert discard(api, filter=chosen, limit=2).json()["ids"] == made[:2]
+    assert discard(api, filter=chosen).json()["ids"] == made[2:]
+    assert discard(api, filter=chosen).json()["discarded"] == 0
+    assert listed(api, "type=piled") == [other]
+
+
+def test_a_replay_and_a_discard_at_the_same_time_move_a_dead_letter_once(
+    api: ApiServer, api_database: DatabaseFixture
+) -> None:
+    for _ in range(5):
+        job_id = make_dead(api_database)
+        with ThreadPoolExecutor(2) as both:
+            replayed = both.submit(replay, api, ids=[job_id])
+            discarded = both.submit(discard, api, ids=[job_id])
+        moved = (replayed.result().json()["replayed"], discarded.result().json()["discarded"])
+        assert sum(moved) <= 1
+        status = api_database.job(job_id).status
+        assert status == {(1, 0): "queued", (0, 1): "cancelled", (0, 0): "dead"}[moved]
+
+
+def test_a_discard_says_what_to_discard(api: ApiServer) -> None:
+    for body in ({}, {"ids": ["x"]}, {"ids": [new_id()], "filter": {}}, {"filter": {}, "limit": 0}):
+        assert discard(api, **body).status == 422

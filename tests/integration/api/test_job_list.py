@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from app.api.routes.dead_letters import MOST_ATTEMPTS
 from app.reads.job_pages import read_page
-from app.reads.search import Wanted
+from app.reads.search import PayloadField, Wanted
 from tests.integration.api.test_contract import JOB_FIELDS, WAYS, bring
 from tests.support.api_server import ApiServer
 from tests.support.database_fixture import DatabaseFixture
@@ -87,6 +88,43 @@ PUT_MANY = f"""
 """
 
 
+def test_jobs_are_found_by_a_field_of_their_payload(
+    api: ApiServer, api_database: DatabaseFixture
+) -> None:
+    payloads = {
+        "alice": '{"candidate":"alice","address":{"city":"Rome"},"tags":["new",7]}',
+        "bob": '{"candidate":"bob","age":41,"address":{"city":"Rome"},"vip":true}',
+        "text": '"candidate=alice"',
+        "odd": r'{"quote":"a \"b\" = c","name":"Zoë"}',
+        "nul": r'{"candidate":"\u0000"}',
+    }
+    made = {
+        name: api_database.submit(type="searched", payload=payload)
+        for name, payload in payloads.items()
+    }
+    api_database.submit(type="searched", payload=payloads["alice"], tenant_id=2)
+    found = {
+        "candidate=alice": ["alice"],
+        "address.city=Rome": ["bob", "alice"],
+        "tags.0=new": ["alice"],
+        "tags.1=7": ["alice"],
+        "age=41": ["bob"],
+        "vip=true": ["bob"],
+        'quote=a "b" = c': ["odd"],
+        "name=Zoë": ["odd"],
+        "candidate=ALICE": [],
+        "candidate=": [],
+        "address=Rome": [],
+    }
+    for asked, names in found.items():
+        path = f"/jobs?type=searched&{urlencode({'payload': asked})}"
+        assert ids(api, path) == [made[name] for name in names], asked
+    assert ids(api, "/jobs?payload=candidate=alice") == [made["alice"]]
+    for wrong in ("candidate", "=alice", "a..b=c", ".=x", "a." * 10 + "b=c", "x" * 300 + "=1"):
+        answer = api.get(f"/jobs?{urlencode({'payload': wrong})}")
+        assert (answer.status, answer.json()["errors"][0]["field"]) == (422, "payload")
+
+
 @pytest.fixture(scope="module")
 def crowd(api_database: DatabaseFixture) -> DatabaseFixture:
     """60,000 jobs of the other tenant, one in a hundred dead, and 5,000 of a third."""
@@ -124,6 +162,7 @@ def explain(
         (Wanted(tenant_id=2), 0, "jobs_of_tenant"),
         (Wanted(tenant_id=2, type="rare"), 0, "jobs_of_tenant"),
         (Wanted(("running",), pool="short", tenant_id=2), 0, "jobs_of_tenant"),
+        (Wanted(payload=PayloadField(("a",), "b"), tenant_id=2), 0, "jobs_of_tenant"),
         (Wanted(("dead",), tenant_id=2), 0, "jobs_dead"),
         (Wanted(("dead",), tenant_id=2), MOST_ATTEMPTS, "jobs_dead"),
         (Wanted(("dead",), error_class="TIMEOUT", tenant_id=2), MOST_ATTEMPTS, "jobs_dead"),

@@ -29,7 +29,7 @@ from tests.support.database_fixture import DatabaseFixture
 
 #: Not all that this process knows: other tests bring types of their own.
 BUILT_IN_NAMES = [t.name for t in load_types().values() if t.run.__module__ in BUILT_IN]
-MORE_FIELDS = {"attempts", "replays", "slot_seconds"}
+MORE_FIELDS = {"attempts", "replays", "slot_seconds", "resubmitted_from"}
 FAILED = Ending(
     JobStatus.SCHEDULED, tries_spent=1, error_class=FailureClass.APP_ERROR, error_message="no luck"
 )

@@ -19,6 +19,7 @@ from app.tenants.changes import create_tenant, issue_key
 from app.tenants.terms import Change
 from models.jobs.ids import new_id
 from models.jobs.replay_requests import ReplayRequest, create
+from models.jobs.run_logs import Logged, keep_logs
 from tests.integration.api.test_contract import bring, put_scored
 from tests.integration.api.test_dead_letters import make_dead
 from tests.integration.api.test_jobs import FAILED, start
@@ -243,6 +244,8 @@ def tell_of_waits(caller: Caller, database: DatabaseFixture) -> None:
 def tell_of_states(caller: Caller, database: DatabaseFixture) -> None:
     mine = {"tenant_id": caller.tenant_id}
     retried = start(database, **mine)
+    log = '[{"at": "2026-03-01T12:00:00Z", "level": "info", "message": "so far"}]'
+    keep_logs(database.engine, "w1", [(retried.ref, Logged(log, 1, "Traceback"))])
     assert database.settle(retried.ref, FAILED)
     for status in ("scheduled", "dispatched", "running", "succeeded", "cancelled", "expired"):
         job_id = database.submit(**mine)
@@ -255,9 +258,11 @@ def tell_of_states(caller: Caller, database: DatabaseFixture) -> None:
             caller.call("DELETE", f"/jobs/{job_id}", 409)
     tried = caller.call("GET", f"/jobs/{retried.ref.id}", 200).get_json()
     assert tried["attempts"]
+    (run,) = caller.call("GET", f"/jobs/{retried.ref.id}/runs", 200).get_json()["runs"]
+    assert run["error"] and run["log"]
     dead = make_dead(database, **mine)
     make_dead(database, **mine)
-    for url in ("/jobs?limit=1", "/jobs?status=dead", "/dead-letters?limit=1"):
+    for url in ("/jobs?limit=1", "/jobs?status=dead&payload=a=b", "/dead-letters?limit=1"):
         caller.call("GET", url, 200)
     caller.call("POST", "/dead-letters/replay", 200, {"ids": [dead, new_id()]})
     create(database.engine, ReplayRequest(caller.tenant_id), 1)
@@ -265,6 +270,7 @@ def tell_of_states(caller: Caller, database: DatabaseFixture) -> None:
     caller.call("GET", path, 200)
     caller.call("DELETE", path, 200)
     caller.call("GET", path, 200)
+    caller.call("POST", "/dead-letters/discard", 200, {"ids": [make_dead(database, **mine)]})
     caller.call("GET", f"/jobs/{new_id()}", 404)
     caller.call("GET", "/tenant/usage", 200)
 

@@ -15,10 +15,19 @@ from app.console.jobs.dead_letters import READ_GROUPS
 from app.console.jobs.job import READ_ATTEMPTS, READ_JOB, READ_REPLAYS
 from app.console.jobs.page import READ_ROWS
 from app.reads.job_counts import count_dead
-from app.reads.search import SOURCES, Wanted, few_statement, walk_statement
+from app.reads.search import (
+    SOURCES,
+    PayloadField,
+    Wanted,
+    few_statement,
+    values_of,
+    walk_statement,
+)
 from models.jobs.cancel import CANCEL_SEVERAL, READ_LEFT
+from models.jobs.discard import discard_dead
 from models.jobs.ids import ABOVE_ALL, BELOW_ALL, new_id
 from models.jobs.replay import replay_dead
+from models.jobs.run_logs import READ as READ_LOGS
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.plans import assert_walks, plan_of, plan_of_call
 
@@ -36,6 +45,7 @@ FILL = (
     INSERT INTO applications (id, tenant_id, candidate, role)
     SELECT id, 1, '', '' FROM jobs LIMIT 5000""",
     "INSERT INTO checkpoints (job_id, lease) SELECT id, 1 FROM jobs LIMIT 5000",
+    "INSERT INTO run_logs (job_id, place, lease) SELECT id, 1, 1 FROM jobs LIMIT 5000",
     """
     INSERT INTO events (tenant_id, kind, job_id)
     SELECT n %% 50, 'job_replayed', gen_random_uuid() FROM generate_series(1, 8000) AS n""",
@@ -48,6 +58,7 @@ ANY: dict[str, Any] = {
     "limit": 51,
 }
 NARROW: dict[str, Any] = {"type": "echo", "text": "boom", "statuses": ("dead", "queued")}
+OF_PAYLOAD = {"payload": PayloadField(("address", "city"), "Rome")}
 
 
 def plan_of_select(database: DatabaseFixture, statement: Select[Any], **given: Any) -> str:
@@ -77,9 +88,9 @@ def test_a_walk_is_along_the_ids(
     filled: DatabaseFixture, wanted: Wanted, index: str, newer: bool
 ) -> None:
     narrowed = replace(wanted, **NARROW | ({"statuses": ("dead",)} if wanted.statuses else {}))
-    for asked in (wanted, narrowed):
+    for asked in (wanted, narrowed, replace(narrowed, **OF_PAYLOAD)):
         statement = walk_statement(asked.shape, newer)
-        plan = plan_of_select(filled, statement, **asked.filters, tenant=wanted.tenant_id)
+        plan = plan_of_select(filled, statement, **values_of(asked, None, None))
         assert_walks(plan, index)
         assert not re.search(r"Sort.*\n.*Index Scan", plan), plan
 
@@ -100,9 +111,10 @@ def test_jobs_that_are_named_are_found_by_key(filled: DatabaseFixture, statement
     assert_walks(plan, "jobs_pkey")
 
 
-def test_replayed_jobs_that_are_named_are_found_by_key(filled: DatabaseFixture) -> None:
+@pytest.mark.parametrize("move", [replay_dead, discard_dead])
+def test_dead_letters_that_are_named_are_found_by_key(filled: DatabaseFixture, move: Any) -> None:
     ids = [new_id() for _ in range(500)]
-    plan = plan_of_call(filled, partial(replay_dead, filled.engine, None, ids))
+    plan = plan_of_call(filled, partial(move, filled.engine, None, ids))
     assert_walks(plan, "jobs_pkey")
 
 
@@ -120,4 +132,5 @@ def test_a_jobs_page_is_a_few_steps_along_keys(filled: DatabaseFixture) -> None:
     plan = plan_of(filled, READ_JOB, id=job_id)
     assert not re.search(r"Seq Scan on (jobs|applications|checkpoints)", plan), plan
     assert_walks(plan_of(filled, READ_ATTEMPTS, id=job_id), "attempts_pkey")
+    assert_walks(plan_of(filled, READ_LOGS, id=job_id), "run_logs_pkey")
     assert_walks(plan_of(filled, READ_REPLAYS, id=job_id, tenant=7), "events_feed")

@@ -13,13 +13,16 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
 from app.cli.commands import last_expanding
 from app.stack.spec import PROJECT_ROOT
 from app.tenants.changes import create_tenant
 from models.job_counts import CountFolder
 from models.jobs import replay_requests
+from models.jobs.discard import discard_dead
 from models.jobs.replay_requests import ReplayRequest
+from models.jobs.run_logs import Logged, keep_logs
 from models.jobs.settle import Ending
 from models.jobs.states import JobStatus
 from models.schema import Base
@@ -170,6 +173,30 @@ def test_what_a_replay_has_not_queued_stays_dead_on_the_way_down(
     alembic(database_url, "upgrade", "head")
     assert replay_requests.find_running(engine, ReplayRequest(1)) is None
     assert database.job(claim.ref.id).status == "dead"
+
+
+def test_discarded_dead_letters_and_logs_on_the_way_down_and_up(
+    database_url: str, engine: Engine
+) -> None:
+    database = DatabaseFixture(engine)
+    discarded, dead = (database.start() for _ in range(2))
+    said = Logged('[{"message": "so far"}]')
+    for claim in (discarded, dead):
+        assert keep_logs(engine, "w1", [(claim.ref, said)])
+        assert database.settle(claim.ref, Ending(JobStatus.DEAD))
+    assert discard_dead(engine, 1, [discarded.ref.id]) == [discarded.ref.id]
+    engine.dispose()
+    alembic(database_url, "downgrade", "0013")
+    assert database.job(discarded.ref.id).status == "cancelled"
+    with pytest.raises(DBAPIError, match="illegal move"):
+        discard_dead(engine, 1, [dead.ref.id])
+    engine.dispose()
+    alembic(database_url, "upgrade", "0015")
+    assert not database.query("SELECT FROM run_logs")
+    assert discard_dead(engine, 1, [dead.ref.id]) == [dead.ref.id]
+    assert not database.miscounted()
+    engine.dispose()
+    alembic(database_url, "upgrade", "head")
 
 
 def counts(database: DatabaseFixture) -> list[tuple[Any, ...]]:

@@ -39,6 +39,7 @@ RARE = {
     (JobStatus.RUNNING, JobStatus.EXPIRED),
     (JobStatus.DISPATCHED, JobStatus.CANCELLED),
     (JobStatus.DEAD, JobStatus.QUEUED),
+    (JobStatus.DEAD, JobStatus.CANCELLED),
 }
 
 

@@ -73,6 +73,11 @@ def deaf_to_everything(process: WorkerProcess) -> None:
         row = process.wait_ended(ids[name], 30)
         assert (row.status, row.error_class, row.attempt) == ("dead", failure, 1), name
         assert row.crashes == 0, "the watchdog said what it was"
+    (log,) = process.database.query(
+        "SELECT traceback FROM run_logs WHERE job_id = %s", ids["deaf_spin"]
+    )
+    assert "in deaf_spin" in log.traceback and "in spin" in log.traceback
+    assert "celery" not in log.traceback
     for neighbour in neighbours:
         row = process.wait_ended(neighbour, 30)
         assert (row.status, row.attempt, row.crashes) == ("succeeded", 1, 0)

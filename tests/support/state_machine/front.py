@@ -1,4 +1,4 @@
-"""What clients do: submit, cancel, replay."""
+"""What clients do: submit, cancel, replay, discard."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from app.scheduler.maintenance.replayer import Replayer
 from models.jobs.admit import admit_group
 from models.jobs.cancel import cancel
 from models.jobs.claim import JobRef
+from models.jobs.discard import discard_dead
 from models.jobs.ids import new_id
 from models.jobs.replay import replay_dead
 from models.jobs.replay_requests import ReplayRequest, create, read
@@ -51,7 +52,8 @@ class FrontDoor(Stage):
         live = sum(twin.live for twin in self.twins.values())
         acts = ["submit"] * 3 if live < CROWD else []
         acts += ["cancel"] if live else []
-        acts += ["replay_by_id", "replay_matching"] if self.twins_in(JobStatus.DEAD) else []
+        if self.twins_in(JobStatus.DEAD):
+            acts += ["replay_by_id", "replay_matching", "discard"]
         return acts
 
     def submit(self, data: st.DataObject) -> None:
@@ -172,6 +174,18 @@ class FrontDoor(Stage):
         found = replay_dead(self.engine, tenant_id, [*chosen, new_id()])
         assert sorted(found) == sorted(twin.id for twin in expected)
         assert replay_dead(self.engine, tenant_id, chosen) == []
+
+    def discard(self, data: st.DataObject) -> None:
+        """Of the tenant's dead letters, once; what is discarded is not replayed."""
+        tenant_id = data.draw(st.sampled_from(TENANTS), label="tenant")
+        chosen = data.draw(st.sampled_from(list(self.twins)), label="job")
+        dead = [twin.id for twin in self.twins_in(JobStatus.DEAD) if twin.tenant_id == tenant_id]
+        expected = [chosen] if chosen in dead else []
+        for job_id in expected:
+            self.twins[job_id].discard()
+        assert discard_dead(self.engine, tenant_id, [chosen, new_id()]) == expected
+        assert discard_dead(self.engine, tenant_id, [chosen]) == []
+        assert replay_dead(self.engine, tenant_id, expected) == []
 
     def replay_matching(self, data: st.DataObject) -> None:
         tenant_id = data.draw(st.sampled_from(TENANTS), label="tenant")

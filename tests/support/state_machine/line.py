@@ -199,7 +199,8 @@ class Line(Stage):
     def is_old(self, twin: Twin) -> bool:
         if twin.live or twin.finished_at is None:
             return False
-        kept = KEPT.dead if twin.status is JobStatus.DEAD else KEPT.finished
+        dead = twin.status is JobStatus.DEAD or twin.discarded
+        kept = KEPT.dead if dead else KEPT.finished
         return twin.finished_at < self.now - timedelta(seconds=kept)
 
     def turn(self, data: st.DataObject) -> None:

@@ -158,8 +158,9 @@ class Stage(RuleBasedStateMachine):
         for twin in (*self.twins.values(), *self.retired):
             for tenant_id in (0, twin.tenant_id):
                 expected[tenant_id, twin.kind.pool, twin.status] += 1
-                # A replayed job stays among the dead: counts of ends never fall.
-                expected[tenant_id, twin.kind.pool, JobStatus.DEAD] += twin.replays
+                # What was replayed or discarded stays among the dead: counts of ends never fall.
+                deaths = twin.replays + twin.discarded
+                expected[tenant_id, twin.kind.pool, JobStatus.DEAD] += deaths
         found: dict[tuple[int, str, JobStatus], int] = {
             (row[0], row[1], status): jobs
             for row in map(tuple, self.database.query(READ_COUNTS))

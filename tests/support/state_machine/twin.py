@@ -107,6 +107,7 @@ class Twin:
     finished_at: datetime | None = None
     lease_expires_at: datetime | None = None
     cancel_requested: bool = False
+    discarded: bool = False
     slot_seconds: float = 0.0
     error_class: str | None = None
     result: Any = None
@@ -121,7 +122,7 @@ class Twin:
     attempts: dict[int, tuple[str | None, str, str | None]] = field(default_factory=dict)
     #: When the next run is due, as far as chance leaves it known.
     due: tuple[datetime, datetime] | None = None
-    #: The whole row when it ended; nothing may change it but a replay.
+    #: The whole row when it ended; nothing may change it but a replay or a discard.
     ended_row: str | None = None
 
     def __repr__(self) -> str:
@@ -300,6 +301,12 @@ class Twin:
         self.worker = self.error_class = self.progress = self.result = None
         self.execute_at = self.not_after = None
         self.dispatched_at = self.started_at = self.finished_at = None
+        self.ended_row = None
+
+    def discard(self) -> None:
+        """No longer a dead letter; all else stays."""
+        self.status = JobStatus.CANCELLED
+        self.discarded = self.cancel_requested = True
         self.ended_row = None
 
     def facts(self) -> dict[str, Any]:

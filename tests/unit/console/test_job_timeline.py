@@ -114,3 +114,32 @@ def test_nothing_is_left_out_and_time_never_goes_back(
     assert moments == sorted(moments)
     assert steps[0].title == "Submitted"
     assert (steps[-1].at == way.finished_at) or status not in ENDS
+
+
+def test_a_discarded_dead_letter_shows_its_death_and_who_is_lost_says_so() -> None:
+    died, given_up = at(9), at(60)
+    way = JobRow("cancelled", 2, START, finished_at=died, cancel_requested_at=given_up)
+    lost = AttemptRow(1, "w1", at(1), at(2), "scheduled", "WORKER_CRASH", "lost")
+    steps = timeline(way, [lost, attempt(2, 7, "dead")], [])
+    assert titles(steps) == [
+        "Submitted",
+        "Worker lost; will be retried",
+        "Run failed for good",
+        "Dead: no further attempts",
+        "Discarded",
+    ]
+    assert [step.at for step in steps[-2:]] == [died, given_up]
+
+
+@dataclass(frozen=True)
+class LogRow:
+    """A row of run_logs, as far as the timeline needs it."""
+
+    written_at: datetime
+
+
+def test_a_run_that_was_handed_back_is_known_by_its_log() -> None:
+    way = JobRow("running", 2, START, started_at=at(9), worker="w2")
+    steps = timeline(way, [], [], {1: LogRow(at(5)), 2: LogRow(at(10))})
+    assert titles(steps) == ["Submitted", "Run handed back; queued again", "Running"]
+    assert steps[1].lease == 1
