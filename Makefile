@@ -2,7 +2,7 @@
 # line: make up PORT=9000 WORKERS_MEDIUM=4 BROKER=filesystem FAIRLINE_HOME=.run-b
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status demo test test-unit lint bench bench-dispatch bench-snapshot lab bench-console pictures chaos \
+.PHONY: help up down status demo test test-unit test-lab lint bench bench-dispatch bench-snapshot lab bench-console pictures chaos \
 	upgrade-test bare-test compose-test quorum-test clean venv venv-dev broker browser faketime prometheus mmdebstrap
 
 # Variables on the command line: one that is misspelled would be ignored without a word.
@@ -53,8 +53,10 @@ demo: ## send 40 applications to the running stack (or to PORT=…) and watch th
 # module again.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: venv-dev broker browser faketime prometheus ## run every test: unit, integration, acceptance
-	$(PY) -m pytest tests/unit tests/integration -n 3 --dist loadfile --no-loadscope-reorder
-	$(PY) -m pytest tests/acceptance -n 3 --dist loadfile --no-loadscope-reorder
+	$(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+
+test-lab: venv-dev broker ## run the tests of the load lab and of the benchmarks
+	$(PY) -m pytest tests/lab
 
 test-unit: venv-dev ## run the tests that need no service
 	$(PY) -m pytest tests/unit

@@ -1,6 +1,6 @@
 """What holds for all tests: who runs them where, and the longest first.
 
-Two processes share the files. One that begins its longest file last leaves the other idle, and
+Some processes share the files. One that begins its longest file last leaves the other idle, and
 a stack that two of them need is started twice, which costs more than many a test.
 """
 
@@ -36,11 +36,11 @@ GROUPS = {f"acceptance/{name}": group for group, names in TOGETHER.items() for n
 #: The longest first, a quarter of a minute at least; then everything else, as it comes.
 LONGEST = (
     *(f"acceptance/{name}" for name in TOGETHER["shared_stack"]),
-    *("acceptance/test_lab.py", "acceptance/test_kills.py"),
+    "acceptance/test_kills.py",
     *(f"acceptance/{name}" for name in TOGETHER["platform_stack"]),
     "acceptance/test_autoscale.py",
     *("acceptance/test_full_disk.py", "broker/test_slow_confirms.py", "broker/test_lost_queues.py"),
-    *("loadtest/test_bench_smoke.py", "api/test_schemathesis.py", "models/test_races.py"),
+    *("api/test_schemathesis.py", "models/test_races.py"),
     *("api/test_outage.py", "stack/test_up.py", "models/test_state_machine.py"),
     *("tasks/test_runaways_green.py", "telemetry/test_telemetry.py"),
 )

@@ -71,7 +71,9 @@ class PresenceKeeper:
 
         self._argv = [sys.executable, "-I", "-S", __file__, name, str(lease_seconds)]
         # Not in the arguments of the command, which everybody can read: there is a password.
-        told = {"path": sys.path, "statement": statement, "arguments": arguments}
+        # Celery's command takes the project's folder out of the path again.
+        root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+        told = {"path": [root, *sys.path], "statement": statement, "arguments": arguments}
         self._told = json.dumps(told).encode() + b"\n"
         self._pid = self._pipe = -1
         self._started = -RESTART_SECONDS

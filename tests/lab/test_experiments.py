@@ -8,42 +8,22 @@ is short of a processor also waits for a connection now and then, so waiters are
 from __future__ import annotations
 
 import csv
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.stack.postgres import EmbeddedPostgres
-from app.stack.rabbitmq import EmbeddedRabbitMQ
-from app.stack.services import running
 from loadtest.fleet import Fleet
 from loadtest.lab.experiment import NAMES, RunContext, Size, experiment, write_csv
 from loadtest.lab.knee.verdict import PLANS as STAIRCASES
 from loadtest.lab.scaling import PLANS as SCALES
-from tests.acceptance.conftest import need_rabbitmq
 
 #: Some start a dozen processes, which on a busy machine takes its time.
 pytestmark = pytest.mark.timeout(300)
 
 PNG = b"\x89PNG\r\n\x1a\n"
 PNG_END = b"IEND\xaeB`\x82"
-
-
-@pytest.fixture(scope="module")
-def lab_fleet() -> Iterator[Fleet]:
-    """One PostgreSQL and one RabbitMQ for all experiments, one after the other."""
-    need_rabbitmq()
-    with tempfile.TemporaryDirectory(prefix="fairline-lab-") as folder:
-        home = Path(folder)
-        with (
-            running(EmbeddedPostgres(home), home / "logs") as postgres,
-            running(EmbeddedRabbitMQ(home), home / "logs") as rabbitmq,
-        ):
-            started = Fleet(home, postgres, rabbitmq)
-            yield started
-            started.stop()
 
 
 def knee_is_right(data: Mapping[str, Any]) -> None:
