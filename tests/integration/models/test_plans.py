@@ -208,7 +208,9 @@ def test_promote_walks_the_due(filled: DatabaseFixture) -> None:
 
 def test_the_reaper_looks_at_what_is_in_flight(filled: DatabaseFixture) -> None:
     judged = {"epoch": 1, "silent": ["w1"], "early": True, "stuck": ["w2"]}
-    assert_walks(plan_of(filled, FIND_LOST, **judged), "jobs_in_flight", "checkpoints_pkey")
+    assert_walks(
+        plan_of(filled, FIND_LOST, **judged), "jobs_in_flight", "checkpoints_pkey", "attempts_pkey"
+    )
 
 
 @GROUPS
@@ -236,7 +238,7 @@ def test_claim_finds_its_rows_by_key(filled: DatabaseFixture, size: int) -> None
     held = refs(filled, "dispatched", size)
     never = [False] * len(held["ids"])
     plan = plan_of(filled, CLAIM, worker="w1", again=never, waits=never, **held)
-    assert_walks(plan, "jobs_pkey")
+    assert_walks(plan, "jobs_pkey", "attempts_pkey")
 
 
 @GROUPS
