@@ -69,7 +69,8 @@ def debt_of(
     """Seconds until it is the tenant's turn: until the others had as much as it had, and has in
     flight, by the passes that the scheduler compares."""
     known = row.ahead_of_others is not None and row.share_weight and row.total_weight
-    if not known or row.tier == Tier.FREE or row.sliced or row.shared <= 0 or share <= 0:
+    others = 0.0 < share < 1.0 and row.shared > 0
+    if not known or not others or row.tier == Tier.FREE or row.sliced:
         return 0.0
     pending = sum(each.jobs * types[each.type].mean for each in own)
     ahead = row.ahead_of_others * row.total_weight / row.shared

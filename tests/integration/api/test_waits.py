@@ -479,16 +479,25 @@ def test_predictions_are_compared_with_what_happened(
     assert found and float(found[1]) == pytest.approx((2 / 4 + 1 / 5) / 2)
 
 
+def test_every_tenant_that_waits_is_sampled(database: DatabaseFixture) -> None:
+    fly(database, 20)
+    jobs = {tenant: database.submit(tenant_id=tenant) for tenant in (1, 2)}
+    role = Forecaster(database.engine, database.leader, Random(1))
+    for turn in range(10):
+        role.run_once(float(turn))
+    assert open_predictions(database).keys() == set(jobs.values())
+
+
 def test_what_never_started_is_dropped_and_few_are_open(
     database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forecaster_module, "MOST_OPEN", 4)
+    monkeypatch.setattr(forecaster_module, "MOST_OPEN", 5)
     fly(database, 20)
     gone, cancelled, *_ = [database.submit(tenant_id=1 + n % 7) for n in range(70)]
     role = Forecaster(database.engine, database.leader, Random(3))
     for turn in range(12):
         role.run_once(float(turn))
-    assert 3 <= len(open_predictions(database)) <= 4
+    assert 3 <= len(open_predictions(database)) <= 5
     database.execute("DELETE FROM predictions")
     database.execute(
         "INSERT INTO predictions (job_id, pool, wait_seconds) SELECT id, pool, 1 FROM jobs"

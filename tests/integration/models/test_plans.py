@@ -144,7 +144,7 @@ def test_why_a_job_waits_is_told_by_its_stretch_of_the_line(filled: DatabaseFixt
     assert "jobs_in_flight" in free and "Seq Scan on jobs" not in free, free
     sampled = plan_of(filled, FIND_SAMPLE, pool="medium", chance=0.5)
     assert_walks(sampled, "jobs_line")
-    assert pages_read(filled, FIND_SAMPLE, pool="medium", chance=0.5) < 200, "10,000 wait"
+    assert pages_read(filled, FIND_SAMPLE, pool="medium", chance=0.5) < 500, "10,000 wait"
     judged = plan_of(filled, JUDGE, epoch=1)
     assert "Seq Scan on jobs" not in judged, judged
 
