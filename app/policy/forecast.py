@@ -11,6 +11,7 @@ measured and published.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.policy.durations import LEAST_SECONDS, Durations
@@ -159,6 +160,23 @@ def behind(
     earliest = min(seconds, max(0.0, least - elapsed, quick - side - elapsed))
     latest = max(seconds, min(most, slow + side) - elapsed)
     return Forecast(wait + earliest, wait + seconds, wait + latest)
+
+
+def debt_seconds(
+    share: float, slots: int, had: float, in_flight: Sequence[float], usual_seconds: float
+) -> float:
+    """Until the others had as much of the slots as a tenant that ``had`` so many slot-seconds more
+    than its share, and has jobs ``in_flight`` that are expected to take so long.
+
+    ``usual_seconds``: a run of all tenants. The others have something in flight as well: where
+    hardly anybody else waits, the tenant itself, else about two usual runs.
+    """
+    if not 0.0 < share < 1.0 or slots <= 0:
+        return 0.0
+    pending = math.fsum(in_flight)
+    own = pending / max(1, len(in_flight))
+    level = share * own + (1.0 - share) * 2.0 * usual_seconds
+    return max(0.0, (had + pending) / (share * slots) - level)
 
 
 def predict_start(flow: QueueFlow) -> Forecast | None:

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row
 
 from app.policy.durations import Durations, Observed, expected, mixed
 from app.policy.fairshare import Tier, default_seconds
+from app.policy.forecast import debt_seconds
 from models.tallies import MICROSECONDS, TallyKind
 
 #: Run times of types within the last hour, by bin; and their mean in the last hour they ran.
@@ -66,16 +67,9 @@ def ahead_of(
 def debt_of(
     row: Row[Any], types: Mapping[str, Durations], own: Sequence[Row[Any]], share: float
 ) -> float:
-    """Seconds until it is the tenant's turn: until the others had as much as it had, and has in
-    flight, by the passes that the scheduler compares."""
-    known = row.ahead_of_others is not None and row.share_weight and row.total_weight
-    others = 0.0 < share < 1.0 and row.shared > 0
-    if not known or not others or row.tier == Tier.FREE or row.sliced:
+    """Seconds until it is the tenant's turn, by the passes that the scheduler compares."""
+    if row.ahead_of_others is None or row.tier == Tier.FREE or row.sliced:
         return 0.0
-    pending = sum(each.jobs * types[each.type].mean for each in own)
-    ahead = row.ahead_of_others * row.total_weight / row.shared
-    # The level it is compared with is that of the others, who have something in flight as well:
-    # the tenant itself if hardly anybody else waits, else about two usual run times.
-    own_seconds = pending / max(1, sum(each.jobs for each in own))
-    usual = share * own_seconds + (1.0 - share) * 2.0 * (row.usual_seconds or 0.0)
-    return max(0.0, float(ahead + pending / (share * row.shared) - usual))
+    had = float(row.ahead_of_others * row.share_weight)
+    in_flight = [types[each.type].mean for each in own for _ in range(each.jobs)]
+    return debt_seconds(share, row.shared, had, in_flight, row.usual_seconds or 0.0)

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from app.policy.durations import Durations
 from app.policy.fairshare import Entitlement, Tier, entitlement_of
-from app.policy.forecast import QueueFlow, error_ratio, most_slots, predict_wait, starts_per_second
+from app.policy.forecast import (
+    QueueFlow,
+    debt_seconds,
+    error_ratio,
+    most_slots,
+    predict_wait,
+    starts_per_second,
+)
 from app.policy.wait_reasons import Facts, WaitReason, explain, holding, not_before
 from app.reads.rivals import Rivals
 
@@ -189,6 +196,27 @@ def test_who_had_more_than_its_share_waits_for_the_others(
     assert late.seconds >= max(usual.seconds, debt) * (1 - 1e-9)
     assert late.seconds <= usual.seconds + debt * (1 + 1e-9)
     assert late.earliest == usual.earliest, "if the scheduler takes its jobs for shorter ones"
+
+
+@given(
+    st.floats(0.01, 0.99),
+    st.integers(1, 500),
+    st.floats(-1000.0, 1000.0),
+    st.lists(st.floats(0.001, 600.0), max_size=50),
+    st.floats(0.0, 100.0),
+)
+def test_a_debt_is_what_was_had_and_is_in_flight_and_never_negative(
+    share: float, slots: int, had: float, in_flight: list[float], usual: float
+) -> None:
+    debt = debt_seconds(share, slots, had, in_flight, usual)
+    assert 0 <= debt <= max(0.0, had + sum(in_flight)) / (share * slots) * (1 + 1e-9)
+    assert debt_seconds(share, slots, had + 50.0, in_flight, usual) >= debt
+    assert debt_seconds(1.0, slots, had, in_flight, usual) == 0, "nobody else waits"
+
+
+def test_a_tenant_with_seven_long_runs_on_three_slots_waits_for_them() -> None:
+    assert debt_seconds(0.0833, 40, 0.0, [10.0] * 7, 1.6) == pytest.approx(17.2, abs=0.5)
+    assert debt_seconds(0.8333, 40, 0.0, [3.9] * 33, 1.6) < 0.2, "as many as its share is"
 
 
 def test_the_less_is_known_the_wider_is_the_range() -> None:
