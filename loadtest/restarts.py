@@ -50,13 +50,16 @@ def restart(
     for number in screen.steps("starting two of every process", len(deployment.names)):
         deployment.replace(deployment.names[number], PROJECT_ROOT)
     took: dict[str, list[float]] = defaultdict(list)
+    rounds = len(deployment.workers)
     with clients.running():
         screen.wait("load", STEADY_SECONDS)
-        for number in screen.steps(f"{count} restarts under load", count):
-            name = deployment.workers[number % len(deployment.workers)]
-            began = time.monotonic()
-            deployment.replace(name, PROJECT_ROOT)
-            took[name.split("-")[1]].append(time.monotonic() - began)
+        for first in range(0, count, rounds):
+            last = min(count, first + rounds)
+            for number in screen.steps(f"restarts {first + 1} to {last} of {count}", last - first):
+                name = deployment.workers[number]
+                began = time.monotonic()
+                deployment.replace(name, PROJECT_ROOT)
+                took[name.split("-")[1]].append(time.monotonic() - began)
         screen.wait("load", STEADY_SECONDS)
     return took
 
