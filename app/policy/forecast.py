@@ -2,10 +2,10 @@
 
 What is ahead divided by the rate of starts: the tenant's share of the slots over the duration of
 what is ahead, corrected by the rate that was measured, and never more than its slots could do. A
-tenant that had more than its share waits until the others had theirs. A forecast is a range: run
-times differ, the fewer of them are known the less is certain, and the measured rate and the share
-may disagree. Does not foresee submissions, circuits or workers that come and go; the error is
-measured and published.
+tenant that had more than its share may have to wait until the others had theirs. A forecast is a
+range: run times differ, the fewer of them are known the less is certain, and the measured rate and
+the share may disagree. Does not foresee submissions, circuits or workers that come and go; the
+error is measured and published.
 """
 
 from __future__ import annotations
@@ -136,8 +136,9 @@ def predict_wait(ahead: float, flow: QueueFlow, not_before: float = 0.0) -> Fore
     found = behind(before, flow, wait, elapsed)
     if found is None or capped or flow.debt_seconds <= 0:
         return found
+    # When exactly its turn comes depends on what the scheduler takes its jobs for.
     turn = behind(ahead, flow, wait + flow.debt_seconds)
-    return found if turn is None else replace(later(found, turn), earliest=found.earliest)
+    return found if turn is None else replace(found, latest=later(found, turn).latest)
 
 
 def behind(
