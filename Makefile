@@ -3,10 +3,10 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help up down status demo test test-unit test-lab lint bench bench-dispatch bench-snapshot lab bench-console pictures chaos \
-	upgrade-test bare-test compose-test quorum-test clean venv venv-dev broker browser faketime prometheus mmdebstrap
+	upgrade-test restarts bare-test compose-test quorum-test clean venv venv-dev broker browser faketime prometheus mmdebstrap
 
 # Variables on the command line: one that is misspelled would be ignored without a word.
-VARIABLES = QUICK MINUTES SEED FULL KEEP CI PYTHON SHELL RABBITMQ \
+VARIABLES = QUICK MINUTES COUNT SEED FULL KEEP CI PYTHON SHELL RABBITMQ \
 	$(shell sed -n 's/^\#\([A-Z_]*\)=.*/\1/p' .env.example 2>/dev/null)
 PREFIXES := WORKERS_% PIP_% OTEL_% AWS_% ANTHROPIC_%
 GIVEN := $(strip $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name))))
@@ -91,6 +91,9 @@ chaos: venv-dev broker faketime ## break a stack of its own for MINUTES=2 under 
 upgrade-test: venv-dev broker ## upgrade a stack of an older commit process by process under load, and back
 	@$(call install,command -v gcc && ls /usr/include/python3.11,gcc libc6-dev python3-dev)
 	$(PY) -m loadtest.upgrade
+
+restarts: venv-dev broker ## restart workers COUNT=100 times under load, one after the other; nothing may be lost or run twice
+	$(PY) -m loadtest.restarts --count $(or $(COUNT),100)
 
 pictures: venv-dev broker browser ## take the README's pictures from a stack of their own
 	$(PY) -m loadtest.pictures

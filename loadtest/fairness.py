@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -25,6 +25,7 @@ from sqlalchemy import Engine
 from app.tenants.changes import issue_key
 from loadtest.figures import percentile
 from loadtest.fleet import admit, rows, running_fairline, tenant_id, until
+from loadtest.forecasts import error_bar
 from loadtest.lab.pictures import COLOURS, picture
 from loadtest.report import RESULTS, Bar, Report, Screen, Table, command, table
 from loadtest.stampede import SteadyTenant, column, read_waits, unstarted
@@ -91,9 +92,10 @@ def weights(seconds: float, console: Console) -> Report:
         begin = time.time() + WARM_SECONDS
         screen.wait("until first estimates are corrected", WARM_SECONDS)
         screen.wait(f"{SLOTS} slots shared", seconds)
-        runs = read_runs(engine, [*crowds])
+        runs, error = read_runs(engine, [*crowds]), error_bar(engine)
     draw(crowds, runs, begin, begin + seconds)
-    return judge(crowds, runs, begin, begin + seconds)
+    report = judge(crowds, runs, begin, begin + seconds)
+    return replace(report, bars=[*report.bars, error])
 
 
 def fill(engine: Engine, crowd: Crowd, seconds: float) -> int:
@@ -209,7 +211,7 @@ def flood(seconds: float, jobs: int, console: Console) -> Report:
         if unanswered := sum(each.unanswered for each in steady):
             raise RuntimeError(f"{unanswered} submissions of the steady tenants got no 202")
         until(lambda: not unstarted(engine, ids), IDLE_SECONDS, "steady tenants' jobs to start")
-        waits = read_waits(engine, ids, {})
+        waits, error = read_waits(engine, ids, {}), error_bar(engine)
     phases = {"quiet": (quiet_from, quiet_until), "flooded": (flooded_from, flooded_until)}
     found = {
         name: [wait for wait in waits if since <= wait.created_at < end]
@@ -222,6 +224,7 @@ def flood(seconds: float, jobs: int, console: Console) -> Report:
         bars=[
             Bar("p99 of the others, flooded to quiet", flooded / quiet, "<=", MOST_RATIO, " x"),
             Bar("jobs of the flood still waiting at the end", left, ">=", 1),
+            error,
         ],
     )
 
@@ -241,7 +244,7 @@ def free_accounts(seconds: float, console: Console) -> Report:
         middle = time.time() + SETTLE_SECONDS
         screen.wait(f"with {FREE_ACCOUNTS:,} free accounts", SETTLE_SECONDS + seconds)
         end = time.time()
-        runs = read_runs(engine, [paying, *free])
+        runs, error = read_runs(engine, [paying, *free]), error_bar(engine)
     alone = sum(slots_used([paying, *free], runs, begin, begin + seconds).values())
     used = slots_used([paying, *free], runs, middle, end)
     kept, served = used[paying], sum(used[each] > 0 for each in free)
@@ -263,6 +266,7 @@ def free_accounts(seconds: float, console: Console) -> Report:
         bars=[
             Bar("capacity that the paying tenant lost", lost, "<=", MOST_LOST, " %"),
             Bar("free accounts that got something", served, ">=", 1),
+            error,
         ],
     )
 

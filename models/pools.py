@@ -2,6 +2,7 @@
 
 ``FAIRLINE_POOLS`` changes or adds entries without touching code, as JSON:
 ``{"gpu": {"lease_seconds": 90, "slots": 1, "tries": 2}, "medium": {"lease_seconds": 20}}``.
+A pool that names another one in ``above`` takes over job types whose runs are too long for that.
 
 A slice is a queue of a pool with dedicated workers: ``<pool>.free`` serves all free accounts
 together, ``<pool>.reserved.<tenant>`` one tenant alone. A job of a slice stays a job of its
@@ -32,6 +33,7 @@ BUILT_IN = (
         slots=10,
         tries=3,
         objective_seconds=5,
+        above="short",
         bound_seconds=60,
         most_seconds=300,
     ),
@@ -42,7 +44,8 @@ BUILT_IN = (
         tries=2,
         objective_seconds=60,
         concurrency="prefork",
-        progress_seconds=300,
+        above="medium",
+        checkpoint_seconds=300,
         memory_mb=1024,
     ),
 )
@@ -56,11 +59,38 @@ def read_pools(changes: Mapping[str, Mapping[str, object]]) -> dict[str, Pool]:
     return {name: Pool.model_validate(entry) for name, entry in entries.items()}
 
 
+def chain_of(pools: Mapping[str, Pool]) -> tuple[str, ...]:
+    """The pools that differ by duration, shortest first, as ``above`` connects them."""
+    above: dict[str, str] = {}
+    for pool in pools.values():
+        if pool.above is None:
+            continue
+        below = pools.get(pool.above)
+        if below is None:
+            raise ValueError(f"{pool.name} is above {pool.above}, which is no pool")
+        if below.name in above:
+            both = " and ".join(sorted((pool.name, above[below.name])))
+            raise ValueError(f"{both} are both above {below.name}")
+        if below.bound_seconds is None:
+            without = f"{below.name}, which has no bound_seconds: every run belongs there"
+            raise ValueError(f"{pool.name} is above {without}")
+        above[below.name] = pool.name
+    lowest = [name for name in above if pools[name].above is None]
+    chain = lowest[:1]
+    while chain and chain[-1] in above:
+        chain.append(above[chain[-1]])
+    if above and len(chain) != len(above) + 1:
+        raise ValueError("pools that are above others must be one chain with a lowest pool")
+    return tuple(chain)
+
+
 #: References in a message of jobs whose duration is not known yet.
 UNMEASURED_REFS = 20
 #: Every pool of this deployment, by name.
 with exit_if_invalid("pools"):
     POOLS = read_pools(read_settings(DatabaseSettings).pools)
+    #: Those between which job types move as measured, shortest first.
+    CHAIN = chain_of(POOLS)
 
 
 #: Upper bounds of the histograms of waits and run times, in seconds: from the express lane to a

@@ -62,6 +62,10 @@ class Pool(BaseModel):
     bound_seconds: float | None = Field(default=None, gt=0)
     #: Longest time limit a job type of this pool may have.
     most_seconds: float = Field(default=86_400, gt=0)
+    #: The pool of shorter runs that it takes over from: job types move between them as measured.
+    above: str | None = None
+    #: A run that does not checkpoint for so long is stopped, whatever progress it reports.
+    checkpoint_seconds: float | None = Field(default=None, gt=0)
     #: A run that neither checkpoints nor reports progress for so long is treated as hung.
     progress_seconds: float | None = Field(default=None, gt=0)
     #: Memory a run may add to its process, where each run has a process (prefork).
@@ -119,6 +123,8 @@ def exit_if_invalid(*within: str) -> Iterator[None]:
         found = re.search(r'field "(\w+)"', str(unread))
         name = f"{PREFIX}{found[1].upper()}" if found else "a setting"
         raise SystemExit(f"fairline: {name}: is not valid JSON: {unread.__cause__}") from None
+    except ValueError as wrong:  # about several values together
+        raise SystemExit(f"fairline: {PREFIX}{'.'.join(within).upper()}: {wrong}") from None
 
 
 def describe(path: tuple[int | str, ...], error: ErrorDetails) -> str:

@@ -59,6 +59,12 @@ class Left:
     #: From the response until all of it is available again.
     reset_seconds: float
 
+    def return_rate(self) -> float:
+        """How much of what is used up comes back per second."""
+        if self.reset_seconds <= 0:
+            return 0.0
+        return max(0.0, min((self.limit - self.remaining) / self.reset_seconds, self.limit / 60.0))
+
 
 @dataclass(frozen=True, slots=True)
 class QuotaBucket:
@@ -81,6 +87,19 @@ class QuotaBucket:
             for kind, left in self.reading.items():
                 limits[kind] = min(limits.get(kind, left.limit), left.limit)
         return limits
+
+    def spent_seconds(self, costs: Mapping[str, float]) -> float:
+        """Until one more call is left by the last response; ``costs`` are those of a call."""
+        seconds = 0.0
+        for kind, left in self.reading.items():
+            if self.age_seconds >= min(left.reset_seconds, READING_SECONDS):
+                continue
+            lacking = costs.get(kind, 1.0) - left.remaining
+            if lacking > 0:
+                rate = MARGIN * left.return_rate()
+                back = lacking / rate if rate > 0 else left.reset_seconds
+                seconds = max(seconds, min(back, left.reset_seconds) - self.age_seconds)
+        return seconds
 
 
 def quota_of(row: Any, dispatched: int = 0) -> QuotaBucket:
@@ -218,8 +237,7 @@ class QuotaPacer:
         cost = self._cost(kind)
         if age >= left.reset_seconds or age >= READING_SECONDS or cost <= 0:
             return math.inf
-        rate = min((left.limit - left.remaining) / left.reset_seconds, left.limit / 60.0)
-        back = MARGIN * max(0.0, rate) * age
+        back = MARGIN * left.return_rate() * age
         return (left.remaining + back) / cost - self._uncounted(now)
 
     def _uncounted(self, now: float) -> int:

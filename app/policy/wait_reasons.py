@@ -6,10 +6,17 @@ job, then its dependency, its tenant, its pool. The others are listed as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from app.policy.forecast import QueueFlow, predict_paced, predict_start, predict_wait
+from app.policy.forecast import (
+    Forecast,
+    QueueFlow,
+    later,
+    predict_paced,
+    predict_start,
+    predict_wait,
+)
 
 
 class WaitReason(StrEnum):
@@ -39,6 +46,8 @@ class Facts:
     ahead: int
     at_least: bool
     flow: QueueFlow
+    #: How many there are, where they were not counted to the end.
+    estimated_ahead: float | None = None
     #: Until it is due; None if it was never scheduled.
     due_seconds: float | None = None
     dependency: str = ""
@@ -70,7 +79,12 @@ class WaitExplanation:
     #: The other reasons, in order.
     also: tuple[WaitReason, ...]
     #: Until it starts; None if unknown.
-    seconds: float | None
+    forecast: Forecast | None
+
+    @property
+    def seconds(self) -> float | None:
+        """What is expected."""
+        return None if self.forecast is None else self.forecast.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +104,27 @@ ABOUT_TENANT = Voice("The tenant has", "of the tenant", "its share")
 def explain(facts: Facts, voice: Voice = TO_TENANT) -> WaitExplanation:
     """The binding reason in words, and when the job probably starts."""
     binding, *others = holding(facts)
-    detail, seconds = in_words(binding, facts, voice), predicted(binding, facts)
-    return WaitExplanation(binding, detail, tuple(others), seconds)
+    detail, wait = in_words(binding, facts, voice), predicted(binding, facts)
+    if wait is not None and facts.circuit != "closed":
+        wait = replace(wait, latest=None)  # nobody knows when the dependency is back
+    return WaitExplanation(binding, detail, tuple(others), wait)
 
 
 def holding(facts: Facts) -> tuple[WaitReason, ...]:
     """Everything that keeps it from running, in order; never empty."""
+    flow = facts.flow
+    if facts.status == "dispatched":
+        # A worker that takes it hands it back.
+        held = {
+            WaitReason.CIRCUIT: facts.circuit == "open",
+            WaitReason.QUOTA: facts.closed_seconds > 0,
+            WaitReason.NO_WORKERS: flow.slots <= 0,
+        }
+        found = tuple(reason for reason, holds in held.items() if holds)
+        return found or (WaitReason.STARTING,)
     if facts.status not in ("scheduled", "queued"):
         running = WaitReason.WORKER_LOST if facts.worker_lost else WaitReason.RUNNING
-        started = {"running": running, "dispatched": WaitReason.STARTING}
-        return (started.get(facts.status, WaitReason.NONE),)
-    flow = facts.flow
+        return (running if facts.status == "running" else WaitReason.NONE,)
     at_cap = flow.cap is not None and flow.own >= flow.cap
     idle = flow.slots > 0 and flow.in_flight < flow.slots
     held = {
@@ -117,21 +141,22 @@ def holding(facts: Facts) -> tuple[WaitReason, ...]:
     return found or (WaitReason.SHARE,)
 
 
-def predicted(binding: WaitReason, facts: Facts) -> float | None:
-    """Seconds until it starts."""
+def predicted(binding: WaitReason, facts: Facts) -> Forecast | None:
+    """Until it starts."""
     if binding in (WaitReason.NONE, WaitReason.RUNNING, WaitReason.WORKER_LOST):
         return None
     if binding is WaitReason.STARTING:
         return predict_start(facts.flow)
-    seconds = predict_wait(facts.ahead, facts.flow, not_before(facts))
-    if seconds is None or not facts.quota:
-        return seconds
+    ahead = facts.ahead if facts.estimated_ahead is None else facts.estimated_ahead
+    wait = predict_wait(ahead, facts.flow, not_before(facts))
+    if wait is None or not facts.quota:
+        return wait
     if facts.calls_per_second is None:
         # The pace is unknown; when the dependency reopens is known.
-        return None if binding is WaitReason.QUOTA and facts.closed_seconds <= 0 else seconds
+        return None if binding is WaitReason.QUOTA and facts.closed_seconds <= 0 else wait
     share = facts.flow.share
-    paced = predict_paced(facts.ahead, facts.calls_per_second, share, not_before(facts))
-    return None if paced is None else max(seconds, paced)
+    paced = predict_paced(ahead, facts.calls_per_second, share, not_before(facts))
+    return None if paced is None else later(wait, paced)
 
 
 def not_before(facts: Facts) -> float:

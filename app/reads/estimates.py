@@ -11,8 +11,8 @@ import math
 
 from sqlalchemy import Engine
 
+from app.policy.durations import LEAST_SECONDS
 from app.policy.fairshare import default_seconds
-from app.policy.forecast import LEAST_SECONDS
 from models.store.errors import StateStoreError
 from models.store.session import fetch
 

@@ -6,17 +6,26 @@ their slice while it has workers, else a small part of the shared slots for all 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from app.policy.fairshare import Tier, default_seconds, entitlement_of, free_slots
+from app.policy.fairshare import Tier, entitlement_of, free_slots
 from app.policy.forecast import STEADY_STARTS, QueueFlow
-from app.policy.quota import MARGIN, UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT, by_kind, quota_of
+from app.policy.quota import (
+    MARGIN,
+    UNSEEN_TOKENS_IN,
+    UNSEEN_TOKENS_OUT,
+    QuotaBucket,
+    by_kind,
+    quota_of,
+)
 from app.policy.wait_reasons import Facts
 from app.reads.rivals import read_rivals
+from app.reads.run_times import ahead_of, debt_of, read_types
 from app.tenants.caps import cap_sql
 from models.jobs.held_back import HELD_DEPENDENCIES, THROTTLED
 from models.jobs.lane_walk import lane_walk
@@ -29,8 +38,13 @@ MOST_AHEAD = 10_000
 #: An older rate of starts says nothing; the leader writes it every second.
 FRESH_SECONDS = 10
 
+#: Of the last jobs of the tenant that ended: those that started a moment ago, and those whose run
+#: time tells something.
+LATELY = "started_at > now() - interval '1 minute'"
+KNOWN_RUN = "started_at > now() - interval '1 hour' AND finished_at > started_at"
+
 READ_FACTS = f"""
-    SELECT job.tenant_id, job.status::text, job.pool, job.dependency, job.priority,
+    SELECT job.tenant_id, job.status::text, job.pool, job.dependency, job.priority, job.type,
            now() AS now, {WORKER_LOST} AS worker_lost,
            extract(epoch FROM job.execute_at - now())::float8 AS due_seconds,
            coalesce(circuit.state, 'closed') AS circuit,
@@ -46,6 +60,7 @@ READ_FACTS = f"""
            {cap_sql("job.pool")} AS cap,
            coalesce(own.dispatched, 0)::int AS under_way,
            coalesce(own.dispatched + own.running, 0)::int AS in_flight,
+           coalesce(own.queued, 0)::int AS queued,
            coalesce((SELECT sum(dispatched + running) FROM job_counts
                      WHERE tenant_id = 0 AND pool = job.pool), 0)::int
                - (SELECT count(*) FROM jobs AS other
@@ -55,10 +70,11 @@ READ_FACTS = f"""
             WHERE other.status IN ('dispatched', 'running') AND other.slice <> ''
               AND other.pool = job.pool AND other.slice = slice.name)::int AS slice_in_flight,
            alive.shared, alive.sliced,
-           (SELECT mean_seconds FROM job_types WHERE type = job.type) AS mean_seconds,
            coalesce(tenant.tier, 'standard') AS tier, tenant.weight AS own_weight,
-           share.started_per_second, started.jobs AS starts, started.seconds AS starts_seconds,
-           pool_share.weight AS total_weight
+           share.started_per_second, ended.starts, ended.starts_seconds, ended.types, ended.runs,
+           (SELECT mean_seconds FROM job_types WHERE type = job.type) AS usual_seconds,
+           pool_share.weight AS total_weight, share.weight AS share_weight,
+           share.pass - pool_share.pass AS ahead_of_others
     FROM jobs AS job
     LEFT JOIN tenants AS tenant ON tenant.id = job.tenant_id
     LEFT JOIN tenant_limits AS limits
@@ -70,14 +86,19 @@ READ_FACTS = f"""
     LEFT JOIN shares AS pool_share ON pool_share.tenant_id = 0 AND pool_share.pool = job.pool
         AND pool_share.updated_at > now() - interval '{FRESH_SECONDS} seconds'
     CROSS JOIN LATERAL (
-        SELECT count(*)::int AS jobs,
-               coalesce(extract(epoch FROM now() - min(started_at)), 0)::float8 AS seconds
-        FROM (SELECT ended.pool, ended.started_at FROM jobs AS ended
+        SELECT count(*) FILTER (WHERE {LATELY})::int AS starts,
+               coalesce(extract(epoch FROM now() - min(started_at) FILTER (WHERE {LATELY})),
+                        0)::float8 AS starts_seconds,
+               array_agg(type) FILTER (WHERE {KNOWN_RUN}) AS types,
+               array_agg(extract(epoch FROM finished_at - started_at)::float8)
+                   FILTER (WHERE {KNOWN_RUN}) AS runs
+        FROM (SELECT ended.pool, ended.type, ended.started_at, ended.finished_at FROM jobs AS ended
               WHERE ended.tenant_id = job.tenant_id AND ended.ended_xid IS NOT NULL
-              ORDER BY ended.ended_xid DESC, ended.id DESC LIMIT {STEADY_STARTS}) AS ended
-        WHERE pool = job.pool AND started_at > now() - interval '1 minute') AS started
+              ORDER BY ended.ended_xid DESC, ended.id DESC LIMIT {STEADY_STARTS}) AS recent
+        WHERE pool = job.pool) AS ended
     CROSS JOIN LATERAL (
-        SELECT sum(dispatched) AS dispatched, sum(running) AS running FROM job_counts
+        SELECT sum(queued) AS queued, sum(dispatched) AS dispatched, sum(running) AS running
+        FROM job_counts
         WHERE tenant_id = job.tenant_id AND pool = job.pool) AS own
     CROSS JOIN LATERAL (
         SELECT CASE WHEN tenant.tier = 'free' THEN 'free'
@@ -90,17 +111,30 @@ READ_FACTS = f"""
         WHERE {SERVING}) AS alive
     WHERE job.id = %(id)s
 """
-#: Mean duration of what the tenant has in flight, expected and so far.
+#: What the tenant has in flight, by type, and how long what runs has run so far.
 READ_OWN = """
-    SELECT avg(greatest(taking.seconds, ran.seconds)) AS mean_seconds,
-           avg(ran.seconds) AS elapsed_seconds
-    FROM jobs AS job LEFT JOIN job_types AS type ON type.type = job.type
-    CROSS JOIN LATERAL (
-        SELECT coalesce(type.mean_seconds, %(default)s)::float8 AS seconds) AS taking
-    CROSS JOIN LATERAL (
-        SELECT coalesce(extract(epoch FROM now() - job.started_at), 0)::float8 AS seconds) AS ran
-    WHERE job.status IN ('dispatched', 'running') AND job.pool = %(pool)s
-      AND job.tenant_id = %(tenant_id)s
+    SELECT type, count(*)::int AS jobs,
+           coalesce(array_agg(extract(epoch FROM now() - started_at)::float8)
+                    FILTER (WHERE status = 'running' AND started_at < now()), '{}') AS running
+    FROM jobs
+    WHERE status IN ('dispatched', 'running') AND pool = %(pool)s AND tenant_id = %(tenant_id)s
+    GROUP BY type
+"""
+#: Where in its lane a job is that is too far back to be counted, by time between the first and the
+#: last of its priority.
+READ_PLACE = """
+    SELECT extract(epoch FROM job.created_at - first.created_at)::float8
+           / nullif(extract(epoch FROM last.created_at - first.created_at), 0)::float8 AS part
+    FROM jobs AS job,
+        LATERAL (SELECT created_at FROM jobs
+                 WHERE status = 'queued' AND pool = job.pool AND tenant_id = job.tenant_id
+                   AND dependency = job.dependency AND priority = job.priority
+                 ORDER BY priority DESC, id LIMIT 1) AS first,
+        LATERAL (SELECT created_at FROM jobs
+                 WHERE status = 'queued' AND pool = job.pool AND tenant_id = job.tenant_id
+                   AND dependency = job.dependency AND priority = job.priority
+                 ORDER BY priority, id DESC LIMIT 1) AS last
+    WHERE job.id = %(id)s
 """
 #: Jobs that free accounts have in flight in a slice, and how many accounts.
 COUNT_FREE = """
@@ -112,14 +146,14 @@ COUNT_FREE = """
 #: Across the tenant's lanes, as they are dispatched; lanes that give nothing are not ahead.
 #: Each lane is two stretches of the index: higher priorities, and the same with lower ids.
 COUNT_AHEAD = f"""{lane_walk(where="tenant_id = %(tenant_id)s")}
-    SELECT count(*) FROM (
-        SELECT FROM lane, LATERAL (
-            (SELECT FROM jobs
+    SELECT type, count(*)::int AS jobs FROM (
+        SELECT ahead.type FROM lane, LATERAL (
+            (SELECT type FROM jobs
              WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = %(tenant_id)s
                AND dependency = lane.dependency AND priority > %(priority)s
              ORDER BY priority DESC, id LIMIT {MOST_AHEAD + 1})
             UNION ALL
-            (SELECT FROM jobs
+            (SELECT type FROM jobs
              WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = %(tenant_id)s
                AND dependency = lane.dependency AND priority = %(priority)s
                AND id < %(id)s
@@ -128,7 +162,7 @@ COUNT_AHEAD = f"""{lane_walk(where="tenant_id = %(tenant_id)s")}
         WHERE lane.dependency = %(dependency)s
            OR lane.dependency NOT IN ({HELD_DEPENDENCIES})
         LIMIT {MOST_AHEAD + 1}
-    ) AS counted
+    ) AS counted GROUP BY type
 """
 
 
@@ -146,24 +180,27 @@ def read_facts(connection: Connection, job_id: str) -> WaitingJob | None:
     row = connection.exec_driver_sql(READ_FACTS, {"id": job_id}).first()
     if row is None:
         return None
-    default = default_seconds(row.pool)
-    asked = {**row._mapping, "id": job_id, "default": default}
-    ahead = 0
+    asked = {**row._mapping, "id": job_id}
+    run = connection.exec_driver_sql
+    ahead: dict[str, int] = {}
     if row.status == "queued":
-        ahead = connection.exec_driver_sql(COUNT_AHEAD, asked).scalar_one()
+        ahead = {each.type: each.jobs for each in run(COUNT_AHEAD, asked)}
+    total = sum(ahead.values())
     cap = row.cap
     if row.throttled:
         cap = min(THROTTLED_IN_FLIGHT, cap or THROTTLED_IN_FLIGHT)
+    own = run(READ_OWN, asked).all() if row.in_flight else []
+    types = read_types(connection, row, ahead, own)
+    in_flight = sum(each.jobs for each in own)
+    elapsed = sum(sum(each.running) for each in own) / max(1, in_flight)
+    at_cap = cap is not None and row.in_flight >= cap
+    jobs = ahead_of(row, types, ahead, own if at_cap else ())
     slots, idle, share, free_full = reach_of(connection, row)
-    mean_seconds, elapsed = row.mean_seconds or default, 0.0
-    if cap is not None and row.in_flight:
-        found = connection.exec_driver_sql(READ_OWN, asked).one()
-        if found.mean_seconds is not None:  # else it has ended since
-            mean_seconds, elapsed = found.mean_seconds, found.elapsed_seconds
+    quota, costs = quota_of(row), costs_of(row)
     flow = QueueFlow(
         slots=slots,
         in_flight=slots - idle,
-        mean_seconds=mean_seconds,
+        jobs=jobs,
         share=share,
         under_way=row.under_way,
         started_per_second=row.started_per_second,
@@ -172,13 +209,15 @@ def read_facts(connection: Connection, job_id: str) -> WaitingJob | None:
         cap=cap,
         own=row.in_flight,
         elapsed_seconds=elapsed,
+        debt_seconds=debt_of(row, types, own, share),
     )
     facts = Facts(
         status=row.status,
         pool=row.pool,
-        ahead=min(ahead, MOST_AHEAD),
-        at_least=ahead > MOST_AHEAD,
+        ahead=min(total, MOST_AHEAD),
+        at_least=total > MOST_AHEAD,
         flow=flow,
+        estimated_ahead=read_place(connection, row, job_id) if total > MOST_AHEAD else None,
         due_seconds=row.due_seconds,
         dependency=row.dependency,
         circuit=row.circuit,
@@ -186,13 +225,20 @@ def read_facts(connection: Connection, job_id: str) -> WaitingJob | None:
         circuit_reason=row.circuit_reason,
         open_seconds=OPEN_SECONDS,
         quota=row.quota,
-        closed_seconds=row.closed_seconds,
-        calls_per_second=pace_of(row),
+        closed_seconds=max(row.closed_seconds, quota.spent_seconds(costs)),
+        calls_per_second=pace_of(quota, costs),
         throttled=row.throttled,
         worker_lost=row.worker_lost,
         free_full=free_full,
     )
     return WaitingJob(row.tenant_id, row.now, facts)
+
+
+def read_place(connection: Connection, row: Row[Any], job_id: str) -> float:
+    """About how many jobs of the tenant are ahead, of all that it has queued."""
+    found = connection.exec_driver_sql(READ_PLACE, {"id": job_id}).first()
+    part = 1.0 if found is None or found.part is None else min(1.0, max(0.0, found.part))
+    return float(max(MOST_AHEAD, part * row.queued))
 
 
 def reach_of(connection: Connection, row: Row[Any]) -> tuple[int, int, float, bool]:
@@ -220,15 +266,18 @@ def reach_of(connection: Connection, row: Row[Any]) -> tuple[int, int, float, bo
     return slots, left if row.sliced else min(left, idle), 1.0 / turns, full
 
 
-def pace_of(row: Row[Any]) -> float | None:
-    """Calls per second that the quota of the dependency allows; None if there is no limit."""
-    tokens_in, tokens_out = UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT
+def costs_of(row: Row[Any]) -> dict[str, float]:
+    """What a call to the dependency uses of its quota, by kind."""
     if row.calls:
-        tokens_in, tokens_out = row.tokens_in / row.calls, row.tokens_out / row.calls
-    costs = by_kind(tokens_in, tokens_out)
+        return by_kind(row.tokens_in / row.calls, row.tokens_out / row.calls)
+    return by_kind(UNSEEN_TOKENS_IN, UNSEEN_TOKENS_OUT)
+
+
+def pace_of(quota: QuotaBucket, costs: Mapping[str, float]) -> float | None:
+    """Calls per second that the quota of the dependency allows; None if there is no limit."""
     paces = [
         MARGIN * limit / 60.0 / cost
-        for kind, limit in quota_of(row).limits().items()
+        for kind, limit in quota.limits().items()
         if (cost := costs.get(kind, 1.0)) > 0
     ]
     return min(paces, default=None)

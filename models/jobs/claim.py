@@ -17,11 +17,20 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Engine
 
+from models.jobs.states import VIOLATION_CLASSES
 from models.pools import lease_interval_sql
 from models.store.arrays import plain_array
 from models.store.prepared import PreparedStatement
 from models.store.session import connect
 
+#: Attempts of a row of ``jobs AS job`` that broke a time or memory limit, since its last replay.
+#: Looked up only if it had any attempt.
+VIOLATIONS = f"""CASE WHEN job.attempt = 0 THEN 0 ELSE (
+    SELECT count(*) FROM attempts AS run
+    WHERE run.job_id = job.id AND run.error_class IN {tuple(map(str, VIOLATION_CLASSES))}
+      AND run.lease > coalesce((SELECT max(lease) FROM attempts AS died
+                                WHERE died.job_id = job.id AND died.status = 'dead'), 0)
+)::int END"""
 #: A claim whose answer was lost may be asked for again: the row is then already ours.
 #: The status is compared as text, so that only the primary key fits: the index of what is in
 #: flight looks shorter to the planner, but it is full of entries that wait for vacuum.
@@ -43,6 +52,7 @@ CLAIM = f"""
     RETURNING job.id::text AS id, job.lease, job.tenant_id, job.type, job.pool, job.attempt,
               job.deferrals, job.crashes, job.replays, job.traceparent, job.created_at,
               job.payload, job.payload_blob, job.dependency, job.lost_claims,
+              {VIOLATIONS} AS violations,
               CASE WHEN job.crashes = 0 AND job.replays = 0
                    THEN extract(epoch FROM now() - greatest(job.created_at, job.execute_at))::float8
               END AS wait_seconds, job.status = 'running' AS running
@@ -96,6 +106,8 @@ class Claim(NamedTuple):
     wait_seconds: float | None = None
     #: Claims that were lost with their worker before a run was known to have begun.
     lost_claims: int = 0
+    #: Attempts that broke a time or memory limit.
+    violations: int = 0
 
 
 def claim_group(

@@ -22,7 +22,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models.jobs.claim import OF_REFS, JobRef, ref_arrays
+from models.jobs.claim import OF_REFS, VIOLATIONS, JobRef, ref_arrays
 from models.jobs.heartbeat import REPORTED_TOKENS, STILL_WAITS
 from models.jobs.settle import CHARGED
 from models.jobs.states import FailureClass, JobStatus
@@ -45,6 +45,7 @@ LAST_REPORT = "CASE WHEN holder.name = ANY (%(silent)s::text[]) THEN holder.hear
 FIND_LOST_IF = f"""
     SELECT job.id::text AS id, job.lease, job.status::text AS status, job.type, job.pool,
            job.tenant_id, job.attempt, job.deferrals, job.crashes, job.worker,
+           {VIOLATIONS} AS violations,
            job.cancel_requested_at IS NOT NULL AS cancelled,
            {STILL_WAITS} AS waiting,
            extract(epoch FROM job.lost_at - job.started_at)::float8 AS lost_seconds,

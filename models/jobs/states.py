@@ -80,3 +80,7 @@ class FailureClass(StrEnum):
     POISON = "POISON"
     RESOURCE_VIOLATION = "RESOURCE_VIOLATION"
     PERMANENT = "PERMANENT"
+
+
+#: Time and memory violations, which are retried once: see `tasks.retry.decision`.
+VIOLATION_CLASSES = (FailureClass.TIMEOUT, FailureClass.RESOURCE_VIOLATION)

@@ -5,11 +5,11 @@
 | PERMANENT, POISON           | never                     |            | at once                   |
 | DEPENDENCY                  | when it asks, or doubling | nothing    | never                     |
 | WORKER_CRASH                | at once, later spread out | nothing    | at the fifth crash        |
-| TIMEOUT, RESOURCE_VIOLATION | after the type's backoff  | an attempt | at the second attempt     |
+| TIMEOUT, RESOURCE_VIOLATION | after the type's backoff  | an attempt | at the second of them     |
 | APP_ERROR, and any other    | after the type's backoff  | an attempt | when attempts are used up |
 
-Attempts of all classes count together. For a quarantined type, and a tenant without retry
-budget, retries that cost an attempt end earlier.
+Attempts of all classes count together, so a violation that uses the last one is final. For a
+quarantined type, and a tenant without retry budget, retries that cost an attempt end earlier.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tasks.retry.guards import QUARANTINE_TRIES
 
 #: A job that has crashed so many workers is dead.
 CRASH_CAP = 5
-#: Attempts for classes that do not follow the type's number: one retry, then dead.
-ONE_RETRY = {"TIMEOUT": 2, "RESOURCE_VIOLATION": 2}
+#: Time and memory violations: of both together, one is retried.
+VIOLATIONS = frozenset({"TIMEOUT", "RESOURCE_VIOLATION"})
 
 
 class Verdict(StrEnum):
@@ -59,10 +59,13 @@ class RetryLimits:
     #: Attempts by failure class, in place of ``tries``, for classes that cost them.
     class_tries: Mapping[str, int] = field(default_factory=dict, hash=False)
 
-    def tries_for(self, failure_class: str) -> int:
-        """Attempts after which a failure of this class is final."""
-        usual = min(self.tries, ONE_RETRY.get(failure_class, self.tries))
-        return self.class_tries.get(failure_class, usual)
+    def used_up(self, failure_class: str, history: History) -> bool:
+        """Whether a failure of this class is final."""
+        if (most := self.class_tries.get(failure_class)) is None:
+            most = self.tries
+            if failure_class in VIOLATIONS and history.violations:
+                return True
+        return history.attempt + 1 >= most
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,8 @@ class History:
     deferrals: int
     #: Workers lost with the job before this run.
     crashes: int = 0
+    #: Attempts among them that broke a time or memory limit.
+    violations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,7 @@ def decide_retry(
             return RetryDecision(Verdict.RETRY, delay, spends_try=False)
 
     spent = history.attempt + 1
-    if spent >= limits.tries_for(failure_class):
+    if limits.used_up(failure_class, history):
         return _dead("tries spent")
     if standing.quarantined and spent >= QUARANTINE_TRIES:
         return _dead("quarantined")

@@ -18,7 +18,7 @@ from typing import Any
 
 from sqlalchemy import make_url
 
-from models.jobs.claim import Claim, JobRef
+from models.jobs.claim import VIOLATIONS, Claim, JobRef
 from models.jobs.heartbeat import REPORTED_TOKENS, STILL_WAITS
 from models.jobs.reap import EXPIRE_LEASES
 from models.jobs.release import CLAIM_UNKNOWN, PUT_OFF_UNKNOWN
@@ -43,7 +43,7 @@ READ_RUNS = f"""
     SELECT extract(epoch FROM now() - job.started_at)::float8 AS ran_seconds, job.worker,
            job.id::text AS id, job.lease, job.tenant_id, job.type, job.pool, job.attempt,
            job.deferrals, job.crashes, job.replays, job.traceparent, job.created_at,
-           {STILL_WAITS} AS waiting, {REPORTED_TOKENS}
+           {VIOLATIONS} AS violations, {STILL_WAITS} AS waiting, {REPORTED_TOKENS}
     FROM jobs AS job
     JOIN unnest(%(ids)s::uuid[], %(leases)s::int[]) AS ref (id, lease)
       ON job.id = ref.id AND job.lease = ref.lease

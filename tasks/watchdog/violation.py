@@ -13,6 +13,8 @@ MESSAGES = {
     "blocking_seconds": "The run blocked its worker for {:.1f} s without yielding.",
     "memory_mb": "The run used {:.0f} MB of memory; {:g} are allowed.",
     "cpu_seconds": "The run used {:.1f} s of CPU time; {:g} are allowed.",
+    "checkpoint_seconds": "The run saved no checkpoint for {:.0f} s; its pool requires one every"
+    " {:g} s, with ctx.checkpoint().",
     "progress_seconds": "The run made no progress for {:.0f} s: no checkpoint and no report.",
 }
 
@@ -31,6 +33,8 @@ class Bounds:
     #: What it may add to a dedicated process.
     memory_mb: float | None = None
     cpu_seconds: float | None = None
+    #: How long it may go without a checkpoint.
+    checkpoint_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class Sight:
     #: What it has added to its process.
     memory_mb: float = 0.0
     cpu_seconds: float = 0.0
+    #: Since its last checkpoint, or its start.
+    checkpoint_seconds: float = 0.0
 
 
 def violation_of(sight: Sight, bounds: Bounds) -> Stop | None:

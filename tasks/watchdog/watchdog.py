@@ -231,14 +231,15 @@ class Watchdog:
 
     def _bounds(self, held: Held) -> Bounds:
         job_type = self._worker.types.get(held.claim.type)
-        dedicated = self._monitor is None
+        dedicated, pool = self._monitor is None, POOLS[held.claim.pool]
         return Bounds(
             held.timeout_seconds,
             self._cancel_grace,
-            POOLS[held.claim.pool].progress_seconds,
+            pool.progress_seconds,
             blocking_seconds(self._lease),
             job_type.memory_mb if job_type and dedicated else None,
             job_type.cpu_seconds if job_type and dedicated else None,
+            pool.checkpoint_seconds,
         )
 
     def _sight(self, held: Held, now: float) -> Sight:
@@ -251,6 +252,7 @@ class Watchdog:
             held.lost,
             (memory_bytes() - held.memory_before) / MEGABYTE if measured else 0.0,
             time.process_time() - held.cpu_before if measured else 0.0,
+            0.0 if held.saving else now - held.saved,
         )
 
     def _kill_process_after_writing(self, guilty: Sequence[tuple[Held, Stop]]) -> None:

@@ -39,7 +39,7 @@ def close_run(
 ) -> tuple[Outcome, Ending]:
     """The outcome, or what it has to count as, and the ending of the run."""
     limits = job_type.limits if job_type else RetryLimits(POOLS[claim.pool].tries)
-    history = History(claim.attempt, claim.deferrals, claim.crashes)
+    history = History(claim.attempt, claim.deferrals, claim.crashes, claim.violations)
     try:
         return outcome, ending_of(outcome, history, limits, standing, chance)
     except Exception as error:  # noqa: BLE001 - a job may raise with invalid values

@@ -45,6 +45,8 @@ class Held:
     cancel_seen: bool = False
     #: Last checkpoint, progress report or start: proof that the run makes progress.
     moved: float = 0.0
+    #: Last checkpoint or start.
+    saved: float = 0.0
     #: It waits for a checkpoint to be written, however long that takes.
     saving: bool = False
     #: Progress as JSON, and whether the row has it and the tokens.
@@ -77,7 +79,7 @@ class Held:
 
     def start_time(self) -> None:
         """The function is called now."""
-        self.started = self.moved = time.monotonic()
+        self.started = self.moved = self.saved = time.monotonic()
 
     def ran(self, now: float) -> float:
         """Seconds since the function was called."""

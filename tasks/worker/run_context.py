@@ -55,7 +55,7 @@ class RunContext(JobContext):
             self._save(held, data)
         finally:
             held.saving = False
-            held.moved = time.monotonic()
+            held.moved = held.saved = time.monotonic()
         if self._worker.slots.cuts_runs_short():
             raise Drained
 

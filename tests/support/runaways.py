@@ -97,3 +97,20 @@ def stand_still(ctx: JobContext, payload: Any) -> Any:
     while True:
         ctx.progress(1)
         time.sleep(0.1)
+
+
+@job_type("report_only", pool="long", timeout=60, class_tries=ONCE)
+def report_only(ctx: JobContext, payload: Any) -> Any:
+    """Reports progress all the time, and saves nothing."""
+    for done in range(600):
+        ctx.progress(done, 600)
+        time.sleep(0.1)
+
+
+@job_type("save_now_and_then", pool="long", timeout=60, class_tries=ONCE)
+def save_now_and_then(ctx: JobContext, payload: Any) -> Any:
+    """Takes longer than its pool allows without a checkpoint, and saves in time."""
+    for done in range(payload["steps"]):
+        ctx.checkpoint(done)
+        time.sleep(1.0)
+    return "saved"

@@ -21,7 +21,7 @@ from tests.support.database_fixture import DatabaseFixture
 #: Short leases, so that what is lost is found soon; patience where native code is killed.
 POOLS: dict[str, dict[str, Any]] = {
     "short": {"lease_seconds": 8},
-    "long": {"lease_seconds": 6, "progress_seconds": 2},
+    "long": {"lease_seconds": 6, "checkpoint_seconds": 2},
     "native": {"lease_seconds": 60, "slots": 1, "tries": 2, "concurrency": "prefork"},
 }
 

@@ -50,6 +50,8 @@ waits = Blueprint("waits", __name__)
 JOB_RULE = "/jobs/<string(length=36):job_id>"
 #: Codes of limits that hold a job back.
 LIMIT_CODES = {WaitReason.CAP: "POOL_CONCURRENCY_CAP"}
+#: Fields that are null where no prediction is possible.
+STARTS = ("predicted_start", "earliest_start", "latest_start", "predicted_wait_seconds")
 #: No predictions beyond this.
 MOST_SECONDS = 366 * 86_400.0
 
@@ -103,22 +105,35 @@ def get_runs(job_id: str) -> Response:
 
 def wait_document(found: WaitingJob, voice: Voice = TO_TENANT) -> dict[str, object]:
     """The reason, position and predicted start of a waiting job."""
-    facts, wait = found.facts, explain(found.facts, voice)
-    seconds = wait.seconds
-    if seconds is not None and seconds > MOST_SECONDS:
-        seconds = None
-    start = None if seconds is None else found.now + timedelta(seconds=seconds)
+    facts, told = found.facts, explain(found.facts, voice)
+    wait = told.forecast if (told.seconds or 0.0) <= MOST_SECONDS else None
+
+    def at(seconds: float | None) -> str | None:
+        if seconds is None or seconds > MOST_SECONDS:
+            return None
+        return rfc3339(found.now + timedelta(seconds=seconds))
+
+    start = (
+        {
+            "predicted_start": at(wait.seconds),
+            "earliest_start": at(wait.earliest),
+            "latest_start": at(wait.latest),
+            "predicted_wait_seconds": round(wait.seconds, 3),
+        }
+        if wait
+        else dict.fromkeys(STARTS)
+    )
+
     return {
         "status": facts.status,
         "pool": facts.pool,
-        "reason": wait.reason.value,
-        "code": LIMIT_CODES.get(wait.reason),
-        "detail": wait.detail,
-        "also": [reason.value for reason in wait.also],
+        "reason": told.reason.value,
+        "code": LIMIT_CODES.get(told.reason),
+        "detail": told.detail,
+        "also": [reason.value for reason in told.also],
         "position": facts.ahead if facts.status == "queued" else None,
         "at_least": facts.at_least,
-        "predicted_start": rfc3339(start),
-        "predicted_wait_seconds": None if seconds is None else round(seconds, 3),
+        **start,
     }
 
 

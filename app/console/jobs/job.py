@@ -143,9 +143,9 @@ def read_wait(connection: Connection, job: Row[Any], voice: Voice) -> dict[str, 
 def shown_wait(found: WaitingJob, voice: Voice = TO_TENANT) -> dict[str, Any]:
     """Predicted to the second: it is a guess, and the page is sent again when it changes."""
     document = wait_document(found, voice)
-    predicted = document["predicted_start"]
-    if isinstance(predicted, str):
-        document["predicted_start"] = datetime.fromisoformat(predicted).replace(microsecond=0)
+    for name in ("predicted_start", "earliest_start", "latest_start"):
+        if isinstance(predicted := document[name], str):
+            document[name] = datetime.fromisoformat(predicted).replace(microsecond=0)
     return document
 
 

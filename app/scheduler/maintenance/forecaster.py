@@ -23,6 +23,9 @@ from models.tallies import TallyKind, add_tallies
 FORECAST_SECONDS = 5.0
 #: Open predictions of a pool at a time.
 MOST_OPEN = 16
+#: Jobs that are sampled at a time, one of them with so many ahead.
+SAMPLED = 3
+BEHIND = 400
 #: Longer waits are not sampled.
 MOST_SECONDS = 1800.0
 
@@ -41,8 +44,9 @@ JUDGE = f"""
               extract(epoch FROM found.started_at - made.made_at)::float8 AS waited_seconds
 """
 COUNT_OPEN = "SELECT pool, count(*)::int AS predictions FROM predictions GROUP BY pool"
-#: First and last of a random tenant's queue, each one step along the index.
-FIND_SAMPLE = """
+#: First and last of a random tenant's queue, each one step along the index, and one not far behind
+#: the first: in a flood that starts before its prediction is written, and the last in an hour.
+FIND_SAMPLE = f"""
     WITH edge AS (
         SELECT (SELECT tenant_id FROM jobs WHERE status = 'queued' AND pool = %(pool)s
                 ORDER BY tenant_id LIMIT 1) AS low,
@@ -50,13 +54,17 @@ FIND_SAMPLE = """
                 ORDER BY tenant_id DESC LIMIT 1) AS high
     ), tenant AS MATERIALIZED (
         SELECT (SELECT tenant_id FROM jobs WHERE status = 'queued' AND pool = %(pool)s
-                  AND tenant_id >= edge.low + floor(%(chance)s * (edge.high - edge.low))::bigint
+                  AND tenant_id >= edge.low + floor(%(chance)s * (edge.high - edge.low + 1))::bigint
                 ORDER BY tenant_id LIMIT 1) AS id
         FROM edge
     )
     (SELECT id::text FROM jobs
      WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = (SELECT id FROM tenant)
      ORDER BY dependency, priority DESC, id LIMIT 1)
+    UNION
+    (SELECT id::text FROM jobs
+     WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = (SELECT id FROM tenant)
+     ORDER BY dependency, priority DESC, id LIMIT 1 OFFSET {BEHIND})
     UNION
     (SELECT id::text FROM jobs
      WHERE status = 'queued' AND pool = %(pool)s AND tenant_id = (SELECT id FROM tenant)
@@ -80,7 +88,7 @@ class Forecaster(RoleQueries):
         opened = {row.pool: row.predictions for row in self._read(COUNT_OPEN)}
         with connect(self._engine) as connection:
             for pool in POOLS:
-                if opened.get(pool, 0) + 2 <= MOST_OPEN:
+                if opened.get(pool, 0) + SAMPLED <= MOST_OPEN:
                     self._sample(connection, pool)
         counts: dict[tuple[TallyKind, str], tuple[int, int]] = {}
         for row in decided:

@@ -65,7 +65,7 @@ def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
             run_seconds=ran_seconds,
         )
     limits = job_type.limits if job_type else RetryLimits(pool.tries if pool else 1)
-    history = History(lost.attempt, lost.deferrals, lost.crashes)
+    history = History(lost.attempt, lost.deferrals, lost.crashes, lost.violations)
     decision = decide_retry(failure, history, limits, chance)
     if decision.verdict is Verdict.DEAD:
         status = JobStatus.DEAD

@@ -2,13 +2,15 @@
 
 The rule is :func:`app.policy.pool_choice.agreed_pool`. Figures are computed afresh from the counts
 of the last hour and never added to what was written before: a crash, or doing it twice, changes
-nothing. A type that does not run keeps its last figures. A move affects new jobs only; all tenants
-get an event. Not guaranteed: every count; two seconds of them are lost with a killed worker.
+nothing. A type that does not run keeps its last figures. A move affects new jobs only. All tenants
+get an event if a type moves, and, once an hour, if it stays although many of its runs are too long.
+Not guaranteed: every count; two seconds of them are lost with a killed worker.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,17 +19,19 @@ from sqlalchemy import Connection, Engine, Row
 
 from app.policy.histogram import Bin, Histogram, decay, gather, less
 from app.policy.pool_choice import (
-    CHAIN,
     WINDOW_SECONDS,
+    KeepReason,
     Measured,
     PoolBounds,
     PoolMove,
     agreed_pool,
+    broken,
+    kept_by,
     next_pool,
 )
 from app.scheduler.role import RoleQueries
 from models.leadership import STILL_LEADER, Leader
-from models.pools import POOLS
+from models.pools import CHAIN, POOLS
 from models.presence import SERVING
 from models.store.session import connect
 from models.tallies import MICROSECONDS, TallyKind, parse_run_name, parse_tenant_name
@@ -85,6 +89,18 @@ MOVE = f"""
         'type', type, 'from', %(before)s::text, 'to', %(after)s::text,
         'p95_seconds', %(p95)s::float8, 'reason', %(reason)s::text)
     FROM moved
+"""
+#: At most once an hour for a type and reason, by whichever leader.
+KEEP = f"""
+    INSERT INTO events (tenant_id, kind, detail)
+    SELECT 0, 'job_type_kept', json_build_object(
+        'type', %(type)s::text, 'pool', %(pool)s::text, 'p95_seconds', %(p95)s::float8,
+        'violations', %(violations)s::bigint, 'runs', %(runs)s::bigint, 'reason', %(reason)s::text)
+    WHERE {STILL_LEADER} AND NOT EXISTS (
+        SELECT FROM events
+        WHERE tenant_id = 0 AND kind = 'job_type_kept' AND detail ->> 'type' = %(type)s::text
+          AND detail ->> 'reason' = %(reason)s::text
+          AND at > now() - interval '{WINDOW_SECONDS:g} seconds')
 """
 
 
@@ -152,6 +168,8 @@ class Classifier(RoleQueries):
     ) -> None:
         super().__init__(engine, leader)
         self._types = types
+        #: Types that stay, why, and when that is told again.
+        self._kept: dict[tuple[str, KeepReason], float] = {}
         self._served = [name for name in CHAIN if name in served_pools and name in POOLS]
 
     def run_once(self, now: float) -> int:
@@ -166,12 +184,18 @@ class Classifier(RoleQueries):
             job_type = self._types.get(row.type)
             if job_type is None or job_type.pool != row.declared_pool:
                 continue  # not registered here, or its declaration changes with its next run
-            if next_pool(measure(job_type, row, ran.get(row.type, TypeRuns())), served):
+            measured = measure(job_type, row, ran.get(row.type, TypeRuns()))
+            if next_pool(measured, served, CHAIN):
                 moving.append((job_type, row))
-        return self._move_agreed(moving, served) if moving else 0
+            elif reason := kept_by(measured, served, CHAIN):
+                self._keep(row.type, measured, reason, now)
+        return self._move_agreed(moving, served, now) if moving else 0
 
     def _move_agreed(
-        self, moving: Sequence[tuple[JobType, Row[Any]]], served: Mapping[str, PoolBounds]
+        self,
+        moving: Sequence[tuple[JobType, Row[Any]]],
+        served: Mapping[str, PoolBounds],
+        now: float,
     ) -> int:
         """Move the types that would move without any one tenant, too; how many."""
         with connect(self._engine) as connection:
@@ -181,10 +205,33 @@ class Classifier(RoleQueries):
             runs = ran.get(row.type, TypeRuns())
             measured = measure(job_type, row, runs)
             without = (measure(job_type, row, runs.without(one)) for one in runs.tenants)
-            move = agreed_pool(measured, without, served)
+            move = agreed_pool(measured, without, served, CHAIN)
             if move is not None:
                 moved += self._move(row.type, measured, move)
+            elif broken(measured):
+                self._keep(row.type, measured, KeepReason.ONE_TENANT, now)
         return moved
+
+    def _keep(self, name: str, measured: Measured, reason: KeepReason, now: float) -> None:
+        """Tell that a type stays, and why; once an hour."""
+        if now < self._kept.get((name, reason), -math.inf):
+            return
+        self._kept[name, reason] = now + WINDOW_SECONDS
+        told = self._write(
+            KEEP,
+            type=name,
+            pool=measured.pool,
+            p95=rounded(measured.p95_seconds),
+            violations=measured.violations,
+            runs=measured.runs_here,
+            reason=reason.value,
+        )
+        if told:
+            logger.info(
+                "%s stays in %s: %s, p95 %s s, %d of %d runs were too long",
+                *(name, measured.pool, reason, rounded(measured.p95_seconds)),
+                *(measured.violations, measured.runs_here),
+            )
 
     def _write_figures(self, ran: Mapping[str, TypeRuns]) -> None:
         figures = {name: runs.histogram() for name, runs in ran.items()}
@@ -238,6 +285,7 @@ def bounds_of(served: Collection[str], alive: Collection[str]) -> dict[str, Pool
         name: PoolBounds(
             bound_seconds=POOLS[name].bound_seconds,
             most_seconds=POOLS[name].most_seconds,
+            checkpoint_seconds=POOLS[name].checkpoint_seconds,
             progress_seconds=POOLS[name].progress_seconds,
             green=POOLS[name].concurrency == "gevent",
             alive=name in alive,

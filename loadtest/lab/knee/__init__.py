@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from loadtest.fleet import Fairline, NotReady, rows, until
+from loadtest.forecasts import error_bar
 from loadtest.generator import Order
 from loadtest.lab.experiment import POOL, SLOTS, RunContext, Size, fairline_gauges, write_csv
 from loadtest.lab.knee.verdict import PLANS, Plan, Staircase, analyse, judge
@@ -148,11 +149,14 @@ def run(context: RunContext) -> Report:
     fairline = context.fairline("knee", plan.score_seconds, db_pool_size="2")
     with fairline.running(POOL):
         submissions = climb_stairs(context, fairline, plan)
+        with fairline.engine() as engine:
+            error = error_bar(engine)
     found = analyse(submissions, plan)
     write_csv(context.folder / "steps.csv", [asdict(step) for step in found.steps])
     draw_page(context.folder / "knee.png", found, plan)
     draw_staircase(context.folder / "staircase.png", submissions, plan)
-    return judge(found, plan)
+    report = judge(found, plan)
+    return replace(report, bars=[*report.bars, error])
 
 
 def seconds(size: Size) -> float:

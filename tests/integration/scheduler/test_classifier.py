@@ -16,9 +16,10 @@ from app.reads.estimates import READ_SECONDS, Estimates
 from app.reads.gauges import read_gauges
 from app.scheduler.protection import classifier as classifier_module
 from app.scheduler.protection.classifier import Classifier, TypeRuns, read_runs
+from models.pools import chain_of, read_pools
 from models.presence import Presence, announce
 from models.store.errors import StateStoreUnavailable
-from models.tallies import MICROSECONDS, TallyKind, add_tallies, run_name
+from models.tallies import MICROSECONDS, TallyKind, add_tallies, run_name, tenant_name
 from tasks.errors import Permanent
 from tests.support.api_server import ApiServer
 from tests.support.database_fixture import DatabaseFixture
@@ -66,6 +67,15 @@ def told(database: DatabaseFixture) -> list[Any]:
         for event in database.query("SELECT * FROM events ORDER BY id")
         if event.kind == "job_type_moved"
     ]
+
+
+def kept(database: DatabaseFixture) -> dict[str, Any]:
+    rows = database.query("SELECT detail FROM events WHERE kind = 'job_type_kept' ORDER BY id")
+    return {row.detail["type"]: row.detail for row in rows}
+
+
+def events(database: DatabaseFixture, kind: str) -> int:
+    return len(database.query("SELECT 1 FROM events WHERE kind = %s AND tenant_id = 0", kind))
 
 
 def read_runs_of(database: DatabaseFixture) -> dict[str, TypeRuns]:
@@ -116,6 +126,73 @@ def test_violations_move_a_type_and_everybody_is_told_once(
         metrics = page(read_gauges(connection))
     assert 'fairline_job_type_moved{from="short",to="medium",type="echo"} 1' in metrics
     assert 'fairline_job_type_p95_seconds{type="echo"} 5' in metrics
+
+
+def test_a_type_that_stays_although_many_runs_are_too_long_says_why_once_an_hour(
+    database: DatabaseFixture, classifier: Classifier
+) -> None:
+    ran(database, 0.2, 5000)
+    ran(database, 5.0, VIOLATIONS)
+    ran(database, 90.0, VIOLATIONS, pool="medium", type="sleep")
+    database.execute("DELETE FROM processes WHERE name = 'worker of long'")
+    assert classifier.run_once(0.0) == 0
+    assert row(database).pool == "short"
+    assert kept(database) == {
+        "echo": {
+            "type": "echo",
+            "pool": "short",
+            "p95_seconds": 0.2,
+            "violations": VIOLATIONS,
+            "runs": 5000 + VIOLATIONS,
+            "reason": "p95_fits",
+        },
+        "sleep": {
+            "type": "sleep",
+            "pool": "medium",
+            "p95_seconds": 90.0,
+            "violations": VIOLATIONS,
+            "runs": VIOLATIONS,
+            "reason": "no_pool_above",
+        },
+    }
+    classifier.run_once(5.0)
+    Classifier(database.engine, database.leader, database.types).run_once(5.0)
+    assert events(database, "job_type_kept") == 2, "nor does a new leader repeat it"
+    database.execute("UPDATE events SET at = at - interval '61 minutes'")
+    classifier.run_once(3700.0)
+    assert events(database, "job_type_kept") == 4
+
+
+def test_a_type_that_one_tenant_alone_would_move_says_so(
+    database: DatabaseFixture, classifier: Classifier
+) -> None:
+    ran(database, 0.2, 60)
+    slow = run_name("short", "echo", 5 * MICROSECONDS, over=True)
+    own = (VIOLATIONS, VIOLATIONS * 5 * MICROSECONDS)
+    add_tallies(
+        database.engine,
+        [((TallyKind.RUN, slow), own), ((TallyKind.TENANT_RUN, tenant_name(slow, 7)), own)],
+    )
+    assert classifier.run_once(0.0) == 0
+    assert kept(database)["echo"]["reason"] == "one_tenant_alone"
+
+
+def test_a_pool_above_long_takes_part(
+    database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above = {"lease_seconds": 90, "slots": 1, "tries": 2, "concurrency": "prefork"}
+    pools = read_pools({"long": {"bound_seconds": 600}, "endless": {**above, "above": "long"}})
+    monkeypatch.setattr(classifier_module, "POOLS", pools)
+    monkeypatch.setattr(classifier_module, "CHAIN", chain_of(pools))
+    announce(database.engine, Presence("worker of endless", "worker", ["endless"], slots=1))
+    microseconds = 1000 * MICROSECONDS
+    name = run_name("long", "count", microseconds, over=True)
+    add_tallies(database.engine, [((TallyKind.RUN, name), (60, 60 * microseconds))])
+    served = ("short", "medium", "long", "endless")
+    four = Classifier(database.engine, database.leader, database.types, served)
+    assert four.run_once(0.0) == 1
+    assert row(database, "count").pool == "endless"
+    assert told(database)[0][1]["reason"] == "share_of_violations"
 
 
 def test_a_change_lasts_an_hour_and_the_next_looks_at_what_came_after(

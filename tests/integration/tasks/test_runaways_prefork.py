@@ -89,7 +89,9 @@ def told_to_stop_and_stops(process: WorkerProcess) -> None:
             process.submit("hoard", "long", bytes=1_000_000, pause=0.01),
         ),
         "stand_still": ("RESOURCE_VIOLATION", process.submit("stand_still", "long")),
+        "report_only": ("RESOURCE_VIOLATION", process.submit("report_only", "long")),
     }
+    saving = process.submit("save_now_and_then", "long", steps=4)
     counting = process.submit("count", "long", to=1000, seconds_each=0.1)
     process.wait_running(counting)
     cancel(process.database.engine, 1, counting)
@@ -98,6 +100,9 @@ def told_to_stop_and_stops(process: WorkerProcess) -> None:
     for name, (failure, job_id) in hostile.items():
         row = process.wait_ended(job_id, 30)
         assert (row.status, row.error_class, row.crashes) == ("dead", failure, 0), name
+    assert process.wait_ended(saving).status == "succeeded"
+    message = process.database.job(hostile["report_only"][1]).error_message
+    assert "no checkpoint" in message and "requires one every 2 s" in message
     assert process.attempts(hostile["long_oversleep"][1]) == ["TIMEOUT"] * 2
     assert process.attempts(hostile["costly_spin"][1]) == ["RESOURCE_VIOLATION"] * 2
 

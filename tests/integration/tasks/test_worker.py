@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine
 
 from models.jobs.claim import Claim, JobRef
+from models.jobs.replay import replay_dead
 from models.jobs.settle import Settlement
 from models.presence import Announced, Presence
 from models.store.errors import StateStoreUnavailable
@@ -109,6 +110,31 @@ def test_what_a_job_raises_decides_its_row(
     fixture.flush()
     job = fixture.database.job(refs[0].id)
     assert (job.status, job.attempt, job.error_class) == (status, attempt, failure)
+
+
+def test_one_violation_is_retried_whatever_failed_before_and_a_replay_counts_anew(
+    fixture: OneWorker,
+) -> None:
+    database, errors = fixture.database, [ValueError("odd"), TimeLimit()]
+
+    def act(ctx: JobContext, payload: Any) -> None:
+        raise errors.pop(0) if errors else MemoryError()
+
+    def run() -> tuple[str, int, str]:
+        fixture.execute(fixture.dispatched(1))
+        fixture.flush()
+        job = database.job(job_id)
+        database.execute("UPDATE jobs SET status = 'queued' WHERE status = 'scheduled'")
+        return job.status, job.attempt, job.error_class
+
+    fixture.act = act
+    job_id = database.submit(pool="short")
+    assert run() == ("scheduled", 1, "APP_ERROR")
+    assert run() == ("scheduled", 2, "TIMEOUT")
+    assert run() == ("dead", 3, "RESOURCE_VIOLATION")
+    assert replay_dead(database.engine, 1, [job_id]) == [job_id]
+    assert run() == ("scheduled", 1, "RESOURCE_VIOLATION")
+    assert run() == ("dead", 2, "RESOURCE_VIOLATION")
 
 
 def test_a_result_that_is_no_json_is_an_app_error(fixture: OneWorker) -> None:

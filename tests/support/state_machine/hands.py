@@ -141,6 +141,7 @@ class Workers(Stage):
         assert history == (
             *(twin.attempt, twin.deferrals, twin.crashes, twin.lost_claims, twin.replays),
         )
+        assert claim.violations == twin.violations
         assert (claim.tenant_id, claim.type, claim.pool) == (
             twin.tenant_id,
             twin.type,
@@ -234,7 +235,7 @@ class Workers(Stage):
         settlements, expected = [], []
         for number, (claim, outcome, standing, seconds) in enumerate(group):
             limits = self.database.types[claim.type].limits
-            history = History(claim.attempt, claim.deferrals, claim.crashes)
+            history = History(claim.attempt, claim.deferrals, claim.crashes, claim.violations)
             ending = ending_of(outcome, history, limits, standing, Random(len(self.sent)))
             progress = None if number else '{"done": 7}'
             settlements.append(Settlement(claim.ref, ending, seconds, progress, number, 2))
@@ -274,6 +275,7 @@ class Workers(Stage):
                     twin.attempt,
                     twin.deferrals,
                     twin.crashes,
+                    twin.violations,
                     retry_after=retry_after,
                     quarantined=standing.quarantined,
                     budget_left=standing.budget_left,

@@ -57,6 +57,7 @@ def fate(
     attempt: int,
     deferrals: int,
     crashes: int,
+    violations: int,
     *,
     retry_after: float | None = None,
     quarantined: bool = False,
@@ -75,7 +76,9 @@ def fate(
         asked = retry_after if retry_after else min(2.0 * 2**deferrals, 300.0)
         least = asked if retry_after is not None else asked * 0.9
         return Fate(JobStatus.SCHEDULED, spends_try=False, wait=(least, asked * 1.1))
-    tries = kind.tries if failure is FailureClass.APP_ERROR else min(2, kind.tries)
+    tries = kind.tries
+    if failure is not FailureClass.APP_ERROR and violations:
+        return Fate(JobStatus.DEAD)
     if quarantined:
         tries = min(tries, QUARANTINED_TRIES)
     if attempt + 1 >= tries or not budget_left:
@@ -100,6 +103,8 @@ class Twin:
     deferrals: int = 0
     crashes: int = 0
     lost_claims: int = 0
+    #: Since the last replay.
+    violations: int = 0
     replays: int = 0
     worker: str | None = None
     dispatched_at: datetime | None = None
@@ -244,6 +249,7 @@ class Twin:
     def record(self, failure: FailureClass | None) -> None:
         """The run gave no result."""
         self.attempts[self.lease] = (self.worker, self.status, failure)
+        self.violations += failure in (FailureClass.TIMEOUT, FailureClass.RESOURCE_VIOLATION)
 
     def leave(self, status: JobStatus, wait: tuple[float, float], now: datetime) -> None:
         """The run is over without a result; what is cancelled is not tried again."""
@@ -274,7 +280,7 @@ class Twin:
         limit = timedelta(seconds=self.kind.timeout_seconds + self.kind.lease_seconds)
         timed_out = self.lease_expires_at - self.started_at > limit
         failure = FailureClass.TIMEOUT if timed_out else FailureClass.WORKER_CRASH
-        to = fate(failure, self.kind, self.attempt, self.deferrals, self.crashes)
+        to = fate(failure, self.kind, self.attempt, self.deferrals, self.crashes, self.violations)
         self.attempt += to.spends_try and not self.cancel_requested
         self.crashes += not timed_out
         self.error_class = failure
@@ -296,6 +302,7 @@ class Twin:
         """Back to the line with a fresh count; the lease goes on, the checkpoint stays."""
         self.status = JobStatus.QUEUED
         self.attempt = self.deferrals = self.crashes = self.lost_claims = 0
+        self.violations = 0
         self.replays += 1
         self.cancel_requested = False
         self.worker = self.error_class = self.progress = self.result = None

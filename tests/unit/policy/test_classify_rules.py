@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.policy import pool_choice
 from app.policy.pool_choice import (
-    CHAIN,
     MIN_RUNS,
     VIOLATIONS,
     WINDOW_SECONDS,
+    KeepReason,
     Measured,
     MoveReason,
     PoolBounds,
     PoolMove,
-    next_pool,
+    kept_by,
 )
 
+CHAIN = ("short", "medium", "long", "endless")
+next_pool = partial(pool_choice.next_pool, chain=CHAIN)
 SERVED = {
     "short": PoolBounds(1.0, 600.0),
     "medium": PoolBounds(60.0, 300.0),
-    "long": PoolBounds(None, 86_400.0, progress_seconds=300.0, green=False),
+    "long": PoolBounds(None, 86_400.0, checkpoint_seconds=300.0, green=False),
 }
 SLOW = Measured(
     "short",
@@ -43,6 +48,7 @@ places = st.builds(
     PoolBounds,
     bound_seconds=st.none() | st.floats(0.1, 1000.0),
     most_seconds=st.floats(1.0, 1000.0),
+    checkpoint_seconds=st.none() | st.floats(1.0, 1000.0),
     progress_seconds=st.none() | st.floats(1.0, 1000.0),
     green=st.booleans(),
     alive=st.booleans(),
@@ -76,7 +82,9 @@ def test_a_type_only_moves_to_a_served_pool_of_the_chain_that_takes_it(
     place = served[move.pool]
     assert place.alive
     assert place.most_seconds >= measured.timeout_seconds
-    assert place.progress_seconds is None or place.progress_seconds >= measured.timeout_seconds
+    promised = served.get(measured.declared, served[measured.pool]).checkpoint_seconds or math.inf
+    for least in (place.checkpoint_seconds or math.inf, place.progress_seconds or math.inf):
+        assert least >= min(measured.timeout_seconds, promised)
     if measured.declared in served and not served[measured.declared].green:
         assert not place.green, "what computes stays in a process of its own"
 
@@ -150,9 +158,61 @@ def test_runs_that_were_stopped_at_their_limit_need_no_roomier_pool() -> None:
 
 def test_a_pool_with_less_time_than_the_type_is_passed_over() -> None:
     patient = replace(SLOW, timeout_seconds=400.0)
-    assert next_pool(patient, SERVED) is None, "long would miss its reports of progress"
-    silent = {**SERVED, "long": replace(SERVED["long"], progress_seconds=None)}
+    assert next_pool(patient, SERVED) is None, "long would miss its checkpoints"
+    silent = {**SERVED, "long": replace(SERVED["long"], checkpoint_seconds=None)}
     assert next_pool(patient, silent) == PoolMove("long", MoveReason.VIOLATIONS)
+
+
+#: As one would configure it: long has a bound then, and one more pool is above it.
+FOUR = {
+    **SERVED,
+    "long": replace(SERVED["long"], bound_seconds=3600.0),
+    "endless": PoolBounds(None, 86_400.0, checkpoint_seconds=900.0, green=False),
+}
+
+
+def test_a_pool_above_long_is_one_more_step() -> None:
+    hours = replace(
+        SLOW, declared="long", pool="long", timeout_seconds=40_000.0, p95_seconds=9000.0
+    )
+    assert next_pool(hours, FOUR) == PoolMove("endless", MoveReason.VIOLATIONS)
+    assert next_pool(replace(SLOW, p95_seconds=70.0), FOUR) == PoolMove(
+        "long", MoveReason.VIOLATIONS
+    )
+    stricter = {**FOUR, "endless": replace(FOUR["endless"], checkpoint_seconds=60.0)}
+    assert next_pool(hours, stricter) is None, "it only promised one in five minutes"
+    back = replace(hours, pool="endless", p95_seconds=1000.0, moved_seconds=WINDOW_SECONDS)
+    assert next_pool(back, FOUR) == PoolMove("long", MoveReason.FASTER)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"p95_seconds": 0.9}, KeepReason.P95),
+        ({"p95_seconds": 0.9, "violations": 3, "runs_here": 200}, KeepReason.P95),
+        ({"p95_seconds": 0.9, "violations": 2, "runs_here": 200}, None),
+        ({"timeout_seconds": 400.0}, KeepReason.NO_POOL),
+        ({"moved_seconds": 60.0, "p95_seconds": 0.9}, None),
+        ({}, None),
+    ],
+)
+def test_a_type_that_broke_the_rule_and_stays_has_a_reason(
+    changes: dict[str, float], reason: KeepReason | None
+) -> None:
+    measured = replace(SLOW, **changes)  # type: ignore[arg-type]
+    assert kept_by(measured, SERVED, CHAIN) is reason
+
+
+@given(types, served_pools)
+def test_a_type_moves_or_stays_for_a_reason_or_broke_no_rule(
+    measured: Measured, served: dict[str, PoolBounds]
+) -> None:
+    move, kept = next_pool(measured, served), kept_by(measured, served, CHAIN)
+    assert not (move and kept)
+    settled = measured.moved_seconds is None or measured.moved_seconds >= WINDOW_SECONDS
+    known = measured.p95_seconds is not None and measured.pool in served
+    if known and settled and {measured.pool, measured.declared} <= set(CHAIN):
+        assert bool(move or kept) >= bool(pool_choice.broken(measured))
 
 
 def test_a_type_stays_if_nobody_works_where_it_belongs() -> None:

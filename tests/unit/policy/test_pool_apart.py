@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from app.policy import pool_choice
 from app.policy.pool_choice import (
     MIN_RUNS,
     VIOLATIONS,
@@ -17,8 +19,6 @@ from app.policy.pool_choice import (
     MoveReason,
     PoolBounds,
     PoolMove,
-    agreed_pool,
-    next_pool,
 )
 from app.scheduler.protection.classifier import TypeRuns, measure
 from models.tallies import MICROSECONDS, bin_of
@@ -28,6 +28,8 @@ SERVED = {
     "medium": PoolBounds(60.0, 600.0),
     "long": PoolBounds(None, 86_400.0, green=False),
 }
+next_pool = partial(pool_choice.next_pool, chain=tuple(SERVED))
+agreed_pool = partial(pool_choice.agreed_pool, chain=tuple(SERVED))
 TYPE: Any = SimpleNamespace(timeout_seconds=300.0)
 
 

@@ -245,3 +245,25 @@ def test_a_job_that_did_not_leave_gives_its_place_back() -> None:
 @pytest.mark.parametrize("kind", ["requests", "tokens_in", "tokens_out", "tokens"])
 def test_every_kind_of_limit_holds_back(kind: str) -> None:
     assert new_pacer(declared={kind: 60}).allowance(0.5) == 0
+
+
+@given(
+    st.floats(1.0, 1000.0),
+    st.floats(0.0, 1.0),
+    st.floats(1.0, 120.0),
+    st.floats(0.0, 200.0),
+    st.floats(0.1, 5000.0),
+)
+def test_a_spent_quota_says_until_when_and_never_beyond_its_reset(
+    limit: float, part: float, reset: float, age: float, cost: float
+) -> None:
+    quota = QuotaBucket(reading={"tokens": Left(limit, part * limit, reset)}, age_seconds=age)
+    spent = quota.spent_seconds({"tokens": cost})
+    assert 0 <= spent <= max(0.0, reset - age)
+    if part * limit >= cost or age >= reset:
+        assert spent == 0
+
+
+def test_a_call_comes_back_within_its_part_of_the_minute() -> None:
+    quota = QuotaBucket(reading={"requests": Left(60.0, 0.0, 60.0)}, age_seconds=0.5)
+    assert quota.spent_seconds({}) == pytest.approx(1 / 0.95 - 0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from app.stack.environment import GENERATED, drop_generated, environment, shell_
 from app.stack.home import Home
 from app.stack.options import read_options
 from app.stack.spec import PROJECT_ROOT, StackError
-from models.pools import read_pools
+from models.pools import chain_of, read_pools
 from models.settings import exit_if_invalid, read_settings
 
 
@@ -169,3 +170,30 @@ def test_pool_without_its_limits_is_one_line_for_each() -> None:
     missing = "fairline: FAIRLINE_POOLS: lease_seconds is missing"
     with pytest.raises(SystemExit, match=missing), exit_if_invalid("pools"):
         read_pools({"gpu": {"slots": 1, "tries": 2}})
+
+
+ENDLESS = {"lease_seconds": 90, "slots": 1, "tries": 2, "above": "long"}
+
+
+def test_pools_by_duration_are_a_chain_that_the_configuration_makes_longer() -> None:
+    assert chain_of(read_pools({})) == ("short", "medium", "long")
+    gpu = {"lease_seconds": 90, "slots": 1, "tries": 2}
+    more = {"gpu": gpu, "endless": ENDLESS, "long": {"bound_seconds": 3600}}
+    assert chain_of(read_pools(more)) == ("short", "medium", "long", "endless")
+    assert chain_of(read_pools({"medium": {"above": None}, "long": {"above": None}})) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"endless": ENDLESS}, "endless is above long, which has no bound_seconds"),
+        ({"endless": {**ENDLESS, "above": "lnog"}}, "endless is above lnog, which is no pool"),
+        ({"endless": {**ENDLESS, "above": "medium"}}, "endless and long are both above medium"),
+        ({"short": {"above": "long"}, "long": {"bound_seconds": 9}}, "must be one chain"),
+        ({"medium": {"above": None}, "gpu": {**ENDLESS, "above": "short"}}, "must be one chain"),
+    ],
+)
+def test_a_chain_that_is_none_is_refused_in_one_line(changes: Any, words: str) -> None:
+    refused = f"fairline: FAIRLINE_POOLS: .*{words}"
+    with pytest.raises(SystemExit, match=refused), exit_if_invalid("pools"):
+        chain_of(read_pools(changes))

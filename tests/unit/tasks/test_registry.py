@@ -93,9 +93,7 @@ def test_what_a_type_says_counts(empty: dict[str, JobType]) -> None:
     said = empty["particular"]
     assert (said.timeout_seconds, said.memory_mb, said.cpu_seconds) == (7, 32, 1.5)
     assert said.limits.backoff_seconds == (2, 3)
-    assert said.limits.tries_for("APP_ERROR") == 9
-    assert said.limits.tries_for("TIMEOUT") == 4
-    assert said.limits.tries_for("RESOURCE_VIOLATION") == 2
+    assert (said.limits.tries, said.limits.class_tries) == (9, {"TIMEOUT": 4})
 
 
 @pytest.mark.parametrize("name", ["", "9lives", "with space", "ümlaut", "a" * 101, "a/b", "a\nb"])

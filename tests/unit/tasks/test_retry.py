@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.jobs.settle import Ending
-from models.jobs.states import FailureClass, JobStatus
+from models.jobs.states import VIOLATION_CLASSES, FailureClass, JobStatus
 from tasks.errors import DependencyFailure, Permanent, Snooze
 from tasks.retry.backoff import (
     APP_ERROR_SECONDS,
@@ -21,6 +21,7 @@ from tasks.retry.backoff import (
 )
 from tasks.retry.decision import (
     CRASH_CAP,
+    VIOLATIONS,
     History,
     RetryDecision,
     RetryLimits,
@@ -48,6 +49,7 @@ histories = st.builds(
     attempt=st.integers(0, 30),
     deferrals=st.integers(0, 100_000),
     crashes=st.integers(0, 10),
+    violations=st.integers(0, 3),
 )
 limits = st.builds(
     RetryLimits,
@@ -63,11 +65,13 @@ def tries_until_dead(
     failures: list[str], limits: RetryLimits, standing: RetryStanding = GOOD
 ) -> int:
     """Tries that a job spends which fails in this way again and again."""
-    spent = 0
+    spent = violations = 0
     for run in range(100):
         failure = failures[run % len(failures)]
-        decision = decide_retry(failure, History(spent, run), limits, Random(1), standing=standing)
+        history = History(spent, run, violations=violations)
+        decision = decide_retry(failure, history, limits, Random(1), standing=standing)
         spent += decision.spends_try
+        violations += failure in VIOLATIONS
         if decision.verdict is Verdict.DEAD:
             return spent
     raise AssertionError("the job never ends")
@@ -105,11 +109,30 @@ def test_a_type_may_change_the_tries_of_a_class(failure: str, tries: int, change
     )
 
 
+@given(st.lists(spending, min_size=1, max_size=20), st.integers(1, 20))
+def test_of_any_failures_one_violation_is_retried_as_long_as_there_are_attempts(
+    failures: list[str], tries: int
+) -> None:
+    violations = 0
+    for spent, failure in enumerate(failures):
+        history = History(spent, 0, violations=violations)
+        decision = decide_retry(failure, history, RetryLimits(tries), Random(1))
+        second = failure in VIOLATIONS and violations > 0
+        assert (decision.verdict is Verdict.DEAD) == (second or spent + 1 >= tries)
+        if decision.verdict is Verdict.DEAD:
+            return
+        violations += failure in VIOLATIONS
+
+
+def test_the_row_counts_what_the_policy_calls_a_violation() -> None:
+    assert {failure.value for failure in VIOLATION_CLASSES} == VIOLATIONS
+
+
 @given(st.lists(spending, min_size=1, max_size=5), limits, standings)
 def test_no_mixture_of_failures_outlives_the_most_patient_limit(
     failures: list[str], limits: RetryLimits, standing: RetryStanding
 ) -> None:
-    most = max(limits.tries_for(failure) for failure in failures)
+    most = max([limits.tries, *limits.class_tries.values()])
     assert 1 <= tries_until_dead(failures, limits, standing) <= most
 
 

@@ -17,9 +17,10 @@ BOUNDS = Bounds(
     blocking_seconds=3,
     memory_mb=100,
     cpu_seconds=2,
+    checkpoint_seconds=7,
 )
 #: As far as a run may go.
-EDGE = Sight(10 + OVERDUE_SECONDS, 4, 3, 5, False, 100, 2)
+EDGE = Sight(10 + OVERDUE_SECONDS, 4, 3, 5, False, 100, 2, 7)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,11 @@ EDGE = Sight(10 + OVERDUE_SECONDS, 4, 3, 5, False, 100, 2)
     [
         (Sight(10.6), TimeLimit, "longer than 10 s"),
         (Sight(1, progress_seconds=5), ResourceViolation, "no progress for 5 s"),
+        (
+            Sight(1, checkpoint_seconds=8),
+            ResourceViolation,
+            "saved no checkpoint for 8 s; its pool requires one every 7 s",
+        ),
         (Sight(1, blocking_seconds=3.4), ResourceViolation, "3.4 s without yielding"),
         (Sight(1, memory_mb=101), ResourceViolation, "101 MB of memory; 100 are"),
         (Sight(1, cpu_seconds=2.1), ResourceViolation, "2.1 s of CPU time; 2 are"),
@@ -46,7 +52,7 @@ def test_a_run_may_go_to_the_edge() -> None:
 
 def test_what_has_no_bound_is_not_broken() -> None:
     unbounded = Bounds(timeout_seconds=10, cancel_grace_seconds=5)
-    greedy = Sight(1, 1e9, 1e9, None, False, 1e9, 1e9)
+    greedy = Sight(1, 1e9, 1e9, None, False, 1e9, 1e9, 1e9)
     assert violation_of(greedy, unbounded) is None
 
 
