@@ -21,7 +21,7 @@ CRASHES = 5
 def lost(**row: Any) -> Any:
     """A row of FIND_LOST."""
     fields = {"status": "running", "waiting": False, "cancelled": False, "lost_seconds": None}
-    counts = {"attempt": 0, "deferrals": 0, "crashes": 0}
+    counts = {"attempt": 0, "deferrals": 0, "crashes": 0, "violations": 0}
     where = {"pool": "short", "worker": "w1", "leased_seconds": 0.0}
     return SimpleNamespace(**{**fields, **counts, **where, **row})
 
