@@ -57,7 +57,8 @@ class ProcessSpec:
     drain_signal: signal.Signals | None = None
     #: Called before each start, also before a restart: clears what a crash left.
     before_start: Callable[[], None] = lambda: None
-    #: Whether it serves clients now. A process that did not for this long is killed and restarted.
+    #: Whether it serves clients now. A process that did not for this long is killed and restarted;
+    #: each start without its data doubles the time that the next ones have.
     is_ready: Callable[[], bool] | None = None
     unready_seconds: float = 60.0
     #: Called before a start if earlier ones took twice that long in vain: sets its data aside.

@@ -71,6 +71,13 @@ class Slot:
     ready_at: float = 0.0
     check_at: float = 0.0
     unready_since: float = 0.0
+    #: Starts without its data that did not make it ready either.
+    resets_in_a_row: int = 0
+
+    @property
+    def most_unready_seconds(self) -> float:
+        """How long it may take to be ready: on a machine that is too busy, longer each time."""
+        return self.spec.unready_seconds * (1 << min(self.resets_in_a_row, 4))
 
     def stop_seconds(self, now: float) -> float:
         """How long it has before it is killed, if it is stopping."""
@@ -245,11 +252,12 @@ class Supervisor:
             self.report(f"{slot.spec.name} restarted (pid {slot.child.pid})")
 
     def _reset_if_in_vain(self, slot: Slot) -> None:
-        seconds = UNREADY_TIMES_BEFORE_RESET * slot.spec.unready_seconds
+        seconds = UNREADY_TIMES_BEFORE_RESET * slot.most_unready_seconds
         since = slot.unready_since
         if slot.spec.is_ready and since and time.monotonic() - since >= seconds:
             slot.spec.reset()
             slot.unready_since = 0.0
+            slot.resets_in_a_row += 1
             self.report(f"{slot.spec.name} does not get ready: it starts without its old data")
 
     def _check_ready(self, slot: Slot) -> None:
@@ -259,11 +267,9 @@ class Supervisor:
         ready, now = slot.spec.is_ready(), time.monotonic()
         slot.check_at = now + (CHECK_SECONDS if ready else 1.0)
         if ready:
-            slot.ready_at, slot.unready_since = now, 0.0
-        elif now - slot.ready_at > slot.spec.unready_seconds:
-            self.report(
-                f"{slot.spec.name} was not ready for {slot.spec.unready_seconds:g} s: killed"
-            )
+            slot.ready_at, slot.unready_since, slot.resets_in_a_row = now, 0.0, 0
+        elif now - slot.ready_at > (seconds := slot.most_unready_seconds):
+            self.report(f"{slot.spec.name} was not ready for {seconds:g} s: killed")
             slot.child.kill()
 
     def _notice_death(self, slot: Slot, status: int, now: float) -> None:

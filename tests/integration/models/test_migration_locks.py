@@ -26,7 +26,7 @@ revision, down_revision = "9999", "{last}"
 
 def upgrade():
     op.execute("ALTER TABLE jobs ADD COLUMN new_one int")
-    op.execute("SELECT pg_sleep(0.5)")  # the other one waits first, and would be the one to end
+    op.execute("SELECT pg_sleep(0.2)")  # the other one waits first, and would be the one to end
     op.execute("ALTER TABLE usage ADD COLUMN new_one int")
 
 

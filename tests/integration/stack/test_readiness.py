@@ -29,6 +29,24 @@ def test_process_that_is_alive_and_never_ready_is_replaced_and_then_reset(
     assert not supervisor.wait(lambda: pids(supervisor) != [pid], 2.0), "it is ready and stays"
 
 
+def test_process_that_takes_long_to_get_ready_is_given_the_time(supervisor: Supervisor) -> None:
+    """The machine may be too busy; killed again and again it would never be ready."""
+    resets: list[int] = []
+    spec = ProcessSpec(
+        "broker",
+        SLEEP,
+        is_ready=lambda: time.monotonic() - slot.child.started_at > 3.0,  # type: ignore[union-attr]
+        unready_seconds=1.0,
+        reset=lambda: resets.append(1),
+    )
+    supervisor.add(Program("broker", lambda _: spec, stop_rank=0))
+    [slot] = supervisor.slots
+    wait(supervisor, lambda: slot.restarts > 0 and slot.unready_since == 0.0 < slot.ready_at, 90.0)
+    assert len(resets) <= 3
+    [pid] = pids(supervisor)
+    assert not supervisor.wait(lambda: pids(supervisor) != [pid], 4.0), "it is ready and stays"
+
+
 def test_process_that_dies_at_once_keeps_its_data_for_as_long(supervisor: Supervisor) -> None:
     resets: list[float] = []
     spec = ProcessSpec(
