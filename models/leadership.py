@@ -21,6 +21,8 @@ from models.store.session import execute, fetch
 logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 6
+#: The leader reaches the broker at least every two seconds; after so long that one is away.
+BROKER_SECONDS = 8
 RENEW_SECONDS = 2.0
 
 #: Conditions on a row of ``leaders``: a scheduler leads, an API process is the relief.

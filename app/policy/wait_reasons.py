@@ -27,6 +27,7 @@ class WaitReason(StrEnum):
     WORKER_LOST = "worker_lost"
     STARTING = "starting"
     SCHEDULE = "schedule"
+    BROKER = "broker"
     CIRCUIT = "circuit"
     QUOTA = "quota"
     THROTTLE = "throttle"
@@ -66,6 +67,10 @@ class Facts:
     throttled: bool = False
     #: Of a running job: its worker is lost.
     worker_lost: bool = False
+    #: … or it was asked to stop.
+    cancelled: bool = False
+    #: Whether the leader does not reach the broker.
+    broker_away: bool = False
     #: Whether it is a free account, and those have as many in flight as they may.
     free_full: bool = False
 
@@ -129,6 +134,7 @@ def holding(facts: Facts) -> tuple[WaitReason, ...]:
     idle = flow.slots > 0 and flow.in_flight < flow.slots
     held = {
         WaitReason.SCHEDULE: facts.status == "scheduled",
+        WaitReason.BROKER: facts.broker_away,
         WaitReason.CIRCUIT: facts.circuit != "closed",
         # With idle slots and nothing else in the way, it is the quota's pace that holds it.
         WaitReason.QUOTA: facts.closed_seconds > 0 or (facts.quota and idle and not at_cap),
@@ -145,6 +151,8 @@ def predicted(binding: WaitReason, facts: Facts) -> Forecast | None:
     """Until it starts."""
     if binding in (WaitReason.NONE, WaitReason.RUNNING, WaitReason.WORKER_LOST):
         return None
+    if facts.broker_away and facts.status == "queued":
+        return None  # nobody knows when it is back
     if binding is WaitReason.STARTING:
         return predict_start(facts.flow)
     ahead = facts.ahead if facts.estimated_ahead is None else facts.estimated_ahead
@@ -168,6 +176,8 @@ def not_before(facts: Facts) -> float:
 def in_words(reason: WaitReason, facts: Facts, voice: Voice = TO_TENANT) -> str:
     """The reason as a sentence."""
     match reason:
+        case WaitReason.RUNNING if facts.cancelled:
+            return "It is running, and was asked to stop."
         case WaitReason.SCHEDULE if (due := facts.due_seconds or 0.0) > 0:
             return f"It is not due for another {spoken(due)}."
         case WaitReason.CIRCUIT if facts.circuit == "open":
@@ -201,6 +211,7 @@ SENTENCES = {
     WaitReason.WORKER_LOST: "Its worker was lost; it is about to be queued again.",
     WaitReason.STARTING: "It has been dispatched; a worker is about to start it.",
     WaitReason.SCHEDULE: "It is due and about to be queued.",
+    WaitReason.BROKER: "The broker is not responding; it is dispatched when that is back.",
     WaitReason.CIRCUIT: "{facts.dependency} kept failing; a few jobs probe whether it is back.",
     WaitReason.QUOTA: "Calls to {facts.dependency} are paced to its quota.",
     WaitReason.THROTTLE: (

@@ -29,6 +29,7 @@ from app.reads.run_times import ahead_of, debt_of, read_types
 from app.tenants.caps import cap_sql
 from models.jobs.held_back import HELD_DEPENDENCIES, THROTTLED
 from models.jobs.lane_walk import lane_walk
+from models.leadership import BROKER_SECONDS
 from models.presence import SERVING, WORKER_LOST
 from tasks.retry.circuit import OPEN_SECONDS
 from tasks.retry.guards import THROTTLED_IN_FLIGHT
@@ -46,6 +47,9 @@ KNOWN_RUN = "started_at > now() - interval '1 hour' AND finished_at > started_at
 READ_FACTS = f"""
     SELECT job.tenant_id, job.status::text, job.pool, job.dependency, job.priority, job.type,
            now() AS now, {WORKER_LOST} AS worker_lost,
+           job.cancel_requested_at IS NOT NULL AS cancelled,
+           EXISTS (SELECT FROM leaders WHERE role = 'scheduler' AND expires_at > now()
+                   AND broker_seen_at < now() - interval '{BROKER_SECONDS} seconds') AS broker_away,
            extract(epoch FROM job.execute_at - now())::float8 AS due_seconds,
            coalesce(circuit.state, 'closed') AS circuit,
            coalesce(extract(epoch FROM now() - circuit.changed_at), 0)::float8
@@ -229,6 +233,8 @@ def read_facts(connection: Connection, job_id: str) -> WaitingJob | None:
         calls_per_second=pace_of(quota, costs),
         throttled=row.throttled,
         worker_lost=row.worker_lost,
+        cancelled=row.cancelled,
+        broker_away=row.broker_away,
         free_full=free_full,
     )
     return WaitingJob(row.tenant_id, row.now, facts)

@@ -33,7 +33,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "celery -A app flower": _PROCESS,
         "flask --app app migrate --expand": _UPGRADE,
         "flask --app app migrate": _UPGRADE,
-        "QUICK=1 make lab": ("tests/acceptance/test_lab.py", "takes ten minutes"),
+        "QUICK=1 make lab": ("tests/lab/test_experiments.py", "takes ten minutes"),
     },
     "docs/scaling.md": {
         "make up AUTOSCALE=1": _AUTOSCALE,

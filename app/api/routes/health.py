@@ -11,7 +11,7 @@ from app.api.http.state import read_state
 from app.api.openapi.declared import Returns, for_anyone
 from app.api.schemas import platform_answers
 from app.api.services import current_services
-from models.leadership import LEASE_SECONDS, RELIEVES, SILENT
+from models.leadership import BROKER_SECONDS, LEASE_SECONDS, RELIEVES, SILENT
 from models.presence import SERVING
 from models.store.errors import StateStoreError
 from models.store.snapshots import LONG_SECONDS, OLDEST_SNAPSHOT
@@ -19,9 +19,6 @@ from models.store.snapshots import LONG_SECONDS, OLDEST_SNAPSHOT
 logger = logging.getLogger(__name__)
 
 health = Blueprint("health", __name__)
-
-#: The scheduler reaches the broker at least every two seconds.
-BROKER_SECONDS = 8
 
 READ_READINESS = f"""
     SELECT current_setting('transaction_read_only')::bool AS reads_only,

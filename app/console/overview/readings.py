@@ -11,13 +11,13 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from app.api.routes.health import BROKER_SECONDS, READ_READINESS
+from app.api.routes.health import READ_READINESS
 from app.console.overview.health import HealthReadings, PoolHealth
 from app.console.overview.series import NEIGHBOURS, ByPool, Samples, first_within, per_minute
 from app.reads.demand import QUEUE_HEADS
 from app.scheduler.maintenance.recorder import COARSE_STEP, FINE_STEP
 from models.jobs.held_back import CIRCUIT_NOT_CLOSED, QUOTA_CLOSED
-from models.leadership import LEASE_SECONDS
+from models.leadership import BROKER_SECONDS, LEASE_SECONDS
 from models.pools import POOLS
 from models.presence import SERVING
 from tasks.retry.circuit import OPEN_SECONDS

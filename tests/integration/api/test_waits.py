@@ -191,6 +191,21 @@ def test_pool_without_workers_is_named_and_nothing_is_promised(
     assert told["predicted_start"] is told["predicted_wait_seconds"] is None
 
 
+def test_broker_that_is_away_is_named_and_nothing_is_promised(
+    http_client: HttpClient, database: DatabaseFixture
+) -> None:
+    job_id = database.submit()
+    database.execute(
+        "UPDATE leaders SET expires_at = now() + interval '5 seconds',"
+        " broker_seen_at = now() - interval '1 minute'"
+    )
+    told = wait_of(http_client, job_id)
+    assert (told["reason"], told["predicted_wait_seconds"]) == ("broker", None)
+    assert told["detail"].startswith("The broker is not responding")
+    database.execute("UPDATE leaders SET broker_seen_at = now()")
+    assert wait_of(http_client, job_id)["reason"] == "share"
+
+
 def test_share_comes_with_position_and_a_prediction(
     http_client: HttpClient, database: DatabaseFixture
 ) -> None:
@@ -376,7 +391,11 @@ def test_job_on_its_way_running_or_ended_waits_for_nothing(
     database.dispatch()
     told = wait_of(http_client, under_way)
     assert (told["status"], told["reason"]) == ("dispatched", "starting")
-    assert wait_of(http_client, claim.ref.id)["reason"] == "running"
+    told = wait_of(http_client, claim.ref.id)
+    assert (told["reason"], told["detail"]) == ("running", "It is running.")
+    database.execute("UPDATE jobs SET cancel_requested_at = now() WHERE id = %s", claim.ref.id)
+    told = wait_of(http_client, claim.ref.id)
+    assert told["detail"] == "It is running, and was asked to stop."
     database.settle(claim.ref, Ending(JobStatus.SUCCEEDED))
     told = wait_of(http_client, claim.ref.id)
     assert (told["status"], told["reason"], told["predicted_start"]) == ("succeeded", "none", None)

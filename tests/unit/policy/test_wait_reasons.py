@@ -71,6 +71,8 @@ facts_given = st.builds(
     calls_per_second=st.none() | st.floats(0.0, 1000.0),
     throttled=st.booleans(),
     worker_lost=st.booleans(),
+    cancelled=st.booleans(),
+    broker_away=st.booleans(),
     free_full=st.booleans(),
 )
 
@@ -78,6 +80,7 @@ BUSY = QueueFlow(slots=10, in_flight=20, jobs=lasting(2.0), share=0.5, under_way
 QUEUED = Facts("queued", "medium", ahead=12, at_least=False, flow=BUSY, dependency="claude")
 #: Every reason a job in the queue can have, each by itself, in the order in which they bind.
 ALONE = {
+    WaitReason.BROKER: {"broker_away": True},
     WaitReason.CIRCUIT: {"circuit": "open", "circuit_seconds": 20.0},
     WaitReason.QUOTA: {"quota": True, "closed_seconds": 30.0},
     WaitReason.THROTTLE: {"throttled": True, "flow": replace(BUSY, cap=1, own=1)},
