@@ -76,8 +76,8 @@ def lease_statement(tokens: str, if_locked: str = "") -> str:
 """
 
 
-#: For a process that keeps what it does not spend at once. Not for as long as a statement may take
-#: does it wait for a bucket that somebody has locked: the leases of others come behind it.
+#: For a process that keeps what it does not spend at once. It gives up soon on a bucket that
+#: somebody has locked, because other tenants' leases are in the same statement.
 LEASE = "SET LOCAL lock_timeout = '300ms';" + lease_statement(
     """CASE WHEN there < least(need, burst) THEN 0
             WHEN there < 2 * want THEN greatest(need, floor(there)::int)
