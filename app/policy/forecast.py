@@ -29,7 +29,8 @@ CHANGE_SECONDS = 0.25
 MOMENT_SECONDS = 0.1
 #: Largest part of a job's mean duration that counts as elapsed.
 MOST_ELAPSED = 0.9
-#: Standard deviations to both sides of what is expected: about 80 of 100 jobs start in between.
+#: Standard deviations to both sides of what is expected. Shares and rates change meanwhile: in
+#: floods about two thirds of the jobs start in between.
 SIDE = 1.28
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from models.jobs.cancel import Done
 from models.jobs.replay import GIVEN, MATCHING, move_dead
 
-#: Whether a row was discarded: what is cancelled otherwise ends with the request or after it.
+#: Whether a row was discarded: every other end is stamped with the time of the request or later.
 DISCARDED = "(job.status::text = 'cancelled' AND job.cancel_requested_at > job.finished_at)"
 #: The end is stamped anew, so that the feed reports it.
 DISCARD = f"""

@@ -77,7 +77,8 @@ REAP = f"""
             execute_at = CASE verdict.status WHEN 'scheduled'
                 THEN now() + make_interval(secs => verdict.delay_seconds) ELSE job.execute_at END,
             lease_expires_at = NULL,
-            finished_at = CASE WHEN verdict.status IN ('dead', 'cancelled') THEN now() END,
+            finished_at = CASE WHEN verdict.status IN ('dead', 'cancelled')
+                               THEN greatest(now(), job.cancel_requested_at) END,
             error_class = coalesce(verdict.error_class, job.error_class),
             error_message = coalesce(verdict.error_message, job.error_message)
         FROM unnest(%(ids)s::uuid[], %(leases)s::int[], %(statuses)s::job_status[],

@@ -30,7 +30,8 @@ HAND_BACK = f"""
     UPDATE jobs AS job
     SET status = CASE WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled'::job_status
                       ELSE 'queued'::job_status END,
-        finished_at = CASE WHEN job.cancel_requested_at IS NOT NULL THEN now() END,
+        finished_at = CASE WHEN job.cancel_requested_at IS NOT NULL
+                           THEN greatest(now(), job.cancel_requested_at) END,
         lease_expires_at = NULL
     {OF_REFS}
       AND (job.status::text = 'running' AND job.worker = %(worker)s
@@ -50,7 +51,8 @@ PUT_OFF_UNKNOWN = f"""
     UPDATE jobs AS job
     SET status = CASE WHEN job.cancel_requested_at IS NULL THEN 'scheduled'::job_status
                       ELSE 'cancelled'::job_status END,
-        finished_at = CASE WHEN job.cancel_requested_at IS NOT NULL THEN now() END,
+        finished_at = CASE WHEN job.cancel_requested_at IS NOT NULL
+                           THEN greatest(now(), job.cancel_requested_at) END,
         execute_at = now() + interval '{PUT_OFF_SECONDS} seconds',
         deferrals = job.deferrals + 1, lease_expires_at = NULL,
         error_class = 'DEPENDENCY', error_message = %(message)s

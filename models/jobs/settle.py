@@ -38,7 +38,8 @@ SETTLE = f"""
         execute_at = CASE ending.status WHEN 'scheduled'
             THEN now() + make_interval(secs => ending.delay_seconds) ELSE job.execute_at END,
         started_at = now() - make_interval(secs => ending.run_seconds),
-        finished_at = CASE WHEN {FINAL} IN ('scheduled', 'queued') THEN NULL ELSE now() END,
+        finished_at = CASE WHEN {FINAL} NOT IN ('scheduled', 'queued')
+                           THEN greatest(now(), job.cancel_requested_at) END,
         lease_expires_at = NULL,
         slot_seconds = job.slot_seconds + ending.run_seconds,
         progress = coalesce(ending.progress::json, job.progress),

@@ -223,7 +223,7 @@ class Wait(BaseModel):
     at_least: bool = Field(description="Whether the position may be higher.")
     predicted_start: datetime | None
     earliest_start: datetime | None = Field(
-        description="With latest_start, the range in which about 80 of 100 such jobs start."
+        description="With latest_start, the range in which about two thirds of such jobs start."
     )
     latest_start: datetime | None = Field(description="Null while its circuit is not closed.")
     predicted_wait_seconds: float | None

@@ -49,11 +49,11 @@ def test_management_api_is_for_looking_from_this_machine_only(
 ) -> None:
     service = rabbitmq.service
     with kombu.Connection(service.url()) as connection:
-        job_queue("medium")(connection.default_channel).queue_declare()
+        job_queue("looked-at")(connection.default_channel).queue_declare()
         listed = ask(service, "queues/%2F")
-        assert isinstance(listed, list) and "medium" in {queue["name"] for queue in listed}
+        assert isinstance(listed, list) and "looked-at" in {queue["name"] for queue in listed}
         for method, path in (
-            *(("DELETE", "queues/%2F/medium"), ("DELETE", "queues/%2F/medium/contents")),
+            *(("DELETE", "queues/%2F/looked-at"), ("DELETE", "queues/%2F/looked-at/contents")),
             *(("GET", "users"), ("GET", "definitions")),
         ):
             assert ask(service, path, method=method) == 401, f"{method} {path}"

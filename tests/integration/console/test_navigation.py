@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -33,8 +34,13 @@ def test_every_page_of_the_menu_is_known_here() -> None:
 
 @pytest.mark.parametrize("path", SAID)
 def test_a_page_without_data_says_how_to_get_some(
-    operator: Browser, database: DatabaseFixture, path: str
+    operator: Browser,
+    database: DatabaseFixture,
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.setitem(operator.app.config, "LAB_RESULTS", str(tmp_path))
     said, helps = SAID[path]
     page = operator.page(path)
     assert said in text_of(page)

@@ -237,12 +237,12 @@ def test_run_of_a_killed_process_is_settled_although_a_projection_fails(
 
 def test_settling_waits_if_it_fails_without_any_projection(fixture: OneWorker) -> None:
     """The schema is older or newer than the worker: results wait until it fits."""
-    fixture.database.execute("ALTER TABLE attempts RENAME COLUMN error_class TO other")
+    fixture.database.execute("ALTER TABLE attempts RENAME COLUMN error_message TO other")
     ids = [fixture.database.submit(pool="short") for _ in range(3)]
     fixture.execute(fixture.dispatched(100))
     ticket = fixture.worker.ledger.post_beat()
     assert not ticket.wait(1.0)
-    fixture.database.execute("ALTER TABLE attempts RENAME COLUMN other TO error_class")
+    fixture.database.execute("ALTER TABLE attempts RENAME COLUMN other TO error_message")
     assert ticket.wait(10)
     assert_finished_once(fixture, ids)
 
