@@ -82,14 +82,10 @@ def read_checks() -> dict[str, dict[str, object]]:
         database["detail"] = f"a transaction has been open for {minutes} minutes"
     if row.reads_only:
         database = {"ok": False, "detail": "only reads"}
-    checks: dict[str, dict[str, object]] = {
-        "database": database,
-        "scheduler": scheduler,
-        "broker": {
-            "ok": broker_age is not None and broker_age < BROKER_SECONDS,
-            "age_seconds": seconds(broker_age),
-        },
-    }
+    broker: dict[str, object] = {"ok": True, "age_seconds": seconds(broker_age)}
+    if broker_age is None or broker_age >= BROKER_SECONDS:
+        broker |= {"ok": False, "detail": "not reached by the scheduler"}
+    checks = {"database": database, "scheduler": scheduler, "broker": broker}
     for pool in current_services().served_pools:
         alive = int(slots.get(pool, 0))
         checks[f"workers.{pool}"] = {"ok": alive > 0, "slots": alive}

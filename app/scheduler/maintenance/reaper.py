@@ -62,6 +62,7 @@ def judge(lost: Row[Any], job_type: JobType | None, chance: Random) -> Reaping:
             JobStatus.CANCELLED,
             crashed=not timed_out,
             error_class=failure,
+            error_message=message,
             run_seconds=ran_seconds,
         )
     limits = job_type.limits if job_type else RetryLimits(pool.tries if pool else 1)

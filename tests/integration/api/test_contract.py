@@ -373,4 +373,5 @@ def test_readiness_names_what_is_missing(api: ApiServer) -> None:
     checks = answer.json()["checks"]
     assert checks["database"]["ok"] is True
     assert checks["broker"]["ok"] is False
+    assert checks["broker"]["detail"] == "not reached by the scheduler"
     assert checks["workers.medium"]["ok"] is False
