@@ -96,7 +96,11 @@ def test_whichever_process_counts_a_job_it_is_counted_once_at_each_step(user: Cl
     user.wait_scored(user.submit(20))
     user.wait_ended(user.submit_sleeps(5, 0.01))
     user.stack.wait(lambda: steps(user) == {before[COUNTED[0]] + 25}, "25 jobs to be counted", 15)
-    assert counts(user)[DISPATCHED] - before[DISPATCHED] >= 25
+    user.stack.wait(
+        lambda: counts(user)[DISPATCHED] - before[DISPATCHED] >= 25,
+        "25 dispatches to be counted",
+        15,
+    )
 
 
 def test_demo_ends_with_the_leaderboard(user: Client) -> None:

@@ -29,7 +29,7 @@ def test_api_can_be_read_and_tried_with_and_without_a_key(
         ),
     )
     page = tab.go("/docs")
-    expect(page.locator(".opblock")).to_have_count(41)
+    expect(page.locator(".opblock")).to_have_count(43)
     # As the tenant that who has no key acts for.
     expect(try_out(page, "Jobs-jobs_post_job")).to_have_text("202")
     assert client.api.call("GET", "/jobs?limit=1").document["jobs"]

@@ -57,7 +57,7 @@ def test_an_operator_agrees_terms_and_issues_and_revokes_a_key(tab: Tab, client:
     page.get_by_label("Name", exact=True).fill(name)
     page.get_by_role("button", name="Create").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(name)
-    page.get_by_label("Tier").select_option("pro")
+    page.get_by_label("Tier", exact=True).select_option("pro")
     page.get_by_label("Weight").fill("heavy")
     page.get_by_role("button", name="Save terms").click()
     expect(page.get_by_label("Weight")).to_have_attribute("aria-invalid", "true")
