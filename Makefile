@@ -90,7 +90,7 @@ chaos: venv-dev broker faketime ## break a stack of its own for MINUTES=2 under 
 
 # The older commit builds a C extension, so this needs gcc and the Python headers.
 upgrade-test: venv-dev broker ## upgrade a stack of an older commit process by process under load, and back
-	@$(call install,command -v gcc && ls /usr/include/python3.11,gcc libc6-dev python3-dev)
+	@$(call install,command -v gcc && ls -d /usr/include/python3.*,gcc libc6-dev python3-dev)
 	$(PY) -m loadtest.upgrade
 
 restarts: venv-dev broker ## restart workers COUNT=100 times under load, one after the other; nothing may be lost or run twice

@@ -1,7 +1,7 @@
 """Flower's list of queues, with the jobs that wait in the database beside those of the broker.
 
 The broker holds about two rounds of work per pool, so its queues alone would look almost empty
-however long the line is. Flower reads ``flowerconfig.py`` when it starts, and that calls
+however long the queue is. Flower reads ``flowerconfig.py`` when it starts, and that calls
 :func:`show_waiting_jobs`.
 """
 

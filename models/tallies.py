@@ -74,6 +74,8 @@ class TallyKind(StrEnum):
     FORECAST = "forecast", 60, 2, 1000
     #: By pool: jobs that were handed to the broker.
     DISPATCHED = "dispatched", 300, 0
+    #: By pool: dead letters that were discarded.
+    DISCARDED = "discarded", 300, 0
     #: By pool and failure class, see ``joined``: runs after which the job runs again.
     RETRIED = "retried", 300, 0
     #: By pool and reason: worker processes that ended without having been told to.

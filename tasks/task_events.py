@@ -70,7 +70,7 @@ def report(task: Any, endings: Mapping[str, Ending], dispatcher: Any) -> None:
     raised = state_of(own)
     if isinstance(raised, Ignore):
         if dispatcher is None:
-            return
+            return  # in a prefork child: it is shown as succeeded
         # Celery says nothing then, and a success would be wrong.
         send(dispatcher, "task-revoked", task.request.id, terminated=False, expired=False)
     if raised is not None:

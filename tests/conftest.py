@@ -6,6 +6,7 @@ a stack that two of them need is started twice, which costs more than many a tes
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from itertools import pairwise
@@ -15,8 +16,11 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-# How long an example takes says more about the machine than about the code.
-settings.register_profile("fairline", deadline=None)
+# How long an example takes says more about the machine than about the code. EXAMPLES=1000 searches
+# longer than a run of all tests has time for.
+settings.register_profile(
+    "fairline", deadline=None, max_examples=int(os.environ.get("EXAMPLES", "40"))
+)
 settings.load_profile("fairline")
 
 #: Files of tests/acceptance that use the same stack: one process runs them all.

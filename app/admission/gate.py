@@ -47,7 +47,7 @@ class Entered(NamedTuple):
 
 
 class SubmissionLimits:
-    """How much tenants may submit: by their own terms, else by the deployment's defaults."""
+    """How much tenants may submit: by their own terms, else the deployment's, else their tier's."""
 
     def __init__(self, *, per_second: float | None, burst: float, queue_depth: int) -> None:
         """The limits of tenants without their own; a rate or a burst of 0 is none.

@@ -21,7 +21,8 @@ OWN_METRICS = {
 METRICS = {
     # Jobs.
     "fairline_queue_depth{pool}": "Jobs waiting in the queue.",
-    "fairline_jobs_in_flight{pool,state}": "Jobs scheduled, at the broker or running.",
+    "fairline_jobs_in_flight{pool,state}": "Jobs by state: dispatched and running ones are"
+    " in flight; scheduled ones are not due yet.",
     "fairline_oldest_job_age_seconds{pool}": "Age of the oldest queued job; with thousands of"
     " tenants and priorities, at least.",
     "fairline_wait_objective_seconds{pool}": "99 of 100 jobs should start within this time of"
@@ -41,7 +42,7 @@ METRICS = {
     "fairline_tier_submit_per_second{tier}": "Submissions per second that a tenant of a tier may"
     " make by default; a tier that is missing has no limit.",
     "fairline_tier_in_flight_limit{tier,pool}": "Jobs in flight that a tenant of a tier may have by"
-    " default.",
+    " default; a tier that is missing has no limit.",
     # Workers.
     "fairline_pool_slots{pool,state}": "Slots of live workers.",
     "fairline_workers_recycled_total{pool,reason}": "Worker processes that were killed because a"

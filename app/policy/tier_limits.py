@@ -1,6 +1,6 @@
 """Tier limits: how often a tenant may submit and how much it may have in flight, by default. Pure.
 
-They hold for tenants that have neither limits of their own nor none at all (``tier_limits``).
+They hold where a tenant has no limit of its own, unless they are lifted for it (``tier_limits``).
 """
 
 from __future__ import annotations

@@ -192,9 +192,14 @@ class GaugeReadings:
     def admitted(self) -> dict[str, int]:
         """Jobs that were submitted or replayed, by pool.
 
-        Each is counted where it is. Counts of ends never fall, when rows are retired or replayed.
+        Each is counted where it is. Counts of ends never fall, when rows are retired or replayed;
+        one that was discarded has ended twice.
         """
-        return {pool: sum(by_state.values()) for pool, by_state in self.counts.items()}
+        twice = self.total(TallyKind.DISCARDED)
+        return {
+            pool: sum(by_state.values()) - twice.get(pool, (0, 0))[0]
+            for pool, by_state in self.counts.items()
+        }
 
 
 def slots_of(readings: GaugeReadings, pools: Iterable[str]) -> dict[str, tuple[int, int]]:

@@ -8,6 +8,7 @@ the same for all pages, so that nothing overtakes the place where a page ended.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -52,6 +53,7 @@ def seconds(later: ColumnElement[Any], earlier: ColumnElement[Any]) -> ColumnEle
 #: What states of few jobs can be sorted by.
 KEYS = {
     "wait": sa.case(
+        (sa.or_(JOBS.crashes > 0, JOBS.replays > 0), None),
         (JOBS.status.in_(("scheduled", "queued", "dispatched")), seconds(AS_OF, DUE)),
         (JOBS.started_at >= DUE, seconds(JOBS.started_at, DUE)),
     ),
@@ -64,6 +66,9 @@ KEYS = {
 }
 #: By the order in which they ended.
 ENDED = "ended"
+#: A place in an order: when the first page was read, the key, which is the transaction of an end or
+#: a number, and the id.
+PLACE = re.compile(r"(\S+) (?:(x)(\d{1,19})|(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)) (\S+)", re.ASCII)
 
 
 class OrderedPlace(NamedTuple):
@@ -72,9 +77,11 @@ class OrderedPlace(NamedTuple):
     as_of: datetime
     key: str
     id: str
+    #: Whether the key is the transaction of its end, instead of a number.
+    walked: bool = False
 
     def __str__(self) -> str:
-        return f"{self.as_of.isoformat()} {self.key} {self.id}"
+        return f"{self.as_of.isoformat()} {'x' * self.walked}{self.key} {self.id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +106,14 @@ def orders_of(connection: Connection, wanted: Wanted) -> frozenset[str]:
 
 def parse_ordered(text: str) -> OrderedPlace:
     """The place that a text names; ValueError if it names none."""
-    as_of, key, job_id = text.split(" ")
-    place = OrderedPlace(datetime.fromisoformat(as_of), key, parse_id(job_id) or "")
-    if not (place.id and place.as_of.tzinfo and isfinite(float(key))):
+    found = PLACE.fullmatch(text)
+    if found is None:
         raise ValueError(text)
-    return place
+    as_of, walked, xid, number, job_id = found.groups()
+    moment, known = datetime.fromisoformat(as_of), parse_id(job_id)
+    if not (known and moment.tzinfo and isfinite(float(xid or number))):
+        raise ValueError(text)
+    return OrderedPlace(moment, xid or number, known, bool(walked))
 
 
 def find_ordered(
@@ -115,7 +125,14 @@ def find_ordered(
     descending: bool,
     after: OrderedPlace | None,
 ) -> OrderedPage:
-    """At most ``limit`` jobs behind a place; ``order`` is one of ``orders_of``."""
+    """At most ``limit`` jobs behind a place; ``order`` is one of ``orders_of``.
+
+    From the beginning if meanwhile so many jobs have ended, or so few are left, that the order is
+    read in the other way and the place means nothing.
+    """
+    sources = few_sources(connection, wanted)
+    if after and after.walked == bool(sources):
+        after = None
     as_of = after.as_of if after else connection.execute(select(func.now())).scalar_one()
     filters = tuple(name for name in CONDITIONS if getattr(wanted, name))
     asked: dict[str, Any] = {
@@ -127,7 +144,6 @@ def find_ordered(
     }
     if after:
         asked |= {"key": after.key, "id": after.id}
-    sources = few_sources(connection, wanted)
     shape = filters, wanted.tenant_id is not None, descending, after is not None
     if sources:
         rows = connection.execute(sorted_statement(sources, order, *shape), asked).all()
@@ -139,7 +155,7 @@ def find_ordered(
     found = [row for row in rows if row.passes]
     cut = not sources and looked == asked["step"] and len(found) <= limit
     last = found[limit - 1] if len(found) > limit else rows[-1] if cut else None
-    cursor = OrderedPlace(as_of, last.key, last.id) if last else None
+    cursor = OrderedPlace(as_of, last.key, last.id, not sources) if last else None
     return OrderedPage([row.id for row in found[:limit]], cursor, cut)
 
 

@@ -115,7 +115,7 @@ class Wanted:
     error_class: str | None = None
     #: Somewhere in the error, in whatever case.
     text: str | None = None
-    #: Has this value somewhere in the payload.
+    #: Has this value at this path of the payload.
     payload: PayloadField | None = None
     tenant_id: int | None = None
     #: Submitted at or after, and before.

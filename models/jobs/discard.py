@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 
 from models.jobs.cancel import Done
 from models.jobs.replay import GIVEN, MATCHING, move_dead
+from models.tallies import TallyKind, count_rows
 
 #: Whether a row was discarded: every other end is stamped with the time of the request or later.
 DISCARDED = "(job.status::text = 'cancelled' AND job.cancel_requested_at > job.finished_at)"
@@ -23,12 +24,14 @@ DISCARD = f"""
         SELECT id FROM jobs WHERE {GIVEN} AND {MATCHING} AND id > %(after)s::uuid
         ORDER BY id LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
-    )
-    UPDATE jobs AS job
-    SET status = 'cancelled', ended_xid = NULL,
-        cancel_requested_at = greatest(now(), job.finished_at + interval '1 microsecond')
-    FROM chosen WHERE job.id = chosen.id AND job.status::text = 'dead'
-    RETURNING job.id::text AS id
+    ), discarded AS (
+        UPDATE jobs AS job
+        SET status = 'cancelled', ended_xid = NULL,
+            cancel_requested_at = greatest(now(), job.finished_at + interval '1 microsecond')
+        FROM chosen WHERE job.id = chosen.id AND job.status::text = 'dead'
+        RETURNING job.id, job.pool
+    ), counted AS ({count_rows(TallyKind.DISCARDED, "pool", "discarded")})
+    SELECT id::text AS id FROM discarded
 """
 
 #: Discards dead letters of a tenant, or of any.

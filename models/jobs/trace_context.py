@@ -10,8 +10,8 @@ MOST_STATE = 512
 def kept_context(traceparent: str | None, tracestate: str | None = None) -> str | None:
     """The headers as one text."""
     state = tracestate or ""
-    while len(state) > MOST_STATE:
-        state = state.rpartition(",")[0]
+    if len(state) > MOST_STATE:
+        state = state[: MOST_STATE + 1].rpartition(",")[0]
     return f"{traceparent} {state}".rstrip() if traceparent else None
 
 

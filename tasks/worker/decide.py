@@ -88,7 +88,7 @@ def counts_of(
     see :mod:`models.tallies`.
     """
     totals = totals_of(claim, ending, run_seconds, waited)
-    return policy_counts(claim, job_type, outcome, ending, run_seconds, totals)
+    return policy_counts(claim, job_type, outcome, ending, run_seconds, waited, totals)
 
 
 def totals_of(
@@ -111,6 +111,7 @@ def policy_counts(
     outcome: Outcome,
     ending: Ending,
     run_seconds: float,
+    waited: float | None,
     totals: Sequence[Count],
 ) -> RunCounts:
     """What a run adds for circuits, quarantine, classification and retry budgets; with totals."""
@@ -139,11 +140,9 @@ def policy_counts(
         ((TallyKind.RUN, run_name(claim.pool, claim.type, ran, over)), (1, ran)),
     )
     first = claim.attempt == 0
-    if first and not claim.deferrals and claim.wait_seconds is not None:
-        waited = int(claim.wait_seconds * MICROSECONDS)
-        counts.append(
-            ((TallyKind.WAIT, run_name(claim.pool, claim.type, waited, False)), (1, waited))
-        )
+    if waited is not None:
+        due = int(waited * MICROSECONDS)
+        counts.append(((TallyKind.WAIT, run_name(claim.pool, claim.type, due, False)), (1, due)))
     retried = failed and ending.status is JobStatus.SCHEDULED
     if first or retried:
         counts.append(((TallyKind.RETRY, str(claim.tenant_id)), (int(first), int(retried))))

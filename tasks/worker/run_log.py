@@ -74,7 +74,7 @@ class RunLog:
         shown: deque[dict[str, str]] = deque()
         for at, level, message in reversed(self._lines.copy()):
             room -= len(message.encode())
-            if room < 0 and shown:
+            if room < 0:
                 break
             shown.appendleft({"at": moment(at), "level": name_of(level), "message": message})
         if not shown:

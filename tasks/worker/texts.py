@@ -6,6 +6,8 @@ import os
 import re
 from functools import cache
 
+from tasks.config import task_settings
+
 HIDDEN = "[hidden]"
 #: What looks like a secret: a mark that is searched for first, the pattern, what it becomes.
 SECRETS = (
@@ -45,9 +47,8 @@ def without_secrets(text: str) -> str:
 @cache
 def own_secrets() -> tuple[str, ...]:
     """Values of this process's settings that are secrets, the longest first."""
-    found = {
-        value
-        for name, value in os.environ.items()
-        if SECRET_NAMES.search(name) and len(value) >= SECRET_CHARACTERS
-    }
-    return tuple(sorted(found, key=len, reverse=True))
+    found = {value for name, value in os.environ.items() if SECRET_NAMES.search(name)}
+    # It may come from a file of settings.
+    found.add(task_settings().claude_api_key.get_secret_value())
+    secrets = (value for value in found if len(value) >= SECRET_CHARACTERS)
+    return tuple(sorted(secrets, key=len, reverse=True))

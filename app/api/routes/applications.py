@@ -61,7 +61,7 @@ def get_application(application_id: str) -> QuickReply:
     declared.STATUS_OF_APPLICATION,
 )
 def delete_application(application_id: str) -> Response:
-    """Withdraws a waiting application immediately; asks the job of one being scored to stop."""
+    """Withdraws a waiting application immediately; interrupts one being scored within 5 s."""
     services, tenant_id = current_services(), current_tenant().id
     with write_state():
         view = find_application(services, tenant_id, application_id)

@@ -46,9 +46,8 @@ READ_REPORTER = f"""
     ORDER BY started_at, name LIMIT 1
 """
 #: For a scrape through a load balancer, whose one target is any of the instances.
-SYSTEM = choice(
-    "system", "`always`: report the system whichever instance this is.", ("auto", "always")
-)
+SYSTEMS = ("auto", "always")
+SYSTEM = choice("system", "`always`: report the system whichever instance this is.", SYSTEMS)
 
 
 @metrics.record_once
@@ -64,7 +63,7 @@ def _keep_pages(state: BlueprintSetupState) -> None:
     errors=(StateStoreUnavailable,),
 )
 def get_metrics() -> Response:
-    always = parse_choice("system", ("auto", "always")) == "always"
+    always = parse_choice("system", SYSTEMS) == "always"
     page: SingleFlight = current_app.extensions["fairline_metrics"][always]
     return Response(page.read(lambda: read_page(always)), content_type=CONTENT_TYPE)
 

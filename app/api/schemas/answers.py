@@ -54,7 +54,7 @@ class Failure(BaseModel):
 
 
 class Attempt(BaseModel):
-    """A run that failed."""
+    """A run that ended without a result."""
 
     lease: int
     worker: str | None
@@ -75,10 +75,13 @@ class LogLine(BaseModel):
 class Run(Attempt):
     """A run of a job, with what it logged."""
 
-    status: str = Field(description="What the run made of the job; `running` while it runs.")
+    status: str = Field(
+        description="What the run made of the job; `running` while it runs, `queued` if it was"
+        " handed back."
+    )
     traceback: str | None = Field(description="Where it failed; the end of a long one.")
     log: list[LogLine] = Field(description="The newest lines of `ctx.log`, from level info on.")
-    log_dropped: int = Field(description="Older lines, which are not kept.")
+    log_dropped: int = Field(description="Number of older lines that were not kept.")
 
 
 class Work(BaseModel):
@@ -109,12 +112,14 @@ class JobEntry(Work):
 
 
 class Tried(JobEntry):
-    """A job with its failed runs, newest last."""
+    """A job with its runs that ended without a result, newest last."""
 
     replays: int
     slot_seconds: float = Field(description="Of all runs that have ended.")
     resubmitted_from: UUID | None = Field(description="As the submission says.")
-    attempts: list[Attempt]
+    attempts: list[Attempt] = Field(
+        description="Runs without a result, also those that used no attempt."
+    )
 
 
 class DeadLetter(Tried):
@@ -219,13 +224,15 @@ class Wait(BaseModel):
     )
     detail: str
     also: list[WaitReason]
-    position: int | None
+    position: int | None = Field(description="Your own jobs ahead of it; null unless it is queued.")
     at_least: bool = Field(description="Whether the position may be higher.")
     predicted_start: datetime | None
     earliest_start: datetime | None = Field(
         description="With latest_start, the range in which about two thirds of such jobs start."
     )
-    latest_start: datetime | None = Field(description="Null while its circuit is not closed.")
+    latest_start: datetime | None = Field(
+        description="Null without a prediction, and while its circuit is not closed."
+    )
     predicted_wait_seconds: float | None
 
 
@@ -285,7 +292,12 @@ ReplayProgress = model(
     requested_at=datetime,
     finished_at=datetime | None,
 )
-Runs = model("Runs", "The runs of a job, oldest first; logs of the last 25 leases.", runs=list[Run])
+Runs = model(
+    "Runs",
+    "The runs of a job, oldest first: the newest 100 without a result, and the one that runs or"
+    " succeeded; logs of the last 25 leases.",
+    runs=list[Run],
+)
 Discarded = model(
     "Discarded", "Discarded dead letters.", discarded=int, skipped=int, ids=list[UUID]
 )

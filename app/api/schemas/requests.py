@@ -62,10 +62,13 @@ class Timing(Strict):
     """When a job may run, and its priority among its tenant's jobs."""
 
     priority: int = Field(0, ge=-100, le=100, description="Among your jobs, higher runs first.")
-    execute_at: Moment | None = Field(None, description="Does not start before this time.")
+    execute_at: Moment | None = Field(
+        None, description="When it is due. If that is over an hour ahead, see `jitter`."
+    )
     not_after: Moment | None = Field(None, description="Does not start after this time.")
     jitter: bool = Field(
-        True, description="Whether a time over an hour ahead gets a jitter of up to a minute."
+        True,
+        description="Whether a time over an hour ahead is moved by up to a minute, either way.",
     )
 
 

@@ -38,7 +38,7 @@ from models.jobs.states import LIVE
 MOST_CHARACTERS = 500_000
 TOO_LONG = "The payload is too long to be edited here. Submit the job with POST /jobs."
 
-FIND_ENDED = """
+FIND_JOB = """
     SELECT job.id::text AS id, job.tenant_id, tenant.name AS tenant, job.type, job.priority,
            job.status::text AS status
     FROM jobs AS job JOIN tenants AS tenant ON tenant.id = job.tenant_id
@@ -57,7 +57,7 @@ class JobSide:
     def find(self, text: str) -> Row[Any]:
         """An ended job that the visitor may see; another tenant's is none."""
         missing = NO_JOB if self.access is Access.CONSOLE else ""
-        job = find_row(FIND_ENDED, missing, id=known_id(text, missing))
+        job = find_row(FIND_JOB, missing, id=known_id(text, missing))
         if self.access is Access.TENANT_PAGE:
             own(job, current_tenant().id)
         if job.status in LIVE:

@@ -12,6 +12,7 @@ from app.reads import gauges
 from app.reads.gauges import read_gauges
 from app.scheduler.maintenance.reaper import FORGET_SECONDS, Reaper
 from app.scheduler.maintenance.retirer import FOLD
+from models.jobs.discard import discard_dead
 from models.presence import Presence, announce
 from models.tallies import Tallies
 from tasks.errors import Permanent
@@ -68,6 +69,15 @@ def test_troubles_are_told(database: DatabaseFixture) -> None:
     assert told['fairline_throttled_tenants{pool="short"}'] == 0
     assert told['fairline_pool_violations{type="sleep"}'] == 5
     assert told["fairline_retries{}"] == 3
+
+
+def test_a_discarded_dead_letter_was_submitted_once(database: DatabaseFixture) -> None:
+    jobs = [database.start().ref.id for _ in range(3)]
+    database.execute("UPDATE jobs SET status = 'dead', finished_at = now()")
+    assert discard_dead(database.engine, 1, jobs[:2]) == sorted(jobs[:2])
+    told = scrape(database)
+    assert told['fairline_jobs_admitted_total{pool="medium"}'] == 3
+    assert told['fairline_jobs_total{outcome="cancelled",pool="medium"}'] == 2
 
 
 def test_ages_are_those_of_the_oldest_wherever_they_wait(database: DatabaseFixture) -> None:

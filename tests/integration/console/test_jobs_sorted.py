@@ -10,7 +10,15 @@ import pytest
 
 from app.console.jobs import order as order_module
 from app.reads import ordered
-from app.reads.ordered import ended_statement, find_ordered, orders_of, sorted_statement
+from app.reads.ordered import (
+    OrderedPage,
+    OrderedPlace,
+    ended_statement,
+    find_ordered,
+    orders_of,
+    parse_ordered,
+    sorted_statement,
+)
 from app.reads.search import Wanted
 from tests.integration.console.test_jobs_plans import plan_of_select
 from tests.support.browsing import Browser, ids_in, text_of
@@ -113,6 +121,28 @@ def test_ended_jobs_of_a_tenant_are_walked_in_the_order_they_ended(
     )
     shown = pages(operator, f"{LIST}?tenant=other&sort={sort}{narrow}")
     assert shown == [row.id for row in in_order]
+
+
+def test_a_place_from_the_other_way_of_reading_is_the_beginning(
+    filled: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While someone turns the pages, so many jobs die that they are no longer sorted as a whole."""
+    filled.execute("UPDATE jobs SET ended_xid = pg_current_xact_id() WHERE status = 'dead'")
+    wanted = Wanted(tenant_id=1, statuses=("dead", "running"))
+    with filled.engine.connect() as connection:
+
+        def page(after: OrderedPlace | None) -> OrderedPage:
+            again = None if after is None else parse_ordered(str(after))
+            return find_ordered(connection, wanted, 3, "ended", descending=True, after=again)
+
+        sorted_whole = page(None)
+        assert page(sorted_whole.cursor).ids != sorted_whole.ids
+        monkeypatch.setattr(ordered, "few_sources", lambda *_: ())
+        walked = page(sorted_whole.cursor)
+        assert walked.ids == page(None).ids
+        assert page(walked.cursor).ids != walked.ids
+        monkeypatch.undo()
+        assert page(walked.cursor).ids == sorted_whole.ids
 
 
 def test_all_jobs_are_listed_from_the_oldest_too(

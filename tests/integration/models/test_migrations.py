@@ -52,6 +52,22 @@ def test_tenants_from_before_tier_limits_keep_what_they_have(
     assert [tuple(row) for row in rows] == [("demo", False), ("new", True), ("old", False)]
 
 
+def test_database_at_the_former_number_of_the_last_migration_is_migrated(
+    database_url: str, engine: Engine
+) -> None:
+    engine.dispose()
+    alembic(database_url, "downgrade", "0011")
+    database = DatabaseFixture(engine)
+    database.execute("DROP TRIGGER tallies_align ON tallies; DROP FUNCTION align_tally()")
+    database.execute("DROP TRIGGER verdicts_align ON verdicts; DROP FUNCTION align_verdict()")
+    database.execute("ALTER TABLE tallies DROP COLUMN bad")
+    database.execute("ALTER TABLE verdicts DROP CONSTRAINT verdicts_by_name")
+    database.execute("UPDATE alembic_version SET version_num = '0012'")
+    alembic(database_url, "upgrade", "head")
+    create_tenant(engine, "new")
+    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
+
+
 def test_jobs_of_every_state_survive_the_way_down_and_up(database_url: str, engine: Engine) -> None:
     database = DatabaseFixture(engine)
     for status in JobStatus:

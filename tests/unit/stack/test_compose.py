@@ -128,6 +128,13 @@ def test_every_setting_can_be_set_and_nothing_else() -> None:
     assert {key for key in given if key.startswith("FAIRLINE_")} == settings | {LOG_LEVEL}
 
 
+def test_the_scheduler_has_the_limits_of_ticks_and_its_relief_the_pace_of_promotion() -> None:
+    scheduler, api = (SERVICES[name]["environment"] for name in ("scheduler", "api"))
+    shared = ("SERVED_POOLS", "SUBMIT_PER_SECOND", "SUBMIT_BURST", "QUEUE_DEPTH")
+    for name in (*shared, "PROMOTE_PER_SECOND"):
+        assert {f"FAIRLINE_{name}"} <= scheduler.keys() & api.keys()
+
+
 def test_callers_without_a_key_are_refused_unless_a_tenant_is_named() -> None:
     assert not SERVICES["api"]["environment"]["FAIRLINE_ANONYMOUS_TENANT"]
     open_database = read_compose({"FAIRLINE_ANONYMOUS_TENANT": "demo"})
