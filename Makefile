@@ -53,10 +53,9 @@ demo: ## send 40 applications to the running stack (or to PORT=…) and watch th
 # module again.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: venv-dev broker browser faketime prometheus ## run every test: unit, integration, acceptance
-	$(PY) -m pytest tests/unit tests/integration -n 3 --dist loadfile --no-loadscope-reorder
-	$(PY) -m pytest tests/acceptance -n 3 --dist loadfile --no-loadscope-reorder
+	$(PY) -m pytest tests/unit tests/integration tests/acceptance -n 3 --dist loadfile --no-loadscope-reorder
 
-test-lab: venv-dev broker ## run the tests of the load lab and of the benchmarks
+test-lab: venv-dev broker faketime ## run the tests of the load lab, of the benchmarks and of chaos
 	$(PY) -m pytest tests/lab
 
 test-unit: venv-dev ## run the tests that need no service

@@ -40,7 +40,6 @@ GROUPS = {f"acceptance/{name}": group for group, names in TOGETHER.items() for n
 #: The longest first, a quarter of a minute at least; then everything else, as it comes.
 LONGEST = (
     *(f"acceptance/{name}" for name in TOGETHER["shared_stack"]),
-    "acceptance/test_kills.py",
     *(f"acceptance/{name}" for name in TOGETHER["platform_stack"]),
     "acceptance/test_autoscale.py",
     *("acceptance/test_full_disk.py", "broker/test_slow_confirms.py", "broker/test_lost_queues.py"),
