@@ -270,15 +270,15 @@ def test_waits_and_runs_of_each_type_are_told_by_percentile(
     http_client: HttpClient, database: DatabaseFixture
 ) -> None:
     assert "No job has run in the last hour." in Page(http_client, database).part("types")
-    claim = database.start(type="sleep")._replace(wait_seconds=4.0)
+    claim = database.start(type="sleep")
     counted = []
     for seconds, runs in ((0.5, 98), (20.0, 2)):
         done = Succeeded("null")
         counts = counts_of(
-            claim, database.types["sleep"], done, Ending(JobStatus.SUCCEEDED), seconds
+            claim, database.types["sleep"], done, Ending(JobStatus.SUCCEEDED), seconds, 4.0
         )
         counted += runs * counts.counts
-    later = claim._replace(attempt=1, wait_seconds=500.0)
+    later = claim._replace(attempt=1)
     again = counts_of(later, None, Succeeded("null"), Ending(JobStatus.SUCCEEDED), 0.5).counts
     tallies = Tallies()
     tallies.add_all([*counted, *again])
