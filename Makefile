@@ -2,7 +2,7 @@
 # line: make up PORT=9000 WORKERS_MEDIUM=4 BROKER=filesystem FAIRLINE_HOME=.run-b
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status demo test test-unit test-lab lint bench bench-dispatch bench-snapshot lab bench-console pictures chaos \
+.PHONY: help up down status demo test test-unit test-long lint bench bench-dispatch bench-snapshot lab bench-console pictures chaos \
 	upgrade-test restarts bare-test compose-test quorum-test clean venv venv-dev broker browser faketime prometheus mmdebstrap
 
 # Variables on the command line: one that is misspelled would be ignored without a word.
@@ -52,11 +52,11 @@ demo: ## send 40 applications to the running stack (or to PORT=…) and watch th
 # Hundreds of processes start. Where the shell forbids to keep bytecode, each would compile every
 # module again.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: venv-dev broker browser faketime prometheus ## run every test: unit, integration, acceptance
-	$(PY) -m pytest tests/unit tests/integration tests/acceptance -n 3 --dist loadfile --no-loadscope-reorder
+test: venv-dev broker browser faketime prometheus ## run the tests: unit, integration, acceptance
+	$(PY) -m pytest tests/unit tests/integration tests/acceptance -m "not long" -n 3 --dist loadfile --no-loadscope-reorder
 
-test-lab: venv-dev broker faketime ## run the tests of the load lab, of the benchmarks and of chaos
-	$(PY) -m pytest tests/lab
+test-long: venv-dev broker browser faketime ## run the long tests: rare faults, a minute of chaos, the load lab and the benchmarks
+	$(PY) -m pytest tests/integration tests/acceptance tests/lab -m long
 
 test-unit: venv-dev ## run the tests that need no service
 	$(PY) -m pytest tests/unit

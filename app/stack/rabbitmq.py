@@ -197,9 +197,11 @@ class EmbeddedRabbitMQ:
             "RABBITMQ_CONFIG_FILES": str(folder / "conf.d"),
             "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
             "RABBITMQ_CONF_ENV_FILE": str(folder / "rabbitmq-env.conf"),
+            # When its queues are closed, RabbitMQ waits five seconds for statistics to end.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
                 "-kernel inet_dist_use_interface {127,0,0,1} "
-                "+sbwt none +sbwtdcpu none +sbwtdio none"
+                "+sbwt none +sbwtdcpu none +sbwtdio none "
+                "-shutdown_time 2000"
             ),
         }
 

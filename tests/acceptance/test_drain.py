@@ -61,6 +61,7 @@ def test_running_jobs_finish_and_waiting_ones_go_elsewhere(client: Client) -> No
     assert len(finished_there) >= 10, "what had started was to be finished, not given back"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_rolling_restarts_under_load_lose_nothing_and_spend_no_try(
     client: Client, tmp_path: Path

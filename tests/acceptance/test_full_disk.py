@@ -21,6 +21,8 @@ from tests.acceptance.client import client_of, new_role
 from tests.acceptance.conftest import need_rabbitmq
 from tests.support.promises import ClientLog, Submitter, check
 
+pytestmark = pytest.mark.long
+
 #: PostgreSQL, RabbitMQ and some of the write-ahead log.
 DISK_MEGABYTES = 512
 FULL_SECONDS = 20.0

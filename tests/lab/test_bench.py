@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from loadtest.accept import Servers, drain_fairline, drain_plain
 from loadtest.bench import BAR_CONNECTIONS, compare
 from loadtest.fleet import Fairline, Fleet
 from loadtest.plain import PlainCelery
+
+pytestmark = pytest.mark.long
 
 
 def test_bench_measures_both_sides_and_compares_them(lab_fleet: Fleet) -> None:

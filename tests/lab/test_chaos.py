@@ -16,6 +16,8 @@ from loadtest.chaos.plan import TARGETS
 from loadtest.chaos.run import ChaosOptions, impossible, kills, run
 from tests.acceptance.conftest import need_rabbitmq
 
+pytestmark = pytest.mark.long
+
 SECONDS = float(os.environ.get("FAIRLINE_CHAOS_SECONDS", "50"))
 SEED = int(os.environ.get("FAIRLINE_CHAOS_SEED", random.SystemRandom().randrange(10**9)))
 

@@ -20,7 +20,7 @@ from loadtest.lab.knee.verdict import PLANS as STAIRCASES
 from loadtest.lab.scaling import PLANS as SCALES
 
 #: Some start a dozen processes, which on a busy machine takes its time.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 PNG = b"\x89PNG\r\n\x1a\n"
 PNG_END = b"IEND\xaeB`\x82"

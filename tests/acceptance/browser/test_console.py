@@ -24,6 +24,7 @@ def something_to_show(client: Client) -> None:
     client.stack.wait(lambda: client.job(job).status == "dead", "a dead letter", 20)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("something_to_show")
 def test_every_page_is_accessible_and_fits_in_light_in_the_dark_and_on_a_phone(tab: Tab) -> None:
     for path in PAGES:

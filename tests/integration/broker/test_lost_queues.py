@@ -13,6 +13,8 @@ from app.stack.services import Running
 from tests.support.broker_stack import BrokerStack, broker_stack
 from tests.support.database_fixture import DatabaseFixture
 
+pytestmark = pytest.mark.long
+
 QUEUES = ("short", "medium")
 #: The leases of both pools are longer: 10 and 30 s.
 AT_MOST_SECONDS = 9.0

@@ -14,6 +14,8 @@ from loadtest.figures import family
 from tests.support.broker_stack import BrokerStack, broker_stack
 from tests.support.database_fixture import DatabaseFixture
 
+pytestmark = pytest.mark.long
+
 #: Twice as long as a publisher waits.
 DELAY_SECONDS = 1.0
 #: After so long without a confirm a quick broker is unavailable.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from app.stack.spec import ProcessSpec
 from app.stack.supervisor import Program, Supervisor
 from tests.integration.stack.conftest import SLEEP, pids, wait
@@ -29,6 +31,7 @@ def test_process_that_is_alive_and_never_ready_is_replaced_and_then_reset(
     assert not supervisor.wait(lambda: pids(supervisor) != [pid], 2.0), "it is ready and stays"
 
 
+@pytest.mark.long
 def test_process_that_takes_long_to_get_ready_is_given_the_time(supervisor: Supervisor) -> None:
     """The machine may be too busy; killed again and again it would never be ready."""
     resets: list[int] = []

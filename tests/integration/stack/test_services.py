@@ -131,6 +131,7 @@ def test_message_survives_a_kill_of_rabbitmq(rabbitmq: Running[EmbeddedRabbitMQ]
         assert queue(connection).queue_declare(passive=True).message_count == 1
 
 
+@pytest.mark.long
 def test_rabbitmq_that_hangs_over_unreadable_queues_starts_without_them(
     rabbitmq: Running[EmbeddedRabbitMQ], tmp_path: Path
 ) -> None:
