@@ -35,7 +35,7 @@ class PlainLines(logging.Formatter):
         self.converter = time.gmtime
 
     def format(self, record: logging.LogRecord) -> str:
-        first, *rest = _UNSEEN.sub(escaped, super().format(record)).split("\n")
+        first, *rest = seen(super().format(record)).split("\n")
         if hasattr(record, "job_id"):  # written by ``ctx.log``
             ids = ((name, getattr(record, name, None)) for name in OF_RECORDS)
             first += "".join(f" {name}={value}" for name, value in ids if value is not None)
@@ -69,6 +69,11 @@ class JsonLines(logging.Formatter):
         except orjson.JSONEncodeError:  # a lone surrogate
             encoded = {name: str(value).encode(errors="replace") for name, value in line.items()}
             return orjson.dumps({name: text.decode() for name, text in encoded.items()}).decode()
+
+
+def seen(text: str) -> str:
+    """The text with control characters as they are written in Python."""
+    return _UNSEEN.sub(escaped, text)
 
 
 def escaped(found: re.Match[str]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 from alembic import context
+from alembic.operations import Operations
+from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, pool, text
 
 from migrations.ddl import SET_LOCK_TIMEOUT, with_retries
@@ -15,14 +17,6 @@ from models.store.session import follow_primary
 #: Held while migrating, so that two starting stacks take turns.
 MIGRATION_LOCK = 0x_FA1E_11E
 TURN_SECONDS = 0.2
-#: 0020 was 0012 before 0013 and 0015 came to stand before it. It runs a second time without harm.
-RENUMBERED = """
-    DO $$ BEGIN
-        IF to_regclass('alembic_version') IS NOT NULL THEN
-            UPDATE alembic_version SET version_num = '0011' WHERE version_num = '0012';
-        END IF;
-    END $$
-"""
 
 
 def take_turn(connection: Connection) -> None:
@@ -36,7 +30,16 @@ def take_turn(connection: Connection) -> None:
         connection.commit()
         time.sleep(TURN_SECONDS)
     connection.execute(text(SET_LOCK_TIMEOUT))
-    connection.execute(text(RENUMBERED))
+    connection.commit()
+
+
+def renumber(connection: Connection) -> None:
+    """Take back revision 0012, which is 0020 since 0013 and 0015 stand before it."""
+    migration = MigrationContext.configure(connection, opts={"script": context.script})
+    if migration.get_current_revision() == "0012":
+        with Operations.context(migration):
+            context.script.get_revision("0020").module.downgrade()
+        connection.execute(text("UPDATE alembic_version SET version_num = '0011'"))
     connection.commit()
 
 
@@ -47,6 +50,7 @@ def run_online() -> None:
         take_turn(connection)
 
         def migrate() -> None:
+            renumber(connection)
             context.configure(
                 connection=connection,
                 target_metadata=Base.metadata,

@@ -35,7 +35,8 @@ METRICS = {
     " counts.",
     "fairline_jobs_retried_total{pool,class}": "Runs that failed and are followed by another, by"
     " failure class.",
-    "fairline_jobs_total{pool,outcome}": "Jobs ended, by outcome; one that is replayed ends again.",
+    "fairline_jobs_total{pool,outcome}": "Jobs ended, by outcome; one that is replayed ends again,"
+    " one that is discarded counts as dead and as cancelled.",
     "fairline_refusals_total{code}": "Submissions rejected, by error code.",
     "fairline_dead_letters{type}": f"Dead letters; at most {DEAD_LETTERS_COUNTED} are counted.",
     # Limits.

@@ -23,8 +23,11 @@ from tasks.retry.guards import BUDGET_WINDOW_SECONDS
 DEAD_LETTERS_COUNTED = 10_000
 STATES = tuple(status.value for status in JobStatus)
 
+#: With what is subtracted from it: read apart, a counter could fall.
 READ_COUNTS = f"""
-    SELECT pool, {", ".join(f"sum({state}) AS {state}" for state in STATES)}
+    SELECT pool, {", ".join(f"sum({state}) AS {state}" for state in STATES)},
+           (SELECT coalesce(sum(total), 0) FROM tallies
+            WHERE kind = '{TallyKind.DISCARDED}' AND name = pool) AS discarded
     FROM job_counts WHERE tenant_id = 0 GROUP BY pool ORDER BY pool
 """
 #: Slot-seconds that a pool owes the tenant of a head ``seen``, as the leader wrote it a moment ago.
@@ -178,6 +181,8 @@ class GaugeReadings:
     #: Age of the oldest open snapshot.
     snapshot_seconds: float = 0.0
     snapshot_transactions: int = 0
+    #: Dead letters that were discarded, by pool.
+    discarded: dict[str, int] = field(default_factory=dict)
     #: What each pool owes the tenant it owes most, in slot-seconds.
     owed_seconds: dict[str, float] = field(default_factory=dict)
     #: Since a scheduler led; None if none ever did.
@@ -195,9 +200,8 @@ class GaugeReadings:
         Each is counted where it is. Counts of ends never fall, when rows are retired or replayed;
         one that was discarded has ended twice.
         """
-        twice = self.total(TallyKind.DISCARDED)
         return {
-            pool: sum(by_state.values()) - twice.get(pool, (0, 0))[0]
+            pool: sum(by_state.values()) - self.discarded.get(pool, 0)
             for pool, by_state in self.counts.items()
         }
 
@@ -224,11 +228,10 @@ def read_gauges(connection: Connection) -> GaugeReadings:
     for row in connection.exec_driver_sql(READ_TOTALS):
         totals.setdefault(row.kind, {})[row.name] = (row.total, row.amount)
     heads = read_heads(connection)
+    counts = connection.exec_driver_sql(READ_COUNTS).all()
     return GaugeReadings(
-        counts={
-            row.pool: {state: int(getattr(row, state)) for state in STATES}
-            for row in connection.exec_driver_sql(READ_COUNTS)
-        },
+        counts={row.pool: {each: int(getattr(row, each)) for each in STATES} for row in counts},
+        discarded={row.pool: int(row.discarded) for row in counts},
         queue_seconds=ages_of(heads, {row.pool: row.oldest_seconds for row in desired}),
         owed_seconds={row.pool: row.owed_seconds or 0.0 for row in heads},
         silent_seconds=connection.exec_driver_sql(READ_SILENCE).scalar(),

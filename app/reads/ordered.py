@@ -113,7 +113,7 @@ def parse_ordered(text: str) -> OrderedPlace:
     moment, known = datetime.fromisoformat(as_of), parse_id(job_id)
     if not (known and moment.tzinfo and isfinite(float(xid or number))):
         raise ValueError(text)
-    return OrderedPlace(moment, xid or number, known, bool(walked))
+    return OrderedPlace(moment, xid or repr(float(number)), known, bool(walked))
 
 
 def find_ordered(

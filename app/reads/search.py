@@ -57,10 +57,10 @@ CONDITIONS: Mapping[str, ColumnElement[bool]] = {
     "error_class": func.coalesce(JOBS.error_class, NO_CLASS) == bindparam("error_class"),
     "text": func.strpos(func.lower(ERROR), func.lower(bindparam("text"))) > 0,
     # Last: the payload is read only of jobs that meet the others. An escaped NUL, which the API
-    # accepts from nobody, would be an error.
+    # accepts from nobody, would be an error; behind an even number of backslashes it is none.
     "payload": sa.case(
         (
-            func.strpos(sa.cast(JOBS.payload, sa.Text), r"\u0000") == 0,
+            sa.cast(JOBS.payload, sa.Text).op("!~")(r"(^|[^\\])(\\\\)*\\u0000"),
             JOBS.payload.op("#>>", return_type=sa.Text())(PATH),
         )
     )

@@ -1,7 +1,7 @@
 """Drop ``tallies.bad`` and the names of throttles: the second half of 0005, which says when.
 
-One transaction, and no table is rewritten. It was 0012 for a time, and may have run as that: see
-``RENUMBERED`` in ``migrations/env.py``.
+One transaction, and no table is rewritten. It was 0012 for a time: see ``renumber`` in
+``migrations/env.py``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ contract = True
 def upgrade() -> None:
     # In the order in which workers read them: the other way round they would wait for each other.
     op.execute("LOCK TABLE verdicts, tallies IN ACCESS EXCLUSIVE MODE")
-    op.execute("DROP TRIGGER IF EXISTS tallies_align ON tallies")
-    op.execute("DROP TRIGGER IF EXISTS verdicts_align ON verdicts")
-    op.execute("DROP FUNCTION IF EXISTS align_tally(), align_verdict()")
-    op.execute("ALTER TABLE tallies DROP COLUMN IF EXISTS bad")
-    op.execute("ALTER TABLE verdicts DROP CONSTRAINT IF EXISTS verdicts_by_name")
+    op.execute("DROP TRIGGER tallies_align ON tallies")
+    op.execute("DROP TRIGGER verdicts_align ON verdicts")
+    op.execute("DROP FUNCTION align_tally(), align_verdict()")
+    op.execute("ALTER TABLE tallies DROP COLUMN bad")
+    op.execute("ALTER TABLE verdicts DROP CONSTRAINT verdicts_by_name")
     op.execute("UPDATE verdicts SET name = '' WHERE kind IN ('throttle', 'spike')")
 
 

@@ -28,7 +28,7 @@ def plain_text(value: object, characters: int) -> str:
     """``str(value)``, limited to what PostgreSQL can store and what its reader may see."""
     try:
         text = str(value)
-    except Exception as error:  # noqa: BLE001 - its __str__ may raise anything
+    except BaseException as error:  # noqa: BLE001 - its __str__ may raise anything
         text = f"({type(error).__name__} while reading the message)"
     text = text[: characters + BEYOND].replace("\x00", "")
     return without_secrets(text.encode("utf-8", "replace").decode())[:characters]

@@ -53,7 +53,9 @@ def wait_for_end(
     if view is not None and view.ended:
         return True
     tenant, caller = services.tenants.current(environ), services.tenants.caller(environ)
-    return services.events.wait_for_end(tenant.id, job_id, seconds, caller.key)
+    return services.events.wait_for_end(
+        tenant.id, job_id, seconds, environ.get("gunicorn.socket"), caller.key
+    )
 
 
 def ended_reply(

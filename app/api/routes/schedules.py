@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -31,7 +32,10 @@ from app.tenants.tenant import TenantProfile
 from app.tenants.ticks import CatchUp, Overlap, TickPolicy
 from models.blobs import INLINE_BYTES
 from models.jobs.ids import new_id
+from models.store.errors import StateStoreError
 from models.store.session import connect
+
+logger = logging.getLogger(__name__)
 
 schedules = Blueprint("schedules", __name__)
 
@@ -147,8 +151,11 @@ def run_now(services: Services, tenant: TenantProfile, schedule: RecurringSchedu
     payload = from_json(schedule.payload)
     job = job_of(services, schedule.tenant_id, schedule.type, payload, schedule.priority)
     (job_id,) = take_in(services, tenant, (job,), None).ids
-    with write_state() as engine:
-        store.note_run(engine, schedule, job_id)
+    try:
+        with write_state() as engine:
+            store.note_run(engine, schedule, job_id)
+    except StateStoreError as error:  # it is accepted, which must not become an error
+        logger.warning("job %s of a schedule is not in its history: %s", job_id, error)
     return job_id
 
 

@@ -21,6 +21,7 @@ from app.console.formatting import SHOWN_CHARACTERS, pretty
 from app.console.jobs.timeline import is_discarded, timeline
 from app.console.page import PageRequest, find_row, live_page, route
 from app.errors import BlobStoreUnavailable, NotFound
+from app.logs import INDENT, seen
 from app.policy.wait_reasons import ABOUT_TENANT, TO_TENANT, Voice
 from app.reads.waits import WaitingJob, read_facts
 from models.blobs import BlobError, BlobMissing
@@ -128,7 +129,10 @@ def read_job(asked: PageRequest) -> dict[str, Any]:
 def shown_log(log: Row[Any]) -> dict[str, Any]:
     """What a run logged, as the page shows it."""
     lines = [] if log.log is None else json.loads(log.log)
-    text = "\n".join(f"{one['at']} {one['level'].upper()} {one['message']}" for one in lines)
+    text = "\n".join(
+        f"{one['at']} {one['level'].upper()} {seen(one['message'])}".replace("\n", f"\n{INDENT}")
+        for one in lines
+    )
     return {"lines": len(lines), "text": text, "dropped": log.dropped, "traceback": log.traceback}
 
 

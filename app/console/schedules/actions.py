@@ -18,6 +18,7 @@ from app.api.http.problems import problem_of
 from app.api.http.state import write_state
 from app.api.routes.schedules import change_of, create_schedule, run_now
 from app.api.services import current_services, current_tenant
+from app.console.forms import changed_names
 from app.console.page import LivePage, PageRequest, done, route
 from app.console.schedules.form import parse_form, refused_form
 from app.console.schedules.one import ONE
@@ -41,11 +42,13 @@ def post_new(side: ScheduleSide) -> AnyResponse:
 
 
 def post_change(side: ScheduleSide, schedule_id: str) -> AnyResponse:
-    """As ``PATCH /schedules/{id}`` does with all fields."""
+    """As ``PATCH /schedules/{id}`` does with the fields that were changed."""
     typed = request.form.to_dict()
     found = side.find(schedule_id)
     try:
-        change = partial(change_of, current_services(), parse_form(typed).model_dump())
+        fields = parse_form(typed).model_dump()
+        given = {name: fields[name] for name in fields.keys() & changed_names(typed)}
+        change = partial(change_of, current_services(), given)
         with write_state() as engine:
             changed = schedules.change(engine, found.tenant_id, found.id, change)
         schedule = own(changed, found.tenant_id)

@@ -12,6 +12,7 @@ from pydantic_core import from_json
 from app.api.http.body import JsonDocument, validate_body
 from app.api.schemas.requests import CreateSchedule
 from app.console.formatting import pretty
+from app.console.forms import was_of
 from app.errors import FairlineError, FieldError, ValidationFailed
 from app.tenants.schedules import RecurringSchedule
 
@@ -29,6 +30,11 @@ class ScheduleForm:
     #: Why it was refused, in general and by field.
     detail: str = ""
     errors: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def was(self) -> str:
+        """For its hidden field."""
+        return was_of(self.typed)
 
 
 def form_of(schedule: RecurringSchedule) -> ScheduleForm:

@@ -16,6 +16,7 @@ from werkzeug.wrappers import Response as AnyResponse
 from app.api.http.problems import problem_of
 from app.api.http.state import read_state, write_state
 from app.api.routes.operator import MOST_KEYS, find_tenant
+from app.console.forms import changed_names
 from app.console.page import LivePage, PageRequest, done, route
 from app.console.tenants.one import TENANT
 from app.console.tenants.page import TENANTS
@@ -52,7 +53,8 @@ def post_terms(tenant: TenantProfile) -> AnyResponse:
     """Takes effect in every process about a second later."""
     typed = request.form.to_dict()
     try:
-        body = parse_terms(typed, tenant)
+        changed = {name: typed[name] for name in typed.keys() & changed_names(typed)}
+        body = parse_terms(changed, tenant)
         with write_state() as engine:
             change_tenant(engine, tenant.name, body.change())
     except NotFound:

@@ -14,6 +14,7 @@ import orjson
 
 from app.api.http.body import JsonDocument, validate_body
 from app.api.schemas.requests import NewTenant, TenantTerms
+from app.console.forms import was_of
 from app.errors import FairlineError
 from app.tenants.tenant import TIERS, TenantProfile
 from app.tenants.terms import BOUNDS, LIMIT_BOUNDS
@@ -34,6 +35,11 @@ class TermsForm:
     errors: Mapping[str, str] = field(default_factory=dict)
     tiers: tuple[str, ...] = TIERS
     tier_limits: tuple[str, ...] = tuple(TIER_LIMITS)
+
+    @property
+    def was(self) -> str:
+        """For its hidden field."""
+        return was_of(self.typed)
 
 
 def terms_form(tenant: TenantProfile) -> TermsForm:

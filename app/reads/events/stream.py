@@ -8,12 +8,15 @@ that reads nothing for half a minute is disconnected; it can resume.
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from gevent.monkey import get_original
 
 from app.reads.events.feed import FeedEntry
 from app.reads.events.message import KEEP_ALIVE, OPENING, place
@@ -22,6 +25,10 @@ from app.reads.events.position import Position
 #: Messages that may wait; a page of the feed fits on top.
 ROOM = 50
 KEEP_ALIVE_SECONDS = 15.0
+#: How long a client that waits for an end may be gone before it is noticed.
+GONE_SECONDS = 2.0
+#: gevent's own would switch to another greenlet.
+plain_poll = get_original("select", "poll")
 #: A client that reads nothing for so long is gone.
 STALL_SECONDS = 30.0
 #: What the kernel keeps for a client that is behind.
@@ -112,10 +119,21 @@ class EndWaiter(JobStream):
         """Nothing: the end alone counts."""
 
     def wait(self, seconds: float) -> None:
-        """Return when the job has ended, or after so long."""
+        """Return when the job has ended, after so long, or soon after the client has gone."""
         until = time.monotonic() + seconds
-        while not self._ended and (left := until - time.monotonic()) > 0:
-            self._wake.acquire(timeout=left)
+        while not self._ended and not self._gone() and (left := until - time.monotonic()) > 0:
+            self._wake.acquire(timeout=min(left, GONE_SECONDS))
+
+    def _gone(self) -> bool:
+        """Whether the client has closed its side of the connection."""
+        if self.wire is None:
+            return False
+        found = plain_poll()
+        try:
+            found.register(self.wire, select.POLLRDHUP)
+            return bool(found.poll(0))
+        except (OSError, ValueError):
+            return True
 
 
 @dataclass(slots=True, eq=False)

@@ -127,12 +127,19 @@ class Watch:
         position = position or end.position
         return self._serve_feed(FeedStream(tenant_id, position, job_type, wire=wire, key=key))
 
-    def wait_for_end(self, tenant_id: int, job_id: str, seconds: float, key: str = "") -> bool:
-        """Wait until the job has ended, for so long, or until the process stops.
+    def wait_for_end(
+        self,
+        tenant_id: int,
+        job_id: str,
+        seconds: float,
+        wire: socket.socket | None = None,
+        key: str = "",
+    ) -> bool:
+        """Wait until the job has ended, for so long, or until the client or the process is gone.
 
         False, at once, if as many wait as may. Needs no connection: the reader has one.
         """
-        waiter = EndWaiter(job_id, "", key=key)
+        waiter = EndWaiter(job_id, "", wire=wire, key=key)
         with self._changing:
             if not self._has_room_for_waiter(tenant_id):
                 return False

@@ -97,6 +97,7 @@ def test_jobs_are_found_by_a_field_of_their_payload(
         "text": '"candidate=alice"',
         "odd": r'{"quote":"a \"b\" = c","name":"Zoë"}',
         "nul": r'{"candidate":"\u0000"}',
+        "backslash": r'{"n":1,"path":"\\u0000"}',
     }
     made = {
         name: api_database.submit(type="searched", payload=payload)
@@ -112,6 +113,7 @@ def test_jobs_are_found_by_a_field_of_their_payload(
         "vip=true": ["bob"],
         'quote=a "b" = c': ["odd"],
         "name=Zoë": ["odd"],
+        "n=1": ["backslash"],
         "candidate=ALICE": [],
         "candidate=": [],
         "address=Rome": [],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -165,6 +166,29 @@ def test_those_who_wait_hold_no_connection_and_delay_nobody(
     answers: list[Answer] = [each.result(10) for each in waiting]
     assert {answer.status for answer in answers} == {200}
     assert len({answer.json()["id"] for answer in answers}) == 60
+
+
+def test_a_client_that_has_gone_is_not_waited_for(
+    api: ApiServer, database: DatabaseFixture, callers: ThreadPoolExecutor
+) -> None:
+    job_id = api.submit_job()
+    request = f"GET /jobs/{job_id} HTTP/1.1\r\nHost: x\r\nPrefer: wait=50\r\n\r\n".encode()
+    gone = [socket.create_connection(("127.0.0.1", api.port)) for _ in range(1_200)]
+    for client in gone:
+        client.sendall(request)
+    path = f"/jobs/{job_id}"
+    # Both processes have as many as one tenant may have.
+    until(lambda: "preference-applied" not in api.get(path, {"Prefer": "wait=1"}).headers)
+    for client in gone:
+        client.close()
+
+    def all_wait() -> bool:
+        asked = [callers.submit(api.get, path, {"Prefer": "wait=1"}) for _ in range(20)]
+        return all("preference-applied" in each.result(20).headers for each in asked)
+
+    began = time.monotonic()
+    until(all_wait)
+    assert time.monotonic() - began < 25
 
 
 def test_a_stopping_process_answers_those_who_wait(

@@ -16,6 +16,7 @@ from models.store.session import transaction
 from tests.integration.scheduler.test_recurring_jobs import role
 from tests.support.api_server import Answer, ApiServer
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.locks import held_lock
 
 FIELDS = {
     "id", "name", "cron", "timezone", "overlap", "catch_up", "type", "priority", "paused",
@@ -272,6 +273,16 @@ def test_one_job_can_be_had_now(api: ApiServer, api_database: DatabaseFixture) -
     assert (job.type, job.payload, job.priority) == ("echo", {"n": 1}, 4)
     assert answer.headers["location"] == f"/jobs/{job.id}"
     assert api.get(f"/schedules/{made['id']}").json() == made, "no tick"
+
+
+def test_job_that_was_accepted_is_no_error_if_the_history_cannot_be_written(
+    api: ApiServer, api_database: DatabaseFixture
+) -> None:
+    made = create(api)
+    with held_lock(api_database, "LOCK TABLE events"):
+        answer = send(api, "POST", f"/schedules/{made['id']}/run")
+    assert answer.status == 202
+    assert api_database.job(answer.json()["id"]).type == "echo"
 
 
 def test_tenant_has_a_bounded_number(api: ApiServer, api_database: DatabaseFixture) -> None:

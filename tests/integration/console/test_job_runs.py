@@ -62,6 +62,15 @@ def test_a_run_shows_its_traceback_and_its_lines(
     assert "INFO &lt;b&gt;half&lt;/b&gt;" in page
 
 
+def test_a_line_cannot_pass_for_another_one(operator: Browser, database: DatabaseFixture) -> None:
+    claim = database.start()
+    line = {"at": "2026-01-01T00:00:00.000Z", "level": "info", "message": "a\nb\x1b[1m"}
+    ending = Ending(JobStatus.DEAD, 1, error_class=FailureClass.APP_ERROR)
+    said = Settlement(claim.ref, ending, 2.0, logged=Logged(json.dumps([line]), 0, None))
+    assert settle_group(database.engine, PLAIN, "w1", [said]) == [True]
+    assert "INFO a\n    b\\x1b[1m" in operator.page(f"/console/jobs/{claim.ref.id}")
+
+
 def test_slot_time_counts_while_a_job_runs(
     visitor: tuple[Browser, str], database: DatabaseFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import re
 from typing import Any
@@ -20,6 +21,7 @@ from app.reads.ordered import (
     sorted_statement,
 )
 from app.reads.search import Wanted
+from models.jobs.ids import new_id
 from tests.integration.console.test_jobs_plans import plan_of_select
 from tests.support.browsing import Browser, ids_in, text_of
 from tests.support.database_fixture import DatabaseFixture
@@ -172,6 +174,12 @@ def test_only_what_is_cheap_is_offered(operator: Browser, filled: DatabaseFixtur
     text = operator.text(f"{LIST}?sort=-wait")
     assert "Newest first: these jobs cannot be sorted by wait." in text
     assert operator.text(f"{LIST}?sort=nonsense") == operator.text(LIST)
+
+
+def test_any_number_is_a_place(operator: Browser) -> None:
+    text = f"2026-01-01T00:00:00+00:00 1e-400 {new_id()}"
+    place = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    assert operator.get(f"{LIST}?status=dead&sort=wait&behind={place}").status_code == 200
 
 
 @pytest.mark.parametrize("place", ["x", "bm93IDEgMg", "MjAzMC0wMS0wMSAxIGE", "%00"])

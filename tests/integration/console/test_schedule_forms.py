@@ -88,6 +88,30 @@ def test_it_is_made_changed_and_removed(
     assert browser.get(f"{path}/{one.id}").status_code == 404
 
 
+def test_who_saves_changes_only_what_it_changed(
+    visitor: tuple[Browser, str], database: DatabaseFixture
+) -> None:
+    browser, path = visitor
+    browser.do(path, tenant="other", **FORM)
+    page = f"{path}/{made(database).id}"
+    opened = browser.page(page)
+    payload = payload_in(opened).replace("\n", "\r\n")
+    shown = FORM | {"payload": payload, "cron": "0 3 * * *", "was": field(opened, "was")}
+    browser.do(f"{page}/pause")
+    browser.do(page, **shown | {"priority": "5"})
+    after = made(database)
+    assert (after.paused, after.priority) == (True, 5)
+    browser.do(page, **shown | {"cron": "5 * * * *"})
+    after = made(database)
+    assert (after.paused, after.priority, after.cron) == (True, 5, "5 * * * *")
+
+
+def payload_in(page: str) -> str:
+    found = re.search(r'name="payload"[^>]*>([^<]*)</textarea>', page)
+    assert found
+    return html.unescape(found[1])
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

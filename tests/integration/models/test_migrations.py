@@ -63,7 +63,8 @@ def test_database_at_the_former_number_of_the_last_migration_is_migrated(
     database.execute("ALTER TABLE tallies DROP COLUMN bad")
     database.execute("ALTER TABLE verdicts DROP CONSTRAINT verdicts_by_name")
     database.execute("UPDATE alembic_version SET version_num = '0012'")
-    alembic(database_url, "upgrade", "head")
+    for way, revision in (("upgrade", "0015"), ("downgrade", "0004"), ("upgrade", "head")):
+        alembic(database_url, way, revision)
     create_tenant(engine, "new")
     assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
 

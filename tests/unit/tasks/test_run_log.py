@@ -130,11 +130,12 @@ def test_a_long_traceback_keeps_its_end() -> None:
 
 class Odd(Exception):
     def __str__(self) -> str:
-        raise RuntimeError("there are no words for it")
+        raise SystemExit("there are no words for it")
 
 
-def test_an_odd_error_has_a_traceback_all_the_same() -> None:
+def test_an_odd_error_has_a_traceback_and_a_message_all_the_same() -> None:
     assert "Odd" in traceback_of(Odd())
+    assert plain_text(Odd(), 100) == "(SystemExit while reading the message)"
 
 
 def test_the_stack_of_a_run_ends_where_it_is() -> None:
