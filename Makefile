@@ -118,7 +118,7 @@ clean: down ## stop the stack and remove its data, .venv and caches
 venv: ## install what is needed to run into .venv
 	@$(BOOTSTRAP) requirements.txt
 
-venv-dev:
+venv-dev: ## install what tests and measurements need, too
 	@$(BOOTSTRAP) requirements.txt requirements-dev.txt
 
 # Debian packages, installed as root only. Without root `make up BROKER=rabbitmq` says what is

@@ -14,6 +14,15 @@ SECRETS = (
     ("fair_", re.compile(r"fair_[a-z0-9]{8}_[A-Za-z0-9]+"), HIDDEN),
     ("sk-", re.compile(r"\bsk-[A-Za-z0-9_-]{8,}"), HIDDEN),
     ("earer ", re.compile(r"\b([Bb])earer +[^\s'\"]+"), rf"\1earer {HIDDEN}"),
+    (
+        "",
+        re.compile(
+            r"\b((?:pass(?:word|wd)|pwd)['\"]?\s*[=:]|(?:secret|token|api_?key)['\"]?\s*=)"
+            r"(\s*['\"]?)[^\s'\",;&)}]{4,}",
+            re.IGNORECASE,
+        ),
+        rf"\1\2{HIDDEN}",
+    ),
     ("://", re.compile(r"://[^\s/@:'\"]*:[^\s/@'\"]+@"), f"://{HIDDEN}@"),
 )
 #: Settings of this process whose values are hidden wherever they turn up.

@@ -47,8 +47,8 @@ DETAILS = {
 AWAY_CODE = "STATE_STORE_UNAVAILABLE"
 #: A group may still be committed after its callers gave up, so no more is promised.
 AWAY_DETAIL = (
-    "The state store did not respond in time; the request may not have been processed."
-    " Please try again."
+    "The state store did not respond in time; whether the request was processed is unknown."
+    " Please try again, with the same Idempotency-Key if it is a submission."
 )
 INTERNAL_CODE = errors.FairlineError.code
 

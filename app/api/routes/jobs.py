@@ -155,7 +155,8 @@ def cancel_reply(
     if found.status is JobStatus.CANCELLED:
         return Reply(document, 200, headers)
     if found.status is not JobStatus.RUNNING:
-        raise Conflict(f"It is already {status} and cannot be cancelled.")
+        hint = " Dead letters can be discarded." if found.status is JobStatus.DEAD else ""
+        raise Conflict(f"It is already {status} and cannot be cancelled.{hint}")
     document["cancel_requested_at"] = found.requested_at
     return Reply(document, 202, headers | {"Retry-After": POLL_SECONDS})
 

@@ -22,7 +22,7 @@ from app.console.jobs.timeline import is_discarded, timeline
 from app.console.page import PageRequest, find_row, live_page, route
 from app.errors import BlobStoreUnavailable, NotFound
 from app.logs import INDENT, seen
-from app.policy.wait_reasons import ABOUT_TENANT, TO_TENANT, Voice
+from app.policy.wait_reasons import ABOUT_TENANT, TO_TENANT, Voice, WaitReason
 from app.reads.waits import WaitingJob, read_facts
 from models.blobs import BlobError, BlobMissing
 from models.jobs.run_logs import read_logs
@@ -36,6 +36,8 @@ MOST_ATTEMPTS = 100
 SHOWN_MESSAGE = 2_000
 #: A tenant's newest events, which are searched for replays.
 EVENTS_LOOKED = 2_000
+#: A job that has one of these waits for nothing.
+NO_WAIT = (WaitReason.NONE.value, WaitReason.RUNNING.value)
 NO_JOB = "There is no such job, or it was retired."
 #: No script in it runs, whatever it contains.
 INERT = {
@@ -141,7 +143,9 @@ def read_wait(connection: Connection, job: Row[Any], voice: Voice) -> dict[str, 
     if job.status not in ("scheduled", "queued", "dispatched") and not job.worker_lost:
         return None
     found = read_facts(connection, job.id)
-    return None if found is None else shown_wait(found, voice)
+    wait = None if found is None else shown_wait(found, voice)
+    # It may have started or ended since it was read.
+    return None if wait is None or wait["reason"] in NO_WAIT else wait
 
 
 def shown_wait(found: WaitingJob, voice: Voice = TO_TENANT) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def test_an_idle_house_is_well_and_says_so_in_one_sentence(
     assert page.sentence == "All is well: workers are ready, no jobs are queued."
     assert "No samples yet" in page.html
     assert page.card("medium")["Slots busy"] == "0 of 10"
-    assert page.card("medium")["In per minute"] == "–", "nobody has counted"
+    assert page.card("medium")["In per min"] == "–", "nobody has counted"
 
 
 def test_a_card_tells_depth_age_rates_slots_workers_and_dead_letters(
@@ -121,7 +121,7 @@ def test_a_card_tells_depth_age_rates_slots_workers_and_dead_letters(
     assert (card["Waiting"], card["In flight"], card["Dead letters"]) == ("3", "1", "1")
     assert card["Slots busy"] == "9 of 10" and card["Workers"] == "1 , 3 suggested"
     # 5 came and one ended in 30 or 35 seconds.
-    assert 8 <= float(card["In per minute"]) <= 10 and 1.7 <= float(card["Out per minute"]) <= 2
+    assert 8 <= float(card["In per min"]) <= 10 and 1.7 <= float(card["Out per min"]) <= 2
     assert card["Objective"] == "5.0 s missed"
     since = re.search(r'datetime="([^"]+)"', page.part("pools").split("pool-medium", 1)[1])
     assert since is not None

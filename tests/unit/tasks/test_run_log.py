@@ -81,6 +81,11 @@ def test_a_run_that_goes_on_writes_its_lines_less_and_less_often() -> None:
         ("{'Authorization': 'Bearer abc.def'}", "{'Authorization': 'Bearer [hidden]'}"),
         ("postgresql://me:pass@host/db", "postgresql://[hidden]@host/db"),
         ("http://host/a:b@c", "http://host/a:b@c"),
+        ("password=hunter2, x", "password=[hidden], x"),
+        ("{'Password': 'hunter2'}", "{'Password': '[hidden]'}"),
+        ("GET /x?token=abcdef&y=1", "GET /x?token=[hidden]&y=1"),
+        ("unexpected token: lambda", "unexpected token: lambda"),
+        ("max_tokens=1024", "max_tokens=1024"),
         ("a task-number12 is no key", "a task-number12 is no key"),
     ],
 )
