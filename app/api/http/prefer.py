@@ -54,7 +54,7 @@ def wait_for_end(
         return True
     tenant, caller = services.tenants.current(environ), services.tenants.caller(environ)
     return services.events.wait_for_end(
-        tenant.id, job_id, seconds, environ.get("gunicorn.socket"), caller.key
+        tenant.id, job_id, seconds, caller.key, environ.get("gunicorn.socket")
     )
 
 

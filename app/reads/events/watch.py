@@ -132,8 +132,8 @@ class Watch:
         tenant_id: int,
         job_id: str,
         seconds: float,
-        wire: socket.socket | None = None,
         key: str = "",
+        wire: socket.socket | None = None,
     ) -> bool:
         """Wait until the job has ended, for so long, or until the client or the process is gone.
 

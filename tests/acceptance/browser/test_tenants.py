@@ -49,9 +49,9 @@ def companies(client: Client) -> Iterator[dict[str, Company]]:
         tenant = create_tenant(client.engine, name, Change({"weight": weight}, {}))
         key = issue_key(client.engine, name, "browser").key
         found[side] = Company(name, tenant.id, key, [])
-    for _ in range(40):
+    for _ in range(60):
         for company in found.values():
-            job = submit(client, company.id, "sleep", "medium", {"seconds": 2})
+            job = submit(client, company.id, "sleep", "medium", {"seconds": 8})
             company.jobs.append(job)
     yield found
     for company in found.values():
