@@ -52,11 +52,12 @@ demo: ## send 40 applications to the running stack (or to PORT=…) and watch th
 # Hundreds of processes start. Where the shell forbids to keep bytecode, each would compile every
 # module again.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: venv-dev broker browser faketime prometheus ## run the tests: unit, integration, acceptance
+test: venv-dev broker browser prometheus ## run the tests that need no more than ten minutes: unit, integration, acceptance
 	$(PY) -m pytest tests/unit tests/integration tests/acceptance -m "not long" -n 3 --dist loadfile --no-loadscope-reorder
 
-test-long: venv-dev broker browser faketime ## run the long tests: rare faults, a minute of chaos, the load lab and the benchmarks
-	$(PY) -m pytest tests/integration tests/acceptance tests/lab -m long
+test-long: venv-dev broker browser faketime ## run the others: browser, rare faults, a minute of chaos, load lab and benchmarks
+	$(PY) -m pytest tests/integration tests/acceptance -m long -n 2 --dist loadfile --no-loadscope-reorder
+	$(PY) -m pytest tests/lab
 
 test-unit: venv-dev ## run the tests that need no service
 	$(PY) -m pytest tests/unit

@@ -18,6 +18,8 @@ from models.jobs.ids import new_id
 from models.jobs.submission import Submission, SubmissionGroup
 from tests.acceptance.client import Client, client_of
 
+pytestmark = pytest.mark.long
+
 SLOTS = 4
 #: Longer than a stack that stops would wait; with a checkpoint every half a second, at each of
 #: which the job could go on elsewhere.

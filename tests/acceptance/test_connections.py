@@ -17,6 +17,8 @@ from app.stack.spec import PROJECT_ROOT
 from tests.acceptance.client import Client, new_role, scale
 from tests.support.promises import ClientLog, Submitter
 
+pytestmark = pytest.mark.long
+
 MOST_CONNECTIONS = 2
 #: A statement of a group commit takes a moment; a connection held by a job, as long as the job.
 LONGEST_STATEMENT_SECONDS = 0.5

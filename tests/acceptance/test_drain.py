@@ -11,6 +11,8 @@ from loadtest.chaos.facts import wait_until_settled
 from tests.acceptance.client import Client, new_role, scale
 from tests.support.promises import ClientLog, Submitter, check
 
+pytestmark = pytest.mark.long
+
 #: Rolling restarts, two workers at a time, round and round.
 RESTARTS, WORKERS = 20, 6
 #: A worker whose jobs take a second ends within this time.
@@ -61,7 +63,6 @@ def test_running_jobs_finish_and_waiting_ones_go_elsewhere(client: Client) -> No
     assert len(finished_there) >= 10, "what had started was to be finished, not given back"
 
 
-@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_rolling_restarts_under_load_lose_nothing_and_spend_no_try(
     client: Client, tmp_path: Path

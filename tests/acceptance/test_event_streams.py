@@ -21,6 +21,8 @@ from models.jobs.ids import new_id
 from models.jobs.submission import Submission, SubmissionGroup
 from tests.acceptance.client import Client
 
+pytestmark = pytest.mark.long
+
 STREAMS = 1000
 MOST_BYTES_A_STREAM = 100_000
 

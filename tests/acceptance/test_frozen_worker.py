@@ -6,7 +6,11 @@ import os
 import signal
 import time
 
+import pytest
+
 from tests.acceptance.client import Client
+
+pytestmark = pytest.mark.long
 
 #: How long the settled row is watched for a change: more than another lease.
 WATCH_SECONDS = 10.0

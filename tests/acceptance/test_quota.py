@@ -6,12 +6,16 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from loadtest.fakes.claude import FakeClaude, FakeQuota
 from models.jobs.admit import admit_group
 from models.jobs.ids import new_id
 from models.jobs.submission import Submission, SubmissionGroup
 from models.store.session import connect
 from tests.acceptance.client import Client
+
+pytestmark = pytest.mark.long
 
 #: Calls a minute; the model saves up two seconds of them, so that any burst is refused.
 LIMIT, BURST_SECONDS = 900, 2.0

@@ -9,7 +9,11 @@ import os
 import signal
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from tests.acceptance.client import Client, scale
+
+pytestmark = pytest.mark.long
 
 #: The promise of a hot standby.
 TAKEOVER_SECONDS = 10.0

@@ -29,7 +29,9 @@ SECOND_UP_SECONDS = 10.0
 FOREIGN_SHARE = 0.1
 
 
-@pytest.fixture(scope="module", params=["rabbitmq", "filesystem"])
+@pytest.fixture(
+    scope="module", params=["rabbitmq", pytest.param("filesystem", marks=pytest.mark.long)]
+)
 def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
     if request.param == "rabbitmq":
         need_rabbitmq()

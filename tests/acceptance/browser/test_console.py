@@ -9,6 +9,8 @@ from app.console.pages import NAVIGATION
 from tests.acceptance.browser.conftest import Tab
 from tests.acceptance.client import Client, new_role
 
+pytestmark = pytest.mark.long
+
 PAGES = (*(path for path, _, _ in NAVIGATION), "/tenant", "/console/sign-in", "/console/nothing")
 PHONE = {"width": 390, "height": 844}
 FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth + 1"
@@ -24,7 +26,6 @@ def something_to_show(client: Client) -> None:
     client.stack.wait(lambda: client.job(job).status == "dead", "a dead letter", 20)
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("something_to_show")
 def test_every_page_is_accessible_and_fits_in_light_in_the_dark_and_on_a_phone(tab: Tab) -> None:
     for path in PAGES:

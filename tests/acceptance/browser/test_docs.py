@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from loadtest.chaos.stack import Stack
 from tests.acceptance.browser.conftest import Tab
 from tests.acceptance.client import Client
+
+pytestmark = pytest.mark.long
 
 
 def try_out(page: Page, operation: str) -> Locator:

@@ -18,6 +18,8 @@ from models.jobs.submission import Submission, SubmissionGroup
 from tests.acceptance.browser.conftest import PATIENCE_MILLISECONDS
 from tests.acceptance.client import Client
 
+pytestmark = pytest.mark.long
+
 POOLS_SERVED = ("short", "medium", "long", "gpu")
 JOBS, SECONDS = 120, 20.0
 #: So many jobs of the type ``fail`` share a message.

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import re
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from app.tenants.changes import create_tenant
 from tests.acceptance.browser.conftest import Tab
 from tests.acceptance.client import Client
+
+pytestmark = pytest.mark.long
 
 NUMBERS = itertools.count(1)
 KEY = re.compile(r"fair_[a-z0-9]{8}_[A-Za-z0-9]{32}")

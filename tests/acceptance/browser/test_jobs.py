@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Dialog, expect
 
 from tests.acceptance.browser.conftest import Tab
 from tests.acceptance.client import Client
+
+pytestmark = pytest.mark.long
 
 #: Pages look every few seconds.
 LIVE = 15_000

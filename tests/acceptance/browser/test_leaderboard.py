@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.acceptance.browser.conftest import Tab
 from tests.acceptance.client import Client, new_role
+
+pytestmark = pytest.mark.long
 
 HOSTILE = "<script>alert(1)</script>"
 LETTER = "Led four people through a migration of twelve million records without an outage."

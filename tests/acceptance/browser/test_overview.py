@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.acceptance.browser.conftest import Tab
 from tests.acceptance.client import Client
+
+pytestmark = pytest.mark.long
 
 #: The page looks every five seconds, and the machine may be busy.
 LOOK_MILLISECONDS = 15_000

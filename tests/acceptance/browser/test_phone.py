@@ -12,6 +12,8 @@ from app.console.pages import ELSEWHERE, NAVIGATION
 from tests.acceptance.browser.conftest import Tab
 from tests.acceptance.client import Client
 
+pytestmark = pytest.mark.long
+
 PHONE = {"width": 390, "height": 844}
 NUMBERS = itertools.count(1)
 PAGES = (

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.acceptance.browser.conftest import PATIENCE_MILLISECONDS, Tab
 from tests.acceptance.client import Client
+
+pytestmark = pytest.mark.long
 
 
 def see(where: Locator, text: str) -> None:

@@ -20,6 +20,8 @@ from models.jobs.submission import Submission, SubmissionGroup
 from tests.acceptance.browser.conftest import Tab
 from tests.acceptance.client import Client
 
+pytestmark = pytest.mark.long
+
 #: A name for the tenants of each test.
 NUMBERS = itertools.count(1)
 

@@ -7,11 +7,14 @@ import re
 import signal
 from urllib.parse import unquote
 
+import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from app.console.formatting import short_id
 from tests.acceptance.browser.conftest import Tab
 from tests.acceptance.client import Client
+
+pytestmark = pytest.mark.long
 
 #: A process counts as lost after ten seconds, another one takes some to start.
 PATIENCE_MILLISECONDS = 30_000
