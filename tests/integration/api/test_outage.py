@@ -27,6 +27,8 @@ from tests.integration.api.test_contract import assert_problem
 from tests.support.api_server import Answer, ApiServer, serving
 from tests.support.hostile import GOOD
 
+pytestmark = pytest.mark.long
+
 #: What the contract allows between a request and its 503.
 MOST_SECONDS = 2.0
 #: And between the return of the server and the first 202.

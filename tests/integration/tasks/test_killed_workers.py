@@ -20,6 +20,8 @@ from models.presence import PRESENCE_LOST_SECONDS
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.worker_process import WorkerProcess, worker_process
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def process(

@@ -15,6 +15,8 @@ from tests.support.database_fixture import DatabaseFixture
 from tests.support.locks import held_lock
 from tests.support.worker_process import POOLS, WorkerProcess, worker_process
 
+pytestmark = pytest.mark.long
+
 #: A lease, how long the lock is held, and how long the jobs run, in seconds.
 LEASE, HELD, RUN = 4.0, 9.0, 13.0
 

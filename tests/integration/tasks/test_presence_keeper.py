@@ -30,6 +30,8 @@ from tasks.watchdog.presence_keeper import LATE_SECONDS, PresenceKeeper
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.worker_process import WorkerProcess, worker_process
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def process(

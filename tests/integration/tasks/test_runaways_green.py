@@ -17,6 +17,8 @@ from models.jobs.cancel import cancel
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.worker_process import WorkerProcess, worker_process
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def process(
