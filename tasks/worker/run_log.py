@@ -18,7 +18,7 @@ from types import FrameType, TracebackType
 
 import orjson
 
-from tasks.worker.texts import plain_text
+from tasks.worker.texts import BEYOND, plain_text
 
 #: Newest lines that are kept, the characters of each, and the bytes of all.
 MOST_LINES = 200
@@ -129,8 +129,12 @@ def calls_jobs(frame: FrameType) -> bool:
 
 def bounded(text: str) -> str:
     """The end of a long text, where it says what was raised; files as they are imported."""
-    text = plain_text(text.rstrip(), len(text))
+    text = text.rstrip()
+    # Twice what is kept, as the names of folders go; a secret that begins before it is far away.
+    left_out = max(0, len(text) - 2 * TRACEBACK_CHARACTERS - BEYOND)
+    text = plain_text(text[left_out:], len(text))
     for folder in sorted(filter(None, sys.path), key=len, reverse=True):
         text = text.replace(f'File "{folder}/', 'File "')
-    left_out = len(text) - TRACEBACK_CHARACTERS
-    return text if left_out <= 0 else f"… {left_out} characters left out …\n{text[left_out:]}"
+    cut = max(0, len(text) - TRACEBACK_CHARACTERS)
+    left_out += cut
+    return f"… {left_out} characters left out …\n{text[cut:]}" if left_out else text

@@ -13,24 +13,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import orjson
 from flask import Response, render_template, request
 from sqlalchemy import Row
 from werkzeug.wrappers import Response as AnyResponse
 
 from app.admission.intake import take_in
 from app.api.auth.access import Access
-from app.api.http.body import JsonDocument, validate_body
 from app.api.http.problems import problem_of
 from app.api.http.query import known_id
 from app.api.routes.jobs import submission_of
 from app.api.schemas.requests import SubmitJob
 from app.api.services import current_services, current_tenant
 from app.console.formatting import pretty
+from app.console.forms import Form, body_with_payload, number_of, reasons
 from app.console.jobs.job import NO_JOB, read_payload
 from app.console.page import done, find_row, route
-from app.console.schedules.form import ScheduleForm, number_of, refused_form
-from app.errors import Conflict, FairlineError, FieldError, NotFound, ValidationFailed
+from app.errors import Conflict, FairlineError, NotFound
 from app.tenants.ownership import own
 from models.jobs.states import LIVE
 
@@ -76,9 +74,9 @@ def get_resubmit(side: JobSide, job_id: str) -> str:
     job = side.find(job_id)
     text = read_payload(job.id)[0]
     if len(text) > MOST_CHARACTERS:
-        return show(side, job, ScheduleForm({}, TOO_LONG), editable=False)
+        return show(side, job, Form({}, TOO_LONG), editable=False)
     typed = {"payload": pretty(json.loads(text)), "priority": str(job.priority)}
-    return show(side, job, ScheduleForm(typed))
+    return show(side, job, Form(typed))
 
 
 def post_resubmit(side: JobSide, job_id: str) -> AnyResponse:
@@ -93,7 +91,7 @@ def post_resubmit(side: JobSide, job_id: str) -> AnyResponse:
     except FairlineError as error:
         answer = problem_of(error)
         headers = {name: value for name, value in answer.headers if name == "Retry-After"}
-        shown = show(side, job, refused_form(typed, error))
+        shown = show(side, job, Form(typed, *reasons(error)))
         return Response(shown, answer.status_code, headers)
     return done(f"{side.path}/{submitted}", "Submitted as a new job.")
 
@@ -111,19 +109,12 @@ def resubmit(job: Row[Any], typed: Mapping[str, str]) -> str:
 
 def body_of(job: Row[Any], typed: Mapping[str, str]) -> SubmitJob:
     """What was typed as the API takes it."""
-    payload = typed.get("payload", "").strip().encode() or b"{}"
-    try:
-        orjson.loads(payload)
-    except orjson.JSONDecodeError as error:
-        wrong = FieldError("payload", f"is not JSON: {error}")
-        raise ValidationFailed(errors=(wrong,)) from None
     priority = number_of(typed.get("priority", ""))
     fixed = {"type": job.type, "priority": priority, "resubmitted_from": job.id}
-    raw = b'%b,"payload":%b}' % (orjson.dumps(fixed)[:-1], payload)
-    return validate_body(JsonDocument(raw, orjson.loads(raw)), SubmitJob)
+    return body_with_payload(fixed, typed.get("payload", ""), SubmitJob)
 
 
-def show(side: JobSide, job: Row[Any], form: ScheduleForm, *, editable: bool = True) -> str:
+def show(side: JobSide, job: Row[Any], form: Form, *, editable: bool = True) -> str:
     return render_template(
         "console/resubmit.html", side=side, job=job, form=form, editable=editable
     )

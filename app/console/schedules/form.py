@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import orjson
 from pydantic_core import from_json
 
-from app.api.http.body import JsonDocument, validate_body
 from app.api.schemas.requests import CreateSchedule
 from app.console.formatting import pretty
-from app.console.forms import was_of
-from app.errors import FairlineError, FieldError, ValidationFailed
+from app.console.forms import Form, body_with_payload, number_of, reasons
+from app.errors import FairlineError
 from app.tenants.schedules import RecurringSchedule
 
 TEXTS = ("name", "cron", "timezone", "type", "overlap", "catch_up")
@@ -22,19 +20,10 @@ NEW = {"timezone": "UTC", "overlap": "allow", "catch_up": "one", "payload": "{}"
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleForm:
-    """What the form shows."""
+class ScheduleForm(Form):
+    """The form of a schedule; ``paused`` is not empty if it is to be paused."""
 
-    #: By field, as text; ``paused`` is not empty if it is to be paused.
     typed: Mapping[str, str] = field(default_factory=lambda: NEW)
-    #: Why it was refused, in general and by field.
-    detail: str = ""
-    errors: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def was(self) -> str:
-        """For its hidden field."""
-        return was_of(self.typed)
 
 
 def form_of(schedule: RecurringSchedule) -> ScheduleForm:
@@ -45,11 +34,8 @@ def form_of(schedule: RecurringSchedule) -> ScheduleForm:
 
 
 def refused_form(typed: Mapping[str, str], error: FairlineError) -> ScheduleForm:
-    """The form again, with the first error of each field."""
-    errors: dict[str, str] = {}
-    for problem in error.errors:
-        errors.setdefault(problem.field.partition(".")[0], f"{problem.field} {problem.message}")
-    return ScheduleForm(typed, "" if errors else error.detail, errors)
+    """The form again, with what was typed and why it is refused."""
+    return ScheduleForm(typed, *reasons(error))
 
 
 def parse_form(typed: Mapping[str, str]) -> CreateSchedule:
@@ -57,25 +43,4 @@ def parse_form(typed: Mapping[str, str]) -> CreateSchedule:
     document: dict[str, Any] = {name: typed.get(name, "").strip() for name in TEXTS}
     document["paused"] = bool(typed.get("paused"))
     document["priority"] = number_of(typed.get("priority", ""))
-    payload = typed.get("payload", "").strip().encode() or b"{}"
-    wrong: tuple[FieldError, ...] = ()
-    try:
-        orjson.loads(payload)
-    except orjson.JSONDecodeError as error:
-        wrong, payload = (FieldError("payload", f"is not JSON: {error}"),), b"{}"
-    raw = b'%b,"payload":%b}' % (orjson.dumps(document)[:-1], payload)
-    try:
-        body = validate_body(JsonDocument(raw, orjson.loads(raw)), CreateSchedule)
-    except ValidationFailed as error:
-        raise ValidationFailed(errors=(*error.errors, *wrong)) from None
-    if wrong:
-        raise ValidationFailed(errors=wrong)
-    return body
-
-
-def number_of(typed: str) -> int | str:
-    """A whole number; what is none stays a text, which the schema refuses."""
-    text = typed.strip() or "0"
-    digits = text.removeprefix("-")
-    small = digits.isascii() and digits.isdecimal() and len(digits) < 10
-    return int(text) if small else text
+    return body_with_payload(document, typed.get("payload", ""), CreateSchedule)

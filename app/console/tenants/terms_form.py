@@ -6,7 +6,7 @@ An empty field is no agreement: the tier's or the deployment's default applies.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Any
 
@@ -14,7 +14,7 @@ import orjson
 
 from app.api.http.body import JsonDocument, validate_body
 from app.api.schemas.requests import NewTenant, TenantTerms
-from app.console.forms import was_of
+from app.console.forms import Form, reasons
 from app.errors import FairlineError
 from app.tenants.tenant import TIERS, TenantProfile
 from app.tenants.terms import BOUNDS, LIMIT_BOUNDS
@@ -27,19 +27,11 @@ MOST_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class TermsForm:
-    """What the form shows: texts by field, those of a pool as ``limits.<pool>.<name>``."""
+class TermsForm(Form):
+    """The form of a tenant's terms; fields of a pool are ``limits.<pool>.<name>``."""
 
-    typed: Mapping[str, str] = field(default_factory=dict)
-    detail: str = ""
-    errors: Mapping[str, str] = field(default_factory=dict)
     tiers: tuple[str, ...] = TIERS
     tier_limits: tuple[str, ...] = tuple(TIER_LIMITS)
-
-    @property
-    def was(self) -> str:
-        """For its hidden field."""
-        return was_of(self.typed)
 
 
 def terms_form(tenant: TenantProfile) -> TermsForm:
@@ -58,11 +50,8 @@ def pools_of(tenant: TenantProfile) -> list[str]:
 
 
 def refused_terms(typed: Mapping[str, str], error: FairlineError) -> TermsForm:
-    """The form again, with the first error of each field."""
-    errors: dict[str, str] = {}
-    for problem in error.errors:
-        errors.setdefault(problem.field, f"{problem.field} {problem.message}")
-    return TermsForm(typed, "" if errors else error.detail, errors)
+    """The form again, with what was typed and why it is refused."""
+    return TermsForm(typed, *reasons(error, nested=True))
 
 
 def parse_terms(typed: Mapping[str, str], tenant: TenantProfile) -> TenantTerms:
