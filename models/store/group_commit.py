@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from models.store.errors import StatementTooSlow, StateStoreUnavailable
+from models.store.ticket import Ticket
 
 logger = logging.getLogger(__name__)
 
@@ -43,50 +44,6 @@ RETRY_SECONDS = (0.0, 0.1, 0.2, 0.5, 1.0)
 LOCKED_SECONDS = 0.5
 
 
-class Ticket(Generic[Item, Result]):
-    """An item of a group, and its result once it is written or refused.
-
-    A plain lock, held until then: it costs less than an event, and there is one waiter.
-    """
-
-    __slots__ = ("_pending", "abandoned", "error", "item", "value", "weight")
-
-    def __init__(self, item: Item, weight: int) -> None:
-        self.item = item
-        self.weight = weight
-        #: The caller no longer waits; skip the item if it has not been written yet.
-        self.abandoned = False
-        self._pending = threading.Lock()
-        self._pending.acquire()
-        self.value: Result | None = None
-        self.error: BaseException | None = None
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the result; whether it is there."""
-        if not self._pending.acquire(timeout=-1 if timeout is None else timeout):
-            return False
-        self._pending.release()
-        return True
-
-    def result(self, timeout: float | None = None) -> Result:
-        """The item's own result, once its group is committed."""
-        if not self.wait(timeout):
-            self.abandoned = True
-            raise StateStoreUnavailable
-        if self.error is not None:
-            raise self.error
-        return self.value  # type: ignore[return-value]  # set whenever no error is
-
-    @property
-    def done(self) -> bool:
-        """Whether the item was written or refused."""
-        return not self._pending.locked()
-
-    def finish(self) -> None:
-        """Let the caller go on."""
-        self._pending.release()
-
-
 class GroupCommit(Generic[Item, Result]):
     """Collects items of concurrent callers and writes them in groups, in order."""
 
@@ -100,6 +57,7 @@ class GroupCommit(Generic[Item, Result]):
         persistent: bool = False,
         on_refused: Callable[[Item, Exception], None] | None = None,
         gathers: bool = False,
+        rest: Callable[[], float] | None = None,
         locked: Callable[[Sequence[Item]], Sequence[bool]] | None = None,
     ) -> None:
         """``persistent``: keep trying while the state store is away, instead of failing.
@@ -108,6 +66,7 @@ class GroupCommit(Generic[Item, Result]):
         waiting caller. A group ends at ``max_group`` items or at ``max_weight`` bytes, whichever
         comes first: a statement is held in memory several times over while it is sent.
         ``gathers``: callers come back as soon as they are answered, so wait for them.
+        ``rest`` says for how many seconds more may gather of what nobody waits for.
         ``locked`` says of items whether they would have to wait for a lock, without waiting.
         """
         self._write = write
@@ -118,6 +77,7 @@ class GroupCommit(Generic[Item, Result]):
         self._max_weight = max_weight
         self._persistent = persistent
         self._gathers = gathers
+        self._rest_seconds = rest
         self._on_refused = on_refused
         self._locked = locked
         #: Items that wait for a lock, and when to look at them again. The writer's own.
@@ -128,8 +88,12 @@ class GroupCommit(Generic[Item, Result]):
         self._gathering = threading.Lock()
         self._waiting: deque[Ticket[Item, Result]] = deque()
         self._closing = False
+        #: Somebody waits for an item of the next group.
+        self._awaited = False
         #: Whether the writer sleeps; it is then woken through ``_wake``.
         self._asleep = False
+        #: Whether it rests, and whoever waits for an item may wake it.
+        self._resting = False
         self._wake = threading.Lock()
         self._wake.acquire()
         self._writer: threading.Thread | None = None
@@ -143,7 +107,7 @@ class GroupCommit(Generic[Item, Result]):
         whose queue moves waits on, and so does one whose process is too busy to notice the
         store's answer: waits are counted as they were asked for, not as long as they took.
         """
-        ticket = self.post(item, weight)
+        ticket = self.post(item, weight, awaited=True)
         step = None if timeout is None else timeout / WAITS_A_TIMEOUT
         began = time.monotonic()
         longest, idle_waits = began + MOST_PATIENCE_SECONDS, 0
@@ -155,13 +119,17 @@ class GroupCommit(Generic[Item, Result]):
             began = now
         return ticket.result(0)
 
-    def post(self, item: Item, weight: int = 0) -> Ticket[Item, Result]:
-        """Write ``item``, which has ``weight`` bytes, with its group, without waiting."""
+    def post(self, item: Item, weight: int = 0, *, awaited: bool = False) -> Ticket[Item, Result]:
+        """Write ``item``, which has ``weight`` bytes, with its group, without waiting.
+
+        ``awaited``: the caller will wait for it, so its group does not rest.
+        """
         ticket: Ticket[Item, Result] = Ticket(item, weight)
         with self._gathering:
             if self._closing:
                 raise StateStoreUnavailable(f"{self._name} is closed.")
             self._waiting.append(ticket)
+            self._awaited = self._awaited or awaited
             if self._writer is None:
                 # Started late, so that a process forks before it has threads.
                 self._writer = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -185,10 +153,10 @@ class GroupCommit(Generic[Item, Result]):
 
         A writer that is woken once too often finds nothing and sleeps again.
         """
-        if self._asleep:
+        if self._asleep or (self._resting and (self._awaited or self._closing)):
             if self._wake.locked():
                 self._wake.release()
-            self._asleep = False
+            self._asleep = self._resting = False
 
     def _run(self) -> None:
         while (tickets := self._take_group()) is not None:
@@ -228,9 +196,11 @@ class GroupCommit(Generic[Item, Result]):
         """What has gathered, up to the limits of a group; empty: sleep; None: closed."""
         if self._aside:
             self._bring_back()
+        self._rest()
         with self._gathering:
             if not self._waiting:
-                if self._closing:
+                # Items set aside may have been left when close() was called a moment ago.
+                if self._closing and not self._aside:
                     return None
                 self._asleep = True
                 return []
@@ -241,7 +211,18 @@ class GroupCommit(Generic[Item, Result]):
                 if weight > self._max_weight:
                     break
                 tickets.append(self._waiting.popleft())
+            self._awaited = self._awaited and bool(self._waiting)
             return tickets
+
+    def _rest(self) -> None:
+        """Let more gather, unless somebody waits for what is there."""
+        seconds = self._rest_seconds() if self._rest_seconds and self._waiting else 0.0
+        if seconds > 0.0:
+            with self._gathering:
+                self._resting = not (self._awaited or self._closing)
+            if self._resting:
+                self._wake.acquire(timeout=seconds)
+                self._resting = False
 
     def _settle(self, left: list[Ticket[Item, Result]]) -> None:
         """Write ``left`` in order; tickets with a result are taken out of it.

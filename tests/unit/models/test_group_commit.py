@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from models.store import group_commit
 from models.store.errors import StatementTooSlow, StateStoreUnavailable
-from models.store.group_commit import GroupCommit, Ticket
+from models.store.group_commit import GroupCommit
+from models.store.ticket import Ticket
 from tests import ROOT
 
 
@@ -246,6 +247,32 @@ def test_closing_writes_what_is_not_locked_and_says_that_the_rest_is_not_written
             tickets[item].result(0)
 
 
+def test_what_waits_for_a_lock_is_not_left_when_the_group_closes_after_the_look(
+    writer: Writer,
+) -> None:
+    class ClosedAfterTheLook(GroupCommit[int, int]):
+        def _bring_back(self) -> None:
+            super()._bring_back()
+            looked.set()
+            assert closing.wait(5)
+
+    looked, closing = threading.Event(), threading.Event()
+    group = ClosedAfterTheLook(writer, name="test", persistent=True, locked=writer.is_locked)
+    writer.locked = {1}
+    ticket = group.post(1)
+    assert looked.wait(5)
+    closer = threading.Thread(target=lambda: closed.append(group.close(5)))
+    closed: list[bool] = []
+    closer.start()
+    while not group._closing:  # set by the thread above
+        time.sleep(0.001)
+    closing.set()
+    closer.join()
+    assert closed == [False]
+    with pytest.raises(StateStoreUnavailable):
+        ticket.result(0)
+
+
 def test_a_lock_that_nobody_can_look_at_is_waited_for(writer: Writer) -> None:
     def unknown(items: Sequence[int]) -> list[bool]:
         writer.locked.clear()
@@ -254,6 +281,29 @@ def test_a_lock_that_nobody_can_look_at_is_waited_for(writer: Writer) -> None:
     group = GroupCommit(writer, name="test", persistent=True, locked=unknown)
     writer.locked = {1}
     assert group.submit(1, timeout=5) == 10
+
+
+def test_what_nobody_waits_for_gathers_and_what_somebody_waits_for_does_not(
+    writer: Writer,
+) -> None:
+    rests = [30.0]
+    group = GroupCommit(writer, name="test", rest=lambda: rests[0])
+    posted = [group.post(number) for number in (1, 2, 3)]
+    assert not posted[0].wait(0.1), "it rests"
+    assert group.submit(4, timeout=5) == 40
+    assert writer.groups == [[1, 2, 3, 4]]
+    last = group.post(5)
+    assert not last.wait(0.05)
+    assert group.close(5) and last.result(0) == 50
+    assert writer.groups[1:] == [[5]]
+
+
+def test_a_rest_that_is_over_writes_what_has_gathered(writer: Writer) -> None:
+    group = GroupCommit(writer, name="test", rest=lambda: 0.02)
+    posted = [group.post(number) for number in (1, 2, 3)]
+    assert [ticket.result(5) for ticket in posted] == [10, 20, 30]
+    assert len(writer.groups) <= 2
+    assert group.close(5)
 
 
 class Interrupted(BaseException):
