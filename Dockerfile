@@ -35,6 +35,8 @@ COPY migrations migrations
 COPY models models
 COPY tasks tasks
 COPY app app
+# Nothing is written at run time, so here: else each process compiles every module at its start.
+RUN python -m compileall -q app models tasks migrations celeryconfig.py flowerconfig.py
 
 USER 10001:10001
 EXPOSE 8000
