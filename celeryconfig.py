@@ -26,10 +26,11 @@ broker_connection_max_retries = None
 # RabbitMQ closes the channel of a consumer that holds a message for 30 minutes, as one whose
 # slots are all busy that long does. Celery would end the worker; it is to open another channel.
 broker_channel_error_retry = True
-# Celery 5.7 drains its event connection for 100 ms a turn while AMQP heartbeats are on,
-# which holds a gevent worker to ten messages a second. TCP keepalive and the heartbeats
-# in the row take over.
+# Celery 5.7 drains its event connection for 100 ms a turn while AMQP heartbeats are on, which holds
+# a gevent worker to ten messages a second. The consumer switches them on for the connection that
+# messages come by, and for no other.
 broker_heartbeat = 0
+worker_consumer = "app.broker.consumer:JobConsumer"
 
 # Slices of a pool are added by name: see app/broker/amqp.py.
 task_queues = [job_queue(name) for name in POOLS]

@@ -19,7 +19,12 @@ from app.telemetry.hooks import end_telemetry, start_telemetry
 from models.presence import process_name
 from tasks.entry import register_tasks, this
 
-celery = Celery("fairline", amqp="app.broker.amqp:JobAmqp")
+celery = Celery(
+    "fairline",
+    amqp="app.broker.amqp:JobAmqp",
+    control="app.broker.control:JobControl",
+    events="app.broker.events:SparingEvents",
+)
 celery.config_from_object("celeryconfig")
 job_types = register_tasks(celery, settings())
 
@@ -27,15 +32,6 @@ job_types = register_tasks(celery, settings())
 @setup_logging.connect
 def _configure_logging(loglevel: Any = None, **_: Any) -> None:
     configure_logging(loglevel)
-
-
-@worker_init.connect
-def _without_delayed_delivery(**_: Any) -> None:
-    """Delays are in the row; with quorum queues Celery would declare 28 queues for its own."""
-    from celery.worker.consumer import Consumer
-
-    known = Consumer.Blueprint.default_steps
-    Consumer.Blueprint.default_steps = [s for s in known if "DelayedDelivery" not in str(s)]
 
 
 @worker_init.connect

@@ -1,8 +1,9 @@
-"""Flower's list of queues, with the jobs that wait in the database beside those of the broker.
+"""What Flower shows beyond what it knows itself: jobs that wait in the database, and task sums.
 
 The broker holds about two rounds of work per pool, so its queues alone would look almost empty
-however long the queue is. Flower reads ``flowerconfig.py`` when it starts, and that calls
-:func:`show_waiting_jobs`.
+however long the queue is. Of tasks beyond a rate Flower is sent sums with the workers' heartbeats
+(:mod:`app.broker.events`), which count as if every event had been sent. Flower reads
+``flowerconfig.py`` when it starts, and that calls the functions here.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
+import flower.events  # type: ignore[import-untyped]  # no types
 import flower.views  # type: ignore[import-untyped]  # no types
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.broker.events import SUMS
 from app.broker.queues import job_queue
+from app.broker_url import node_urls
 from app.config import settings
+from app.policy.task_events import Fields
 from app.reads.job_counts import count_waiting
 from models.pools import POOLS, is_job_queue
 from models.store.errors import StateStoreError
@@ -43,18 +48,20 @@ class QueueNames(set[str]):
 class WatchedQueues:
     """What Flower asks a broker for: its queues, and below them the waiting jobs of each pool."""
 
-    def __init__(self, broker: Any) -> None:
-        """``broker``: Flower's own client, or None where it has none."""
-        self._broker = broker
+    def __init__(self, *brokers: Any) -> None:
+        """``brokers``: Flower's own clients, one for each node, or none where it has none."""
+        self._brokers = brokers
 
     async def queues(self, names: Iterable[str]) -> list[Listed]:
         loop = asyncio.get_running_loop()
         waiting = loop.run_in_executor(None, list_waiting)
         known = QueueNames({*names, *POOLS})
-        if self._broker is None:
+        queues: list[Listed] = []
+        if not self._brokers:
             queues = await loop.run_in_executor(None, list_messages, sorted(known))
-        else:
-            queues = await self._broker.queues(known)
+        for broker in self._brokers:
+            if queues := await broker.queues(known):  # nothing: the node does not answer
+                break
         return [*sorted(queues, key=lambda queue: str(queue["name"])), *await waiting]
 
 
@@ -63,18 +70,51 @@ def show_waiting_jobs() -> None:
     flower.views.Broker = watched(flower.views.Broker)
 
 
+class SummedState(flower.events.EventsState):  # type: ignore[misc]  # no types
+    """What Flower knows from events, and from sums of those that were not sent."""
+
+    def event(self, event: Fields) -> None:
+        sums: dict[str, Fields] = event.pop(SUMS, None) or {}
+        super().event(event)
+        for name, counted in sums.items():
+            self._add(event["hostname"], name, counted)
+
+    def _add(self, worker: str, name: str, counted: Fields) -> None:
+        """Count for the page of workers and for ``/metrics``."""
+        for kind, times in counted["events"].items():
+            self.counter[worker][kind] += times
+            self.metrics.events.labels(worker, kind, name).inc(times)
+        self.metrics.number_of_prefetched_tasks.labels(worker, name).inc(counted["prefetched"])
+        runtime = self.metrics.runtime.labels(worker, name)
+        for seconds in counted["runtimes"]:
+            runtime.observe(seconds)
+
+
+def count_summed_tasks() -> None:
+    """Let Flower count the tasks that it is not shown."""
+    flower.events.EventsState = SummedState
+
+
 def watched(open_broker: Callable[..., Any]) -> Callable[..., WatchedQueues]:
     """A factory like Flower's, which also takes brokers without an API of their own."""
 
-    def opened(*arguments: Any, **options: Any) -> WatchedQueues:
+    def opened(url: str, http_api: str | None = None, **options: Any) -> WatchedQueues:
+        """``http_api`` may name the API of several nodes, separated by commas."""
+        amqp = settings().amqp
+        nodes = node_urls(settings().broker_url) if amqp and not http_api else [url]
         try:
-            broker = open_broker(*arguments, **options)
+            brokers = [
+                open_broker(node, http_api=api, **options)
+                for node in nodes
+                for api in (http_api.split(",") if http_api else [None])
+            ]
         except NotImplementedError:
-            return WatchedQueues(None)
-        if broker.vhost == "/":
-            # Flower 2.2 asks for `queues//`, which RabbitMQ does not know.
-            broker.vhost = "%2F"
-        return WatchedQueues(broker)
+            return WatchedQueues()
+        for broker in brokers:
+            if broker.vhost == "/":
+                # Flower 2.2 asks for `queues//`, which RabbitMQ does not know.
+                broker.vhost = "%2F"
+        return WatchedQueues(*brokers)
 
     return opened
 

@@ -17,6 +17,8 @@ from celery import Celery
 from kombu import Connection
 from kombu.exceptions import KombuError
 
+from app.broker.node_order import try_last
+from app.broker.queues import note_refusal
 from app.policy.confirms import MOST_OPENING_SECONDS, opening_seconds
 
 logger = logging.getLogger(__name__)
@@ -32,16 +34,16 @@ class BrokerConnection:
 
     def __init__(self, celery: Celery, timeout_seconds: float, latency: float = 0.0) -> None:
         """``latency``: of the confirms on the connection before."""
-        amqp = celery.conf.broker_url.startswith("amqp")
+        self._urls = celery.conf.broker_url
+        first = self._urls if isinstance(self._urls, str) else self._urls[0]
+        amqp = first.startswith("amqp")
         options = {**celery.conf.broker_transport_options, "write_timeout": timeout_seconds}
         if amqp:
             # Also for each answer while the connection is opened.
             options["connect_timeout"] = opening_seconds(options["connect_timeout"], latency)
         self.connection: Connection = celery.connection_for_write(transport_options=options)
         try:
-            # Each host once: kombu's own connect() sleeps two seconds before its second attempt.
-            hosts = max(1, len(self.connection.alt))
-            self.connection.ensure_connection(max_retries=hosts - 1)
+            try_each_node(self.connection)
             if amqp:
                 # A frozen broker answers nothing, and py-amqp waits for an answer without end.
                 self.connection.connection.sock.settimeout(FIRST_CONFIRM_SECONDS)
@@ -52,7 +54,8 @@ class BrokerConnection:
             self.latency = self._first_confirm() if amqp else 0.0
             if amqp:
                 self.connection.connection.sock.settimeout(timeout_seconds)
-        except BaseException:
+        except BaseException as error:
+            self.note_failure(error)
             self.close()
             raise
         self.confirms = amqp
@@ -61,6 +64,11 @@ class BrokerConnection:
     def probe(self) -> None:
         """Publish a message that is confirmed and goes nowhere."""
         self.channel.basic_publish(self.channel.prepare_message(b""), "", PROBE)
+
+    def note_failure(self, error: BaseException) -> None:
+        """After this error: what the next connection, of whomever, should do otherwise."""
+        if not note_refusal(error):
+            try_last(self._urls, self.connection)
 
     def close(self) -> None:
         """Drop the connection without waiting for a broker that may be gone."""
@@ -88,6 +96,11 @@ class BrokerConnection:
             self.connection.drain_events(timeout=max(0.0, left))
         self.channel.events["basic_ack"].clear()
         return time.monotonic() - begun
+
+
+def try_each_node(connection: Connection) -> None:
+    """Each once: kombu's own connect() sleeps two seconds before its second attempt."""
+    connection.ensure_connection(max_retries=max(1, len(connection.alt)) - 1)
 
 
 def open_in_thread(

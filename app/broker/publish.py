@@ -41,7 +41,7 @@ from app.telemetry.hooks import dispatching
 from models.jobs.dispatch import Dispatch
 from models.jobs.release import release
 from models.jobs.trace_context import trace_headers
-from models.pools import POOLS, UNMEASURED_REFS
+from models.pools import POOLS, unmeasured_refs
 from models.tallies import Count, Tallies, TallyKind
 
 logger = logging.getLogger(__name__)
@@ -105,11 +105,8 @@ class Publisher:
         with dispatching(dispatches):
             broker = self._open()
             try:
-                for group in by_destination(dispatches):
-                    seconds = lengths.get(group[0].type)
-                    most = refs_in_message(most_refs(group[0]), seconds, UNMEASURED_REFS)
-                    for pack in packs(group, most, workers):
-                        self._send(broker, pack)
+                for pack in in_messages(dispatches, workers, lengths):
+                    self._send(broker, pack)
                 self._read_confirms(broker, patience(self._latency, self._timeout_seconds))
             except broker.errors() as error:
                 self._give_up(error)
@@ -161,6 +158,8 @@ class Publisher:
 
     def _give_up(self, error: BaseException) -> None:
         """What was sent counts as not delivered; a connection that is merely silent is kept."""
+        if self._broker is not None:
+            self._broker.note_failure(error)
         if not isinstance(error, SilentBroker):
             logger.warning("the connection to the broker is lost: %s", error)
             self.close()
@@ -320,17 +319,26 @@ def handed_over(dispatches: Sequence[Dispatch]) -> list[Count]:
     return [((TallyKind.DISPATCHED, pool), (jobs, 0)) for pool, jobs in by_pool.items()]
 
 
-def by_destination(dispatches: Sequence[Dispatch]) -> list[list[Dispatch]]:
-    """Jobs that may share a message: of one type, for one queue. Others keep their order."""
-    groups: dict[tuple[str, ...], list[Dispatch]] = {}
+def in_messages(
+    dispatches: Sequence[Dispatch], workers: int, lengths: Mapping[str, float]
+) -> list[Sequence[Dispatch]]:
+    """The dispatches of each message: of one type, for one queue. Messages are in the order of
+    their first ones: the jobs of tenants with different types take turns as they were picked."""
+    groups: dict[tuple[str, str], list[Dispatch]] = {}
     for dispatch in dispatches:
-        alone = most_refs(dispatch) == 1
-        key = (dispatch.id,) if alone else (dispatch.type, dispatch.queue)
-        groups.setdefault(key, []).append(dispatch)
-    return list(groups.values())
+        groups.setdefault((dispatch.type, dispatch.queue), []).append(dispatch)
+    messages: list[Sequence[Dispatch]] = []
+    for group in groups.values():
+        messages += packs(group, most_refs(group[0], lengths.get(group[0].type)), workers)
+    if len(groups) > 1:
+        places = {dispatch.id: place for place, dispatch in enumerate(dispatches)}
+        messages.sort(key=lambda message: places[message[0].id])
+    return messages
 
 
-def most_refs(dispatch: Dispatch) -> int:
-    """References of its pool that may share a message."""
+def most_refs(dispatch: Dispatch, seconds: float | None) -> int:
+    """References of such jobs, which take so long, that may share a message."""
     pool = POOLS.get(dispatch.pool)
-    return pool.refs_per_message if pool else 1
+    if pool is None:
+        return 1
+    return refs_in_message(pool.refs_per_message, pool.slots, seconds, unmeasured_refs(pool))

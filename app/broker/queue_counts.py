@@ -13,7 +13,9 @@ from typing import Any
 
 from celery import Celery
 
-from app.broker.queues import job_queue
+from app.broker.connect import try_each_node
+from app.broker.node_order import try_last
+from app.broker.queues import job_queue, note_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -58,13 +60,15 @@ class QueueCounts(threading.Thread):
                 logger.debug("queues cannot be counted: %s", error)
                 self._empty_at = {}
                 if connection is not None:
+                    if not note_refusal(error):
+                        try_last(self._celery.conf.broker_url, connection)
                     connection.collect(socket_timeout=0.1)
                 connection = None
                 time.sleep(RETRY_SECONDS)
 
     def _connect(self) -> Any:
         connection = self._celery.connection_for_read()
-        connection.ensure_connection(max_retries=0)
+        try_each_node(connection)
         connection.connection.sock.settimeout(ANSWER_SECONDS)
         return connection
 

@@ -21,7 +21,10 @@ PACKAGES = ("rabbitmq-server",)
 #: As the stack calls them, and where they are in the tree.
 COMMANDS = {
     "rabbitmq-server": "/usr/lib/rabbitmq/bin/rabbitmq-server",
-    "rabbitmqctl": "/usr/lib/rabbitmq/bin/rabbitmqctl",
+    **{
+        name: f"/usr/lib/rabbitmq/bin/{name}"
+        for name in ("rabbitmqctl", "rabbitmq-queues", "rabbitmq-upgrade", "rabbitmq-diagnostics")
+    },
     "epmd": "/usr/bin/epmd",
 }
 #: Becomes the command, in a mount namespace of its own that has the caller's home folder.

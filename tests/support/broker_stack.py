@@ -77,6 +77,10 @@ class BrokerStack:
         """The jobs."""
         return self.database.query("SELECT * FROM jobs WHERE id = ANY (%s::uuid[])", list(ids))
 
+    def log(self) -> str:
+        """What the processes have written."""
+        return "\n".join(log.read_text() for log in self._logs.glob("*.log"))
+
     def _describe(self, rows: Sequence[Row[Any]]) -> str:
         states = dict(Counter((row.pool, row.status) for row in rows))
         leases = max(row.lease for row in rows)

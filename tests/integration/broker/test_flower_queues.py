@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ import kombu
 import psutil
 import pytest
 
+from app.broker.queue_limits import LIMITS
 from app.broker.queues import job_queue
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running
@@ -66,6 +68,31 @@ def test_management_api_is_for_looking_from_this_machine_only(
     assert (service.folder / "management.password").stat().st_mode & 0o077 == 0
 
 
+def test_policy_limits_the_queues_of_pools_and_slices_and_no_others(
+    rabbitmq: Running[EmbeddedRabbitMQ],
+) -> None:
+    service = rabbitmq.service
+    names = {"medium": "fairline", "short.free": "fairline", "medium-2": None, "celeryev.x": None}
+    with kombu.Connection(service.url()) as connection:
+        for name in names:
+            connection.default_channel.queue_delete(name)
+            job_queue(name)(connection.default_channel).queue_declare()
+        for name, policy in names.items():
+            wait_for(partial(has_policy, service, name, policy), 20)
+            connection.default_channel.queue_delete(name)
+
+
+def has_policy(service: EmbeddedRabbitMQ, name: str, policy: str | None) -> bool:
+    """Whether RabbitMQ applies it to the queue, and with it the limits."""
+    found = ask(service, f"queues/%2F/{name}")
+    if not isinstance(found, dict) or "effective_policy_definition" not in found:
+        return False
+    limits = found["effective_policy_definition"]
+    return found["policy"] == policy and all(
+        limits.get(key) == value for key, value in (LIMITS if policy else {}).items()
+    )
+
+
 def queues_of(port: int) -> dict[str, list[str]]:
     """The rows of Flower's page of queues, by name: messages, unacknowledged, ready, consumers."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/broker", timeout=10) as answer:
@@ -93,7 +120,12 @@ def environment(
         for name in POOLS:
             channel.queue_delete(name)
             job_queue(name)(channel).queue_declare()
-        broker = {"FAIRLINE_BROKER_URL": service.url(), "FLOWER_BROKER_API": service.api_url()}
+        # Of both, the first node is gone.
+        gone = f"127.0.0.1:{free_port()}"
+        broker = {
+            "FAIRLINE_BROKER_URL": service.url().replace("@", f"@{gone},"),
+            "FLOWER_BROKER_API": f"http://{gone}/api/,{service.api_url()}",
+        }
         yield {**env, **broker}
         for name in POOLS:  # the next test's may be of another type
             channel.queue_delete(name)

@@ -1,0 +1,86 @@
+"""A worker's consumer of messages: Celery's, which notices a broker that no longer answers.
+
+Celery's own heartbeats would be for all connections of a worker or for none: see ``celeryconfig``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+from typing import Any
+
+from celery.worker.consumer import Consumer
+from celery.worker.state import maybe_shutdown
+
+from app.broker.node_order import try_last
+from app.broker.queues import note_refusal, queue_arguments, queues_with_other_arguments
+
+logger = logging.getLogger(__name__)
+
+#: A broker that sends nothing for two of these is given up. So is a worker by the broker, which a
+#: job may cause that does not let others run; its messages are redelivered, and the rows decide.
+HEARTBEAT_SECONDS = 5
+#: How long the worker waits for an answer on its other connections, as when it opens one.
+ANSWER_SECONDS = 2.0
+#: Between two rounds of attempts to connect; they are reported once in so many.
+MOST_PAUSE_SECONDS = 1.0
+TELL_ROUNDS = 60
+QUORUM = {"x-queue-type": "quorum"}
+
+
+class JobConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
+    """Named by ``celeryconfig``."""
+
+    class Blueprint(Consumer.Blueprint):  # type: ignore[misc]  # as above
+        """Without delayed delivery: delays are in the row, and Celery would declare 28 queues."""
+
+        default_steps = tuple(
+            step for step in Consumer.Blueprint.default_steps if "DelayedDelivery" not in step
+        )
+
+    def connect(self) -> Any:
+        """Heartbeats on this connection, and on no other one."""
+        self.amqheartbeat = HEARTBEAT_SECONDS
+        try:
+            return super().connect()
+        finally:
+            self.amqheartbeat = 0
+
+    def ensure_connected(self, conn: Any) -> Any:
+        """Try all nodes in rounds with a pause of at most a second; Celery's own is half a minute.
+
+        A node that does not answer takes its connect timeout in each round. A connection without
+        heartbeats must not wait for an answer without end, not even when it is closed.
+        """
+        rounds = itertools.count()
+        nodes = max(1, len(conn.alt))
+
+        def tell(error: BaseException, interval: float) -> None:
+            if next(rounds) % (TELL_ROUNDS * nodes) < nodes:
+                logger.error("cannot connect to %s: %s", conn.as_uri(), error)
+
+        pause = random.uniform(0.5, MOST_PAUSE_SECONDS)
+        connected = conn.ensure_connection(
+            tell,
+            interval_start=pause,
+            interval_step=0,
+            interval_max=pause,
+            callback=maybe_shutdown,
+        )
+        self.first_connection_attempt = False
+        sock = getattr(connected.connection, "sock", None)
+        if sock is not None and not connected.heartbeat:
+            sock.settimeout(ANSWER_SECONDS)
+        return connected
+
+    def on_connection_error_after_connected(self, exc: BaseException) -> None:
+        if not note_refusal(exc):
+            try_last(self.app.conf.broker_url, self.connection)
+        for name, queue in self.app.amqp.queues.items():
+            # Celery judges by this whether it may ask for a global prefetch, which a quorum queue
+            # refuses and no queue needs.
+            queue.queue_arguments = (
+                QUORUM if name in queues_with_other_arguments else queue_arguments()
+            )
+        super().on_connection_error_after_connected(exc)

@@ -1,0 +1,62 @@
+"""Celery's event dispatcher, sparing: above a rate, task events are summed up in heartbeats.
+
+Flower needs more than a millisecond of processor time for the events of a task, and the worker and
+the broker as much again. See :mod:`app.policy.task_events` for what is sent, and
+:mod:`app.flower` for what Flower makes of the sums.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from celery.app.events import Events
+from celery.events.dispatcher import EventDispatcher
+
+from app.config import settings
+from app.policy.task_events import TaskEvents
+
+#: Events of a worker that carry the sums, and the field that has them.
+CARRIERS = frozenset({"worker-heartbeat", "worker-offline"})
+SUMS = "task_sums"
+
+
+class SparingDispatcher(EventDispatcher):  # type: ignore[misc]  # Celery has no types
+    """Sends the events of a worker, or counts them."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._tasks = TaskEvents(settings().flower_tasks_per_second, time.time())
+        #: Events may come from several threads, depending on Celery's pool.
+        self._counting = threading.Lock()
+        super().__init__(*args, **options)
+
+    def send(self, type: str, *args: Any, **fields: Any) -> Any:
+        """As Celery's; ``type`` is the name of the event."""
+        if self.enabled and type in CARRIERS:
+            with self._counting:
+                sums = self._tasks.take_sums()
+            if sums:
+                fields[SUMS] = sums
+        elif self._sends_tasks and type.startswith("task-"):
+            with self._counting:
+                passed = self._tasks.pass_on(type, fields, time.time())
+            if passed is None:
+                return None
+            fields = passed
+        return super().send(type, *args, **fields)
+
+    @property
+    def _sends_tasks(self) -> bool:
+        return self.enabled and (not self.groups or "task" in self.groups)
+
+    def extend_buffer(self, other: Any) -> None:
+        """Called for a new connection, with the dispatcher of the last one."""
+        super().extend_buffer(other)
+        self._tasks.inherit(other._tasks)
+
+
+class SparingEvents(Events):  # type: ignore[misc]  # Celery has no types
+    """Named by ``app/celery.py``."""
+
+    dispatcher_cls = "app.broker.events:SparingDispatcher"

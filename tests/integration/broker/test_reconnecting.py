@@ -1,0 +1,68 @@
+"""Workers whose broker was away: how soon they are back, and what must not keep them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+import kombu
+import pytest
+from kombu.utils import functional
+
+from app.broker.consumer import JobConsumer
+from app.celery import celery
+from app.stack.rabbitmq import EmbeddedRabbitMQ
+from app.stack.services import Running
+from tests.support.broker_stack import broker_stack
+from tests.support.commands import BIN, free_port
+from tests.support.database_fixture import DatabaseFixture
+
+POOLS = ("medium", "long")
+
+
+def test_all_nodes_are_tried_every_second_and_reported_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However long they have been away."""
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 240:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(functional, "sleep", sleep)
+    consumer = JobConsumer.__new__(JobConsumer)
+    consumer.app = celery
+    urls = [f"amqp://guest:secret@127.0.0.1:{free_port()}//" for _ in range(3)]
+    with pytest.raises(KeyboardInterrupt):
+        consumer.ensure_connected(kombu.Connection(urls))
+    assert max(slept) <= 1.0 and sum(slept) > 60
+    told = [record.message for record in caplog.records]
+    assert len(told) < 30 and len(set(told)) == 3
+    assert "secret" not in str(told)
+
+
+def test_a_control_queue_that_is_locked_keeps_no_worker_from_its_jobs(
+    database: DatabaseFixture, rabbitmq: Running[EmbeddedRabbitMQ], tmp_path: Path
+) -> None:
+    """As one whose node was lost may be until that node is back."""
+    names = [f"worker-{pool}-{os.getpid()}@{socket.gethostname()}" for pool in POOLS]
+    with ExitStack() as stack:
+        other = stack.enter_context(kombu.Connection(rabbitmq.service.url()))
+        for name in names:
+            kombu.Queue(f"{name}.celery.pidbox", exclusive=True, durable=False, auto_delete=True)(
+                other.default_channel
+            ).queue_declare()
+        stack.enter_context(broker_stack(database, rabbitmq.service, tmp_path, *POOLS))
+        answer = subprocess.run(
+            (str(BIN / "celery"), "-A", "app", "inspect", "ping", "-t", "5"),
+            env={**os.environ, "FAIRLINE_BROKER_URL": rabbitmq.service.url()},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert all(f"{name}: OK" in answer.stdout for name in names), answer
