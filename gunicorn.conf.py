@@ -1,18 +1,33 @@
-"""gunicorn: the API processes. Workers are green; each holds thousands of connections."""
+"""gunicorn: the API processes. Workers are green; each holds thousands of connections.
+
+The master imports the application once and forks: its workers share the memory of all code, and
+start in no time. What belongs to one process, connections and threads, is made after the fork.
+For new code the master has to be started again: SIGHUP replaces workers, by the same code.
+"""
 
 from __future__ import annotations
 
+from gevent import monkey
+
+# Before all other imports: kombu, for one, keeps the sleep that it finds. Not what the master
+# forks, reaps and waits for signals with; its workers patch these too.
+monkey.patch_all(os=False, queue=False, signal=False)
+
+# ruff: noqa: E402
+import gc
 import os
 import resource
 import secrets
 import signal
 import threading
+import warnings
 from types import FrameType
 from typing import Any
 
 from app.config import settings
 
 _settings = settings()
+warnings.filterwarnings("ignore", "Patching more than once", monkey.MonkeyPatchWarning)
 
 bind = f"{_settings.host}:{_settings.port}"
 workers = _settings.api_workers
@@ -37,8 +52,7 @@ control_socket_disable = True
 
 def on_starting(server: Any) -> None:
     """Runs once, before anything is forked."""
-    # What the processes behind this port have in common: see models/presence.py, which is not
-    # imported here, as gevent patches each of them later.
+    # What the processes behind this port have in common: see models/presence.py.
     os.environ["FAIRLINE_INSTANCE"] = f"api:{secrets.token_hex(6)}"
     # Every connection is an open file; the customary 1,024 are soon spent on event streams.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -47,6 +61,16 @@ def on_starting(server: Any) -> None:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    import_application()
+
+
+def import_application() -> None:
+    """Import all that a worker needs, into memory that a collection of garbage does not touch."""
+    from app.server.factory import api_blueprints
+
+    list(api_blueprints())
+    gc.collect()
+    gc.freeze()
 
 
 def pre_request(worker: Any, req: Any) -> None:

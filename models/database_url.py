@@ -21,11 +21,23 @@ PARTS = re.compile(
 SERVER = re.compile(r"(?P<host>\[[^\[\]@]+\]|[^:\[\]@]+)(?::(?P<port>\d*))?")
 #: What libpq may be told to look for in one of several servers, so that we can write there.
 WRITABLE = ("read-write", "primary")
+#: … or that a standby is enough.
+STANDBY = ("prefer-standby", "standby")
+DRIVER = "postgresql+psycopg2"
 #: libpq's own limit, for a process that waits without a callback: the least that it takes.
 CONNECT_SECONDS = 2
 
 
-def normal_url(text: str) -> str:
+def standby_url(text: str) -> str:
+    """The same of the standbys that may be read from: no connection is made to a primary."""
+    from sqlalchemy import make_url
+
+    url = make_url(normal_url(text, STANDBY))
+    only = {"target_session_attrs": "standby"}
+    return url.update_query_dict(only).render_as_string(hide_password=False)
+
+
+def normal_url(text: str, roles: Sequence[str] = WRITABLE) -> str:
     """The URL with several servers as ``?host=a,b&port=1,2``; any other one as it is."""
     # Not above: a process that only connects needs no SQLAlchemy.
     from sqlalchemy import make_url
@@ -40,16 +52,18 @@ def normal_url(text: str) -> str:
         url = make_url(text)
     except (ArgumentError, ValueError):
         raise ValueError("is not a database URL") from None  # without the password in it
+    if url.drivername != DRIVER:  # plain postgresql:// is another driver in SQLAlchemy 2.1
+        raise ValueError(f"must begin with {DRIVER}://")
     if not encoded:
         servers = _words(url.query.get("host", ()))
+    wanted = str(url.query.get("target_session_attrs", roles[0]))
+    if wanted not in roles and (len(servers) > 1 or roles is STANDBY):
+        raise ValueError(f"target_session_attrs must be {' or '.join(roles)}")
     if len(servers) < 2:
         return text
     hosts, ports = _split(servers, _words(url.query.get("port", ())))
     if encoded:  # the query was decoded already
         hosts = [unquote(host) for host in hosts]
-    wanted = url.query.get("target_session_attrs", WRITABLE[0])
-    if wanted not in WRITABLE:
-        raise ValueError(f"target_session_attrs must be {' or '.join(WRITABLE)}")
     query = {"host": ",".join(hosts), "port": ",".join(ports), "target_session_attrs": wanted}
     # What SQLAlchemy renders it can read: an empty host, then the query.
     return url.update_query_dict(query).render_as_string(hide_password=False)
@@ -100,3 +114,8 @@ def one_server_each(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"connect_timeout": CONNECT_SECONDS, **arguments, "host": host, "port": port or None}
         for host, port in zip(hosts, ports, strict=True)
     ]
+
+
+def named_server(arguments: Mapping[str, Any]) -> tuple[str, int]:
+    """Host and port that these arguments name, as a connection to it reports them."""
+    return str(arguments["host"]), int(arguments["port"] or 5432)

@@ -22,7 +22,6 @@ BUILT_IN = (
         lease_seconds=10,
         slots=50,
         tries=5,
-        refs_per_message=100,
         objective_seconds=0.5,
         bound_seconds=1,
         most_seconds=600,
@@ -53,7 +52,9 @@ BUILT_IN = (
 
 def read_pools(changes: Mapping[str, Mapping[str, object]]) -> dict[str, Pool]:
     """The built-in pools with ``changes`` applied and new entries added."""
-    entries: dict[str, dict[str, object]] = {pool.name: pool.model_dump() for pool in BUILT_IN}
+    entries: dict[str, dict[str, object]] = {
+        pool.name: pool.model_dump(exclude_unset=True) for pool in BUILT_IN
+    }
     for name, change in changes.items():
         entries[name] = {**entries.get(name, {}), **change, "name": name}
     return {name: Pool.model_validate(entry) for name, entry in entries.items()}
@@ -84,8 +85,16 @@ def chain_of(pools: Mapping[str, Pool]) -> tuple[str, ...]:
     return tuple(chain)
 
 
-#: References in a message of jobs whose duration is not known yet.
+#: References in a message of jobs whose duration is not known yet, in a pool for the shortest.
 UNMEASURED_REFS = 20
+
+
+def unmeasured_refs(pool: Pool) -> int:
+    """References in a message of jobs whose duration is not known yet: what waits behind one that
+    is in a pool for longer ones might wait long."""
+    return 1 if pool.above else min(pool.refs_per_message, UNMEASURED_REFS)
+
+
 #: Every pool of this deployment, by name.
 with exit_if_invalid("pools"):
     POOLS = read_pools(read_settings(DatabaseSettings).pools)

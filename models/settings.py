@@ -53,8 +53,9 @@ class Pool(BaseModel):
     tries: int = Field(ge=1)
     #: Kind of worker the stack starts: prefork for what computes or must be killed.
     concurrency: Literal["gevent", "prefork"] = "gevent"
-    #: References one message may carry at most; many only where jobs end in a moment.
-    refs_per_message: int = Field(default=1, ge=1)
+    #: References one message may carry at most: as many as take a moment, see app/policy/window.py.
+    #: A prefork process runs one job at a time, and gets one reference.
+    refs_per_message: int = Field(default=100, ge=1)
     #: 99 of 100 jobs start within so many seconds of being due: the objective that the console,
     #: ``/metrics``, the alerts and the load lab judge by.
     objective_seconds: float = Field(default=60, gt=0)
@@ -72,6 +73,13 @@ class Pool(BaseModel):
     memory_mb: int | None = Field(default=None, ge=16)
     #: Processor time a run may use, under prefork. None: its time limit is enough.
     cpu_seconds: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alone_in_a_process(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("concurrency") == "prefork":
+            return {"refs_per_message": 1, **given}
+        return given
 
     @model_validator(mode="after")
     def _one_job_a_process(self) -> Self:

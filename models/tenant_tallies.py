@@ -12,6 +12,7 @@ is beyond that is judged with all the others.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,9 @@ MOST_KEPT = 10_000
 MOST_WATCHED = 256
 #: Tenants with the most runs of a type, in the last minutes.
 MOST_BUSY = 4
+#: The first runs of a type in this process are to be written so soon: until then nobody knows how
+#: long its jobs take.
+FIRST_SECONDS = 0.2
 
 
 class TenantType(NamedTuple):
@@ -142,6 +146,10 @@ class RunTallies(Tallies):
     def __init__(self) -> None:
         super().__init__()
         self._tenants = TenantTallies()
+        #: Types that ran here.
+        self._types: set[str] = set()
+        #: When to write, other than with a heartbeat.
+        self.due = math.inf
 
     def add_run(self, run: RunCounts) -> None:
         """Count a run, for all and for its tenant."""
@@ -149,10 +157,15 @@ class RunTallies(Tallies):
             add_up(self._counts, run.counts)
             add_up(self._counts, run.totals)
             if run.counts:
-                self._tenants.add(run, time.monotonic())
+                now = time.monotonic()
+                self._tenants.add(run, now)
+                if run.of.job_type not in self._types:
+                    self._types.add(run.of.job_type)
+                    self.due = min(self.due, now + FIRST_SECONDS)
 
     def take(self) -> Counts:
         """The counts of all kinds."""
         with self._counting:
+            self.due = math.inf
             add_up(self._counts, self._tenants.take(time.monotonic()).items())
         return super().take()

@@ -23,6 +23,7 @@ from models.jobs.submission import Admitted, IdempotencyKey, KeyReused, Submissi
 from models.store.errors import StateStoreError
 from models.store.group_commit import GroupCommit
 from models.tallies import Count, Tallies, TallyKind
+from models.wakeups import WakeupSender
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Admission:
             self._write_counts, COUNT_SECONDS, "counts", away="counts stay in memory"
         )
         self._express: GroupCommit[Dispatch, None] = GroupCommit(self._publish, name="express")
+        self._wakeups = WakeupSender(engine)
 
     def admit(
         self, submissions: Sequence[Submission], key: IdempotencyKey | None = None
@@ -75,6 +77,7 @@ class Admission:
         """Write and publish what still waits, before the process ends."""
         self._rows.close(timeout)
         self._express.close(timeout)
+        self._wakeups.close(timeout)
         self.counting.close()
         try:
             self._write_counts()
@@ -87,6 +90,8 @@ class Admission:
     def _admit(self, group: Sequence[SubmissionGroup]) -> list[Outcome]:
         express = time.monotonic() >= self._express_from
         admitted = admit_group(self._engine, group, express)
+        # By the express lane too: its credit is soon spent.
+        self._wakeups.send()
         counts: list[Count] = []
         for entry, outcome in zip(group, admitted, strict=True):
             if isinstance(outcome, KeyReused) or outcome.repeated:

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine
 
 from models.store.arrays import plain_array, text_array
-from models.store.group_commit import GroupCommit, Ticket
+from models.store.group_commit import GroupCommit
 from models.store.session import fetch
+from models.store.ticket import Ticket
 
 #: A reading is never older than this.
 FRESH_SECONDS = 1.0

@@ -23,6 +23,7 @@ from models.jobs.replay_requests import (
     create,
     find_running,
 )
+from models.wakeups import wake_scheduler
 
 #: More than this many are never replayed within a request.
 MOST_AT_ONCE = 10_000
@@ -58,8 +59,9 @@ def replay(
                 f"{MOST_RUNNING} replays of dead letters are running, which is the most that a"
                 " tenant can have: cancel one, or wait for its end."
             )
+        wake_scheduler(engine)
         return made
-    return replay_dead(
+    replayed = replay_dead(
         engine,
         request.tenant_id,
         request.ids,
@@ -69,6 +71,8 @@ def replay(
         error_class=request.error_class,
         bounded=bounded,
     )
+    wake_scheduler(engine)
+    return replayed
 
 
 def has_room(tenant_limits: TenantLimits, tenant_id: int, jobs: Counter[str]) -> bool:
@@ -88,5 +92,6 @@ def replay_for_tenants(engine: Engine, tenant_limits: TenantLimits, ids: Sequenc
     for tenant_id in sorted(held):
         theirs = tuple(row.id for row in dead if row.tenant_id == tenant_id)
         create(engine, ReplayRequest(tenant_id, theirs), len(theirs), unbounded=True)
+    wake_scheduler(engine)
     later = len(dead) - len(now)
     return Done(changed, skipped=len(set(ids)) - changed - later, later=later)

@@ -59,6 +59,8 @@ class InstanceReadings:
     python: str
     #: Free and total bytes by volume.
     disks: Mapping[str, tuple[int, int]]
+    #: Of the standby that is read from, if any.
+    lag_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,9 @@ def own_samples(
     return {
         "fairline_build_info": [(own.revision, own.python, 1)],
         "fairline_reports_system": [(int(readings is not None),)],
+        "fairline_read_lag_seconds": [
+            (round(seconds, 3),) for seconds in (own.lag_seconds,) if seconds is not None
+        ],
         "fairline_disk_free_bytes": [(name, free) for name, (free, _) in own.disks.items()],
         "fairline_disk_size_bytes": [(name, size) for name, (_, size) in own.disks.items()],
     }

@@ -13,6 +13,9 @@ OWN_METRICS = {
     "fairline_build_info{revision,python}": "Always 1; revision is a digest of the source code.",
     "fairline_reports_system": "1 if this API instance reports the metrics of the whole system:"
     " one of them does, so that sums over all instances are right.",
+    "fairline_read_lag_seconds": "How far the standby that lists are read from is behind, at most;"
+    " grows while none answers. Absent until it is measured, from the first request for it on, and"
+    " without FAIRLINE_READ_DATABASE_URL.",
     "fairline_disk_free_bytes{volume}": "Free space where the blob folder is; none with S3.",
     "fairline_disk_size_bytes{volume}": "Size of the file system where the blob folder is.",
 }

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from app.api.http.body import BodyLimits
     from app.policy.pricing import PriceList
     from app.reads.events import Watch
+    from app.reads.standby import StandbyReads
     from app.reads.views import Views
     from app.tenants.tenant import TenantProfile
     from tasks.registry import JobType
@@ -28,6 +29,8 @@ class Services(Intake):
     """The parts of one API process."""
 
     engine: Engine
+    #: Where lists and leaderboards are read, if not from the primary.
+    standby: StandbyReads | None
     #: For replays.
     tenant_limits: TenantLimits
     views: Views

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import orjson
-from flask import Flask
+from flask import Flask, g
 
 from app.console.page import LivePage, PageRequest, render_parts
 from app.errors import FairlineError, TooManyStreams
@@ -54,6 +54,8 @@ class ViewedPage:
         #: AWAY or GONE if there is nothing new, else empty.
         self.trouble = ""
         self.viewers = 0
+        #: Until then it is read from the primary: a viewer has just changed something.
+        self.newest_until = 0.0
         self.changed = threading.Condition()
 
     @property
@@ -99,10 +101,16 @@ class LivePages:
         self._closed = False
 
     def watch(
-        self, page: LivePage, asked: PageRequest, allowed: Callable[[], bool]
+        self,
+        page: LivePage,
+        asked: PageRequest,
+        allowed: Callable[[], bool],
+        newest_seconds: float = 0.0,
     ) -> Iterator[bytes]:
         """A viewer's stream; ``allowed`` says whether it may continue."""
-        stream = self._stream(self._enter(page, asked), allowed)
+        viewed = self._enter(page, asked)
+        viewed.newest_until = max(viewed.newest_until, time.monotonic() + newest_seconds)
+        stream = self._stream(viewed, allowed)
         next(stream)  # a generator that was never started would not run its ``finally``
         return stream
 
@@ -181,6 +189,7 @@ class LivePages:
                         del self._viewed[key]
                         return
                 began = time.monotonic()
+                g.newest = began < viewed.newest_until
                 viewed.render()
                 took, took_before = time.monotonic() - began, took
 

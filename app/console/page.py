@@ -7,6 +7,7 @@ same as long as nothing has changed, so times are moments, which the browser sho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -19,15 +20,15 @@ from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response
 
 from app.api.auth.access import Access, open_to
-from app.api.http.state import read_state
+from app.api.http.state import CHANGED_COOKIE, read_state
 from app.api.services import current_services
 from app.errors import NotFound
 from app.tenants.tenant import TenantProfile
 
 View = TypeVar("View", bound=Callable[..., Any])
 
-PREFIX = "live_"
 NOTICE_COOKIE = "fairline_notice"
+PREFIX = "live_"
 MOST_NOTICE = 300
 #: Where an application keeps its live pages, by endpoint.
 PAGES = "fairline_pages"
@@ -139,6 +140,9 @@ def done(back_to: str, notice: str) -> Response:
     response.set_cookie(
         NOTICE_COOKIE, quote(notice[:MOST_NOTICE]), max_age=30, httponly=True, samesite="Lax"
     )
+    if standby := current_services().standby:
+        seconds = math.ceil(standby.most_lag_seconds) + 1
+        response.set_cookie(CHANGED_COOKIE, "1", max_age=seconds, httponly=True, samesite="Lax")
     return response
 
 

@@ -34,6 +34,7 @@ from app.api.auth.visitors import (
 )
 from app.api.http.body import read_body
 from app.api.http.problems import problem_of
+from app.api.http.state import wants_newest
 from app.api.routes.events import event_stream
 from app.api.services import current_services
 from app.config import Settings
@@ -126,6 +127,7 @@ def common_variables() -> dict[str, Any]:
     if not has_request_context():  # a part that is rendered for several viewers
         return {"path": "", "notice": "", "signed_in": False}
     return {
+        "standby": current_services().standby,
         "path": request.path,
         "notice": unquote(request.cookies.get(NOTICE_COOKIE, "")),
         "signed_in": cookie_here() in request.cookies,
@@ -233,7 +235,9 @@ def follow(access: Access) -> Response:
     if request.method == "HEAD":  # nothing would read the stream, so it would never end
         return event_stream(iter(()))
     prepare(wire)
-    return event_stream(live_pages.watch(page, asked, allowed))
+    standby = services.standby
+    newest_seconds = standby.most_lag_seconds if standby and wants_newest() else 0.0
+    return event_stream(live_pages.watch(page, asked, allowed, newest_seconds))
 
 
 def find_page(url: str, access: Access) -> tuple[LivePage, PageRequest]:

@@ -11,7 +11,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ARRAY, Connection, RowMapping, Select, Text, any_, cast, select, text, true
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    Text,
+    any_,
+    cast,
+    select,
+    text,
+    true,
+)
 
 from app.reads.job_views import JOB_COLUMNS, attempts_of_job
 from app.reads.search import Wanted, values_of, walk_statement
@@ -37,7 +49,7 @@ def page_statement(step: Select[Any], attempts: int) -> Select[Any]:
     """The jobs of a step of a walk, each with so many of its attempts."""
     found = step.subquery("found")
     job, tenant = Job.__table__.alias("job"), Tenant.__table__.alias("tenant")
-    columns = [
+    columns: list[ColumnElement[Any]] = [
         cast(job.c.progress, Text).label(name) if name == "progress" else job.c[name]
         for name in ("id", "tenant_id", *JOB_COLUMNS)
     ]

@@ -21,6 +21,7 @@ from app.api.auth.identity import CallerTenants
 from app.api.auth.visitors import Visitors
 from app.api.http.body import BodyLimits
 from app.api.http.problems import problem_of
+from app.api.http.state import tell_lag
 from app.api.openapi.routes import openapi, publish
 from app.api.services import Services
 from app.broker.publish import Publisher
@@ -31,6 +32,7 @@ from app.console.page import show_beside
 from app.console.shell import register_console, register_console_errors
 from app.policy.pricing import PriceList
 from app.reads.events import Watch
+from app.reads.standby import StandbyReads
 from app.reads.views import Views
 from app.scheduler.relief import Relief, keep_relief
 from app.server.wsgi import FairlineApp
@@ -46,7 +48,7 @@ from models.presence import (
     process_name,
 )
 from models.store.errors import StateStoreError
-from models.store.session import open_engine
+from models.store.session import open_engine, open_standby
 from models.tallies import Tallies
 
 logger = logging.getLogger(__name__)
@@ -66,6 +68,7 @@ def build_app(settings: Settings) -> FairlineApp:
     tallies = Tallies()
     services = Services(
         engine=engine,
+        standby=open_reads(settings, engine),
         gate=gate,
         tenant_limits=TenantLimits(engine, gate),
         admission=Admission(
@@ -96,6 +99,7 @@ def build_app(settings: Settings) -> FairlineApp:
     app.extensions["fairline"] = services
     for blueprint in (*api_blueprints(), openapi):
         app.register_blueprint(blueprint)
+    app.after_request(tell_lag)
     register_console(app, settings)
     guard(app)
     publish(app, anonymous=bool(settings.anonymous_tenant))
@@ -104,6 +108,16 @@ def build_app(settings: Settings) -> FairlineApp:
     directory.on_revoked = partial(end_of_keys, app)
     register_commands(app)
     return app
+
+
+def open_reads(settings: Settings, primary: Engine) -> StandbyReads | None:
+    """The standby that may be read from, if there is one: a connection more than pages take."""
+    if not settings.read_database_url:
+        return None
+    size = settings.db_pool_size + 1
+    changes = {"database_url": settings.read_database_url, "db_pool_size": size}
+    standby = open_standby(settings.model_copy(update=changes), process=process_name("api"))
+    return StandbyReads(standby, primary, settings.read_lag_seconds)
 
 
 def api_blueprints() -> Iterator[Blueprint]:

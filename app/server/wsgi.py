@@ -14,13 +14,16 @@ from flask import Flask
 
 from app.api.auth.access import Access, authorize
 from app.api.http.problems import problem_of
+from app.api.http.state import repeats_on_primary
 from app.api.routes.applications import read_application, submit_application
 from app.api.routes.jobs import read_job, submit_job
 from app.log_ids import current_request
 from models.jobs.ids import ID_CHARACTERS
+from models.store.errors import StateStoreError
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
+    from flask.typing import ResponseReturnValue
 
     from app.telemetry.requests import Requests
 
@@ -41,6 +44,15 @@ class FairlineApp(Flask):
         if self.traced is not None:
             return self.traced.answer(environ, start_response, self.answer)
         return self.answer(environ, start_response)
+
+    def dispatch_request(self) -> ResponseReturnValue:
+        """Call the view; once more if a read from the standby failed, now on the primary."""
+        try:
+            return super().dispatch_request()
+        except StateStoreError:
+            if not repeats_on_primary():
+                raise
+            return super().dispatch_request()
 
     def answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Call the function of a hot route; Flask handles the others."""

@@ -19,6 +19,7 @@ from app.errors import Conflict
 from app.tenants.cron import BadCron, Rule, UnknownZone, next_tick, read_rule
 from app.tenants.ticks import DroppedTicks, drop_due
 from models.store.session import connect, execute, fetch, transaction
+from models.wakeups import SEND
 
 #: Schedules of one tenant.
 MOST_SCHEDULES = 1_000
@@ -136,6 +137,7 @@ def create(engine: Engine, schedule: RecurringSchedule) -> RecurringSchedule:
     with connect(engine) as connection:
         row = connection.exec_driver_sql(CREATE, asdict(schedule)).first()
         if row is not None:
+            connection.exec_driver_sql(SEND)
             return RecurringSchedule(**row._mapping)
         if connection.exec_driver_sql(NAME_TAKEN, asdict(schedule)).first():
             raise name_taken(schedule.name)
@@ -174,6 +176,7 @@ def change(
                 changed = replace(changed, skipped=changed.skipped + dropped.count)
             range_ = {"first": dropped and dropped.first, "last": dropped and dropped.last}
             connection.exec_driver_sql(CHANGE, asdict(changed) | range_)
+            connection.exec_driver_sql(SEND)
     except IntegrityError:
         raise name_taken(changed.name) from None
     return changed

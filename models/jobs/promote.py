@@ -11,14 +11,12 @@ from models.leadership import STILL_LEADER
 #: Jobs promoted in one statement.
 BATCH = 500
 
-#: The first of each pool and whether it is due. An EXISTS would do, but after a stampede has
-#: fallen due the planner looks for any due job in the table, where it finds the promoted ones.
-FIND_DUE = """
-    SELECT pool.name FROM unnest(%(pools)s::text[]) AS pool (name), LATERAL (
+#: The first of each pool. To find out whether one is due an EXISTS would do, but after a stampede
+#: has fallen due the planner looks for any due job in the table, where it finds the promoted ones.
+FIRST_SCHEDULED = """unnest(%(pools)s::text[]) AS pool (name), LATERAL (
         SELECT execute_at FROM jobs WHERE status = 'scheduled' AND pool = pool.name
-        ORDER BY execute_at LIMIT 1) AS first
-    WHERE first.execute_at <= now()
-"""
+        ORDER BY execute_at LIMIT 1) AS first"""
+FIND_DUE = f"SELECT pool.name FROM {FIRST_SCHEDULED} WHERE first.execute_at <= now()"
 #: Promotes until ``room`` jobs of the pool can be dispatched, of at most ``most`` that are due.
 #: What would be held back in the queue takes no room: it is promoted as it comes, or the jobs
 #: behind it would wait for a dependency that they do not need.

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import date, datetime
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from sqlalchemy import (
     ARRAY,
     JSON,
     BigInteger,
+    Boolean,
+    Column,
+    Date,
     DateTime,
     Double,
     Index,
     Integer,
+    LargeBinary,
+    MetaData,
     Numeric,
     SmallInteger,
+    Table,
     Text,
     Uuid,
     text,
 )
 from sqlalchemy.dialects.postgresql import ENUM
-from sqlalchemy.orm import DeclarativeBase, mapped_column
-from sqlalchemy.types import UserDefinedType
+from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from models.jobs.states import JobStatus
 
@@ -34,6 +49,26 @@ class TransactionId(UserDefinedType[int]):
 
     def get_col_spec(self, **_: Any) -> str:
         return "xid8"
+
+
+T = TypeVar("T")
+
+
+class Mapped(Generic[T]):
+    """Annotation of a column: the Python type of its values, with ``| None`` where it has none."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ColumnSpec:
+    """Arguments of a column."""
+
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+def mapped_column(*arguments: Any, **options: Any) -> Any:
+    """What the annotation of a column does not say, as SQLAlchemy's ``Column`` takes it."""
+    return ColumnSpec(arguments, options)
 
 
 Id = Annotated[str, mapped_column(Uuid(as_uuid=False))]
@@ -51,25 +86,58 @@ Now = Annotated[datetime, mapped_column(DateTime(timezone=True), server_default=
 TextOrEmpty = Annotated[str, mapped_column(Text, server_default="")]
 
 
-class Base(DeclarativeBase):
-    """Every table of Fairline."""
+#: Types of columns whose Python type says it all.
+TYPES: dict[Any, Any] = {
+    str: Text,
+    int: BigInteger,
+    float: Double,
+    bool: Boolean,
+    bytes: LargeBinary,
+    date: Date,
+    datetime: DateTime(timezone=True),
+    Decimal: Numeric(5, 2),
+    list[str]: ARRAY(Text),
+}
 
-    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's own way
-        str: Text,
-        int: BigInteger,
-        float: Double,
-        datetime: DateTime(timezone=True),
-        Decimal: Numeric(5, 2),
-        list[str]: ARRAY(Text),
-    }
+
+class Base:
+    """Every table of Fairline: a subclass is one, its annotations are the columns.
+
+    As with SQLAlchemy's declarative base, but without its mapper: rows are read by statements, and
+    the ORM would be 8 MB in every process.
+    """
+
+    metadata: ClassVar = MetaData()
+    __table__: ClassVar[Table]
 
     def __init_subclass__(cls, table: str, **storage: float) -> None:
         """A table of this name, with these storage parameters."""
-        cls.__tablename__ = table
         options = {name: str(value) for name, value in storage.items()} or None
+        hints = get_type_hints(cls, include_extras=True)
+        columns = [column(name, hints[name], vars(cls).get(name)) for name in cls.__annotations__]
         indexes = getattr(cls, "__table_args__", ())
-        cls.__table_args__ = (*indexes, {"postgresql_with": options})
-        super().__init_subclass__()
+        cls.__table__ = Table(table, cls.metadata, *columns, *indexes, postgresql_with=options)
+
+
+def column(name: str, hint: Any, own: ColumnSpec | None) -> Column[Any]:
+    """The column that ``name: Mapped[…] = mapped_column(…)`` declares."""
+    [declared] = get_args(hint)
+    nullable = type(None) in get_args(declared)
+    if nullable:
+        [declared] = (each for each in get_args(declared) if each is not type(None))
+    common = declared.__metadata__[0] if get_origin(declared) is Annotated else None
+    arguments = own.arguments if own else ()
+    if arguments and isinstance(arguments[0], str):  # its name is a word of Python
+        name, arguments = arguments[0], arguments[1:]
+    if not any(is_type(each) for each in arguments):
+        arguments = (*(common.arguments if common else (TYPES[declared],)), *arguments)
+    options = {**(common.options if common else {}), **(own.options if own else {})}
+    return Column(name, *arguments, nullable=nullable, **options)
+
+
+def is_type(argument: Any) -> bool:
+    kind = argument if isinstance(argument, type) else type(argument)
+    return issubclass(kind, TypeEngine)
 
 
 def index(

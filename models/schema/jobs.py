@@ -12,7 +12,6 @@ from decimal import Decimal
 
 from sqlalchemy import ARRAY, Identity, Uuid, column
 from sqlalchemy import table as view
-from sqlalchemy.orm import Mapped, mapped_column
 
 from models.jobs.states import JobStatus
 from models.schema.base import (
@@ -24,12 +23,14 @@ from models.schema.base import (
     Int2,
     Int4,
     Json,
+    Mapped,
     Now,
     Status,
     Sum,
     TextOrEmpty,
     Xid,
     index,
+    mapped_column,
 )
 
 

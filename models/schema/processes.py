@@ -5,9 +5,18 @@ from __future__ import annotations
 from datetime import datetime
 
 from sqlalchemy import text
-from sqlalchemy.orm import Mapped, mapped_column
 
-from models.schema.base import Base, Count, Count4, Int4, Now, Sum, TextOrEmpty
+from models.schema.base import (
+    Base,
+    Count,
+    Count4,
+    Int4,
+    Mapped,
+    Now,
+    Sum,
+    TextOrEmpty,
+    mapped_column,
+)
 
 
 class Process(Base, table="processes"):

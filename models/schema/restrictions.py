@@ -5,9 +5,20 @@ from __future__ import annotations
 from datetime import datetime
 
 from sqlalchemy import Identity, text
-from sqlalchemy.orm import Mapped, mapped_column
 
-from models.schema.base import Base, Count, Id, Int4, Json, Now, TextOrEmpty, Xid, index
+from models.schema.base import (
+    Base,
+    Count,
+    Id,
+    Int4,
+    Json,
+    Mapped,
+    Now,
+    TextOrEmpty,
+    Xid,
+    index,
+    mapped_column,
+)
 
 
 class Event(Base, table="events"):

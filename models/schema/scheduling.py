@@ -5,9 +5,22 @@ from __future__ import annotations
 from datetime import date, datetime
 
 from sqlalchemy import ARRAY, Identity, UniqueConstraint, Uuid, text
-from sqlalchemy.orm import Mapped, mapped_column
 
-from models.schema.base import Base, Count, Count2, Count4, Id, Int2, Int4, Json, Now, Sum, index
+from models.schema.base import (
+    Base,
+    Count,
+    Count2,
+    Count4,
+    Id,
+    Int2,
+    Int4,
+    Json,
+    Mapped,
+    Now,
+    Sum,
+    index,
+    mapped_column,
+)
 
 
 class ExpressLane(Base, table="express_lanes", fillfactor=50):

@@ -5,9 +5,19 @@ from __future__ import annotations
 from datetime import date, datetime
 
 from sqlalchemy import ForeignKey, Identity, text
-from sqlalchemy.orm import Mapped, mapped_column
 
-from models.schema.base import Base, Count, Int2, Int4, Now, Sum, TextOrEmpty, index
+from models.schema.base import (
+    Base,
+    Count,
+    Int2,
+    Int4,
+    Mapped,
+    Now,
+    Sum,
+    TextOrEmpty,
+    index,
+    mapped_column,
+)
 
 
 class Tenant(Base, table="tenants"):

@@ -10,9 +10,10 @@ Telemetry: :class:`PoolStats` (size, in use, waiters) is read by heartbeats and 
 from __future__ import annotations
 
 import select
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 from sqlalchemy.pool.base import ConnectionPoolEntry
 
-from models.database_url import CONNECT_SECONDS, one_server_each
+from models.database_url import CONNECT_SECONDS, named_server, one_server_each
 from models.settings import DatabaseSettings
 from models.store.abandoned import ABANDONED
 from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
@@ -91,31 +92,36 @@ class MeasuredPool(QueuePool):
         return PoolStats(most, self.checkedout(), peak, self.checkedin())
 
 
-def _wait_callback(connect_seconds: float, statement_seconds: float) -> Any:
-    """How psycopg2 waits for the server: bounded, and green under gevent."""
-    try:
-        from gevent.monkey import is_module_patched
-        from gevent.socket import timeout as green_timeout
-        from gevent.socket import wait_read, wait_write
+#: Waits for an event of a file descriptor for some seconds; whether there was one.
+Wait = Callable[[int, int, float], bool]
 
-        green = is_module_patched("socket")
-    except ImportError:
-        green = False
 
-    def wait_green(fd: int, event: int, seconds: float) -> bool:
+def _green_wait() -> Wait:
+    from gevent.socket import timeout, wait_read, wait_write
+
+    def wait(fd: int, event: int, seconds: float) -> bool:
         waiter = wait_read if event == select.POLLIN else wait_write
         try:
             waiter(fd, timeout=seconds)
-        except green_timeout:
+        except timeout:
             return False
         return True
 
-    def wait_plain(fd: int, event: int, seconds: float) -> bool:
-        poller = select.poll()
-        poller.register(fd, event)
-        return bool(poller.poll(seconds * 1000))
+    return wait
 
-    wait = wait_green if green else wait_plain
+
+def _plain_wait(fd: int, event: int, seconds: float) -> bool:
+    poller = select.poll()
+    poller.register(fd, event)
+    return bool(poller.poll(seconds * 1000))
+
+
+def _wait_callback(connect_seconds: float, statement_seconds: float) -> Any:
+    """How psycopg2 waits for the server: bounded, and green under gevent."""
+    # Not imported for the question alone.
+    monkey = sys.modules.get("gevent.monkey")
+    green = monkey is not None and monkey.is_module_patched("socket")
+    wait: Wait = _green_wait() if green else _plain_wait
 
     def callback(connection: Any) -> None:
         connecting = connection.status == psycopg2.extensions.STATUS_SETUP
@@ -130,7 +136,7 @@ def _wait_callback(connect_seconds: float, statement_seconds: float) -> Any:
                 return
             event = select.POLLIN if state == psycopg2.extensions.POLL_READ else select.POLLOUT
             if not wait(connection.fileno(), event, max(0.0, deadline - time.monotonic())):
-                if not connecting:
+                if not connecting and not getattr(connection, "standby", False):
                     ABANDONED.add(connection)
                 # psycopg2 closes a connection whose callback raised: it is never reused.
                 raise psycopg2.OperationalError("the server did not answer in time")
@@ -144,10 +150,26 @@ def open_engine(settings: DatabaseSettings, *, process: str = "fairline") -> Eng
     A statement that changes several tables does so in one ``WITH``; a plain
     ``engine.begin()`` would cost two more round trips a group.
     """
+    engine = _create_engine(settings, process)
+    follow_primary(engine, settings.db_connect_seconds)
+    event.listen(engine, "connect", read_clock)
+    event.listen(engine, "connect", lambda connection, _: ABANDONED.judge(connection))
+    return engine
+
+
+def open_standby(settings: DatabaseSettings, *, process: str = "fairline") -> Engine:
+    """An engine for reads from the standbys that ``database_url`` names."""
+    engine = _create_engine(settings, process)
+    try_in_turn(engine, settings.db_connect_seconds, standby=True)
+    keep_only(engine, reads_only)
+    return engine
+
+
+def _create_engine(settings: DatabaseSettings, process: str) -> Engine:
     psycopg2.extensions.set_wait_callback(
         _wait_callback(settings.db_connect_seconds, settings.db_statement_seconds)
     )
-    engine = create_engine(
+    return create_engine(
         settings.database_url,
         poolclass=MeasuredPool,
         pool_size=settings.db_pool_size,
@@ -172,10 +194,6 @@ def open_engine(settings: DatabaseSettings, *, process: str = "fairline") -> Eng
             "keepalives_count": 3,
         },
     )
-    follow_primary(engine, settings.db_connect_seconds)
-    event.listen(engine, "connect", read_clock)
-    event.listen(engine, "connect", lambda connection, _: ABANDONED.judge(connection))
-    return engine
 
 
 def read_clock(connection: Any, _record: ConnectionPoolEntry) -> None:
@@ -198,6 +216,12 @@ def reads_only(connection: Any) -> bool:
 
 def follow_primary(engine: Engine, connect_seconds: float = CONNECT_SECONDS) -> None:
     """Try the servers of the URL in turn, and keep no connection to one that only reads."""
+    try_in_turn(engine, connect_seconds)
+    keep_only(engine, lambda connection: not reads_only(connection))
+
+
+def try_in_turn(engine: Engine, connect_seconds: float, *, standby: bool = False) -> None:
+    """Connect to the first server of the URL that is as wanted; each has its part of the time."""
     latest = 0  # the server that answered last; the others wait for their turn
 
     def open_connection(
@@ -205,21 +229,28 @@ def follow_primary(engine: Engine, connect_seconds: float = CONNECT_SECONDS) -> 
     ) -> Any | None:
         nonlocal latest
         servers = one_server_each(arguments)
-        if len(servers) == 1:
+        if len(servers) == 1 and not standby:
             return None
-        limit = {"connect_seconds": connect_seconds / len(servers)}
-        factory = type("OneOfSeveral", (psycopg2.extensions.connection,), limit)
-        for turn in range(len(servers)):
-            place = (latest + turn) % len(servers)
+        own = {"connect_seconds": connect_seconds / len(servers), "standby": standby}
+        factory = type("OneOfSeveral", (psycopg2.extensions.connection,), own)
+        turns = [(latest + turn) % len(servers) for turn in range(len(servers))]
+        if not standby:
+            turns.sort(key=lambda place: ABANDONED.may_be_demoted(named_server(servers[place])))
+        for place in turns:
             try:
                 opened = psycopg2.connect(**servers[place], connection_factory=factory)
-            except psycopg2.OperationalError:
-                if turn + 1 == len(servers):
-                    raise
+            except psycopg2.OperationalError as error:
+                refused = error
             else:
                 latest = place
                 return opened
-        return None
+        raise refused
+
+    event.listen(engine, "do_connect", open_connection)
+
+
+def keep_only(engine: Engine, wanted: Callable[[Any], bool]) -> None:
+    """Keep no connection to a server that is lost, or no longer as wanted."""
 
     def judge(context: ExceptionContext) -> None:
         # All connections of the pool are given up: they were made to the same server.
@@ -227,10 +258,9 @@ def follow_primary(engine: Engine, connect_seconds: float = CONNECT_SECONDS) -> 
             context.is_disconnect = True
 
     def keep(connection: Any, record: ConnectionPoolEntry) -> None:
-        if connection is not None and (connection.closed or reads_only(connection)):
+        if connection is not None and (connection.closed or not wanted(connection)):
             record.invalidate()
 
-    event.listen(engine, "do_connect", open_connection)
     event.listen(engine, "handle_error", judge)
     event.listen(engine, "checkin", keep)
 

@@ -162,6 +162,13 @@ LAST_EVENT_ID_IN_QUERY = Parameter("last_event_id", "For clients that cannot set
 APPLIED = Header("Preference-Applied", "`wait`, if it was waited for.", always=False)
 LOCATION = Header("Location", "The path of the new resource.")
 ETAG = Header("ETag", "Changes with the content.")
+LAG = Header(
+    "Fairline-Lag",
+    "How old the content is at most, in seconds, where it is read from a standby; send"
+    " `Cache-Control: no-cache` to see what you have just changed.",
+    {"type": "number", "minimum": 0},
+    always=False,
+)
 LINK = Header("Link", 'The next page, if any, as `<…>; rel="next"`.', always=False)
 ASK_AFTER = Header("Retry-After", "Seconds to wait before polling.", SECONDS)
 ASK_AGAIN_AFTER = Header(

@@ -20,10 +20,11 @@ from app.api.http.query import (
     parse_name,
 )
 from app.api.http.reply import POLL_SECONDS, Reply, fields_of
-from app.api.http.state import read_state, write_state
+from app.api.http.state import read_standby, write_state
 from app.api.openapi.declared import (
     ASK_AFTER,
     ASK_AGAIN_AFTER,
+    LAG,
     LINK,
     LOCATION,
     TYPE,
@@ -60,7 +61,7 @@ ERROR_CLASS = choice("error_class", "Only jobs that failed with this class of er
 @dead_letters.get("/dead-letters")
 @for_tenants(
     "Jobs that failed for good",
-    Returns(200, answers.DeadLetters, (LINK,)),
+    Returns(200, answers.DeadLetters, (LINK, LAG)),
     query=(TYPE, ERROR_CLASS, *paging(PAGE, MOST_DEAD_LETTERS)),
 )
 def get_dead_letters() -> Response:
@@ -73,7 +74,7 @@ def get_dead_letters() -> Response:
         tenant_id=tenant_id,
     )
     limit, before = parse_limit(PAGE, MOST_DEAD_LETTERS), parse_cursor(parse_id)
-    with read_state() as connection:
+    with read_standby() as connection:
         page = read_page(connection, wanted, limit, before, attempts=MOST_ATTEMPTS)
     letters = [job_document(row) | more_of(row) for row in page.rows]
     return Reply({"dead_letters": letters}, 200, next_link(limit, page.cursor))

@@ -10,8 +10,9 @@ from flask import Blueprint, Response, request
 
 from app.api.http.query import next_link, parse_choice, parse_cursor, parse_limit, parse_name
 from app.api.http.reply import Reply
-from app.api.http.state import read_state
+from app.api.http.state import read_standby
 from app.api.openapi.declared import (
+    LAG,
     LINK,
     POOL,
     TYPE,
@@ -47,7 +48,7 @@ PAYLOAD = Parameter(
 @job_list.get("/jobs")
 @for_tenants(
     "Your jobs, newest first",
-    Returns(200, answers.Jobs, (LINK,)),
+    Returns(200, answers.Jobs, (LINK, LAG)),
     query=(STATUS, TYPE, POOL, PAYLOAD, *paging(PAGE, MOST)),
 )
 def get_jobs() -> Response:
@@ -62,7 +63,7 @@ def get_jobs() -> Response:
         tenant_id=tenant_id,
     )
     limit, before = parse_limit(PAGE, MOST), parse_cursor(parse_id)
-    with read_state() as connection:
+    with read_standby() as connection:
         page = read_page(connection, wanted, limit, before)
     entries = [job_document(row) for row in page.rows]
     return Reply({"jobs": entries}, 200, next_link(limit, page.cursor))

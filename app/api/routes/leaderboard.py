@@ -19,8 +19,8 @@ from sqlalchemy import Connection
 
 from app.api.http.query import bad_cursor, next_link, pack_cursor, parse_limit, unpack_cursor
 from app.api.http.reply import Reply, fields_of
-from app.api.http.state import read_state
-from app.api.openapi.declared import LINK, Parameter, Returns, for_tenants, paging
+from app.api.http.state import read_standby
+from app.api.openapi.declared import LAG, LINK, Parameter, Returns, for_tenants, paging
 from app.api.schemas import answers
 from app.api.schemas.requests import Name
 from app.api.services import current_tenant
@@ -116,7 +116,7 @@ def read_page(
 @leaderboard.get("/leaderboard")
 @for_tenants(
     "Scored applications of a role, best first",
-    Returns(200, answers.Leaderboard, (LINK,)),
+    Returns(200, answers.Leaderboard, (LINK, LAG)),
     query=(ROLE, *paging(PAGE, MOST)),
 )
 def get_leaderboard() -> Response:
@@ -124,7 +124,7 @@ def get_leaderboard() -> Response:
     role = parse_role(request.args.get("role", "general"))
     cursor, limit = request.args.get("cursor"), parse_limit(PAGE, MOST)
     after = None if cursor is None else Cursor.decode(cursor)
-    with read_state() as connection:
+    with read_standby() as connection:
         found = read_page(connection, tenant_id, role, limit, after)
     entries = [
         fields_of(answers.LeaderboardEntry, entry) | {"score": float(entry.score)}

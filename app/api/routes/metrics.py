@@ -75,7 +75,12 @@ def read_page(always: bool = False) -> str:
         reports = always or reports_system(connection, instance_name("api"))
         readings = read_gauges(connection) if reports else None
     disk = disk_space(services.blobs)
-    own = InstanceReadings(revision(), platform.python_version(), {"blobs": disk} if disk else {})
+    own = InstanceReadings(
+        revision(),
+        platform.python_version(),
+        {"blobs": disk} if disk else {},
+        services.standby.lag_seconds if services.standby else None,
+    )
     rates = {tier.value: services.gate.usual_rate(tier) for tier in Tier}
     limits = ConfiguredLimits(most_workers(), rates)
     return exposition(own, readings, services.served_pools, limits)

@@ -17,9 +17,9 @@ from app.admission.intake import is_large, job_submission, take_in
 from app.api.http.body import parse_body
 from app.api.http.query import known_id, next_link, parse_cursor, parse_limit
 from app.api.http.reply import Reply, fields_of, submission_headers
-from app.api.http.state import read_state, write_state
+from app.api.http.state import read_standby, write_state
 from app.api.openapi import declared
-from app.api.openapi.declared import LINK, LOCATION, Returns, for_tenants, paging
+from app.api.openapi.declared import LAG, LINK, LOCATION, Returns, for_tenants, paging
 from app.api.schemas import answers
 from app.api.schemas.requests import ChangeSchedule, CreateSchedule
 from app.api.services import Services, current_services, current_tenant
@@ -57,12 +57,14 @@ def post_schedule() -> Response:
 
 
 @schedules.get("/schedules")
-@for_tenants("Your schedules", Returns(200, answers.Schedules, (LINK,)), query=paging(PAGE, MOST))
+@for_tenants(
+    "Your schedules", Returns(200, answers.Schedules, (LINK, LAG)), query=paging(PAGE, MOST)
+)
 def get_schedules() -> Response:
     """By name, without their payloads."""
     tenant, limit = current_tenant(), parse_limit(PAGE, MOST)
     after = parse_cursor(lambda name: None if "\x00" in name else name) or ""
-    with read_state() as connection:
+    with read_standby() as connection:
         found = store.read_page(connection, tenant.id, after, limit + 1)
     listed = [document_of(schedule) for schedule in found[:limit]]
     last = found[limit - 1].name if len(found) > limit else None

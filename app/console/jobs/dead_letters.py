@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row, RowMapping
 from werkzeug.wrappers import Response
 
 from app.api.http.query import known_id
-from app.api.http.state import read_state, write_state
+from app.api.http.state import read_standby, write_state
 from app.console.jobs.actions import ALL
 from app.console.jobs.filter import FIND_TENANT, LIST
 from app.console.jobs.page import offer_tenants
@@ -108,7 +108,7 @@ def read_dead_letters(asked: PageRequest) -> dict[str, Any]:
     tenant = asked.args.get("tenant", "").strip()
     found = DeadLetterGroups((), None, 0.0)
     replays: Sequence[Row[Any]] = ()
-    with read_state() as connection:
+    with read_standby() as connection:
         row = connection.exec_driver_sql(FIND_TENANT, {"name": tenant}).first() if tenant else None
         missing = bool(tenant) and row is None
         if not missing:

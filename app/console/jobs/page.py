@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping
 
-from app.api.http.state import read_state
+from app.api.http.state import read_standby
 from app.api.services import current_services
 from app.console.jobs.filter import CLASSES, GROUPS, STATUSES, JobFilter, parse_filter, resolve
 from app.console.jobs.order import ListedJobs, list_jobs
@@ -46,7 +46,7 @@ def read_jobs(asked: PageRequest) -> dict[str, Any]:
     chosen = parse_filter(asked.args)
     rows: Sequence[RowMapping] = ()
     page, looked_to, counts = ListedJobs(), None, None
-    with read_state() as connection:
+    with read_standby() as connection:
         wanted = resolve(connection, chosen)
         if wanted is not None:
             counts = read_counts(connection, wanted)
@@ -120,7 +120,7 @@ def chips(chosen: JobFilter, counts: Mapping[str, int] | None) -> list[dict[str,
 
 def offer_tenants() -> list[str]:
     """Names that the form suggests: the first ones if there are many."""
-    with read_state() as connection:
+    with read_standby() as connection:
         return [row.name for row in connection.exec_driver_sql(OFFER_TENANTS)]
 
 

@@ -13,7 +13,7 @@ import orjson
 from gevent import Timeout
 from sqlalchemy import Connection, Row
 
-from app.api.http.state import read_state
+from app.api.http.state import read_standby
 from app.console.formatting import SHOWN_CHARACTERS, pretty
 from app.console.jobs.job import ShownDocument, read_payload
 from app.console.leaderboard.page import PATH
@@ -57,7 +57,7 @@ COUNT_TIED = f"""
 def read_candidate(asked: PageRequest) -> dict[str, Any]:
     """The state of the application."""
     application_id = parse_id(asked.values["application_id"])
-    with read_state() as connection:
+    with read_standby() as connection:
         row = connection.exec_driver_sql(READ_CANDIDATE, {"id": application_id}).first()
         if row is None:
             raise NotFound("There is no such application.")

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from app.api.http.state import read_state
+from app.api.http.state import read_standby
 from app.api.routes.leaderboard import Cursor, RankedScore, parse_role, read_page
 from app.api.services import current_services
 from app.console.page import PageRequest, live_page
@@ -76,7 +76,7 @@ def read_leaderboard(asked: PageRequest) -> dict[str, Any]:
     """A page of the ranking; the choices are read only for the whole page."""
     text = asked.args.get("cursor")
     cursor = Cursor.decode(text) if text else None
-    with read_state() as connection:
+    with read_standby() as connection:
         tenant = find_tenant(connection, asked.args.get("tenant", ""))
         role, entries = USUAL_ROLE, list[RankedScore]()
         if tenant is not None:
@@ -127,7 +127,7 @@ def read_roles(connection: Connection, tenant: TenantProfile) -> list[str]:
 
 
 def read_choices(tenant: TenantProfile | None) -> dict[str, list[str]]:
-    with read_state() as connection:
+    with read_standby() as connection:
         return {
             "tenants": list(connection.exec_driver_sql(READ_TENANTS).scalars()),
             "roles": read_roles(connection, tenant) if tenant else [],

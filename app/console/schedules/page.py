@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from app.api.http.query import bad_cursor, pack_cursor, unpack_cursor
-from app.api.http.state import read_state
+from app.api.http.state import read_standby
 from app.api.services import current_services
 from app.console.page import PageRequest, live_page
 from app.console.schedules.form import NEW, ScheduleForm
@@ -44,7 +44,7 @@ def read_schedules(side: ScheduleSide, asked: PageRequest) -> dict[str, Any]:
         tenant = asked.tenant.name
     tenant_id, name = place_of(asked.args.get("after", ""))
     values = {"tenant": tenant, "tenant_id": tenant_id, "name": name}
-    with read_state() as connection:
+    with read_standby() as connection:
         statement = READ_OF_TENANT if tenant else READ_SCHEDULES
         rows = list(connection.exec_driver_sql(statement, values).mappings())
     shown = rows[:PAGE]

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from sqlalchemy import Connection, Row
 from werkzeug.datastructures import MultiDict
 
-from app.api.http.state import read_state
+from app.api.http.state import read_standby
 from app.console.page import PageRequest, live_page
 from app.console.sorting import Sorting, parse_sort, with_links
 from app.console.tenants.shares import entitled_shares, over_all_pools
@@ -78,7 +78,7 @@ def read(asked: PageRequest) -> dict[str, Any]:
     pool = pool_of(asked.args)
     sorting = parse_sort(asked.args.get("sort", ""), COLUMNS, Sorting("used", descending=True))
     order = parse_order(asked.args)
-    with read_state() as connection:
+    with read_standby() as connection:
         rows, more = read_rows(connection, pool)
     # In the order of their usage so far, which decides between equals.
     rows.sort(key=COLUMNS[sorting.name], reverse=sorting.descending)
@@ -170,7 +170,7 @@ def read_names(args: MultiDict[str, str]) -> tuple[Sequence[Listed], str]:
         return (), ""
     by_age = order.name == "created"
     after = parse_after(args.get("after", ""), by_age=by_age)
-    with read_state() as connection:
+    with read_standby() as connection:
         found = list_from(
             connection, PAGE + 1, after, prefix, by_age=by_age, falling=order.descending
         )

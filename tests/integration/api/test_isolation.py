@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from werkzeug.test import TestResponse
 
 from app.api.auth.access import access_of
@@ -18,6 +20,8 @@ from app.api.auth.visitors import OPERATOR_COOKIE, TENANT_COOKIE
 from app.api.services import Services
 from app.server.wsgi import FairlineApp
 from app.telemetry.requests import Requests
+from app.telemetry.sdk import Sdk
+from app.telemetry.tracing import Tracing
 from app.tenants.changes import create_tenant, issue_key, revoke_key
 from app.tenants.keys import new_key
 from models.jobs.ids import new_id
@@ -450,7 +454,9 @@ def test_a_caller_cannot_say_who_it_is_by_a_header(http_client: Knocking) -> Non
 def test_traced_requests_pass_the_same_door(
     http_client: Knocking, people: People, foreign: Foreign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    traced = Requests(TracerProvider(), MeterProvider(), http_client.app)
+    traces = TracerProvider()
+    sdk = Sdk(traces, MeterProvider(), Tracing(traces, SimpleSpanProcessor(InMemorySpanExporter())))
+    traced = Requests(sdk, http_client.app)
     monkeypatch.setattr(http_client.app, "traced", traced)
     route = "GET /jobs/<string(length=36):job_id>"
     call = CALLS[route][0]

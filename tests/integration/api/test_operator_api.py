@@ -61,7 +61,7 @@ def http_client(
 
 @pytest.fixture
 def operator(http_client: HttpClient, api_database: DatabaseFixture) -> Operator:
-    api_database.execute("TRUNCATE api_keys, tenant_limits")
+    api_database.execute("DELETE FROM api_keys; DELETE FROM tenant_limits")
     api_database.execute("DELETE FROM tenants WHERE name NOT IN ('demo', 'other')")
     return Operator(http_client, api_database)
 

@@ -68,6 +68,24 @@ def test_the_engine_follows_a_promoted_standby_while_the_old_primary_only_reads(
         opened.dispose()
 
 
+def test_the_engine_leaves_a_former_primary_that_nobody_stopped(pair: Pair) -> None:
+    """It says that it takes writes, but the standby that should confirm them was promoted."""
+    settings = DatabaseSettings(database_url=pair.url(), db_statement_seconds=0.5)
+    engine = open_engine(settings)
+    execute(engine, ADD, {"name": "before"})
+    pair.catch_up()
+    set_server(pair.primary, "synchronous_standby_names", "promoted")
+    pair.promote()
+    until_refused(engine)
+    began = time.monotonic()
+    execute(engine, ADD, {"name": "after"})
+    assert time.monotonic() - began < 1.5
+    assert "after" in tenants(pair.standby)
+    assert fetch(engine, READ, {"name": "after"})
+    set_server(pair.primary, "synchronous_standby_names", None)
+    engine.dispose()
+
+
 def test_api_commands_and_emergency_writes_follow_a_killed_primary(
     pair: Pair, tmp_path: Path
 ) -> None:

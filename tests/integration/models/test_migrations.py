@@ -12,9 +12,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from click.testing import CliRunner
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from app.cli import commands
 from app.cli.commands import last_expanding
 from app.stack.spec import PROJECT_ROOT
 from app.tenants.changes import create_tenant
@@ -292,6 +294,25 @@ def test_migrate_stops_before_what_the_version_before_cannot_work_with_and_goes_
     assert revision_after("--back", "0004") == "0004"
     assert revision_after("--expand") == last_expanding(config)
     assert revision_after() == head
+
+
+def test_an_empty_database_has_no_version_before(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = DatabaseFixture(engine)
+    targets: list[str] = []
+    monkeypatch.setattr("alembic.command.upgrade", lambda _, target: targets.append(target))
+    monkeypatch.setattr(commands, "database", lambda: engine)
+
+    def expand() -> None:
+        CliRunner().invoke(commands.migrate, ["--expand"], catch_exceptions=False)
+
+    expand()
+    [row] = database.query("SELECT version_num FROM alembic_version")
+    database.execute("DELETE FROM alembic_version")
+    expand()
+    database.execute("INSERT INTO alembic_version VALUES (%s)", row.version_num)
+    assert targets == [last_expanding(Config(PROJECT_ROOT / "alembic.ini")), "head"]
 
 
 def test_reasons_and_tenants_restrictions_go_with_the_way_down_and_nothing_else(

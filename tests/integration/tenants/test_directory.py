@@ -48,7 +48,7 @@ class Counting(Directory):
 @pytest.fixture(autouse=True)
 def acme(api_database: DatabaseFixture) -> str:
     """A tenant of the test's own."""
-    api_database.execute("TRUNCATE api_keys, tenant_limits")
+    api_database.execute("DELETE FROM api_keys; DELETE FROM tenant_limits")
     api_database.execute("DELETE FROM tenants WHERE name = 'acme'")
     create_tenant(api_database.engine, "acme")
     # Long ago, or its creation would be what the first looks find.

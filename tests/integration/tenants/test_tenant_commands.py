@@ -56,7 +56,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal(api_database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    api_database.execute("TRUNCATE api_keys, tenant_limits")
+    api_database.execute("DELETE FROM api_keys; DELETE FROM tenant_limits")
     api_database.execute("DELETE FROM tenants WHERE name NOT IN ('demo', 'other')")
     monkeypatch.setattr(tenants, "database", lambda: api_database.engine)
     return Terminal(api_database.engine)

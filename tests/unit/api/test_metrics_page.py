@@ -65,6 +65,7 @@ def test_an_instance_that_does_not_report_the_system_reports_itself() -> None:
     assert set(own) == {
         "fairline_build_info",
         "fairline_reports_system",
+        "fairline_read_lag_seconds",
         "fairline_disk_free_bytes",
         "fairline_disk_size_bytes",
     }

@@ -13,6 +13,7 @@ import pytest
 from flask import Flask
 from jinja2 import DictLoader
 
+from app.api.http.state import wants_newest
 from app.console.live import KEEP_ALIVE, OPENING, LivePages, has_left, rest_seconds
 from app.console.page import LivePage, PageRequest
 from app.errors import NotFound, TooManyStreams
@@ -247,3 +248,32 @@ def test_rights_are_asked_for_again_when_keys_were_revoked(
     allowed[0] = False
     live_pages.check_rights()
     assert next(stream, None) is None
+
+
+def test_page_shows_what_its_viewer_has_just_changed(live_pages: LivePages, app: Flask) -> None:
+    """However far a standby is behind: else the change would disappear for a moment."""
+    page = LivePage("/x", "x.html", lambda _: {"one": wants_newest()}, every_seconds=0.02)
+    stream = live_pages.watch(page, PageRequest("/x"), always)
+    assert next(stream) == OPENING
+    assert b'"one":"False"' in next(stream)
+    changed = live_pages.watch(page, PageRequest("/x"), always, newest_seconds=0.5)
+    assert b'"one":"True"' in next(stream)
+    assert b'"one":"False"' in next(stream)
+    for one in (stream, changed):
+        one.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("headers", "newest"),
+    [
+        ({}, False),
+        ({"Cache-Control": "no-cache"}, True),
+        ({"Cookie": "fairline_notice=done"}, False),
+        ({"Cookie": "fairline_changed=1"}, True),
+    ],
+)
+def test_request_that_follows_a_change_is_for_the_newest(
+    app: Flask, headers: dict[str, str], newest: bool
+) -> None:
+    with app.test_request_context(headers=headers):
+        assert wants_newest() == newest

@@ -7,9 +7,11 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from sqlalchemy import make_url
 
-from models.database_url import connect_arguments, normal_url, one_server_each
+from app.config import Settings
+from models.database_url import connect_arguments, normal_url, one_server_each, standby_url
 from models.settings import DatabaseSettings
 
 START = "postgresql+psycopg2://me:p%40ss@"
@@ -65,6 +67,10 @@ def test_one_server_stays_as_it_is(rest: str) -> None:
         ("postgresql+psycopg2://me:p%40ss@secret@a,b/db", "several hosts"),
         (START + "a:x/db", "is not a database URL"),
         ("secret", "is not a database URL"),
+        *(
+            (f"{scheme}://me:secret@a/db", r"must begin with postgresql\+psycopg2://")
+            for scheme in ("postgres", "postgresql", "postgresql+nothing", "mysql", "sqlite")
+        ),
     ],
 )
 def test_what_is_wrong_is_said_without_the_password(url: str, problem: str) -> None:
@@ -72,6 +78,27 @@ def test_what_is_wrong_is_said_without_the_password(url: str, problem: str) -> N
         normal_url(url)
     assert "p%40ss" not in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        *("a:1/db", "a:1,b:2/db", "/db?host=a:1,b:2&target_session_attrs=prefer-standby"),
+        "a/db?target_session_attrs=standby",
+    ],
+)
+def test_only_standbys_are_read_from(rest: str) -> None:
+    each = one_server_each(connect_arguments(make_url(standby_url(START + rest))))
+    assert {one["target_session_attrs"] for one in each} == {"standby"}
+    assert {one["password"] for one in each} == {"p@ss"}
+    assert len(each) == (2 if "b:2" in rest else 1)
+
+
+@pytest.mark.parametrize("rest", ["a/db?target_session_attrs=primary", "a,,b/db", "a:x/db"])
+def test_what_is_no_url_of_standbys_is_refused_without_the_password(rest: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Settings(read_database_url=START + rest)
+    assert "p%40ss" not in str([error["ctx"]["error"] for error in refused.value.errors()])
 
 
 HOSTS = st.from_regex(r"[a-z][a-z0-9.-]{0,20}", fullmatch=True)

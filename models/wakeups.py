@@ -1,0 +1,112 @@
+"""Wakeups: who creates work tells a scheduler that has none, by PostgreSQL's NOTIFY.
+
+A wakeup is a hint: one that is lost costs the wait until the scheduler's next look. NOTIFY takes a
+lock of the whole server, so a process sends few of them (`SEND_SECONDS`); the scheduler that got
+one looks at short intervals for longer than that, and sees what is created meanwhile by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import psycopg2
+from sqlalchemy import Engine
+
+from models.store.errors import StateStoreError
+from models.store.group_commit import GroupCommit
+from models.store.session import connect, execute
+
+logger = logging.getLogger(__name__)
+
+CHANNEL = "fairline_work"
+SEND = f"SELECT pg_notify('{CHANNEL}', '')"
+#: A process sends one at most so often.
+SEND_SECONDS = 0.5
+#: Pause before a lost connection is replaced.
+RETRY_SECONDS = 1.0
+
+
+def wake_scheduler(engine: Engine) -> None:
+    """Tell the scheduler that there is work; without the state store it would find none."""
+    with suppress(StateStoreError):
+        execute(engine, SEND, {})
+
+
+class WakeupSender:
+    """Sends the wakeups of a process that creates much work, beside it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._due = 0.0
+        self._sending: GroupCommit[None, None] = GroupCommit(self._wake, name="wakeups")
+
+    def send(self) -> None:
+        """Send one, unless the last was a moment ago."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + SEND_SECONDS
+            self._sending.post(None)
+
+    def close(self, timeout: float) -> None:
+        self._sending.close(timeout)
+
+    def _wake(self, group: Sequence[None]) -> list[None]:
+        wake_scheduler(self._engine)
+        return [None] * len(group)
+
+
+class WakeupListener(threading.Thread):
+    """Calls ``heard`` for wakeups, in a thread with a connection of its own."""
+
+    def __init__(self, engine: Engine, heard: Callable[[], object]) -> None:
+        super().__init__(name="wakeups", daemon=True)
+        self._engine = engine
+        self._heard = heard
+        self._closing, self._closed = socket.socketpair()
+        #: Whether a wakeup would be heard, as far as is known.
+        self.listening = False
+
+    def close(self, timeout: float = 1.0) -> None:
+        """End; waits for that, but not for long."""
+        self._closing.close()
+        if self.is_alive():
+            self.join(timeout)
+
+    def run(self) -> None:
+        with self._closed:
+            while not self._is_closed(0.0):
+                try:
+                    self._listen()
+                except (StateStoreError, psycopg2.Error) as error:
+                    logger.debug("wakeups are not heard: %s", error)
+                    self._is_closed(RETRY_SECONDS)
+                finally:
+                    self.listening = False
+
+    def _listen(self) -> None:
+        with connect(self._engine) as connection:
+            connection.detach()  # not one of the pool's, whose size others rely on
+            raw: Any = connection.connection.dbapi_connection
+            connection.exec_driver_sql(f"LISTEN {CHANNEL}")
+            self.listening = True
+            self._heard()  # what was created before
+            poller = select.poll()
+            poller.register(raw.fileno(), select.POLLIN)
+            poller.register(self._closed, select.POLLIN)
+            while not self._is_closed(0.0):
+                poller.poll()
+                raw.poll()
+                if raw.notifies:
+                    raw.notifies.clear()
+                    self._heard()
+
+    def _is_closed(self, seconds: float) -> bool:
+        """Whether it was closed, waiting for up to so long."""
+        return bool(select.select([self._closed], [], [], seconds)[0])
