@@ -1,4 +1,4 @@
-"""Fairline's API and scheduler. ``create_app`` is what gunicorn and flask run."""
+"""Fairline's API and scheduler. ``create_app`` is what gunicorn runs, ``application`` flask."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
     from app.config import Settings
 
+    #: Only the commands: ``flask --app app …`` finds it first. A scheduler needs no routes.
+    application: Flask
+
 
 def create_app(settings: Settings | None = None) -> Flask:
     """The Flask application, with everything it needs to answer."""
@@ -17,3 +20,16 @@ def create_app(settings: Settings | None = None) -> Flask:
     from app.server.factory import build_app
 
     return build_app(settings or read_settings())
+
+
+def __getattr__(name: str) -> object:
+    """Makes ``application`` for whoever asks for it."""
+    if name != "application":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from flask import Flask
+
+    from app.cli.commands import register_commands
+
+    commands = Flask(__name__, static_folder=None)
+    register_commands(commands)
+    return commands

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator, model_validator
 
+from app.broker_url import node_urls
 from app.policy.scaling import SETTABLE, policy_of
+from models.database_url import standby_url
 from models.pools import POOLS
 from models.settings import read_settings
 from tasks.config import TaskSettings
@@ -22,9 +25,15 @@ QuotaField = Literal["requests_per_minute", "tokens_in_per_minute", "tokens_out_
 class Settings(TaskSettings):
     """All settings: of the state store, the workers, the scheduler and the API."""
 
+    #: Standbys that lists, leaderboards and pages of the console are read from, as a URL like
+    #: ``database_url``; empty: the primary.
+    read_database_url: str = ""
+    #: … while they are not further behind; otherwise they are read from the primary.
+    read_lag_seconds: float = Field(default=10.0, ge=1)
     #: How log lines are written: for people, or as JSON.
     log_format: Literal["plain", "json"] = "plain"
-    #: ``amqp://…`` for RabbitMQ, or ``filesystem:///folder`` where there is none.
+    #: ``amqp://…`` for RabbitMQ, or ``filesystem:///folder`` where there is none. May name several
+    #: nodes of a cluster, ``…@a:5672,b:5672//``: one that answers is used.
     broker_url: str = "amqp://guest:guest@127.0.0.1:5672//"
     #: ``quorum`` in production, ``classic`` on one machine.
     queue_type: str = Field(default="quorum", pattern="^(quorum|classic)$")
@@ -36,6 +45,9 @@ class Settings(TaskSettings):
     console_open: bool = False
     #: URL of Flower for links in the console; empty: no links.
     flower_url: str = ""
+    #: Tasks per second and worker that Flower shows one by one; it counts those beyond. As many
+    #: failures are shown besides.
+    flower_tasks_per_second: float = Field(default=10.0, ge=0)
     #: Where the load lab's reports are.
     lab_results: str = "loadtest/results"
     #: Where the API listens.
@@ -83,6 +95,17 @@ class Settings(TaskSettings):
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
     #: A request body must have arrived in this time.
     body_seconds: float = Field(default=15.0, gt=0)
+
+    @field_validator("read_database_url")
+    @classmethod
+    def _of_standbys(cls, url: str) -> str:
+        return standby_url(url) if url else ""
+
+    @field_validator("broker_url")
+    @classmethod
+    def _with_nodes(cls, url: str) -> str:
+        node_urls(url)
+        return url
 
     @field_validator("submit_per_second", mode="before")
     @classmethod
@@ -136,10 +159,11 @@ class Settings(TaskSettings):
         return self.broker_url.startswith("amqp")
 
     @property
-    def broker(self) -> tuple[str, dict[str, Any]]:
-        """URL and transport options as Celery wants them."""
+    def broker(self) -> tuple[str | list[str], dict[str, Any]]:
+        """URLs and transport options as Celery wants them; each process has its own order."""
         if not self.broker_url.startswith("filesystem://"):
-            return self.broker_url, {
+            urls = node_urls(self.broker_url)
+            return random.sample(urls, len(urls)), {
                 # TCP_USER_TIMEOUT: a broker that stopped responding is an error in 10 s.
                 "socket_settings": {18: 10_000},
                 "connect_timeout": 2,

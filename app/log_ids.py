@@ -17,6 +17,8 @@ current_request: ContextVar[WSGIEnvironment | None] = ContextVar("fairline_reque
 
 #: The caller in the environ. No header can set it: those begin with ``HTTP_``.
 CALLER = "fairline.caller"
+#: The context of the request's span, with telemetry.
+TRACE = "fairline.trace"
 #: What ``ctx.log`` puts on its records.
 OF_RECORDS = ("job_id", "tenant_id", "attempt")
 
@@ -42,6 +44,7 @@ def ids_of(record: logging.LogRecord) -> dict[str, Any]:
             tenant = getattr(environ.get(CALLER), "tenant", None)
             if tenant is not None:
                 found["tenant_id"] = tenant.id
+            found |= ids_of_context(environ.get(TRACE))
     for name in OF_RECORDS:
         if (value := getattr(record, name, None)) is not None:
             found[name] = value
@@ -53,7 +56,10 @@ def span_ids() -> dict[str, str]:
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return {}
-    context = trace.get_current_span().get_span_context()
-    if not context.is_valid:
+    return ids_of_context(trace.get_current_span().get_span_context())
+
+
+def ids_of_context(context: Any) -> dict[str, str]:
+    if context is None or not context.is_valid:
         return {}
     return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}

@@ -22,6 +22,7 @@ from celery import Celery
 from celery.exceptions import Reject, WorkerLostError
 from celery.signals import (
     task_failure,
+    task_received,
     task_unknown,
     worker_init,
     worker_process_init,
@@ -34,7 +35,7 @@ from sqlalchemy import Engine, make_url
 from models.blobs import open_blobs
 from models.jobs.claim import JobRef
 from models.jobs.ids import parse_id
-from models.pools import POOLS, UNMEASURED_REFS, is_job_queue, parse_queue
+from models.pools import POOLS, is_job_queue, parse_queue, unmeasured_refs
 from models.presence import KEEP_PRESENT, RETIRE, process_name
 from models.store.errors import StateStoreUnavailable
 from models.store.session import open_engine
@@ -120,6 +121,13 @@ def _run_message(task: Any, refs: list[list[Any]]) -> None:
     report(task, endings, event_dispatcher())
 
 
+@task_received.connect
+def _claim_at_once(request: Any = None, **_: Any) -> None:
+    """A green worker claims before Celery has told of the message and started its task."""
+    if this.worker is not None and request.args:
+        this.worker.slots.claim_soon(parse_refs(request.args[0]))
+
+
 def event_dispatcher() -> Any:
     """Sends events to Flower; None in a prefork child, whose parent sends them."""
     if os.getpid() != this.leader_pid:
@@ -179,15 +187,11 @@ def _prepare_parent(celery: Celery, concurrency: int) -> None:
     for job_type in load_types(task_settings().job_modules).values():
         task = celery.tasks[job_type.name]
         task.acks_late = False
-        task.time_limit = hard_limit_seconds(job_type, long_runs(job_type.pool))
-
-
-def long_runs(pool: str) -> int:
-    """Runs of one message that may each take their whole time limit.
-
-    More of them share a message only if all of them together take a second.
-    """
-    return min(POOLS[pool].refs_per_message, UNMEASURED_REFS)
+        task.time_limit = hard_limit_seconds(
+            # More of them share a message only if all of them together take a moment.
+            job_type,
+            unmeasured_refs(POOLS[job_type.pool]),
+        )
 
 
 @task_failure.connect

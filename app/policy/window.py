@@ -14,7 +14,7 @@ from typing import TypeVar
 #: (its turn, the message and the claim). That depends on the machine and is adapted from the first
 #: value between the bounds: too much delays a newcomer, too little leaves slots idle.
 RESERVE_SECONDS = 0.25
-LEAST_RESERVE_SECONDS = 0.02
+LEAST_RESERVE_SECONDS = 0.1
 MOST_RESERVE_SECONDS = 0.5
 #: Share of busy slots below which more is needed, and above which less may do.
 IDLE_SHARE = 0.85
@@ -24,11 +24,16 @@ MOMENT_SECONDS = 0.1
 #: Jobs from this length on need no reserve: the pause until the next one comes hardly counts.
 #: In between, the part of the slots with a job in reserve falls linearly.
 LONG_SECONDS = 10.0
+#: Shorter jobs are bound by the processor, not by slots.
+LEAST_LENGTH_SECONDS = 0.01
+#: Times the measured rate of endings that is believed to be possible.
+MOST_RISE = 4.0
 #: Never more than this many jobs of a pool in flight.
 CEILING = 5000
-#: Slot-seconds of work in one message, about. A message costs as much as some ten jobs that do
-#: nothing, but all of its jobs go to one worker.
-MESSAGE_SECONDS = 1.0
+#: Seconds of work for each slot of a worker in one message, about. A message costs as much as some
+#: ten jobs that do nothing, but all of its jobs go to one worker, ahead of whatever is submitted
+#: next.
+MESSAGE_SECONDS = 0.1
 
 T = TypeVar("T")
 
@@ -36,9 +41,10 @@ T = TypeVar("T")
 def window(slots: int, ended_per_second: float, reserve_seconds: float = RESERVE_SECONDS) -> int:
     """Jobs of a pool that may be in flight, with ``slots`` alive and this rate of endings.
 
-    One per slot and a reserve. The reserve is ahead of whatever is submitted next, so it is small:
-    ``reserve_seconds`` of work for the shortest jobs, up to one more per slot for jobs of a second,
-    hardly any for long ones, where idle slots cost less than the wait of a newcomer.
+    One per slot, a reserve, and what is sent at a time. The reserve is ahead of whatever is
+    submitted next, so it is small: ``reserve_seconds`` of work for the shortest jobs, up to one
+    more per slot for jobs of a second, hardly any for long ones, where idle slots cost less than
+    the wait of a newcomer.
     """
     if slots <= 0:
         return 0
@@ -50,7 +56,40 @@ def window(slots: int, ended_per_second: float, reserve_seconds: float = RESERVE
     else:
         part = (LONG_SECONDS - seconds) / (LONG_SECONDS - MOMENT_SECONDS)
         reserve = slots * max(0.0, part)
-    return min(CEILING, slots + max(1, math.ceil(reserve)))
+    return min(CEILING, slots + max(1, math.ceil(reserve)) + batch(ended_per_second) - 1)
+
+
+def expected_rate(ended_per_second: float, busy: int, slots: int, seconds: float | None) -> float:
+    """The rate of endings if all slots were busy with jobs that take so long; None: not known.
+
+    A window that is too small for the time a dispatch takes holds the rate down, and a rate that
+    is low keeps the window small. Only while slots idle: if they are busy, these jobs take longer
+    than others of their type.
+    """
+    if seconds is None or busy >= BUSY_SHARE * slots:
+        return ended_per_second
+    possible = slots / max(seconds, LEAST_LENGTH_SECONDS)
+    return max(ended_per_second, min(possible, ended_per_second * MOST_RISE))
+
+
+def batch(ended_per_second: float) -> int:
+    """Jobs worth a dispatch of their own, while more wait than fit: a message for each worker."""
+    return max(1, min(CEILING // 10, int(ended_per_second * MESSAGE_SECONDS)))
+
+
+def room_to_fill(room: int, ready: int, ended_per_second: float) -> int:
+    """How many of the ``ready`` jobs to send now, if there is room for so many.
+
+    While all slots are busy a turn would find room for one or two, and each of them would cost a
+    statement, a message and a claim. So it is left until there is room for a batch.
+    """
+    return room if room >= min(ready, batch(ended_per_second)) else 0
+
+
+def seconds_to_room(room: int, ready: int, ended_per_second: float) -> float:
+    """When ``room_to_fill`` will find enough, if endings go on at this rate; 0 if it does now."""
+    missing = min(ready, batch(ended_per_second)) - room
+    return missing / ended_per_second if missing > 0 and ended_per_second > 0 else 0.0
 
 
 def next_reserve(reserve: float, busy: int, slots: int) -> float:
@@ -77,11 +116,12 @@ def smoothed_rate(rate: float, ended: int, seconds: float) -> float:
     return rate + (measured - rate) * min(1.0, seconds)
 
 
-def refs_in_message(most: int, seconds: float | None, unmeasured: int) -> int:
-    """References that one message may carry, of jobs that take so long; None: ``unmeasured``."""
+def refs_in_message(most: int, slots: int, seconds: float | None, unmeasured: int) -> int:
+    """References that one message may carry, for a worker of so many slots, of jobs that take so
+    long; None: ``unmeasured``."""
     if seconds is None:
         return min(most, unmeasured)
-    return max(1, min(most, int(MESSAGE_SECONDS / max(seconds, 1e-6))))
+    return max(1, min(most, int(slots * MESSAGE_SECONDS / max(seconds, 1e-6) + 1e-9)))
 
 
 def packs(items: Sequence[T], most: int, workers: int) -> Iterator[Sequence[T]]:

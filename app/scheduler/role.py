@@ -67,6 +67,8 @@ class TimedRole:
     always: bool = False
     #: After a turn it pauses so many times as long as that took: its work grows with the tenants.
     pause_factor: float = 0.0
+    #: Its pause after a turn that touched nothing while there are no jobs, if that is longer.
+    idle_seconds: float = 0.0
     #: Its pause doubles with each slow statement in a row: it may never be quick enough.
     backs_off: bool = False
     slow: int = 0
@@ -94,12 +96,14 @@ def run_due(
     now: float,
     away_seconds: float | None = None,
     reaping: TimedRole | None = None,
+    *,
+    idle: bool = True,
 ) -> int:
     """Call every role that is due, if this process leads; how many rows were touched.
 
     A role that fails pauses and the others go on. So does one whose statement the state store did
     not take, for ``away_seconds``; without them that is the caller's to handle. A slow statement
-    of any role puts off ``reaping``.
+    of any role puts off ``reaping``. ``idle``: as far as is known, there are no jobs.
     """
     touched = 0
     for timed in roles:
@@ -109,8 +113,9 @@ def run_due(
         timed.was_put_off = False
         try:
             began = time.monotonic()
-            touched += timed.role.run_once(now)
+            touched += (rows := timed.role.run_once(now))
             pause = pause_seconds(time.monotonic() - began, timed.pause_factor)
+            pause = max(pause, timed.idle_seconds if idle and not rows else 0.0)
             timed.due = max(timed.due, now + pause)
             timed.slow = 0
         except StatementTooSlow as error:

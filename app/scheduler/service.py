@@ -25,15 +25,17 @@ from app.scheduler.dispatching.pools import Pools
 from app.scheduler.dispatching.promoter import Promoter
 from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
+from app.scheduler.idle import WorkLooks, next_turn_seconds
 from app.scheduler.maintenance.collector import Collector
 from app.scheduler.maintenance.feed_generations import FeedGenerations
 from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
+from app.scheduler.maintenance.limit_keeper import KEEP_SECONDS, LimitKeeper
 from app.scheduler.maintenance.lost_messages import FIND_SECONDS, LostMessages
 from app.scheduler.maintenance.reaper import Reaper
-from app.scheduler.maintenance.recorder import Recorder
+from app.scheduler.maintenance.recorder import RECORD_SECONDS, Recorder
 from app.scheduler.maintenance.recurring_jobs import TICK_SECONDS, RecurringJobs
 from app.scheduler.maintenance.replayer import REPLAY_SECONDS, Replayer
-from app.scheduler.maintenance.retirer import Kept, Retirer
+from app.scheduler.maintenance.retirer import RETIRE_SECONDS, Kept, Retirer
 from app.scheduler.maintenance.snapshot_watch import WATCH_SECONDS, SnapshotWatch
 from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
@@ -65,9 +67,10 @@ from tasks.retry.guards import THROTTLE_CRASHES
 
 logger = logging.getLogger(__name__)
 
-#: Pause after a turn that found nothing to do, and after one that did.
-IDLE_SECONDS = 0.04
+#: Pause after a turn that found something to do.
 BUSY_SECONDS = 0.002
+#: Pause of roles that have nothing to do without jobs, while there are none.
+CALM_SECONDS = 5.0
 #: Pause while the state store is unavailable.
 AWAY_SECONDS = 0.5
 DAY_SECONDS = 86_400.0
@@ -124,8 +127,8 @@ def protection_roles(
     """
     dependencies = {one.dependency for one in types.values() if one.dependency}
     return [
-        TimedRole(Circuits(engine, leader, dependencies), 1.0),
-        TimedRole(Throttles(engine, leader, throttle_crashes), 1.0),
+        TimedRole(Circuits(engine, leader, dependencies), 1.0, idle_seconds=CALM_SECONDS),
+        TimedRole(Throttles(engine, leader, throttle_crashes), 1.0, idle_seconds=CALM_SECONDS),
         TimedRole(Quarantine(engine, leader), 10.0, pause_factor=PAUSE_FACTOR),
         TimedRole(Spikes(engine, leader), 30.0),
     ]
@@ -149,23 +152,19 @@ class SchedulerService:
         self._tallies = Tallies()
         self._publisher = Publisher(celery, settings.publish_seconds, self._tallies)
         types = load_types(settings.job_modules)
-        tenant_limits = TenantLimits(engine, SubmissionLimits(**settings.submission_limits))
-        self._reaping = TimedRole(Reaper(engine, leader, types, self._tallies), 1.0)
+        self._reaping = TimedRole(
+            Reaper(engine, leader, types, self._tallies), 1.0, idle_seconds=CALM_SECONDS
+        )
         lost = LostMessages(engine, leader, QueueCounts(celery))
         self._roles = [
             TimedRole(leader, RENEW_SECONDS, always=True),
             TimedRole(Announcer(engine, self._name), PRESENCE_SECONDS, always=True),
-            *([TimedRole(lost, FIND_SECONDS)] if settings.amqp else []),
+            *([TimedRole(lost, FIND_SECONDS, idle_seconds=CALM_SECONDS)] if settings.amqp else []),
             self._reaping,
-            TimedRole(Expirer(engine, leader), 1.0),
+            TimedRole(Expirer(engine, leader), 1.0, idle_seconds=CALM_SECONDS),
             *protection_roles(engine, leader, types, settings.throttle_crashes),
-            TimedRole(
-                RecurringJobs(engine, leader, types, settings.served_pool_names, tenant_limits),
-                TICK_SECONDS,
-            ),
-            TimedRole(Replayer(engine, leader, tenant_limits), REPLAY_SECONDS),
-            *self._dispatching_roles(types, settings),
-            TimedRole(Recorder(engine, leader), 0.0),
+            *self._working_roles(types, settings),
+            TimedRole(Recorder(engine, leader), RECORD_SECONDS),
         ]
         blobs = open_blobs(settings.blob_url)
         kept = Kept(
@@ -181,21 +180,25 @@ class SchedulerService:
                 TimedRole(FeedGenerations(engine), PRESENCE_SECONDS, backs_off=True),
                 # Not beside dispatching, which would wait for a row that somebody has locked.
                 TimedRole(CountWriter(engine, self._tallies), COUNT_SECONDS),
-                TimedRole(Retirer(engine, leader, blobs, kept), 0.0),
+                TimedRole(Retirer(engine, leader, blobs, kept), 0.0, idle_seconds=RETIRE_SECONDS),
                 TimedRole(Collector(engine, leader, blobs), 0.0),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
                 TimedRole(classifier, CLASSIFY_SECONDS, pause_factor=PAUSE_FACTOR),
                 TimedRole(RetryBudgets(engine, leader), JUDGE_SECONDS, pause_factor=PAUSE_FACTOR),
                 TimedRole(SnapshotWatch(engine, leader), WATCH_SECONDS),
+                TimedRole(LimitKeeper(settings.broker_url), KEEP_SECONDS),
                 TimedRole(Recounter(engine), RECOUNT_SECONDS, backs_off=True),
                 *telemetry_roles(engine, leader),
             ],
         )
 
-    def _dispatching_roles(
-        self, types: Mapping[str, JobType], settings: Settings
-    ) -> list[TimedRole]:
+    def _working_roles(self, types: Mapping[str, JobType], settings: Settings) -> list[TimedRole]:
+        """Roles that make, queue and dispatch jobs, and two that depend on their state."""
         engine, leader = self._engine, self._leader
+        served = settings.served_pool_names
+        tenant_limits = TenantLimits(engine, SubmissionLimits(**settings.submission_limits))
+        recurring = RecurringJobs(engine, leader, types, served, tenant_limits)
+        replayer = Replayer(engine, leader, tenant_limits)
         folder = CountFolder(engine)
         queues = PoolQueues(engine, leader, folder)
         pacers = QuotaPacers(engine, leader, types, settings.quotas)
@@ -206,24 +209,31 @@ class SchedulerService:
             pool: policy_of(pool, settings.scale_min, settings.scale_max, settings.scale_policy)
             for pool in POOLS
         }
-        return [
+        reconciler = ShareReconciler(engine, leader, queues, estimates)
+        autoscaler = Autoscaler(engine, leader, pools, scaling)
+        looks = [
+            TimedRole(recurring, TICK_SECONDS),
+            TimedRole(replayer, REPLAY_SECONDS),
             TimedRole(Promoter(engine, leader, pools, settings.promote_per_second), 0.05),
             TimedRole(folder, FOLD_SECONDS),
             TimedRole(dispatcher, 0.0),
-            TimedRole(ShareReconciler(engine, leader, queues, estimates), RECONCILE_SECONDS),
-            TimedRole(Autoscaler(engine, leader, pools, scaling), EVERY_SECONDS),
+        ]
+        self._looks = WorkLooks(engine, looks, lambda: dispatcher.has_work or replayer.has_work)
+        return [
+            *looks,
+            TimedRole(reconciler, RECONCILE_SECONDS, idle_seconds=CALM_SECONDS),
+            TimedRole(autoscaler, EVERY_SECONDS, idle_seconds=CALM_SECONDS),
         ]
 
     def run(self, stop: threading.Event) -> None:
         """Call the roles until ``stop`` is set, then hand over at once."""
         self._housekeeping.start()
+        self._looks.start()
         away = False
         while not stop.is_set():
             try:
-                now = time.monotonic()
-                touched = run_due(self._roles, self._leader, now, reaping=self._reaping)
+                self._turn(stop)
                 away = False
-                stop.wait(BUSY_SECONDS if touched else IDLE_SECONDS)
             except StateStoreError as error:
                 if not away:
                     logger.warning("the state store is unavailable: %s", error)
@@ -232,6 +242,7 @@ class SchedulerService:
                 # Workers come back too: let them renew their leases and settle their jobs.
                 self._reaping.due = time.monotonic() + REAP_PAUSE_SECONDS
         self._publisher.close()
+        self._looks.close()
         try:
             self._leader.resign()
             self._tallies.write(self._engine)
@@ -239,3 +250,16 @@ class SchedulerService:
         except StateStoreError as error:
             logger.warning("could not hand over: %s", error)
         self._housekeeping.stop()
+
+    def _turn(self, stop: threading.Event) -> None:
+        """Call the roles that are due, then pause until the next are."""
+        now = time.monotonic()
+        self._looks.begin_turn(now, self._roles)
+        idle = self._looks.idle
+        if run_due(self._roles, self._leader, now, reaping=self._reaping, idle=idle):
+            stop.wait(BUSY_SECONDS)
+            return
+        leads = self._leader.epoch is not None
+        if leads:
+            self._looks.put_off(now)
+        self._looks.rest(next_turn_seconds(self._roles, leads, time.monotonic()), stop)

@@ -29,7 +29,7 @@ from app.stack.sequence import base_url, bring_up, choose_services, clear_ground
 from app.stack.spawn import adopt_orphans
 from app.stack.spec import StackError
 from app.stack.stopping import StopWatch
-from app.stack.supervisor import StopRequested, Supervisor
+from app.stack.supervisor import STEADY_SECONDS, StopRequested, Supervisor
 from models.settings import read_settings
 
 #: The longest that an orderly stop may take, besides running jobs, before ``down`` kills the
@@ -65,7 +65,7 @@ def up(
         try:
             bring_up(supervisor, services, make_table(options, home), options, screen)
             welcome(options, services.broker_url, home, screen)
-            supervisor.wait(lambda: False)
+            supervisor.wait(lambda: False, every=STEADY_SECONDS)
         except StopRequested:
             return 0
         finally:

@@ -37,6 +37,8 @@ def environment(
     }
     served = ",".join(pool for pool, count in options.workers.items() if count)
     given = {**options.file, **os.environ}
+    # Without kept bytecode each process would compile every module at each start: a third of it.
+    given.pop("PYTHONDONTWRITEBYTECODE", None)
     return {
         **defaults,
         **given,

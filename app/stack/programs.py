@@ -58,6 +58,11 @@ def command(name: str, *arguments: str) -> tuple[str, ...]:
     return (str(COMMANDS / name), *arguments)
 
 
+def module(name: str, *arguments: str) -> tuple[str, ...]:
+    """A module of this project as a command: one that imports no more than it needs."""
+    return (sys.executable, "-m", name, *arguments)
+
+
 def flask(*arguments: str) -> tuple[str, ...]:
     """One of the application's own commands."""
     return command("flask", "--app", "app", *arguments)
@@ -71,7 +76,7 @@ def api() -> Program:
 
 def scheduler(number: int) -> ProcessSpec:
     """One scheduler; the others are hot standbys."""
-    return ProcessSpec(f"scheduler-{number}", flask("scheduler"))
+    return ProcessSpec(f"scheduler-{number}", module("app.scheduler"))
 
 
 def worker(queue: str, slots: int, options: StackOptions, home: Home) -> Program:
@@ -85,8 +90,8 @@ def worker(queue: str, slots: int, options: StackOptions, home: Home) -> Program
         name = f"worker-{queue}-{number}"
         return ProcessSpec(
             name=name,
-            argv=command(
-                *("celery", "-A", "app", "worker", "-P", pool.concurrency, "-c", str(slots)),
+            argv=module(
+                *("app.worker", "-P", pool.concurrency, "-c", str(slots)),
                 *("-Q", queue, "-n", f"{name}{stack}@%h"),
                 *("-E", "--without-gossip", "--without-mingle", f"--loglevel={options.log_level}"),
             ),
@@ -104,7 +109,7 @@ def worker(queue: str, slots: int, options: StackOptions, home: Home) -> Program
 
 def autoscale() -> Program:
     """Passes the autoscaler's decisions to the supervisor; stops before the workers do."""
-    spec = ProcessSpec("autoscale", (sys.executable, "-m", "app.stack.autoscale"))
+    spec = ProcessSpec("autoscale", module("app.stack.autoscale"))
     return Program("autoscale", _single(spec), STOP_API)
 
 

@@ -24,9 +24,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
+from app.broker.queue_limits import queue_policy
 from app.stack.home import Home
 from app.stack.ports import keep_ports
 from app.stack.spec import ProcessSpec, StackError, StopStep
+from models.pools import POOLS
 
 #: Where the real script is: what ``PATH`` finds may be the wrapper.
 SCRIPTS = "/usr/lib/rabbitmq/bin:/usr/local/lib/rabbitmq/bin"
@@ -64,7 +66,7 @@ def find_server() -> Path | None:
 
 
 def definitions(password: str) -> str:
-    """Users of the node: one for messages, as clients know it, and one who watches."""
+    """Users of the node: one for messages, as clients know it, and one who watches; limits."""
     users = [
         {"name": "guest", "password_hash": password_hash("guest"), "tags": []},
         {"name": WATCHER, "password_hash": password_hash(password), "tags": ["monitoring"]},
@@ -74,7 +76,14 @@ def definitions(password: str) -> str:
         # Nothing has an empty name; without any permission the queues are not shown either.
         {"user": WATCHER, "vhost": "/", "configure": "^$", "write": "^$", "read": "^$"},
     ]
-    return json.dumps({"users": users, "vhosts": [{"name": "/"}], "permissions": permissions})
+    return json.dumps(
+        {
+            "users": users,
+            "vhosts": [{"name": "/"}],
+            "permissions": permissions,
+            "policies": [queue_policy(POOLS)],
+        }
+    )
 
 
 def password_hash(password: str) -> str:

@@ -20,6 +20,8 @@ from app.stack.spawn import Child, kill_orphans, reap_orphans, spawn
 from app.stack.spec import ProcessSpec
 
 TICK_SECONDS = 0.2
+#: While all processes run: the death of one ends the pause.
+STEADY_SECONDS = 1.0
 ROTATE_SECONDS = 10.0
 #: What cannot be written is not reported more often than this.
 REPORT_SECONDS = 60.0
@@ -149,8 +151,16 @@ class Supervisor:
         """Make the next `wait` raise `StopRequested`; safe in a signal handler."""
         self.stop_requests += 1
 
-    def wait(self, until: Callable[[], bool], seconds: float = float("inf")) -> bool:
-        """Supervise until the condition holds; false if it does not in that time."""
+    def wait(
+        self,
+        until: Callable[[], bool],
+        seconds: float = float("inf"),
+        every: float = TICK_SECONDS,
+    ) -> bool:
+        """Supervise until the condition holds; false if it does not in that time.
+
+        ``every``: the longest pause while all processes run.
+        """
         deadline = time.monotonic() + seconds
         while True:
             self.tick()
@@ -160,7 +170,8 @@ class Supervisor:
                 return True
             if time.monotonic() > deadline:
                 return False
-            self.pause(TICK_SECONDS)
+            steady = all(slot.state == SlotState.RUNNING for slot in self.slots)
+            self.pause(every if steady else TICK_SECONDS)
 
     def run_task(self, spec: ProcessSpec, seconds: float) -> bool:
         """Run a command to its end, supervising meanwhile; true if it succeeded."""

@@ -141,6 +141,8 @@ class Heartbeat:
         self._quotas.refresh(self.rules.quotas, time.monotonic())
         self._report()
         self._keep_logs()
+        if not self._slots.held():
+            return  # there is nothing to cancel
         for ref in read_cancelled(self._engine, self._slots.name):
             known = self._slots.find(ref)
             if known is not None and known.cancelled is None:

@@ -27,6 +27,8 @@ class Held:
 
     claim: Claim
     timeout_seconds: float
+    #: It came in a message with others.
+    shared: bool = False
     #: The lease is known to be lost.
     lost: bool = False
     #: It waits no more: it runs, or is being handed back. Written under the lock of the slots.
@@ -100,6 +102,10 @@ class Held:
             return None
         return claim.wait_seconds + self.started - self.claimed
 
-    def waited_too_long(self, now: float) -> bool:
-        """Whether another worker should have it: for as long as a lease it did not begin here."""
-        return not self.taken and now - self.claimed >= POOLS[self.claim.pool].lease_seconds
+    def waited_too_long(self, now: float, shared_seconds: float | None = None) -> bool:
+        """Whether another worker should have it: for as long as a lease it did not begin here, or
+        for ``shared_seconds`` if it came with others."""
+        most = POOLS[self.claim.pool].lease_seconds
+        if self.shared and shared_seconds is not None:
+            most = min(most, shared_seconds)
+        return not self.taken and now - self.claimed >= most

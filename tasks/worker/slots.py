@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -22,12 +22,19 @@ from models.jobs.claim import Claim, JobRef, claim_group
 from models.jobs.locked import find_locked
 from models.store.errors import StatementTooSlow, StateStoreUnavailable
 from models.store.group_commit import GroupCommit
+from models.store.ticket import Ticket
 from tasks.process import bounded_semaphore
 from tasks.registry import JobType
 from tasks.retry.lost import SUSPECT_CRASHES
 from tasks.worker.held import Held
 
 logger = logging.getLogger(__name__)
+
+#: Jobs that share a message are expected to begin within a moment. They are handed back if none
+#: of this worker's claims has begun for so long: its slots are taken by longer runs.
+STUCK_SECONDS = 2.0
+#: Messages that were received and whose task has not started; those of a lost connection never do.
+MOST_SOON = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,8 @@ class Slots:
         self._types = types
         self._host = host
         self._busy = 0
+        #: When a claim last began.
+        self._begun_at = time.monotonic()
         self._held: dict[JobRef, Held] = {}
         #: For decisions that the threads of jobs and the heartbeat's must not both make.
         self._deciding = threading.Lock()
@@ -68,10 +77,25 @@ class Slots:
         self._claims: GroupCommit[tuple[JobRef, ...], tuple[Claim, ...]] = GroupCommit(
             self._claim, name="claim", max_group=100, persistent=True
         )
+        #: Claims of messages whose task has not started.
+        self._soon: dict[tuple[JobRef, ...], Ticket[tuple[JobRef, ...], tuple[Claim, ...]]] = {}
+
+    def claim_soon(self, message: tuple[JobRef, ...]) -> None:
+        """Begin to claim the jobs of a message whose task is about to start, so that the statement
+        is on its way meanwhile; :meth:`claim` waits for it.
+
+        If the task does not start after all, its claims wait in vain and are handed back.
+        """
+        if message and message not in self._soon:  # one that came twice has one claim
+            with suppress(StateStoreUnavailable):  # the worker stops, and so will the task
+                self._soon[message] = self._claims.post(message, awaited=True)
+            if len(self._soon) > MOST_SOON:
+                del self._soon[next(iter(self._soon))]
 
     def claim(self, message: tuple[JobRef, ...]) -> tuple[Claim, ...]:
         """Claim the jobs of a message; waits while the state store is down."""
-        return self._claims.submit(message)
+        begun = self._soon.pop(message, None)
+        return self._claims.submit(message) if begun is None else begun.result()
 
     def _claim(self, messages: Sequence[tuple[JobRef, ...]]) -> list[tuple[Claim, ...]]:
         """Held before the callers return: a message that comes twice finds its job held."""
@@ -93,12 +117,13 @@ class Slots:
             logger.warning("%d jobs are not claimed: their rows are locked", len(locked))
             fresh = [tuple(ref for ref in each if ref.id not in locked) for each in fresh]
             claimed = claim_group(self._engine, self.name, fresh, before, waiting)
-        for claims in claimed:
+        for message, claims in zip(messages, claimed, strict=True):
             for claim in claims:
                 job_type = self._types.get(claim.type)
                 timeout = job_type.timeout_seconds if job_type else 0.0
                 unrecorded = claim.ref in waiting or claim.crashes > 0
-                self._held[claim.ref] = Held(claim, timeout, start_unrecorded=unrecorded)
+                shared = len(message) > 1
+                self._held[claim.ref] = Held(claim, timeout, shared, start_unrecorded=unrecorded)
         self._unanswered -= asked
         return claimed
 
@@ -132,6 +157,7 @@ class Slots:
             held.taken = True
             if begin:
                 held.begin()
+                self._begun_at = time.monotonic()
                 self._busy += 1
             return held
 
@@ -143,11 +169,14 @@ class Slots:
         """Take claims that have not begun, to hand them back: all of a worker that drains, as no
         slot may become free before it ends, else those that have waited too long."""
         now, drains = time.monotonic(), self.draining
+        stuck = now - self._begun_at >= STUCK_SECONDS
         with self._deciding:
             waiting = [
                 held
                 for held in self.held()
-                if not held.taken and not held.lost and (drains or held.waited_too_long(now))
+                if not held.taken
+                and not held.lost
+                and (drains or held.waited_too_long(now, STUCK_SECONDS if stuck else None))
             ]
             for held in waiting:
                 held.taken = True
@@ -163,6 +192,10 @@ class Slots:
     def busy(self) -> int:
         """Slots in which a job runs."""
         return max(0, self._busy)
+
+    def any_waiting(self) -> bool:
+        """Whether a claim waits for a slot."""
+        return any(not held.taken for held in self.held())
 
     def held(self) -> list[Held]:
         return list(self._held.values())

@@ -9,6 +9,7 @@ grants the express lane: while nothing is queued in a pool but what is held back
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +18,7 @@ from sqlalchemy import Engine
 from app.broker.publish import Publisher, release_undelivered
 from app.errors import BrokerUnavailable
 from app.policy.fairshare import Grant, fewest_first, free_slots
-from app.policy.window import window
+from app.policy.window import expected_rate, room_to_fill, seconds_to_room, window
 from app.reads.estimates import Estimates
 from app.scheduler.dispatching.pool_queues import PoolQueue
 from app.scheduler.dispatching.pools import Pools, PoolState, Slice
@@ -44,8 +45,12 @@ BROKER_RETRY_SECONDS = 0.5
 BROKER_PING_SECONDS = 2.0
 #: All lanes are swept if the counts have said for so long that jobs wait, but no lane has any.
 SWEEP_PAUSE_SECONDS = 1.0
-#: A permission is renewed this often even if nothing changed.
-GRANT_SECONDS = 1.0
+#: While there is no room, the next look is when there will be, so late at most and, as turns are
+#: not on time, so much earlier.
+MOST_PAUSE_SECONDS = 0.1
+EARLY_SECONDS = 0.04
+#: A permission, which is good for a minute, is renewed this often even if nothing changed.
+GRANT_SECONDS = 5.0
 
 GRANT = f"""
     INSERT INTO express_lanes AS lane (pool, credit, slots)
@@ -75,28 +80,49 @@ class Dispatcher(RoleQueries):
         self._pacers = pacers
         self._granted: dict[str, float] = {}
         self._broker_due = 0.0
+        #: By pool: what the jobs that were sent last take on average; None if that is not known.
+        self._lengths: dict[str, float | None] = {}
+        #: No pool has room before.
+        self._room_at = 0.0
         self._broker_away = False
+        #: Whether jobs were queued or in flight at the last turn, or that is not known.
+        self.has_work = True
 
     def run_once(self, now: float) -> int:
         """Dispatch what fits into the windows; how many jobs."""
+        if now < self._room_at:
+            return 0
+        self.has_work = True
         # Also while the broker is unavailable: arrivals would pile up.
         self._queues.refresh(now, self._pools.holds(now).tenants)
         if not self._reach_broker(now):
             return 0
-        dispatched = 0
+        dispatched, pauses = 0, [MOST_PAUSE_SECONDS]
+        has_work = False
         for pool in self._pools.read(now):
             queue = self._queues[pool.name]
+            live = pool.queued + pool.dispatched + pool.running
+            has_work = has_work or live > 0 or queue.swept
             if pool.queued > 0 or queue.swept:
-                dispatched += self._serve(pool, now)
+                served, pause = self._serve(pool, now)
+                dispatched += served
+                pauses.append(pause)
                 queue.swept = queue.swept and queue.fair.lanes > 0
             else:
                 # Counted after the arrivals were taken: later jobs have arrivals too.
                 queue.clear()
             self._grant(pool, now)
+        self.has_work = has_work or self._broker_away
+        if len(pauses) > 1:
+            self._room_at = now + max(0.0, min(pauses) - EARLY_SECONDS)
         return dispatched
 
-    def _serve(self, pool: PoolState, now: float) -> int:
-        """Slices first: a tenant with dedicated workers needs less of the shared ones."""
+    def _serve(self, pool: PoolState, now: float) -> tuple[int, float]:
+        """How many jobs of the pool were sent, and in how many seconds there will be room if there
+        is none now.
+
+        Slices first: a tenant with dedicated workers needs less of the shared ones.
+        """
         self._queues.refresh_caps(pool.name)
         served = 0
         slices = self._pools.slices(pool.name)
@@ -108,8 +134,10 @@ class Dispatcher(RoleQueries):
         free_elsewhere = any(one.name == "free" for one in slices)
         # The rate of endings includes the slices'.
         shared = pool.slots / max(1, pool.slots + sum(one.slots for one in slices))
-        most = window(pool.slots, pool.ended_per_second * shared, pool.reserve_seconds)
-        most = min(BATCH, most - pool.in_flight)
+        length = self._lengths.get(pool.name)
+        rate = expected_rate(pool.ended_per_second * shared, pool.busy, pool.slots, length)
+        room = window(pool.slots, rate, pool.reserve_seconds) - pool.in_flight
+        most = min(BATCH, room_to_fill(room, pool.ready, rate))
         if most <= 0:
             self._queues[pool.name].contended = True
         for _ in range(PASSES):
@@ -120,7 +148,9 @@ class Dispatcher(RoleQueries):
             most -= given
             if not again:
                 break
-        return served
+        if slices:
+            return served, 0.0
+        return served, seconds_to_room(room - served, pool.ready - served, rate)
 
     def _dispatch(
         self,
@@ -220,6 +250,10 @@ class Dispatcher(RoleQueries):
         for each in dispatches:
             seconds = self._estimates.seconds(each.type, each.pool, now)
             charged.setdefault(each.tenant_id, []).append(seconds)
+        known = self._estimates.known(now)
+        lengths = [known.get(each.type, math.inf) for each in dispatches]
+        mean = sum(lengths) / len(lengths)
+        self._lengths[dispatches[0].pool] = mean if mean < math.inf else None
         for tenant_id, seconds_each in charged.items():
             jobs = len(seconds_each)
             if in_slice:

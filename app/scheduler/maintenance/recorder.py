@@ -16,6 +16,8 @@ from models.leadership import STILL_LEADER, Leader
 from models.pools import POOLS
 from models.presence import SERVING
 
+#: A step's sample is taken at most so late.
+RECORD_SECONDS = 0.25
 #: Seconds between two samples, and how long they are kept.
 FINE_STEP, COARSE_STEP = 5, 300
 FINE_KEPT_SECONDS = 20 * 60

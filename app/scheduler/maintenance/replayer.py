@@ -92,6 +92,8 @@ class Replayer(RoleQueries):
         #: Tenants without room, and until when.
         self._held: dict[int, float] = {}
         self._due = 0.0
+        #: Whether the last turn found a replay that is running.
+        self.has_work = True
 
     def run_once(self, now: float) -> int:
         """Queue what there is room for; how many jobs."""
@@ -99,6 +101,7 @@ class Replayer(RoleQueries):
         if now < self._due:
             return 0
         running = self._read(NEXT, held=list(self._held), limit=REPLAYS_A_TURN)
+        self.has_work = bool(running or self._held)
         if not running:
             self._due = now + (0.0 if self._held else IDLE_SECONDS)
             return 0

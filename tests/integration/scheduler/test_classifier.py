@@ -12,7 +12,7 @@ from app.admission import Submission, pool_of_type
 from app.admission.pool_of_type import LOOK_SECONDS, PoolsOfTypes
 from app.policy.fairshare import default_seconds
 from app.policy.pool_choice import MIN_RUNS, VIOLATIONS
-from app.reads.estimates import READ_SECONDS, Estimates
+from app.reads.estimates import FIRST_SECONDS, READ_SECONDS, Estimates
 from app.reads.gauges import read_gauges
 from app.scheduler.protection import classifier as classifier_module
 from app.scheduler.protection.classifier import Classifier, TypeRuns, read_runs
@@ -352,9 +352,14 @@ def test_estimates_are_the_measured_mean_or_the_pools_default(database: Database
         "INSERT INTO job_types (type, declared_pool, pool, mean_seconds) VALUES"
         " ('echo', 'short', 'short', 0.25), ('sleep', 'long', 'long', NULL)"
     )
-    assert estimates.seconds("echo", "short", READ_SECONDS - 1) == default_seconds("short")
-    assert estimates.seconds("echo", "short", READ_SECONDS) == 0.25
-    assert estimates.seconds("sleep", "long", READ_SECONDS) == default_seconds("long")
+    assert estimates.seconds("echo", "short", FIRST_SECONDS - 0.1) == default_seconds("short")
+    assert estimates.seconds("echo", "short", FIRST_SECONDS) == 0.25
+    assert estimates.seconds("sleep", "long", FIRST_SECONDS) == default_seconds("long")
+    database.execute("UPDATE job_types SET mean_seconds = 0.5")
+    assert estimates.seconds("sleep", "long", 2 * FIRST_SECONDS) == 0.5
+    database.execute("UPDATE job_types SET mean_seconds = 0.75")
+    assert estimates.seconds("echo", "short", READ_SECONDS) == 0.5, "all are measured"
+    assert estimates.seconds("echo", "short", 2 * FIRST_SECONDS + READ_SECONDS) == 0.75
 
 
 def test_a_worker_counts_in_the_pool_of_the_job_and_prepares_a_type_that_moved_there(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from sqlalchemy import Engine
 
 from models.presence import Presence, announce, request_drain
 from tasks.worker.slots import Host
+from tests import ROOT
 from tests.support.commands import SCHEDULER, command, worker
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.one_worker import OneWorker, one_worker
@@ -23,12 +25,6 @@ from tests.support.one_worker import OneWorker, one_worker
 @pytest.fixture
 def database(engine: Engine) -> DatabaseFixture:
     return DatabaseFixture(engine)
-
-
-@pytest.fixture
-def fixture(database: DatabaseFixture) -> Iterator[OneWorker]:
-    with one_worker(database) as made:
-        yield made
 
 
 def requested(database: DatabaseFixture) -> list[str]:
@@ -168,3 +164,31 @@ def test_a_drained_worker_ends_its_jobs_and_new_ones_go_elsewhere(
         names = database.query("SELECT name FROM processes WHERE kind = 'worker'")
         assert [row[0].rpartition(":")[2] for row in names] == [str(rest.pid)]
     assert not database.miscounted()
+
+
+@pytest.mark.parametrize(("pool", "kind"), [("medium", "gevent"), ("long", "prefork")])
+def test_a_worker_whose_pod_is_stopped_ends_its_jobs_first(
+    database: DatabaseFixture, tmp_path: Path, pool: str, kind: str
+) -> None:
+    """By the chart's preStop hook. SIGTERM alone would end the job at its next checkpoint."""
+    database.leader.resign()
+    with ExitStack() as processes:
+        works = Works(database, tmp_path, processes)
+        works.start("scheduler", SCHEDULER)
+        argv = worker(pool, 2, kind)
+        stopped = works.start("stopped", argv)
+        slots = "SELECT coalesce(sum(slots), 0) FROM processes"
+        works.wait(lambda: database.query(slots)[0][0] == 2, "the worker to be there", 60)
+        job_id = works.submit("count", pool, to=20, seconds_each=0.1)
+        works.wait_status("running", job_id)
+        lease = database.job(job_id).lease
+        hook = [sys.executable, "-m", "tasks.retire"]
+        subprocess.run([*hook, argv[argv.index("-n") + 1]], cwd=ROOT, check=True)
+        stopped.terminate()
+        assert stopped.wait(15) == 0
+        job = database.job(job_id)
+        assert (job.status, job.lease, job.attempt) == ("succeeded", lease, 1)
+        gone = subprocess.run(
+            [*hook, "worker-nobody@%h"], cwd=ROOT, capture_output=True, check=False
+        )
+        assert (gone.returncode, gone.stderr) == (1, b"there is no worker worker-nobody@%h\n")

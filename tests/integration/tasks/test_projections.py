@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -56,12 +56,6 @@ def database(engine: Engine, runs: Runs) -> DatabaseFixture:
     keep = replace(database.types["echo"], name="keep", run=runs, project=KEEP)
     database.types = {**database.types, "keep": keep}
     return database
-
-
-@pytest.fixture
-def fixture(database: DatabaseFixture) -> Iterator[OneWorker]:
-    with one_worker(database) as made:
-        yield made
 
 
 def run_all(fixture: OneWorker) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,18 +21,12 @@ from models.store.session import transaction
 from tasks.context import JobContext
 from tasks.errors import Permanent, Snooze
 from tests.support.database_fixture import DatabaseFixture
-from tests.support.one_worker import OneWorker, one_worker
+from tests.support.one_worker import OneWorker
 
 
 @pytest.fixture
 def database(engine: Engine) -> DatabaseFixture:
     return DatabaseFixture(engine)
-
-
-@pytest.fixture
-def fixture(database: DatabaseFixture) -> Iterator[OneWorker]:
-    with one_worker(database) as made:
-        yield made
 
 
 def logs(database: DatabaseFixture, job_id: str) -> dict[int, Any]:

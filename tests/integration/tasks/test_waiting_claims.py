@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from tasks.worker import slots as slots_module
 from tasks.worker.held import Held
 from tasks.worker.pipeline import execute_claim
 from tests.support.database_fixture import DatabaseFixture
@@ -69,7 +70,7 @@ def test_a_claim_that_begins_while_a_drain_looks_at_it_is_not_handed_back(
 def test_each_claim_has_one_fate_whatever_the_order_of_threads(
     one: OneWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Held, "waited_too_long", lambda held, now: True)
+    monkeypatch.setattr(Held, "waited_too_long", lambda held, now, shared_seconds=None: True)
     ran: list[str] = []
     one.act = lambda ctx, payload: ran.append(ctx.job_id)
     before, handed_back = sys.getswitchinterval(), []
@@ -146,3 +147,70 @@ def test_a_claim_that_does_not_begin_is_handed_back_and_runs_elsewhere(engine: E
             ("succeeded", 2),
             ("succeeded", 1),
         ]
+
+
+def test_jobs_of_a_shared_message_are_handed_back_when_longer_runs_take_all_slots(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots_module, "STUCK_SECONDS", 0.2)
+    database, blocked, go_on = DatabaseFixture(engine), threading.Event(), threading.Event()
+
+    def block(ctx: Any, payload: Any) -> None:
+        blocked.set()
+        go_on.wait(20)
+
+    with one_worker(database, slots=1) as stuck:
+        stuck.act = block
+        running, alone, *shared = stuck.refs(4)
+        messages = ((running,), (alone,), tuple(shared))
+        threads = [threading.Thread(target=stuck.execute, args=(refs,)) for refs in messages]
+        threads[0].start()
+        assert blocked.wait(10)
+        for thread in threads[1:]:
+            thread.start()
+        wait_for(lambda: len(stuck.worker.slots.held()) == 4)
+        stuck.worker.start()
+        wait_for(lambda: all(database.job(ref.id).status == "queued" for ref in shared))
+        assert database.job(alone.id).status == "running", "it may take as long as what it awaits"
+        job = database.job(shared[0].id)
+        assert (job.attempt, job.crashes, job.deferrals, job.slot_seconds) == (0, 0, 0, 0)
+        go_on.set()
+        for thread in threads:
+            thread.join(10)
+        stuck.flush()
+        assert stuck.worker.slots.held() == []
+
+
+def test_a_message_is_claimed_before_its_task_starts_and_once_if_it_comes_twice(
+    one: OneWorker,
+) -> None:
+    ran: list[str] = []
+    one.act = lambda ctx, payload: ran.append(ctx.job_id)
+    message = one.refs(3)
+    slots = one.worker.slots
+    slots.claim_soon(message)
+    wait_for(lambda: len(slots.held()) == 3)
+    assert {one.database.job(ref.id).status for ref in message} == {"running"}
+    slots.claim_soon(message)
+    tasks = [threading.Thread(target=one.execute, args=(message,)) for _ in range(2)]
+    for task in tasks:
+        task.start()
+    for task in tasks:
+        task.join(10)
+    one.flush()
+    assert sorted(ran) == sorted(ref.id for ref in message)
+    assert slots.held() == [] and not slots._soon
+
+
+def test_what_was_claimed_for_a_task_that_never_starts_is_handed_back_by_a_drain(
+    one: OneWorker,
+) -> None:
+    message = one.refs(2)
+    one.worker.slots.claim_soon(message)
+    wait_for(lambda: len(one.worker.slots.held()) == 2)
+    one.worker.slots.drain()
+    one.worker.slots.claim_soon(one.refs(1))
+    one.worker.heartbeat._release_waiting(one.worker.ledger)
+    one.flush()
+    assert {one.database.job(ref.id).status for ref in message} == {"queued"}
+    assert {one.database.job(ref.id).crashes for ref in message} == {0}

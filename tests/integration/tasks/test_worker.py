@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -30,12 +30,6 @@ from tests.support.one_worker import OneWorker, one_worker
 @pytest.fixture
 def database(engine: Engine) -> DatabaseFixture:
     return DatabaseFixture(engine)
-
-
-@pytest.fixture
-def fixture(database: DatabaseFixture) -> Iterator[OneWorker]:
-    with one_worker(database) as made:
-        yield made
 
 
 def test_the_jobs_of_a_message_are_run_at_the_same_time(fixture: OneWorker) -> None:

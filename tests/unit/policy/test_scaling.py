@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,8 +19,6 @@ from app.policy.scaling import (
     decide,
     policy_of,
 )
-from models.pools import POOLS
-from tests import ROOT
 
 MEDIUM = ScalingPolicy()
 SHORT = policy_of("short", {}, {}, {})
@@ -161,18 +158,6 @@ def test_what_the_operator_wants_otherwise_is_taken_or_refused_by_name() -> None
         policy_of("medium", {"medium": -1}, {}, {})
     with pytest.raises(ValueError, match="minimum of 3 workers is above the maximum of 2"):
         policy_of("medium", {"medium": 3}, {"medium": 2}, {})
-
-
-def test_the_example_for_keda_points_at_what_the_api_tells() -> None:
-    documents = list(yaml.safe_load_all((ROOT / "deploy/keda.yaml").read_text()))
-    (scaled,) = [one["spec"] for one in documents if one["kind"] == "ScaledObject"]
-    (trigger,) = scaled["triggers"]
-    assert trigger["metadata"]["url"].endswith("/operator/scaling")
-    top, pool, field = trigger["metadata"]["valueLocation"].split(".")
-    assert (top, field, trigger["metadata"]["targetValue"]) == ("pools", "desired", "1")
-    assert pool in POOLS
-    policy = policy_of(pool, {}, {}, {})
-    assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (policy.least, policy.most)
 
 
 @given(readings(), standings, policies)

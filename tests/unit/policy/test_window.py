@@ -10,11 +10,16 @@ from hypothesis import strategies as st
 from app.policy.window import (
     CEILING,
     LEAST_RESERVE_SECONDS,
+    MESSAGE_SECONDS,
     MOST_RESERVE_SECONDS,
     RESERVE_SECONDS,
+    batch,
+    expected_rate,
     next_reserve,
     packs,
     refs_in_message,
+    room_to_fill,
+    seconds_to_room,
     smoothed_rate,
     window,
 )
@@ -31,12 +36,14 @@ def test_nothing_goes_to_a_pool_without_slots(rate: float) -> None:
 @given(slots.filter(bool), rates)
 def test_the_window_holds_a_reserve_and_never_more_than_the_ceiling(n: int, rate: float) -> None:
     assert min(n + 1, CEILING) <= window(n, rate) <= CEILING
-    assert window(n, rate) <= max(2 * n, n + 1 + math.ceil(rate * RESERVE_SECONDS))
+    reserve = max(2 * n, n + 1 + math.ceil(rate * RESERVE_SECONDS))
+    assert window(n, rate) <= reserve + batch(rate)
 
 
 def test_jobs_of_a_moment_have_a_round_in_reserve_and_long_ones_hardly_any() -> None:
-    assert window(10, 0) == window(10, 10 / 0.1, 0.1) == 20
-    assert window(50, 50 / 0.01, 0.1) == 550, "a tenth of a second, however short they are"
+    assert window(10, 0) == 20
+    assert window(10, 10 / 0.1, 0.1) == 29, "and one batch of ten"
+    assert window(50, 50 / 0.01, 0.1) == 550 + 499, "a tenth of a second, however short they are"
     assert window(10, 10 / 1.5) == 19
     assert window(10, 10 / 5) == 16
     assert window(10, 10 / 60) == 11
@@ -63,22 +70,81 @@ def test_jobs_that_never_fill_the_slots_get_half_a_second_and_those_that_do_hard
     idle = busy = RESERVE_SECONDS
     for _ in range(20):
         idle, busy = next_reserve(idle, 1, 50), next_reserve(busy, 50, 50)
-    assert window(50, 3000, idle) == 1550
-    assert window(50, 1000, busy) == 70
+    assert window(50, 3000, idle) == 1550 + 299
+    assert window(50, 1000, busy) == 150 + 99
 
 
 @given(st.integers(1, 500), st.floats(0, 1e6), st.floats(0, 1e6))
 def test_longer_jobs_share_a_message_with_fewer(most: int, a: float, b: float) -> None:
     shorter, longer = sorted((a, b))
-    assert 1 <= refs_in_message(most, longer, 20) <= refs_in_message(most, shorter, 20) <= most
+    fewer, more = (refs_in_message(most, 10, seconds, 20) for seconds in (longer, shorter))
+    assert 1 <= fewer <= more <= most
 
 
-def test_a_message_holds_a_second_of_work_and_twenty_of_the_unknown() -> None:
-    assert refs_in_message(100, 0.001, 20) == refs_in_message(100, 0.01, 20) == 100
-    assert refs_in_message(100, 0.05, 20) == 20
-    assert refs_in_message(100, 3.0, 20) == 1
-    assert refs_in_message(100, None, 20) == 20
-    assert refs_in_message(1, None, 20) == 1
+def test_a_message_holds_a_tenth_of_a_second_for_each_slot_and_twenty_of_the_unknown() -> None:
+    assert refs_in_message(100, 10, 0.001, 20) == refs_in_message(100, 10, 0.01, 20) == 100
+    assert refs_in_message(100, 10, 0.05, 20) == 20
+    assert refs_in_message(100, 10, 0.2, 20) == 5
+    assert refs_in_message(100, 10, 1.5, 20) == 1
+    assert refs_in_message(100, 100, 1.5, 20) == 6
+    assert refs_in_message(100, 10, None, 20) == 20
+    assert refs_in_message(1, 10, None, 20) == 1
+
+
+@given(st.integers(-50, 5000), st.integers(0, 10**6), rates)
+def test_room_is_filled_by_the_batch_and_what_is_left_of_a_queue_at_once(
+    room: int, ready: int, rate: float
+) -> None:
+    given = room_to_fill(room, ready, rate)
+    assert given in (0, room)
+    if 0 < ready <= room or room >= batch(rate):
+        assert given == room
+    elif room > 0 and ready:
+        assert given == 0 and room < rate * MESSAGE_SECONDS, "a tenth of a second's endings"
+        later = room + math.ceil(seconds_to_room(room, ready, rate) * rate)
+        assert room_to_fill(later, ready, rate) == later
+
+
+@given(rates, slots, slots, st.none() | st.floats(0, 1e4))
+def test_a_rate_is_believed_to_rise_to_what_idle_slots_can_do_and_not_far(
+    rate: float, busy: int, n: int, seconds: float | None
+) -> None:
+    expected = expected_rate(rate, busy, n, seconds)
+    assert rate <= expected <= 4 * rate
+    if seconds and n:
+        assert expected <= max(rate, n / seconds), "never more than the slots can do"
+    if busy >= n:
+        assert expected == rate, "these take longer than others of their type"
+
+
+def test_a_slow_scheduler_does_not_hold_the_rate_down() -> None:
+    """Each second it sends once what fits: the window grows until the slots set the pace."""
+    ended = 0.0
+    for _ in range(12):
+        rate = expected_rate(ended, 2, 10, 0.05)
+        ended = min(200.0, window(10, rate, MOST_RESERVE_SECONDS))
+    assert ended >= 120, "half a second of work and a batch, once a second"
+
+
+@given(st.integers(1, 500), st.floats(0.001, 0.1), st.floats(0.1, 0.5))
+def test_a_newcomer_waits_for_the_reserve_and_a_batch_where_jobs_are_short(
+    n: int, seconds: float, reserve: float
+) -> None:
+    """As docs/fair-share.md says, for work that fills the slots."""
+    rate = n / seconds
+    ahead = window(n, rate, reserve) - n
+    assert ahead / rate <= reserve + MESSAGE_SECONDS + 2 / rate
+
+
+@given(slots.filter(bool), rates.filter(bool))
+def test_while_a_batch_gathers_the_reserve_is_still_there(n: int, rate: float) -> None:
+    """Slots run out of work only if the scheduler takes longer than the reserve."""
+    full = window(n, rate, 0.1)
+    if full < CEILING:
+        low = full - batch(rate) + 1
+        assert low >= n + 1
+        if n / rate <= MESSAGE_SECONDS:
+            assert low - n >= min(rate * 0.1, CEILING // 2)
 
 
 @given(st.lists(st.integers()), st.integers(1, 50), st.integers(0, 500))

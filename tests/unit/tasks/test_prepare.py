@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tasks.entry import long_runs
+from models.pools import POOLS, unmeasured_refs
 from tasks.errors import Permanent, Snooze
 from tasks.registry import load_types
 from tasks.watchdog.lost_runs import MARGIN_SECONDS, hard_limit_seconds
@@ -46,5 +46,5 @@ def test_a_type_that_cannot_get_ready_is_tried_again_later() -> None:
 def test_the_parents_patience_is_that_of_the_messages_it_gets() -> None:
     """Not that of the pool a type was declared for: it may have moved from there."""
     assert hard_limit_seconds(ECHO, 1) == ECHO.timeout_seconds + MARGIN_SECONDS
-    assert [long_runs(pool) for pool in ("short", "medium", "long")] == [20, 1, 1]
+    assert [unmeasured_refs(POOLS[pool]) for pool in ("short", "medium", "long")] == [20, 1, 1]
     assert hard_limit_seconds(ECHO, 20) == 20 * ECHO.timeout_seconds + MARGIN_SECONDS

@@ -1,0 +1,200 @@
+"""An idle scheduler asks little, and starts what comes as soon as a busy one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from celery import Celery
+from sqlalchemy import event
+
+from app.admission import Submission
+from app.admission.admission import Admission
+from app.config import Settings
+from app.policy import idling
+from app.scheduler import idle, service
+from app.scheduler.role import TimedRole, run_due
+from models import wakeups
+from models.jobs.ids import new_id
+from models.leadership import Leader
+from models.presence import Presence, announce
+from models.wakeups import CHANNEL, WakeupListener, WakeupSender, wake_scheduler
+from tests.support.database_fixture import DatabaseFixture, FakePublisher
+from tests.support.emptied import emptied
+from tests.support.waiting import wait_for
+
+LISTENERS = f"query = 'LISTEN {CHANNEL}' AND datname = current_database()"
+#: No look by itself: what is seen was announced, or due.
+NEVER = 3600.0
+
+
+@pytest.fixture
+def database(api_database: DatabaseFixture) -> DatabaseFixture:
+    database = emptied(api_database)
+    database.leader.resign()
+    announce(database.engine, Presence("w1", "worker", ["medium"], slots=10))
+    return database
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> FakePublisher:
+    broker = FakePublisher()
+    monkeypatch.setattr(broker, "close", lambda: None, raising=False)
+    monkeypatch.setattr(service, "Publisher", lambda *_: broker)
+    return broker
+
+
+@contextmanager
+def running_scheduler(database: DatabaseFixture) -> Iterator[None]:
+    scheduler = service.SchedulerService(database.engine, Celery(), Settings())
+    stop = threading.Event()
+    thread = threading.Thread(target=scheduler.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+@contextmanager
+def idle_scheduler(
+    database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch, longest: float = NEVER
+) -> Iterator[None]:
+    """A scheduler that has put off its looks."""
+    monkeypatch.setattr(idling, "EXPECTED_SECONDS", 0.3)
+    monkeypatch.setattr(idling, "LONG_SECONDS", longest)
+    put_off = threading.Event()
+    fetch = idle.fetch
+
+    def seen(*arguments: object) -> object:
+        put_off.set()
+        return fetch(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(idle, "fetch", seen)
+    with running_scheduler(database):
+        assert put_off.wait(60)
+        time.sleep(0.2)
+        yield
+
+
+def test_an_idle_scheduler_asks_little(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    with idle_scheduler(database, monkeypatch, longest=1.0):
+        time.sleep(1.0)  # the first turns of housekeeping
+        event.listen(
+            database.engine, "before_cursor_execute", lambda *given: asked.append(given[2])
+        )
+        began = time.monotonic()
+        time.sleep(3.0)
+        counted, seconds = Counter(asked), time.monotonic() - began
+    assert counted.total() < 30 * seconds, counted
+
+
+def test_a_wakeup_ends_the_pause(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with idle_scheduler(database, monkeypatch):
+        job_id = database.submit()
+        time.sleep(0.5)
+        assert not broker.sent, "it has put off its looks"
+        wake_scheduler(database.engine)
+        wait_for(lambda: bool(broker.sent), 30)
+    assert [sent.id for sent in broker.sent] == [job_id]
+
+
+def test_after_a_wakeup_roles_that_had_nothing_to_do_are_on_time_again(
+    database: DatabaseFixture,
+) -> None:
+    looks = idle.WorkLooks(database.engine, [], lambda: False)
+    leader = Leader(database.engine, "s1")
+    leader.run_once(0.0)
+    role = service.Announcer(database.engine, "s1")
+    calm, other = (TimedRole(role, 1.0, idle_seconds=one) for one in (5.0, 0.0))
+    looks.idle = True
+    run_due([calm, other], leader, 100.0, idle=looks.idle)
+    assert (calm.due, other.due) == (105.0, 101.0)
+    other.due = 110.0
+    looks.begin_turn(101.0, [calm, other])
+    assert (calm.due, other.due) == (105.0, 110.0), "nobody has called"
+    looks._woken.set()
+    looks.begin_turn(101.0, [calm, other])
+    assert (calm.due, other.due, looks.idle) == (102.0, 110.0, False)
+    looks.start()
+    looks.close()
+
+
+def test_admission_wakes_it(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admission = Admission(database.engine, FakePublisher(), 5.0)
+    with idle_scheduler(database, monkeypatch):
+        job_id = new_id()
+        # By a dependency without a closed circuit, say: not by the express lane.
+        admission.admit([Submission(job_id, 1, "echo", "medium", "{}", express=False)])
+        wait_for(lambda: bool(broker.sent), 30)
+    admission.close(1.0)
+    assert [sent.id for sent in broker.sent] == [job_id]
+
+
+def test_a_lost_wakeup_costs_the_time_until_the_next_look(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with idle_scheduler(database, monkeypatch, longest=0.5):
+        job_id = database.submit()
+        wait_for(lambda: bool(broker.sent), 30)
+    assert [sent.id for sent in broker.sent] == [job_id]
+
+
+def test_a_job_that_falls_due_is_not_announced(
+    database: DatabaseFixture, broker: FakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due = datetime.now(UTC) + timedelta(seconds=4)
+    job_id = database.submit(execute_at=due)
+    with idle_scheduler(database, monkeypatch):
+        assert not broker.sent
+        wait_for(lambda: bool(broker.sent), 30)
+        late = (datetime.now(UTC) - due).total_seconds()
+    assert [sent.id for sent in broker.sent] == [job_id]
+    assert 0.0 <= late < 1.5
+
+
+def test_a_lost_connection_is_replaced_and_what_came_meanwhile_is_looked_for(
+    database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups, "RETRY_SECONDS", 0.1)
+    heard: list[float] = []
+    listener = WakeupListener(database.engine, lambda: heard.append(time.monotonic()))
+    listener.start()
+    try:
+        wait_for(lambda: listener.listening, 30)
+        assert len(heard) == 1
+        database.query(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {LISTENERS}")
+        wait_for(lambda: len(heard) == 2, 30)
+        wait_for(lambda: listener.listening, 30)
+        wake_scheduler(database.engine)
+        wait_for(lambda: len(heard) == 3, 30)
+    finally:
+        listener.close()
+    assert not listener.is_alive()
+    wait_for(lambda: not database.query(f"SELECT FROM pg_stat_activity WHERE {LISTENERS}"), 30)
+
+
+def test_a_process_sends_few_wakeups(
+    database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[None] = []
+    monkeypatch.setattr(wakeups, "wake_scheduler", lambda _: sent.append(None))
+    sender = WakeupSender(database.engine)
+    for _ in range(1000):
+        sender.send()
+    sender.close(1.0)
+    assert len(sent) <= 2
