@@ -48,7 +48,7 @@ def emit_by(sdk: Sdk | None) -> None:
     from tasks.worker import tracing
 
     _sdk = sdk
-    _jobs = JobTelemetry(sdk.traces, sdk.meters) if sdk else None
+    _jobs = JobTelemetry(sdk) if sdk else None
     tracing.telemetry = RunTelemetry(sdk.traces, sdk.meters) if sdk else None
 
 
@@ -64,7 +64,7 @@ def requests_of(app: Flask) -> Requests | None:
         return None
     from app.telemetry.requests import Requests
 
-    return Requests(_sdk.traces, _sdk.meters, app)
+    return Requests(_sdk, app)
 
 
 def admit_traced(

@@ -9,35 +9,35 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from app.errors import FairlineError
 from app.telemetry import attributes as names
 from app.telemetry.scope import meter_of, tracer_of
+from app.telemetry.tracing import current_context, kept_of
 from models.jobs.dispatch import Dispatch
 from models.jobs.submission import Admitted, Submission
-from models.jobs.trace_context import kept_context
+
+if TYPE_CHECKING:
+    from app.telemetry.sdk import Sdk
 
 #: Ids of a batch that its span has; all of its runs are linked to the span anyway.
 MOST_IDS = 20
-
-_propagator = TraceContextTextMapPropagator()
 
 
 class JobTelemetry:
     """What a process reports about the jobs that it admits, dispatches and reaps."""
 
-    def __init__(self, traces: TracerProvider, meters: MeterProvider) -> None:
-        self._tracer = tracer_of(traces)
-        meter = meter_of(meters)
+    def __init__(self, sdk: Sdk) -> None:
+        self._tracing = sdk.tracing
+        self._tracer = tracer_of(sdk.traces)
+        meter = meter_of(sdk.meters)
         self._took = meter.create_histogram(
             "messaging.client.operation.duration",
             "s",
@@ -55,22 +55,46 @@ class JobTelemetry:
         self, submissions: Sequence[Submission], enter: Callable[[Sequence[Submission]], Admitted]
     ) -> Admitted:
         """``enter`` the submissions of one request, which carry the context of its span."""
-        with self._span("admit", None, admit_attributes(submissions), error_code) as span:
-            kept = kept_of(span)
-            admitted = enter([item._replace(traceparent=kept) for item in submissions])
-            if admitted.repeated:  # the jobs are those of the first request with the same key
-                span.set_attributes({names.REPEATED: True, **id_attributes(admitted.ids)})
-            elif admitted.express:
-                span.set_attribute(names.EXPRESS, len(admitted.express))
-            return admitted
+        tracing = self._tracing
+        if tracing is None:
+            return enter(submissions)
+        parent = current_context()
+        attributes: dict[str, AttributeValue] = {}
+        if parent is None:
+            context, _ = tracing.begin("admit", SpanKind.PRODUCER, attributes)
+        else:
+            context = tracing.below(parent)
+        kept = kept_of(context)
+        kept_by = [item._replace(traceparent=kept) for item in submissions]
+        if not context.trace_flags.sampled:
+            return enter(kept_by)
+        began, failed = time.time_ns(), True
+        attributes |= admit_attributes(submissions)
+        try:
+            admitted = enter(kept_by)
+            failed = False
+        except Exception as error:
+            # Its type, not its text, which may contain personal data.
+            attributes[names.ERROR_TYPE] = error_code(error)
+            raise
+        finally:
+            if not failed:
+                attributes |= admitted_attributes(admitted)
+            tracing.finish(
+                "admit", context, parent, SpanKind.PRODUCER, attributes, began, failed=failed
+            )
+        return admitted
 
     def admit_alone(self, item: Submission) -> Submission:
         """A job without a request, at the beginning of a trace."""
-        span = self._tracer.start_span(
-            "admit", Context(), kind=SpanKind.PRODUCER, attributes=admit_attributes([item])
-        )
-        span.end()
-        return item._replace(traceparent=kept_of(span))
+        if self._tracing is None:
+            return item
+        attributes = admit_attributes([item])
+        context, _ = self._tracing.begin("admit", SpanKind.PRODUCER, attributes)
+        if context.trace_flags.sampled:
+            now = time.time_ns()
+            self._tracing.finish("admit", context, None, SpanKind.PRODUCER, attributes, now)
+        return item._replace(traceparent=kept_of(context))
 
     @contextmanager
     def dispatch(self, dispatches: Sequence[Dispatch]) -> Iterator[None]:
@@ -82,11 +106,21 @@ class JobTelemetry:
         attributes[names.BATCH_COUNT] = len(dispatches)
         began = time.perf_counter()
         try:
-            with self._span("dispatch", Context(), attributes, error_name):
-                yield
-        except Exception as error:
-            about[names.ERROR_TYPE] = error_name(error)
-            raise
+            with self._tracer.start_as_current_span(
+                "dispatch",
+                Context(),
+                kind=SpanKind.PRODUCER,
+                attributes=attributes,
+                record_exception=False,
+                set_status_on_exception=False,
+            ) as span:
+                try:
+                    yield
+                except Exception as error:
+                    about[names.ERROR_TYPE] = error_name(error)
+                    span.set_attribute(names.ERROR_TYPE, error_name(error))
+                    span.set_status(Status(StatusCode.ERROR))
+                    raise
         finally:
             # Not of admissions: it would cost each of them as much as half a span, and the
             # duration of its request says the same.
@@ -98,43 +132,6 @@ class JobTelemetry:
         """Count by pool and by the status that the jobs got."""
         for (pool, end), jobs in Counter(pools_and_ends).items():
             self._reaped.add(jobs, {names.POOL: pool, names.OUTCOME: end})
-
-    @contextmanager
-    def _span(
-        self,
-        name: str,
-        parent: Context | None,
-        attributes: Mapping[str, AttributeValue],
-        error_type: Callable[[Exception], str],
-    ) -> Iterator[Span]:
-        """A span that has an error's type, but not its text, which may contain personal data."""
-        with self._tracer.start_as_current_span(
-            name,
-            parent,
-            kind=SpanKind.PRODUCER,
-            attributes=attributes,
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                yield span
-            except Exception as error:
-                span.set_attribute(names.ERROR_TYPE, error_type(error))
-                span.set_status(Status(StatusCode.ERROR))
-                raise
-
-
-def kept_of(span: Span) -> str | None:
-    """The context to store in the row, even if the span is not recorded."""
-    carrier: dict[str, str] = {}
-    _propagator.inject(carrier, trace.set_span_in_context(span, Context()))
-    return kept_context(carrier.get("traceparent"), carrier.get("tracestate"))
-
-
-def context_of(headers: Mapping[str, str]) -> Context:
-    """The context of ``traceparent`` and ``tracestate``, as a parent; without one a trace
-    begins."""
-    return _propagator.extract(headers, Context()) if headers else Context()
 
 
 def common_attributes(operation: str, pools: set[str]) -> dict[str, AttributeValue]:
@@ -159,6 +156,13 @@ def admit_attributes(submissions: Sequence[Submission]) -> dict[str, AttributeVa
     if len(submissions) > 1:
         found[names.BATCH_COUNT] = len(submissions)
     return found | id_attributes([item.id for item in submissions])
+
+
+def admitted_attributes(admitted: Admitted) -> dict[str, AttributeValue]:
+    """What is known after the commit."""
+    if admitted.repeated:  # the jobs are those of the first request with the same key
+        return {names.REPEATED: True, **id_attributes(admitted.ids)}
+    return {names.EXPRESS: len(admitted.express)} if admitted.express else {}
 
 
 def id_attributes(ids: Sequence[str]) -> dict[str, AttributeValue]:

@@ -11,18 +11,17 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask, request, request_started
-from opentelemetry import context, trace
-from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
+from app.log_ids import TRACE
 from app.telemetry import attributes as names
-from app.telemetry.jobs import context_of
-from app.telemetry.scope import meter_of, tracer_of
 from models.jobs.ids import ID_CHARACTERS
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+    from app.telemetry.sdk import Sdk
 
 Answering = Callable[["WSGIEnvironment", "StartResponse"], Iterable[bytes]]
 
@@ -41,14 +40,9 @@ ROUTE = "fairline.route"
 class Requests:
     """Spans and durations of the requests of a process."""
 
-    def __init__(self, traces: TracerProvider, meters: MeterProvider, app: Flask) -> None:
-        self._tracer = tracer_of(traces)
-        self._took = meter_of(meters).create_histogram(
-            "http.server.request.duration",
-            "s",
-            "Duration of requests.",
-            explicit_bucket_boundaries_advisory=names.OPERATION_BOUNDS,
-        )
+    def __init__(self, sdk: Sdk, app: Flask) -> None:
+        self._tracing = sdk.tracing
+        self._record = sdk.durations.record
         request_started.connect(note_route, app)
 
     def answer(
@@ -61,20 +55,7 @@ class Requests:
         method = environ["REQUEST_METHOD"]
         method = method if method in METHODS else "_OTHER"
         scheme = environ["wsgi.url_scheme"]
-        parent = context_of(sent_context(environ))
-        span = self._tracer.start_span(
-            method,
-            parent,
-            kind=SpanKind.SERVER,
-            attributes={
-                "http.request.method": method,
-                "url.path": path,
-                "url.scheme": scheme,
-                "server.address": environ["SERVER_NAME"],
-                "client.address": environ.get("REMOTE_ADDR", ""),
-                "user_agent.original": environ.get("HTTP_USER_AGENT", ""),
-            },
-        )
+        finish = self._begin(method, path, scheme, environ) if self._tracing else None
         code = 500
 
         def note_status(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
@@ -82,22 +63,46 @@ class Requests:
             code = int(status[:3])
             return start_response(status, headers, *rest)
 
-        token = context.attach(trace.set_span_in_context(span, parent))
         try:
             return answering(environ, note_status)
         finally:
-            context.detach(token)
-            about: dict[str, AttributeValue] = {"http.response.status_code": code}
-            if route := route_of(environ, path):
-                span.update_name(f"{method} {route}")
-                about["http.route"] = route
-            if code >= 500:
-                about[names.ERROR_TYPE] = str(code)
-                span.set_status(Status(StatusCode.ERROR))
-            span.set_attributes(about)
-            span.end()
-            about |= {"http.request.method": method, "url.scheme": scheme}
-            self._took.record(time.perf_counter() - began, about)
+            route = route_of(environ, path)
+            self._record(time.perf_counter() - began, method, scheme, route, code)
+            if finish is not None:
+                finish(route, code)
+
+    def _begin(
+        self, method: str, path: str, scheme: str, environ: WSGIEnvironment
+    ) -> Callable[[str | None, int], None] | None:
+        """Give the request its context; what finishes its span, if it is sampled."""
+        tracing = self._tracing
+        assert tracing is not None  # only called with it
+        attributes: dict[str, AttributeValue] = {
+            "http.request.method": method,
+            "url.path": path,
+            "url.scheme": scheme,
+            "server.address": environ["SERVER_NAME"],
+            "client.address": environ.get("REMOTE_ADDR", ""),
+            "user_agent.original": environ.get("HTTP_USER_AGENT", ""),
+        }
+        headers = sent_context(environ) if "HTTP_TRACEPARENT" in environ else None
+        context, parent = tracing.begin(method, SpanKind.SERVER, attributes, headers)
+        environ[TRACE] = context
+        if not context.trace_flags.sampled:
+            return None
+        began = time.time_ns()
+
+        def finish(route: str | None, code: int) -> None:
+            attributes["http.response.status_code"] = code
+            name = method
+            if route:
+                name = f"{method} {route}"
+                attributes["http.route"] = route
+            if failed := code >= 500:
+                attributes[names.ERROR_TYPE] = str(code)
+            tracing.finish(name, context, parent, SpanKind.SERVER, attributes, began, failed=failed)
+
+        return finish
 
 
 def sent_context(environ: WSGIEnvironment) -> dict[str, str]:

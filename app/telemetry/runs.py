@@ -30,8 +30,8 @@ from opentelemetry.trace import (
 from opentelemetry.util.types import AttributeValue
 
 from app.telemetry import attributes as names
-from app.telemetry.jobs import context_of
 from app.telemetry.scope import meter_of, tracer_of
+from app.telemetry.tracing import context_of
 from models.jobs.claim import Claim
 from models.jobs.settle import Ending, Settlement
 from models.jobs.states import JobStatus

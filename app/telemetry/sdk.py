@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from opentelemetry import metrics, trace
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.exporter.otlp.proto.http import trace_exporter
 from opentelemetry.instrumentation.celery import CeleryInstrumentor
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
@@ -25,7 +24,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from sqlalchemy import Engine
 
+from app.telemetry.durations import Exporter, RequestDurations
+from app.telemetry.encoding import encode
 from app.telemetry.scope import SCHEMA_URL, meter_of
+from app.telemetry.tracing import Tracing
 from models.presence import process_name
 from models.store.session import PoolStats, pool_stats
 
@@ -36,8 +38,11 @@ FLUSH_SECONDS = 2.0
 class Sdk:
     """The providers of this process."""
 
-    traces: TracerProvider
+    traces: trace.TracerProvider
     meters: MeterProvider
+    #: Spans of requests and admissions; None: there are no spans.
+    tracing: Tracing | None = None
+    durations: RequestDurations = field(default_factory=RequestDurations)
     _closed: bool = field(default=False, init=False)
 
     def close(self) -> None:
@@ -46,9 +51,12 @@ class Sdk:
             return
         self._closed = True
         until = time.monotonic() + FLUSH_SECONDS
+        providers = (
+            self.meters,
+            *([self.traces] if isinstance(self.traces, TracerProvider) else ()),
+        )
         flushes = [
-            threading.Thread(target=flush, daemon=True)
-            for flush in (self.traces.force_flush, self.meters.force_flush)
+            threading.Thread(target=provider.force_flush, daemon=True) for provider in providers
         ]
         for flush in flushes:
             flush.start()
@@ -66,19 +74,30 @@ def start_sdk(kind: str, process: str = "") -> Sdk:
         },
         SCHEMA_URL,
     )
-    traces = TracerProvider(resource=resource, shutdown_on_exit=False)
-    traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    trace.set_tracer_provider(traces)
-    reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+    traces, tracing = start_traces(resource)
+    durations = RequestDurations()
+    reader = PeriodicExportingMetricReader(Exporter(durations))
     meters = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
     metrics.set_meter_provider(meters)
     if kind == "worker":
         # A span of each message as Celery sees it, in the trace that the message names. Only here:
         # it leaks spans where unregistered tasks are published, and our publisher is not Celery's.
         CeleryInstrumentor().instrument(tracer_provider=traces, meter_provider=meters)
-    sdk = Sdk(traces, meters)
+    sdk = Sdk(traces, meters, tracing, durations)
     atexit.register(sdk.close)
     return sdk
+
+
+def start_traces(resource: Resource) -> tuple[trace.TracerProvider, Tracing | None]:
+    """What makes spans and exports them; nothing if only metrics are wanted."""
+    if os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none":
+        return trace.NoOpTracerProvider(), None
+    traces = TracerProvider(resource=resource, shutdown_on_exit=False)
+    trace_exporter.encode_spans = encode  # type: ignore[attr-defined]  # it has no other way
+    processor = BatchSpanProcessor(trace_exporter.OTLPSpanExporter())
+    traces.add_span_processor(processor)
+    trace.set_tracer_provider(traces)
+    return traces, Tracing(traces, processor)
 
 
 def observe_connections(meters: metrics.MeterProvider, engine: Engine, process: str) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -21,13 +20,15 @@ from opentelemetry.trace import StatusCode
 
 from app.admission import Admission, Submission
 from app.errors import IdempotencyKeyReused
+from app.log_ids import current_request
 from app.scheduler.maintenance.observer import Observer
 from app.scheduler.maintenance.reaper import Reaper
 from app.telemetry.hooks import carrying_traces, emit_by, note_reaped
-from app.telemetry.jobs import MOST_IDS, JobTelemetry, context_of
+from app.telemetry.jobs import MOST_IDS, JobTelemetry
 from app.telemetry.requests import ROUTE, Requests
 from app.telemetry.scope import SCHEMA_URL
 from app.telemetry.sdk import Sdk, observe_connections
+from app.telemetry.tracing import Tracing, context_of, current_context
 from models.jobs.admit import insert_jobs
 from models.jobs.claim import JobRef
 from models.jobs.ids import new_id
@@ -59,23 +60,29 @@ class Seen:
     def points(self) -> dict[str, dict[tuple[Any, ...], float]]:
         """Values by metric and by the values of their attributes."""
         data = self.metrics.get_metrics_data()
+        found = [
+            metric
+            for resource in (data.resource_metrics if data else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        ]
         return {
             metric.name: {
                 tuple((point.attributes or {}).values()): getattr(point, "value", None)
                 or getattr(point, "count", 0)
                 for point in metric.data.data_points
             }
-            for resource in (data.resource_metrics if data else ())
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
+            for metric in (*found, self.sdk.durations.take())
         }
 
 
 def watching(**options: Any) -> Seen:
     spans, metrics = InMemorySpanExporter(), InMemoryMetricReader()
     traces = TracerProvider(**options)
-    traces.add_span_processor(SimpleSpanProcessor(spans))
-    return Seen(Sdk(traces, MeterProvider([metrics])), spans, metrics)
+    processor = SimpleSpanProcessor(spans)
+    traces.add_span_processor(processor)
+    sdk = Sdk(traces, MeterProvider([metrics]), Tracing(traces, processor))
+    return Seen(sdk, spans, metrics)
 
 
 @pytest.fixture
@@ -334,7 +341,7 @@ def test_a_publish_is_a_span_and_counts_only_if_it_succeeds(
 ) -> None:
     database.submit(pool="short")
     dispatches = database.dispatch("short")
-    jobs = JobTelemetry(seen.sdk.traces, seen.sdk.meters)
+    jobs = JobTelemetry(seen.sdk)
     with jobs.dispatch(dispatches):
         pass
     with pytest.raises(OSError, match="away"), jobs.dispatch(dispatches):
@@ -407,24 +414,25 @@ def test_a_request_is_named_after_its_route(
     def answering(environ: Any, start: Any) -> list[bytes]:
         if route is not None:
             environ[ROUTE] = route
-        assert trace.get_current_span().is_recording()
+        assert (context := current_context()) and context.trace_flags.sampled
         start("503 Service Unavailable", [])
         return [b"sorry"]
 
-    requests = Requests(seen.sdk.traces, seen.sdk.meters, Flask("app"))
+    requests = Requests(seen.sdk, Flask("app"))
+    token = current_request.set(environ)  # as the application does
     assert requests.answer(environ, lambda *_: None, answering) == [b"sorry"]
+    current_request.reset(token)
     (span,) = seen.named(name)
     assert span.context.trace_id == int("a" * 32, 16)
     assert (span.attributes or {})["http.response.status_code"] == 503
     assert (span.attributes or {})["error.type"] == "503"
     assert span.status.status_code is StatusCode.ERROR
-    assert not trace.get_current_span().is_recording()
     assert len(seen.points()["http.server.request.duration"]) == 1
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/metrics", "/leaderboard/events"])
 def test_health_checks_and_streams_are_not_traced(seen: Seen, path: str) -> None:
-    requests = Requests(seen.sdk.traces, seen.sdk.meters, Flask("app"))
+    requests = Requests(seen.sdk, Flask("app"))
     assert requests.answer({"PATH_INFO": path}, lambda *_: None, lambda *_: [b"ok"]) == [b"ok"]
     assert not seen.spans.get_finished_spans()
 

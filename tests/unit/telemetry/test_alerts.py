@@ -90,8 +90,3 @@ def test_cases_are_of_series_that_are_reported() -> None:
             name, selector = SELECTED.fullmatch(given["series"]).groups()  # type: ignore[union-attr]
             labels = {label for label, _ in MATCHER.findall(selector or "")}
             assert labels - OF_TARGETS == set(EMITTED[name]), given
-
-
-def test_the_docs_say_what_to_do_about_each() -> None:
-    docs = (DEPLOY.parent / "docs/telemetry.md").read_text()
-    assert set(re.findall(r"^\| `(Fairline\w+)`", docs, re.M)) == set(RULES)

@@ -37,7 +37,7 @@ VARIABLE = re.compile(r"`((?:OTEL|FAIRLINE)_[A-Z_]+)")
 KEEPS = ("max by", "min by", "sum by", "histogram_quantile")
 MEANS = ("count", "sum")
 #: Labels that Prometheus adds.
-OF_TARGETS = {"instance", "job"}
+OF_TARGETS = {"instance", "job", "cell"}
 SHOWN = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -92,7 +92,7 @@ def everything() -> GaugeReadings:
     )
 
 
-OWN = InstanceReadings("3f9a2c", "3.11.2", {"blobs": (5 << 30, 20 << 30)})
+OWN = InstanceReadings("3f9a2c", "3.11.2", {"blobs": (5 << 30, 20 << 30)}, 0.25)
 LIMITS = ConfiguredLimits(dict.fromkeys(POOLS, 8), {"free": 10.0, "enterprise": None})
 
 

@@ -1,0 +1,141 @@
+"""Spans of requests and admissions, which are made when they have ended.
+
+A span of the SDK costs an admission as much as everything else that it needs. So a request has only
+a context at first: its ids, and whether it is sampled, which the SDK's sampler decides. If it is
+not, nothing else is made; if it is, the finished span goes to the SDK's processor like any other.
+Not guaranteed for these spans: the SDK's limits of attributes (``OTEL_SPAN_ATTRIBUTE_…_LIMIT``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+
+from app.log_ids import TRACE, current_request
+from app.telemetry.scope import NAME, SCHEMA_URL
+from models.jobs.trace_context import kept_context
+
+SCOPE: Final = InstrumentationScope(NAME, schema_url=SCHEMA_URL)
+SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+NOT_SAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
+UNSET, ERROR = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
+
+_propagator = TraceContextTextMapPropagator()
+_no_parent = Context()
+
+
+class FinishedSpan(ReadableSpan):
+    """A span without events and links, of the scope of this application."""
+
+
+class Tracing:
+    """Makes contexts and finished spans for a process."""
+
+    def __init__(self, provider: TracerProvider, processor: SpanProcessor) -> None:
+        self._sampler = provider.sampler
+        self._ids = provider.id_generator
+        self._resource = provider.resource
+        self._process = processor.on_end
+
+    def begin(
+        self,
+        name: str,
+        kind: SpanKind,
+        attributes: dict[str, AttributeValue],
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[SpanContext, SpanContext | None]:
+        """The context of a span below that of ``headers``, or of a new trace; and its parent."""
+        above = context_of(headers) if headers else _no_parent
+        parent = sent_by(above) if headers else None
+        trace_id = parent.trace_id if parent else self._ids.generate_trace_id()
+        choice = self._sampler.should_sample(above, trace_id, name, kind, attributes)
+        flags = NOT_SAMPLED
+        if choice.decision.is_sampled():
+            flags = SAMPLED
+            attributes.update(choice.attributes)
+        state = choice.trace_state
+        return SpanContext(
+            trace_id,
+            self._ids.generate_span_id(),
+            is_remote=False,
+            trace_flags=flags,
+            trace_state=state,
+        ), parent
+
+    def below(self, parent: SpanContext) -> SpanContext:
+        """The context of a span within another one of this process; it shares its fate."""
+        if not parent.trace_flags.sampled:
+            return parent  # there will be no span that needs an id
+        return SpanContext(
+            parent.trace_id,
+            self._ids.generate_span_id(),
+            is_remote=False,
+            trace_flags=SAMPLED,
+            trace_state=parent.trace_state,
+        )
+
+    def finish(
+        self,
+        name: str,
+        context: SpanContext,
+        parent: SpanContext | None,
+        kind: SpanKind,
+        attributes: Mapping[str, AttributeValue],
+        began: int,
+        *,
+        failed: bool = False,
+    ) -> None:
+        """Hand over a span that ends now; ``began`` is in nanoseconds since 1970."""
+        ended = max(began, time.time_ns())
+        self._process(
+            FinishedSpan(
+                name,
+                context,
+                parent,
+                self._resource,
+                attributes,
+                kind=kind,
+                status=ERROR if failed else UNSET,
+                start_time=began,
+                end_time=ended,
+                instrumentation_scope=SCOPE,
+            )
+        )
+
+
+def current_context() -> SpanContext | None:
+    """The context of the current request, else of the current span; None without either."""
+    environ = current_request.get()
+    if environ is not None and (found := environ.get(TRACE)) is not None:
+        context: SpanContext = found
+        return context
+    context = trace.get_current_span().get_span_context()
+    return context if context.is_valid else None
+
+
+def context_of(headers: Mapping[str, str]) -> Context:
+    """The context of ``traceparent`` and ``tracestate``, as a parent; without one a trace
+    begins."""
+    return _propagator.extract(headers, Context()) if headers else Context()
+
+
+def sent_by(above: Context) -> SpanContext | None:
+    """The span that a context is of."""
+    context = trace.get_current_span(above).get_span_context()
+    return context if context.is_valid else None
+
+
+def kept_of(context: SpanContext) -> str | None:
+    """The context to store in a row, even if its span is not recorded."""
+    flags = "01" if context.trace_flags.sampled else "00"
+    kept = f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags}"
+    return kept_context(kept, context.trace_state.to_header()) if context.trace_state else kept
