@@ -27,7 +27,7 @@ from sqlalchemy import Engine, text
 
 from app.stack.ports import PRIVATE_PORTS, is_taken
 from app.stack.postgres import EmbeddedPostgres
-from app.stack.programs import command, flask
+from app.stack.programs import command, flask, module
 from app.stack.rabbitmq import EmbeddedRabbitMQ
 from app.stack.services import Running, running, tail
 from app.stack.spawn import Child, spawn
@@ -222,6 +222,9 @@ FOREIGN = tuple(f"{name}_" for name in NAMES)
 def clean_environment() -> dict[str, str]:
     """The environment without anything that would configure what is measured."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(FOREIGN)}
+    kept.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # compiled at each start, modules cost time and memory
     return kept | {"PYTHONUNBUFFERED": "1"}
 
 
@@ -263,13 +266,21 @@ class Fairline:
         self.fleet.await_answer(name, f"{self.url}/healthz")
 
     def start_scheduler(self) -> None:
-        self.fleet.start("scheduler", flask("scheduler"), self.env)
+        self.fleet.start("scheduler", module("app.scheduler"), self.env)
 
-    def start_worker(self, pool: str, number: int = 1) -> str:
-        """One worker of a pool, with the pool's usual slots; its name."""
+    def start_flower(self) -> None:
+        port = free_port()
+        argv = command("celery", "-A", "app", "flower", "--address=127.0.0.1", f"--port={port}")
+        self.fleet.start("flower", argv, self.env)
+        self.fleet.await_answer("flower", f"http://127.0.0.1:{port}/healthcheck")
+
+    def start_worker(self, pool: str, number: int = 1, slots: int = 0) -> str:
+        """One worker of a pool, with the pool's usual slots unless told; its name."""
         shape, name = POOLS[pool], f"worker-{pool}-{number}"
-        words = celery_worker("app", shape.concurrency, shape.slots, name, "-Q", pool, "-E")
-        self.fleet.start(name, command(*words), self.env)
+        count = slots or shape.slots
+        words = celery_worker("app", shape.concurrency, count, name, "-Q", pool, "-E")
+        _, _, _, _, *options = words  # celery -A app worker
+        self.fleet.start(name, module("app.worker", *options), self.env)
         return name
 
     def start(self, pool: str, workers: int = 1) -> list[str]:

@@ -15,14 +15,17 @@ from tasks.context import JobContext
 from tasks.registry import job_type
 
 
-def register(name: str, work: Callable[[dict[str, Any]], None]) -> None:
-    @job_type(name, pool="short", timeout=10)
+def register(name: str, work: Callable[[dict[str, Any]], None], pool: str = "short") -> None:
+    @job_type(name, pool=pool, timeout=10)
     def run(ctx: JobContext, payload: dict[str, Any]) -> None:
         work(payload)
 
 
 for name, work in witness.WORK.items():
     register(name, work)
+# Types are measured, so every length has one: ``peer.wait.50`` takes 50 ms.
+for length in witness.LENGTHS_MS:
+    register(f"peer.wait.{length}", witness.WORK["peer.nap"], "medium")
 
 
 @job_type("peer.wait", pool="medium", timeout=30)

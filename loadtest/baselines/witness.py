@@ -44,6 +44,8 @@ def run(payload: dict[str, float]) -> None:
     log("end", number)
 
 
+#: Lengths of the jobs whose cost is measured.
+LENGTHS_MS = (0, 10, 50, 200, 1500)
 #: What every library's tasks do, by name; ``peer.nap`` takes so many milliseconds.
 WORK: dict[str, Callable[[dict[str, Any]], None]] = {
     "peer.noop": lambda _: None,

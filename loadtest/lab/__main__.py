@@ -104,7 +104,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtest.lab", description=__doc__)
     add = parser.add_argument
     add("names", nargs="*", metavar="NAME", help=f"{known}; all of them unless named")
-    add("--quick", action="store_true", help="all in ten minutes, with wider margins")
+    add("--quick", action="store_true", help="all in a quarter of an hour, with wider margins")
     add("--no-fail", action="store_true", help="exit 0 even if a bar is missed")
     add("--list", action="store_true", help="list the experiments and how long each takes")
     given = parser.parse_args(arguments)

@@ -108,7 +108,7 @@ class Size(StrEnum):
 
     #: The figures that count.
     FULL = "full"
-    #: All of them in ten minutes: the same shapes, with wider margins.
+    #: All of them in a quarter of an hour: the same shapes, with wider margins.
     QUICK = "quick"
     #: Seconds: does it still run, and see what it should?
     MINI = "mini"
@@ -143,7 +143,7 @@ class RunContext:
 
 
 #: Modules of this package; also their folders in the results and their make targets.
-NAMES = ("knee", "scaling", "pool", "swarm", "peers", "soak")
+NAMES = ("knee", "scaling", "pool", "swarm", "peers", "cost", "soak")
 
 
 def experiment(name: str) -> Any:

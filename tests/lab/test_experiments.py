@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from loadtest.fleet import Fleet
+from loadtest.lab.cost import PLANS as COSTS
 from loadtest.lab.experiment import NAMES, RunContext, Size, experiment, write_csv
 from loadtest.lab.knee.verdict import PLANS as STAIRCASES
 from loadtest.lab.scaling import PLANS as SCALES
@@ -66,7 +67,23 @@ def peers_are_right(data: Mapping[str, Any]) -> None:
     assert rates and not [name for name, rate in rates.items() if rate <= 0]
     assert all(len(starts) > 0 for starts in data["start_ms"].values())
     assert all(megabytes for megabytes in data["memory_mb"].values())
+    assert all(cost["rate"] > 0 and cost["lost"] == 0 for cost in data["costs"])
     assert {each["name"]: each["survival"]["done"] for each in data["killed"]}["Fairline"] > 0
+
+
+def cost_is_right(data: Mapping[str, Any]) -> None:
+    plan = COSTS[Size.MINI]
+    assert len(data["steady"]) == 4 * len(plan.rates) * len(plan.lengths_ms)
+    for cost in data["steady"]:
+        assert cost["rate"] == pytest.approx(cost["offered"], rel=0.5), cost
+        assert cost["lost"] == 0 < cost["ms_per_job"]["workers"]
+    durable = [cost for cost in data["steady"] if not cost["name"].startswith("Dramatiq")]
+    assert all(cost["wal"] > 0 for cost in durable)
+    assert [each["processes"] for each in data["workers"]] == list(plan.workers)
+    assert [each["processes"] for each in data["apis"]] == list(plan.apis)
+    for grown in (*data["workers"], data["simulated"], *data["apis"]):
+        assert grown["rate"] > 0 < grown["ms_per_job"]["PostgreSQL"]
+        assert sum(grown["backends"].values()) > 0, "it was looked at"
 
 
 #: What an experiment must have counted, on top of what holds for all.
@@ -76,6 +93,7 @@ RIGHT: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
     "pool": pool_is_right,
     "swarm": swarm_is_right,
     "peers": peers_are_right,
+    "cost": cost_is_right,
     "soak": soak_is_right,
 }
 

@@ -10,18 +10,19 @@ from typing import TypeVar
 from loadtest.lab.experiment import RunContext, Size, Speed, fairline_gauges
 from loadtest.lab.peers import turns
 from loadtest.lab.peers.contender import WAITING, Contender, Ours, weigh
+from loadtest.lab.peers.costs import steady
 from loadtest.lab.peers.judge import TITLE as TITLE
 from loadtest.lab.peers.judge import draw, judge
 from loadtest.lab.peers.killing import kill_workers
 from loadtest.lab.peers.rivals import Celery, Dramatiq, Procrastinate
-from loadtest.lab.peers.tables import Measured
+from loadtest.lab.peers.tables import COST_MS, COST_RATE, Measured
 from loadtest.report import Report
 
 QUESTION = (
     "How does Fairline compare with other libraries, each set up as its own documentation "
-    "recommends: accept rate, jobs per second, latency, losses, memory?"
+    "recommends: accept rate, jobs per second, latency, losses, memory, processor time?"
 )
-seconds = {Size.FULL: 720.0, Size.QUICK: 115.0, Size.MINI: 15.0}.__getitem__
+seconds = {Size.FULL: 840.0, Size.QUICK: 135.0, Size.MINI: 25.0}.__getitem__
 #: Submissions per second while the API's latency is measured.
 PULSE = 50.0
 #: While a worker is killed: short enough to wait for what comes back.
@@ -134,6 +135,9 @@ class Run:
         found.memory[who.name] = {
             part: weigh(who.fleet, names) for part, names in who.parts.items()
         }
+        self._context.step(f"{step}: cost")
+        jobs = ("peer.nap", COST_MS, COST_RATE)
+        found.costs.append(steady(who, *jobs, plan.warm_seconds, plan.cost_seconds))
         who.close()
         who.forget()
 

@@ -37,16 +37,20 @@ class Contender(ABC):
     application = ""
     #: How it is configured, for the report.
     tuning: str
+    #: Jobs that its workers run at the same time, all processes together.
+    slots: int
     #: Whether its API takes applications, or only jobs with an application as their payload.
     takes_applications = False
     #: Statements on its own database: counts the jobs that are done, and deletes all jobs.
     count_done = ""
     delete_jobs = ""
-    database_url = ""
+    database_url: str
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.port = free_port()
+        #: Its own, if it has one.
+        self.database_url = fleet.postgres.service.url("postgres")
         #: Where tasks append a line at their start and at their end.
         self.witness = fleet.home / f"{self.key}.witness"
         self.env: dict[str, str] = {"PEER_WITNESS": str(self.witness)}
@@ -179,10 +183,10 @@ def ends_in(path: Path) -> Counter:
 
 #: Fairline's.
 DATABASE = "peers_fairline"
-#: Every job that ended, in whatever way; kept by the same statements that end jobs.
+#: Every job of a pool that ended, in whatever way; kept by the same statements that end jobs.
 ENDED = """
     SELECT coalesce(sum(succeeded + dead + cancelled + expired), 0) FROM job_counts
-    WHERE tenant_id = 0 AND pool = 'short'
+    WHERE tenant_id = 0 AND pool = '{}'
 """
 #: Jobs of the medium pool that are queued or at the broker.
 WAITING = """
@@ -206,11 +210,14 @@ class Ours(Contender):
         "scheduler, as `make up` starts them"
     )
     takes_applications = True
-    count_done = ENDED
     delete_jobs = EMPTY
 
-    def __init__(self, context: RunContext, score_seconds: float, **settings: str) -> None:
+    def __init__(
+        self, context: RunContext, score_seconds: float, pool: str = "short", **settings: str
+    ) -> None:
         super().__init__(context.fleet)
+        self.pool, self.slots = pool, POOLS[pool].slots
+        self.count_done = ENDED.format(pool)
         jobs = {"job_modules": "loadtest.baselines.peer_jobs"}
         self.fairline = context.fairline(DATABASE, score_seconds, **jobs, **settings)
         self.port = self.fairline.port
@@ -223,7 +230,8 @@ class Ours(Contender):
 
     @property
     def parts(self) -> Mapping[str, Sequence[str]]:
-        return {"API": ["api"], "scheduler": ["scheduler"], "workers": self.workers}
+        started = {"API": ["api"], "scheduler": ["scheduler"], "workers": self.workers}
+        return started | ({"Flower": ["flower"]} if "flower" in self.fleet.children else {})
 
     def open(self) -> None:
         self.fairline.start_api()
@@ -231,7 +239,7 @@ class Ours(Contender):
 
     @property
     def is_working(self) -> bool:
-        return "worker-short-1" in self.fleet.children
+        return f"worker-{self.pool}-1" in self.fleet.children
 
     def admit(self) -> None:
         """A worker of the applications' pool, as in production."""
@@ -239,7 +247,7 @@ class Ours(Contender):
         self.fairline.await_ready()
 
     def work(self) -> None:
-        self.fairline.start_worker("short")
+        self.fairline.start_worker(self.pool, slots=self.slots)
 
     def clear_accepted(self) -> None:
         """Nothing: those are queued in the medium pool, whose worker no longer runs."""

@@ -9,7 +9,14 @@ from typing import Any
 
 from loadtest.figures import percentile
 from loadtest.lab.experiment import Size
-from loadtest.lab.peers.tables import CELERY, FAIRLINE, JOB_KINDS, Measured, tables
+from loadtest.lab.peers.tables import (
+    CELERY,
+    COST_JOBS,
+    FAIRLINE,
+    JOB_KINDS,
+    Measured,
+    tables,
+)
 from loadtest.lab.pictures import COLOURS, IDEAL, picture
 from loadtest.report import Bar, Picture, Report, at_least, at_most
 
@@ -100,7 +107,7 @@ def findings(found: Measured) -> list[str]:
     """The most important in sentences, wins and losses alike."""
     accept, jobs = found.rates("accept"), found.rates("no-op end to end")
     drains, naps = found.rates("drain"), found.rates("10-ms end to end")
-    starts = found.start_ms()
+    starts, spent = found.start_ms(), found.job_ms()
     behind = losses(found)
     return [
         f"Through HTTP, one job per request at {found.connections[0]} connections, Fairline "
@@ -110,6 +117,8 @@ def findings(found: Measured) -> list[str]:
         f"of 10-ms jobs {naps[FAIRLINE]:,.0f}, {versus(naps)}.",
         f"One job on an idle stack starts {starts[FAIRLINE]:.1f} ms after it was sent "
         f"({', '.join(f'{n} {p50:.1f}' for n, p50 in starts.items() if n != FAIRLINE)}).",
+        f"In all processes together {COST_JOBS} takes {spent[FAIRLINE]:.2f} ms of processor time "
+        f"({', '.join(f'{n} {ms:.2f}' for n, ms in spent.items() if n != FAIRLINE)}).",
         "Lost when the worker is killed -9: "
         + ", ".join(f"{k.name} {k.survival.lost} of {k.survival.promised}" for k in found.killed)
         + ".",
@@ -134,6 +143,7 @@ def losses(found: Measured) -> list[str]:
         # Of these, less is better.
         ("submit to start", found.start_ms(), "{:.1f} ms", -1),
         ("memory", found.megabytes(), "{:.0f} MB", -1),
+        (f"processor time of {COST_JOBS}", found.job_ms(), "{:.2f} ms", -1),
     ):
         ours = values[FAIRLINE]
         ahead = {name: value for name, value in values.items() if sign * value > sign * ours}

@@ -64,7 +64,7 @@ class Dramatiq(Contender):
 
     # Dramatiq's own defaults on two cores. One process drains less than half as fast; 16 threads
     # are no faster.
-    processes, threads = 2, 8
+    processes, slots = 2, 16
 
     def __init__(self, fleet: Fleet, *, confirm: bool = False) -> None:
         if confirm:
@@ -82,7 +82,7 @@ class Dramatiq(Contender):
     def work(self) -> None:
         self.start_worker(
             *("dramatiq", "loadtest.baselines.dramatiq_tasks"),
-            *("--processes", str(self.processes), "--threads", str(self.threads)),
+            *("--processes", str(self.processes), "--threads", str(self.slots // self.processes)),
         )
 
     def count_from_now(self) -> Counter:
@@ -93,6 +93,7 @@ class Dramatiq(Contender):
             connection.default_channel.queue_purge(self.key)
 
     def remove(self) -> None:
+        self.engine.dispose()
         with Connection(self.fleet.rabbitmq.service.url()) as connection:
             for suffix in ("", ".DQ", ".XQ"):
                 connection.default_channel.queue_delete(self.key + suffix)
@@ -117,7 +118,7 @@ class Procrastinate(Contender):
 
     # One process with 10 coroutines is slower; 30 coroutines, in one process or two, are no
     # clear gain.
-    processes, slots = 2, 10
+    processes, slots = 2, 20
 
     def __init__(self, fleet: Fleet, *, retry_stalled: bool = False) -> None:
         if retry_stalled:
@@ -137,7 +138,7 @@ class Procrastinate(Contender):
         for number in range(1, self.processes + 1):
             self.start_worker(
                 *("procrastinate", "--log-level", "warning", "worker"),
-                *("--concurrency", str(self.slots), "--name", f"worker{number}"),
+                *("--concurrency", str(self.slots // self.processes), "--name", f"worker{number}"),
                 number=number,
             )
 

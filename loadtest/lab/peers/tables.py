@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.figures import Sample, medians, percentile, percentiles
+from loadtest.lab.peers.costs import HEADINGS, Cost, typical
 from loadtest.lab.peers.killing import Killed
 from loadtest.report import Table, table
 
@@ -20,6 +21,9 @@ JOB_KINDS = {
     "drain": "no-op, from a full queue",
     "10-ms end to end": "10-ms, HTTP batch to done",
 }
+#: The jobs whose cost is measured, per second and in words.
+COST_MS, COST_RATE = 50, 100.0
+COST_JOBS = f"a {COST_MS}-ms job at {COST_RATE:g} per second"
 
 
 @dataclass(slots=True)
@@ -37,6 +41,8 @@ class Measured:
     #: Megabytes by contender and part, after the last round.
     memory: dict[str, dict[str, float]] = field(default_factory=dict)
     killed: list[Killed] = field(default_factory=list)
+    #: Of jobs at a fixed rate, all rounds.
+    costs: list[Cost] = field(default_factory=list)
     #: Milliseconds to the response with an empty queue, and with a long one.
     idle_ms: list[float] = field(default_factory=list)
     lined_ms: list[float] = field(default_factory=list)
@@ -68,6 +74,10 @@ class Measured:
     def megabytes(self) -> dict[str, float]:
         return {name: sum(parts.values()) for name, parts in self.memory.items()}
 
+    def job_ms(self) -> dict[str, float]:
+        """Processor milliseconds of a job in all processes together, by contender."""
+        return {name: cost.total for name, cost in typical(self.costs).items()}
+
     def data(self) -> Mapping[str, Any]:
         """For ``report.json``."""
         return {
@@ -76,6 +86,7 @@ class Measured:
             "start_ms": self.starts,
             "memory_mb": self.memory,
             "killed": [asdict(each) for each in self.killed],
+            "costs": [asdict(each) for each in self.costs],
             "front_door_idle_ms": self.idle_ms,
             "front_door_lined_ms": self.lined_ms,
             "waiting": self.waiting,
@@ -107,7 +118,7 @@ def figures(name: str, sample: Sample) -> tuple[str, ...]:
 def tables(found: Measured) -> list[Table]:
     return [
         *(make(found) for make in (accept_table, poll_table, jobs_table, start_table)),
-        *(kill_table(found), memory_table(found), GUARANTEES),
+        *(kill_table(found), memory_table(found), cost_table(found), GUARANTEES),
         Table("How each was set up", ("", "settings"), list(found.tuning.items())),
     ]
 
@@ -189,4 +200,12 @@ def memory_table(found: Measured) -> Table:
             )
             for name, sizes in found.memory.items()
         ],
+    )
+
+
+def cost_table(found: Measured) -> Table:
+    return Table(
+        f"Processor milliseconds of {COST_JOBS}; `make lab-cost` has more",
+        ("", *HEADINGS),
+        [(name, *cost.cells()) for name, cost in typical(found.costs).items()],
     )

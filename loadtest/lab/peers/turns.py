@@ -55,6 +55,8 @@ class Plan:
     score_seconds: float = 1.5
     #: Jobs promised before the kill, and silence after which nothing more is expected to happen.
     kill_jobs: int = 500
+    #: While processor time is read.
+    cost_seconds: float = 6.0
     quiet_seconds: float = 3.0
 
 
@@ -72,6 +74,7 @@ PLANS = {
         pulse_seconds=4.0,
         settle_seconds=1.0,
         singles=40,
+        cost_seconds=3.0,
     ),
     Size.MINI: Plan(
         dict.fromkeys(("fairline", "celery", "dramatiq", "procrastinate"), 3),
@@ -88,6 +91,7 @@ PLANS = {
         kill_jobs=60,
         score_seconds=0.2,
         quiet_seconds=0.5,
+        cost_seconds=0.5,
     ),
 }
 
@@ -230,14 +234,21 @@ def await_start(who: Contender, number: int, offset: int) -> float:
     return until(started, STALL_SECONDS, what, pause=0.001) or 0.0
 
 
-def pulse(port: int, requests: Sequence[Request], per_second: float) -> list[float]:
-    """Milliseconds from when each request was due to its response."""
-    found = []
-    with Client(port) as caller:
-        began = time.perf_counter() + 0.05
-        for number, request in enumerate(requests):
-            due = began + number / per_second
-            time.sleep(max(0.0, due - time.perf_counter()))
-            caller.ask(request)
-            found.append(1000 * (time.perf_counter() - due))
-    return found
+def pulse(
+    port: int, requests: Sequence[Request], per_second: float, clients: int = 1
+) -> list[float]:
+    """Milliseconds from when each request was due to its response, client after client."""
+    began = time.perf_counter() + 0.05
+
+    def send(first: int) -> list[float]:
+        found = []
+        with Client(port) as caller:
+            for number in range(first, len(requests), clients):
+                due = began + number / per_second
+                time.sleep(max(0.0, due - time.perf_counter()))
+                caller.ask(requests[number])
+                found.append(1000 * (time.perf_counter() - due))
+        return found
+
+    with ThreadPoolExecutor(clients) as threads:
+        return [ms for found in threads.map(send, range(clients)) for ms in found]

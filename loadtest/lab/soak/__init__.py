@@ -92,7 +92,7 @@ def draw_lines(axis: Any, title: str, lines: Mapping[str, Sequence[Point]], seco
     axis.set_xlim(0, seconds / scale)
     # Space for the names.
     axis.set_ylim(0, 1.3 * max(0.1, axis.get_ylim()[1]))
-    if len(lines) > 1:
+    if len(lines) > 1 and axis.get_lines():  # none, if nothing was seen in time
         style = {"fontsize": 8.5, "borderaxespad": 0.1, "columnspacing": 1.0, "handlelength": 1.3}
         axis.legend(loc="upper left", ncols=3, **style)
 

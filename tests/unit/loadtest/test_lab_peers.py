@@ -14,6 +14,7 @@ from loadtest.baselines.witness import Line, read_lines
 from loadtest.figures import Sample
 from loadtest.lab.experiment import Size
 from loadtest.lab.peers.contender import ends_in
+from loadtest.lab.peers.costs import Cost
 from loadtest.lab.peers.judge import colour, draw, judge, losses, paler
 from loadtest.lab.peers.killing import Killed, Survival, survival
 from loadtest.lab.peers.tables import GUARANTEES, Measured
@@ -146,6 +147,11 @@ def measured() -> Measured:
     found.memory = {name: {"API": 100.0, "workers": 60.0} for name in NAMES}
     found.memory["Fairline"]["scheduler"] = 60.0
     found.killed = [Killed(name, Survival(500, 500, 3, 20), 6.0) for name in NAMES]
+    found.costs = [
+        Cost(name, 50, 100.0, 100.0, {"workers": 0.1 * (spread + place)}, 900.0)
+        for place, name in enumerate(NAMES)
+        for spread in (3, 1, 2)
+    ]
     found.idle_ms, found.lined_ms = [5.0] * 100, [5.5] * 100
     return found
 
@@ -197,6 +203,14 @@ def test_every_figure_in_which_a_peer_is_ahead_is_named() -> None:
     assert "submissions" not in behind and "10-ms" not in behind
 
 
+def test_the_median_of_what_a_job_costs_is_in_the_summary() -> None:
+    report = judge(measured(), Size.FULL)
+    expected = "takes 2.00 ms of processor time (plain Celery 3.00, Dramatiq 4.00,"
+    assert any(expected in sentence for sentence in report.findings)
+    [costs] = [table for table in report.tables if "Processor" in table.title]
+    assert [row[0] for row in costs.rows] == NAMES and costs.rows[0][-2:] == ("2.00", "900")
+
+
 def test_percentiles_do_not_depend_on_the_order() -> None:
     found = Measured(starts={"one": [3.0, 1.0, 2.0], "another": [1.0, 2.0, 3.0]})
     for share in (0.5, 0.95, 0.99):
@@ -223,6 +237,7 @@ def test_the_pictures_bear_a_variant_that_was_not_measured_in_every_way(tmp_path
         for kind, suffix in (("accept", " @few"), ("no-op end to end", ""), ("drain", ""))
     ]
     found.starts[variant] = [7.0]
+    found.costs.append(Cost(variant, 50, 100.0, 100.0, {"workers": 0.3}))
     found.memory[variant] = {"API": 80.0, "workers": 40.0}
     assert judge(found, Size.FULL).passed
     for drawn in draw(found, tmp_path):
