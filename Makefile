@@ -3,10 +3,11 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help up down status demo test test-unit test-long lint bench bench-dispatch bench-snapshot lab bench-console pictures chaos \
-	upgrade-test restarts bare-test compose-test quorum-test clean venv venv-dev broker browser faketime prometheus mmdebstrap
+	upgrade-test restarts bare-test compose-test quorum-test cluster chaos-cluster cluster-status cluster-down cluster-test \
+	cluster-packages clean venv venv-dev broker browser faketime prometheus mmdebstrap
 
 # Variables on the command line: one that is misspelled would be ignored without a word.
-VARIABLES = QUICK MINUTES COUNT SEED FULL KEEP CI PYTHON SHELL RABBITMQ \
+VARIABLES = QUICK MINUTES COUNT SEED EACH FULL CLUSTER KEEP CI PYTHON SHELL RABBITMQ CLUSTER_HOME \
 	$(shell sed -n 's/^\#\([A-Z_]*\)=.*/\1/p' .env.example 2>/dev/null)
 PREFIXES := WORKERS_% PIP_% OTEL_% AWS_% ANTHROPIC_%
 GIVEN := $(strip $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name))))
@@ -17,7 +18,12 @@ $(error fairline: unknown variable $(UNKNOWN)$(if $(SIMILAR),; did you mean $(SI
 	'make help' and .env.example list them))
 endif
 
+# Hundreds of processes start. Where the shell forbids to keep bytecode, each would compile every
+# module again.
+export PYTHONDONTWRITEBYTECODE :=
+
 FAIRLINE_HOME ?= .run
+CLUSTER_HOME ?= .cluster
 PY := .venv/bin/python
 BOOTSTRAP := sh app/stack/bootstrap.sh
 
@@ -49,9 +55,6 @@ demo: ## send 40 applications to the running stack (or to PORT=…) and watch th
 	else settings=$$($(PY) -m app.stack env) || { echo "$$settings"; exit 1; }; eval "$$settings"; fi; \
 	exec $(PY) -m flask --app app demo
 
-# Hundreds of processes start. Where the shell forbids to keep bytecode, each would compile every
-# module again.
-test: export PYTHONDONTWRITEBYTECODE :=
 test: venv-dev broker browser prometheus ## run the tests that need no more than ten minutes: unit, integration, acceptance
 	$(PY) -m pytest tests/unit tests/integration tests/acceptance -m "not long" -n 3 --dist loadfile --no-loadscope-reorder
 
@@ -79,10 +82,10 @@ bench-snapshot: venv-dev ## what a job costs while a backup holds its snapshot o
 bench-console: venv-dev broker browser ## what the console costs with a million jobs in the tables and ten viewers
 	$(PY) -m loadtest.console
 
-lab: venv-dev broker ## run every experiment of the load lab; QUICK=1 in ten minutes
+lab: venv-dev broker ## run every experiment of the load lab; QUICK=1 in a quarter of an hour
 	$(PY) -m loadtest.lab $(if $(QUICK),--quick)
 
-lab-%: venv-dev broker ## run one of them: knee, scaling, pool, swarm, peers, soak; QUICK=1 is shorter
+lab-%: venv-dev broker ## run one of them: knee, scaling, pool, swarm, peers, cost, soak; QUICK=1 is shorter
 	$(PY) -m loadtest.lab $(if $(QUICK),--quick) $*
 
 chaos: venv-dev broker faketime ## break a stack of its own for MINUTES=2 under load; SEED=… repeats a run
@@ -99,8 +102,8 @@ restarts: venv-dev broker ## restart workers COUNT=100 times under load, one aft
 pictures: venv-dev broker browser ## take the README's pictures from a stack of their own
 	$(PY) -m loadtest.pictures
 
-bare-test: venv-dev mmdebstrap ## as root: try the README on a bare Debian tree; FULL=1 runs make test in it, KEEP=1 keeps it
-	$(PY) -m tests.bare $(if $(FULL),--full) $(if $(KEEP),--keep)
+bare-test: venv-dev mmdebstrap ## as root: try the README on a bare Debian tree; FULL=1 runs make test in it, CLUSTER=1 make cluster, KEEP=1 keeps it
+	$(PY) -m tests.bare $(if $(FULL),--full) $(if $(CLUSTER),--cluster) $(if $(KEEP),--keep)
 
 compose-test: venv-dev mmdebstrap ## as root: docker-compose.yml under a Docker engine of Debian packages, kept in ~/.cache
 	$(PY) -m tests.containers
@@ -111,8 +114,32 @@ quorum-test: venv-dev mmdebstrap ## as root: tests on quorum queues of a RabbitM
 	@RABBITMQ=$$($(PY) -m tests.containers.rabbitmq) && export RABBITMQ QUEUE_TYPE=quorum && \
 		$(PY) -m pytest tests/integration/broker tests/acceptance/test_stack.py tests/acceptance/test_outages.py
 
-clean: down ## stop the stack and remove its data, .venv and caches
+# RabbitMQ 4 is that of quorum-test, unless RABBITMQ names another.
+WITH_RABBITMQ = $(PY) -m loadtest.cluster check && \
+	RABBITMQ=$${RABBITMQ:-$$($(PY) -m tests.containers.rabbitmq)} && export RABBITMQ
+
+cluster: venv-dev mmdebstrap cluster-packages ## as root: three machines in namespaces of this one, on clusters of PostgreSQL and RabbitMQ
+	@$(WITH_RABBITMQ) && exec $(PY) -m loadtest.cluster up
+
+cluster-status: ## as root: what runs on the machines of the cluster, and who leads
+	@$(BOOTSTRAP) --check && exec $(PY) -m loadtest.cluster status
+
+cluster-down: ## as root: stop the cluster; its data stays in .cluster
+	@if [ ! -e "$(CLUSTER_HOME)/running" ]; then echo "No cluster is running."; \
+	elif $(BOOTSTRAP) --check 2>/dev/null; then exec $(PY) -m loadtest.cluster down; \
+	else echo "fairline: a cluster may still run in $(CLUSTER_HOME), but .venv is missing or incomplete:" \
+		"run 'make venv-dev', then 'make cluster-down'" >&2; exit 1; fi
+
+chaos-cluster: venv-dev mmdebstrap cluster-packages ## as root: break a cluster of its own for MINUTES=5 under load; SEED=… repeats a run, EACH=1 does each fault once
+	@$(WITH_RABBITMQ) && exec $(PY) -m loadtest.cluster_chaos --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(if $(EACH),--each $(EACH))
+
+cluster-test: venv-dev mmdebstrap cluster-packages ## as root: start a cluster, cut the leader's machine off, go through the runbook; three minutes of faults
+	@$(WITH_RABBITMQ) && exec $(PY) -m pytest tests/cluster
+
+clean: down cluster-down ## stop the stack and the cluster and remove their data, .venv and caches
 	@if [ -e "$(FAIRLINE_HOME)/stack-id" ]; then rm -rf "$(FAIRLINE_HOME)"; fi
+	@if [ -e "$(CLUSTER_HOME)/layout.json" ] && ! rm -rf "$(CLUSTER_HOME)" 2>/dev/null; then \
+		echo "fairline: $(CLUSTER_HOME) can be removed by root only" >&2; fi
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -138,6 +165,9 @@ faketime:
 # promtool tests the alerts, Prometheus scrapes.
 prometheus:
 	@$(call install,command -v prometheus && command -v promtool,prometheus)
+
+cluster-packages:
+	@$(call install,command -v etcd && command -v etcdctl && command -v haproxy && command -v nft && command -v ip,etcd-server etcd-client haproxy nftables iproute2)
 
 mmdebstrap:
 	@$(call install,command -v mmdebstrap,mmdebstrap)

@@ -16,7 +16,7 @@ from statistics import median
 
 from rich.console import Console
 
-from loadtest.chaos.judge import Report as Findings
+from loadtest.chaos.judge import Findings
 from loadtest.chaos.plan import TARGETS, Act
 from loadtest.chaos.run import ChaosOptions, Progress, impossible, run
 from loadtest.chaos.striker import Strike

@@ -48,6 +48,8 @@ class Api:
         except (OSError, http.client.HTTPException):
             self._connection.close()
             return Answer(0)
+        if response.status in (502, 504):  # of a proxy whose server did not answer
+            return Answer(0)
         found = {name.lower(): value for name, value in response.getheaders()}
         is_json = "json" in found.get("content-type", "")
         return Answer(response.status, json.loads(read) if read and is_json else None, found)

@@ -3,50 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from loadtest.chaos.facts import Attempt, Job, expected_score
-from loadtest.chaos.plan import Act
-from loadtest.chaos.striker import Strike
 
-#: Without the database no worker can keep a lease. All can do without the others, and neither
-#: locks nor anything that befalls the broker may cost a run.
-SHARED = (
-    *("postgres", "postgres-backend", "slow-postgres"),
-    *("terminated-backends", "read-only", "full-disk"),
-)
 #: How long a hit has effects: a server starts, leases expire, the loss is noticed.
 AFTERMATH_SECONDS = 15.0
+
+
+class FaultRecord(Protocol):
+    """Something that was done to a stack. Times are in seconds since the epoch."""
+
+    @property
+    def at(self) -> float: ...
+
+    @property
+    def until(self) -> float | None:
+        """When a frozen process was resumed, or a fault ended."""
+
+    def may_lose(self, worker: str) -> bool:
+        """Whether a process may have lost its runs to it; its name ends with ``@host:…:pid``."""
+
+    def may_delay(self, worker: str) -> bool:
+        """Whether a process may have lost its leases and gone on."""
 
 
 class Excuses:
     """Losses that hits, and jobs that kill their worker, account for."""
 
-    def __init__(self, strikes: Iterable[Strike], killers: Iterable[Attempt] = ()) -> None:
-        self._strikes = [one for one in strikes if one.pids]
-        self._killed_by_jobs = {attempt.pid for attempt in killers}
+    def __init__(self, hits: Iterable[FaultRecord], killers: Iterable[Attempt] = ()) -> None:
+        self._hits = list(hits)
+        self._killed_by_jobs = {attempt.worker for attempt in killers}
 
     def for_loss(self, attempt: Attempt) -> bool:
         """Whether something happened to the worker of a lost run, or to what it depends on."""
         since = attempt.started_at or attempt.ended_at
         return self.by_neighbour(attempt) or any(
-            attempt.pid in one.pids or one.hit.target in SHARED
-            for one in self._during(since, attempt.ended_at)
+            one.may_lose(attempt.worker or "") for one in self._during(since, attempt.ended_at)
         )
 
     def by_neighbour(self, attempt: Attempt) -> bool:
         """Whether a job that kills its worker ran there too."""
-        return attempt.pid in self._killed_by_jobs
+        return attempt.worker in self._killed_by_jobs
 
-    def for_zombie(self, pid: int, at: float) -> bool:
+    def for_zombie(self, worker: str, at: float) -> bool:
         """Whether a process may have been frozen while it lost its lease."""
-        return any(
-            (pid in one.pids and one.hit.act is not Act.KILL) or one.hit.target in SHARED
-            for one in self._during(at, at)
-        )
+        return any(one.may_delay(worker) for one in self._during(at, at))
 
-    def _during(self, since: float, until: float) -> Iterable[Strike]:
-        for one in self._strikes:
+    def _during(self, since: float, until: float) -> Iterable[FaultRecord]:
+        for one in self._hits:
             if one.at <= until and (one.until or one.at) + AFTERMATH_SECONDS >= since:
                 yield one
 

@@ -13,6 +13,7 @@ from typing import Any
 from kombu import Connection
 from sqlalchemy import Engine
 
+from app.broker_url import node_urls
 from loadtest.chaos.client import Api
 from loadtest.chaos.plan import ROLE, application
 from models.jobs.discard import DISCARDED
@@ -197,7 +198,7 @@ def read_queues(broker_url: str) -> list[tuple[str, int]]:
     """References that are still in the queues once these had time to empty; removes them."""
     left: list[tuple[str, int]] = []
     deadline = time.monotonic() + QUEUE_SECONDS
-    with Connection(broker_url, connect_timeout=5) as broker:
+    with Connection(node_urls(broker_url), connect_timeout=5) as broker:
         channel = broker.channel()
         for pool in POOLS:
             while channel.queue_declare(pool, passive=True).message_count:

@@ -6,17 +6,16 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from loadtest.chaos.ends import Excuses, wrong_attempts, wrong_end, wrong_result
+from loadtest.chaos.ends import Excuses, FaultRecord, wrong_attempts, wrong_end, wrong_result
 from loadtest.chaos.facts import Attempt, Job, World
 from loadtest.chaos.load import Exchange
 from loadtest.chaos.plan import UNKEYED, Order
-from loadtest.chaos.striker import Strike
 from loadtest.chaos.witness import Line
 from models.jobs.states import TERMINAL
 
 
 @dataclass(slots=True)
-class Report:
+class Findings:
     """Figures and faults; every list of faults is empty if all promises were kept."""
 
     figures: dict[str, int] = field(default_factory=dict)
@@ -40,6 +39,8 @@ AWAY = {0, 503}
 ENDED = {status.value for status in TERMINAL}
 #: Clocks of one machine, read by several processes.
 CLOCK_SECONDS = 0.05
+#: A promotion may be noticed late; then come the two minutes before it.
+REPEATED_SECONDS = 150.0
 
 
 class Judge:
@@ -47,11 +48,17 @@ class Judge:
         self,
         exchanges: Sequence[Exchange],
         world: World,
-        strikes: Sequence[Strike],
+        hits: Sequence[FaultRecord],
         lines: Sequence[Line],
         ends: Sequence[tuple[str, str]],
+        promotions: Sequence[tuple[float, float]] = (),
     ) -> None:
-        """``lines`` is what the jobs logged, ``ends`` what the event stream sent."""
+        """``lines`` is what the jobs logged, ``ends`` what the event stream sent.
+
+        After each of the ``promotions`` of a standby, of which is known between which moments
+        they were, the stream may send the ends of the two minutes before it again.
+        """
+        self.promotions = promotions
         self.exchanges = exchanges
         self.world = world
         self.jobs = world.jobs
@@ -60,7 +67,7 @@ class Judge:
         others: list[Attempt] = []
         for job in self.jobs.values():
             (killers if job.type == "crash" else others).extend(world.attempts.get(job.id, ()))
-        self.excuses = Excuses(strikes, killers)
+        self.excuses = Excuses(hits, killers)
         self.lost_runs = [one for one in others if one.error_class == "WORKER_CRASH"]
         self.promised: dict[str, Order] = {
             job_id: order for exchange in exchanges for job_id, order in exchange.promises()
@@ -75,8 +82,8 @@ class Judge:
         self.events = Counter(job_id for job_id, _ in ends)
         self.listed = Counter(world.listed)
 
-    def report(self) -> Report:
-        return Report(
+    def report(self) -> Findings:
+        return Findings(
             self.figures(),
             {
                 "lost": [one for one in self.promised if one not in self.jobs],
@@ -166,8 +173,14 @@ class Judge:
 
     def repeated_event(self, job: Job) -> str | None:
         """Reconnecting repeats nothing: a job has as many ends as replays, and one more."""
-        times = self.events[job.id]
-        return f"was sent {times} times" if times > job.replays + 1 else None
+        times, ends = self.events[job.id], job.replays + 1
+        ended = [one.ended_at for one in self.world.attempts.get(job.id, ())]
+        ended.append(job.finished_at or 0.0)
+        again = sum(
+            any(since - REPEATED_SECONDS <= at <= until for at in ended)
+            for since, until in self.promotions
+        )
+        return f"was sent {times} times" if times > ends * (1 + again) else None
 
     def wrong_listing(self, job: Job) -> str | None:
         """Every scored application is listed once, and nothing else."""
@@ -223,7 +236,7 @@ class Judge:
             if line.what != "start" or job is None or job.replays or job.finished_at is None:
                 continue
             over = job.status in ENDED and line.at > job.finished_at + CLOCK_SECONDS
-            if over and not self.excuses.for_zombie(line.pid, line.at):
+            if over and not self.excuses.for_zombie(line.process, line.at):
                 yield f"{job} started {line.at - job.finished_at:.2f} s after its end, {line}"
 
     def early_runs(self) -> Iterable[str]:
@@ -268,12 +281,12 @@ def tag_of(job: Job) -> str | None:
 def repeated_steps(lines: Sequence[Line]) -> Iterable[str]:
     """A run that begins after a step was kept must not begin before that step."""
     kept: dict[str, int] = defaultdict(int)
-    due: dict[tuple[str, int], int] = {}
+    due: dict[tuple[str, str], int] = {}
     for line in lines:
         match line.what:
             case "start":
-                due[line.job, line.pid] = kept[line.job]
-            case "loaded" if line.step < due.get((line.job, line.pid), 0):
+                due[line.job, line.process] = kept[line.job]
+            case "loaded" if line.step < due.get((line.job, line.process), 0):
                 yield f"{line.job} begins after step {line.step}, {kept[line.job]} were kept"
             case "kept":
                 kept[line.job] = max(kept[line.job], line.step)

@@ -14,7 +14,7 @@ from app.stack.rabbitmq import EmbeddedRabbitMQ
 from loadtest.chaos.client import Listener
 from loadtest.chaos.disk import may_mount
 from loadtest.chaos.facts import World, read_world, wait_until_settled
-from loadtest.chaos.judge import Judge, Report
+from loadtest.chaos.judge import Findings, Judge
 from loadtest.chaos.load import ExchangeLog, Load
 from loadtest.chaos.plan import Act, Hit, plan
 from loadtest.chaos.stack import EVERY_POOL, Stack, embedded_stack
@@ -83,7 +83,7 @@ class Progress:
 
 def run(
     options: ChaosOptions, watch: Callable[[Progress], None] = lambda _: None
-) -> tuple[Striker, Report]:
+) -> tuple[Striker, Findings]:
     """A stack, hit under load; what the judge found."""
     witness = options.folder / "witness.jsonl"
     variables = {
@@ -146,7 +146,7 @@ def settle(progress: Progress) -> World:
     return world
 
 
-def write(options: ChaosOptions, world: World, striker: Striker, report: Report) -> None:
+def write(options: ChaosOptions, world: World, striker: Striker, report: Findings) -> None:
     """The rows that the judge saw, one per line, and the report."""
     with (options.folder / "jobs.jsonl").open("w") as file:
         for job in world.jobs.values():

@@ -69,6 +69,8 @@ class Stack:
         }
         self.output = folder.with_suffix(".out")
         self.process: subprocess.Popen[bytes] | None = None
+        #: Seconds that its last start took.
+        self.took = 0.0
 
     def up(self, seconds: float = 90.0) -> float:
         """Start it and wait until it is ready; how long that took."""
@@ -83,12 +85,12 @@ class Stack:
                 start_new_session=True,
             )
         process = self.process
-        took = self.wait(
+        self.took = self.wait(
             lambda: "is ready" in self.printed() or process.poll() is not None, "the stack", seconds
         )
         if process.poll() is not None:
             raise StackFailed(f"the stack ended while it started:\n{self.printed()}")
-        return took
+        return self.took
 
     def down(self) -> str:
         """Stop it, as ``make down`` does; the output of that."""

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 from sqlalchemy import Engine
 
+from loadtest.chaos.facts import pid_of
 from loadtest.chaos.faults import FAULTS, FaultFailed
 from loadtest.chaos.plan import Act, Hit
 from loadtest.chaos.stack import Stack
@@ -85,6 +86,14 @@ ABSENT_SECONDS = 8.0
 LOOK_SECONDS = 0.2
 
 
+#: Without the database no worker can keep a lease. All can do without the others, and neither
+#: locks nor anything that befalls the broker may cost a run.
+SHARED = (
+    *("postgres", "postgres-backend", "slow-postgres"),
+    *("terminated-backends", "read-only", "full-disk"),
+)
+
+
 @dataclass(slots=True)
 class Strike:
     """A hit as it happened. Times are in seconds since the epoch, as in the rows."""
@@ -100,6 +109,15 @@ class Strike:
     replaced: float | None = None
     #: Processes that were there before: any other is new.
     before: frozenset[int] = frozenset()
+
+    def may_lose(self, worker: str) -> bool:
+        """Whether a process may have lost its runs to it."""
+        return pid_of(worker) in self.pids or (bool(self.pids) and self.hit.target in SHARED)
+
+    def may_delay(self, worker: str) -> bool:
+        """Whether a process may have lost its leases and gone on."""
+        frozen = pid_of(worker) in self.pids and self.hit.act is not Act.KILL
+        return frozen or (bool(self.pids) and self.hit.target in SHARED)
 
     def as_dict(self) -> dict[str, Any]:
         names = ("pids", "at", "until", "replaced")

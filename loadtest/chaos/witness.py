@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ VARIABLE = "FAIRLINE_CHAOS_WITNESS"
 #: Seconds by which the clock of this process is wrong: see ``loadtest.chaos.skew``.
 SKEW = float(os.environ.get("FAIRLINE_CHAOS_SKEW", "0"))
 
+HOST = socket.gethostname()
+
 What = Literal["start", "loaded", "kept"]
 
 
@@ -32,6 +35,12 @@ class Line:
     what: What
     #: Steps in the checkpoint that was loaded or kept.
     step: int = 0
+    host: str = ""
+
+    @property
+    def process(self) -> str:
+        """As the end of a worker's name."""
+        return f"@{self.host}:{self.pid}"
 
 
 def log(ctx: JobContext, what: What, step: int = 0) -> None:
@@ -39,7 +48,7 @@ def log(ctx: JobContext, what: What, step: int = 0) -> None:
     path = os.environ.get(VARIABLE)
     if not path:
         return
-    line = Line(time.time() - SKEW, os.getpid(), ctx.job_id, what, step)
+    line = Line(time.time() - SKEW, os.getpid(), ctx.job_id, what, step, HOST)
     with open(path, "ab", buffering=0) as file:
         file.write((json.dumps(asdict(line)) + "\n").encode())
 

@@ -1,7 +1,9 @@
-"""``python -m tests.bare [--full] [--keep]``: what the README promises, on a bare Debian tree.
+"""``python -m tests.bare [--full | --cluster] [--keep]``: the README on a bare Debian tree.
 
 An ordinary user, then root: `make up`, the README's commands as they stand there, `make down`.
-Then `make up BROKER=rabbitmq` as root, and the unit tests; with ``--full`` all tests.
+Then `make up BROKER=rabbitmq` as root, and the unit tests; with ``--full`` all tests. With
+``--cluster`` none of that, but `make cluster` and the first request, before and after a machine
+was cut off.
 """
 
 from __future__ import annotations
@@ -39,6 +41,19 @@ REPOSITORY = Path(__file__).parents[2]
 REQUIREMENTS = re.compile(r"^# apt-get install (.+)$", re.M)
 #: The sections of the README whose commands need nothing but `make up`.
 SECTIONS = ("First request", "Waiting, watching, cancelling", "Tenants and keys")
+#: A cluster without one of its machines still accepts and scores; the first answers may be 503
+#: until there is another leader.
+CUT_OFF = """
+.venv/bin/python -m loadtest.cluster cut 1
+for turn in $(seq 90); do
+    said=$(curl -s -m 40 localhost:$PORT/applications -H 'content-type: application/json' \\
+        -H 'Prefer: wait=30' -d '{"candidate": "carol", "payload": "machine 1 is gone"}')
+    echo "$said"
+    if echo "$said" | grep -q '"status":"scored"'; then exit 0; fi
+    sleep 1
+done
+exit 1
+"""
 #: The last line that `make up` prints when the stack is ready.
 READY = "Ctrl-C or `make down` stops everything."
 FOLDER_HINT = "apt-get install rabbitmq-server"
@@ -122,6 +137,18 @@ class BareTest(Steps):
                     "the README shows something else than what is printed:\n" + "\n".join(found)
                 )
 
+    def use_cluster(self) -> None:
+        """`make cluster`, the first request, and one while a machine is cut off."""
+        self.run(ROOT, "make cluster", "make cluster", INSTALL_SECONDS)
+        try:
+            block = blocks("README.md", section(self._readme, SECTIONS[0]))[0]
+            here = {"localhost:8000": f"localhost:{self._port}"}
+            self.run(ROOT, "the first request", script(examples(block), here), README_SECONDS)
+            self.run(ROOT, "a machine cut off", CUT_OFF, README_SECONDS)
+            self.run(ROOT, "make cluster-status", "make cluster-status", README_SECONDS)
+        finally:
+            self.run(ROOT, "make cluster-down", "make cluster-down", STOP_SECONDS)
+
     def use_rabbitmq(self) -> None:
         """`make up BROKER=rabbitmq` installs the broker when root asks for it."""
         with self.stack(ROOT, "make up BROKER=rabbitmq") as printed:
@@ -130,7 +157,7 @@ class BareTest(Steps):
             self.run(ROOT, "make demo", "make demo", README_SECONDS)
 
 
-def try_everything(folder: Path, full: bool, screen: Screen) -> None:
+def try_everything(folder: Path, full: bool, cluster: bool, screen: Screen) -> None:
     """All steps; raises at the first that fails."""
     tree, logs = folder / "tree", folder / "logs"
     logs.mkdir()
@@ -146,8 +173,11 @@ def try_everything(folder: Path, full: bool, screen: Screen) -> None:
                 clone(REPOSITORY, tree, user)
     except subprocess.CalledProcessError as error:
         raise Failed(f"the tree could not be made: {error}; {end_of(log)}") from error
-    with entered(tree) as inside:
+    with entered(tree, as_root=cluster) as inside:
         test = BareTest(inside, readme, logs, screen)
+        if cluster:
+            test.use_cluster()
+            return
         test.follow_readme(ORDINARY)
         test.follow_readme(ROOT)
         test.run(ORDINARY, "make test-unit", "make test-unit", UNIT_SECONDS)
@@ -161,6 +191,7 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bare", description=__doc__)
     parser.add_argument("--full", action="store_true", help="run all tests in the tree, as root")
+    parser.add_argument("--cluster", action="store_true", help="try make cluster instead")
     parser.add_argument("--keep", action="store_true", help="do not remove the tree and the logs")
     options = parser.parse_args()
     screen = Screen()
@@ -173,7 +204,7 @@ def main() -> int:
     folder.chmod(0o755)
     began, done = time.monotonic(), False
     try:
-        try_everything(folder, options.full, screen)
+        try_everything(folder, options.full, options.cluster, screen)
         done = True
     except (Failed, CannotEnter) as error:
         screen.plain(f"fairline: {error}")

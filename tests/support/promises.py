@@ -22,7 +22,7 @@ from sqlalchemy import Engine
 
 from loadtest.chaos.client import Api
 from loadtest.chaos.facts import MISCOUNTED, READ_LIVE, expected_score
-from loadtest.chaos.judge import Report
+from loadtest.chaos.judge import Findings
 from loadtest.chaos.plan import application
 from models.jobs.states import JobStatus
 from models.store.session import connect
@@ -151,7 +151,7 @@ class JobFacts:
     score: float | None
 
 
-def check(promises: Sequence[Promise], role: str, engine: Engine, port: int) -> Report:
+def check(promises: Sequence[Promise], role: str, engine: Engine, port: int) -> Findings:
     """Read and judge; call it when nothing is on its way any more."""
     with connect(engine) as connection:
         jobs = connection.exec_driver_sql(READ_JOBS, {"role": role}).all()
@@ -167,7 +167,7 @@ def check(promises: Sequence[Promise], role: str, engine: Engine, port: int) -> 
 
 def judge(
     promises: Sequence[Promise], role: str, jobs: Sequence[JobFacts], listed: Sequence[str]
-) -> Report:
+) -> Findings:
     """Compare the promises with the rows and with the ids on the leaderboard."""
     rows = {job.id: job for job in jobs}
     times = Counter(listed)
@@ -177,7 +177,7 @@ def judge(
     found = [(promise, rows[promise.id]) for promise in promises if promise.id in rows]
     ended = [(promise, job) for promise, job in found if JobStatus(job.status).terminal]
     scored = {promise.id: expected_score(promise.candidate, role) for promise, _ in ended}
-    return Report(
+    return Findings(
         {
             "promised": len(promises),
             "admitted without an answer": len(rows.keys() - {promise.id for promise in promises}),

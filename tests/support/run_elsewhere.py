@@ -16,6 +16,7 @@ _OWN_STACK = (
 _PROCESS = ("docker-compose.yml", "a process that stays; `make compose-test` runs it")
 _AUTOSCALE = ("tests/acceptance/test_autoscale.py", "a stack with other settings")
 _SLICES = ("tests/unit/stack/test_slices.py", "a stack with other settings, whose workers are read")
+_CLUSTER = ("make cluster-test", "needs root and a cluster")
 _UPGRADE = ("make upgrade-test", "needs an older version")
 
 #: By page and command, without its comment: a file or a target of the Makefile, and why.
@@ -33,9 +34,27 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "celery -A app flower": _PROCESS,
         "flask --app app migrate --expand": _UPGRADE,
         "flask --app app migrate": _UPGRADE,
-        "QUICK=1 make lab": ("tests/lab/test_experiments.py", "takes ten minutes"),
+        "QUICK=1 make lab": ("tests/lab/test_experiments.py", "takes a quarter of an hour"),
+    },
+    "docs/cluster.md": {
+        "make cluster": _CLUSTER,
+        "make cluster-status": _CLUSTER,
+        "python -m loadtest.cluster run 2 patronictl list": _CLUSTER,
+        "python -m loadtest.cluster stop 2 rabbitmq": _CLUSTER,
+        "python -m loadtest.cluster start 2 rabbitmq": _CLUSTER,
+        "python -m loadtest.cluster wait": _CLUSTER,
+        "python -m loadtest.cluster cut 2": _CLUSTER,
+        "python -m loadtest.cluster cut 1 3": _CLUSTER,
+        "python -m loadtest.cluster heal": _CLUSTER,
+        "make cluster-down": _CLUSTER,
     },
     "docs/scaling.md": {
+        r"""rabbitmqctl set_policy fairline '^(long|medium|short)(\..+)?$' '{"delivery-limit":20,"""
+        r""""max-length":100000,"overflow":"reject-publish","queue-leader-locator":"balanced"}'"""
+        " --apply-to queues": (
+            "tests/unit/broker/test_queue_limits.py",
+            "an operator's; it is compared with what the stack sets",
+        ),
         "make up AUTOSCALE=1": _AUTOSCALE,
         "flask --app app tenants create acme --tier enterprise --reserve medium=2": _AUTOSCALE,
         "celery -A app worker -P gevent -c 2 -Q medium.reserved.acme": _AUTOSCALE,

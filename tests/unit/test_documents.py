@@ -26,8 +26,9 @@ from tests.support.run_elsewhere import ELSEWHERE, is_run_elsewhere
 
 README = (ROOT / "README.md").read_text()
 GUIDE = "docs/writing-jobs.md"
-#: Pages whose blocks ``console`` are typed by tests/acceptance/test_readme.py.
-TYPED = ("README.md", "docs/api.md")
+#: Pages whose blocks ``console`` are typed: by tests/acceptance/test_readme.py, the last one by
+#: tests/cluster/test_runbook.py.
+TYPED = ("README.md", "docs/api.md", "docs/operations.md")
 COMMAND = re.compile(r"^([A-Z_]+=\S+ )*(\$|curl|make|flask|python|celery|docker|gunicorn) ", re.M)
 ALL = [block for page in pages() for block in blocks(page)]
 

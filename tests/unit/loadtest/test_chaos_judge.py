@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.chaos.ends import Excuses, wrong_end
 from loadtest.chaos.facts import Attempt, Job, World, expected_score
-from loadtest.chaos.judge import Judge, Report
+from loadtest.chaos.judge import Findings, Judge
 from loadtest.chaos.load import Exchange
 from loadtest.chaos.plan import Act, Hit, Order, Request
 from loadtest.chaos.striker import Strike
@@ -96,20 +96,21 @@ def judge(
     strikes: tuple[Strike, ...] = (),
     lines: tuple[Line, ...] = (),
     attempts: tuple[Attempt, ...] = (DEAD_ON_RECORD,),
-    heard: dict[str, str] | None = None,
+    heard: tuple[tuple[str, str], ...] = (),
+    promotions: tuple[tuple[float, float], ...] = (),
     **facts: Any,
-) -> Report:
+) -> Findings:
     by_job: dict[str, list[Attempt]] = {}
     for attempt in attempts:
         by_job.setdefault(attempt.job_id, []).append(attempt)
     rows = {job.id: job for job in (*jobs, scored)}
     world = World(rows, by_job, **{"keys": KEYS, "listed": ["id-app"], **facts})
-    told = [*((job.id, job.status) for job in rows.values()), *(heard or {}).items()]
+    told = [*((job.id, job.status) for job in rows.values()), *heard]
     log = [one for one in (*EXCHANGES, *exchanges) if one is not without]
-    return Judge(log, world, strikes, [*LINES, *lines], told).report()
+    return Judge(log, world, strikes, [*LINES, *lines], told, promotions).report()
 
 
-def faults(report: Report) -> list[str]:
+def faults(report: Findings) -> list[str]:
     return [name for name, found in report.faults.items() if found]
 
 
@@ -167,8 +168,8 @@ STEPS = [
         ),
         ("replay not kept", {"exchanges": (replayed("id-fail"),)}),
         ("replay not kept", {"jobs": (replace(ECHO, replays=1), MARK, FAIL)}),
-        ("event lost", {"heard": {"id-mark": "cancelled"}}),
-        ("event repeated", {"heard": {"id-mark": "succeeded"}}),
+        ("event lost", {"heard": (("id-mark", "cancelled"),)}),
+        ("event repeated", {"heard": (("id-mark", "succeeded"),)}),
         ("wrong result", {"jobs": (ECHO, replace(MARK, worker="worker@h:6"), FAIL)}),
         ("wrong result", {"scored": replace(SCORED, score=-1.0)}),
         ("leaderboard", {"listed": []}),
@@ -190,6 +191,26 @@ def test_a_leaderboard_out_of_order_is_found() -> None:
     worse = replace(SCORED, id="id-worse", score=-1.0)
     report = judge((ECHO, MARK, FAIL, worse), listed=["id-worse", "id-app"])
     assert any("not by score" in fault for fault in report.faults["leaderboard"])
+
+
+def test_an_end_may_be_sent_again_after_a_promotion() -> None:
+    again = (("id-echo", "succeeded"),)
+    assert faults(judge(heard=again)) == ["event repeated"]
+    assert judge(heard=again, promotions=((55.0, 90.0),)).ok
+    for span in ((40.0, 49.0), (500.0, 600.0)):  # before it ended, and long after
+        assert faults(judge(heard=again, promotions=(span,))) == ["event repeated"]
+
+
+def test_so_may_the_first_end_of_a_job_that_was_replayed_later() -> None:
+    done = replace(FAIL, status="succeeded", result={"failed": 1}, replays=1, finished_at=900.0)
+    done = replace(done, lease=2, error_class=None, error_message=None)
+    told: dict[str, Any] = {
+        "jobs": (ECHO, MARK, done),
+        "exchanges": (replayed("id-fail"),),
+        "heard": (("id-fail", "dead"), ("id-fail", "dead"), ("id-fail", "succeeded")),
+    }
+    assert faults(judge(**told)) == ["event repeated"]
+    assert judge(**told, promotions=((42.0, 90.0),)).ok
 
 
 def test_a_job_that_starts_before_its_time_is_found() -> None:

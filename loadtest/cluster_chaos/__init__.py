@@ -1,0 +1,1 @@
+"""Faults of a cluster under load: processes, engines, machines and networks; then one checker."""
