@@ -43,6 +43,10 @@ class ManagementApi:
         port = PORTS.get(found[1]) if found else None
         return None if port is None else cls(url, port)
 
+    def version(self) -> str:
+        """That of RabbitMQ; empty if the user may not see it."""
+        return str(self.ask("GET", "/api/overview")[1].get("rabbitmq_version", ""))
+
     def keep_policy(self, policy: dict[str, Any]) -> HTTPStatus:
         """Set the policy unless it is the same already; the answer, which may be a refusal."""
         path = f"/api/policies/{quote(policy['vhost'], safe='')}/{policy['name']}"

@@ -24,10 +24,17 @@ LIMITS = {
     # Where a queue is declared says nothing about where its leader should be.
     "queue-leader-locator": "balanced",
 }
+#: From RabbitMQ 4.3 on, which older ones refuse. While the node of a consumer is unreachable, a
+#: quorum queue keeps what it sent there, for a minute by default. Messages that are delivered twice
+#: do no harm here, so it need not wait.
+LIMITS_OF_4_3 = {**LIMITS, "consumer-disconnected-timeout": 1_000}
 
 
-def queue_policy(pools: Iterable[str], vhost: str = "/") -> dict[str, Any]:
-    """The policy for the queues of these pools and their slices, as in RabbitMQ's definitions."""
+def queue_policy(pools: Iterable[str], vhost: str = "/", version: str = "") -> dict[str, Any]:
+    """The policy for the queues of these pools and their slices, as in RabbitMQ's definitions.
+
+    ``version`` is that of RabbitMQ. If it is not known, the policy is one that all versions take.
+    """
     names = "|".join(re.escape(pool) for pool in sorted(pools))
     return {
         "vhost": vhost,
@@ -35,5 +42,10 @@ def queue_policy(pools: Iterable[str], vhost: str = "/") -> dict[str, Any]:
         "pattern": rf"^({names})(\..+)?$",
         "apply-to": "queues",
         "priority": 0,
-        "definition": LIMITS,
+        "definition": LIMITS_OF_4_3 if numbers(version) >= (4, 3) else LIMITS,
     }
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version; none of one that is not known."""
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import subprocess
@@ -11,10 +12,12 @@ from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 
+from app.broker.queue_limits import queue_policy
 from app.stack.rabbitmq import EmbeddedRabbitMQ, find_server
 from app.stack.services import Running
 from app.stack.spawn import spawn
 from app.stack.spec import ProcessSpec
+from models.pools import POOLS
 from tests.support.waiting import wait_for
 
 NODES = 3
@@ -113,7 +116,21 @@ def cluster(home: Path) -> Iterator[list[Running[ClusterNode]]]:
             node.children.append(spawn(spec, os.environ, node.log(spec)))
         wait_for(lambda: all(node.service.is_ready() for node in nodes), START_SECONDS)
         wait_formed(nodes[0])
+        keep_limits(services[0])
         yield nodes
+
+
+def keep_limits(node: ClusterNode) -> None:
+    """As the scheduler does where RabbitMQ has its usual ports: limits for its very version."""
+    version = json.loads(node.evaluate("list_to_binary(rabbit_misc:version()).").strip("<>"))
+    policy = queue_policy(POOLS, version=version)
+    pattern = policy["pattern"].replace("\\", "\\\\")
+    definition = json.dumps(policy["definition"]).replace('"', '\\"')
+    done = node.evaluate(
+        f'rabbit_policy:parse_set(<<"/">>, <<"{policy["name"]}">>, <<"{pattern}">>, '
+        f'<<"{definition}">>, <<"0">>, <<"{policy["apply-to"]}">>, <<"tests">>).'
+    )
+    assert done == "ok", done
 
 
 class _PortMapper:

@@ -37,7 +37,7 @@ class LimitKeeper:
             return 0
         node = self._nodes.pop(0)
         try:
-            status = node.keep_policy(queue_policy(POOLS, node.vhost))
+            status = node.keep_policy(queue_policy(POOLS, node.vhost, node.version()))
         except (OSError, HTTPException, ValueError) as error:
             self._tell(f"the limits of queues cannot be set yet, {OTHERWISE} ({error})")
             self._nodes.append(node)

@@ -27,6 +27,18 @@ def test_command_of_the_docs_sets_the_policy() -> None:
     assert rest == ["--apply-to", policy["apply-to"]]
 
 
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [("", False), ("3.10.8", False), ("4.2.9", False), ("4.3.0-rc.1", True), ("4.10.1", True)],
+)
+def test_messages_to_a_lost_node_come_back_soon_where_rabbitmq_knows_the_limit(
+    version: str, known: bool
+) -> None:
+    definition = queue_policy(POOLS, version=version)["definition"]
+    assert definition.get("consumer-disconnected-timeout") == (1_000 if known else None)
+    assert definition.items() >= queue_policy(POOLS)["definition"].items()
+
+
 def test_embedded_node_has_the_policy() -> None:
     [policy] = json.loads(definitions("secret"))["policies"]
     assert policy["definition"]["overflow"] == "reject-publish", "no message is dropped silently"
