@@ -18,7 +18,6 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from app.telemetry.scope import NAME
 from app.telemetry.tracing import FinishedSpan
 
 #: Attributes that are remembered; those with ids of jobs are soon forgotten again. Of texts only
@@ -35,17 +34,13 @@ def encode(sdk_spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
     ours = [span for span in sdk_spans if type(span) is FinishedSpan]
     if not ours:
         return encode_spans(sdk_spans)
-    # By the SDK's encoder those of others, and one of ours for the place where ours are added.
-    others = [span for span in sdk_spans if type(span) is not FinishedSpan]
-    request = encode_spans([*others, ours.pop()])
-    (scope,) = (
-        scope
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        if scope.scope.name == NAME
-    )
+    # By the SDK's encoder one of ours, for the place where ours are added, and those of others.
+    request = encode_spans([ours.pop()])
+    spans = request.resource_spans[0].scope_spans[0].spans
     for span in ours:
-        add(scope.spans, span)
+        add(spans, span)
+    if others := [span for span in sdk_spans if type(span) is not FinishedSpan]:
+        request.MergeFrom(encode_spans(others))
     return request
 
 

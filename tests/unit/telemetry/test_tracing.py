@@ -28,6 +28,7 @@ from app.telemetry.durations import RequestDurations
 from app.telemetry.encoding import MOST_CHARACTERS, encode, remembered
 from app.telemetry.jobs import JobTelemetry
 from app.telemetry.requests import Requests
+from app.telemetry.scope import tracer_of
 from app.telemetry.sdk import Sdk, start_traces
 from app.telemetry.tracing import SCOPE, FinishedSpan, Tracing
 from models.jobs.submission import Admitted, Submission
@@ -173,20 +174,22 @@ def test_spans_are_encoded_as_by_the_sdk(
         context, parent = tracing.begin("admit", SpanKind.PRODUCER, attributes, headers)
         kind = SpanKind.SERVER if failed else SpanKind.PRODUCER
         tracing.finish("admit", context, parent, kind, attributes, 1, failed=failed)
-        with provider.get_tracer("another").start_as_current_span("dispatch"):
-            pass
+        for tracer in (tracer_of(provider), provider.get_tracer("another")):
+            with tracer.start_as_current_span("dispatch"):
+                pass
     ended = spans.get_finished_spans()
     assert any(type(span) is FinishedSpan for span in ended)
     assert sorted_spans(encode(ended)) == sorted_spans(encode_spans(ended))
 
 
-def sorted_spans(request: Any) -> Any:
-    """The order of spans within a scope, and that of scopes, mean nothing."""
-    (resource,) = request.resource_spans
-    resource.scope_spans.sort(key=lambda scope: scope.scope.name)
-    for scope in resource.scope_spans:
-        scope.spans.sort(key=lambda span: span.span_id)
-    return request
+def sorted_spans(request: Any) -> list[tuple[str, str, str]]:
+    """Each span with its scope and its resource; how they are grouped means nothing."""
+    return sorted(
+        (str(span), f"{scope.scope} {scope.schema_url}", f"{its.resource} {its.schema_url}")
+        for its in request.resource_spans
+        for scope in its.scope_spans
+        for span in scope.spans
+    )
 
 
 def test_spans_of_the_sdk_alone_are_left_to_it() -> None:
