@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import time
 from typing import Any
 
 from celery.worker.consumer import Consumer
@@ -50,8 +51,10 @@ class JobConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
     def ensure_connected(self, conn: Any) -> Any:
         """Try all nodes in rounds with a pause of at most a second; Celery's own is half a minute.
 
-        A node that does not answer takes its connect timeout in each round. A connection without
-        heartbeats must not wait for an answer without end, not even when it is closed.
+        A node that does not answer takes its connect timeout in each round. One that refuses us is
+        passed over as well: kombu would not try the others, and one that was wiped does not know
+        our user yet. A connection without heartbeats must not wait for an answer without end, not
+        even when it is closed.
         """
         rounds = itertools.count()
         nodes = max(1, len(conn.alt))
@@ -61,13 +64,21 @@ class JobConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
                 logger.error("cannot connect to %s: %s", conn.as_uri(), error)
 
         pause = random.uniform(0.5, MOST_PAUSE_SECONDS)
-        connected = conn.ensure_connection(
-            tell,
-            interval_start=pause,
-            interval_step=0,
-            interval_max=pause,
-            callback=maybe_shutdown,
-        )
+        while True:
+            try:
+                connected = conn.ensure_connection(
+                    tell,
+                    interval_start=pause,
+                    interval_step=0,
+                    interval_max=pause,
+                    callback=maybe_shutdown,
+                )
+                break
+            except (*conn.connection_errors, *conn.channel_errors) as refused:
+                tell(refused, pause)
+                conn.maybe_switch_next()
+                maybe_shutdown()
+                time.sleep(pause)
         self.first_connection_attempt = False
         sock = getattr(connected.connection, "sock", None)
         if sock is not None and not connected.heartbeat:

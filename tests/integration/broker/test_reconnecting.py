@@ -7,9 +7,11 @@ import socket
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import kombu
 import pytest
+from amqp.exceptions import AccessRefused, InternalError, NotAllowed
 from kombu.utils import functional
 
 from app.broker.consumer import JobConsumer
@@ -44,6 +46,35 @@ def test_all_nodes_are_tried_every_second_and_reported_now_and_then(
     told = [record.message for record in caplog.records]
     assert len(told) < 30 and len(set(told)) == 3
     assert "secret" not in str(told)
+
+
+class Refusing(kombu.Connection):
+    """A connection to two nodes, of which one refuses its user and the other takes it."""
+
+    refused: tuple[Exception, ...] = (AccessRefused("403"), NotAllowed("530"), InternalError("541"))
+
+    def _connection_factory(self) -> object:
+        if self.hostname == "wiped":
+            left, type(self).refused = self.refused[0], self.refused[1:]
+            raise left
+        self._connection = SimpleNamespace(sock=None, connected=True)
+        return self._connection
+
+
+def test_a_node_that_refuses_the_user_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one does that was wiped, until it has joined the others."""
+    monkeypatch.setattr("app.broker.consumer.time.sleep", lambda _: None)
+    consumer = JobConsumer.__new__(JobConsumer)
+    consumer.app = celery
+    for _ in Refusing.refused:
+        connection = Refusing(  # type: ignore[no-untyped-call]  # kombu's
+            ["amqp://guest:secret@wiped//", "amqp://guest:secret@good//"]
+        )
+        consumer.ensure_connected(connection)
+        assert connection.hostname == "good"
+    assert len(caplog.records) == 3 and "secret" not in caplog.text
 
 
 def test_a_control_queue_that_is_locked_keeps_no_worker_from_its_jobs(
