@@ -10,6 +10,7 @@ import json
 from base64 import b64encode
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPSConnection
+from ssl import create_default_context
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -26,8 +27,9 @@ class ManagementApi:
     """That of one node."""
 
     def __init__(self, url: str, port: int) -> None:
-        scheme, host, _, user, password, path, _ = url_to_parts(url)
+        scheme, host, _, user, password, path, query = url_to_parts(url)
         self._https = scheme in DEFAULT_PORTS
+        self._authorities = query.get("ssl_ca_certs")
         self.host, self.port = str(host), port
         self.vhost = path or "/"
         credentials = f"{user or 'guest'}:{password or 'guest'}".encode()
@@ -60,8 +62,7 @@ class ManagementApi:
     def ask(
         self, method: str, path: str, body: dict[str, Any] | None = None
     ) -> tuple[HTTPStatus, dict[str, Any]]:
-        kind = HTTPSConnection if self._https else HTTPConnection
-        connection = kind(self.host, self.port, timeout=ANSWER_SECONDS)
+        connection = self._connection()
         try:
             connection.request(method, path, json.dumps(body) if body else None, self._headers)
             answer = connection.getresponse()
@@ -70,3 +71,9 @@ class ManagementApi:
             return HTTPStatus(answer.status), found if isinstance(found, dict) else {}
         finally:
             connection.close()
+
+    def _connection(self) -> HTTPConnection:
+        if not self._https:
+            return HTTPConnection(self.host, self.port, timeout=ANSWER_SECONDS)
+        trusted = create_default_context(cafile=self._authorities)
+        return HTTPSConnection(self.host, self.port, timeout=ANSWER_SECONDS, context=trusted)

@@ -20,11 +20,12 @@ from tests import ROOT
 START = "amqp://me:p%40ss@"
 SEVERAL = {
     START + "a:5672,b:5673//": [START + "a:5672//", START + "b:5673//"],
-    START + "a,b,c/jobs": [START + "a/jobs", START + "b/jobs", START + "c/jobs"],
-    "amqps://a,b:1//": ["amqps://a//", "amqps://b:1//"],
-    "amqp://me:p,w@a,b//": ["amqp://me:p,w@a//", "amqp://me:p,w@b//"],
-    START + "[::1]:1,[fe80::2]//": [START + "[::1]:1//", START + "[fe80::2]//"],
-    "amqp://u:1@a//;amqp://v:2@b//": ["amqp://u:1@a//", "amqp://v:2@b//"],
+    START + "a,b,c/jobs": [START + f"{host}:5672/jobs" for host in "abc"],
+    "amqps://a,b:1//": ["amqps://a:5671//", "amqps://b:1//"],
+    "amqp://me:p,w@a,b//": ["amqp://me:p,w@a:5672//", "amqp://me:p,w@b:5672//"],
+    START + "[::1]:1,[fe80::2]//": [START + "[::1]:1//", START + "[fe80::2]:5672//"],
+    "amqp://u:1@a//;amqp://v:2@b:1//": ["amqp://u:1@a:5672//", "amqp://v:2@b:1//"],
+    "amqps://a,b//?ssl_ca_certs=/ca": [f"amqps://{host}:5671//?ssl_ca_certs=/ca" for host in "ab"],
 }
 ONE = ["amqp://guest:guest@127.0.0.1:5672//", "amqp://", "amqp://elsewhere", "filesystem:///a,b;c"]
 
@@ -37,7 +38,14 @@ def test_every_form_names_each_node(text: str) -> None:
         found = address(url)
         assert found is not None
         assert found[0] == opened.hostname
-        assert opened.port in (None, found[1])
+        assert opened.port == found[1]
+
+
+@pytest.mark.parametrize("text", ["amqp://a:1,b//", "amqps://a:1,b//", "amqp://a:1//;amqp://b//"])
+def test_a_node_without_a_port_does_not_get_that_of_another(text: str) -> None:
+    opened = kombu.Connection(node_urls(text))
+    opened.maybe_switch_next()
+    assert (opened.hostname, opened.port) == ("b", 5671 if text.startswith("amqps") else 5672)
 
 
 @pytest.mark.parametrize("text", ONE)
@@ -53,6 +61,10 @@ def test_one_node_stays_as_it_is(text: str) -> None:
         *("amqp:p%40ss", START + "a//,amqp://b;x//"),
         *("", "me:p%40ss@a", "AMQP://me:p%40ss@a//", "pyamqp://a//", "redis://:p%40ss@a/0"),
         *("http://me:p%40ss@a", "filesystem://folder"),
+        # A password that begins like a port, and contains what ends the part with the hosts.
+        *("amqp://me:5/p%40ss@a,b//", "amqp://me:5?p%40ss@a//", "amqp://me:5#p%40ss@a//"),
+        *(START + "a//?heartbeat=1", START + "a//?ssl_ca_certs=/ca", START + "a,b//?ssl=1"),
+        *("amqps://me:p%40ss@a//?ca_certs=/ca", "amqps://me:p%40ss@a//?ssl_cert_reqs=maybe"),
     ],
 )
 def test_what_is_wrong_is_said_without_the_password(text: str) -> None:
@@ -95,7 +107,7 @@ def test_a_node_that_failed_is_the_last_one_and_the_others_keep_their_order(
     failed = data.draw(st.sampled_from(hosts))
     try_last(urls, kombu.Connection(f"{START}{failed}//"))
     others = [host for host in hosts if host != failed]
-    assert urls == [f"{START}{host}//" for host in [*others, failed]]
+    assert urls == node_urls(f"{START}{','.join([*others, failed])}//")
 
 
 def test_what_is_shown_of_a_connection_has_no_password() -> None:
