@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PARTS = re.compile(
     r"(?P<start>[\w+]+://(?:[^:/]*(?::[^@]*)?@)?)(?P<servers>[^/?]*)(?P<rest>.*)", re.DOTALL
 )
-SERVER = re.compile(r"(?P<host>\[[^\[\]@]+\]|[^:\[\]@]+)(?::(?P<port>\d*))?")
+SERVER = re.compile(r"(?P<host>\[[^\[\]@\s]+\]|[^:\[\]@\s]+)(?::(?P<port>\d*))?")
 #: What libpq may be told to look for in one of several servers, so that we can write there.
 WRITABLE = ("read-write", "primary")
 #: … or that a standby is enough.
@@ -54,6 +54,8 @@ def normal_url(text: str, roles: Sequence[str] = WRITABLE) -> str:
         raise ValueError("is not a database URL") from None  # without the password in it
     if url.drivername != DRIVER:  # plain postgresql:// is another driver in SQLAlchemy 2.1
         raise ValueError(f"must begin with {DRIVER}://")
+    if "@" in str(url.host):
+        raise ValueError("is not a database URL: in a password write @ as %40")
     if not encoded:
         servers = _words(url.query.get("host", ()))
     wanted = str(url.query.get("target_session_attrs", roles[0]))
@@ -80,7 +82,10 @@ def _split(servers: Sequence[str], ports: Sequence[str]) -> tuple[list[str], lis
     hosts, own = [host for host, _ in pairs], [port for _, port in pairs]
     if len(ports) not in (0, 1, len(hosts)) or (ports and any(own)):
         raise ValueError("names several hosts: give each its own port, or all of them the same")
-    return hosts, list(ports) * (len(hosts) // len(ports)) if ports else own
+    all_ports = list(ports) * (len(hosts) // len(ports)) if ports else own
+    if not all(port == "" or (port.isdecimal() and 0 < int(port) < 65_536) for port in all_ports):
+        raise ValueError("names several hosts: a port must be a number from 1 to 65535")
+    return hosts, all_ports
 
 
 def _host_and_port(server: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from urllib.parse import unquote
 
 import pytest
@@ -11,8 +12,10 @@ from pydantic import ValidationError
 from sqlalchemy import make_url
 
 from app.config import Settings
+from models.alive import connection_of
 from models.database_url import connect_arguments, normal_url, one_server_each, standby_url
 from models.settings import DatabaseSettings
+from tasks.watchdog.emergency_write import connect_arguments as emergency_arguments
 
 START = "postgresql+psycopg2://me:p%40ss@"
 SEVERAL = {
@@ -36,6 +39,20 @@ def test_every_form_names_the_same_servers(rest: str) -> None:
         assert (one["user"], one["password"], one["dbname"]) == ("me", "p@ss", "db")
         assert one["target_session_attrs"] in ("read-write", "primary")
     assert normal_url(url) == url
+
+
+TLS = {"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem", "sslcert": "/c", "sslkey": "/k"}
+
+
+@pytest.mark.parametrize("read", [normal_url, standby_url])
+@pytest.mark.parametrize("rest", ["a:1/db?", "a:1,b:2/db?", "/db?host=a:1,b:2&"])
+def test_parameters_of_libpq_reach_every_server(rest: str, read: Callable[[str], str]) -> None:
+    text = START + rest + "&".join(f"{name}={value}" for name, value in TLS.items())
+    each = one_server_each(connect_arguments(make_url(read(text))))
+    assert [one["host"] for one in each] == (["a", "b"] if "b" in rest.replace("db", "") else ["a"])
+    for one in (*each, *one_server_each(emergency_arguments(make_url(read(text))))):
+        assert {name: one[name] for name in TLS} == TLS
+    assert TLS.items() <= connection_of(text).items()
 
 
 @pytest.mark.parametrize("password", ["p?ss", "p/ss", "p?a,b", "p:s?s", "p%3Fss"])
@@ -62,6 +79,13 @@ def test_one_server_stays_as_it_is(rest: str) -> None:
         (START + "a,b/db?target_session_attrs=any", "target_session_attrs"),
         (START + "a,,b/db", "several hosts"),
         (START + "a:1,b:x/db", "several hosts"),
+        # libpq would pass over such a server, and nobody would know until it has to take over.
+        *((START + rest, "several hosts") for rest in ("a, b/db", "/db?host=a,%20b", "a,b,/db")),
+        *(
+            (START + rest, "port")
+            for rest in ("a:1,b:99999/db", "a:1,b:0/db", "/db?host=a,b&port=x")
+        ),
+        ("postgresql+psycopg2://me:p%40ss@secret@a:1/db", "%40"),
         (START + "/db?host=a,b,c&port=1,2", "port"),
         (START + "a:1,b:2/db?port=3", "port"),
         ("postgresql+psycopg2://me:p%40ss@secret@a,b/db", "several hosts"),
