@@ -123,4 +123,4 @@ def one_server_each(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def named_server(arguments: Mapping[str, Any]) -> tuple[str, int]:
     """Host and port that these arguments name, as a connection to it reports them."""
-    return str(arguments["host"]), int(arguments["port"] or 5432)
+    return str(arguments["host"]), int(arguments.get("port") or 5432)

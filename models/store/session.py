@@ -31,6 +31,7 @@ from models.settings import DatabaseSettings
 from models.store.abandoned import ABANDONED
 from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
 from models.store.errors import StatementTooSlow, StateStoreUnavailable, server_is_lost
+from models.store.resolving import is_name, with_addresses
 
 #: PostgreSQL's codes for a statement that took longer than its timeout, or waited so for a lock.
 TOO_SLOW = ("57014", "55P03")
@@ -220,6 +221,15 @@ def follow_primary(engine: Engine, connect_seconds: float = CONNECT_SECONDS) -> 
     keep_only(engine, lambda connection: not reads_only(connection))
 
 
+def _connect_one(server: Mapping[str, Any], seconds: float, standby: bool) -> Any:
+    """A connection to this server, looked up and opened within the time."""
+    deadline = time.monotonic() + seconds
+    arguments = with_addresses(server, seconds)
+    own = {"connect_seconds": deadline - time.monotonic(), "standby": standby}
+    factory = type("OneServer", (psycopg2.extensions.connection,), own)
+    return psycopg2.connect(**arguments, connection_factory=factory)
+
+
 def try_in_turn(engine: Engine, connect_seconds: float, *, standby: bool = False) -> None:
     """Connect to the first server of the URL that is as wanted; each has its part of the time."""
     latest = 0  # the server that answered last; the others wait for their turn
@@ -229,16 +239,14 @@ def try_in_turn(engine: Engine, connect_seconds: float, *, standby: bool = False
     ) -> Any | None:
         nonlocal latest
         servers = one_server_each(arguments)
-        if len(servers) == 1 and not standby:
+        if len(servers) == 1 and not standby and not is_name(arguments):
             return None
-        own = {"connect_seconds": connect_seconds / len(servers), "standby": standby}
-        factory = type("OneOfSeveral", (psycopg2.extensions.connection,), own)
         turns = [(latest + turn) % len(servers) for turn in range(len(servers))]
         if not standby:
             turns.sort(key=lambda place: ABANDONED.may_be_demoted(named_server(servers[place])))
         for place in turns:
             try:
-                opened = psycopg2.connect(**servers[place], connection_factory=factory)
+                opened = _connect_one(servers[place], connect_seconds / len(servers), standby)
             except psycopg2.OperationalError as error:
                 refused = error
             else:

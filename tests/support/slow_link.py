@@ -1,7 +1,8 @@
 """For tests: a TCP proxy that delivers what a server sends later than it was sent.
 
 Clients connect to ``port``. What they send is passed on at once; what the server sends waits for
-``delay_seconds``, which may be changed at any time. Order is kept and nothing is dropped.
+``delay_seconds``, which may be changed at any time. Order is kept and nothing is dropped. A server
+may be a PostgreSQL that has a folder of sockets only.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class SlowLink:
             while True:
                 client, _ = self._listener.accept()
                 try:
-                    server = socket.create_connection(self._server, timeout=5)
+                    server = self._connect()
                 except OSError:
                     self._shut(client)
                     continue
@@ -63,6 +64,14 @@ class SlowLink:
                 self._sockets += (client, server)
                 self._start(self._pass_on, client, server)
                 self._start(self._pass_late, server, client)
+
+    def _connect(self) -> socket.socket:
+        host, port = self._server
+        if not host.startswith("/"):
+            return socket.create_connection(self._server, timeout=5)
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(f"{host}/.s.PGSQL.{port}")
+        return server
 
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):

@@ -6,15 +6,19 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, make_url
 
+from app.stack.postgres import PORT
 from models.settings import DatabaseSettings
+from models.store.abandoned import server_of
 from models.store.errors import StateStoreUnavailable
-from models.store.session import execute, fetch, open_engine
+from models.store.session import connect, execute, fetch, open_engine
 from tasks.watchdog.emergency_write import connect_arguments, write_now
 from tests.support.api_server import serving
+from tests.support.slow_link import SlowLink
 from tests.support.standby import Pair, Postgres, ask, migrate, replicated, set_server
 
 ADD = "INSERT INTO tenants (name) VALUES (%(name)s)"
@@ -124,6 +128,22 @@ def test_a_host_that_does_not_answer_is_passed_over_in_time(
         assert time.monotonic() - began < 0.7, "the host that answered last is tried first"
         engine.dispose()
         write_now(connect_arguments(make_url(url)), [(ADD, {"name": "emergency"})])
+
+
+@pytest.mark.parametrize("servers", ["localhost:{0}", "nowhere.invalid:{0},localhost:{0}"])
+def test_servers_are_found_by_their_names(
+    postgres: Postgres, database_url: str, servers: str
+) -> None:
+    with SlowLink(str(postgres.service.sockets), PORT) as link:
+        named = servers.format(link.port)
+        engine = engine_of(
+            f"postgresql+psycopg2://postgres@{named}/{make_url(database_url).database}"
+        )
+        execute(engine, ADD, {"name": "by name"})
+        with connect(engine) as connection:
+            raw: Any = connection.connection.dbapi_connection
+            assert server_of(raw) == ("localhost", link.port)
+        engine.dispose()
 
 
 def test_one_host_that_only_reads_for_a_while_recovers(postgres: Postgres, engine: Engine) -> None:
