@@ -76,6 +76,7 @@ class JobConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
                 break
             except (*conn.connection_errors, *conn.channel_errors) as refused:
                 tell(refused, pause)
+                try_last(self.app.conf.broker_url, conn)
                 conn.maybe_switch_next()
                 maybe_shutdown()
                 time.sleep(pause)

@@ -1,4 +1,4 @@
-"""Celery's event dispatcher, sparing: above a rate, task events are summed up in heartbeats.
+"""Celery's event dispatcher with a limit: above a rate, task events are summed up in heartbeats.
 
 Flower needs more than a millisecond of processor time for the events of a task, and the worker and
 the broker as much again. See :mod:`app.policy.task_events` for what is sent, and

@@ -1,4 +1,4 @@
-"""RabbitMQ's management API, by the user that messages are sent as: policies are read and set.
+"""Client of RabbitMQ's management API, with the user of the broker's URL: reads and sets policies.
 
 It is looked for at its usual port, and only if the broker is at its own: what listens there beside
 a broker at another port may belong to somebody else.

@@ -17,7 +17,7 @@ FAIRLINE = ("api", "scheduler-1", "worker-short-1", "worker-medium-1", "worker-l
 
 
 def chosen(choice: float, leader: int | None) -> int:
-    """The leader half of the times, else one of the others."""
+    """The leader half of the time, else one of the others."""
     others = [number for number in NUMBERS if number != leader]
     if leader is not None and choice < 0.5:
         return leader

@@ -1,4 +1,4 @@
-"""Statements that were given up by us and not by the server.
+"""Statements that this process gave up on while the server still runs them.
 
 A commit that waits for a synchronous standby knows no timeout: it waits, with its backend, until
 the standby is back, and closing the connection does not end it. A process that tried again on a

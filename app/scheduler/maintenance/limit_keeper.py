@@ -1,4 +1,4 @@
-"""Keeps the limits of job queues at the broker, if its user may set policies there.
+"""Sets the policy with the limits of job queues at RabbitMQ, once a minute, if its user may.
 
 Without the right, or where RabbitMQ has no management API at its usual port, an operator sets them:
 docs/scaling.md. Nothing else depends on them.
