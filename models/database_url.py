@@ -63,6 +63,8 @@ def normal_url(text: str, roles: Sequence[str] = WRITABLE) -> str:
         raise ValueError(f"target_session_attrs must be {' or '.join(roles)}")
     if len(servers) < 2:
         return text
+    if "hostaddr" in url.query:  # a list of them would be given to each host
+        raise ValueError("names several hosts: write their addresses instead of hostaddr")
     hosts, ports = _split(servers, _words(url.query.get("port", ())))
     if encoded:  # the query was decoded already
         hosts = [unquote(host) for host in hosts]

@@ -86,6 +86,7 @@ def test_one_server_stays_as_it_is(rest: str) -> None:
             for rest in ("a:1,b:99999/db", "a:1,b:0/db", "/db?host=a,b&port=x")
         ),
         ("postgresql+psycopg2://me:p%40ss@secret@a:1/db", "%40"),
+        (START + "a,b/db?hostaddr=10.0.0.1,10.0.0.2", "hostaddr"),
         (START + "/db?host=a,b,c&port=1,2", "port"),
         (START + "a:1,b:2/db?port=3", "port"),
         ("postgresql+psycopg2://me:p%40ss@secret@a,b/db", "several hosts"),
