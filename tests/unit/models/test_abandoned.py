@@ -84,6 +84,7 @@ def test_another_server_is_tried_first_if_this_one_may_be_demoted(
     abandoned = AbandonedBackends()
     abandoned.add(given_up.connection(7))
     monkeypatch.setattr(session, "ABANDONED", abandoned)
+    monkeypatch.setattr(session, "with_addresses", lambda server, _: dict(server))
     monkeypatch.setattr(psycopg2, "connect", refuse)
     engine = create_engine(URL)
     session.try_in_turn(engine, 1.0, standby=standby)
