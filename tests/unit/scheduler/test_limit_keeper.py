@@ -24,6 +24,7 @@ def test_after_a_refusal_the_broker_is_asked_again_in_an_hour(
         asked.append(node.host)
         return next(answers)
 
+    monkeypatch.setattr(ManagementApi, "version", lambda _: "4.2.0")
     monkeypatch.setattr(ManagementApi, "keep_policy", answer)
     keeper = LimitKeeper(URL)
     for seconds in range(0, int(REFUSED_SECONDS), 60):
