@@ -30,10 +30,12 @@ LEAST_LENGTH_SECONDS = 0.01
 MOST_RISE = 4.0
 #: Never more than this many jobs of a pool in flight.
 CEILING = 5000
-#: Seconds of work for each slot of a worker in one message, about. A message costs as much as some
-#: ten jobs that do nothing, but all of its jobs go to one worker, ahead of whatever is submitted
-#: next.
-MESSAGE_SECONDS = 0.1
+#: Seconds of work for each slot that are worth a dispatch of their own: a dispatch costs as much as
+#: some ten jobs that do nothing, but is ahead of whatever is submitted next.
+BATCH_SECONDS = 0.1
+#: … and that one message may carry to a worker: more, as dispatches are late by up to a turn of the
+#: scheduler, and the rest of one should not be a message of its own.
+MESSAGE_SECONDS = 2 * BATCH_SECONDS
 
 T = TypeVar("T")
 
@@ -74,7 +76,7 @@ def expected_rate(ended_per_second: float, busy: int, slots: int, seconds: float
 
 def batch(ended_per_second: float) -> int:
     """Jobs worth a dispatch of their own, while more wait than fit: a message for each worker."""
-    return max(1, min(CEILING // 10, int(ended_per_second * MESSAGE_SECONDS)))
+    return max(1, min(CEILING // 10, int(ended_per_second * BATCH_SECONDS)))
 
 
 def room_to_fill(room: int, ready: int, ended_per_second: float) -> int:

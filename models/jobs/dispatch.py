@@ -18,6 +18,7 @@ from sqlalchemy import Engine
 from models.leadership import STILL_LEADER, ReliefLease
 from models.pools import lease_interval_sql, slice_queue
 from models.store.arrays import plain_array, text_array
+from models.store.prepared import PreparedStatement
 from models.store.session import connect
 
 #: One short walk along the index per lane, however long it is. A limit of its own: rows are read
@@ -105,6 +106,8 @@ MARK_SINGLE = mark_statement(
     ", %(priorities)s::smallint[], %(from)s::uuid[], %(to)s::uuid[]",
     ", priority, first, last",
 )
+#: Most dispatches of the leader are this one, several per second.
+PREPARED = PreparedStatement("mark", MARK_SINGLE)
 RELIEVE = mark_statement(ReliefLease.condition, WALK_LANE)
 
 #: A tenant and a dependency.
@@ -186,7 +189,10 @@ def mark(
         statement = MARK_SINGLE if all(len(each) == 1 for each in stretches) else MARK
         parameters |= stretch_arrays(stretches)
     with connect(engine) as connection:
-        found = connection.exec_driver_sql(statement, parameters)
+        if statement is MARK_SINGLE:
+            found = PREPARED.execute(connection, parameters)
+        else:
+            found = connection.exec_driver_sql(statement, parameters)
         # Ordered by name once for the whole group: see claim_group.
         rows = found.columns("dispatched", "priority", *Dispatch._fields).all()
     marked = [(dispatched, priority, Dispatch(*values)) for dispatched, priority, *values in rows]

@@ -6,7 +6,12 @@ changes nothing, and after it the job is queued. Who was replaced in the role fi
 
 from __future__ import annotations
 
+from sqlalchemy import Engine
+
 from models.leadership import STILL_LEADER
+from models.pools import POOLS
+from models.store.prepared import PreparedStatement
+from models.store.session import connect
 
 #: Jobs promoted in one statement.
 BATCH = 500
@@ -42,3 +47,11 @@ PROMOTE_IF = """
     WHERE job.id = placed.id AND placed.place <= %(room)s AND job.status::text = 'scheduled'
 """
 PROMOTE = PROMOTE_IF.format(condition=STILL_LEADER)
+
+PREPARED = PreparedStatement("find_due", FIND_DUE)
+
+
+def find_due(engine: Engine) -> set[str]:
+    """Pools in which a job is due."""
+    with connect(engine) as connection:
+        return {row.name for row in PREPARED.execute(connection, {"pools": list(POOLS)})}

@@ -45,10 +45,8 @@ BROKER_RETRY_SECONDS = 0.5
 BROKER_PING_SECONDS = 2.0
 #: All lanes are swept if the counts have said for so long that jobs wait, but no lane has any.
 SWEEP_PAUSE_SECONDS = 1.0
-#: While there is no room, the next look is when there will be, so late at most and, as turns are
-#: not on time, so much earlier.
+#: While there is no room, the next look is when there will be, and so late at most.
 MOST_PAUSE_SECONDS = 0.1
-EARLY_SECONDS = 0.04
 #: A permission, which is good for a minute, is renewed this often even if nothing changed.
 GRANT_SECONDS = 5.0
 
@@ -114,7 +112,7 @@ class Dispatcher(RoleQueries):
             self._grant(pool, now)
         self.has_work = has_work or self._broker_away
         if len(pauses) > 1:
-            self._room_at = now + max(0.0, min(pauses) - EARLY_SECONDS)
+            self._room_at = now + min(pauses)
         return dispatched
 
     def _serve(self, pool: PoolState, now: float) -> tuple[int, float]:

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from app.policy.pacing import Pace
 from app.scheduler.dispatching.pools import Pools
 from app.scheduler.role import RoleQueries
-from models.jobs.promote import BATCH, FIND_DUE, PROMOTE_IF
+from models.jobs.promote import BATCH, PROMOTE_IF, find_due
 from models.leadership import RoleLease
 from models.pools import POOLS
 
@@ -29,7 +29,7 @@ class Promoter(RoleQueries):
     def run_once(self, now: float) -> int:
         """Promote what each pool's pace allows; how many."""
         seconds, self._at = now - (now if self._at is None else self._at), now
-        due = {row.name for row in self._read(FIND_DUE, pools=list(POOLS))}
+        due = find_due(self._engine)
         if not due:
             return 0
         lanes = list(self._pools.holds(now).lanes)

@@ -26,10 +26,13 @@ class Grown:
     processes: int
     cost: Cost
     waited: Waited
-    #: Jobs per second of slots that are always busy; of API processes there is no such figure.
+    #: Jobs per second of slots that are always busy with runs as long as these were; of API
+    #: processes there is no such figure.
     ideal: float = 0.0
     #: Jobs that were queued at the end.
     left: int = 0
+    #: Of all workers.
+    slots: int = 0
 
     @property
     def of_ideal(self) -> float:
@@ -225,8 +228,7 @@ def steady_table(found: Measured, rate: float) -> Table:
 def growth_table(found: Measured) -> Table:
     named = {f"{each.processes} × {SLOTS} slots, {each.cost.ms} ms": each for each in found.workers}
     if large := found.simulated:
-        slots = large.ideal * large.cost.ms / 1000
-        named[f"1 × {slots:.0f} slots, {large.cost.ms} ms"] = large
+        named[f"1 × {large.slots} slots, {large.cost.ms} ms"] = large
     named |= {f"{each.processes} API, accept": each for each in found.apis}
     return Table(
         "Fairline as processes are added: milliseconds per job, and backends on average",

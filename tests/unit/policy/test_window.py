@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.policy.window import (
+    BATCH_SECONDS,
     CEILING,
     LEAST_RESERVE_SECONDS,
-    MESSAGE_SECONDS,
     MOST_RESERVE_SECONDS,
     RESERVE_SECONDS,
     batch,
@@ -81,12 +81,12 @@ def test_longer_jobs_share_a_message_with_fewer(most: int, a: float, b: float) -
     assert 1 <= fewer <= more <= most
 
 
-def test_a_message_holds_a_tenth_of_a_second_for_each_slot_and_twenty_of_the_unknown() -> None:
-    assert refs_in_message(100, 10, 0.001, 20) == refs_in_message(100, 10, 0.01, 20) == 100
-    assert refs_in_message(100, 10, 0.05, 20) == 20
-    assert refs_in_message(100, 10, 0.2, 20) == 5
+def test_a_message_holds_a_fifth_of_a_second_for_each_slot_and_twenty_of_the_unknown() -> None:
+    assert refs_in_message(100, 10, 0.001, 20) == refs_in_message(100, 10, 0.02, 20) == 100
+    assert refs_in_message(100, 10, 0.05, 20) == 40
+    assert refs_in_message(100, 10, 0.2, 20) == 10
     assert refs_in_message(100, 10, 1.5, 20) == 1
-    assert refs_in_message(100, 100, 1.5, 20) == 6
+    assert refs_in_message(100, 100, 1.5, 20) == 13
     assert refs_in_message(100, 10, None, 20) == 20
     assert refs_in_message(1, 10, None, 20) == 1
 
@@ -100,7 +100,7 @@ def test_room_is_filled_by_the_batch_and_what_is_left_of_a_queue_at_once(
     if 0 < ready <= room or room >= batch(rate):
         assert given == room
     elif room > 0 and ready:
-        assert given == 0 and room < rate * MESSAGE_SECONDS, "a tenth of a second's endings"
+        assert given == 0 and room < rate * BATCH_SECONDS, "a tenth of a second's endings"
         later = room + math.ceil(seconds_to_room(room, ready, rate) * rate)
         assert room_to_fill(later, ready, rate) == later
 
@@ -133,7 +133,7 @@ def test_a_newcomer_waits_for_the_reserve_and_a_batch_where_jobs_are_short(
     """As docs/fair-share.md says, for work that fills the slots."""
     rate = n / seconds
     ahead = window(n, rate, reserve) - n
-    assert ahead / rate <= reserve + MESSAGE_SECONDS + 2 / rate
+    assert ahead / rate <= reserve + BATCH_SECONDS + 2 / rate
 
 
 @given(slots.filter(bool), rates.filter(bool))
@@ -143,7 +143,7 @@ def test_while_a_batch_gathers_the_reserve_is_still_there(n: int, rate: float) -
     if full < CEILING:
         low = full - batch(rate) + 1
         assert low >= n + 1
-        if n / rate <= MESSAGE_SECONDS:
+        if n / rate <= BATCH_SECONDS:
             assert low - n >= min(rate * 0.1, CEILING // 2)
 
 
