@@ -93,6 +93,7 @@ class Nowhere(Publisher):
         dispatches: Sequence[Dispatch],
         workers: int = 1,
         lengths: Mapping[str, float] = NOTHING_KNOWN,
+        slots: int = 0,
     ) -> bool:
         self.sent.extend(dispatches)
         return True

@@ -96,16 +96,18 @@ class Publisher:
         dispatches: Sequence[Dispatch],
         workers: int = 1,
         lengths: Mapping[str, float] = NOTHING_KNOWN,
+        slots: int = 0,
     ) -> bool:
         """Send the references; whether the broker has answered for everything sent so far.
 
         :class:`BrokerUnavailable` means that these dispatches are not delivered.
-        ``lengths`` are the seconds that jobs take by type, as far as they are known.
+        ``lengths`` are the seconds that jobs take by type, as far as they are known, and ``slots``
+        those of each of the ``workers``; 0: as many as their pool usually has.
         """
         with dispatching(dispatches):
             broker = self._open()
             try:
-                for pack in in_messages(dispatches, workers, lengths):
+                for pack in in_messages(dispatches, workers, lengths, slots):
                     self._send(broker, pack)
                 self._read_confirms(broker, patience(self._latency, self._timeout_seconds))
             except broker.errors() as error:
@@ -320,7 +322,7 @@ def handed_over(dispatches: Sequence[Dispatch]) -> list[Count]:
 
 
 def in_messages(
-    dispatches: Sequence[Dispatch], workers: int, lengths: Mapping[str, float]
+    dispatches: Sequence[Dispatch], workers: int, lengths: Mapping[str, float], slots: int
 ) -> list[Sequence[Dispatch]]:
     """The dispatches of each message: of one type, for one queue. Messages are in the order of
     their first ones: the jobs of tenants with different types take turns as they were picked."""
@@ -329,16 +331,20 @@ def in_messages(
         groups.setdefault((dispatch.type, dispatch.queue), []).append(dispatch)
     messages: list[Sequence[Dispatch]] = []
     for group in groups.values():
-        messages += packs(group, most_refs(group[0], lengths.get(group[0].type)), workers)
+        most = most_refs(group[0], lengths.get(group[0].type), slots)
+        messages += packs(group, most, workers)
     if len(groups) > 1:
         places = {dispatch.id: place for place, dispatch in enumerate(dispatches)}
         messages.sort(key=lambda message: places[message[0].id])
     return messages
 
 
-def most_refs(dispatch: Dispatch, seconds: float | None) -> int:
-    """References of such jobs, which take so long, that may share a message."""
+def most_refs(dispatch: Dispatch, seconds: float | None, slots: int) -> int:
+    """References of such jobs, which take so long, that may share a message to a worker with so
+    many slots."""
     pool = POOLS.get(dispatch.pool)
     if pool is None:
         return 1
-    return refs_in_message(pool.refs_per_message, pool.slots, seconds, unmeasured_refs(pool))
+    return refs_in_message(
+        pool.refs_per_message, slots or pool.slots, seconds, unmeasured_refs(pool)
+    )

@@ -169,6 +169,7 @@ class FakePublisher(Publisher):
         dispatches: Sequence[Dispatch],
         workers: int = 1,
         lengths: Mapping[str, float] = NOTHING_KNOWN,
+        slots: int = 0,
     ) -> bool:
         self.ping()
         self.sent.extend(dispatches)

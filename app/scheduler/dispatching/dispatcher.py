@@ -189,10 +189,11 @@ class Dispatcher(RoleQueries):
         if not marked.dispatches:
             return 0, bool(marked.emptied)
         charged = self._charge(queue, marked.dispatches, now, in_slice=target is not None)
-        workers = target.workers if target else pool.workers
+        theirs = target or pool
+        workers, slots = theirs.workers, theirs.slots // max(1, theirs.workers)
         try:
             lengths = self._estimates.known(now)
-            confirmed = self._publisher.publish(marked.dispatches, workers, lengths)
+            confirmed = self._publisher.publish(marked.dispatches, workers, lengths, slots)
         except BrokerUnavailable as error:
             self._take_back(queue, marked.dispatches, charged, in_slice=target is not None)
             self._lose_broker(now, error)

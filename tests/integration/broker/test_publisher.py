@@ -116,14 +116,18 @@ def test_confirmed_in_time(
 def test_jobs_of_every_green_pool_share_messages_as_their_length_permits(
     publisher: Publisher, queues: kombu.Connection
 ) -> None:
-    assert publisher.publish(dispatches(40), 1, {"echo": 0.05})
-    assert messages(queues, "medium") == 2, "a tenth of a second for each of ten slots"
+    assert publisher.publish(dispatches(80), 1, {"echo": 0.05})
+    assert messages(queues, "medium") == 2, "a fifth of a second for each of ten slots"
     queues.default_channel.queue_purge("medium")
     assert publisher.publish(dispatches(40), 4, {"echo": 0.05})
     assert messages(queues, "medium") == 4, "one for each worker"
     queues.default_channel.queue_purge("medium")
     assert publisher.publish(dispatches(4), 1, {"echo": 1.5})
     assert messages(queues, "medium") == 4
+    queues.default_channel.queue_purge("medium")
+    assert publisher.publish(dispatches(80), 1, {"echo": 1.5}, slots=300)
+    assert messages(queues, "medium") == 2, "a worker with 300 slots"
+    queues.default_channel.queue_purge("medium")
     assert publisher.publish(dispatches(4, "long"), 1, {"echo": 0.05})
     assert messages(queues, "long") == 4, "a prefork process runs one at a time"
 

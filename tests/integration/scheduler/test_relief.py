@@ -33,6 +33,7 @@ class Broker(FakePublisher):
         dispatches: Sequence[Dispatch],
         workers: int = 1,
         lengths: Mapping[str, float] = NOTHING_KNOWN,
+        slots: int = 0,
     ) -> bool:
         if self.refusing:
             raise BrokerUnavailable
