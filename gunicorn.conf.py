@@ -85,8 +85,10 @@ def post_worker_init(worker: Any) -> None:
     """Runs in each worker, patched and with the application loaded."""
     from app.server.factory import begin_serving
     from app.server.gunicorn_hooks import replace_error_pages
+    from app.server.strict_request import StrictRequest
 
     replace_error_pages()
+    StrictRequest.head_seconds = _settings.head_seconds
     worker.fairline_stop = threading.Event()
     begin_serving(worker.wsgi, worker.fairline_stop)
     end_streams_on_stop(worker)

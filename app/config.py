@@ -93,6 +93,8 @@ class Settings(TaskSettings):
     queue_depth: int = Field(default=10_000_000, ge=0)
     #: Largest request body.
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
+    #: A request head must have arrived in this time, from its first byte on.
+    head_seconds: float = Field(default=10.0, gt=0)
     #: A request body must have arrived in this time.
     body_seconds: float = Field(default=15.0, gt=0)
 

@@ -4,8 +4,9 @@ gunicorn spends three quarters of its time for a small request on what a plain o
 Here a plain request (:mod:`app.server.request`) is read, answered by the same application and
 written with one send. gunicorn handles all others on the same connection, and event streams.
 
-An idle connection, an incomplete head and an unread body are each closed after ``keepalive``
-seconds; when the process stops, idle connections are closed within two seconds.
+An idle connection and one with an unread body are closed after ``keepalive`` seconds, one whose
+head does not end after ``StrictRequest.head_seconds``; when the process stops, idle connections
+are closed within two seconds.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from gunicorn.http import wsgi
 from gunicorn.http.body import Body, LengthReader
 from gunicorn.http.errors import NoMoreData
 from gunicorn.http.message import MAX_HEADERS, MAX_REQUEST_LINE, HeaderPolicy, Request
+from gunicorn.http.parser import RequestParser
 from gunicorn.http.unreader import SocketUnreader
 from gunicorn.workers import ggevent
 
@@ -32,6 +34,7 @@ from app.api.http.complete_body import CompleteBody
 from app.log_ids import current_request
 from app.server.request import HeadLimits, PlainRequest, read_plain
 from app.server.response import HttpResponse
+from app.server.strict_request import HeadTimeout, StrictRequest
 
 #: Of a socket: host and port.
 Address = Any
@@ -90,6 +93,8 @@ class LeanWorker(ggevent.GeventWorker):  # type: ignore[misc]  # no stubs
             min(cfg.limit_request_fields, MAX_HEADERS),
             cfg.limit_request_field_size,
         )
+        # gunicorn has no setting for it.
+        RequestParser.mesg_class = StrictRequest
         self._names: dict[socket.socket, Address] = {}
         #: Idle connections, and since when.
         self.idle: dict[socket.socket, float] = {}
@@ -124,6 +129,16 @@ class LeanWorker(ggevent.GeventWorker):  # type: ignore[misc]  # no stubs
                 self.handle_error(serving.request, client, addr, error)
         finally:
             util.close(client)
+
+    def handle_error(
+        self, req: Any, client: socket.socket, addr: Address, exc: BaseException
+    ) -> None:
+        """As in gunicorn, and 408 for a head that did not arrive in time."""
+        if isinstance(exc, HeadTimeout):
+            with contextlib.suppress(OSError):
+                util.write_error(client, 408, "Request Timeout", str(exc))
+            return
+        super().handle_error(req, client, addr, exc)
 
     def handle_request(self, *arguments: Any) -> Any:
         """As in gunicorn; log lines after the end of a stream belong to no request."""
