@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from app.log_ids import current_request
 from app.server import worker as server
+from app.server.connections import ClientSocket
 from app.server.request import read_plain
 from app.server.strict_request import StrictRequest
 from tests.support.lean_servers import Servers, read_to_the_end, serving
@@ -345,6 +346,35 @@ def test_head_that_trickles_in_is_a_408_in_time(monkeypatch: pytest.MonkeyPatch)
 def test_endless_head_is_refused_early(servers: Servers) -> None:
     answer = servers.exchange(servers.lean, [GET[:-2] + b"X: y\r\n" * 12_000])
     assert answer.startswith(b"HTTP/1.1 431 ") or answer == b""  # which a reset may lose
+
+
+@pytest.mark.parametrize("path", [b"/echo", b"/x/events"])
+def test_stream_that_nobody_reads_ends_in_time(
+    monkeypatch: pytest.MonkeyPatch, path: bytes
+) -> None:
+    ended = threading.Event()
+
+    def endless(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [("Content-Type", "text/event-stream")])
+        try:
+            while True:
+                yield b"x" * 65_536
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(ClientSocket, "write_seconds", 0.5)
+    with serving() as servers, servers.connect(servers.lean) as wire:
+        monkeypatch.setattr(servers.lean, "wsgi", endless)
+        wire.sendall(GET.replace(b"/echo", path))
+        assert ended.wait(10)
+        with pytest.raises(ConnectionResetError):
+            read_until_closed(wire)
+        assert servers.lean.connections.count == 0
+
+
+def read_until_closed(wire: socket.socket) -> None:
+    while wire.recv(65_536):
+        pass
 
 
 def test_process_that_is_to_stop_answers_and_closes() -> None:
