@@ -130,6 +130,10 @@ class TooManyStreams(FairlineError, code="TOO_MANY_STREAMS"):
     """This process has reached its limit of event streams."""
 
 
+class TenantStreamsExceeded(Refused, code="TENANT_STREAMS_EXCEEDED"):
+    """The tenant has reached its limit of event streams in this process; close some."""
+
+
 class BrokerUnavailable(FairlineError, code="BROKER_UNAVAILABLE"):
     """The broker did not confirm in time."""
 
