@@ -33,7 +33,8 @@ bind = f"{_settings.host}:{_settings.port}"
 workers = _settings.api_workers
 # gunicorn's "gevent" with a fast path for plain requests.
 worker_class = "app.server.worker.LeanWorker"
-worker_connections = 10_000
+# A few more than are served, so that those beyond get an answer.
+worker_connections = _settings.max_connections + 200
 backlog = 4096
 # The C parser has no wheel for Linux and would need a compiler. Plain requests take the fast path,
 # so gunicorn's parser in Python reads only the rare ones.
@@ -66,9 +67,11 @@ def on_starting(server: Any) -> None:
 
 def import_application() -> None:
     """Import all that a worker needs, into memory that a collection of garbage does not touch."""
+    from app.console.assets import all_assets
     from app.server.factory import api_blueprints
 
     list(api_blueprints())
+    all_assets()
     gc.collect()
     gc.freeze()
 
@@ -87,9 +90,24 @@ def post_worker_init(worker: Any) -> None:
     from app.server.gunicorn_hooks import replace_error_pages
 
     replace_error_pages()
+    bound_connections(worker)
     worker.fairline_stop = threading.Event()
     begin_serving(worker.wsgi, worker.fairline_stop)
     end_streams_on_stop(worker)
+
+
+def bound_connections(worker: Any) -> None:
+    """Give the process its limits of connections: as many as it has files for, and 200."""
+    from app.server.connections import ClientSocket, Connections
+    from app.server.strict_request import StrictRequest
+
+    StrictRequest.head_seconds = _settings.head_seconds
+    ClientSocket.write_seconds = _settings.write_seconds
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _settings.max_connections
+    if files != resource.RLIM_INFINITY:
+        most = max(1, min(most, files - 200))
+    worker.connections = Connections(most, _settings.max_connections_per_address)
 
 
 def end_streams_on_stop(worker: Any) -> None:

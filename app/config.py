@@ -93,6 +93,15 @@ class Settings(TaskSettings):
     queue_depth: int = Field(default=10_000_000, ge=0)
     #: Largest request body.
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
+    #: Open connections of one API process, and of one address among them; 0: any number of one
+    #: address. Addresses in gunicorn's FORWARDED_ALLOW_IPS (loopback by default) are proxies, to
+    #: which the second does not apply.
+    max_connections: int = Field(default=10_000, ge=1)
+    max_connections_per_address: int = Field(default=1_000, ge=0)
+    #: A connection on which nothing could be written for so long is closed.
+    write_seconds: float = Field(default=30.0, gt=0)
+    #: A request head must have arrived in this time, from its first byte on.
+    head_seconds: float = Field(default=10.0, gt=0)
     #: A request body must have arrived in this time.
     body_seconds: float = Field(default=15.0, gt=0)
 

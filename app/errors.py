@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from tasks.registry import MOST_ERRORS
+from tasks.errors_of_schema import MOST_ERRORS, first_errors
 
 if TYPE_CHECKING:
     from app.policy.rate_limit import RateAllowance
@@ -49,6 +49,21 @@ class MalformedBody(FairlineError, code="VALIDATION_FAILED"):
 
 class ValidationFailed(FairlineError, code="VALIDATION_FAILED"):
     """The request does not match the schema."""
+
+    def __init__(
+        self, detail: str | None = None, errors: tuple[FieldError, ...] = (), total: int = 0
+    ) -> None:
+        """``total``: how many errors there are, if not all are given."""
+        listed = errors[:MOST_ERRORS]
+        super().__init__(detail, listed)
+        self._said = self.detail
+        self.total = max(total, len(errors))
+        if self.total > len(listed):
+            self.detail += f" The first {len(listed)} of {self.total:,} errors are listed."
+
+    def first(self, most: int) -> ValidationFailed:
+        """The same with fewer of the errors."""
+        return ValidationFailed(self._said, self.errors[:most], self.total)
 
 
 class UnsupportedMediaType(FairlineError, code="UNSUPPORTED_MEDIA_TYPE"):
@@ -115,6 +130,10 @@ class TooManyStreams(FairlineError, code="TOO_MANY_STREAMS"):
     """This process has reached its limit of event streams."""
 
 
+class TenantStreamsExceeded(Refused, code="TENANT_STREAMS_EXCEEDED"):
+    """The tenant has reached its limit of event streams in this process; close some."""
+
+
 class BrokerUnavailable(FairlineError, code="BROKER_UNAVAILABLE"):
     """The broker did not confirm in time."""
 
@@ -124,14 +143,14 @@ def invalid_field(field: str, message: str) -> ValidationFailed:
     return ValidationFailed(errors=(FieldError(field, message),))
 
 
-def field_errors(error: ValidationError, within: str = "") -> tuple[FieldError, ...]:
+def invalid_document(error: ValidationError, within: str = "") -> ValidationFailed:
     """Pydantic's errors as ours; ``within`` names the field that was validated."""
-    found = error.errors(include_url=False, include_input=False)[:MOST_ERRORS]
     prefix = [within] if within else []
-    return tuple(
+    errors = tuple(
         field_error(".".join([*prefix, *map(str, entry["loc"])]) or "(body)", entry["msg"])
-        for entry in found
+        for entry in first_errors(error)
     )
+    return ValidationFailed(errors=errors, total=error.error_count())
 
 
 def field_error(path: str, message: str) -> FieldError:

@@ -18,6 +18,7 @@ from models.jobs.states import FailureClass
 from models.pools import POOLS
 from tasks.context import JobContext
 from tasks.errors import Permanent
+from tasks.errors_of_schema import first_errors
 from tasks.retry.backoff import APP_ERROR_SECONDS
 from tasks.retry.decision import RetryLimits
 
@@ -32,8 +33,6 @@ Cancel = Literal["interrupt", "cooperative"]
 BUILT_IN = ("tasks.jobs.score_application", "tasks.jobs.trials")
 #: Default time limit, if the pool allows that much.
 TIMEOUT_SECONDS = 300.0
-#: Most errors listed for an invalid payload.
-MOST_ERRORS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +157,9 @@ def origin_of(run: Run) -> tuple[str, str]:
 
 def listed(error: ValidationError) -> str:
     """The invalid fields and why, without their values."""
-    found = error.errors(include_url=False, include_input=False)[:MOST_ERRORS]
     return "; ".join(
-        f"{'.'.join(['payload', *map(str, entry['loc'])])}: {entry['msg']}" for entry in found
+        f"{'.'.join(['payload', *map(str, entry['loc'])])}: {entry['msg']}"
+        for entry in first_errors(error)
     )
 
 

@@ -28,12 +28,13 @@ from app.errors import (
     QueueDepthExceeded,
     ValidationFailed,
     field_error,
-    field_errors,
+    invalid_document,
 )
 from app.policy.fairshare import Tier
 from app.policy.jitter import jittered_time
 from app.tenants.caps import cap_of
 from app.tenants.tenant import TenantProfile
+from app.validation import ErrorBudget, refuse_costly_payload
 from models.blobs import INLINE_BYTES, BlobError, BlobStore, payload_key
 from models.jobs.ids import new_id
 from models.jobs.submission import Admitted, IdempotencyKey, Submission
@@ -78,13 +79,17 @@ def job_submission(
     not_after: datetime | None = None,
     jitter: bool = True,
     resubmitted_from: str | None = None,
+    budget: ErrorBudget | None = None,
 ) -> Submission:
-    """A submission of a job; refuses what its type does not take."""
+    """A submission of a job; refuses what its type does not take.
+
+    ``budget``: shared with the other submissions of the same request.
+    """
     job_type = types.get(type_name)
     if job_type is None:
         known = ", ".join(sorted(types)[:MOST_NAMED])
         raise ValidationFailed(errors=(FieldError("type", f"is not registered; known: {known}"),))
-    fitted = check_payload(job_type, payload)
+    fitted = check_payload(job_type, payload, budget or ErrorBudget())
     # An application is the same as one of POST /applications, leaderboard included.
     application = fitted if isinstance(fitted, ApplicationPayload) else None
     return Submission(
@@ -103,12 +108,14 @@ def job_submission(
     )
 
 
-def check_payload(job_type: JobType, payload: object) -> object:
+def check_payload(job_type: JobType, payload: object, budget: ErrorBudget) -> object:
     """The payload as the type reads it; refuse what it does not take."""
+    if job_type.schema is not None:
+        refuse_costly_payload(payload, job_type.schema, budget)
     try:
         return job_type.read(payload)
     except ValidationError as error:
-        raise ValidationFailed(errors=field_errors(error, "payload")) from None
+        raise invalid_document(error, "payload") from None
     except Exception as error:  # a validator of the author's that fails
         logger.warning("the schema of %s raised %r", job_type.name, error)
         message = f"could not be validated by the schema of {job_type.name}"

@@ -1,7 +1,8 @@
 """Scripts and styles: our own, and those of installed packages.
 
 Every address contains a digest of the file, so that browsers can cache it for a year and never
-use an outdated one. Large files are compressed, once, in a thread beside the loop.
+use an outdated one. All are served from memory, and large ones are compressed once, in a thread
+beside the loop: clients that do not read share the same bytes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import gzip
 import hashlib
 import importlib.util
 import mimetypes
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +33,7 @@ PACKAGED = {
 }
 #: Smaller files are not compressed.
 COMPRESSED_BYTES = 4_096
+_compressing = threading.Lock()
 CACHED = "public, max-age=31536000, immutable"
 
 
@@ -38,7 +41,7 @@ CACHED = "public, max-age=31536000, immutable"
 class Asset:
     """A file that browsers request."""
 
-    path: Path
+    body: bytes
     #: Changes with the content.
     digest: str
     content_type: str
@@ -55,9 +58,10 @@ def get_asset(digest: str, name: str) -> Response:
         "Vary": "Accept-Encoding",
         "X-Content-Type-Options": "nosniff",
     }
-    body = asset.path.read_bytes()
-    if len(body) >= COMPRESSED_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
-        body = compressed(name)
+    body = asset.body
+    if len(body) >= COMPRESSED_BYTES and request.accept_encodings["gzip"] > 0:
+        with _compressing:  # not by each of the first clients at once
+            body = compressed(name)
         headers["Content-Encoding"] = "gzip"
     return Response(body, 200, headers, content_type=asset.content_type)
 
@@ -84,7 +88,8 @@ def asset_of(path: Path, digest: str) -> Asset:
     """A file with its content type."""
     guessed = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     text = guessed.startswith("text/") or guessed == "image/svg+xml"
-    return Asset(path, digest, f"{guessed}; charset=utf-8" if text else guessed)
+    body = path.read_bytes()
+    return Asset(body, digest, f"{guessed}; charset=utf-8" if text else guessed)
 
 
 def digest_of(files: Iterable[Path]) -> str:
@@ -105,6 +110,6 @@ def packaged_file(package: str, inside: str) -> Path:
 @cache
 def compressed(name: str) -> bytes:
     """A compressed file. In a thread: the largest takes a tenth of a second."""
-    body = all_assets()[name].path.read_bytes()
+    body = all_assets()[name].body
     packed: bytes = gevent.get_hub().threadpool.apply(gzip.compress, (body, 6))
     return packed

@@ -52,7 +52,14 @@ from app.console.page import (
     route,
 )
 from app.console.pages import ELSEWHERE, NAVIGATION
-from app.errors import Forbidden, NotFound, Unauthenticated, invalid_field, shortened
+from app.errors import (
+    Forbidden,
+    NotFound,
+    PayloadTooLarge,
+    Unauthenticated,
+    invalid_field,
+    shortened,
+)
 from app.reads.events.stream import prepare
 from app.tenants.keys import presented
 from models.store.errors import StateStoreError
@@ -71,6 +78,8 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+#: Each costs memory; a form with a checkbox per row has the most.
+MOST_FORM_FIELDS = 10_000
 PAGE_ACCESS = (Access.CONSOLE, Access.TENANT_PAGE)
 #: Titles of error pages that say more than HTTP's phrase.
 TITLES = {401: "Sign in", 403: "Access denied", 404: "Not found", 503: "Temporarily unavailable"}
@@ -105,6 +114,8 @@ def read_form() -> None:
     """A form is read as every body is: with limits of size and time."""
     if is_of_console() and request.method not in SAFE_METHODS:
         body = read_body(request.environ, current_services().body_limits)
+        if body.count(b"&") > MOST_FORM_FIELDS:
+            raise PayloadTooLarge(f"A form must not have more than {MOST_FORM_FIELDS:,} fields.")
         request.environ["wsgi.input"] = BytesIO(body)
         request.environ["CONTENT_LENGTH"] = str(len(body))
 

@@ -34,13 +34,15 @@ def replace_error_pages() -> None:
 def write_problem(wire: socket.socket, status_int: int, reason: str, message: str) -> None:
     """Replaces gunicorn's ``write_error``; the connection is closed afterwards."""
     # Not at the top: the master imports this module before gevent patches, and kombu with it.
-    from app.api.http.problems import code_of, members
+    from app.api.http.problems import HEADERS, code_of, members
 
     status = HTTPStatus(status_int)
     body = orjson.dumps(members(status, code_of(status), message[:MOST_DETAIL] or reason))
+    headers = HEADERS[503] if status in (429, 503) else {}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     head = (
         f"HTTP/1.1 {status_int} {reason}\r\n"
-        "Connection: close\r\n"
+        f"Connection: close\r\n{lines}"
         "Content-Type: application/problem+json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )

@@ -1,7 +1,7 @@
 """Parses a plain HTTP request into a WSGI environment with as little work as possible.
 
-Plain is HTTP/1.1 with an origin path, each header once, a length or no body. For any other request
-the result is None, and gunicorn parses or rejects it. A test compares the two parsers.
+Plain is HTTP/1.1 with an origin path, a Host, each header once, a length or no body. For any other
+request the result is None, and gunicorn parses or rejects it. A test compares the two parsers.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ def read_plain(
         if not key or key in environ:
             return None
         environ[key] = value.strip(" ")
+    if "HTTP_HOST" not in environ:
+        return None
     length = 0
     announced = environ.get("CONTENT_LENGTH")
     if announced is not None:

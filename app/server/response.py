@@ -23,6 +23,9 @@ PLAIN, LENGTH, HOP = range(3)
 #: Most header names that are cached: the application has a few dozen.
 MOST_NAMES = 1_000
 
+#: Larger bodies are not copied to go out with their head.
+JOINED_BYTES = 65_536
+
 _meanings: dict[str, int] = {}
 #: The second for which the common headers were formatted; for keep-alive and for close.
 _second = 0
@@ -84,7 +87,12 @@ class HttpResponse:
         else:
             assert length is not None
             # Never more than was announced. Less is not checked, as in gunicorn.
-            self._write(head + body[:length])
+            announced = body[:length]
+            if len(announced) <= JOINED_BYTES:
+                self._write(head + announced)
+            else:
+                self._write(head)
+                self._write(announced)
             length -= len(body)
             for piece in rest:
                 if length > 0:
@@ -96,7 +104,7 @@ class HttpResponse:
         self.begun = True
         sent = self._client.send(data)
         if sent < len(data):
-            self._client.sendall(data[sent:])
+            self._client.sendall(memoryview(data)[sent:])
 
 
 def chunk(data: bytes) -> bytes:

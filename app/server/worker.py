@@ -4,8 +4,9 @@ gunicorn spends three quarters of its time for a small request on what a plain o
 Here a plain request (:mod:`app.server.request`) is read, answered by the same application and
 written with one send. gunicorn handles all others on the same connection, and event streams.
 
-An idle connection, an incomplete head and an unread body are each closed after ``keepalive``
-seconds; when the process stops, idle connections are closed within two seconds.
+An idle connection and one with an unread body are closed after ``keepalive`` seconds, one whose
+head does not end after ``StrictRequest.head_seconds``; when the process stops, idle connections
+are closed within two seconds.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ from gunicorn.http import wsgi
 from gunicorn.http.body import Body, LengthReader
 from gunicorn.http.errors import NoMoreData
 from gunicorn.http.message import MAX_HEADERS, MAX_REQUEST_LINE, HeaderPolicy, Request
+from gunicorn.http.parser import RequestParser
 from gunicorn.http.unreader import SocketUnreader
 from gunicorn.workers import ggevent
 
 from app.api.http.complete_body import CompleteBody
 from app.log_ids import current_request
+from app.server.connections import ClientSocket, Connections, bound_unsent, refuse
 from app.server.request import HeadLimits, PlainRequest, read_plain
 from app.server.response import HttpResponse
+from app.server.strict_request import HeadTimeout, StrictRequest
 
 #: Of a socket: host and port.
 Address = Any
@@ -51,10 +55,10 @@ GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF)
 
 
 class Listener(StreamServer):
-    """Accepts several connections per loop iteration.
+    """Accepts several connections per loop iteration, with deadlines for writing.
 
-    gunicorn sets one, so that processes share connections. But an iteration with a thousand busy
-    clients takes a tenth of a second, and new clients would wait for minutes.
+    gunicorn accepts one, so that processes share connections. But an iteration with a thousand
+    busy clients takes a tenth of a second, and new clients would wait for minutes.
     """
 
     @property
@@ -64,6 +68,16 @@ class Listener(StreamServer):
     @max_accept.setter
     def max_accept(self, _: int) -> None:
         """Ignores gunicorn's setting."""
+
+    def do_read(self) -> Any:
+        """Accept a connection; None if there is none."""
+        try:
+            descriptor, address = self.socket._accept()  # type: ignore[attr-defined]  # as gevent
+        except BlockingIOError:
+            return None
+        listener = self.socket
+        client = ClientSocket(listener.family, listener.type, listener.proto, fileno=descriptor)
+        return client, address
 
 
 class LeanWorker(ggevent.GeventWorker):  # type: ignore[misc]  # no stubs
@@ -90,13 +104,18 @@ class LeanWorker(ggevent.GeventWorker):  # type: ignore[misc]  # no stubs
             min(cfg.limit_request_fields, MAX_HEADERS),
             cfg.limit_request_field_size,
         )
+        # gunicorn has no setting for it.
+        RequestParser.mesg_class = StrictRequest
         self._names: dict[socket.socket, Address] = {}
+        self.connections = Connections()
         #: Idle connections, and since when.
         self.idle: dict[socket.socket, float] = {}
 
     def run(self) -> None:
         """As in gunicorn, with a greenlet that closes idle connections."""
         ggevent.StreamServer = Listener
+        for listener in self.sockets:
+            bound_unsent(listener)
         sweeper = gevent.spawn(self.sweep)
         try:
             super().run()
@@ -104,7 +123,26 @@ class LeanWorker(ggevent.GeventWorker):  # type: ignore[misc]  # no stubs
             sweeper.kill(block=False)
 
     def handle(self, listener: socket.socket, client: socket.socket, addr: Address) -> None:
-        """Serve one connection, in its own greenlet."""
+        """Serve one connection, in its own greenlet, unless there are too many."""
+        if not isinstance(addr, tuple):
+            self.serve(listener, client, addr)
+            return
+        refused = self.connections.enter(addr[0], is_proxy=self.is_proxy(addr))
+        if refused is not None:
+            refuse(client, refused)
+            util.close(client)
+            return
+        try:
+            self.serve(listener, client, addr)
+        finally:
+            self.connections.leave(addr[0])
+
+    def is_proxy(self, addr: Address) -> bool:
+        """Whether this address speaks for many clients: gunicorn's ``forwarded_allow_ips``."""
+        return bool(header_policy(self.cfg, addr)._peer_is_trusted_proxy())
+
+    def serve(self, listener: socket.socket, client: socket.socket, addr: Address) -> None:
+        """Serve one connection."""
         if not self._plain_server or not isinstance(addr, tuple):  # a Unix socket has no address
             super().handle(listener, client, addr)
             return
@@ -114,6 +152,10 @@ class LeanWorker(ggevent.GeventWorker):  # type: ignore[misc]  # no stubs
             serving.serve()
         except (StopIteration, NoMoreData, gevent.GreenletExit):
             pass  # gunicorn's way to end a connection; the graceful timeout is over
+        except TimeoutError:
+            self.log.info("%s did not read its response in time.", addr[0])
+            if isinstance(client, ClientSocket):
+                client.reset()
         except OSError as error:
             if error.errno not in GONE:
                 self.log.exception("Socket error processing request.")
@@ -124,6 +166,16 @@ class LeanWorker(ggevent.GeventWorker):  # type: ignore[misc]  # no stubs
                 self.handle_error(serving.request, client, addr, error)
         finally:
             util.close(client)
+
+    def handle_error(
+        self, req: Any, client: socket.socket, addr: Address, exc: BaseException
+    ) -> None:
+        """As in gunicorn, and 408 for a head that did not arrive in time."""
+        if isinstance(exc, HeadTimeout):
+            with contextlib.suppress(OSError):
+                util.write_error(client, 408, "Request Timeout", str(exc))
+            return
+        super().handle_error(req, client, addr, exc)
 
     def handle_request(self, *arguments: Any) -> Any:
         """As in gunicorn; log lines after the end of a stream belong to no request."""
@@ -273,7 +325,12 @@ def base_environ(cfg: Any, server: Address, client: socket.socket, addr: Address
 
 def scheme_headers(cfg: Any, addr: Address) -> Mapping[str, str]:
     """Headers by which this client may announce ``https``, by their key in the environment."""
+    trusted, _ = header_policy(cfg, addr)._peer_trusted_for_forwarded()
+    return {f"HTTP_{name.replace('-', '_')}": value for name, value in trusted.items()}
+
+
+def header_policy(cfg: Any, addr: Address) -> HeaderPolicy:
+    """What gunicorn lets this client say about others."""
     policy = HeaderPolicy()
     policy.cfg, policy.peer_addr = cfg, addr
-    trusted, _ = policy._peer_trusted_for_forwarded()
-    return {f"HTTP_{name.replace('-', '_')}": value for name, value in trusted.items()}
+    return policy

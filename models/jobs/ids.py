@@ -6,7 +6,8 @@ ids, whichever machines accepted them.
 
 from __future__ import annotations
 
-import random
+import os
+import struct
 import uuid
 
 from models.store.clock import DATABASE_CLOCK, DatabaseClock
@@ -15,20 +16,38 @@ ID_CHARACTERS = 36
 #: No id is as low, and none as high.
 BELOW_ALL = "00000000-0000-0000-0000-000000000000"
 ABOVE_ALL = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+#: Random numbers that are asked of the operating system at once.
+NUMBERS_AT_ONCE = 256
+
+#: Random numbers of 64 bits that no id has used.
+_unused: list[int] = []
+# A forked process would use the same ones again.
+os.register_at_fork(after_in_child=_unused.clear)
 
 
 def new_id(clock: DatabaseClock = DATABASE_CLOCK) -> str:
     """A fresh id; ids of one process sort in the order of their making.
 
     Layout (RFC 9562, method 3): 48 bits of milliseconds, 12 bits of the fraction of the
-    millisecond, 62 random bits. Ids are no secrets: access to a row depends on its tenant.
+    millisecond, 62 bits from the operating system: nobody can guess an id from others. Still ids
+    are no secrets: access to a row depends on its tenant.
     """
     milliseconds, rest = divmod(clock.next_ns(), 1_000_000)
     fraction = (rest << 12) // 1_000_000
-    tail = random.getrandbits(62)
+    tail = random_number() >> 2
     value = (milliseconds << 80) | (0x7000 | fraction) << 64 | (0b10 << 62) | tail
     digits = f"{value:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def random_number() -> int:
+    """64 bits from the operating system; each number is used once, whichever thread asks."""
+    while True:
+        try:
+            return _unused.pop()
+        except IndexError:
+            fresh = os.urandom(8 * NUMBERS_AT_ONCE)
+            _unused.extend(struct.unpack(f"{NUMBERS_AT_ONCE}Q", fresh))
 
 
 def parse_id(text: str) -> str | None:

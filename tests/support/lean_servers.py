@@ -18,11 +18,10 @@ from typing import Any
 
 import gevent
 import gevent.socket
-from gevent.server import StreamServer
 from gunicorn.config import Config
 from gunicorn.workers.ggevent import GeventWorker
 
-from app.server.worker import LeanWorker
+from app.server.worker import LeanWorker, Listener
 
 #: What differs between two answers that say the same.
 DATE = re.compile(rb"Date: [^\r]*\r\n")
@@ -104,7 +103,7 @@ class Servers:
             listener = gevent.socket.socket()
             listener.bind(("127.0.0.1", 0))
             listener.listen(64)
-            server = StreamServer(listener, partial(worker.handle, listener))
+            server = Listener(listener, partial(worker.handle, listener))
             server.start()
             self._ports[worker] = server.server_port
             started.append(server)

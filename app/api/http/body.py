@@ -20,9 +20,9 @@ from app.errors import (
     UnsupportedMediaType,
     ValidationFailed,
     field_error,
-    field_errors,
+    invalid_document,
 )
-from tasks.registry import MOST_ERRORS
+from app.validation import ErrorBudget, find_nul, refuse_many_fields
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -82,10 +82,11 @@ def validate_body(document: JsonDocument, schema: type[Schema]) -> Schema:
 def validate_outline(document: JsonDocument, schema: type[Schema]) -> Schema:
     """The same for a schema with parts of any type, which the caller checks for NULs."""
     refuse_many_fields(document.plain, schema)
+    ErrorBudget().spend(document.plain, schema)
     try:
         return schema.model_validate_json(document.raw)
     except ValidationError as error:
-        raise ValidationFailed(errors=field_errors(error)) from None
+        raise invalid_document(error) from None
 
 
 def may_hold_nul(document: JsonDocument) -> bool:
@@ -97,20 +98,6 @@ def refuse_nul(plain: Any) -> None:
     """Raise for a NUL character, which cannot be stored."""
     if (path := find_nul(plain)) is not None:
         raise ValidationFailed(errors=(field_error(path, "must not contain NUL characters"),))
-
-
-def refuse_many_fields(plain: Any, schema: type[BaseModel]) -> None:
-    """Raise if there are more fields than the schema has: some must be unknown.
-
-    The schema would too, but with one error object for each of 100,000 names.
-    """
-    # ``model_fields`` is a property around this that takes longer than the whole check.
-    fields = schema.__pydantic_fields__
-    if isinstance(plain, dict) and len(plain) > len(fields):
-        unknown = [name for name in plain if name not in fields]
-        raise ValidationFailed(
-            errors=tuple(field_error(name, "is not a field") for name in unknown[:MOST_ERRORS])
-        )
 
 
 def read_body(environ: WSGIEnvironment, limits: BodyLimits) -> bytes:
@@ -149,21 +136,3 @@ def read_body(environ: WSGIEnvironment, limits: BodyLimits) -> bytes:
     if length is not None and size < length:
         raise MalformedBody("The body is shorter than its Content-Length.")
     return b"".join(chunks)
-
-
-def find_nul(value: Any, path: str = "(body)") -> str | None:
-    """The path of a NUL character, or None. PostgreSQL's text cannot hold one."""
-    pending: list[tuple[str, Any]] = [(path, value)]
-    while pending:
-        where, current = pending.pop()
-        match current:
-            case str() if "\x00" in current:
-                return where
-            case dict():
-                for key, inner in current.items():
-                    if "\x00" in key:
-                        return where
-                    pending.append((f"{where}.{key}" if where != "(body)" else key, inner))
-            case list():
-                pending.extend((f"{where}.{n}", inner) for n, inner in enumerate(current))
-    return None

@@ -25,6 +25,7 @@ STATUS: dict[type[errors.FairlineError], HTTPStatus] = {
     errors.Forbidden: HTTPStatus.FORBIDDEN,
     errors.RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
     errors.QueueDepthExceeded: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.TenantStreamsExceeded: HTTPStatus.TOO_MANY_REQUESTS,
     errors.NotFound: HTTPStatus.NOT_FOUND,
     errors.Conflict: HTTPStatus.CONFLICT,
     errors.IdempotencyKeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -57,7 +58,11 @@ QUOTA_EXCEEDED = {
     "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
     "title": "Request cannot be satisfied as assigned quota has been exceeded",
 }
-POLICIES = {errors.RateLimited.code: RATE_POLICY, errors.QueueDepthExceeded.code: "queue-depth"}
+POLICIES = {
+    errors.RateLimited.code: RATE_POLICY,
+    errors.QueueDepthExceeded.code: "queue-depth",
+    errors.TenantStreamsExceeded.code: "event-streams",
+}
 
 #: By status; Retry-After is in seconds.
 HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}

@@ -14,7 +14,7 @@ from app.api.openapi import declared
 from app.api.openapi.declared import ETAG, Returns, operation_of
 from app.api.openapi.document import build_document, find_routes
 from app.errors import ValidationFailed, field_error
-from tasks.registry import MOST_ERRORS
+from tasks.errors_of_schema import MOST_ERRORS
 
 openapi = Blueprint("openapi", __name__)
 
@@ -51,9 +51,8 @@ def refuse_undeclared_parameters() -> None:
         return  # the page at the same path has other parameters
     unknown = sorted(set(request.args) - {parameter.name for parameter in operation.query})
     if unknown:
-        raise ValidationFailed(
-            errors=tuple(field_error(name, "is not a parameter") for name in unknown[:MOST_ERRORS])
-        )
+        listed = tuple(field_error(name, "is not a parameter") for name in unknown[:MOST_ERRORS])
+        raise ValidationFailed(errors=listed, total=len(unknown))
 
 
 @openapi.get("/openapi.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from flask import Blueprint, Response, request
@@ -13,7 +14,6 @@ from app.admission.intake import status_of, take_in, take_what_fits
 from app.api.http.body import (
     may_hold_nul,
     read_document,
-    refuse_many_fields,
     refuse_nul,
     validate_outline,
 )
@@ -32,14 +32,14 @@ from app.api.schemas import answers
 from app.api.schemas.requests import SubmitBatch, SubmitJob
 from app.api.services import Services, current_services
 from app.errors import (
-    FieldError,
     IdempotencyKeyReused,
     QueueDepthExceeded,
     ValidationFailed,
     field_error,
-    field_errors,
+    invalid_document,
 )
-from tasks.registry import MOST_ERRORS
+from app.validation import ErrorBudget, refuse_many_fields
+from tasks.errors_of_schema import MOST_ERRORS
 
 batch = Blueprint("batch", __name__)
 
@@ -67,14 +67,15 @@ def post_batch() -> Response:
     items = validate_outline(body, SubmitBatch).jobs
     allowance = services.gate.pass_rate(tenant, len(items))
     with_nul = may_hold_nul(body)
-    read = [read_item(services, tenant.id, item, with_nul) for item in items]
+    budget = ErrorBudget()
+    read = [read_item(services, tenant.id, item, with_nul, budget) for item in items]
     accepted = [item for item in read if isinstance(item, Submission)]
     # With other job types registered, other items are valid: it is not a repetition then, or the
     # ids of the first request would be assigned to the wrong items.
     rejected = [index for index, item in enumerate(read) if isinstance(item, ValidationFailed)]
     key = parse_key(environ, body, reading=str(rejected))
     if not accepted:
-        raise ValidationFailed("No item of the batch is valid.", all_errors(read))
+        raise no_item_is_valid(read)
     refused: Mapping[str, QueueDepthExceeded] = {}
     if key is None:
         admitted, refused = take_what_fits(services, tenant, accepted)
@@ -99,33 +100,35 @@ def results_of(
     for index, item in enumerate(read):
         error = refused.get(item.id) if isinstance(item, Submission) else item
         if error is not None:
-            shown = error.errors[:MOST_ITEM_ERRORS]
-            problem = members(STATUS[type(error)], error.code, error.detail, shown)
+            problem = members(STATUS[type(error)], error.code, error.detail, error.errors)
             results.append({"error": {"index": index, **problem}})
         elif isinstance(item, Submission):
             results.append({"id": next(ids), "status": status_of(item, admitted)})
     return results
 
 
-def read_item(services: Services, tenant_id: int, item: Any, with_nul: bool) -> Read:
+def read_item(
+    services: Services, tenant_id: int, item: Any, with_nul: bool, budget: ErrorBudget
+) -> Read:
     """An item as a submission, or its errors."""
     try:
         if with_nul:
             refuse_nul(item)
         refuse_many_fields(item, SubmitJob)
-        return submission_of(services, tenant_id, SubmitJob.model_validate(item))
+        return submission_of(services, tenant_id, SubmitJob.model_validate(item), budget)
     except ValidationFailed as error:
-        return error
+        return error.first(MOST_ITEM_ERRORS)
     except ValidationError as error:
-        return ValidationFailed(errors=field_errors(error))
+        return invalid_document(error).first(MOST_ITEM_ERRORS)
 
 
-def all_errors(read: list[Read]) -> tuple[FieldError, ...]:
+def no_item_is_valid(read: list[Read]) -> ValidationFailed:
     """The errors of all items by their path in the body, as many as one response reports."""
-    found = [
+    wrong = [(index, item) for index, item in enumerate(read) if isinstance(item, ValidationFailed)]
+    found = (
         field_error(f"jobs.{index}.{error.field}".removesuffix(".(body)"), error.message)
-        for index, item in enumerate(read)
-        if isinstance(item, ValidationFailed)
-        for error in item.errors[:MOST_ITEM_ERRORS]
-    ]
-    return tuple(found[:MOST_ERRORS])
+        for index, item in wrong
+        for error in item.errors
+    )
+    listed, total = tuple(islice(found, MOST_ERRORS)), sum(item.total for _, item in wrong)
+    return ValidationFailed("No item of the batch is valid.", listed, total)

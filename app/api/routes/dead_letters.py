@@ -47,7 +47,7 @@ from models.jobs.discard import discard_dead
 from models.jobs.ids import parse_id
 from models.jobs.replay_requests import ReplayRequest
 from models.jobs.states import FailureClass
-from tasks.registry import MOST_ERRORS
+from tasks.errors_of_schema import MOST_ERRORS
 
 dead_letters = Blueprint("dead_letters", __name__)
 
@@ -172,7 +172,6 @@ def canonical(ids: list[str]) -> list[str]:
     known = {place: parse_id(text) for place, text in enumerate(ids)}
     wrong = [place for place, job_id in known.items() if job_id is None]
     if wrong:
-        raise ValidationFailed(
-            errors=tuple(FieldError(f"ids.{n}", "is not an id") for n in wrong[:MOST_ERRORS])
-        )
+        listed = tuple(FieldError(f"ids.{n}", "is not an id") for n in wrong[:MOST_ERRORS])
+        raise ValidationFailed(errors=listed, total=len(wrong))
     return list(dict.fromkeys(job_id for job_id in known.values() if job_id is not None))

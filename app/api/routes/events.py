@@ -21,7 +21,7 @@ from app.api.openapi.declared import (
     for_tenants,
 )
 from app.api.services import current_services, current_tenant
-from app.errors import TooManyStreams, invalid_field
+from app.errors import TenantStreamsExceeded, TooManyStreams, invalid_field
 
 events = Blueprint("events", __name__)
 
@@ -46,7 +46,7 @@ EVENT_STREAM = "text/event-stream"
     also=(Returns(204, description="It has ended, and you have received its last event."),),
     query=(LAST_EVENT_ID_IN_QUERY,),
     headers=(LAST_EVENT_ID,),
-    errors=(TooManyStreams,),
+    errors=(TooManyStreams, TenantStreamsExceeded),
 )
 def get_job_events(job_id: str) -> Response:
     """The job's current state, then every change, until it has ended."""
@@ -61,7 +61,7 @@ def get_job_events(job_id: str) -> Response:
     Returns(200, STREAM, (), "Events, without end.", EVENT_STREAM),
     query=(LAST_EVENT_ID_IN_QUERY, TYPE),
     headers=(LAST_EVENT_ID,),
-    errors=(TooManyStreams,),
+    errors=(TooManyStreams, TenantStreamsExceeded),
 )
 def get_tenant_events() -> Response:
     """Ends of your jobs, circuits, quarantines and replays, from now or from a position."""

@@ -36,6 +36,7 @@ from app.reads.runs import read_runs
 from app.reads.times import rfc3339
 from app.reads.waits import WaitingJob, read_facts
 from app.tenants.ownership import own
+from app.validation import ErrorBudget
 from models.jobs.cancel import cancel
 from models.jobs.ids import parse_id
 from models.jobs.states import JobStatus
@@ -178,7 +179,9 @@ def submit_job(services: Services, environ: WSGIEnvironment) -> QuickReply:
     return QuickReply(orjson.dumps({"id": job_id, "status": status}), 202, headers)
 
 
-def submission_of(services: Services, tenant_id: int, body: SubmitJob) -> Submission:
+def submission_of(
+    services: Services, tenant_id: int, body: SubmitJob, budget: ErrorBudget | None = None
+) -> Submission:
     """A validated body as a submission; raises if the type is unknown or rejects the payload."""
     return job_submission(
         services.types,
@@ -190,6 +193,7 @@ def submission_of(services: Services, tenant_id: int, body: SubmitJob) -> Submis
         not_after=body.not_after,
         jitter=body.jitter,
         resubmitted_from=origin_of(body.resubmitted_from),
+        budget=budget,
     )
 
 

@@ -42,7 +42,8 @@ class Problem(BaseModel):
     violated_policies: list[str] = Field(
         default=[],
         alias="violated-policies",
-        description="The limits that a 429 is about: default (the rate) or queue-depth.",
+        description="The limits that a 429 is about: default (the rate), queue-depth or"
+        " event-streams.",
     )
 
 

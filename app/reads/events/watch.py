@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from sqlalchemy import Engine
 
-from app.errors import FieldError, TooManyStreams, ValidationFailed
+from app.errors import FieldError, TenantStreamsExceeded, TooManyStreams, ValidationFailed
 from app.reads.events.feed import PAGE, FeedEnd, Place, read_ends, read_entries
 from app.reads.events.job_state import UNSEEN, JobState, read_changed
 from app.reads.events.message import OPENING
@@ -39,6 +39,11 @@ Item = TypeVar("Item")
 
 #: Streams of one process, as long as they leave half of its files to others.
 MOST_STREAMS = 5_000
+#: Of them, the part that one tenant may have; a tenant whose other process died has all of its
+#: streams in one.
+TENANT_SHARE = 0.5
+#: When a tenant with too many streams may try again.
+RETRY_SECONDS = 10.0
 #: Of them, requests that wait for the end of a job; and those of one tenant.
 MOST_WAITERS = 2_000
 MOST_WAITERS_OF_TENANT = 500
@@ -74,8 +79,10 @@ class Watch:
         self._most_streams = min(most_streams, max(1, files // 2)) if files > 0 else most_streams
         self._jobs: dict[str, WatchedJob] = {}
         self._feeds: set[FeedStream] = set()
-        #: Streams that are open.
+        self._most_of_tenant = max(1, int(self._most_streams * TENANT_SHARE))
+        #: Streams that are open, and by tenant, without requests that wait.
         self.count = 0
+        self._of_tenants: Counter[int] = Counter()
         #: Of them, requests that wait for the end of a job, by tenant.
         self._waiters: Counter[int] = Counter()
         self._changing = threading.Lock()
@@ -101,11 +108,11 @@ class Watch:
         state = own(self._states.submit(job_id, self._read_seconds), tenant_id)
         if state.status.terminal:
             return None if state.version == known else iter([OPENING + state.event_after("")])
-        self._check_room()
+        self._check_room(tenant_id)
         stream = JobStream(job_id, state.version, wire=wire, key=key)
         if state.version != known:
             stream.send(state.event_after(""))
-        return self._serve_job(stream, state.mark)
+        return self._counted(tenant_id, self._serve_job(stream, state.mark))
 
     def open_feed(
         self,
@@ -123,9 +130,10 @@ class Watch:
             raise ValidationFailed(
                 errors=(FieldError("Last-Event-ID", "is not one this server gave out"),)
             )
-        self._check_room()
+        self._check_room(tenant_id)
         position = position or end.position
-        return self._serve_feed(FeedStream(tenant_id, position, job_type, wire=wire, key=key))
+        stream = FeedStream(tenant_id, position, job_type, wire=wire, key=key)
+        return self._counted(tenant_id, self._serve_feed(stream))
 
     def wait_for_end(
         self,
@@ -181,9 +189,23 @@ class Watch:
         watched = [stream for job in self._jobs.values() for stream in job.streams]
         return [*watched, *self._feeds]
 
-    def _check_room(self) -> None:
+    def _check_room(self, tenant_id: int) -> None:
         if self.count >= self._most_streams:
             raise TooManyStreams
+        if self._of_tenants[tenant_id] >= self._most_of_tenant:
+            raise TenantStreamsExceeded(retry_seconds=RETRY_SECONDS)
+
+    def _counted(self, tenant_id: int, messages: Iterator[bytes]) -> Iterator[bytes]:
+        """The stream, as one of its tenant's while it is read."""
+        with self._changing:
+            self._of_tenants[tenant_id] += 1
+        try:
+            yield from messages
+        finally:
+            with self._changing:
+                self._of_tenants[tenant_id] -= 1
+                if not self._of_tenants[tenant_id]:
+                    del self._of_tenants[tenant_id]
 
     # Streams are registered when their first byte is asked for, so that one that is never read
     # from leaves nothing behind.

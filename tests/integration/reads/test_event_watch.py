@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Engine
 
 from app.api.http.problems import problem_of
-from app.errors import TooManyStreams
+from app.errors import TenantStreamsExceeded, TooManyStreams
 from app.reads.events import Watch
 from app.reads.events import watch as watch_module
 from app.reads.events.feed import PAGE, READ_ENDS, READ_ENTRIES, read_ends, read_entries
@@ -109,6 +109,34 @@ def test_process_that_has_enough_streams_says_so(api_database: DatabaseFixture) 
     assert len(list(watch.open_job(1, ended, None))) == 1, "one event takes no place"
     watch.close()
     list(first)
+
+
+def test_one_tenant_has_half_of_the_streams_at_most(api_database: DatabaseFixture) -> None:
+    watch = Watch(api_database.engine, 1.5, most_streams=4)
+    job_id = api_database.submit()
+    streams = [watch.open_feed(1, None), watch.open_job(1, job_id, None)]
+    for stream in streams:
+        next(stream)
+    for opening in (lambda: watch.open_feed(1, None), lambda: watch.open_job(1, job_id, None)):
+        with pytest.raises(TenantStreamsExceeded) as refusal:
+            opening()
+        answer = problem_of(refusal.value)
+        assert (answer.status_code, answer.headers["Retry-After"]) == (429, "10")
+        assert answer.mimetype == "application/problem+json"
+        assert answer.json["code"] == "TENANT_STREAMS_EXCEEDED"
+        assert answer.json["violated-policies"] == ["event-streams"]
+    others = [watch.open_feed(2, None), watch.open_feed(2, None)]
+    for stream in others:
+        next(stream)
+    with pytest.raises(TooManyStreams):
+        watch.open_feed(3, None)
+    streams.pop(0).close()
+    again = watch.open_feed(1, None)
+    next(again)
+    watch.close()
+    for stream in (*streams, *others, again):
+        list(stream)
+    assert not watch._of_tenants
 
 
 def test_stream_opened_while_the_process_stops_ends_at_once(api_database: DatabaseFixture) -> None:

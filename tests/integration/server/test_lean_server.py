@@ -17,12 +17,15 @@ from hypothesis import strategies as st
 
 from app.log_ids import current_request
 from app.server import worker as server
+from app.server.connections import ClientSocket
 from app.server.request import read_plain
+from app.server.strict_request import StrictRequest
 from tests.support.lean_servers import Servers, read_to_the_end, serving
 
 HEAD = b"POST /echo?a=b%20c HTTP/1.1\r\nHost: fairline\r\nContent-Type: text/plain\r\n"
 ONE = HEAD + b"Content-Length: 5\r\n\r\nhello"
 GET = b"GET /echo HTTP/1.1\r\nHost: fairline\r\n\r\n"
+POST = b"POST /echo HTTP/1.1\r\n"
 
 #: Lines of heads: what clients send, what attackers send, and what is only strange.
 LINES = st.sampled_from(
@@ -92,7 +95,8 @@ BODIES = st.sampled_from(
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
     """One request, possibly malformed."""
-    lines = [draw(STARTS), *draw(st.lists(LINES, max_size=5))]
+    host = draw(st.sampled_from([b"Host: fairline"] * 9 + [b"X-Host: none"]))
+    lines = [draw(STARTS), host, *draw(st.lists(LINES, max_size=5))]
     end = draw(st.sampled_from([b"\r\n"] * 9 + [b"\n"]))
     return end.join([*lines, b"", b""]) + draw(BODIES)
 
@@ -163,7 +167,9 @@ def test_both_ways_answer_the_same(servers: Servers, pieces: list[bytes]) -> Non
 @pytest.mark.parametrize("framed", [b"", b"Content-Length: 5\r\n"])
 def test_every_header_means_the_same_to_both(servers: Servers, framed: bytes) -> None:
     for lines in TELLING:
-        servers.both(b"POST /echo HTTP/1.1\r\n" + framed + lines + b"\r\n\r\nhello" + GET)
+        servers.both(POST + framed + lines + b"\r\n\r\nhello" + GET)
+        if not lines.startswith(b"Host"):
+            servers.both(POST + b"Host: a\r\n" + framed + lines + b"\r\n\r\nhello" + GET)
 
 
 def test_every_length_means_the_same_to_both(servers: Servers) -> None:
@@ -181,20 +187,21 @@ def test_every_length_means_the_same_to_both(servers: Servers) -> None:
         b"5 ",
         b"9" * 99,
     ):
-        servers.both(b"POST /echo HTTP/1.1\r\nContent-Length: " + text + b"\r\n\r\nhello" + GET)
+        servers.both(POST + b"Host: a\r\nContent-Length: " + text + b"\r\n\r\nhello" + GET)
 
 
 @pytest.mark.parametrize("before", [b"", b"\r\n", b"\r\n\r\n", b"\n"])
 def test_every_path_means_the_same_to_both(servers: Servers, before: bytes) -> None:
     for target in TARGETS:
-        servers.both(before + b"GET " + target + b" HTTP/1.1\r\n\r\n" + GET)
+        servers.both(before + b"GET " + target + b" HTTP/1.1\r\nHost: a\r\n\r\n" + GET)
 
 
 @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"POST", b"CONNECT", b"PROPFIND", b"get"])
 @pytest.mark.parametrize("version", [b"1.0", b"1.1", b"1.2"])
 def test_every_answer_looks_the_same(servers: Servers, method: bytes, version: bytes) -> None:
     for place in PLACES:
-        servers.both(method + b" " + place + b" HTTP/" + version + b"\r\n\r\n" + GET)
+        head = method + b" " + place + b" HTTP/" + version + b"\r\nHost: a\r\n\r\n"
+        servers.both(head + GET)
 
 
 def test_request_may_be_cut_anywhere(servers: Servers) -> None:
@@ -212,6 +219,26 @@ def test_requests_that_arrive_together_are_answered_in_order(servers: Servers) -
     assert paths == [f"/{number}" for number in range(50)]
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /echo HTTP/1.1\r\n\r\n",
+        b"GET /echo HTTP/1.1\r\nAccept: */*\r\n\r\n",
+        b"GET /echo HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /echo HTTP/1.1\nHost: a\n\n",
+        b"GET /echo HTTP/1.1\r\nHost: a\n\n",
+        b"GET /echo HTTP/1.1\r\nHost: a\nX: b\r\n\r\n",
+        b"GET /echo HTTP/1.1\r\nHost: a\r\nX: b\n\r\n\r\n",
+        b"GET /echo HTTP/1.1\nHost: a\r\n\r\n",
+    ],
+)
+def test_no_host_and_bare_line_feeds_are_a_400_to_both(servers: Servers, head: bytes) -> None:
+    answers = servers.both(head + GET)
+    assert answers.startswith(b"HTTP/1.1 400 ") and answers.count(b"HTTP/1.1 ") == 1
+    assert servers.both(b"GET /echo HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 200 OK")
+
+
 def test_large_bodies_come_through_and_the_next_request_too(servers: Servers) -> None:
     for size in (8_192, 16_384, 16_385, 300_000):
         head = HEAD + b"Content-Length: %d\r\n\r\n" % size
@@ -223,20 +250,20 @@ def test_large_bodies_come_through_and_the_next_request_too(servers: Servers) ->
 def test_body_that_nobody_read_is_not_the_next_request(servers: Servers) -> None:
     for size in (0, 100, 100_000):
         smuggled = GET + b"x" * size
-        head = b"POST /unread HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(smuggled)
+        head = b"POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(smuggled)
         for pieces in ([head + smuggled + GET], [head, smuggled, GET]):
             assert servers.both(*pieces).count(b"HTTP/1.1 200 OK") == 2
 
 
 def test_header_with_a_line_break_is_never_sent(servers: Servers) -> None:
-    answer = servers.both(b"GET /split HTTP/1.1\r\n\r\n")
+    answer = servers.both(b"GET /split HTTP/1.1\r\nHost: a\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 500 ")
     assert b"Set-Cookie" not in answer
 
 
 def test_application_that_fails_is_an_error_and_its_connection_ends(servers: Servers) -> None:
-    assert servers.both(b"GET /fails HTTP/1.1\r\n\r\n" + GET).count(b"HTTP/1.1 ") == 1
-    broken = servers.exchange(servers.lean, [b"GET /breaks HTTP/1.1\r\n\r\n" + GET])
+    assert servers.both(b"GET /fails HTTP/1.1\r\nHost: a\r\n\r\n" + GET).count(b"HTTP/1.1 ") == 1
+    broken = servers.exchange(servers.lean, [b"GET /breaks HTTP/1.1\r\nHost: a\r\n\r\n" + GET])
     assert broken.count(b"HTTP/1.1 ") == 1
     assert broken.endswith(b"\r\n\r\nhalf")
 
@@ -297,6 +324,57 @@ def test_silent_connection_is_closed_in_time() -> None:
         assert read_to_the_end(silent) == (b"", False)
         assert read_to_the_end(dripping)[0] == b""
         assert time.monotonic() - began < 4
+
+
+def test_head_that_trickles_in_is_a_408_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StrictRequest, "head_seconds", 1.0)
+    with serving() as servers, servers.connect(servers.lean) as wire:
+        wire.sendall(GET)
+        assert wire.recv(65_536).startswith(b"HTTP/1.1 200 OK")
+        began = time.monotonic()
+        wire.sendall(GET[:-2])
+        wire.settimeout(0.05)
+        answer = b""
+        while not answer and time.monotonic() - began < 10:
+            wire.sendall(b"X: y\r\n")
+            with suppress(TimeoutError):
+                answer = wire.recv(65_536)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert 0.9 < time.monotonic() - began < 5
+
+
+def test_endless_head_is_refused_early(servers: Servers) -> None:
+    answer = servers.exchange(servers.lean, [GET[:-2] + b"X: y\r\n" * 12_000])
+    assert answer.startswith(b"HTTP/1.1 431 ") or answer == b""  # which a reset may lose
+
+
+@pytest.mark.parametrize("path", [b"/echo", b"/x/events"])
+def test_stream_that_nobody_reads_ends_in_time(
+    monkeypatch: pytest.MonkeyPatch, path: bytes
+) -> None:
+    ended = threading.Event()
+
+    def endless(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [("Content-Type", "text/event-stream")])
+        try:
+            while True:
+                yield b"x" * 65_536
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(ClientSocket, "write_seconds", 0.5)
+    with serving() as servers, servers.connect(servers.lean) as wire:
+        monkeypatch.setattr(servers.lean, "wsgi", endless)
+        wire.sendall(GET.replace(b"/echo", path))
+        assert ended.wait(10)
+        with pytest.raises(ConnectionResetError):
+            read_until_closed(wire)
+        assert servers.lean.connections.count == 0
+
+
+def read_until_closed(wire: socket.socket) -> None:
+    while wire.recv(65_536):
+        pass
 
 
 def test_process_that_is_to_stop_answers_and_closes() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import random
 import uuid
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.jobs.ids import new_id, parse_id
+from models.jobs.ids import NUMBERS_AT_ONCE, _unused, new_id, parse_id
 
 
 def test_ids_are_unique_uuids_of_version_7_in_the_order_of_their_making() -> None:
@@ -17,6 +19,36 @@ def test_ids_are_unique_uuids_of_version_7_in_the_order_of_their_making() -> Non
     assert all(uuid.UUID(one).version == 7 for one in ids)
     stamps = [one[:18] for one in ids]
     assert stamps == sorted(stamps)
+
+
+def test_ids_do_not_depend_on_the_seed_of_python_s_generator() -> None:
+    def tails() -> list[str]:
+        random.seed(1)
+        return [new_id()[19:] for _ in range(NUMBERS_AT_ONCE + 1)]
+
+    state = random.getstate()
+    try:
+        assert not set(tails()) & set(tails())
+    finally:
+        random.setstate(state)
+
+
+def test_a_forked_process_makes_other_ids() -> None:
+    new_id()  # so that there are unused numbers to share
+    assert _unused
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writing, "".join(new_id()[19:] for _ in range(50)).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    size = len(text) // 50
+    theirs = {text[place : place + size] for place in range(0, len(text), size)}
+    ours = {new_id()[19:] for _ in range(2 * NUMBERS_AT_ONCE)}
+    assert len(theirs) == 50 and not theirs & ours
 
 
 @given(st.uuids())
