@@ -139,7 +139,7 @@ def _end_of_log(supervisor: Supervisor, name: str) -> str:
 
 def base_url(options: StackOptions) -> str:
     host = "127.0.0.1" if options.host in ("0.0.0.0", "::", "") else options.host
-    return f"http://{host}:{options.port}"
+    return f"http://[{host}]:{options.port}" if ":" in host else f"http://{host}:{options.port}"
 
 
 def _is_ready(options: StackOptions) -> bool:
