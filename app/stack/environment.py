@@ -58,6 +58,7 @@ def stack_defaults(options: StackOptions) -> dict[str, str]:
         # Only the stack's own database may be used without a key.
         "FAIRLINE_ANONYMOUS_TENANT": "demo" if own_database else "",
         "FAIRLINE_CONSOLE_OPEN": "true" if own_database else "false",
+        "FAIRLINE_DEMO_TYPES": "true" if own_database else "false",
         "FAIRLINE_FLOWER_URL": f"http://localhost:{options.flower_port}",
     }
 

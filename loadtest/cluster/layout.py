@@ -74,6 +74,7 @@ class Layout:
             "FAIRLINE_ANONYMOUS_TENANT": "demo",
             # HAProxy is another machine; the network ends on this one.
             "FAIRLINE_ANONYMOUS_FROM": "anywhere",
+            "FAIRLINE_DEMO_TYPES": "true",
             "FAIRLINE_LOG_LEVEL": "warning",
             **self.settings,
             "FAIRLINE_HOME": str(self.machine(number)),
