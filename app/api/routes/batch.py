@@ -33,12 +33,15 @@ from app.api.schemas.requests import SubmitBatch, SubmitJob
 from app.api.services import Services, current_services
 from app.errors import (
     FieldError,
+    Forbidden,
     IdempotencyKeyReused,
     QueueDepthExceeded,
     ValidationFailed,
     field_error,
     field_errors,
 )
+from app.tenants.allowed_types import require_types
+from app.tenants.tenant import TenantProfile
 from tasks.registry import MOST_ERRORS
 
 batch = Blueprint("batch", __name__)
@@ -47,7 +50,7 @@ batch = Blueprint("batch", __name__)
 MOST_ITEM_ERRORS = 5
 
 #: A parsed item, or what is wrong with it.
-Read = Submission | ValidationFailed
+Read = Submission | ValidationFailed | Forbidden
 
 
 @batch.post("/jobs/batch")
@@ -67,13 +70,15 @@ def post_batch() -> Response:
     items = validate_outline(body, SubmitBatch).jobs
     allowance = services.gate.pass_rate(tenant, len(items))
     with_nul = may_hold_nul(body)
-    read = [read_item(services, tenant.id, item, with_nul) for item in items]
+    read = [read_item(services, tenant, item, with_nul) for item in items]
     accepted = [item for item in read if isinstance(item, Submission)]
     # With other job types registered, other items are valid: it is not a repetition then, or the
     # ids of the first request would be assigned to the wrong items.
-    rejected = [index for index, item in enumerate(read) if isinstance(item, ValidationFailed)]
+    rejected = [index for index, item in enumerate(read) if not isinstance(item, Submission)]
     key = parse_key(environ, body, reading=str(rejected))
     if not accepted:
+        if isinstance(read[0], Forbidden):
+            raise read[0]
         raise ValidationFailed("No item of the batch is valid.", all_errors(read))
     refused: Mapping[str, QueueDepthExceeded] = {}
     if key is None:
@@ -107,14 +112,16 @@ def results_of(
     return results
 
 
-def read_item(services: Services, tenant_id: int, item: Any, with_nul: bool) -> Read:
+def read_item(services: Services, tenant: TenantProfile, item: Any, with_nul: bool) -> Read:
     """An item as a submission, or its errors."""
     try:
         if with_nul:
             refuse_nul(item)
         refuse_many_fields(item, SubmitJob)
-        return submission_of(services, tenant_id, SubmitJob.model_validate(item))
-    except ValidationFailed as error:
+        submission = submission_of(services, tenant.id, SubmitJob.model_validate(item))
+        require_types(tenant.types, (submission.type,))
+        return submission
+    except (ValidationFailed, Forbidden) as error:
         return error
     except ValidationError as error:
         return ValidationFailed(errors=field_errors(error))
