@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.stack.environment import queue_type
-from app.stack.home import Home
+from app.stack.home import Home, make_private
 from app.stack.leftovers import clear_leftovers
 from app.stack.options import StackOptions
 from app.stack.ports import is_taken
@@ -56,7 +56,7 @@ def choose_services(options: StackOptions, home: Home) -> StackServices:
         )
     if options.broker == "filesystem" or not installed:
         folder = home.path / "broker"
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         return StackServices(postgres, None, database_url, f"filesystem://{folder}")
     rabbitmq = EmbeddedRabbitMQ(home.path)
     rabbitmq.prepare()
