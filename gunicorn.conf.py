@@ -29,7 +29,9 @@ from app.config import settings
 _settings = settings()
 warnings.filterwarnings("ignore", "Patching more than once", monkey.MonkeyPatchWarning)
 
-bind = f"{_settings.host}:{_settings.port}"
+# An IPv6 address in brackets, or gunicorn would take its last part for the port.
+_host = f"[{_settings.host}]" if ":" in _settings.host else _settings.host
+bind = f"{_host}:{_settings.port}"
 workers = _settings.api_workers
 # gunicorn's "gevent" with a fast path for plain requests.
 worker_class = "app.server.worker.LeanWorker"
@@ -53,6 +55,8 @@ control_socket_disable = True
 
 def on_starting(server: Any) -> None:
     """Runs once, before anything is forked."""
+    # What comes by a Unix socket, whose address is not a tuple, is never taken for a local caller.
+    _settings.check_addresses([each[0] for each in server.address if isinstance(each, tuple)])
     # What the processes behind this port have in common: see models/presence.py.
     os.environ["FAIRLINE_INSTANCE"] = f"api:{secrets.token_hex(6)}"
     # Every connection is an open file; the customary 1,024 are soon spent on event streams.

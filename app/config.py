@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator, model_validator
 
 from app.broker_url import node_urls
+from app.policy.local_callers import why_not_listen
 from app.policy.scaling import SETTABLE, policy_of
 from models.database_url import standby_url
 from models.pools import POOLS
@@ -41,7 +43,9 @@ class Settings(TaskSettings):
     publish_seconds: float = Field(default=0.5, gt=0)
     #: Tenant of callers without a key; empty rejects such callers.
     anonymous_tenant: str = ""
-    #: Whether loopback requests to the console have operator access without a key.
+    #: Where callers without a key may come from: directly from this machine, or from anywhere.
+    anonymous_from: Literal["localhost", "anywhere"] = "localhost"
+    #: Whether direct requests from this machine have operator access to the console without a key.
     console_open: bool = False
     #: URL of Flower for links in the console; empty: no links.
     flower_url: str = ""
@@ -147,6 +151,17 @@ class Settings(TaskSettings):
             except ValueError as error:
                 raise ValueError(f"the scaling of {pool}: {error}") from error
         return self
+
+    def check_addresses(self, hosts: Iterable[str]) -> None:
+        """Exit if the API would listen where others reach it while callers need no key."""
+        problem = why_not_listen(
+            hosts,
+            tenant=self.anonymous_tenant,
+            console_open=self.console_open,
+            anywhere=self.anonymous_from == "anywhere",
+        )
+        if problem:
+            raise SystemExit(f"fairline: {problem}")
 
     @property
     def served_pool_names(self) -> tuple[str, ...]:

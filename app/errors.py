@@ -42,6 +42,10 @@ class FairlineError(Exception):
         self.errors = errors
         super().__init__(self.detail)
 
+    def explain(self) -> str:
+        """What is wrong, field by field if it is about fields."""
+        return "; ".join(f"{one.field} {one.message}" for one in self.errors) or self.detail
+
 
 class MalformedBody(FairlineError, code="VALIDATION_FAILED"):
     """The body is not valid JSON."""

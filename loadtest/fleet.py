@@ -225,7 +225,8 @@ def clean_environment() -> dict[str, str]:
     kept.pop(
         "PYTHONDONTWRITEBYTECODE", None
     )  # compiled at each start, modules cost time and memory
-    return kept | {"PYTHONUNBUFFERED": "1"}
+    # What is measured are the types to try things out with.
+    return kept | {"PYTHONUNBUFFERED": "1", "FAIRLINE_DEMO_TYPES": "true"}
 
 
 def celery_worker(app: str, kind: str, slots: int, name: str, *more: str) -> tuple[str, ...]:

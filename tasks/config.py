@@ -28,6 +28,9 @@ class TaskSettings(DatabaseSettings):
     #: How long a cancelled job may clean up, or a cooperative one continue, before it is stopped by
     #: force.
     cancel_grace_seconds: float = Field(default=300.0, ge=0)
+    #: Whether the types to try things out with exist: echo, sleep, count, fail and crash, which
+    #: kills the worker it runs in.
+    demo_types: bool = False
     #: Comma-separated modules that register more job types.
     job_modules: str = ""
 

@@ -96,9 +96,14 @@ def is_set(flag: mmap | None) -> bool:
     return flag is not None and flag[0] != 0
 
 
+def types_of(settings: TaskSettings) -> dict[str, JobType]:
+    """The job types that exist by these settings."""
+    return load_types(settings.job_modules, demo=settings.demo_types)
+
+
 def register_tasks(celery: Celery, settings: TaskSettings) -> dict[str, JobType]:
     """Register a Celery task for every job type, under its name."""
-    types = load_types(settings.job_modules)
+    types = types_of(settings)
     for name in types:
         celery.task(_run_message, name=name, bind=True, ignore_result=True, throws=(JobFailed,))
     return types
@@ -152,7 +157,7 @@ def _begin_worker(sender: Any, **_: Any) -> None:
     """Green pools run in this very process; ``worker_process_init`` never fires for them."""
     this.queues = tuple(filter(is_job_queue, sender.app.amqp.queues.consume_from))
     # Else every greenlet would open a result backend, only to find that there is none.
-    for name in load_types(task_settings().job_modules):
+    for name in types_of(task_settings()):
         sender.app.tasks[name].backend = sender.app.backend
     this.retiring = mmap(-1, 1)
     this.leader_pid, this.node, this.controller = os.getpid(), sender.hostname, sender
@@ -184,7 +189,7 @@ def _prepare_parent(celery: Celery, concurrency: int) -> None:
     this.parent = process_name(this.node)
     this.children = ChildPresence(concurrency, task_settings().database_url)
     this.children.start()
-    for job_type in load_types(task_settings().job_modules).values():
+    for job_type in types_of(task_settings()).values():
         task = celery.tasks[job_type.name]
         task.acks_late = False
         task.time_limit = hard_limit_seconds(
@@ -203,7 +208,7 @@ def _settle_killed(exception: Any = None, args: Any = (), **_: Any) -> None:
         return
     settings = task_settings()
     if isinstance(exception, TimeLimitExceeded):
-        types = load_types(settings.job_modules)
+        types = types_of(settings)
         settle_overdue(settings.database_url, types, this.parent, parse_refs(args[0]))
     elif isinstance(exception, WorkerLostError):
         expire_lost(settings.database_url, this.parent, parse_refs(args[0]))
@@ -237,7 +242,7 @@ def _begin_prefork(**_: Any) -> None:
 
 def _begin(slots: int) -> Worker:
     settings = task_settings()
-    types = load_types(settings.job_modules)
+    types = types_of(settings)
     pools = {parse_queue(queue)[0] for queue in this.queues}
     prepared = PreparedTypes()
     prepared.begin(job_type for job_type in types.values() if job_type.pool in pools)

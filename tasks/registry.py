@@ -31,6 +31,8 @@ Run = Callable[[JobContext, Any], Any]
 Cancel = Literal["interrupt", "cooperative"]
 
 BUILT_IN = ("tasks.jobs.score_application", "tasks.jobs.trials")
+#: Of these, the types to try things out with.
+DEMO = "tasks.jobs.trials"
 #: Default time limit, if the pool allows that much.
 TIMEOUT_SECONDS = 300.0
 
@@ -168,10 +170,11 @@ def projections_of(types: Iterable[JobType]) -> list[str]:
     return [job_type.project for job_type in types if job_type.project]
 
 
-def load_types(extra_modules: str = "") -> dict[str, JobType]:
+def load_types(extra_modules: str = "", *, demo: bool = True) -> dict[str, JobType]:
     """Import the built-in and the given modules; all registered types by name."""
     modules = [name.strip() for name in extra_modules.split(",") if name.strip()]
-    for module in (*BUILT_IN, *modules):
+    built_in = [module for module in BUILT_IN if demo or module != DEMO]
+    for module in (*built_in, *modules):
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:

@@ -16,6 +16,9 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+# Jobs of tests are of the types to try things out with; for every process that a test starts.
+os.environ.setdefault("FAIRLINE_DEMO_TYPES", "true")
+
 # How long an example takes says more about the machine than about the code. EXAMPLES=1000 searches
 # longer than a run of all tests has time for.
 settings.register_profile(

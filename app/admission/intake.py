@@ -32,6 +32,7 @@ from app.errors import (
 )
 from app.policy.fairshare import Tier
 from app.policy.jitter import jittered_time
+from app.tenants.allowed_types import require_types
 from app.tenants.caps import cap_of
 from app.tenants.tenant import TenantProfile
 from app.validation import ErrorBudget, refuse_costly_payload
@@ -138,8 +139,9 @@ def directed(
 ) -> Sequence[Submission]:
     """The submissions in the pools they belong to, with their tenant's caps there.
 
-    Free accounts have no express lane.
+    Forbidden if the tenant may not submit one of the types. Free accounts have no express lane.
     """
+    require_types(tenant.types, (item.type for item in submissions))
     submissions = services.pools_of_types.place(submissions)
     if tenant.tier == Tier.FREE:
         return [item._replace(express=False) for item in submissions]

@@ -14,6 +14,7 @@ from sqlalchemy import Engine, Row
 
 from app.admission.tenant_limits import TenantLimits
 from app.errors import Conflict
+from app.tenants.allowed_types import forbidden_type
 from models.jobs.cancel import Done
 from models.jobs.replay import read_dead, replay_dead
 from models.jobs.replay_requests import (
@@ -21,6 +22,7 @@ from models.jobs.replay_requests import (
     ReplayRequest,
     count_matching,
     create,
+    find_forbidden,
     find_running,
 )
 from models.wakeups import wake_scheduler
@@ -40,12 +42,15 @@ def replay(
     """The ids of the jobs that were queued, or the replay that will queue them.
 
     A request that is equal to a running one joins it; Conflict if too many others of the tenant
-    are running. Each step runs within ``bounded()``.
+    are running, Forbidden if a job is of a type that the tenant may not submit. Each step runs
+    within ``bounded()``.
     """
     with bounded():
         running = find_running(engine, request)
         if running is not None:
             return running
+        if (forbidden := find_forbidden(engine, request)) is not None:
+            raise forbidden_type(forbidden.type, forbidden.types)
         found = count_matching(engine, request)
         jobs = found.total()
         fits = jobs <= MOST_AT_ONCE and has_room(tenant_limits, request.tenant_id, found)

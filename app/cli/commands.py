@@ -121,7 +121,7 @@ def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> 
     from app.admission.replays import replay
     from app.admission.tenant_limits import TenantLimits
     from app.config import settings
-    from app.errors import Conflict
+    from app.errors import Conflict, Forbidden
     from models.jobs.replay import count_dead
     from models.jobs.replay_requests import ReplayRequest
 
@@ -142,7 +142,7 @@ def replay_dead_letters(job_type: str | None, tenant: str | None, yes: bool) -> 
         wanted = ReplayRequest(letters.tenant_id, type=job_type, before=letters.as_of)
         try:
             done = replay(engine, tenant_limits, wanted)
-        except Conflict as refused:  # the others' are replayed all the same
+        except (Conflict, Forbidden) as refused:  # the others' are replayed all the same
             click.echo(f"{letters.tenant}: nothing replayed. {refused.detail}")
             continue
         if isinstance(done, list):

@@ -61,6 +61,17 @@ class OfPool(click.ParamType[tuple[str, int | None]]):
             self.fail(f"{amount!r} is neither a number nor none", param, ctx)
 
 
+class Types(click.ParamType[tuple[str, ...] | None]):
+    """Names of job types separated by commas, or ``none`` to allow all."""
+
+    name = "type,type"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...] | None:
+        if isinstance(value, tuple) or value == "none":
+            return value if isinstance(value, tuple) else None
+        return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
 #: Option, field and help of what is stored in ``tenants``.
 FIELDS = (
     ("--weight", "weight", "Weight instead of the tier's."),
@@ -85,7 +96,7 @@ def terms(command: Callable[..., Any]) -> Callable[..., Any]:
             fields["tier_limits"] = tier_limits
         limits: dict[str, dict[str, int | None]] = {}
         asked = click.get_current_context().get_parameter_source
-        for _, name, _ in FIELDS:
+        for name in (*(name for _, name, _ in FIELDS), "types"):
             value = given.pop(name)
             if asked(name) is not click.core.ParameterSource.DEFAULT:
                 fields[name] = value
@@ -99,6 +110,8 @@ def terms(command: Callable[..., Any]) -> Callable[..., Any]:
         decorated = click.option(option, name, type=OfPool(), multiple=True, help=text)(decorated)
     for option, name, text in reversed(FIELDS):
         decorated = click.option(option, name, type=Amount(), help=text)(decorated)
+    types_help = "The only job types it may submit: score_application,greet; none: all."
+    decorated = click.option("--types", type=Types(), help=types_help)(decorated)
     switch = "Whether the limits of its tier hold where it has none of its own; new tenants: yes."
     decorated = click.option("--tier-limits/--no-tier-limits", default=None, help=switch)(decorated)
     tier_help = "Sets the default weight and limits."
@@ -119,7 +132,9 @@ def create(name: str, change: Change) -> None:
 def change_terms(name: str, change: Change) -> None:
     """Change a tenant's terms. Omitted options stay as they are; none clears one."""
     if not change.fields and not change.limits:
-        raise click.UsageError("Nothing to change: give a tier, a weight, a rate or a limit.")
+        raise click.UsageError(
+            "Nothing to change: give a tier, a weight, a rate, types or a limit."
+        )
     show_terms(changes.change_tenant(database(), name, change))
 
 
@@ -217,12 +232,15 @@ def described(tenant: TenantProfile) -> str:
 
 def limits_text(tenant: TenantProfile) -> str:
     """Limits as the options name them."""
-    return ", ".join(
+    parts = [
         f"{option.removeprefix('--')} {pool}={amount}"
         for pool, limits in sorted(tenant.limits.items())
         for option, name, _ in LIMITS
         if (amount := getattr(limits, name)) is not None
-    )
+    ]
+    if tenant.types is not None:
+        parts.append(f"types {','.join(tenant.types) or 'none at all'}")
+    return ", ".join(parts)
 
 
 def weight_text(tenant: TenantProfile) -> str:

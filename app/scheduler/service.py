@@ -151,7 +151,7 @@ class SchedulerService:
         self._leader = leader = Leader(engine, self._name)
         self._tallies = Tallies()
         self._publisher = Publisher(celery, settings.publish_seconds, self._tallies)
-        types = load_types(settings.job_modules)
+        types = load_types(settings.job_modules, demo=settings.demo_types)
         self._reaping = TimedRole(
             Reaper(engine, leader, types, self._tallies), 1.0, idle_seconds=CALM_SECONDS
         )

@@ -66,6 +66,7 @@ def build_app(settings: Settings) -> FairlineApp:
     directory = Directory(engine, settings.admission_seconds)
     gate = Gate(engine, settings.admission_seconds, **settings.submission_limits)
     tallies = Tallies()
+    anywhere = settings.anonymous_from == "anywhere"
     services = Services(
         engine=engine,
         standby=open_reads(settings, engine),
@@ -78,8 +79,10 @@ def build_app(settings: Settings) -> FairlineApp:
             tallies,
         ),
         views=Views(engine, settings.admission_seconds),
-        tenants=CallerTenants(directory, settings.anonymous_tenant),
-        visitors=Visitors(directory, settings.anonymous_tenant, settings.console_open),
+        tenants=CallerTenants(directory, settings.anonymous_tenant, anywhere=anywhere),
+        visitors=Visitors(
+            directory, settings.anonymous_tenant, settings.console_open, anywhere=anywhere
+        ),
         body_limits=BodyLimits(settings.max_body_bytes, settings.body_seconds),
         types=job_types,
         blobs=open_blobs(settings.blob_url),

@@ -16,7 +16,13 @@ from typing import Any
 from app.config import Settings
 from app.stack.autoscale import Follower
 from app.stack.control import Answer, ControlServer, Request, ask, remove_socket, socket_path
-from app.stack.environment import drop_generated, environment, queue_type, shell_settings
+from app.stack.environment import (
+    drop_generated,
+    environment,
+    queue_type,
+    shell_settings,
+    stack_defaults,
+)
 from app.stack.home import Home, drop_socket_folder
 from app.stack.identity import ProcessIdentity, identity_of, is_alive, signal_process, wait_for_exit
 from app.stack.leftovers import clear_leftovers
@@ -30,7 +36,7 @@ from app.stack.spawn import adopt_orphans
 from app.stack.spec import StackError
 from app.stack.stopping import StopWatch
 from app.stack.supervisor import STEADY_SECONDS, StopRequested, Supervisor
-from models.settings import read_settings
+from models.settings import PREFIX, read_settings
 
 #: The longest that an orderly stop may take, besides running jobs, before ``down`` kills the
 #: supervisor.
@@ -108,7 +114,12 @@ def check_settings(options: StackOptions) -> None:
     changes: dict[str, Any] = {"queue_type": queue_type(options)}
     if options.autoscale:
         changes["scale_min"] = options.least
-    read_settings(Settings, **changes)
+    defaults = {
+        name.removeprefix(PREFIX).lower(): value for name, value in stack_defaults(options).items()
+    }
+    given = read_settings(Settings, **changes).model_fields_set
+    changes |= {name: value for name, value in defaults.items() if name not in given}
+    read_settings(Settings, **changes).check_addresses([options.host])
 
 
 def welcome(options: StackOptions, broker_url: str, home: Home, screen: Screen) -> None:

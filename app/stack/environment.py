@@ -28,19 +28,12 @@ def environment(
     options: StackOptions, home: Home, database_url: str, broker_url: str
 ) -> dict[str, str]:
     """The environment of every process of the stack."""
-    own_database = not options.database_url
-    defaults = {
-        # Only the stack's own database may be used without a key.
-        "FAIRLINE_ANONYMOUS_TENANT": "demo" if own_database else "",
-        "FAIRLINE_CONSOLE_OPEN": "true" if own_database else "false",
-        "FAIRLINE_FLOWER_URL": f"http://localhost:{options.flower_port}",
-    }
     served = ",".join(pool for pool, count in options.workers.items() if count)
     given = {**options.file, **os.environ}
     # Without kept bytecode each process would compile every module at each start: a third of it.
     given.pop("PYTHONDONTWRITEBYTECODE", None)
     return {
-        **defaults,
+        **stack_defaults(options),
         **given,
         "PATH": f"{COMMANDS}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYTHONUNBUFFERED": "1",
@@ -55,6 +48,18 @@ def environment(
         "FAIRLINE_API_WORKERS": str(options.api_workers),
         "FAIRLINE_SERVED_POOLS": given.get("FAIRLINE_SERVED_POOLS") or served,
         **({"FAIRLINE_SCALE_MIN": json.dumps(options.least)} if options.autoscale else {}),
+    }
+
+
+def stack_defaults(options: StackOptions) -> dict[str, str]:
+    """Settings whose defaults differ under ``make up``."""
+    own_database = not options.database_url
+    return {
+        # Only the stack's own database may be used without a key.
+        "FAIRLINE_ANONYMOUS_TENANT": "demo" if own_database else "",
+        "FAIRLINE_CONSOLE_OPEN": "true" if own_database else "false",
+        "FAIRLINE_DEMO_TYPES": "true" if own_database else "false",
+        "FAIRLINE_FLOWER_URL": f"http://localhost:{options.flower_port}",
     }
 
 

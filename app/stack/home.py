@@ -18,6 +18,8 @@ SOCKET_PATH_BYTES = 107
 #: Where sockets go whose own folder is too deep.
 SPARE_SOCKETS = Path("/tmp")
 MAX_LOG_BYTES = 20 * 1024 * 1024
+#: Others may not look into the home. Under root, PostgreSQL's own user has to pass it.
+PRIVATE_MODE = 0o711 if os.geteuid() == 0 else 0o700
 
 
 class Home:
@@ -36,9 +38,9 @@ class Home:
         self.supervisor_file = self.path / "supervisor.json"
 
     def prepare(self) -> None:
-        for folder in (self.logs, self.blobs):
-            folder.mkdir(parents=True, exist_ok=True)
         self.stack_id()
+        for folder in (self.logs, self.blobs):
+            make_private(folder)
 
     def log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
@@ -52,6 +54,7 @@ class Home:
         for log in self.logs.glob("*.log"):
             if log.stat().st_size > max_bytes:
                 older = log.with_suffix(".log.1")
+                older.touch(mode=0o600)
                 try:
                     shutil.copyfile(log, older)
                 except OSError:
@@ -63,7 +66,8 @@ class Home:
         """Unique short name of this stack; never changes."""
         file = self.path / "stack-id"
         if not file.exists():
-            self.path.mkdir(parents=True, exist_ok=True)
+            # One that is there already may be somebody else's, and stays as it is.
+            self.path.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)
             file.write_text(uuid.uuid4().hex[:8])
         return file.read_text()
 
@@ -79,6 +83,13 @@ class Home:
                 "another beside it with its own FAIRLINE_HOME and ports"
             ) from None
         return file
+
+
+def make_private(folder: Path) -> None:
+    """A folder that only its owner may enter, also if an earlier version made it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_mode & 0o077:
+        folder.chmod(0o700)
 
 
 def socket_folder(preferred: Path, longest_name: str) -> Path:

@@ -20,6 +20,7 @@ import psycopg2
 
 from app.stack.home import socket_folder
 from app.stack.identity import processes_in, signal_process, wait_for_exit
+from app.stack.inherited import basic
 from app.stack.privileges import give, initdb_account, let_pass, let_read, server_account
 from app.stack.spec import ProcessSpec, StackError, StopStep
 
@@ -150,6 +151,7 @@ class EmbeddedPostgres:
                 # It ends by itself, and takes its backends along, which a SIGKILL would not.
                 death_signal=signal.SIGINT,
                 before_start=self.clear_crash,
+                inherits=basic,
             )
         ]
 

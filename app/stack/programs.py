@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from app.stack.environment import COMMANDS
 from app.stack.home import Home
+from app.stack.inherited import without_model_keys
 from app.stack.options import StackOptions
 from app.stack.services import Service
 from app.stack.spec import ProcessSpec, StopStep
@@ -39,7 +40,7 @@ def table(options: StackOptions, home: Home) -> ProgramTable:
     if not options.database_url:  # an external database gets no key of ours
         migrate += ["--operator-key", str(home.operator_key)]
     return ProgramTable(
-        migrate=ProcessSpec("migrate", flask(*migrate)),
+        migrate=ProcessSpec("migrate", flask(*migrate), inherits=without_model_keys),
         early=[
             (api(), 1),
             (Program("scheduler", scheduler, STOP_SCHEDULER, scalable=True), options.schedulers),
@@ -71,12 +72,13 @@ def flask(*arguments: str) -> tuple[str, ...]:
 def api() -> Program:
     """The API: one gunicorn, which forks its own processes."""
     argv = command("gunicorn", "-c", "gunicorn.conf.py", "app:create_app()")
-    return Program("api", _single(ProcessSpec("api", argv)), STOP_API)
+    return Program("api", _single(ProcessSpec("api", argv, inherits=without_model_keys)), STOP_API)
 
 
 def scheduler(number: int) -> ProcessSpec:
     """One scheduler; the others are hot standbys."""
-    return ProcessSpec(f"scheduler-{number}", module("app.scheduler"))
+    argv = module("app.scheduler")
+    return ProcessSpec(f"scheduler-{number}", argv, inherits=without_model_keys)
 
 
 def worker(queue: str, slots: int, options: StackOptions, home: Home) -> Program:
@@ -109,7 +111,8 @@ def worker(queue: str, slots: int, options: StackOptions, home: Home) -> Program
 
 def autoscale() -> Program:
     """Passes the autoscaler's decisions to the supervisor; stops before the workers do."""
-    spec = ProcessSpec("autoscale", module("app.stack.autoscale"))
+    argv = module("app.stack.autoscale")
+    spec = ProcessSpec("autoscale", argv, inherits=without_model_keys)
     return Program("autoscale", _single(spec), STOP_API)
 
 
@@ -117,7 +120,8 @@ def flower(options: StackOptions) -> Program:
     """Celery's own view of the workers; loopback only, as it can shut them down."""
     address = ("--address=127.0.0.1", f"--port={options.flower_port}")
     argv = command("celery", "-A", "app", "flower", *address)
-    spec = ProcessSpec("flower", argv, stop=(StopStep(signal.SIGTERM, 5.0),))
+    stop = (StopStep(signal.SIGTERM, 5.0),)
+    spec = ProcessSpec("flower", argv, stop=stop, inherits=without_model_keys)
     return Program("flower", _single(spec), STOP_FLOWER)
 
 

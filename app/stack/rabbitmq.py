@@ -6,8 +6,8 @@ the folder of another installation's commands. Durable queues and persistent mes
 of the node. A node that cannot read its data after a crash or a full disk may hang while it starts;
 it then starts with an empty folder, because messages are hints and the jobs are rows.
 
-The management API is for Flower: on the loopback interface, by a user with a generated password who
-may look and change nothing.
+Passwords are generated and kept in files that only their owner may read. The management API is for
+Flower: on the loopback interface, by a user who may look and change nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from functools import cached_property
 from pathlib import Path
 
 from app.broker.queue_limits import queue_policy
-from app.stack.home import Home
+from app.stack.home import Home, make_private
+from app.stack.inherited import basic
 from app.stack.ports import keep_ports
 from app.stack.spec import ProcessSpec, StackError, StopStep
 from models.pools import POOLS
@@ -34,8 +35,9 @@ from models.pools import POOLS
 SCRIPTS = "/usr/lib/rabbitmq/bin:/usr/local/lib/rabbitmq/bin"
 NOT_INSTALLED = "rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server)"
 AMQP_HEADER = b"AMQP\x00\x00\x09\x01"
-#: Who may look at the queues by the management API.
-WATCHER = "flower"
+#: Who sends and receives messages, and who may look at the queues by the management API. The first
+#: is there on every node: under another name it would stay, with the password that all know.
+CLIENT, WATCHER = "guest", "flower"
 #: The first bytes of Connection.Start, the answer of a server that accepts clients.
 CONNECTION_START = b"\x01\x00\x00"
 
@@ -65,14 +67,14 @@ def find_server() -> Path | None:
     return Path(found) if found else None
 
 
-def definitions(password: str) -> str:
-    """Users of the node: one for messages, as clients know it, and one who watches; limits."""
+def definitions(client: str, watcher: str) -> str:
+    """Users of the node with their passwords, one for messages and one who watches; limits."""
     users = [
-        {"name": "guest", "password_hash": password_hash("guest"), "tags": []},
-        {"name": WATCHER, "password_hash": password_hash(password), "tags": ["monitoring"]},
+        {"name": CLIENT, "password_hash": password_hash(client), "tags": []},
+        {"name": WATCHER, "password_hash": password_hash(watcher), "tags": ["monitoring"]},
     ]
     permissions = [
-        {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"},
+        {"user": CLIENT, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"},
         # Nothing has an empty name; without any permission the queues are not shown either.
         {"user": WATCHER, "vhost": "/", "configure": "^$", "write": "^$", "read": "^$"},
     ]
@@ -109,28 +111,31 @@ class EmbeddedRabbitMQ:
         return ports
 
     def url(self) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self.ports['amqp']}//"
+        return f"amqp://{CLIENT}:{self._password('amqp')}@127.0.0.1:{self.ports['amqp']}//"
 
     def api_url(self) -> str:
         """The management API, for who may only look."""
-        password = self._password_file.read_text()
+        password = self._password("management")
         return f"http://{WATCHER}:{password}@127.0.0.1:{self.ports['management']}/api/"
 
-    @property
-    def _password_file(self) -> Path:
-        return self.folder / "management.password"
+    def _password(self, port: str) -> str:
+        """Of the user of a port; generated when it is first asked for."""
+        file = self.folder / f"{port}.password"
+        file.touch(mode=0o600)
+        if not file.read_text():
+            file.write_text(secrets.token_urlsafe(24))
+        return file.read_text()
 
     def prepare(self) -> None:
         """Choose free ports and write the configuration; only while the node is down."""
         if find_server() is None:
             raise StackError(NOT_INSTALLED)
-        (self.folder / "conf.d").mkdir(parents=True, exist_ok=True)
+        make_private(self.folder)
+        (self.folder / "conf.d").mkdir(exist_ok=True)
         keep_ports(("amqp", "management", "distribution", "epmd"), self.folder / "ports.json")
         self.__dict__.pop("ports", None)
-        self._password_file.touch(mode=0o600)
-        if not self._password_file.read_text():
-            self._password_file.write_text(secrets.token_urlsafe(24))
-        (self.folder / "definitions.json").write_text(definitions(self._password_file.read_text()))
+        users = definitions(self._password("amqp"), self._password("management"))
+        (self.folder / "definitions.json").write_text(users)
         text = CONFIGURATION.format(**self.ports, folder=self.folder)
         (self.folder / "rabbitmq.conf").write_text(text)
         # Present and empty: keeps the machine's own files out.
@@ -150,6 +155,7 @@ class EmbeddedRabbitMQ:
                 env=env,
                 cwd=self.folder,
                 stop=(StopStep(signal.SIGTERM, 2.0),),
+                inherits=basic,
             ),
             ProcessSpec(
                 self.name,
@@ -159,6 +165,7 @@ class EmbeddedRabbitMQ:
                 stop=(StopStep(signal.SIGTERM, 15.0),),
                 is_ready=self.is_ready,
                 reset=self.set_data_aside,
+                inherits=basic,
             ),
         ]
 

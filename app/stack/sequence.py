@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.stack.environment import queue_type
-from app.stack.home import Home
+from app.stack.home import Home, make_private
 from app.stack.leftovers import clear_leftovers
 from app.stack.options import StackOptions
 from app.stack.ports import is_taken
@@ -56,7 +56,7 @@ def choose_services(options: StackOptions, home: Home) -> StackServices:
         )
     if options.broker == "filesystem" or not installed:
         folder = home.path / "broker"
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         return StackServices(postgres, None, database_url, f"filesystem://{folder}")
     rabbitmq = EmbeddedRabbitMQ(home.path)
     rabbitmq.prepare()
@@ -139,7 +139,7 @@ def _end_of_log(supervisor: Supervisor, name: str) -> str:
 
 def base_url(options: StackOptions) -> str:
     host = "127.0.0.1" if options.host in ("0.0.0.0", "::", "") else options.host
-    return f"http://{host}:{options.port}"
+    return f"http://[{host}]:{options.port}" if ":" in host else f"http://{host}:{options.port}"
 
 
 def _is_ready(options: StackOptions) -> bool:

@@ -77,6 +77,11 @@ class Child:
         return status
 
 
+def private_file(path: str, flags: int) -> int:
+    """Open a file that only its owner may read, if it is created."""
+    return os.open(path, flags, 0o600)
+
+
 def spawn(spec: ProcessSpec, environment: Mapping[str, str], log: Path) -> Child:
     """Start the process with its output appended to `log`.
 
@@ -93,11 +98,14 @@ def spawn(spec: ProcessSpec, environment: Mapping[str, str], log: Path) -> Child
             os._exit(1)  # the parent died between fork and prctl
 
     account = spec.account
-    with log.open("ab") as output:
+    with open(log, "ab", opener=private_file) as output:
         popen = subprocess.Popen(
             spec.argv,
             cwd=spec.cwd,
-            env={**environment, **spec.env},
+            env={
+                **{name: value for name, value in environment.items() if spec.inherits(name)},
+                **spec.env,
+            },
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -63,3 +63,5 @@ class ProcessSpec:
     unready_seconds: float = 60.0
     #: Called before a start if earlier ones took twice that long in vain: sets its data aside.
     reset: Callable[[], None] = lambda: None
+    #: Whether it gets a variable of the stack's environment; see ``app/stack/inherited.py``.
+    inherits: Callable[[str], bool] = lambda name: True

@@ -152,7 +152,8 @@ def no_tenant(name: str) -> NotFound:
 
 def _terms(tenant: TenantProfile) -> dict[str, Any]:
     named = {name: getattr(tenant, name) for name in ("name", "tier", "tier_limits", *BOUNDS)}
-    return {**named, "changed_at": func.clock_timestamp()}
+    types = None if tenant.types is None else list(tenant.types)
+    return {**named, "types": types, "changed_at": func.clock_timestamp()}
 
 
 def _write_limits(connection: Connection, tenant: TenantProfile) -> None:

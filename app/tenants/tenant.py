@@ -18,7 +18,7 @@ TIERS = ("free", "standard", "pro", "enterprise")
 #: What ``tenant_of`` reads.
 TENANT_COLUMNS = """
     tenant.id, tenant.name, tenant.tier, tenant.weight, tenant.tier_limits,
-    tenant.submit_per_second, tenant.submit_burst,
+    tenant.submit_per_second, tenant.submit_burst, tenant.types,
     (SELECT json_object_agg(limits.pool, json_build_object(
                 'in_flight', limits.in_flight, 'reserved', limits.reserved,
                 'depth', limits.depth))
@@ -54,6 +54,8 @@ class TenantProfile:
     #: Submissions per second and how many at once; None: the default.
     submit_per_second: float | None = None
     submit_burst: float | None = None
+    #: Job types that it may submit, sorted; None: all.
+    types: tuple[str, ...] | None = None
     #: By pool; a pool that is missing has none.
     limits: Mapping[str, PoolLimits] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -80,6 +82,7 @@ def tenant_of(columns: RowMapping | Mapping[str, Any]) -> TenantProfile:
         name=columns["name"],
         tier=columns["tier"],
         tier_limits=columns["tier_limits"],
+        types=None if columns["types"] is None else tuple(columns["types"]),
         limits=MappingProxyType({pool: PoolLimits(**of) for pool, of in limits.items()}),
         **numbers,
     )

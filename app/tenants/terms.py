@@ -10,8 +10,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from app.errors import FieldError, ValidationFailed
+from app.errors import FieldError, ValidationFailed, field_error
 from app.tenants.tenant import NO_LIMITS, TIERS, PoolLimits, TenantProfile, is_tenant_name
+from tasks.registry import NAME as TYPE_NAME
+
+#: Job types that a tenant may be limited to.
+MOST_TYPES = 200
 
 #: Smallest and largest value of each field.
 BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -30,7 +34,7 @@ LIMIT_BOUNDS: Mapping[str, tuple[int, int]] = {
 class Change:
     """What to change; what is not named stays, None clears."""
 
-    #: Of ``tier``, ``tier_limits`` and BOUNDS.
+    #: Of ``tier``, ``tier_limits``, ``types`` and BOUNDS.
     fields: Mapping[str, Any] = field(default_factory=dict)
     #: By pool, of LIMIT_BOUNDS.
     limits: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
@@ -45,6 +49,8 @@ def changed(tenant: TenantProfile, change: Change, pools: Collection[str]) -> Te
         limits[pool] = replace(limits.get(pool, NO_LIMITS), **wanted)
     kept = {pool: of for pool, of in sorted(limits.items()) if of != NO_LIMITS}
     result = replace(tenant, **change.fields, limits=MappingProxyType(kept))
+    if result.types is not None:
+        result = replace(result, types=tuple(sorted(set(result.types))))
     wrong = [*_wrong(result)]
     # A pool that is gone may keep limits, and lose them; it gets no new ones.
     for pool, of in kept.items():
@@ -61,6 +67,12 @@ def _wrong(tenant: TenantProfile) -> Iterator[FieldError]:
         yield FieldError("name", "must be 1 to 63 of a-z, 0-9, _ and -, and not begin with _ or -")
     if tenant.tier not in TIERS:
         yield FieldError("tier", f"must be one of {', '.join(TIERS)}")
+    if len(tenant.types or ()) > MOST_TYPES:
+        yield FieldError("types", f"must be {MOST_TYPES} at most")
+    # Not whether it is registered: a type may be added later, or not be known to a command.
+    for name in tenant.types or ():
+        if not TYPE_NAME.fullmatch(name):
+            yield field_error("types", f"{name!r} is not a name of a job type")
     yield from _outside("", tenant, BOUNDS)
     if tenant.tier == "free" and tenant.weight is not None:
         yield FieldError("weight", "is not for the tier free, whose accounts share one")

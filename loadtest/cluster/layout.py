@@ -72,6 +72,9 @@ class Layout:
         """Settings of the Fairline processes of a machine, or of a command beside it."""
         return {
             "FAIRLINE_ANONYMOUS_TENANT": "demo",
+            # HAProxy is another machine; the network ends on this one.
+            "FAIRLINE_ANONYMOUS_FROM": "anywhere",
+            "FAIRLINE_DEMO_TYPES": "true",
             "FAIRLINE_LOG_LEVEL": "warning",
             **self.settings,
             "FAIRLINE_HOME": str(self.machine(number)),

@@ -36,11 +36,17 @@ MATCHING = """(%(type)s::text IS NULL OR type = %(type)s::text)
           AND (finished_at > %(before)s::timestamptz) IS NOT TRUE"""
 
 
+#: Whether the tenant may submit jobs of the row's type: its types are null where it may all.
+ALLOWED = """NOT EXISTS (SELECT FROM tenants
+                          WHERE tenants.id = {tenant_id} AND {type} <> ALL (tenants.types))"""
+
+
 def replay_ctes(chosen: str, limit: str = "") -> str:
     """Brings the chosen rows back: ``fresh``. The feed reports it with the death that the row
     forgets."""
     return f"""chosen AS (
         SELECT id, error_class, error_message FROM jobs WHERE {chosen}
+          AND {ALLOWED.format(tenant_id="jobs.tenant_id", type="jobs.type")}
         ORDER BY id {limit}
         FOR UPDATE SKIP LOCKED
     ), fresh AS (
@@ -64,9 +70,11 @@ REPLAY = f"""WITH {
     replay_ctes(f"{GIVEN} AND {MATCHING} AND id > %(after)s::uuid", "LIMIT %(limit)s")
 } SELECT id::text AS id FROM fresh"""
 
-READ_DEAD = """
+READ_DEAD = f"""
     SELECT id::text AS id, tenant_id, pool FROM jobs
-    WHERE id = ANY (%(ids)s::uuid[]) AND status::text = 'dead' ORDER BY id
+    WHERE id = ANY (%(ids)s::uuid[]) AND status::text = 'dead'
+      AND {ALLOWED.format(tenant_id="jobs.tenant_id", type="jobs.type")}
+    ORDER BY id
 """
 
 #: Dead letters by tenant, and the time to which they count.
@@ -128,5 +136,5 @@ replay_dead = partial(move_dead, REPLAY)
 
 
 def read_dead(engine: Engine, ids: Sequence[str]) -> Sequence[Row[Any]]:
-    """Those that are dead, with tenant and pool."""
+    """Those that are dead and may be replayed, with tenant and pool."""
     return fetch(engine, READ_DEAD, {"ids": plain_array(sorted(set(ids)))})

@@ -23,7 +23,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row
 
 from models.jobs.ids import BELOW_ALL, new_id
-from models.jobs.replay import GIVEN, MATCHING, replay_ctes
+from models.jobs.replay import ALLOWED, GIVEN, MATCHING, replay_ctes
 from models.leadership import STILL_LEADER
 from models.store.session import execute, fetch
 
@@ -37,6 +37,15 @@ COUNT = f"""
         SELECT pool FROM jobs WHERE {GIVEN} AND {MATCHING}
         ORDER BY tenant_id, id LIMIT %(most)s) AS found
     GROUP BY pool ORDER BY pool
+"""
+#: Of the dead letters that match, a type that their tenant may not submit. For tenants who may
+#: submit all, no job is read.
+FIND_FORBIDDEN = f"""
+    SELECT jobs.type, tenant.types FROM (
+        SELECT types FROM tenants WHERE id = %(tenant_id)s AND types IS NOT NULL) AS tenant
+    CROSS JOIN LATERAL (
+        SELECT type FROM jobs WHERE {GIVEN} AND {MATCHING} AND type <> ALL (tenant.types) LIMIT 1
+    ) AS jobs
 """
 COLUMNS = """id::text AS id, tenant_id, type, error_class, ids::text[] AS ids, before, most, state,
            total, done, position::text AS position, again, reason, requested_at, finished_at"""
@@ -92,7 +101,9 @@ PEEK = f"""
         WHERE {GIVEN} AND id > %(position)s::uuid
         ORDER BY tenant_id, id LIMIT %(looks)s
     ), found AS (
-        SELECT id, pool FROM seen WHERE {MATCHING} ORDER BY id LIMIT %(room)s
+        SELECT id, pool FROM seen
+        WHERE {MATCHING} AND {ALLOWED.format(tenant_id="%(tenant_id)s", type="seen.type")}
+        ORDER BY id LIMIT %(room)s
     )
     SELECT found.id::text AS id, found.pool, (SELECT count(*) FROM seen) AS looked_at,
            (SELECT seen.id::text FROM seen ORDER BY seen.id DESC LIMIT 1) AS last
@@ -158,6 +169,11 @@ def count_matching(engine: Engine, request: ReplayRequest) -> Counter[str]:
     most = MOST_COUNTED if request.limit is None else min(request.limit, MOST_COUNTED)
     rows = fetch(engine, COUNT, {**request.parameters, "most": most})
     return Counter({row.pool: row.jobs for row in rows})
+
+
+def find_forbidden(engine: Engine, request: ReplayRequest) -> Row[Any] | None:
+    """A type among the matching ones that the tenant may not submit, and those it may."""
+    return next(iter(fetch(engine, FIND_FORBIDDEN, request.parameters)), None)
 
 
 def find_running(engine: Engine, request: ReplayRequest) -> Row[Any] | None:

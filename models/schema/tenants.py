@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import date, datetime
 
-from sqlalchemy import ForeignKey, Identity, text
+from sqlalchemy import ForeignKey, Identity, Text, text
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from models.schema.base import (
     Base,
@@ -35,6 +36,8 @@ class Tenant(Base, table="tenants"):
     #: Submissions per second, and how many at once; None: the default.
     submit_per_second: Mapped[float | None]
     submit_burst: Mapped[float | None]
+    #: Job types that it may submit; None: all.
+    types: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
     #: Raised by every change, of its limits too: processes read what is new.
     changed_at: Mapped[Now]
 

@@ -119,7 +119,8 @@ def settle_overdue(
 def defer_unknown(database_url: str, worker: str, name: str, refs: Sequence[JobRef]) -> None:
     """Defer the jobs of a message whose type this worker does not know."""
     message = (
-        f"The worker does not know the job type {name!r}: is its module in FAIRLINE_JOB_MODULES?"
+        f"The worker does not know the job type {name!r}: is its module in FAIRLINE_JOB_MODULES,"
+        " or FAIRLINE_DEMO_TYPES off?"
     )
     logger.error("%d jobs deferred: %s", len(refs), message)
     # Not the worker itself: it would be taken for a run that it knows of.

@@ -53,12 +53,12 @@ class Listener:
             self.heard.answers[0] += 1
             return False
         try:
-            # In HTTP/1.0 a body ends with its connection: nothing to decode.
-            ask = f"GET {self.path} HTTP/1.0\r\nLast-Event-ID: {self.last_event_id}\r\n\r\n"
-            writer.write(ask.encode())
+            ask = f"GET {self.path} HTTP/1.1\r\nHost: localhost:{self.port}\r\n"
+            writer.write(f"{ask}Last-Event-ID: {self.last_event_id}\r\n\r\n".encode())
             head = await reader.readuntil(b"\r\n\r\n")
             self.heard.answers[int(head.split()[1])] += 1
             fields: dict[str, str] = {}
+            # Each event is a chunk: its length and its end look like fields, which nobody reads.
             while line := (await reader.readline()).decode():
                 name, _, value = line.rstrip("\n").partition(": ")
                 if name:

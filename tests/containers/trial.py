@@ -44,7 +44,8 @@ class ComposeTest(Steps):
 
     def compose(self, words: str, seconds: float = UP_SECONDS) -> str:
         """`docker compose …`; what it printed."""
-        return self.run(ROOT, f"docker compose {words}", f"docker compose {words}", seconds)
+        command = f"FAIRLINE_DEMO_TYPES=true docker compose {words}"
+        return self.run(ROOT, f"docker compose {words}", command, seconds)
 
     # The API ------------------------------------------------------------------------------
 

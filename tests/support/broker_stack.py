@@ -22,6 +22,7 @@ from models.jobs.submission import Submission, SubmissionGroup
 from models.pools import POOLS
 from tests.support.commands import SCHEDULER, command, worker
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.rabbitmq_nodes import with_address
 from tests.support.slow_link import SlowLink
 
 
@@ -101,7 +102,7 @@ def broker_stack(
     }
     database.leader.resign()
     with SlowLink("127.0.0.1", rabbitmq.ports["amqp"]) as link, ExitStack() as processes:
-        slow = {**env, "FAIRLINE_BROKER_URL": f"amqp://guest:guest@127.0.0.1:{link.port}//"}
+        slow = {**env, "FAIRLINE_BROKER_URL": with_address(rabbitmq, f"127.0.0.1:{link.port}")}
         processes.enter_context(command(SCHEDULER, slow, logs / "scheduler.log"))
         started = BrokerStack(database, link, logs)
         for pool in pools:

@@ -42,6 +42,9 @@ class ClusterNode(EmbeddedRabbitMQ):
         return f"node-{number}-{self.mapper.home.stack_id()}@localhost"
 
     def prepare(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # Users are the cluster's: their passwords are the same on every node.
+        (self.folder / "amqp.password").write_text(self._cookie)
         super().prepare()
         cookie = self.folder / ".erlang.cookie"
         if not cookie.exists():
@@ -85,7 +88,12 @@ def evaluate(service: EmbeddedRabbitMQ, expression: str) -> str:
 def url_of(nodes: Sequence[Running[ClusterNode]]) -> str:
     """Names all of them."""
     addresses = ",".join(f"127.0.0.1:{node.service.ports['amqp']}" for node in nodes)
-    return f"amqp://guest:guest@{addresses}//"
+    return with_address(nodes[0].service, addresses)
+
+
+def with_address(service: EmbeddedRabbitMQ, address: str) -> str:
+    """The URL of a node, by another address."""
+    return f"{service.url().rpartition('@')[0]}@{address}//"
 
 
 def wait_formed(node: Running[ClusterNode], seconds: float = 60.0) -> None:

@@ -8,10 +8,8 @@ from one of our own pages, according to ``Sec-Fetch-Site`` or, where browsers do
 plain HTTP to hosts other than localhost), to ``Origin``. A page that only shows something may be
 linked to from elsewhere, but not fetched by or embedded in another site.
 
-With an open console, loopback requests that use a loopback name are an operator's, so that another
-site whose name resolves to this machine is not trusted. Nor are requests through a proxy on this
-machine, which would make every caller local. A proxy that adds no header and passes on a loopback
-``Host`` cannot be detected: the console must not be open behind one.
+With an open console, direct requests from this machine are an operator's; see
+:mod:`app.policy.local_callers`.
 
 Not protected against: cookies ignore ports, so any other HTTP service under the same name receives
 the key too.
@@ -19,17 +17,16 @@ the key too.
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from typing import TYPE_CHECKING
 
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 from werkzeug.sansio.http import parse_cookie
 
-from app.api.auth.identity import NOT_A_TENANT, NOT_AN_OPERATOR
+from app.api.auth.identity import NOT_A_TENANT, NOT_AN_OPERATOR, require_local
 from app.errors import Forbidden, Unauthenticated
 from app.log_ids import CALLER
+from app.policy.local_callers import HOST
 from app.tenants.directory import Caller, Directory
 from app.tenants.tenant import TenantProfile
 
@@ -41,34 +38,29 @@ TENANT_COOKIE = "fairline_tenant"
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 #: An operator on localhost, who needs no key.
 LOCAL_OPERATOR = Caller("", b"", None)
-#: A ``Host`` header: a name, an IPv4 or a bracketed IPv6 address, and perhaps a port.
-HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::\d{1,5})?", re.ASCII)
-#: Headers of proxies; their values cannot be trusted, so only their presence counts.
-FORWARDED = (
-    "HTTP_FORWARDED",
-    "HTTP_VIA",
-    "HTTP_X_FORWARDED_FOR",
-    "HTTP_X_FORWARDED_HOST",
-    "HTTP_X_REAL_IP",
-)
 
 
 class Visitors:
     """Identifies the callers of pages."""
 
-    def __init__(self, directory: Directory, anonymous: str, console_open: bool) -> None:
+    def __init__(
+        self, directory: Directory, anonymous: str, console_open: bool, *, anywhere: bool = False
+    ) -> None:
+        """``anywhere``: the tenant's visitors without a key may come from other machines."""
         self._directory = directory
         #: Tenant of visitors without a key; empty: a key is required.
         self.anonymous = anonymous
+        self._anywhere = anywhere
         self._console_open = console_open
 
     def operator(self, environ: WSGIEnvironment) -> Caller:
         """The operator who views the console."""
         caller = self._by_key(environ, OPERATOR_COOKIE)
-        if caller is None and self._console_open and is_local(environ):
-            caller = LOCAL_OPERATOR
         if caller is None:
-            raise Unauthenticated("Sign in with an operator's API key.")
+            if not self._console_open:
+                raise Unauthenticated("Sign in with an operator's API key.")
+            require_local(environ)
+            caller = LOCAL_OPERATOR
         if caller.tenant is not None:
             raise Forbidden(NOT_AN_OPERATOR)
         return self._check_site(environ, caller)
@@ -77,6 +69,8 @@ class Visitors:
         """The tenant who views its page."""
         caller = self._by_key(environ, TENANT_COOKIE)
         if caller is None and self.anonymous:
+            if not self._anywhere:
+                require_local(environ)
             caller = self._directory.keyless(self.anonymous)
         if caller is None:
             raise Unauthenticated("Sign in with a tenant's API key.")
@@ -146,31 +140,3 @@ def asks_for_page(environ: WSGIEnvironment) -> bool:
     return "text/html" in [kind for kind, _ in accepted] and bool(
         accepted["text/html"] >= accepted["application/json"]
     )
-
-
-def is_local(environ: WSGIEnvironment) -> bool:
-    """Whether the caller is on this machine and used a loopback name."""
-    return (
-        is_loopback(environ.get("REMOTE_ADDR", ""))
-        and is_loopback(host_name(environ.get("HTTP_HOST", "")))
-        and not any(header in environ for header in FORWARDED)
-    )
-
-
-def host_name(host: str) -> str:
-    """A ``Host`` header without its port; empty if invalid."""
-    found = HOST.fullmatch(host)
-    return "" if found is None else found[1] or found[2]
-
-
-def is_loopback(name: str) -> bool:
-    """Whether a name or address is loopback."""
-    if name.lower() == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    # A dual-stack socket reports an IPv4 caller as a mapped address.
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback

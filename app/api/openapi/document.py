@@ -224,7 +224,10 @@ class Schemas:
             if "description" in schema:
                 schema["description"] = schema["description"].replace("``", "`")
         for model in WITH_TYPE:
-            self.objects[model.__name__]["properties"]["type"]["enum"] = sorted(types)
+            field = self.objects[model.__name__]["properties"]["type"]
+            field["enum"] = sorted(types)
+            if not set(field.get("examples", ())) <= set(types):
+                field["examples"] = sorted(types)[:1]
         self.objects[SubmitBatch.__name__]["properties"]["jobs"]["items"] = {
             "anyOf": [self.references[SubmitJob], {"description": OTHER_ITEM}]
         }

@@ -32,12 +32,15 @@ from app.api.schemas import answers
 from app.api.schemas.requests import SubmitBatch, SubmitJob
 from app.api.services import Services, current_services
 from app.errors import (
+    Forbidden,
     IdempotencyKeyReused,
     QueueDepthExceeded,
     ValidationFailed,
     field_error,
     invalid_document,
 )
+from app.tenants.allowed_types import require_types
+from app.tenants.tenant import TenantProfile
 from app.validation import ErrorBudget, refuse_many_fields
 from tasks.errors_of_schema import MOST_ERRORS
 
@@ -47,7 +50,7 @@ batch = Blueprint("batch", __name__)
 MOST_ITEM_ERRORS = 5
 
 #: A parsed item, or what is wrong with it.
-Read = Submission | ValidationFailed
+Read = Submission | ValidationFailed | Forbidden
 
 
 @batch.post("/jobs/batch")
@@ -68,13 +71,15 @@ def post_batch() -> Response:
     allowance = services.gate.pass_rate(tenant, len(items))
     with_nul = may_hold_nul(body)
     budget = ErrorBudget()
-    read = [read_item(services, tenant.id, item, with_nul, budget) for item in items]
+    read = [read_item(services, tenant, item, with_nul, budget) for item in items]
     accepted = [item for item in read if isinstance(item, Submission)]
     # With other job types registered, other items are valid: it is not a repetition then, or the
     # ids of the first request would be assigned to the wrong items.
-    rejected = [index for index, item in enumerate(read) if isinstance(item, ValidationFailed)]
+    rejected = [index for index, item in enumerate(read) if not isinstance(item, Submission)]
     key = parse_key(environ, body, reading=str(rejected))
     if not accepted:
+        if isinstance(read[0], Forbidden):
+            raise read[0]
         raise no_item_is_valid(read)
     refused: Mapping[str, QueueDepthExceeded] = {}
     if key is None:
@@ -108,14 +113,18 @@ def results_of(
 
 
 def read_item(
-    services: Services, tenant_id: int, item: Any, with_nul: bool, budget: ErrorBudget
+    services: Services, tenant: TenantProfile, item: Any, with_nul: bool, budget: ErrorBudget
 ) -> Read:
     """An item as a submission, or its errors."""
     try:
         if with_nul:
             refuse_nul(item)
         refuse_many_fields(item, SubmitJob)
-        return submission_of(services, tenant_id, SubmitJob.model_validate(item), budget)
+        submission = submission_of(services, tenant.id, SubmitJob.model_validate(item), budget)
+        require_types(tenant.types, (submission.type,))
+        return submission
+    except Forbidden as error:
+        return error
     except ValidationFailed as error:
         return error.first(MOST_ITEM_ERRORS)
     except ValidationError as error:

@@ -25,6 +25,7 @@ from app.api.schemas.requests import ChangeSchedule, CreateSchedule
 from app.api.services import Services, current_services, current_tenant
 from app.errors import Conflict, NotFound, PayloadTooLarge, invalid_field
 from app.tenants import schedules as store
+from app.tenants.allowed_types import require_types
 from app.tenants.cron import BadCron, Rule, UnknownZone, read_rule
 from app.tenants.ownership import own
 from app.tenants.schedules import RecurringSchedule
@@ -52,7 +53,7 @@ MOST = 200
 )
 def post_schedule() -> Response:
     """Names are unique, so repeating the request is harmless: 409."""
-    made = create_schedule(current_services(), current_tenant().id, parse_body(CreateSchedule))
+    made = create_schedule(current_services(), current_tenant(), parse_body(CreateSchedule))
     return Reply(document_of(made, full=True), 201, {"Location": f"/schedules/{made.id}"})
 
 
@@ -92,7 +93,7 @@ def patch_schedule(schedule_id: str) -> Response:
     """
     services, tenant = current_services(), current_tenant()
     body = parse_body(ChangeSchedule)
-    change = partial(change_of, services, body.model_dump(include=body.model_fields_set))
+    change = partial(change_of, services, tenant, body.model_dump(include=body.model_fields_set))
     with write_state() as engine:
         found = store.change(engine, tenant.id, known_id(schedule_id), change)
     return Reply(document_of(own(found, tenant.id), full=True))
@@ -135,13 +136,15 @@ def find(text: str) -> RecurringSchedule:
         return own(store.read(engine, tenant.id, known_id(text)), tenant.id)
 
 
-def create_schedule(services: Services, tenant_id: int, body: CreateSchedule) -> RecurringSchedule:
+def create_schedule(
+    services: Services, tenant: TenantProfile, body: CreateSchedule
+) -> RecurringSchedule:
     """A new schedule of the tenant, if it is valid."""
     rule = rule_of(body.cron, body.timezone)
     check_policy(body.overlap, body.catch_up)
-    job = job_of(services, tenant_id, body.type, body.payload, body.priority)
+    job = job_of(services, tenant, body.type, body.payload, body.priority)
     given = body.model_dump() | {"cron": rule.cron, "payload": job.payload}
-    schedule = RecurringSchedule(id=new_id(), tenant_id=tenant_id, **given)
+    schedule = RecurringSchedule(id=new_id(), tenant_id=tenant.id, **given)
     with write_state() as engine:
         with connect(engine) as connection:
             now = store.read_clock(connection)
@@ -151,7 +154,7 @@ def create_schedule(services: Services, tenant_id: int, body: CreateSchedule) ->
 def run_now(services: Services, tenant: TenantProfile, schedule: RecurringSchedule) -> str:
     """Submit the schedule's job; its id. A crash before it is noted leaves a job like any other."""
     payload = from_json(schedule.payload)
-    job = job_of(services, schedule.tenant_id, schedule.type, payload, schedule.priority)
+    job = job_of(services, tenant, schedule.type, payload, schedule.priority)
     (job_id,) = take_in(services, tenant, (job,), None).ids
     try:
         with write_state() as engine:
@@ -162,14 +165,18 @@ def run_now(services: Services, tenant: TenantProfile, schedule: RecurringSchedu
 
 
 def change_of(
-    services: Services, given: dict[str, Any], schedule: RecurringSchedule, now: datetime
+    services: Services,
+    tenant: TenantProfile,
+    given: dict[str, Any],
+    schedule: RecurringSchedule,
+    now: datetime,
 ) -> RecurringSchedule:
     """The schedule with the given fields, if they are valid together."""
     changed = replace(schedule, **{k: given[k] for k in given if k != "payload"})
     check_policy(Overlap(changed.overlap), CatchUp(changed.catch_up))
     if given.keys() & {"type", "payload"}:
         payload = given["payload"] if "payload" in given else from_json(schedule.payload)
-        job = job_of(services, schedule.tenant_id, changed.type, payload, changed.priority)
+        job = job_of(services, tenant, changed.type, payload, changed.priority)
         changed = replace(changed, payload=job.payload)
     resumed = schedule.paused and not changed.paused
     if resumed or given.keys() & {"cron", "timezone"}:
@@ -208,10 +215,11 @@ def check_policy(overlap: Overlap, catch_up: CatchUp) -> None:
 
 
 def job_of(
-    services: Services, tenant_id: int, name: str, payload: Any, priority: int
+    services: Services, tenant: TenantProfile, name: str, payload: Any, priority: int
 ) -> Submission:
-    """The job of a tick, if its type accepts the payload."""
-    job = job_submission(services.types, tenant_id, name, payload, priority=priority)
+    """The job of a tick, if the tenant may submit its type, which accepts the payload."""
+    job = job_submission(services.types, tenant.id, name, payload, priority=priority)
+    require_types(tenant.types, (name,))
     if is_large(job.payload):
         raise PayloadTooLarge(f"A schedule's payload must not exceed {INLINE_BYTES:,} bytes.")
     return job

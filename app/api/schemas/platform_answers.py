@@ -45,6 +45,7 @@ class Terms(BaseModel):
     weight: float | None
     submit_per_second: float | None
     submit_burst: float | None
+    types: list[str] | None = Field(description="Job types that it may submit; null: all.")
     limits: dict[str, LimitsInPool] = Field(description="By pool.")
 
 

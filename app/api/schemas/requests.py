@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from app.tenants.quotas import MOST as MOST_PER_MINUTE
 from app.tenants.tenant import NAME as TENANT_NAME
-from app.tenants.terms import BOUNDS, LIMIT_BOUNDS, Change
+from app.tenants.terms import BOUNDS, LIMIT_BOUNDS, MOST_TYPES, Change
 from app.tenants.ticks import CatchUp, Overlap
 from models.jobs.states import FailureClass
 from tasks.jobs.score_application import TextOrObject
@@ -216,6 +216,10 @@ class TenantTerms(Strict):
         "Submissions per second.", SCHEMAS["submit_per_second"]
     )
     submit_burst: float | None = documented("Submissions at once.", SCHEMAS["submit_burst"])
+    types: list[str] | None = documented(
+        "Job types that it may submit; null: all.",
+        {"maxItems": MOST_TYPES, "examples": [["score_application"]]},
+    )
     limits: dict[str, PoolTerms | None] | None = Field(
         default_factory=dict, max_length=100, description="By pool; null clears all."
     )

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 from flask import Response, render_template, request
+from sqlalchemy import Row
 from werkzeug.wrappers import Response as AnyResponse
 
 from app.api.http.problems import problem_of
@@ -35,7 +37,7 @@ def post_new(side: ScheduleSide) -> AnyResponse:
     typed = request.form.to_dict()
     try:
         tenant = named_tenant(typed) if side.of_operators else current_tenant()
-        made = create_schedule(current_services(), tenant.id, parse_form(typed))
+        made = create_schedule(current_services(), tenant, parse_form(typed))
     except FairlineError as error:
         return refusal(side, SCHEDULES[side], typed, error)
     return done(f"{side.path}/{made.id}", f"{made.name} of {tenant.name} was created.")
@@ -48,7 +50,7 @@ def post_change(side: ScheduleSide, schedule_id: str) -> AnyResponse:
     try:
         fields = parse_form(typed).model_dump()
         given = {name: fields[name] for name in fields.keys() & changed_names(typed)}
-        change = partial(change_of, current_services(), given)
+        change = partial(change_of, current_services(), tenant_of(found), given)
         with write_state() as engine:
             changed = schedules.change(engine, found.tenant_id, found.id, change)
         schedule = own(changed, found.tenant_id)
@@ -72,28 +74,26 @@ def post_remove(side: ScheduleSide, schedule_id: str) -> AnyResponse:
 def post_run(side: ScheduleSide, schedule_id: str) -> AnyResponse:
     """Submit its job now, without a tick."""
     services, found = current_services(), side.find(schedule_id)
-    tenant = services.visitors.tenant_named(found.tenant)
-    if tenant is None:
-        raise NotFound
+    tenant = tenant_of(found)
     try:
         services.gate.pass_rate(tenant)
         schedule = read_whole(found)
         job_id = run_now(services, tenant, schedule)
     except FairlineError as error:
-        return back(side, f"Not run: {explain(error)}")
+        return back(side, f"Not run: {error.explain()}")
     return back(side, f"{schedule.name} of {tenant.name} was submitted as job {job_id}.")
 
 
 def set_paused(side: ScheduleSide, schedule_id: str, *, paused: bool) -> AnyResponse:
     """As ``PATCH /schedules/{id}`` does; ticks missed during a pause are not made up for."""
     found = side.find(schedule_id)
-    change = partial(change_of, current_services(), {"paused": paused})
+    change = partial(change_of, current_services(), tenant_of(found), {"paused": paused})
     try:
         with write_state() as engine:
             changed = schedules.change(engine, found.tenant_id, found.id, change)
         schedule = own(changed, found.tenant_id)
     except FairlineError as error:
-        return back(side, f"Not changed: {explain(error)}")
+        return back(side, f"Not changed: {error.explain()}")
     state = "paused" if paused else "active again"
     return back(side, f"{schedule.name} of {found.tenant} is {state}.")
 
@@ -106,6 +106,14 @@ for _side in SIDES:
     route("POST", f"{_one}/run", _side.access)(partial(post_run, _side))
     route("POST", f"{_one}/pause", _side.access)(partial(set_paused, _side, paused=True))
     route("POST", f"{_one}/resume", _side.access)(partial(set_paused, _side, paused=False))
+
+
+def tenant_of(found: Row[Any]) -> TenantProfile:
+    """The tenant of a schedule."""
+    tenant = current_services().visitors.tenant_named(found.tenant)
+    if tenant is None:
+        raise NotFound
+    return tenant
 
 
 def named_tenant(typed: Mapping[str, str]) -> TenantProfile:
@@ -129,10 +137,6 @@ def refusal(
     context = page.read(asked) | {"form": refused_form(typed, error)}
     shown = render_template(page.template, **context, asked=asked)
     return Response(shown, problem_of(error).status_code)
-
-
-def explain(error: FairlineError) -> str:
-    return "; ".join(f"{one.field} {one.message}" for one in error.errors) or error.detail
 
 
 def back(side: ScheduleSide, notice: str) -> AnyResponse:

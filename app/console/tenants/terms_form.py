@@ -38,6 +38,7 @@ def terms_form(tenant: TenantProfile) -> TermsForm:
     """The terms as they are."""
     typed = {"tier": tenant.tier, "tier_limits": "apply" if tenant.tier_limits else "none"}
     typed |= {name: shown(getattr(tenant, name)) for name in BOUNDS}
+    typed["types"] = ", ".join(tenant.types or ())
     for pool in pools_of(tenant):
         of = tenant.limits_of(pool)
         typed |= {f"limits.{pool}.{name}": shown(getattr(of, name)) for name in LIMIT_BOUNDS}
@@ -61,6 +62,8 @@ def parse_terms(typed: Mapping[str, str], tenant: TenantProfile) -> TenantTerms:
         document["tier"] = typed["tier"]
     if (text := typed.get("tier_limits")) is not None:
         document["tier_limits"] = TIER_LIMITS.get(text, text)
+    if (text := typed.get("types")) is not None:
+        document["types"] = [name.strip() for name in text.split(",") if name.strip()] or None
     limits: dict[str, dict[str, Any]] = {}
     for pool in pools_of(tenant):
         for name in LIMIT_BOUNDS:

@@ -7,8 +7,8 @@ commit changes nothing, and a second leader skips what is locked: every tick is 
 The jobs are those that ``POST /jobs`` would make, with ``execute_at`` the time of the tick. A tick
 that the tenant's rate or queue depth has no room for stays due: it is made when there is room, or
 given up by the rules for an outage (``catch_up``), with the reason in the event. A tick that cannot
-become a job (an unknown type, a payload that no longer fits) is skipped. A schedule that fails
-otherwise is paused; the others go on. Events: ``schedule_run`` with the job of a tick,
+become a job (an unknown or forbidden type, a payload that no longer fits) is skipped. A schedule
+that fails otherwise is paused; the others go on. Events: ``schedule_run`` with the job of a tick,
 ``schedule_skipped``, ``schedule_missed``, ``schedule_paused``.
 """
 
@@ -30,10 +30,11 @@ from app.admission.depth import TenantQueue
 from app.admission.intake import job_submission
 from app.admission.pool_of_type import placed, read_moved
 from app.admission.tenant_limits import TenantLimits
-from app.errors import ValidationFailed
+from app.errors import Forbidden, ValidationFailed
 from app.reads.times import rfc3339
 from app.scheduler.role import RoleQueries
 from app.telemetry.hooks import carrying_traces
+from app.tenants.allowed_types import AllowedTypes, require_types
 from app.tenants.cron import BadCron, UnknownZone, read_rule
 from app.tenants.schedules import COLUMNS, FIELDS, RecurringSchedule
 from app.tenants.ticks import (
@@ -76,6 +77,7 @@ FIND_OLDEST, FIND_YOUNGEST = (
     SELECT now() AS moment, schedule.overlap = 'skip' AND coalesce((
                SELECT job.status::text IN ('scheduled', 'queued', 'dispatched', 'running')
                FROM jobs AS job WHERE job.id = schedule.last_job_id), false) AS busy,
+           (SELECT types FROM tenants WHERE tenants.id = schedule.tenant_id) AS allowed,
            {COLUMNS}
     FROM schedules AS schedule
     WHERE NOT schedule.paused AND schedule.next_at <= now()
@@ -206,20 +208,19 @@ class RecurringJobs(RoleQueries):
         # others have caught up after an outage.
         self._turns += 1
         find = FIND_OLDEST if self._turns % 2 else FIND_YOUNGEST
-        recent = now - LATE_SECONDS
-        self._held = {one: hold for one, hold in self._held.items() if hold[1] > recent}
+        self._held = {one: hold for one, hold in self._held.items() if hold[1] > now - LATE_SECONDS}
         held = [tenant_id for tenant_id, (_, until) in self._held.items() if until > now]
         due = connection.exec_driver_sql(find, {"epoch": self._leader.epoch, "held": held})
-        rows = due.columns("moment", "busy", *FIELDS).all()
+        rows = due.columns("moment", "busy", "allowed", *FIELDS).all()
         if not rows:
             return 0
         most = max(1, min(MOST_A_TURN, JOBS_A_TURN // len(rows)))
         enough = time.monotonic() + TURN_SECONDS
         moves: list[ScheduleMove] = []
-        for moment, busy, *values in rows:
+        for moment, busy, allowed, *values in rows:
             schedule = RecurringSchedule(*values)
             try:
-                moves.append(self._move(schedule, moment, busy, most))
+                moves.append(self._move(schedule, moment, busy, allowed, most))
             except Exception as error:  # the ticks of the others are due as well
                 logger.exception("schedule %s is paused", schedule.id)
                 moves.append(stopped(schedule, f"it failed: {type(error).__name__}"))
@@ -274,7 +275,7 @@ class RecurringJobs(RoleQueries):
                 self._save(connection, [move])
 
     def _move(
-        self, schedule: RecurringSchedule, now: datetime, busy: bool, most: int
+        self, schedule: RecurringSchedule, now: datetime, busy: bool, types: AllowedTypes, most: int
     ) -> ScheduleMove:
         """What to do about one schedule's ticks."""
         assert schedule.next_at is not None, "it is due"
@@ -287,15 +288,15 @@ class RecurringJobs(RoleQueries):
             return stopped(schedule, f"its cron or time zone {error}")
         decision = decide(rule, policy, next_at=schedule.next_at, now=now, busy=busy, most=most)
         try:
+            require_types(types, (schedule.type,))
             jobs = self._jobs(schedule, decision)
-        except ValidationFailed as refused:
-            reason = "; ".join(f"{error.field} {error.message}" for error in refused.errors)
+        except (ValidationFailed, Forbidden) as refused:
+            reason = refused.explain()
             move = ScheduleMove(schedule, decision.next_at, skipped=len(decision.made))
             for tick in decision.made:
                 move.add_event("schedule_skipped", at=rfc3339(tick), reason=reason)
         else:
-            skipped = int(decision.skipped is not None)
-            move = ScheduleMove(schedule, decision.next_at, jobs, skipped)
+            move = ScheduleMove(schedule, decision.next_at, jobs, int(decision.skipped is not None))
         if decision.skipped is not None:
             at, running = rfc3339(decision.skipped), schedule.last_job_id
             move.add_event("schedule_skipped", at=at, reason="overlap", job_id=running)

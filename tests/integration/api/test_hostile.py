@@ -33,7 +33,7 @@ from tests.support.hostile import (
     UNFIT_REPLAYS,
 )
 
-POST_HEAD = b"POST /applications HTTP/1.1\r\nHost: fairline\r\nContent-Type: application/json\r\n"
+POST_HEAD = b"POST /applications HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 GOOD = hostile.body()
 #: Every door that takes a body, with what does not fit through it.
 UNFIT_BY_PATH = {
@@ -256,14 +256,14 @@ def test_pipelined_requests_are_answered_in_order(api: ApiServer) -> None:
     bad = b"[]"
     one = POST_HEAD + b"Content-Length: %d\r\n\r\n" % len(GOOD) + GOOD
     two = POST_HEAD + b"Content-Length: %d\r\n\r\n" % len(bad) + bad
-    get = b"GET /applications/x HTTP/1.1\r\nHost: fairline\r\n\r\n"
+    get = b"GET /applications/x HTTP/1.1\r\nHost: localhost\r\n\r\n"
     received = api.exchange(one + two + get + one)
     codes = [part[:3] for part in received.split(STATUS_LINE)[1:]]
     assert codes == [b"202", b"422", b"404", b"202"]
 
 
 def test_body_of_a_refused_request_is_not_read_as_the_next_one(api: ApiServer) -> None:
-    smuggled = b"GET /leaderboard HTTP/1.1\r\nHost: fairline\r\n\r\n"
+    smuggled = b"GET /leaderboard HTTP/1.1\r\nHost: localhost\r\n\r\n"
     head = POST_HEAD.replace(b"application/json", b"text/plain")
     received = api.exchange(head + b"Content-Length: %d\r\n\r\n" % len(smuggled) + smuggled)
     assert [part[:3] for part in received.split(STATUS_LINE)[1:]] == [b"415"]

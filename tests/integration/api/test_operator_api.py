@@ -18,6 +18,7 @@ TERMS = {
     "weight": 500.0,
     "submit_per_second": 20.0,
     "submit_burst": 100.0,
+    "types": ["echo", "score_application"],
     "limits": {"medium": {"in_flight": 20, "reserved": 2, "depth": 1000}},
 }
 NO_TERMS = {
@@ -25,6 +26,7 @@ NO_TERMS = {
     "weight": None,
     "submit_per_second": None,
     "submit_burst": None,
+    "types": None,
     "limits": {},
 }
 

@@ -172,7 +172,7 @@ def test_a_client_that_has_gone_is_not_waited_for(
     api: ApiServer, database: DatabaseFixture, callers: ThreadPoolExecutor
 ) -> None:
     job_id = api.submit_job()
-    request = f"GET /jobs/{job_id} HTTP/1.1\r\nHost: x\r\nPrefer: wait=50\r\n\r\n".encode()
+    request = f"GET /jobs/{job_id} HTTP/1.1\r\nHost: localhost\r\nPrefer: wait=50\r\n\r\n".encode()
     gone = [socket.create_connection(("127.0.0.1", api.port)) for _ in range(1_200)]
     for client in gone:
         client.sendall(request)

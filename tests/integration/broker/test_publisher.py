@@ -18,6 +18,7 @@ from loadtest.figures import family
 from models.jobs.dispatch import Dispatch
 from models.jobs.ids import new_id
 from models.tallies import Tallies, TallyKind
+from tests.support.rabbitmq_nodes import with_address
 from tests.support.slow_link import SlowLink
 from tests.support.waiting import wait_for
 
@@ -52,11 +53,11 @@ def counted() -> Tallies:
 
 
 @pytest.fixture
-def celery(link: SlowLink, queues: kombu.Connection) -> Celery:
+def celery(link: SlowLink, queues: kombu.Connection, rabbitmq: Running[EmbeddedRabbitMQ]) -> Celery:
     celery = Celery("test", amqp="app.broker.amqp:JobAmqp")
     celery.config_from_object("celeryconfig")
     celery.conf.update(
-        broker_url=f"amqp://guest:guest@127.0.0.1:{link.port}//",
+        broker_url=with_address(rabbitmq.service, f"127.0.0.1:{link.port}"),
         broker_transport_options={"connect_timeout": 2},
         task_queues=[job_queue(name) for name in ("short", "medium", "long")],
     )

@@ -25,6 +25,7 @@ from models.pools import POOLS
 from tests.support.broker_stack import BrokerStack
 from tests.support.commands import SCHEDULER, command, worker
 from tests.support.database_fixture import DatabaseFixture
+from tests.support.rabbitmq_nodes import with_address
 from tests.support.slow_link import SlowLink
 from tests.support.waiting import wait_for
 
@@ -62,11 +63,11 @@ def queues(
 
 
 @pytest.fixture
-def celery(links: Links, queues: kombu.Connection) -> Celery:
+def celery(links: Links, queues: kombu.Connection, rabbitmq: Running[EmbeddedRabbitMQ]) -> Celery:
     celery = Celery("test", amqp="app.broker.amqp:JobAmqp")
     celery.config_from_object("celeryconfig")
     celery.conf.update(
-        broker_url=[f"amqp://guest:guest@127.0.0.1:{link.port}//" for link in links],
+        broker_url=[with_address(rabbitmq.service, f"127.0.0.1:{link.port}") for link in links],
         broker_transport_options={"connect_timeout": 2},
         task_queues=[job_queue(name) for name in POOLS],
     )
@@ -144,13 +145,17 @@ def users_of(port: int, pid: int) -> int:
 
 @pytest.fixture
 def stack(
-    database: DatabaseFixture, links: Links, queues: kombu.Connection, tmp_path: Path
+    database: DatabaseFixture,
+    links: Links,
+    queues: kombu.Connection,
+    rabbitmq: Running[EmbeddedRabbitMQ],
+    tmp_path: Path,
 ) -> Iterator[BrokerStack]:
     """A scheduler, and workers of both kinds, whose URL names both nodes."""
     nodes = ",".join(f"127.0.0.1:{link.port}" for link in links)
     env = {
         "FAIRLINE_DATABASE_URL": database.engine.url.render_as_string(hide_password=False),
-        "FAIRLINE_BROKER_URL": f"amqp://guest:guest@{nodes}//",
+        "FAIRLINE_BROKER_URL": with_address(rabbitmq.service, nodes),
         "FAIRLINE_QUEUE_TYPE": QUEUE_TYPE,
         "FAIRLINE_POOLS": '{"medium": {"lease_seconds": 60}, "long": {"lease_seconds": 60}}',
         "PYTHONPATH": ".",

@@ -82,6 +82,7 @@ def test_terms_are_changed_and_cleared(operator: Browser, database: DatabaseFixt
         "tier_limits": "none",
         "weight": "",
         "submit_per_second": "12.5",
+        "types": "echo, score_application",
         "limits.medium.reserved": "2",
         "limits.long.depth": "100000000",
     }
@@ -89,6 +90,7 @@ def test_terms_are_changed_and_cleared(operator: Browser, database: DatabaseFixt
     after = terms(database, "agreed")
     assert (after.tier, after.weight, after.submit_per_second) == ("enterprise", None, 12.5)
     assert not after.tier_limits
+    assert after.types == ("echo", "score_application")
     assert after.limits == {"medium": PoolLimits(5, 2), "long": PoolLimits(depth=100_000_000)}
     now = typed(operator.page(page))
     assert {name: changed[name] for name in now if name != "was"} == {
@@ -110,6 +112,7 @@ def test_terms_are_changed_and_cleared(operator: Browser, database: DatabaseFixt
         ("limits.medium.in_flight", "9" * 20, "limits.medium.in_flight must be from"),
         ("limits.medium.in_flight", "9" * 30_000, "limits.medium.in_flight"),
         ("limits.medium.reserved", "3", "limits.medium.reserved is for the tier enterprise only"),
+        ("types", "echo, no type", "types 'no type' is not a name of a job type"),
         ("tier", "gold", "tier"),
         ("tier_limits", "maybe", "tier_limits"),
     ],

@@ -349,7 +349,9 @@ def test_reader_that_is_slower_than_the_feed_blocks_nobody_else(
         place = reader.last_event_id
     ids = submit_many(api_database, 1500)
     with api.connect() as wire:
-        wire.sendall(f"GET /events?last_event_id={place} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        wire.sendall(
+            f"GET /events?last_event_id={place} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        )
         with transaction(api_database.engine) as one:
             end_in(one, ids)
         with feed(api, place) as reader:

@@ -88,6 +88,19 @@ def test_terms_are_changed_one_by_one_and_cleared_by_none(terminal: Terminal) ->
     assert terminal.do("tenants set acme --depth medium=none --rate none") == "tenant acme: pro\n"
 
 
+def test_a_tenant_is_limited_to_types(terminal: Terminal) -> None:
+    said = terminal.do("tenants create acme --types score_application,echo --cap medium=2")
+    assert said == "tenant acme: standard, cap medium=2, types echo,score_application\n"
+    assert terminal.tenant("acme").types == ("echo", "score_application")
+    terminal.do("tenants set acme --cap medium=3")
+    assert terminal.tenant("acme").types == ("echo", "score_application")
+    assert "types echo,score_application" in terminal.do("tenants list")
+    assert "types" not in terminal.do("tenants set acme --types none")
+    assert terminal.tenant("acme").types is None
+    assert "none at all" in terminal.do("tenants set acme --types ,")
+    assert terminal.tenant("acme").types == ()
+
+
 def test_tenants_are_listed_as_a_table(terminal: Terminal) -> None:
     terminal.do("tenants create acme --tier pro --weight 25 --rate 2.5 --cap medium=20")
     assert terminal.do("tenants list").splitlines() == [

@@ -40,7 +40,7 @@ def test_messages_to_a_lost_node_come_back_soon_where_rabbitmq_knows_the_limit(
 
 
 def test_embedded_node_has_the_policy() -> None:
-    [policy] = json.loads(definitions("secret"))["policies"]
+    [policy] = json.loads(definitions("known", "secret"))["policies"]
     assert policy["definition"]["overflow"] == "reject-publish", "no message is dropped silently"
 
 

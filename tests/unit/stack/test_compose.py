@@ -115,6 +115,32 @@ def test_nothing_is_published_beyond_the_machine() -> None:
         assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
+def test_only_our_own_processes_reach_the_services() -> None:
+    assert COMPOSE["networks"] == {"services": {"internal": True}}
+    for name in ("postgres", "rabbitmq"):
+        assert SERVICES[name]["networks"] == ["services"]
+    for name in OUR_OWN:
+        assert set(SERVICES[name]["networks"]) == {"default", "services"}
+    for name in COMPOSE["services"].keys() - SERVICES.keys():  # those who only watch
+        assert "networks" not in COMPOSE["services"][name]
+
+
+def test_our_own_processes_write_nothing_but_blobs_and_temporary_files() -> None:
+    for name in OUR_OWN:
+        assert SERVICES[name]["read_only"] is True
+        assert SERVICES[name]["tmpfs"] == ["/tmp"]
+        assert SERVICES[name]["volumes"] == ["blobs:/var/lib/fairline/blobs"]
+
+
+def test_every_service_has_a_limit_of_memory_and_processes() -> None:
+    gigabytes = {name: int(SERVICES[name]["mem_limit"].removesuffix("g")) for name in SERVICES}
+    assert all(service["pids_limit"] >= 512 for service in SERVICES.values())
+    run_gigabytes = (POOLS["long"].memory_mb or 0) / 1024
+    assert gigabytes["worker-long"] > POOLS["long"].slots * run_gigabytes
+    # Its connections, and as much again for PostgreSQL's own processes.
+    assert SERVICES["postgres"]["pids_limit"] >= 2 * 200
+
+
 def test_flower_has_a_password_and_cannot_change_anything() -> None:
     assert SERVICES["flower"]["environment"]["FLOWER_BASIC_AUTH"] == "fairline:fairline"
     assert "--read_only=true" in argv_of(SERVICES["flower"]["command"])

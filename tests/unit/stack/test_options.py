@@ -166,6 +166,32 @@ def test_more_workers_than_the_autoscaler_may_have_are_refused_before_the_start(
         check_settings(read_options({"WORKERS_MEDIUM": "3", "AUTOSCALE": "1"}))
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1"])
+def test_a_stack_without_keys_is_for_this_machine_alone(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    names = ("ANONYMOUS_TENANT", "ANONYMOUS_FROM", "CONSOLE_OPEN")
+    for name in names:
+        monkeypatch.delenv(f"FAIRLINE_{name}", raising=False)
+    reached = read_options({"FAIRLINE_HOST": host})
+    for here in ("", "localhost", "127.0.0.1", "::1"):
+        check_settings(read_options({"FAIRLINE_HOST": here}))
+    with pytest.raises(SystemExit, match="FAIRLINE_ANONYMOUS_TENANT=demo, FAIRLINE_CONSOLE_OPEN"):
+        check_settings(reached)
+    # An external database needs keys by itself.
+    check_settings(read_options({"FAIRLINE_HOST": host, "FAIRLINE_DATABASE_URL": "postgresql://"}))
+    monkeypatch.setenv("FAIRLINE_ANONYMOUS_TENANT", "")
+    with pytest.raises(SystemExit, match="FAIRLINE_CONSOLE_OPEN=true"):
+        check_settings(reached)
+    monkeypatch.setenv("FAIRLINE_CONSOLE_OPEN", "false")
+    check_settings(reached)
+    monkeypatch.delenv("FAIRLINE_ANONYMOUS_TENANT")
+    with pytest.raises(SystemExit, match="FAIRLINE_ANONYMOUS_TENANT=demo"):
+        check_settings(reached)
+    monkeypatch.setenv("FAIRLINE_ANONYMOUS_FROM", "anywhere")
+    check_settings(reached)
+
+
 def test_pool_without_its_limits_is_one_line_for_each() -> None:
     missing = "fairline: FAIRLINE_POOLS: lease_seconds is missing"
     with pytest.raises(SystemExit, match=missing), exit_if_invalid("pools"):

@@ -73,19 +73,24 @@ def test_data_of_another_rabbitmq_is_set_aside(node: EmbeddedRabbitMQ, installed
     assert not has_data(node)
 
 
-def test_password_of_the_management_api_is_kept_and_nowhere_in_the_definitions(
+def test_passwords_are_generated_kept_and_nowhere_in_the_definitions(
     node: EmbeddedRabbitMQ,
 ) -> None:
-    address = node.api_url()
-    password = (node.folder / "management.password").read_text()
-    assert password in address and len(password) >= 24
-    node.prepare()
-    assert (node.folder / "management.password").read_text() == password
-    assert password not in (node.folder / "definitions.json").read_text()
+    addresses = {"management": node.api_url(), "amqp": node.url()}
+    for port, address in addresses.items():
+        file = node.folder / f"{port}.password"
+        password = file.read_text()
+        assert f":{password}@" in address and len(password) >= 24
+        assert file.stat().st_mode & 0o077 == 0
+        node.prepare()
+        assert file.read_text() == password
+        assert password not in (node.folder / "definitions.json").read_text()
+    assert addresses == {"management": node.api_url(), "amqp": node.url()}
 
 
 def test_passwords_are_hashed_as_rabbitmq_does() -> None:
-    users = {user["name"]: user for user in json.loads(definitions("secret"))["users"]}
-    kept = base64.b64decode(users["flower"]["password_hash"])
-    assert kept[4:] == hashlib.sha256(kept[:4] + b"secret").digest()
+    users = {user["name"]: user for user in json.loads(definitions("known", "secret"))["users"]}
+    for name, password in (("guest", b"known"), ("flower", b"secret")):
+        kept = base64.b64decode(users[name]["password_hash"])
+        assert kept[4:] == hashlib.sha256(kept[:4] + password).digest()
     assert (users["flower"]["tags"], users["guest"]["tags"]) == (["monitoring"], [])

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from app.stack.environment import environment
 from app.stack.home import SPARE_SOCKETS, Home, drop_socket_folder, socket_folder
+from app.stack.leftovers import STACK_VARIABLE
 from app.stack.options import StackOptions, read_options
 from app.stack.ports import keep_ports
+from app.stack.postgres import EmbeddedPostgres
 from app.stack.privileges import GROUP, GROUP_OWNER, MASK, NO_ID, OTHERS, USER_OWNER, with_group
 from app.stack.programs import table
+from app.stack.rabbitmq import EmbeddedRabbitMQ
+from app.stack.spawn import spawn
+from app.stack.spec import ProcessSpec
 
 
 def _commands(home: Path, **variables: str) -> dict[str, tuple[str, ...]]:
@@ -116,6 +123,61 @@ def test_large_log_is_emptied_and_its_text_kept_beside_it(tmp_path: Path) -> Non
         writer.write(b"new")
     assert log.read_bytes() == b"new"
     assert (home.logs / "api.log.1").read_bytes() == b"old" * 10
+    assert (home.logs / "api.log.1").stat().st_mode & 0o077 == 0
+
+
+def test_nobody_else_may_look_into_what_a_stack_keeps(tmp_path: Path) -> None:
+    home = Home(tmp_path / "new")
+    home.prepare()
+    # Under root PostgreSQL's user passes the folder, and lists nothing.
+    assert stat.S_IMODE(home.path.stat().st_mode) == (0o711 if os.geteuid() == 0 else 0o700)
+    for folder in (home.logs, home.blobs):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        folder.chmod(0o755)  # as an earlier version made it
+    home.prepare()
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (home.logs, home.blobs)} == {0o700}
+    child = spawn(ProcessSpec("quick", ("true",)), os.environ, home.log("quick"))
+    child.popen.wait()
+    assert stat.S_IMODE(home.log("quick").stat().st_mode) == 0o600
+
+
+def test_processes_get_the_environment_that_they_need(tmp_path: Path) -> None:
+    given = {
+        "PATH": os.environ["PATH"],
+        "TZ": "UTC",
+        "MY_TOKEN": "x",
+        "ANTHROPIC_API_KEY": "y",
+        STACK_VARIABLE: "z",
+    }
+    options = dataclasses.replace(read_options({}), home=tmp_path)
+    rows = table(options, Home(tmp_path))
+    specs = [rows.migrate, *(program.make(1) for program, _ in [*rows.early, *rows.late])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.stack.rabbitmq.find_server", lambda: Path("/opt/rabbitmq-server"))
+        node = EmbeddedRabbitMQ(tmp_path)
+        node.prepare()
+        specs += [*node.processes(), *EmbeddedPostgres(tmp_path).processes()]
+    basic = {"PATH", "TZ", STACK_VARIABLE}
+    for spec in specs:
+        seen = {name for name in given if spec.inherits(name)}
+        if spec.name in ("postgres", "rabbitmq", "epmd"):
+            assert seen == basic, spec.name
+        elif spec.name.startswith("worker"):
+            assert seen == given.keys()
+        else:
+            assert seen == given.keys() - {"ANTHROPIC_API_KEY"}, spec.name
+    bare = ProcessSpec("seen", ("env",), env={"OWN": "1"}, inherits=lambda name: name == "PATH")
+    spawn(bare, given, tmp_path / "seen.log").popen.wait()
+    assert {line.partition("=")[0] for line in (tmp_path / "seen.log").read_text().split()} == {
+        "PATH",
+        "OWN",
+    }
+
+
+def test_a_folder_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    Home(tmp_path).prepare()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
 
 
 def test_ports_stay_the_same_while_they_are_free(tmp_path: Path) -> None:
