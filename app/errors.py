@@ -99,6 +99,10 @@ class NotFound(FairlineError, code="NOT_FOUND"):
     """It does not exist, or it does not belong to you."""
 
 
+class Erased(FairlineError, code="ERASED"):
+    """It was erased."""
+
+
 class Conflict(FairlineError, code="CONFLICT"):
     """The job has already ended."""
 

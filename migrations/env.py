@@ -17,6 +17,8 @@ from models.store.session import follow_primary
 #: Held while migrating, so that two starting stacks take turns.
 MIGRATION_LOCK = 0x_FA1E_11E
 TURN_SECONDS = 0.2
+#: Whether the last migration in front of 0020 was made.
+IS_COMPLETE = "SELECT to_regclass('jobs_resubmitted') IS NOT NULL"
 
 
 def take_turn(connection: Connection) -> None:
@@ -34,12 +36,18 @@ def take_turn(connection: Connection) -> None:
 
 
 def renumber(connection: Connection) -> None:
-    """Take back revision 0012, which is 0020 since 0013 and 0015 stand before it."""
+    """Take back revision 0020 in a database that had it before others were put in front of it.
+
+    It was 0012 when it followed 0011; later it followed 0015.
+    """
     migration = MigrationContext.configure(connection, opts={"script": context.script})
-    if migration.get_current_revision() == "0012":
+    before = {"0012": "0011", "0020": "0015"}.get(migration.get_current_revision() or "")
+    if before == "0015" and connection.execute(text(IS_COMPLETE)).scalar():
+        before = None
+    if before is not None:
         with Operations.context(migration):
             context.script.get_revision("0020").module.downgrade()
-        connection.execute(text("UPDATE alembic_version SET version_num = '0011'"))
+        connection.execute(text(f"UPDATE alembic_version SET version_num = '{before}'"))
     connection.commit()
 
 

@@ -27,6 +27,7 @@ from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
 from app.scheduler.idle import WorkLooks, next_turn_seconds
 from app.scheduler.maintenance.collector import Collector
+from app.scheduler.maintenance.eraser import ERASE_SECONDS, Eraser
 from app.scheduler.maintenance.feed_generations import FeedGenerations
 from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
 from app.scheduler.maintenance.limit_keeper import KEEP_SECONDS, LimitKeeper
@@ -182,6 +183,7 @@ class SchedulerService:
                 TimedRole(CountWriter(engine, self._tallies), COUNT_SECONDS),
                 TimedRole(Retirer(engine, leader, blobs, kept), 0.0, idle_seconds=RETIRE_SECONDS),
                 TimedRole(Collector(engine, leader, blobs), 0.0),
+                TimedRole(Eraser(engine, leader, blobs), ERASE_SECONDS),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
                 TimedRole(classifier, CLASSIFY_SECONDS, pause_factor=PAUSE_FACTOR),
                 TimedRole(RetryBudgets(engine, leader), JUDGE_SECONDS, pause_factor=PAUSE_FACTOR),

@@ -48,6 +48,13 @@ CALLS: Mapping[str, Sequence[Call]] = {
     "DELETE /applications/<application_id>": [
         Call(TENANT, "/applications/{application}", stranger=404)
     ],
+    "POST /applications/<application_id>/erase": [
+        Call(TENANT, "/applications/{application}/erase", stranger=404),
+        Call(TENANT, "/applications/{scored}/erase", stranger=404),
+    ],
+    "POST /operator/applications/<application_id>/erase": [
+        Call(OPERATOR, "/operator/applications/{application}/erase", stranger=404)
+    ],
     "GET /leaderboard": [Call(TENANT, "/leaderboard")],
     "POST /jobs": [Call(TENANT, "/jobs", {"type": "echo"}, 202)],
     "POST /jobs/batch": [Call(TENANT, "/jobs/batch", {"jobs": [{"type": "echo"}]}, 202)],

@@ -26,6 +26,7 @@ STATUS: dict[type[errors.FairlineError], HTTPStatus] = {
     errors.RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
     errors.QueueDepthExceeded: HTTPStatus.TOO_MANY_REQUESTS,
     errors.NotFound: HTTPStatus.NOT_FOUND,
+    errors.Erased: HTTPStatus.GONE,
     errors.Conflict: HTTPStatus.CONFLICT,
     errors.IdempotencyKeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.BlobStoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,

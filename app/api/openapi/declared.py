@@ -230,17 +230,22 @@ def poll(summary: str, content: type[BaseModel], status: Header) -> Operation:
         also=(unchanged(status, ASK_AGAIN_AFTER, APPLIED),),
         query=None,
         headers=(IF_NONE_MATCH, PREFER),
+        errors=(errors.Erased,),
         head=True,
     )
 
 
 def cancellation(
-    summary: str, cancelled: type[BaseModel], stopping: type[BaseModel], status: Header
+    summary: str,
+    cancelled: type[BaseModel],
+    stopping: type[BaseModel],
+    status: Header,
+    gone: tuple[type[Exception], ...] = (),
 ) -> Operation:
     """The operation that cancels a waiting job, or stops a running one."""
     return for_tenants(
         summary,
         Returns(200, cancelled, (status,)),
         also=(Returns(202, stopping, (status, ASK_AFTER)),),
-        errors=(errors.Conflict,),
+        errors=(errors.Conflict, *gone),
     )

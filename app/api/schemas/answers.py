@@ -278,6 +278,14 @@ WithdrawnApplication = model(
 StoppingApplication = model(
     "StoppingApplication", "Being scored, and being stopped.", status=Literal["scoring"], **STOPPING
 )
+ErasedApplication = model(
+    "ErasedApplication",
+    "An application that is erased, or being erased.",
+    id=UUID,
+    status=Literal["erased", "erasing"],
+    requested_at=datetime,
+    erased_at=datetime | None,
+)
 Replayed = model(
     "Replayed", "Dead letters queued again.", replayed=int, skipped=int, ids=list[UUID]
 )

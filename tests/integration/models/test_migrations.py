@@ -71,6 +71,22 @@ def test_database_at_the_former_number_of_the_last_migration_is_migrated(
     assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
 
 
+def test_database_that_had_the_last_migration_before_others_were_put_in_front_gets_them(
+    database_url: str, engine: Engine
+) -> None:
+    engine.dispose()
+    database = DatabaseFixture(engine)
+    database.execute("DROP INDEX jobs_resubmitted; DROP TABLE erasures")
+    database.execute("ALTER TABLE tenants DROP COLUMN suspended_at, DROP COLUMN deleted_at")
+    alembic(database_url, "upgrade", "head")
+    assert database.query("SELECT to_regclass('jobs_resubmitted') AS it")[0].it is not None
+    assert database.query("SELECT count(suspended_at) FROM tenants")
+    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
+    assert not database.query(
+        "SELECT FROM pg_attribute WHERE attrelid = 'tallies'::regclass AND attname = 'bad'"
+    )
+
+
 def test_jobs_of_every_state_survive_the_way_down_and_up(database_url: str, engine: Engine) -> None:
     database = DatabaseFixture(engine)
     for status in JobStatus:
