@@ -48,6 +48,10 @@ CALLS: Mapping[str, Sequence[Call]] = {
     "DELETE /applications/<application_id>": [
         Call(TENANT, "/applications/{application}", stranger=404)
     ],
+    "GET /applications/<application_id>/export": [
+        Call(TENANT, "/applications/{application}/export", stranger=404),
+        Call(TENANT, "/applications/{scored}/export", stranger=404),
+    ],
     "POST /applications/<application_id>/erase": [
         Call(TENANT, "/applications/{application}/erase", stranger=404),
         Call(TENANT, "/applications/{scored}/erase", stranger=404),

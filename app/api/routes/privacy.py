@@ -1,22 +1,63 @@
-"""``/applications/{id}/erase``, for its tenant and for operators."""
+"""Personal data: ``/applications/{id}/export`` and ``/erase``, the latter for operators too."""
 
 from __future__ import annotations
 
+import orjson
 from flask import Blueprint, Response
+from gevent import Timeout
 
+from app.admission.intake import BLOB_SECONDS
 from app.api.http.query import known_id
-from app.api.http.reply import POLL_SECONDS, Reply
-from app.api.http.state import write_state
+from app.api.http.reply import POLL_SECONDS, Reply, own_view
+from app.api.http.state import read_state, write_state
 from app.api.openapi.declared import ASK_AFTER, Returns, for_operators, for_tenants
 from app.api.schemas import answers
 from app.api.services import current_services, current_tenant
-from app.errors import NotFound
+from app.errors import BlobStoreUnavailable, Erased, NotFound
+from app.reads.export import ApplicationExport, read_export
+from app.tenants.ownership import own
+from models.blobs import BlobError, BlobMissing
 from models.jobs.erase import request_erasure
 
 privacy = Blueprint("privacy", __name__)
 
 DONE = Returns(200, answers.ErasedApplication)
 GOING_ON = Returns(202, answers.ErasedApplication, (ASK_AFTER,))
+
+
+@privacy.get("/applications/<application_id>/export")
+@for_tenants(
+    "Everything that is stored of an application",
+    Returns(200, answers.ExportedApplication),
+    errors=(Erased, BlobStoreUnavailable),
+)
+def get_export(application_id: str) -> Response:
+    """The rows as they are, with the payload and the checkpoint also if they are in the blob
+    store. Fields differ from version to version."""
+    known, tenant_id = known_id(application_id), current_tenant().id
+    with read_state() as connection:
+        found = read_export(connection, known)
+    if found is None:
+        own_view(current_services().views.application(known), tenant_id)  # 410 if it was erased
+    export = own(found, tenant_id)
+    add_blobs(export)
+    return Reply({"id": known, **export.document}, 200, {"Cache-Control": "no-store"})
+
+
+def add_blobs(export: ApplicationExport) -> None:
+    """Put what the blob store holds into the document; null if it is no longer there."""
+    blobs = current_services().blobs
+    with Timeout(BLOB_SECONDS) as timeout:
+        try:
+            for row, field, name in export.named_blobs():
+                try:
+                    row[field] = orjson.loads(blobs.get(name))
+                except BlobMissing:
+                    row[field] = None
+        except (BlobError, Timeout) as error:
+            if isinstance(error, Timeout) and error is not timeout:
+                raise
+            raise BlobStoreUnavailable from error
 
 
 @privacy.post("/applications/<application_id>/erase")

@@ -1,4 +1,4 @@
-"""``/applications/{id}/erase`` as clients see it."""
+"""``/applications/{id}/export`` and ``/erase`` as clients see them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ import pytest
 from werkzeug.test import TestResponse
 
 from app.tenants.changes import create_tenant, issue_key
+from models.blobs import checkpoint_key
+from models.jobs.checkpoint import Saving, save_group
+from models.jobs.claim import Claim, JobRef
 from models.jobs.ids import new_id
+from models.jobs.replay import replay_dead
+from models.jobs.run_logs import Logged, keep_logs
+from models.jobs.settle import Ending
+from models.jobs.states import FailureClass, JobStatus
 from tests.integration.api.test_contract import bring, put_scored
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.http_client import HttpClient, opened
 
+FAILED = Ending(
+    JobStatus.DEAD, 1, error_class=FailureClass.APP_ERROR, error_message="no Zaphod here"
+)
 SENT = {"candidate": "Zaphod", "payload": "Two heads are better than one."}
 
 
@@ -113,3 +123,65 @@ def test_waiting_for_an_erased_application_is_answered_at_once(client: HttpClien
     client.call(None, "POST", f"/applications/{job_id}/erase")
     answer = client.open("GET", f"/applications/{job_id}", {"Prefer": "wait=5"})
     assert_gone(answer)
+
+
+def test_export_has_every_row_of_every_table(
+    client: HttpClient, api_database: DatabaseFixture
+) -> None:
+    claim = start(api_database)
+    path = f"/applications/{claim.ref.id}/export"
+    key = checkpoint_key(claim.ref.id, 1, 1)
+    client.services.blobs.put(key, b'{"read": "half"}')
+    assert save_group(api_database.engine, "w1", [Saving(claim.ref, None, key)])[0].ours
+    assert keep_logs(api_database.engine, "w1", [(claim.ref, Logged('[{"message": "read"}]'))])
+    assert api_database.settle(claim.ref, FAILED)
+    assert replay_dead(api_database.engine, 1, [claim.ref.id])
+    api_database.submit(payload='{"edited": 1}', resubmitted_from=claim.ref.id)
+    answer = client.call(None, "GET", path)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Cache-Control"] == "no-store"
+    found = document(answer)
+    assert found["id"] == found["job"]["id"] == claim.ref.id
+    assert found["application"]["candidate"] == "Zaphod"
+    assert found["job"]["payload"]["candidate"] == "Zaphod"
+    assert found["checkpoint"]["state"] == {"read": "half"}
+    [attempt], [log], [event] = found["attempts"], found["logs"], found["events"]
+    assert attempt["error_message"] == "no Zaphod here"
+    assert log["log"] == [{"message": "read"}]
+    assert event["detail"]["error"]["message"] == "no Zaphod here"
+    assert [copy["payload"] for copy in found["resubmitted"]] == [{"edited": 1}]
+
+
+def test_export_of_a_large_payload_with_its_key(client: HttpClient) -> None:
+    text = "long " * 20_000
+    answer = client.open(
+        "POST",
+        "/applications",
+        {"Idempotency-Key": '"large"'},
+        {"candidate": "Zaphod", "payload": text},
+    )
+    path = f"/applications/{document(answer)['id']}"
+    found = document(client.call(None, "GET", f"{path}/export"))
+    assert found["job"]["payload_blob"] is not None
+    assert found["job"]["payload"]["payload"] == text
+    assert [used["key"] for used in found["idempotency_keys"]] == ["large"]
+    assert (found["checkpoint"], found["attempts"], found["logs"]) == (None, [], [])
+    assert client.call(None, "POST", f"{path}/erase").status_code == 202, "its blob is left"
+    assert_gone(client.call(None, "GET", f"{path}/export"))
+
+
+def test_export_of_a_scored_application_whose_job_is_retired(
+    client: HttpClient, api_database: DatabaseFixture
+) -> None:
+    job_id = put_scored(api_database, "general", "77")
+    api_database.execute("DELETE FROM jobs WHERE id = %s", job_id)
+    found = document(client.call(None, "GET", f"/applications/{job_id}/export"))
+    assert (found["job"], found["application"]["score"]) == (None, 77)
+
+
+def start(database: DatabaseFixture) -> Claim:
+    """An application that is being scored."""
+    job_id = database.submit_application("Zaphod")
+    sent = [JobRef(one.id, one.lease) for one in database.dispatch() if one.id == job_id]
+    [claim] = database.claim(*sent)
+    return claim
