@@ -298,6 +298,19 @@ def tell_of_applications(caller: Caller, database: DatabaseFixture) -> None:
     assert first.headers["Link"]
 
 
+def tell_of_privacy(caller: Caller, database: DatabaseFixture) -> None:
+    for side in ("", "/operator"):
+        waiting, running = (
+            database.submit_application(tenant_id=caller.tenant_id) for _ in range(2)
+        )
+        bring(database, running, "running")
+        caller.call("GET", f"/applications/{waiting}/export", 200)
+        caller.call("POST", f"{side}/applications/{waiting}/erase", 200)
+        caller.call("POST", f"{side}/applications/{running}/erase", 202)
+        for path in (waiting, f"{waiting}/export"):
+            caller.call("GET", f"/applications/{path}", 410)
+
+
 def tell_of_schedules(caller: Caller, database: DatabaseFixture) -> None:
     body = {"name": "nightly", "cron": "30 2 * * *", "type": "echo", "payload": {"a": [1]}}
     made = caller.call("POST", "/schedules", 201, body).headers["Location"]
@@ -377,6 +390,7 @@ def test_every_answer_that_the_document_tells_of_is_as_it_tells(
         tell_of_waits,
         tell_of_states,
         tell_of_applications,
+        tell_of_privacy,
         tell_of_schedules,
         tell_of_operators,
         tell_of_the_platform,
