@@ -71,6 +71,10 @@ class Forbidden(FairlineError, code="FORBIDDEN"):
     """This API key does not grant access to this resource."""
 
 
+class TenantSuspended(FairlineError, code="TENANT_SUSPENDED"):
+    """Your account is suspended: queued jobs wait, and nothing more is accepted."""
+
+
 class Refused(FairlineError):
     """A limit was reached; try again later."""
 

@@ -38,6 +38,7 @@ from app.scheduler.maintenance.recurring_jobs import TICK_SECONDS, RecurringJobs
 from app.scheduler.maintenance.replayer import REPLAY_SECONDS, Replayer
 from app.scheduler.maintenance.retirer import RETIRE_SECONDS, Kept, Retirer
 from app.scheduler.maintenance.snapshot_watch import WATCH_SECONDS, SnapshotWatch
+from app.scheduler.maintenance.tenant_remover import REMOVE_SECONDS, TenantRemover
 from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
 from app.scheduler.protection.restrictions import (
@@ -185,6 +186,7 @@ class SchedulerService:
                 TimedRole(Retirer(engine, leader, blobs, kept), 0.0, idle_seconds=RETIRE_SECONDS),
                 TimedRole(Collector(engine, leader, blobs), 0.0),
                 TimedRole(Eraser(engine, leader, blobs), ERASE_SECONDS),
+                TimedRole(TenantRemover(engine, leader, blobs), 0.0, idle_seconds=REMOVE_SECONDS),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
                 TimedRole(classifier, CLASSIFY_SECONDS, pause_factor=PAUSE_FACTOR),
                 TimedRole(RetryBudgets(engine, leader), JUDGE_SECONDS, pause_factor=PAUSE_FACTOR),

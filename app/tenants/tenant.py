@@ -19,6 +19,7 @@ TIERS = ("free", "standard", "pro", "enterprise")
 TENANT_COLUMNS = """
     tenant.id, tenant.name, tenant.tier, tenant.weight, tenant.tier_limits,
     tenant.submit_per_second, tenant.submit_burst,
+    tenant.suspended_at IS NOT NULL AS suspended, tenant.deleted_at IS NOT NULL AS deleting,
     (SELECT json_object_agg(limits.pool, json_build_object(
                 'in_flight', limits.in_flight, 'reserved', limits.reserved,
                 'depth', limits.depth))
@@ -56,6 +57,10 @@ class TenantProfile:
     submit_burst: float | None = None
     #: By pool; a pool that is missing has none.
     limits: Mapping[str, PoolLimits] = field(default_factory=lambda: MappingProxyType({}))
+    #: It may submit nothing, and its queued jobs are not dispatched.
+    suspended: bool = False
+    #: Everything of it is being removed.
+    deleting: bool = False
 
     def limits_of(self, pool: str) -> PoolLimits:
         """The limits in one pool."""
@@ -81,5 +86,7 @@ def tenant_of(columns: RowMapping | Mapping[str, Any]) -> TenantProfile:
         tier=columns["tier"],
         tier_limits=columns["tier_limits"],
         limits=MappingProxyType({pool: PoolLimits(**of) for pool, of in limits.items()}),
+        suspended=columns["suspended"],
+        deleting=columns["deleting"],
         **numbers,
     )

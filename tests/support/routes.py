@@ -108,6 +108,13 @@ CALLS: Mapping[str, Sequence[Call]] = {
     "POST /operator/tenants": [Call(OPERATOR, "/operator/tenants", {"name": "made"}, 201)],
     "GET /operator/tenants/<name>": [Call(OPERATOR, "/operator/tenants/outlander")],
     "PATCH /operator/tenants/<name>": [Call(OPERATOR, "/operator/tenants/outlander", {})],
+    "DELETE /operator/tenants/<name>": [Call(OPERATOR, "/operator/tenants/nobody", stranger=404)],
+    **{
+        f"POST /operator/tenants/<name>/{act}": [
+            Call(OPERATOR, f"/operator/tenants/nobody/{act}", stranger=404)
+        ]
+        for act in ("suspend", "resume")
+    },
     "GET /operator/tenants/<name>/keys": [Call(OPERATOR, "/operator/tenants/outlander/keys")],
     "POST /operator/tenants/<name>/keys": [
         Call(OPERATOR, "/operator/tenants/outlander/keys", {}, 201)

@@ -23,6 +23,7 @@ STATUS: dict[type[errors.FairlineError], HTTPStatus] = {
     errors.RequestTimeout: HTTPStatus.REQUEST_TIMEOUT,
     errors.Unauthenticated: HTTPStatus.UNAUTHORIZED,
     errors.Forbidden: HTTPStatus.FORBIDDEN,
+    errors.TenantSuspended: HTTPStatus.FORBIDDEN,
     errors.RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
     errors.QueueDepthExceeded: HTTPStatus.TOO_MANY_REQUESTS,
     errors.NotFound: HTTPStatus.NOT_FOUND,

@@ -191,6 +191,7 @@ SUBMITTED = (ASK_AFTER, REPLAYED, *RATE_LIMIT)
 
 #: Errors of any submission.
 SUBMISSION_ERRORS = (
+    errors.TenantSuspended,
     errors.RateLimited,
     errors.QueueDepthExceeded,
     errors.BrokerUnavailable,

@@ -46,6 +46,8 @@ class Terms(BaseModel):
     submit_per_second: float | None
     submit_burst: float | None
     limits: dict[str, LimitsInPool] = Field(description="By pool.")
+    suspended: bool = Field(description="It may submit nothing, and its queued jobs wait.")
+    deleting: bool = Field(description="Everything of it is being removed.")
 
 
 class Standing(BaseModel):

@@ -335,6 +335,10 @@ def tell_of_operators(caller: Caller, database: DatabaseFixture) -> None:
     caller.call("POST", "/operator/tenants/guest/keys", 201, {"name": "ci"})
     caller.call("DELETE", f"/operator/keys/{key}", 200)
     caller.call("GET", "/operator/tenants/guest/keys", 200)
+    caller.call("POST", "/operator/tenants/guest/suspend", 200)
+    caller.call("POST", "/operator/tenants/guest/resume", 200)
+    caller.call("DELETE", "/operator/tenants/guest", 202)
+    caller.call("POST", "/operator/tenants/guest/resume", 409)
     caller.call("PUT", "/operator/quotas/claude", 200, {"requests_per_minute": 60})
     database.execute(
         """UPDATE quotas SET reading = '{"requests": [50, 49, 1.5]}', read_at = now(),
