@@ -155,8 +155,10 @@ def predicted(binding: WaitReason, facts: Facts) -> Forecast | None:
     """Until it starts."""
     if binding in (WaitReason.NONE, WaitReason.RUNNING, WaitReason.WORKER_LOST):
         return None
-    if facts.status == "queued" and (facts.broker_away or facts.suspended):
-        return None  # nobody knows when it is back, or resumed
+    if facts.broker_away and facts.status == "queued":
+        return None  # nobody knows when it is back
+    if facts.suspended and binding is not WaitReason.STARTING:
+        return None  # nor when it is resumed
     if binding is WaitReason.STARTING:
         return predict_start(facts.flow)
     ahead = facts.ahead if facts.estimated_ahead is None else facts.estimated_ahead
