@@ -95,6 +95,13 @@ NOTE = f"""
     FROM seen WHERE erasure.id = seen.id
     RETURNING erasure.requested_at, erasure.erased_at, erasure.blobs
 """
+#: An erasure that somebody has locked is being made at the moment.
+POSTPONE = """
+    UPDATE erasures SET due_at = now() + make_interval(secs => %(pause)s)
+    WHERE id IN (SELECT id FROM erasures WHERE id = %(id)s::uuid FOR UPDATE SKIP LOCKED)
+"""
+#: How long a row that somebody has locked is waited for: there are others.
+WAIT_FOR_LOCK = "SET LOCAL lock_timeout = '500ms'"
 FIND_DUE = f"""
     SELECT id::text AS id FROM erasures WHERE due_at <= now() AND {STILL_LEADER}
     ORDER BY due_at LIMIT {BATCH}
@@ -124,8 +131,10 @@ def request_erasure(engine: Engine, tenant_id: int | None, job_id: str) -> Erasu
 
 
 def continue_erasure(engine: Engine, job_id: str, pause_seconds: float) -> ErasureState | None:
-    """Erase what is left of an application whose erasure was requested."""
+    """Erase what is left of an application whose erasure was requested; StatementTooSlow if a row
+    of it is locked."""
     with transaction(engine) as connection:
+        connection.exec_driver_sql(WAIT_FOR_LOCK)
         return erase_rows(connection, None, job_id, pause_seconds)
 
 

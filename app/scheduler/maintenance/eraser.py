@@ -1,8 +1,8 @@
 """Eraser: finishes erasures of applications that ran when they were requested, or had blobs.
 
-See :mod:`models.jobs.erase`. Each erasure is a transaction, so that one row that somebody has
-locked holds up no other. Blobs are deleted after the rows that named them; their names stay with
-the erasure until they are.
+See :mod:`models.jobs.erase`. Each erasure is a transaction: one that meets a row which somebody has
+locked is put off and holds up no other. Blobs are deleted after the rows that named them; their
+names stay with the erasure until they are.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from sqlalchemy import Engine
 
 from app.scheduler.role import RoleQueries
 from models.blobs import BlobError, BlobStore
-from models.jobs.erase import FIND_DUE, continue_erasure, note_deleted
+from models.jobs.erase import FIND_DUE, POSTPONE, continue_erasure, note_deleted
 from models.leadership import Leader
+from models.store.errors import StatementTooSlow
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,11 @@ class Eraser(RoleQueries):
         """Look at the erasures that are due; how many."""
         due = self._read(FIND_DUE)
         for row in due:
-            state = continue_erasure(self._engine, row.id, PAUSE_SECONDS)
+            try:
+                state = continue_erasure(self._engine, row.id, PAUSE_SECONDS)
+            except StatementTooSlow:
+                self._write(POSTPONE, id=row.id, pause=PAUSE_SECONDS)
+                continue
             if state is not None and state.blobs:
                 deleted = [blob for blob in state.blobs if self._delete(blob)]
                 note_deleted(self._engine, row.id, deleted, PAUSE_SECONDS)

@@ -262,6 +262,24 @@ def test_an_erasure_that_was_only_requested_is_finished_by_the_scheduler(
     assert_erased(database, job_id)
 
 
+def test_a_row_that_somebody_has_locked_holds_up_no_other_erasure(
+    database: DatabaseFixture, eraser: Eraser
+) -> None:
+    locked, other = (database.submit_application(NAME) for _ in range(2))
+    for job_id in (locked, other):
+        database.execute("INSERT INTO erasures (id, tenant_id) VALUES (%s, 1)", job_id)
+    with transaction(database.engine) as holder:
+        holder.exec_driver_sql("SELECT FROM jobs WHERE id = %s FOR UPDATE", (locked,))
+        eraser.run_once(0.0)
+        rows = database.query("SELECT id::text AS id FROM erasures WHERE erased_at IS NULL")
+        assert [row.id for row in rows] == [locked]
+        assert eraser.run_once(1.0) == 0, "it is put off"
+    database.execute("UPDATE erasures SET due_at = now() WHERE id = %s", locked)
+    eraser.run_once(6.0)
+    for job_id in (locked, other):
+        assert_erased(database, job_id)
+
+
 def test_a_submission_that_is_repeated_after_a_lost_answer_is_erased_again(
     database: DatabaseFixture, eraser: Eraser
 ) -> None:
