@@ -23,7 +23,8 @@ from models.tenant_removal import remove_tenant
 
 logger = logging.getLogger(__name__)
 
-REMOVE_SECONDS = 1.0
+#: Pause after a turn that found nothing to remove.
+REMOVE_SECONDS = 5.0
 
 
 class TenantRemover(RoleQueries):
