@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help up down status demo test test-unit test-long lint bench bench-dispatch bench-snapshot lab bench-console pictures chaos \
 	upgrade-test restarts bare-test compose-test quorum-test cluster chaos-cluster cluster-status cluster-down cluster-test \
-	cluster-packages clean venv venv-dev broker browser faketime prometheus mmdebstrap
+	cluster-packages sbom audit clean venv venv-dev broker browser faketime prometheus mmdebstrap
 
 # Variables on the command line: one that is misspelled would be ignored without a word.
 VARIABLES = QUICK MINUTES COUNT SEED EACH FULL CLUSTER KEEP CI PYTHON SHELL RABBITMQ CLUSTER_HOME \
@@ -69,6 +69,13 @@ lint: venv-dev ## check style and types
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+
+sbom: venv ## write the bill of materials, sbom.cdx.json, and the licences of the dependencies, docs/licences.md
+	@$(PY) -m app.stack.sbom
+
+# Every package is pinned, so there is nothing to resolve.
+audit: venv-dev ## look for known vulnerabilities in the pinned packages, with pip-audit from the network
+	.venv/bin/uv tool run pip-audit@2.9.0 --disable-pip --no-deps -r requirements.txt
 
 bench: venv-dev broker ## compare throughput with a plain Celery baseline
 	$(PY) -m loadtest.bench

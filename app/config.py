@@ -75,6 +75,8 @@ class Settings(TaskSettings):
     keep_dead_days: float = Field(default=7.0, gt=0)
     keep_events_days: float = Field(default=7.0, gt=0)
     keep_keys_hours: float = Field(default=24.0, gt=0)
+    #: How long scored applications are kept, after their jobs; 0: for ever.
+    keep_scored_days: float = Field(default=0.0, ge=0)
     #: What dependencies accept per minute unless an operator declares a quota, as JSON:
     #: ``{"claude": {"requests_per_minute": 60}}``; also tokens_in and tokens_out.
     quotas: dict[str, dict[QuotaField, PositiveFloat]] = Field(default_factory=dict)

@@ -90,6 +90,10 @@ class Forbidden(FairlineError, code="FORBIDDEN"):
     """This API key does not grant access to this resource."""
 
 
+class TenantSuspended(FairlineError, code="TENANT_SUSPENDED"):
+    """Your account is suspended: queued jobs wait, and nothing more is accepted."""
+
+
 class Refused(FairlineError):
     """A limit was reached; try again later."""
 
@@ -116,6 +120,10 @@ class QueueDepthExceeded(Refused, code="TENANT_QUEUE_DEPTH_EXCEEDED"):
 
 class NotFound(FairlineError, code="NOT_FOUND"):
     """It does not exist, or it does not belong to you."""
+
+
+class Erased(FairlineError, code="ERASED"):
+    """It was erased."""
 
 
 class Conflict(FairlineError, code="CONFLICT"):

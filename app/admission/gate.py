@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from app.admission.depth import Depth
 from app.admission.rate import Rate
 from app.admission.refusals import FLUSH_SECONDS, Refusals
-from app.errors import QueueDepthExceeded, Refused
+from app.errors import QueueDepthExceeded, Refused, TenantSuspended
 from app.policy.fairshare import Tier
 from app.policy.rate_limit import Limit, RateAllowance, limit_of
 from app.policy.tier_limits import TIER_LIMITS
@@ -113,6 +113,7 @@ class Gate(SubmissionLimits):
 
     def pass_rate(self, tenant: TenantProfile, submissions: int = 1) -> RateAllowance | None:
         """Spend the tenant's tokens, or refuse; None if it needs none."""
+        self._refuse_suspended(tenant, submissions)
         limit = self.limit(tenant)
         if limit is None:
             return None
@@ -124,6 +125,7 @@ class Gate(SubmissionLimits):
 
     def refuse_early(self, tenant: TenantProfile) -> None:
         """Refuse, before the request is read, what would be refused anyway."""
+        self._refuse_suspended(tenant)
         limit = self.limit(tenant)
         if limit is not None:
             try:
@@ -131,6 +133,11 @@ class Gate(SubmissionLimits):
             except Refused as refused:
                 self.count(tenant, refused)
                 raise
+
+    def _refuse_suspended(self, tenant: TenantProfile, submissions: int = 1) -> None:
+        if tenant.suspended:
+            self._refusals.count(tenant.id, TenantSuspended.code, submissions)
+            raise TenantSuspended
 
     def enter(self, tenant: TenantProfile, submissions: Sequence[Submission]) -> Entered:
         """Reserve room in the queues of the pools; :meth:`settle` must follow."""

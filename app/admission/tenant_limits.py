@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from app.admission.depth import TenantQueue, read_depths
 from app.admission.gate import DEPTH_RETRY_SECONDS, SubmissionLimits
 from app.admission.rate import LEASE, TAKE, TokenRequest, lease_group
-from app.errors import QueueDepthExceeded, RateLimited
+from app.errors import QueueDepthExceeded, RateLimited, TenantSuspended
 from app.policy.rate_limit import Limit
 from app.tenants.tenant import TENANT_COLUMNS, TenantProfile, tenant_of
 from models.store.session import connect, fetch
@@ -38,6 +38,7 @@ class Hold:
 
 #: Its bucket is in use, as a rule for a moment only.
 LOCKED = Hold("", 0.1)
+SUSPENDED = Hold(TenantSuspended.code, DEPTH_RETRY_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,10 @@ class TenantLimits:
         jobs = self._within_depth(wanted, profiles)
         full = frozenset(queue for queue, count in wanted.items() if jobs[queue] < count)
         held = {of: Hold(QueueDepthExceeded.code, DEPTH_RETRY_SECONDS) for of, _ in full}
+        suspended = {of for of, profile in profiles.items() if profile.suspended}
+        held |= dict.fromkeys(suspended, SUSPENDED)
+        if suspended:
+            jobs = {queue: 0 if queue[0] in suspended else count for queue, count in jobs.items()}
         if whole:
             jobs = {queue: 0 if queue[0] in held else count for queue, count in jobs.items()}
         needed = Counter[int]()

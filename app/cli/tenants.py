@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from app.cli.errors import FairlineGroup
 from app.policy.fairshare.tiers import Tier, entitlement_of
-from app.tenants import changes
+from app.tenants import changes, suspension
 from app.tenants.keys import SHORT, presented
 from app.tenants.listing import list_keys, list_tenants, read_tenant
 from app.tenants.tenant import TIERS, TenantProfile
@@ -146,6 +146,33 @@ def ensure(name: str) -> None:
     click.echo(f"tenant {name}")
 
 
+@tenants.command("suspend")
+@click.argument("name")
+def suspend(name: str) -> None:
+    """Accept nothing from a tenant and dispatch none of its queued jobs, until it is resumed."""
+    suspension.suspend_tenant(database(), name)
+    click.echo(f"tenant {name}: suspended")
+
+
+@tenants.command("resume")
+@click.argument("name")
+def resume(name: str) -> None:
+    """Take a suspension back."""
+    suspension.resume_tenant(database(), name)
+    click.echo(f"tenant {name}: resumed")
+
+
+@tenants.command("delete")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def delete(name: str, yes: bool) -> None:
+    """Delete a tenant with everything it has; the scheduler removes it in the background."""
+    if not yes:
+        click.confirm(f"Delete {name} with all its jobs, results, keys and usage?", abort=True)
+    suspension.delete_tenant(database(), name)
+    click.echo(f"tenant {name}: suspended, its keys are revoked, its rows are being removed")
+
+
 @tenants.command("list")
 def show_tenants() -> None:
     """List all tenants with their terms."""
@@ -231,16 +258,17 @@ def described(tenant: TenantProfile) -> str:
 
 
 def limits_text(tenant: TenantProfile) -> str:
-    """Limits as the options name them."""
-    parts = [
+    """Limits as the options name them, and whether it is suspended."""
+    standing = {"being deleted": tenant.deleting, "suspended": tenant.suspended}
+    limits = [
         f"{option.removeprefix('--')} {pool}={amount}"
         for pool, limits in sorted(tenant.limits.items())
         for option, name, _ in LIMITS
         if (amount := getattr(limits, name)) is not None
     ]
     if tenant.types is not None:
-        parts.append(f"types {','.join(tenant.types) or 'none at all'}")
-    return ", ".join(parts)
+        limits.append(f"types {','.join(tenant.types) or 'none at all'}")
+    return ", ".join([*[word for word, holds in standing.items() if holds][:1], *limits])
 
 
 def weight_text(tenant: TenantProfile) -> str:

@@ -30,6 +30,7 @@ class WaitReason(StrEnum):
     BROKER = "broker"
     CIRCUIT = "circuit"
     QUOTA = "quota"
+    SUSPENDED = "suspended"
     THROTTLE = "throttle"
     CAP = "cap"
     FREE_SLICE = "free_slice"
@@ -64,6 +65,8 @@ class Facts:
     closed_seconds: float = 0.0
     #: Calls that the quota allows; None if unknown.
     calls_per_second: float | None = None
+    #: Whether its tenant is suspended, until somebody resumes it.
+    suspended: bool = False
     throttled: bool = False
     #: Of a running job: its worker is lost.
     worker_lost: bool = False
@@ -138,8 +141,9 @@ def holding(facts: Facts) -> tuple[WaitReason, ...]:
         WaitReason.CIRCUIT: facts.circuit != "closed",
         # With idle slots and nothing else in the way, it is the quota's pace that holds it.
         WaitReason.QUOTA: facts.closed_seconds > 0 or (facts.quota and idle and not at_cap),
+        WaitReason.SUSPENDED: facts.suspended,
         WaitReason.THROTTLE: facts.throttled and at_cap,
-        WaitReason.CAP: not facts.throttled and at_cap,
+        WaitReason.CAP: not (facts.throttled or facts.suspended) and at_cap,
         WaitReason.FREE_SLICE: facts.free_full,
         WaitReason.NO_WORKERS: flow.slots <= 0,
     }
@@ -153,6 +157,8 @@ def predicted(binding: WaitReason, facts: Facts) -> Forecast | None:
         return None
     if facts.broker_away and facts.status == "queued":
         return None  # nobody knows when it is back
+    if facts.suspended and binding is not WaitReason.STARTING:
+        return None  # nor when it is resumed
     if binding is WaitReason.STARTING:
         return predict_start(facts.flow)
     ahead = facts.ahead if facts.estimated_ahead is None else facts.estimated_ahead
@@ -214,6 +220,7 @@ SENTENCES = {
     WaitReason.BROKER: "The broker is not responding; it is dispatched when that is back.",
     WaitReason.CIRCUIT: "{facts.dependency} kept failing; a few jobs probe whether it is back.",
     WaitReason.QUOTA: "Calls to {facts.dependency} are paced to its quota.",
+    WaitReason.SUSPENDED: "{voice.has} been suspended by an operator.",
     WaitReason.THROTTLE: (
         "Jobs {voice.of} killed workers of the pool {facts.pool}: they run one at a time."
     ),

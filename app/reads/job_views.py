@@ -84,6 +84,8 @@ class View:
     document: dict[str, Any]
     #: Characters of its result.
     weight: int = 0
+    #: It was erased: all that is known is whose it was.
+    erased: bool = False
 
 
 def read_jobs(connection: Connection, ids: Iterable[str]) -> dict[str, View]:

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, RowMapping
 from app.reads.job_views import CHANGING, JOB_SQL, View, etag_of, job_document, read_jobs
 from app.reads.ranks import ScoreRank, read_ranks
 from app.reads.times import rfc3339
+from models.jobs.erase import READ_ERASED
 from models.jobs.states import APPLICATION_STATUS, TERMINAL, JobStatus
 from models.store.arrays import plain_array
 from models.store.group_commit import GroupCommit
@@ -73,6 +74,11 @@ class Views:
         """The job, or None if there is none."""
         return self._find(("job", job_id))
 
+    def forget(self, job_id: str) -> None:
+        """Keep no answer about it any longer: it is being erased."""
+        for kind in ("application", "job"):
+            self._kept.pop((kind, job_id), None)
+
     def _find(self, asked: Asked) -> View | None:
         kept = self._kept.get(asked)
         if kept is not None and time.monotonic() - kept[0] < KEEP_SECONDS:
@@ -90,7 +96,15 @@ class Views:
             for kind, read in (("application", read_applications), ("job", read_jobs)):
                 ids = {id_ for of, id_ in group if of == kind}
                 found[kind] = read(connection, ids) if ids else {}
-        return [found[kind].get(id_) for kind, id_ in group]
+            missing = {id_ for kind, id_ in group if id_ not in found[kind]}
+            erased = read_erased(connection, missing) if missing else {}
+        return [found[kind].get(id_) or erased.get(id_) for kind, id_ in group]
+
+
+def read_erased(connection: Connection, ids: Iterable[str]) -> dict[str, View]:
+    """Those that were erased, by id: nothing but whose they were."""
+    rows = connection.exec_driver_sql(READ_ERASED, {"ids": plain_array(ids)})
+    return {row.id: View(row.tenant_id, "", True, "", {}, erased=True) for row in rows}
 
 
 def read_applications(connection: Connection, ids: Iterable[str]) -> dict[str, View]:

@@ -62,6 +62,7 @@ READ_FACTS = f"""
            quota.calls, quota.tokens_in, quota.tokens_out,
            (job.tenant_id, job.pool) IN ({THROTTLED}) AS throttled,
            {cap_sql("job.pool")} AS cap,
+           coalesce(tenant.suspended_at IS NOT NULL, false) AS suspended,
            coalesce(own.dispatched, 0)::int AS under_way,
            coalesce(own.dispatched + own.running, 0)::int AS in_flight,
            coalesce(own.queued, 0)::int AS queued,
@@ -192,7 +193,7 @@ def read_facts(connection: Connection, job_id: str) -> WaitingJob | None:
     total = sum(ahead.values())
     cap = row.cap
     if row.throttled:
-        cap = min(THROTTLED_IN_FLIGHT, cap or THROTTLED_IN_FLIGHT)
+        cap = THROTTLED_IN_FLIGHT if cap is None else min(THROTTLED_IN_FLIGHT, cap)
     own = run(READ_OWN, asked).all() if row.in_flight else []
     types = read_types(connection, row, ahead, own)
     in_flight = sum(each.jobs for each in own)
@@ -231,6 +232,7 @@ def read_facts(connection: Connection, job_id: str) -> WaitingJob | None:
         quota=row.quota,
         closed_seconds=max(row.closed_seconds, quota.spent_seconds(costs)),
         calls_per_second=pace_of(quota, costs),
+        suspended=row.suspended,
         throttled=row.throttled,
         worker_lost=row.worker_lost,
         cancelled=row.cancelled,

@@ -27,6 +27,7 @@ from app.scheduler.dispatching.quotas import QuotaPacers
 from app.scheduler.dispatching.reconciler import RECONCILE_SECONDS, ShareReconciler
 from app.scheduler.idle import WorkLooks, next_turn_seconds
 from app.scheduler.maintenance.collector import Collector
+from app.scheduler.maintenance.eraser import ERASE_SECONDS, Eraser
 from app.scheduler.maintenance.feed_generations import FeedGenerations
 from app.scheduler.maintenance.forecaster import FORECAST_SECONDS, Forecaster
 from app.scheduler.maintenance.limit_keeper import KEEP_SECONDS, LimitKeeper
@@ -37,6 +38,7 @@ from app.scheduler.maintenance.recurring_jobs import TICK_SECONDS, RecurringJobs
 from app.scheduler.maintenance.replayer import REPLAY_SECONDS, Replayer
 from app.scheduler.maintenance.retirer import RETIRE_SECONDS, Kept, Retirer
 from app.scheduler.maintenance.snapshot_watch import WATCH_SECONDS, SnapshotWatch
+from app.scheduler.maintenance.tenant_remover import REMOVE_SECONDS, TenantRemover
 from app.scheduler.protection.circuits import Circuits
 from app.scheduler.protection.classifier import CLASSIFY_SECONDS, Classifier
 from app.scheduler.protection.restrictions import (
@@ -172,6 +174,7 @@ class SchedulerService:
             dead=settings.keep_dead_days * DAY_SECONDS,
             events=settings.keep_events_days * DAY_SECONDS,
             keys=settings.keep_keys_hours * 3600.0,
+            scored=settings.keep_scored_days * DAY_SECONDS,
         )
         classifier = Classifier(engine, leader, types, settings.served_pool_names)
         self._housekeeping = Housekeeping(
@@ -182,6 +185,8 @@ class SchedulerService:
                 TimedRole(CountWriter(engine, self._tallies), COUNT_SECONDS),
                 TimedRole(Retirer(engine, leader, blobs, kept), 0.0, idle_seconds=RETIRE_SECONDS),
                 TimedRole(Collector(engine, leader, blobs), 0.0),
+                TimedRole(Eraser(engine, leader, blobs), ERASE_SECONDS),
+                TimedRole(TenantRemover(engine, leader, blobs), 0.0, idle_seconds=REMOVE_SECONDS),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
                 TimedRole(classifier, CLASSIFY_SECONDS, pause_factor=PAUSE_FACTOR),
                 TimedRole(RetryBudgets(engine, leader), JUDGE_SECONDS, pause_factor=PAUSE_FACTOR),

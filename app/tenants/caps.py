@@ -1,4 +1,4 @@
-"""The cap on a tenant's jobs in flight in one pool: its own, else that of its tier."""
+"""The cap on a tenant's jobs in flight in one pool: its own, else its tier's; suspended, 0."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from app.tenants.tenant import TenantProfile
 
 def cap_of(tenant: TenantProfile, pool: str) -> int | None:
     """Jobs of the tenant that may be in flight in the pool; None: no cap."""
+    if tenant.suspended:
+        return 0
     own = tenant.limits_of(pool).in_flight
     if own is not None or not tenant.tier_limits:
         return own
@@ -24,4 +26,5 @@ def cap_sql(pool: str) -> str:
             others = limits.in_flight[OTHER_POOLS]
             tiers.append(f"WHEN '{tier.value}' THEN CASE {pool} {named} ELSE {others} END")
     by_tier = f"CASE tenant.tier {' '.join(tiers)} END"
-    return f"coalesce(limits.in_flight, CASE WHEN tenant.tier_limits THEN {by_tier} END)"
+    agreed = f"coalesce(limits.in_flight, CASE WHEN tenant.tier_limits THEN {by_tier} END)"
+    return f"CASE WHEN tenant.suspended_at IS NOT NULL THEN 0 ELSE {agreed} END"

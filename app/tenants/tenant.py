@@ -19,6 +19,7 @@ TIERS = ("free", "standard", "pro", "enterprise")
 TENANT_COLUMNS = """
     tenant.id, tenant.name, tenant.tier, tenant.weight, tenant.tier_limits,
     tenant.submit_per_second, tenant.submit_burst, tenant.types,
+    tenant.suspended_at IS NOT NULL AS suspended, tenant.deleted_at IS NOT NULL AS deleting,
     (SELECT json_object_agg(limits.pool, json_build_object(
                 'in_flight', limits.in_flight, 'reserved', limits.reserved,
                 'depth', limits.depth))
@@ -58,6 +59,10 @@ class TenantProfile:
     types: tuple[str, ...] | None = None
     #: By pool; a pool that is missing has none.
     limits: Mapping[str, PoolLimits] = field(default_factory=lambda: MappingProxyType({}))
+    #: It may submit nothing, and its queued jobs are not dispatched.
+    suspended: bool = False
+    #: Everything of it is being removed.
+    deleting: bool = False
 
     def limits_of(self, pool: str) -> PoolLimits:
         """The limits in one pool."""
@@ -84,5 +89,7 @@ def tenant_of(columns: RowMapping | Mapping[str, Any]) -> TenantProfile:
         tier_limits=columns["tier_limits"],
         types=None if columns["types"] is None else tuple(columns["types"]),
         limits=MappingProxyType({pool: PoolLimits(**of) for pool, of in limits.items()}),
+        suspended=columns["suspended"],
+        deleting=columns["deleting"],
         **numbers,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0019"
-down_revision = "0015"
+down_revision = "0018"
 
 
 def upgrade() -> None:

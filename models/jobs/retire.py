@@ -1,7 +1,8 @@
 """Retire: an ended job is removed with its attempts, logs, checkpoint and unscored application.
 
-Called by the scheduler's Retirer. One statement: dying before its commit changes nothing; dying
-after it leaves blobs that no row names, which the Collector finds.
+Scored applications are removed later, if they are to be. Called by the scheduler's Retirer. One
+statement each: dying before its commit changes nothing; dying after it leaves blobs that no row
+names, which the Collector finds.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ from models.leadership import STILL_LEADER
 #: Jobs looked at in one statement.
 BATCH = 500
 
-#: An id made at the given time, as far as its time goes: see models.jobs.ids.
-OLDEST_KEPT = """(rpad(lpad(to_hex((extract(epoch FROM
-            now() - make_interval(secs => least(%(finished)s, %(dead)s))) * 1000)::bigint),
+
+def id_of_age(seconds: str) -> str:
+    """SQL: an id made so long ago, as far as its time goes; see models.jobs.ids."""
+    return f"""(rpad(lpad(to_hex((extract(epoch FROM
+            now() - make_interval(secs => {seconds})) * 1000)::bigint),
             12, '0'), 32, '0'))::uuid"""
+
+
+OLDEST_KEPT = id_of_age("least(%(finished)s, %(dead)s)")
 
 #: Looks at the next batch after ``cursor``. Returns how many it looked at, the last of them, how
 #: many it removed, and their blobs, which no row names any more.
@@ -49,4 +55,21 @@ RETIRE_JOBS = f"""
            (SELECT count(*) FROM retired) AS retired,
            array(SELECT payload_blob FROM retired WHERE payload_blob IS NOT NULL
                  UNION ALL SELECT blob FROM checkpointed WHERE blob IS NOT NULL) AS blobs
+"""
+#: The same for scored applications, which outlive their jobs: those whose job is gone.
+RETIRE_SCORED = f"""
+    WITH page AS (
+        SELECT id FROM applications
+        WHERE id > %(cursor)s::uuid AND id < {id_of_age("%(scored)s")} AND {STILL_LEADER}
+        ORDER BY id LIMIT {BATCH}
+    ), retired AS (
+        DELETE FROM applications AS application USING page
+        WHERE application.id = page.id
+          AND application.scored_at < now() - make_interval(secs => %(scored)s)
+          AND NOT EXISTS (SELECT FROM jobs AS job WHERE job.id = page.id)
+        RETURNING application.id
+    )
+    SELECT (SELECT count(*) FROM page) AS looked,
+           (SELECT id::text FROM page ORDER BY id DESC LIMIT 1) AS last_id,
+           (SELECT count(*) FROM retired) AS retired
 """

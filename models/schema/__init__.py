@@ -6,6 +6,7 @@ from models.schema.jobs import (
     Application,
     Attempt,
     Checkpoint,
+    Erasure,
     IdempotencyKeyRow,
     Job,
     JobCountDelta,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 
-from sqlalchemy import ARRAY, Identity, Uuid, column
+from sqlalchemy import ARRAY, Identity, Uuid, column, text
 from sqlalchemy import table as view
 
 from models.jobs.states import JobStatus
@@ -125,6 +125,7 @@ class Job(
             "not_after",
             "status IN ('scheduled', 'queued') AND not_after IS NOT NULL",
         ),
+        index("jobs_resubmitted", "resubmitted_from", "resubmitted_from IS NOT NULL"),
     )
 
 
@@ -265,3 +266,25 @@ class IdempotencyKeyRow(Base, table="idempotency_keys"):
     created_at: Mapped[Now]
 
     __table_args__ = (index("idempotency_keys_age", "created_at"),)
+
+
+class Erasure(Base, table="erasures", fillfactor=70):
+    """What remains of an application that was erased on request: no personal data.
+
+    See :mod:`models.jobs.erase`.
+    """
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    tenant_id: Mapped[int]
+    requested_at: Mapped[Now]
+    #: When nothing of it was left; None while its run is being stopped or blobs are left.
+    erased_at: Mapped[datetime | None]
+    #: When the scheduler looks at it again; None: no more.
+    due_at: Mapped[datetime | None] = mapped_column(server_default=text("now()"))
+    #: Its blobs that have still to be deleted.
+    blobs: Mapped[list[str]] = mapped_column(server_default="{}")
+
+    __table_args__ = (
+        index("erasures_due", "due_at", "due_at IS NOT NULL"),
+        index("erasures_of_tenant", "tenant_id"),
+    )

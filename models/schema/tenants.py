@@ -40,6 +40,10 @@ class Tenant(Base, table="tenants"):
     types: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
     #: Raised by every change, of its limits too: processes read what is new.
     changed_at: Mapped[Now]
+    #: Since when it may submit nothing and its queued jobs wait; None: it is not suspended.
+    suspended_at: Mapped[datetime | None]
+    #: Since when everything of it is being removed, a batch at a time, and at last this row.
+    deleted_at: Mapped[datetime | None]
 
     __table_args__ = (index("tenants_changed", "changed_at"),)
 

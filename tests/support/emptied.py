@@ -10,7 +10,8 @@ TABLES = (
     f"jobs, applications, {COUNTS}, processes, leaders, express_lanes, attempts, checkpoints,"
     " idempotency_keys, events, tallies, circuits, verdicts, usage, arrivals, shares,"
     " tenant_limits, api_keys, rate_buckets, refusals, quotas, job_types, schedules,"
-    " desired_workers, predictions, pool_samples, replays, run_logs"
+    " desired_workers, predictions, pool_samples, replays, run_logs,"
+    " erasures"
 )
 
 

@@ -48,6 +48,17 @@ CALLS: Mapping[str, Sequence[Call]] = {
     "DELETE /applications/<application_id>": [
         Call(TENANT, "/applications/{application}", stranger=404)
     ],
+    "GET /applications/<application_id>/export": [
+        Call(TENANT, "/applications/{application}/export", stranger=404),
+        Call(TENANT, "/applications/{scored}/export", stranger=404),
+    ],
+    "POST /applications/<application_id>/erase": [
+        Call(TENANT, "/applications/{application}/erase", stranger=404),
+        Call(TENANT, "/applications/{scored}/erase", stranger=404),
+    ],
+    "POST /operator/applications/<application_id>/erase": [
+        Call(OPERATOR, "/operator/applications/{application}/erase", stranger=404)
+    ],
     "GET /leaderboard": [Call(TENANT, "/leaderboard")],
     "POST /jobs": [Call(TENANT, "/jobs", {"type": "echo"}, 202)],
     "POST /jobs/batch": [Call(TENANT, "/jobs/batch", {"jobs": [{"type": "echo"}]}, 202)],
@@ -97,6 +108,13 @@ CALLS: Mapping[str, Sequence[Call]] = {
     "POST /operator/tenants": [Call(OPERATOR, "/operator/tenants", {"name": "made"}, 201)],
     "GET /operator/tenants/<name>": [Call(OPERATOR, "/operator/tenants/outlander")],
     "PATCH /operator/tenants/<name>": [Call(OPERATOR, "/operator/tenants/outlander", {})],
+    "DELETE /operator/tenants/<name>": [Call(OPERATOR, "/operator/tenants/nobody", stranger=404)],
+    **{
+        f"POST /operator/tenants/<name>/{act}": [
+            Call(OPERATOR, f"/operator/tenants/nobody/{act}", stranger=404)
+        ]
+        for act in ("suspend", "resume")
+    },
     "GET /operator/tenants/<name>/keys": [Call(OPERATOR, "/operator/tenants/outlander/keys")],
     "POST /operator/tenants/<name>/keys": [
         Call(OPERATOR, "/operator/tenants/outlander/keys", {}, 201)

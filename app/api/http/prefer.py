@@ -76,7 +76,7 @@ def ended_reply(
         view = read(job_id)
     except StateStoreError:
         return None  # it is accepted, which must not become an error
-    if view is None or not view.ended:
+    if view is None or not view.ended or view.erased:
         return None
     kept = {name: value for name, value in headers.items() if name != "Retry-After"}
     return view_reply(view, kept)

@@ -12,7 +12,9 @@ import orjson
 from flask import Response
 from pydantic import BaseModel
 
+from app.errors import Erased
 from app.reads.times import rfc3339
+from app.tenants.ownership import own
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -114,6 +116,14 @@ def limit_headers(allowance: RateAllowance | None) -> dict[str, str]:
 def whole_seconds(seconds: float) -> int:
     """Seconds for a header: at least one, or a client would retry immediately."""
     return max(1, math.ceil(seconds))
+
+
+def own_view(view: View | None, tenant_id: int) -> View:
+    """The view, if it is the tenant's; 410 if that has erased it."""
+    found = own(view, tenant_id)
+    if found.erased:
+        raise Erased
+    return found
 
 
 def view_headers(view: View) -> dict[str, str]:

@@ -191,6 +191,7 @@ SUBMITTED = (ASK_AFTER, REPLAYED, *RATE_LIMIT)
 
 #: Errors of any submission.
 SUBMISSION_ERRORS = (
+    errors.TenantSuspended,
     errors.RateLimited,
     errors.QueueDepthExceeded,
     errors.BrokerUnavailable,
@@ -230,17 +231,22 @@ def poll(summary: str, content: type[BaseModel], status: Header) -> Operation:
         also=(unchanged(status, ASK_AGAIN_AFTER, APPLIED),),
         query=None,
         headers=(IF_NONE_MATCH, PREFER),
+        errors=(errors.Erased,),
         head=True,
     )
 
 
 def cancellation(
-    summary: str, cancelled: type[BaseModel], stopping: type[BaseModel], status: Header
+    summary: str,
+    cancelled: type[BaseModel],
+    stopping: type[BaseModel],
+    status: Header,
+    gone: tuple[type[Exception], ...] = (),
 ) -> Operation:
     """The operation that cancels a waiting job, or stops a running one."""
     return for_tenants(
         summary,
         Returns(200, cancelled, (status,)),
         also=(Returns(202, stopping, (status, ASK_AFTER)),),
-        errors=(errors.Conflict,),
+        errors=(errors.Conflict, *gone),
     )

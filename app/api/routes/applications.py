@@ -12,16 +12,15 @@ from app.admission.intake import start_of, take_in
 from app.api.http.body import read_document, validate_body
 from app.api.http.idempotency import parse_key
 from app.api.http.prefer import PREFER, ended_reply, wait_for_end
-from app.api.http.reply import QuickReply, poll_reply, submission_headers
+from app.api.http.reply import QuickReply, own_view, poll_reply, submission_headers
 from app.api.http.state import write_state
 from app.api.openapi import declared
 from app.api.routes.jobs import cancel_reply
 from app.api.schemas import answers
 from app.api.schemas.requests import SubmitApplication
 from app.api.services import Services, current_services, current_tenant
-from app.errors import Conflict, NotFound
+from app.errors import Conflict, Erased, NotFound
 from app.reads.job_views import View
-from app.tenants.ownership import own
 from app.tenants.tenant import TenantProfile
 from models.jobs.ids import new_id, parse_id
 from models.jobs.states import APPLICATION_STATUS
@@ -59,6 +58,7 @@ def get_application(application_id: str) -> QuickReply:
     answers.WithdrawnApplication,
     answers.StoppingApplication,
     declared.STATUS_OF_APPLICATION,
+    (Erased,),
 )
 def delete_application(application_id: str) -> Response:
     """Withdraws a waiting application immediately; interrupts one being scored within 5 s."""
@@ -119,6 +119,7 @@ def read_application(services: Services, environ: WSGIEnvironment, text: str) ->
 
 
 def find_application(services: Services, tenant_id: int, text: str) -> View:
-    """The tenant's application."""
+    """The tenant's application; 410 if it was erased."""
     application_id = parse_id(text)
-    return own(services.views.application(application_id) if application_id else None, tenant_id)
+    view = services.views.application(application_id) if application_id else None
+    return own_view(view, tenant_id)

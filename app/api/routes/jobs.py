@@ -21,6 +21,7 @@ from app.api.http.reply import (
     STATUS_HEADER,
     QuickReply,
     Reply,
+    own_view,
     poll_reply,
     submission_headers,
 )
@@ -209,7 +210,7 @@ def read_job(services: Services, environ: WSGIEnvironment, text: str) -> QuickRe
     """The caller's job, or 304."""
     tenant_id = services.tenants.current(environ).id
     job_id = parse_id(text)
-    view = own(services.views.job(job_id) if job_id else None, tenant_id)
+    view = own_view(services.views.job(job_id) if job_id else None, tenant_id)
     if PREFER in environ and job_id and wait_for_end(services, environ, job_id, view):
-        return poll_reply(own(services.views.job(job_id), tenant_id), environ, waited=True)
+        return poll_reply(own_view(services.views.job(job_id), tenant_id), environ, waited=True)
     return poll_reply(view, environ)

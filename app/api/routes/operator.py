@@ -6,9 +6,11 @@ is about to be revoked could keep access with a new one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from flask import Blueprint, Response, request
+from sqlalchemy import Engine
 
 from app.api.http.body import parse_body
 from app.api.http.query import next_link, parse_cursor, parse_limit
@@ -24,6 +26,7 @@ from app.tenants.changes import change_tenant, create_tenant, issue_key, no_tena
 from app.tenants.keys import SHORT
 from app.tenants.listing import Listed, ListedKey, list_keys, list_tenants, read_tenant
 from app.tenants.quotas import Declared, clear_quota, declare_quota, read_quotas
+from app.tenants.suspension import delete_tenant, resume_tenant, suspend_tenant
 from app.tenants.tenant import is_tenant_name
 from models.pools import POOLS
 
@@ -94,6 +97,39 @@ def patch_tenant(name: str) -> Response:
     with write_state() as engine:
         changed = change_tenant(engine, known.tenant.name, body.change())
     return Reply(tenant_document(Listed(changed, known.created_at)))
+
+
+@operator.post("/tenants/<name>/suspend")
+@for_operators("Suspend a tenant", Returns(200, platform_answers.TenantEntry))
+def post_suspend(name: str) -> Response:
+    """Its submissions are a 403 and its queued jobs are not dispatched, in every process about a
+    second later. What runs goes on."""
+    return changed_reply(name, suspend_tenant)
+
+
+@operator.post("/tenants/<name>/resume")
+@for_operators(
+    "Take a suspension back", Returns(200, platform_answers.TenantEntry), errors=(Conflict,)
+)
+def post_resume(name: str) -> Response:
+    """409 if the tenant is being deleted."""
+    return changed_reply(name, resume_tenant)
+
+
+@operator.delete("/tenants/<name>")
+@for_operators("Delete a tenant", Returns(202, platform_answers.TenantEntry))
+def remove_tenant(name: str) -> Response:
+    """Suspends it, revokes its keys and removes everything it has in the background, usage too;
+    then its name is free. There is no way back."""
+    return changed_reply(name, delete_tenant, 202)
+
+
+def changed_reply(name: str, change: Callable[[Engine, str], None], status: int = 200) -> Response:
+    """Change a tenant; as it is then."""
+    known = find_tenant(name).tenant.name
+    with write_state() as engine:
+        change(engine, known)
+    return Reply(tenant_document(find_tenant(known)), status)
 
 
 @operator.get("/tenants/<name>/keys")

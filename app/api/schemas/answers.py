@@ -279,6 +279,28 @@ WithdrawnApplication = model(
 StoppingApplication = model(
     "StoppingApplication", "Being scored, and being stopped.", status=Literal["scoring"], **STOPPING
 )
+ErasedApplication = model(
+    "ErasedApplication",
+    "An application that is erased, or being erased.",
+    id=UUID,
+    status=Literal["erased", "erasing"],
+    requested_at=datetime,
+    erased_at=datetime | None,
+)
+ExportedApplication = model(
+    "ExportedApplication",
+    "Everything that is stored of an application, by table. `job` is null once it is retired;"
+    " `resubmitted` are jobs that were submitted in its place.",
+    id=UUID,
+    application=dict[str, Any],
+    job=dict[str, Any] | None,
+    checkpoint=dict[str, Any] | None,
+    attempts=list[dict[str, Any]],
+    logs=list[dict[str, Any]],
+    events=list[dict[str, Any]],
+    idempotency_keys=list[dict[str, Any]],
+    resubmitted=list[dict[str, Any]],
+)
 Replayed = model(
     "Replayed", "Dead letters queued again.", replayed=int, skipped=int, ids=list[UUID]
 )

@@ -47,6 +47,8 @@ class Terms(BaseModel):
     submit_burst: float | None
     types: list[str] | None = Field(description="Job types that it may submit; null: all.")
     limits: dict[str, LimitsInPool] = Field(description="By pool.")
+    suspended: bool = Field(description="It may submit nothing, and its queued jobs wait.")
+    deleting: bool = Field(description="Everything of it is being removed.")
 
 
 class Standing(BaseModel):

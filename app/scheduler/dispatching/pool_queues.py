@@ -318,7 +318,7 @@ class PoolQueues(RoleQueries, dict[str, PoolQueue]):
         for row in rows:
             tenant_id, cap, free = row.tenant_id, row.cap, row.tier == Tier.FREE
             if tenant_id in queue.throttled:
-                cap = min(THROTTLED_IN_FLIGHT, cap or THROTTLED_IN_FLIGHT)
+                cap = THROTTLED_IN_FLIGHT if cap is None else min(THROTTLED_IN_FLIGHT, cap)
             claim = TenantClaim(entitlement_of(Tier(row.tier), row.weight), free=free, cap=cap)
             if queue.fair.has_tenant(tenant_id):
                 queue.fair.set_tenant(tenant_id, claim)

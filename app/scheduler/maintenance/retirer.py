@@ -1,9 +1,10 @@
 """Retirer: deletes what ended long ago, a bounded batch at a time.
 
 Jobs are deleted with their attempts and checkpoints, and with their application unless it has a
-score. Counts of ended jobs do not fall, usage is kept for ever. Ids rise with time, so jobs are
-walked along the primary key with a cursor in memory; an index by age would cost something at every
-end of a job. Blobs are deleted after the commit; the Collector finds those a crash leaves.
+score; scored ones are deleted only if there is a setting for it. Counts of ended jobs do not fall,
+usage is kept for ever. Ids rise with time, so jobs are walked along the primary key with a cursor
+in memory; an index by age would cost something at every end of a job. Blobs are deleted after the
+commit; the Collector finds those a crash leaves.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from app.scheduler.role import RoleQueries
 from models.blobs import BlobError, BlobStore
 from models.jobs.ids import BELOW_ALL
 from models.jobs.replay_requests import RETIRE as RETIRE_REPLAYS
-from models.jobs.retire import BATCH, RETIRE_JOBS
+from models.jobs.retire import BATCH, RETIRE_JOBS, RETIRE_SCORED
 from models.leadership import STILL_LEADER, Leader
 from models.tallies import FOLD_TOTALS, TallyKind
 
@@ -84,6 +85,8 @@ class Kept:
     dead: float
     events: float
     keys: float
+    #: Scored applications; 0: for ever.
+    scored: float = 0.0
 
 
 class Retirer(RoleQueries):
@@ -93,6 +96,8 @@ class Retirer(RoleQueries):
         self._kept = kept
         self._cursor = BELOW_ALL
         self._walk_due = 0.0
+        self._scored_cursor = BELOW_ALL
+        self._scored_due = 0.0
         self._refusal: tuple[int, date, str] = FIRST_REFUSAL
         self._refusals_due = 0.0
         self._fold_due = 0.0
@@ -105,6 +110,11 @@ class Retirer(RoleQueries):
             touched += looked
             if looked < BATCH:
                 self._walk_due = now + WALK_SECONDS
+        if self._kept.scored and now >= self._scored_due:
+            looked = self._retire_scored()
+            touched += looked
+            if looked < BATCH:
+                self._scored_due = now + WALK_SECONDS
         if now >= self._refusals_due:
             looked = self._retire_refusals()
             touched += looked
@@ -131,6 +141,13 @@ class Retirer(RoleQueries):
                 self._blobs.delete(blob)
             except BlobError as error:
                 logger.warning("left %s to the collector: %s", blob, error)
+        return int(step.looked)
+
+    def _retire_scored(self) -> int:
+        [step] = self._read(RETIRE_SCORED, cursor=self._scored_cursor, scored=self._kept.scored)
+        self._scored_cursor = step.last_id if step.looked == BATCH else BELOW_ALL
+        if step.retired:
+            logger.info("retired %d scored applications", step.retired)
         return int(step.looked)
 
     def _retire_refusals(self) -> int:

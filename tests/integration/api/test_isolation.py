@@ -47,7 +47,7 @@ GUARDED = [(route, call) for route, call in EACH if call.access is not PUBLIC]
 #: Rows of one tenant, wherever it has some.
 OWN_TABLES = (
     *("jobs", "applications", "schedules", "idempotency_keys", "api_keys", "tenant_limits"),
-    "replays",
+    *("replays", "erasures"),
 )
 
 

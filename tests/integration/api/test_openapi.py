@@ -298,6 +298,19 @@ def tell_of_applications(caller: Caller, database: DatabaseFixture) -> None:
     assert first.headers["Link"]
 
 
+def tell_of_privacy(caller: Caller, database: DatabaseFixture) -> None:
+    for side in ("", "/operator"):
+        waiting, running = (
+            database.submit_application(tenant_id=caller.tenant_id) for _ in range(2)
+        )
+        bring(database, running, "running")
+        caller.call("GET", f"/applications/{waiting}/export", 200)
+        caller.call("POST", f"{side}/applications/{waiting}/erase", 200)
+        caller.call("POST", f"{side}/applications/{running}/erase", 202)
+        for path in (waiting, f"{waiting}/export"):
+            caller.call("GET", f"/applications/{path}", 410)
+
+
 def tell_of_schedules(caller: Caller, database: DatabaseFixture) -> None:
     body = {"name": "nightly", "cron": "30 2 * * *", "type": "echo", "payload": {"a": [1]}}
     made = caller.call("POST", "/schedules", 201, body).headers["Location"]
@@ -322,6 +335,10 @@ def tell_of_operators(caller: Caller, database: DatabaseFixture) -> None:
     caller.call("POST", "/operator/tenants/guest/keys", 201, {"name": "ci"})
     caller.call("DELETE", f"/operator/keys/{key}", 200)
     caller.call("GET", "/operator/tenants/guest/keys", 200)
+    caller.call("POST", "/operator/tenants/guest/suspend", 200)
+    caller.call("POST", "/operator/tenants/guest/resume", 200)
+    caller.call("DELETE", "/operator/tenants/guest", 202)
+    caller.call("POST", "/operator/tenants/guest/resume", 409)
     caller.call("PUT", "/operator/quotas/claude", 200, {"requests_per_minute": 60})
     database.execute(
         """UPDATE quotas SET reading = '{"requests": [50, 49, 1.5]}', read_at = now(),
@@ -377,6 +394,7 @@ def test_every_answer_that_the_document_tells_of_is_as_it_tells(
         tell_of_waits,
         tell_of_states,
         tell_of_applications,
+        tell_of_privacy,
         tell_of_schedules,
         tell_of_operators,
         tell_of_the_platform,

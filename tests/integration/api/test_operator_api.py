@@ -28,6 +28,8 @@ NO_TERMS = {
     "submit_burst": None,
     "types": None,
     "limits": {},
+    "suspended": False,
+    "deleting": False,
 }
 
 
@@ -74,7 +76,7 @@ def test_a_tenant_is_created_and_read(operator: Operator) -> None:
     made = answer.json
     assert made is not None
     assert made.pop("created_at").endswith("Z")
-    assert made == {"name": "acme", **TERMS}
+    assert made == {"name": "acme", **TERMS, "suspended": False, "deleting": False}
     assert operator.do("GET", "/tenants/acme").items() >= made.items()
     plain = operator.do("POST", "/tenants", {"name": "plain"}, 201)
     assert plain.items() >= {"name": "plain", "tier": "standard", **NO_TERMS}.items()
@@ -227,3 +229,50 @@ def test_a_revoked_operator_is_out(operator: Operator, api_database: DatabaseFix
     operator.do("DELETE", f"/keys/{other.id}")
     operator.http_client.services.tenants.directory.refresh()
     assert operator.http_client.call(other.key, "GET", "/operator/tenants").status_code == 401
+
+
+def test_suspended_tenant_submits_nothing_until_it_is_resumed(
+    operator: Operator, api_database: DatabaseFixture
+) -> None:
+    client = operator.http_client
+    operator.call("POST", "/tenants", {"name": "paused"})
+    key = issue_key(api_database.engine, "paused").key
+    submissions = (
+        ("/jobs", {"type": "echo"}),
+        ("/jobs/batch", {"jobs": [{"type": "echo"}]}),
+        ("/applications", {"candidate": "Ada", "payload": {}}),
+    )
+
+    def submitted() -> set[int]:
+        client.services.tenants.directory.refresh()
+        return {client.call(key, "POST", path, body).status_code for path, body in submissions}
+
+    assert submitted() == {202}
+    answer = operator.call("POST", "/tenants/paused/suspend")
+    assert (answer.status_code, answer.json["suspended"]) == (200, True)  # type: ignore[index]
+    assert submitted() == {403}
+    refused = client.call(key, "POST", "/jobs", {"type": "echo"})
+    assert refused.mimetype == "application/problem+json"
+    assert refused.json["code"] == "TENANT_SUSPENDED"  # type: ignore[index]
+    mine = client.call(key, "GET", "/tenant").json
+    assert mine["suspended"] is True  # type: ignore[index]
+    assert mine["effective"]["in_flight"]["medium"] == 0  # type: ignore[index]
+    assert client.call(key, "GET", "/jobs").status_code == 200, "it may still read"
+    assert operator.call("POST", "/tenants/paused/resume").json["suspended"] is False  # type: ignore[index]
+    assert submitted() == {202}
+
+
+def test_deleted_tenant_is_locked_out_at_once(
+    operator: Operator, api_database: DatabaseFixture
+) -> None:
+    client = operator.http_client
+    operator.call("POST", "/tenants", {"name": "leaving"})
+    key = issue_key(api_database.engine, "leaving").key
+    assert client.call(key, "GET", "/tenant").status_code == 200
+    answer = operator.call("DELETE", "/tenants/leaving")
+    assert answer.status_code == 202
+    assert answer.json["suspended"] and answer.json["deleting"]  # type: ignore[index]
+    client.services.tenants.directory.refresh()
+    assert client.call(key, "GET", "/tenant").status_code == 401
+    assert operator.call("POST", "/tenants/leaving/resume").status_code == 409
+    assert operator.call("DELETE", "/tenants/leaving").status_code == 202, "once more"

@@ -76,8 +76,13 @@ def test_database_that_had_the_last_migration_before_others_were_put_in_front_ge
 ) -> None:
     engine.dispose()
     database = DatabaseFixture(engine)
-    database.execute("ALTER TABLE tenants DROP COLUMN types")
+    database.execute("DROP INDEX jobs_resubmitted; DROP TABLE erasures")
+    database.execute(
+        "ALTER TABLE tenants DROP COLUMN types, DROP COLUMN suspended_at, DROP COLUMN deleted_at"
+    )
     alembic(database_url, "upgrade", "head")
+    assert database.query("SELECT to_regclass('jobs_resubmitted') AS it")[0].it is not None
+    assert database.query("SELECT count(suspended_at) FROM tenants")
     assert not database.query("SELECT types FROM tenants WHERE types IS NOT NULL")
     assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
     assert not database.query(

@@ -223,6 +223,18 @@ def test_caps_throttles_and_the_share_of_free_accounts_hold(
     database.execute("DELETE FROM tenants WHERE id IN (8, 9)")
 
 
+def test_suspended_tenant_gets_nothing(
+    database: DatabaseFixture, relief: Relief, broker: Broker
+) -> None:
+    queue(database, 3, tenant_id=1)
+    queue(database, 3, tenant_id=2)
+    database.execute("UPDATE tenants SET suspended_at = now() WHERE id = 2")
+    silence(database, 61)
+    relief.run_once(0.0)
+    database.execute("UPDATE tenants SET suspended_at = NULL")
+    assert by_tenant(broker) == {1: 3}
+
+
 def test_dependencies_that_must_not_be_called_are_left_alone(
     database: DatabaseFixture, relief: Relief, broker: Broker
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,55 @@ def test_a_scored_application_outlives_its_job_and_an_unscored_one_does_not(
     retirer.run_once(0.0)
     assert ids(database, "jobs") == set()
     assert ids(database, "applications") == {scored}
+
+
+def test_scored_applications_go_by_an_age_of_their_own_and_never_before_their_jobs(
+    database: DatabaseFixture, blobs: BlobStore
+) -> None:
+    def scored(days: float, *, retired: bool = True) -> str:
+        database.submit_application(id=id_of_age(400))
+        (claim,) = claim_all(database)
+        job_id = end(database, claim, SUCCEEDED, 5)
+        database.execute(
+            "UPDATE applications SET scored_at = now() - make_interval(days => %s) WHERE id = %s",
+            days,
+            job_id,
+        )
+        if retired:
+            database.execute("DELETE FROM jobs WHERE id = %s", job_id)
+        return job_id
+
+    kept = {scored(89), scored(91, retired=False)}
+    gone = {scored(91), scored(300)}
+    waiting = database.submit_application(id=id_of_age(400))
+
+    def retire(seconds: float) -> None:
+        limits = replace(KEPT, scored=seconds)
+        Retirer(database.engine, database.leader, blobs, limits).run_once(0.0)
+
+    retire(0.0)
+    assert ids(database, "applications") == kept | gone | {waiting}, "for ever, unless it is set"
+    retire(90 * DAY)
+    assert ids(database, "applications") == kept | {waiting}
+
+
+def test_the_walk_over_scored_applications_has_bounded_steps_and_goes_round(
+    database: DatabaseFixture, blobs: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retiring, "BATCH", 2)
+    small = retire.RETIRE_SCORED.replace(f"LIMIT {retire.BATCH}", "LIMIT 2")
+    monkeypatch.setattr(retiring, "RETIRE_SCORED", small)
+    for number in range(5):
+        database.execute(
+            "INSERT INTO applications (id, tenant_id, candidate, role, score, scored_at)"
+            " VALUES (%s, 1, 'Ada', 'general', 50, now() - make_interval(days => %s))",
+            id_of_age(40 - number),
+            40 - number,
+        )
+    retirer = Retirer(database.engine, database.leader, blobs, replace(KEPT, scored=30 * DAY))
+    for turn, left in ((0.0, 3), (0.1, 1), (0.2, 0)):
+        retirer.run_once(turn)
+        assert len(ids(database, "applications")) == left
 
 
 def test_a_job_takes_its_checkpoint_and_its_blobs_along(

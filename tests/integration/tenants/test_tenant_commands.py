@@ -238,3 +238,18 @@ def test_a_tenants_key_in_the_file_of_the_stack_is_replaced(
         f"Bearer {file.read_text().strip()}"
     )
     assert caller.tenant is None
+
+
+def test_a_tenant_is_suspended_resumed_and_deleted(terminal: Terminal) -> None:
+    terminal.do("tenants create acme")
+    assert terminal.do("tenants suspend acme") == "tenant acme: suspended\n"
+    assert terminal.tenant("acme").suspended
+    assert terminal.do("tenants list").count("suspended") == 1
+    assert terminal.do("tenants resume acme") == "tenant acme: resumed\n"
+    assert not terminal.tenant("acme").suspended
+    assert terminal.run("tenants delete acme").exit_code == 1, "it asks first"
+    assert not terminal.tenant("acme").deleting
+    terminal.do("tenants delete acme --yes")
+    assert terminal.tenant("acme").deleting
+    assert "is being deleted" in terminal.refused("tenants resume acme")
+    assert "no tenant" in terminal.refused("tenants suspend nobody")

@@ -1,0 +1,52 @@
+"""Eraser: finishes erasures of applications that ran when they were requested, or had blobs.
+
+See :mod:`models.jobs.erase`. Each erasure is a transaction: one that meets a row which somebody has
+locked is put off and holds up no other. Blobs are deleted after the rows that named them; their
+names stay with the erasure until they are.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from sqlalchemy import Engine
+
+from app.scheduler.role import RoleQueries
+from models.blobs import BlobError, BlobStore
+from models.jobs.erase import FIND_DUE, POSTPONE, continue_erasure, note_deleted
+from models.leadership import Leader
+from models.store.errors import StatementTooSlow
+
+logger = logging.getLogger(__name__)
+
+ERASE_SECONDS = 1.0
+#: Pause until an erasure that cannot be finished yet is tried again.
+PAUSE_SECONDS = 5.0
+
+
+class Eraser(RoleQueries):
+    def __init__(self, engine: Engine, leader: Leader, blobs: BlobStore) -> None:
+        super().__init__(engine, leader)
+        self._blobs = blobs
+
+    def run_once(self, now: float) -> int:
+        """Look at the erasures that are due; how many."""
+        due = self._read(FIND_DUE)
+        for row in due:
+            try:
+                state = continue_erasure(self._engine, row.id, PAUSE_SECONDS)
+            except StatementTooSlow:
+                self._write(POSTPONE, id=row.id, pause=PAUSE_SECONDS)
+                continue
+            if state is not None and state.blobs:
+                deleted = [blob for blob in state.blobs if self._delete(blob)]
+                note_deleted(self._engine, row.id, deleted, PAUSE_SECONDS)
+        return len(due)
+
+    def _delete(self, blob: str) -> bool:
+        try:
+            self._blobs.delete(blob)
+        except BlobError as error:
+            logger.warning("a blob of an erased application is left for now: %s", error)
+            return False
+        return True
