@@ -322,7 +322,7 @@ def handed_over(dispatches: Sequence[Dispatch]) -> list[Count]:
 
 
 def in_messages(
-    dispatches: Sequence[Dispatch], workers: int, lengths: Mapping[str, float], slots: int
+    dispatches: Sequence[Dispatch], workers: int, lengths: Mapping[str, float], slots: int = 0
 ) -> list[Sequence[Dispatch]]:
     """The dispatches of each message: of one type, for one queue. Messages are in the order of
     their first ones: the jobs of tenants with different types take turns as they were picked."""

@@ -22,6 +22,7 @@ from app.api.routes.batch import no_item_is_valid, read_item
 from app.api.schemas import requests
 from app.api.services import Services
 from app.errors import FairlineError, MalformedBody, ValidationFailed
+from app.tenants.tenant import TenantProfile
 from app.validation import BYTES_PER_CHARACTER, FREE_BYTES, ErrorBudget, find_nul
 from tasks.errors_of_schema import MANY, MOST_ERRORS, first_errors
 from tasks.registry import JobType, job_type, load_types
@@ -30,6 +31,7 @@ from tasks.registry import JobType, job_type, load_types
 #: takes eight when parsed, one of ten under a name a hundred.
 FREE = 2 * FREE_BYTES
 MEMORY_PER_BYTE = 150
+TENANT = TenantProfile(1, "acme")
 
 
 class Node(BaseModel):
@@ -137,7 +139,7 @@ def as_batch(raw: bytes) -> None:
     items = validate_outline(JsonDocument(raw, orjson.loads(raw)), requests.SubmitBatch).jobs
     services = cast(Services, SimpleNamespace(types=load_types()))
     budget = ErrorBudget()
-    raise no_item_is_valid([read_item(services, 1, item, True, budget) for item in items])
+    raise no_item_is_valid([read_item(services, TENANT, item, True, budget) for item in items])
 
 
 @settings(max_examples=20, deadline=None)
@@ -230,7 +232,7 @@ def test_a_batch_shares_what_its_errors_may_take() -> None:
     item = {"type": "bounds.node", "payload": {"by_name": {"x" * 2_000: {"numbers": ["x"] * 300}}}}
     services = cast(Services, SimpleNamespace(types=load_types()))
     budget = ErrorBudget()
-    read = [read_item(services, 1, item, False, budget) for _ in range(10)]
+    read = [read_item(services, TENANT, item, False, budget) for _ in range(10)]
     reasons = [one.errors[0].field for one in read if isinstance(one, ValidationFailed)]
     assert reasons[0].startswith("payload.by_name.") and reasons[-1] == "payload"
 

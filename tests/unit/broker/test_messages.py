@@ -40,8 +40,8 @@ def test_long_jobs_of_two_types_take_turns_as_they_were_picked() -> None:
 
 
 def test_jobs_of_a_moment_share_messages_in_every_green_pool() -> None:
-    assert [len(each) for each in in_messages(jobs(*[("echo", "medium")] * 45), 1, LENGTHS)] == [
-        *(20, 20, 5)
-    ]
+    several = in_messages(jobs(*[("echo", "medium")] * 85), 1, LENGTHS)
+    assert [len(each) for each in several] == [40, 40, 5]
+    assert len(in_messages(jobs(*[("echo", "medium")] * 85), 1, LENGTHS, 25)) == 1, "25 slots"
     assert len(in_messages(jobs(*[("echo", "medium")] * 40), 4, LENGTHS)) == 4, "one per worker"
     assert len(in_messages(jobs(*[("echo", "long")] * 4), 1, LENGTHS)) == 4, "prefork"
