@@ -89,7 +89,7 @@ def test_another_name_for_this_machine_needs_one(
         status, body = status_of(opened, asked, f"Host: {host}")
         assert status == 401, (host, status)
         assert not body or b"Host header" in body
-    assert status_of(opened, asked)[0] == 401, "without a Host"
+    assert status_of(opened, asked)[0] == 400, "without a Host it is not HTTP/1.1"
     operator = asked[1].startswith("/console")
     key = issue_key(api_database.engine, None if operator else "demo", "test").key
     assert status_of(opened, asked, "Host: evil.example", key=key)[0] in LET_IN
