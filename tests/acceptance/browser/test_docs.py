@@ -31,8 +31,10 @@ def test_api_can_be_read_and_tried_with_and_without_a_key(
             foreign.append(sent.url) if not sent.url.startswith((tab.base, "data:")) else None
         ),
     )
+    described = client.api.call("GET", "/openapi.json").document["paths"]
+    operations = [one for path in described.values() for one in path.values() if "tags" in one]
     page = tab.go("/docs")
-    expect(page.locator(".opblock")).to_have_count(43)
+    expect(page.locator(".opblock")).to_have_count(len(operations))
     # As the tenant that who has no key acts for.
     expect(try_out(page, "Jobs-jobs_post_job")).to_have_text("202")
     assert client.api.call("GET", "/jobs?limit=1").document["jobs"]
