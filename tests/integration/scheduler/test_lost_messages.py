@@ -12,6 +12,7 @@ from app.scheduler.maintenance.lost_messages import LostMessages
 from app.scheduler.maintenance.reaper import Reaper
 from models.jobs.claim import JobRef
 from models.leadership import Leader
+from models.presence import Presence, announce
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.locks import held_lock
 
@@ -93,6 +94,36 @@ def test_wait_grows_while_messages_seem_lost(
     assert role.run_once(time.monotonic()) == 0
     database.execute("UPDATE jobs SET dispatched_at = now() - interval '5 seconds'")
     assert role.run_once(time.monotonic()) > 0
+
+
+def report(database: DatabaseFixture, *children: tuple[str, str, int]) -> None:
+    """Children of prefork workers of ``long``: their names, their worker's, and whether busy."""
+    for name, parent, busy in children:
+        presence = Presence(
+            name, "worker", pools=["long"], slots=1, busy=busy, parent=parent, node="node"
+        )
+        assert announce(database.engine, presence)
+
+
+@pytest.mark.parametrize(
+    ("busy", "lost"),
+    [((0, 1, 0), 1), ((0, 0, 0), 1), ((0, 0, 1), 0), ((1, 1, 1), 0)],
+    ids=["a slot free at each", "all free", "one worker is full", "all are"],
+)
+def test_lost_message_of_prefork_workers_is_found_where_each_has_a_free_slot(
+    database: DatabaseFixture,
+    counts: KnownCounts,
+    role: LostMessages,
+    busy: tuple[int, int, int],
+    lost: int,
+) -> None:
+    a, b, c = busy
+    report(database, ("child-1", "first", a), ("child-2", "first", b), ("child-3", "second", c))
+    counts.empty = {"long"}
+    dispatched(database, 3.0, "long")
+    assert role.run_once(time.monotonic()) == 0, "the slot may have been taken since"
+    database.execute("UPDATE jobs SET dispatched_at = now() - interval '5 seconds'")
+    assert role.run_once(time.monotonic()) == lost
 
 
 def test_prefork_workers_fetch_ahead_and_claims_that_came_are_safe(
