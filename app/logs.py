@@ -12,12 +12,13 @@ import os
 import re
 import sys
 import time
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import orjson
 
 from app.config import settings
 from app.log_ids import OF_RECORDS, ids_of
+from tasks.process import native_rlock
 
 FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s"
 SECONDS = "%Y-%m-%dT%H:%M:%S"
@@ -81,12 +82,19 @@ def escaped(found: re.Match[str]) -> str:
     return ascii(found[0])[1:-1]
 
 
+class StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to stderr, also from the threads beneath gevent's greenlets."""
+
+    def createLock(self) -> None:  # noqa: N802 (logging's name)
+        self.lock = native_rlock()
+
+
 def configure_logging(level: Any = None) -> None:
     """Set up the root logger; FAIRLINE_LOG_LEVEL overrides ``level``, a name or a number.
 
     Celery always passes a level and does not say whether it was given by the user.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = StderrHandler(sys.stderr)
     handler.setFormatter(lines_of(settings().log_format))
     chosen = os.environ.get("FAIRLINE_LOG_LEVEL") or level or "info"
     if isinstance(chosen, str):

@@ -61,6 +61,14 @@ def start_native(act: Callable[..., None], *args: Any) -> None:
     _original("_thread", "start_new_thread")(act, args)
 
 
+def native_rlock() -> Any:
+    """A lock between operating system threads; nobody may switch greenlets while holding it.
+
+    One of gevent's that such a thread waits for may never be given to it.
+    """
+    return _original("_thread", "RLock")()
+
+
 def native_ident() -> int:
     """Python's id of the operating system thread we are in."""
     ident: int = _original("_thread", "get_ident")()
