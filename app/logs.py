@@ -85,7 +85,7 @@ def escaped(found: re.Match[str]) -> str:
 class StderrHandler(logging.StreamHandler[TextIO]):
     """Writes to stderr, also from the threads beneath gevent's greenlets."""
 
-    def createLock(self) -> None:  # noqa: N802 (logging's name)
+    def createLock(self) -> None:
         self.lock = native_rlock()
 
 

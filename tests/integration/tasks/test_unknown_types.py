@@ -25,9 +25,7 @@ def test_jobs_of_an_unknown_type_stop_nothing(
     unknown = [database.submit(type="unheard_of", pool="medium") for _ in range(UNKNOWN)]
     url = rabbitmq.service.url()
     with worker_process(database, url, tmp_path, "medium", 20, kind) as process:
-        process.wait(
-            lambda: database.query(DEFERRED)[0][0] == UNKNOWN, "them to be deferred", 60
-        )
+        process.wait(lambda: database.query(DEFERRED)[0][0] == UNKNOWN, "them to be deferred", 60)
         known = [process.submit("nap", "medium", seconds=0.1) for _ in range(20)]
         assert {process.wait_ended(job_id).status for job_id in known} == {"succeeded"}
     row = database.job(unknown[0])
