@@ -90,8 +90,6 @@ class Admission:
     def _admit(self, group: Sequence[SubmissionGroup]) -> list[Outcome]:
         express = time.monotonic() >= self._express_from
         admitted = admit_group(self._engine, group, express)
-        # By the express lane too: its credit is soon spent.
-        self._wakeups.send()
         counts: list[Count] = []
         for entry, outcome in zip(group, admitted, strict=True):
             if isinstance(outcome, KeyReused) or outcome.repeated:
@@ -103,6 +101,8 @@ class Admission:
                 )
             tenant = str(entry.submissions[0].tenant_id)
             counts.append(((TallyKind.SUBMISSION, tenant), (len(entry.submissions), 0)))
+        # By the express lane too: its credit is soon spent.
+        self._wakeups.send()
         self.tallies.add_all(counts)
         self.counting.start()
         return admitted

@@ -1,7 +1,9 @@
 """Prepared statements: what is sent hundreds of times per second is planned once per connection.
 
 A plan that was made for an almost empty table is bad for a full one, and the server keeps it until
-the table is analyzed again. So a statement is prepared anew every few seconds.
+the table is analyzed again. So a statement is prepared anew every few seconds; later if it was used
+a few times only, which a bad plan makes no difference for: a job that comes alone, once in a while,
+need not wait until its statements are planned.
 
 Not for use within a transaction of several statements: where a pooler hands every statement to
 another session, the first failure is answered by sending the statement itself, from then on always,
@@ -23,8 +25,10 @@ from sqlalchemy.exc import DBAPIError
 NOT_OURS = ("26000", "42P05")
 #: … for a statement whose rows look different since a migration. It was not run.
 CHANGED = "0A000"
-#: A plan is kept this long.
+#: A plan is kept this long, and longer until it has been used so many times.
 KEEP_SECONDS = 5.0
+FEW_USES = 20
+MOST_SECONDS = 60.0
 #: A parameter and its type; without one it must have had one before.
 PARAMETER = re.compile(r"%\((\w+)\)s(?:::(\w+(?:\[\])?))?")
 #: Where a connection notes what it has prepared.
@@ -73,15 +77,18 @@ class PreparedStatement:
 
     def _make_ready(self, connection: Connection, *, anew: bool = False) -> None:
         """Prepare it on this connection, unless it is prepared and the plan is fresh."""
-        noted: dict[str, float] = connection.info.setdefault(NOTED, {})
-        since, now = noted.get(self._name), time.monotonic()
-        if since is not None:
-            if not anew and now - since < KEEP_SECONDS:
+        noted: dict[str, list[float]] = connection.info.setdefault(NOTED, {})
+        known, now = noted.get(self._name), time.monotonic()
+        if known is not None:
+            made_at, uses = known
+            keep_seconds = KEEP_SECONDS if uses >= FEW_USES else MOST_SECONDS
+            if not anew and now - made_at < keep_seconds:
+                known[1] += 1
                 return
             del noted[self._name]
             connection.exec_driver_sql(self._forget)
         connection.exec_driver_sql(self._prepare)
-        noted[self._name] = now
+        noted[self._name] = [now, 1]
 
 
 def code_of(error: DBAPIError) -> str | None:

@@ -185,7 +185,10 @@ def _create_engine(settings: DatabaseSettings, process: str) -> Engine:
             # a whole table than look up a group of 500 by key.
             # The server gives up when the client does: an abandoned statement would hold a
             # connection, and be committed after its caller was told otherwise.
+            # What is prepared takes arrays: a plan for their very values is no better than the
+            # general one, and the first five executions would each take as long again.
             "options": "-c timezone=UTC -c jit=off -c random_page_cost=1.1"
+            " -c plan_cache_mode=force_generic_plan"
             # A moment sooner, so that it is the server that reports a slow statement.
             f" -c statement_timeout={int(settings.db_statement_seconds * 950)}"
             # A process that is frozen within a transaction holds its locks for so long.

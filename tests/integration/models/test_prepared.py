@@ -49,18 +49,28 @@ def test_session_that_somebody_else_prepared_it_in_is_sent_the_statement_itself(
         connection.invalidate()
 
 
-def test_plan_is_not_kept_for_long(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_is_kept_for_seconds_and_longer_while_it_is_hardly_used(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     statement = PreparedStatement("odd", SQL)
     made = "SELECT prepare_time FROM pg_prepared_statements WHERE name LIKE 'odd%%'"
     with connect(engine) as connection:
-        statement.execute(connection, {"numbers": "{1}", "least": 0})
-        first = connection.exec_driver_sql(made).scalar_one()
-        statement.execute(connection, {"numbers": "{1}", "least": 0})
-        assert connection.exec_driver_sql(made).scalar_one() == first
+
+        def prepared_at() -> object:
+            rows = statement.execute(connection, {"numbers": "{1}", "least": 0}).all()
+            assert [tuple(row) for row in rows] == [(1, 1)]
+            return connection.exec_driver_sql(made).scalar_one()
+
+        first = prepared_at()
+        assert {prepared_at() for _ in range(2 * prepared.FEW_USES)} == {first}, "it is fresh"
         monkeypatch.setattr(prepared, "KEEP_SECONDS", 0.0)
-        rows = statement.execute(connection, {"numbers": "{1}", "least": 0}).all()
-        assert [tuple(row) for row in rows] == [(1, 1)]
-        assert connection.exec_driver_sql(made).scalar_one() > first
+        second = prepared_at()
+        assert second != first, "it is old and was used"
+        assert {prepared_at() for _ in range(prepared.FEW_USES - 1)} == {second}, "hardly used"
+        third = prepared_at()
+        assert third != second
+        monkeypatch.setattr(prepared, "MOST_SECONDS", 0.0)
+        assert prepared_at() != third, "it is too old for anything"
         connection.invalidate()
 
 
