@@ -2,6 +2,10 @@
 
 The reply waits for the rows only. After a failed publish they are released to their queue, or
 found by the reaper. After one whose confirm is late they stay dispatched: it is probably there.
+
+While the express lane is open, the messages of a small group are sent as soon as its statement is:
+they travel while it is committed, and the worker that is a moment too early looks again. A message
+whose row is not there, or is queued after all, does nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +16,10 @@ from collections.abc import Sequence
 
 from sqlalchemy import Engine
 
+from app.broker.messages import handed_over
 from app.broker.publish import Publisher
 from app.errors import BrokerUnavailable, IdempotencyKeyReused
+from app.policy.early_messages import EarlyMessages
 from app.repeated import BackgroundLoop
 from app.telemetry.hooks import admit_traced
 from models.jobs.admit import Outcome, admit_group
@@ -29,6 +35,11 @@ logger = logging.getLogger(__name__)
 
 #: After a failed or late publish the express lane rests this long; the scheduler carries on.
 EXPRESS_REST_SECONDS = 5.0
+#: A message that was sent so long before its row was there is sent again: the worker may have given
+#: it up (``tasks.worker.slots.LATE_SECONDS``).
+EARLY_SECONDS = 0.01
+#: Requests of a group, and jobs of a request, whose messages may be sent early.
+MOST_EARLY = 10
 #: Submissions and dispatches are counted in memory and written this often.
 COUNT_SECONDS = 2.0
 
@@ -48,6 +59,7 @@ class Admission:
         self._publisher = publisher
         self._timeout_seconds = timeout_seconds
         self._express_from = 0.0
+        self._early = EarlyMessages()
         self._rows: GroupCommit[SubmissionGroup, Outcome] = GroupCommit(
             self._admit, name="admit", gathers=True
         )
@@ -88,24 +100,61 @@ class Admission:
         self.tallies.write(self._engine)
 
     def _admit(self, group: Sequence[SubmissionGroup]) -> list[Outcome]:
-        express = time.monotonic() >= self._express_from
-        admitted = admit_group(self._engine, group, express)
+        began = time.monotonic()
+        express = began >= self._express_from
+        early = self._early_messages(group) if express else []
+        for dispatch in early:
+            self._express.post(dispatch)
+        try:
+            admitted = admit_group(self._engine, group, express)
+        except BaseException:
+            self._early.forget()
+            raise
+        sent = {dispatch.id for dispatch in early}
+        if time.monotonic() - began > EARLY_SECONDS or self._express_from > began:
+            sent = set()  # too early, or in vain
         counts: list[Count] = []
         for entry, outcome in zip(group, admitted, strict=True):
             if isinstance(outcome, KeyReused) or outcome.repeated:
                 continue
             # Posted before the callers continue: the message travels while the replies do.
             for item in outcome.express:
-                self._express.post(
-                    Dispatch(item.id, 1, item.type, item.pool, traceparent=item.traceparent)
-                )
+                if item.id not in sent:
+                    self._express.post(express_dispatch(item))
             tenant = str(entry.submissions[0].tenant_id)
             counts.append(((TallyKind.SUBMISSION, tenant), (len(entry.submissions), 0)))
+            counts += handed_over(outcome.express)
+        self._note_lanes(group, admitted)
         # By the express lane too: its credit is soon spent.
         self._wakeups.send()
         self.tallies.add_all(counts)
         self.counting.start()
         return admitted
+
+    def _early_messages(self, group: Sequence[SubmissionGroup]) -> list[Dispatch]:
+        """Of jobs that the express lane will probably take. A key may turn out to be known."""
+        return [
+            express_dispatch(item)
+            for entry in group
+            if entry.key is None and len(group) <= MOST_EARLY
+            for item in entry.submissions[:MOST_EARLY]
+            if item.express and item.execute_at is None and self._early.allowed(item.pool)
+        ]
+
+    def _note_lanes(self, group: Sequence[SubmissionGroup], admitted: Sequence[Outcome]) -> None:
+        """Whether the express lanes of these jobs' pools are open."""
+        if len(group) > MOST_EARLY:
+            self._early.forget()
+            return
+        express = {
+            item.id for each in admitted if isinstance(each, Admitted) for item in each.express
+        }
+        by_pool: dict[str, list[str]] = {}
+        for entry in group:
+            for item in entry.submissions:
+                by_pool.setdefault(item.pool, []).append(item.id)
+        for pool, ids in by_pool.items():
+            self._early.note(pool, all_express=express.issuperset(ids))
 
     def _publish(self, group: Sequence[Dispatch]) -> list[None]:
         undelivered: list[Dispatch] = []
@@ -127,3 +176,8 @@ class Admission:
             release(self._engine, dispatches)
         except StateStoreError:
             logger.warning("could not release %d jobs; the reaper will", len(dispatches))
+
+
+def express_dispatch(item: Submission) -> Dispatch:
+    """The first lease of a job that is born dispatched."""
+    return Dispatch(item.id, 1, item.type, item.pool, traceparent=item.traceparent)

@@ -79,7 +79,7 @@ class BrokerConnection:
         """What an operation may raise because of the broker.
 
         Also permanent ones, such as a queue declared with another type: callers log them and
-        retry. send_task turns known ones into an OperationalError, which is a KombuError.
+        retry.
         """
         known = (*self.connection.connection_errors, *self.connection.channel_errors)
         return (OSError, KombuError, *known)

@@ -21,7 +21,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -33,16 +32,15 @@ from kombu import Queue
 from sqlalchemy import Engine
 
 from app.broker.connect import BrokerConnection, close_when_open, open_in_thread
+from app.broker.messages import handed_over, in_messages
 from app.broker.queues import job_queue
 from app.errors import BrokerUnavailable
 from app.policy.confirms import MOST_SILENT_SECONDS, expected_latency, patience, silence
-from app.policy.window import packs, refs_in_message
 from app.telemetry.hooks import dispatching
 from models.jobs.dispatch import Dispatch
 from models.jobs.release import release
 from models.jobs.trace_context import trace_headers
-from models.pools import POOLS, unmeasured_refs
-from models.tallies import Count, Tallies, TallyKind
+from models.tallies import Tallies
 
 logger = logging.getLogger(__name__)
 
@@ -206,17 +204,25 @@ class Publisher:
             # Before it is sent: the write itself may read a confirm.
             self._tag += 1
             self._unconfirmed[self._tag] = SentMessage(time.monotonic(), pack)
-        self._celery.send_task(
+        # The two halves of Celery's send_task(): what it does beside them, for results, routes and
+        # chains, takes more than half of its time.
+        amqp = self._celery.amqp
+        message = amqp.create_task_message(
+            first.id,
             first.type,
             args=([[dispatch.id, dispatch.lease] for dispatch in pack],),
             # Shown by Flower; Celery's own repr of the arguments costs a quarter of a publish.
             argsrepr=f"({len(pack)} job{'s' if len(pack) > 1 else ''})",
             kwargsrepr="{}",
-            task_id=first.id,
+            ignore_result=True,
+        )
+        amqp.send_task_message(
+            broker.producer,
+            first.type,
+            message,
             # The span of a message belongs to the trace of its first job.
             headers=trace_headers(first.traceparent),
             queue=self._slice_queue(broker, first) if first.slice else first.pool,
-            producer=broker.producer,
             # All are declared already; Celery would wait for an answer.
             declare=(),
             mandatory=True,
@@ -313,38 +319,3 @@ def release_undelivered(engine: Engine, publisher: Publisher) -> BrokerUnavailab
         return None
     release(engine, undelivered)
     return BrokerUnavailable(f"The broker did not take {len(undelivered)} jobs.")
-
-
-def handed_over(dispatches: Sequence[Dispatch]) -> list[Count]:
-    """What a publish adds to the counts."""
-    by_pool = Counter(each.pool for each in dispatches)
-    return [((TallyKind.DISPATCHED, pool), (jobs, 0)) for pool, jobs in by_pool.items()]
-
-
-def in_messages(
-    dispatches: Sequence[Dispatch], workers: int, lengths: Mapping[str, float], slots: int = 0
-) -> list[Sequence[Dispatch]]:
-    """The dispatches of each message: of one type, for one queue. Messages are in the order of
-    their first ones: the jobs of tenants with different types take turns as they were picked."""
-    groups: dict[tuple[str, str], list[Dispatch]] = {}
-    for dispatch in dispatches:
-        groups.setdefault((dispatch.type, dispatch.queue), []).append(dispatch)
-    messages: list[Sequence[Dispatch]] = []
-    for group in groups.values():
-        most = most_refs(group[0], lengths.get(group[0].type), slots)
-        messages += packs(group, most, workers)
-    if len(groups) > 1:
-        places = {dispatch.id: place for place, dispatch in enumerate(dispatches)}
-        messages.sort(key=lambda message: places[message[0].id])
-    return messages
-
-
-def most_refs(dispatch: Dispatch, seconds: float | None, slots: int) -> int:
-    """References of such jobs, which take so long, that may share a message to a worker with so
-    many slots."""
-    pool = POOLS.get(dispatch.pool)
-    if pool is None:
-        return 1
-    return refs_in_message(
-        pool.refs_per_message, slots or pool.slots, seconds, unmeasured_refs(pool)
-    )

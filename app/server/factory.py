@@ -74,7 +74,7 @@ def build_app(settings: Settings) -> FairlineApp:
         tenant_limits=TenantLimits(engine, gate),
         admission=Admission(
             engine,
-            Publisher(celery, settings.publish_seconds, tallies),
+            Publisher(celery, settings.publish_seconds),
             settings.admission_seconds,
             tallies,
         ),

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 STUCK_SECONDS = 2.0
 #: Messages that were received and whose task has not started; those of a lost connection never do.
 MOST_SOON = 1000
+#: Pauses before the first lease of a job is looked for again.
+LATE_SECONDS = (0.001, 0.002, 0.004, 0.008)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +93,35 @@ class Slots:
                 self._soon[message] = self._claims.post(message, awaited=True)
             if len(self._soon) > MOST_SOON:
                 del self._soon[next(iter(self._soon))]
+            if not self._held and len(self._soon) == 1:
+                # Nothing else to do: the statement is sent now, and not after Celery's own work
+                # on the message.
+                time.sleep(0)
 
     def claim(self, message: tuple[JobRef, ...]) -> tuple[Claim, ...]:
         """Claim the jobs of a message; waits while the state store is down."""
         begun = self._soon.pop(message, None)
-        return self._claims.submit(message) if begun is None else begun.result()
+        claims = self._claims.submit(message) if begun is None else begun.result()
+        return claims if len(claims) == len(message) else claims + self._claim_late(message, claims)
+
+    def _claim_late(
+        self, message: tuple[JobRef, ...], claimed: tuple[Claim, ...]
+    ) -> tuple[Claim, ...]:
+        """Claim what was not found, a moment later: the API may send the message of a new job while
+        its row is still being committed."""
+        late: tuple[Claim, ...] = ()
+        for seconds in LATE_SECONDS:
+            found = {claim.ref for claim in (*claimed, *late)}
+            missing = tuple(
+                ref
+                for ref in message
+                if ref.lease == 1 and ref not in found and ref not in self._held
+            )
+            if not missing or self.drains():
+                break
+            time.sleep(seconds)
+            late += self._claims.submit(missing)
+        return late
 
     def _claim(self, messages: Sequence[tuple[JobRef, ...]]) -> list[tuple[Claim, ...]]:
         """Held before the callers return: a message that comes twice finds its job held."""

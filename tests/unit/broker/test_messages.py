@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.broker.publish import in_messages
+from app.broker.messages import in_messages
 from models.jobs.dispatch import Dispatch
 
 POOLS = st.sampled_from(["short", "medium", "long", "gone"])

@@ -1,0 +1,205 @@
+"""Messages that are sent while their rows are being committed, and workers that are too early."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from app.admission import Admission, IdempotencyKey, Submission, SubmissionGroup, admission
+from app.errors import BrokerUnavailable
+from app.policy.early_messages import STREAK
+from models.jobs.admit import Outcome, admit_group
+from models.jobs.claim import JobRef
+from models.jobs.dispatch import Dispatch
+from models.jobs.ids import new_id
+from models.store.errors import StateStoreUnavailable
+from tasks.worker import slots
+from tests.support.database_fixture import DatabaseFixture, FakePublisher
+from tests.support.emptied import COUNTS
+from tests.support.one_worker import one_worker
+from tests.support.waiting import wait_for
+
+WITH_ROWS = "SELECT count(*) FROM jobs WHERE id = ANY (%s::uuid[])"
+
+
+class WatchingPublisher(FakePublisher):
+    """Notes for each message whether its row was there."""
+
+    def __init__(self, database: DatabaseFixture) -> None:
+        super().__init__()
+        self._database = database
+        self.early: dict[str, bool] = {}
+        self.failed = 0
+
+    def publish(self, dispatches: Sequence[Dispatch], *more: Any, **named: Any) -> bool:
+        for each in dispatches:
+            there = self._database.query(WITH_ROWS, [each.id])[0][0]
+            self.early.setdefault(each.id, not there)
+        try:
+            return super().publish(dispatches, *more, **named)
+        except BrokerUnavailable:
+            self.failed += 1
+            raise
+
+
+class Process:
+    """The admission of one process, and what happens before its statement is sent."""
+
+    def __init__(self, database: DatabaseFixture) -> None:
+        self.database = database
+        self.publisher = WatchingPublisher(database)
+        self.admission = Admission(database.engine, self.publisher, 5.0)
+        self.before: Callable[[], object] = lambda: None
+
+    def admit(self, key: IdempotencyKey | None = None, **fields: Any) -> str:
+        """One job; its id, once its message was sent or is not going to be."""
+        values = {"tenant_id": 1, "type": "echo", "pool": "medium", "payload": "{}", **fields}
+        item = Submission(id=new_id(), **values)
+        self.admission.admit([item], key)
+        time.sleep(0.02)
+        return item.id
+
+    def open_lane(self) -> None:
+        """Until the process sends messages early."""
+        for _ in range(STREAK):
+            assert not self.publisher.early.get(self.admit())
+
+    def times_sent(self, job_id: str) -> int:
+        return sum(each.id == job_id for each in self.publisher.sent)
+
+
+@pytest.fixture
+def process(api_database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
+    api_database.execute(f"TRUNCATE jobs, idempotency_keys, express_lanes, {COUNTS}")
+    for pool in ("medium", "short"):
+        api_database.execute("INSERT INTO express_lanes (pool, credit) VALUES (%s, 1000)", pool)
+    made = Process(api_database)
+
+    def admit(engine: Any, group: Sequence[SubmissionGroup], express: bool) -> list[Outcome]:
+        made.before()
+        return admit_group(engine, group, express)
+
+    monkeypatch.setattr(admission, "admit_group", admit)
+    yield made
+    made.admission.close(5)
+
+
+def await_sent(process: Process, count: int) -> Callable[[], None]:
+    """A statement that is as slow as a few messages."""
+    return lambda: wait_for(lambda: len(process.publisher.sent) >= count)
+
+
+def test_message_travels_while_its_row_is_committed(process: Process) -> None:
+    process.open_lane()
+    process.before = await_sent(process, STREAK + 1)
+    job_id = process.admit()
+    assert process.publisher.early[job_id]
+    assert process.database.job(job_id).status == "dispatched"
+    assert process.times_sent(job_id) >= 1
+
+
+def test_message_that_was_much_too_early_is_sent_again(process: Process) -> None:
+    process.open_lane()
+    process.before = lambda: time.sleep(0.05)
+    job_id = process.admit()
+    wait_for(lambda: process.times_sent(job_id) == 2)
+    assert process.publisher.early[job_id]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"key": IdempotencyKey("k", b"a")},
+        {"execute_at": datetime.now(UTC) + timedelta(hours=1)},
+        {"express": False},
+        {"pool": "short"},
+    ],
+    ids=["key", "later", "free", "other-pool"],
+)
+def test_others_are_sent_when_their_row_is_there_or_not_at_all(
+    process: Process, fields: dict[str, Any]
+) -> None:
+    process.open_lane()
+    process.before = lambda: time.sleep(0.05)
+    assert not process.publisher.early.get(process.admit(**fields))
+
+
+def test_after_one_that_was_queued_none_is_early_for_a_while(process: Process) -> None:
+    process.open_lane()
+    process.database.execute("UPDATE express_lanes SET credit = 0")
+    process.before = lambda: time.sleep(0.05)
+    queued = process.admit()
+    assert process.times_sent(queued) == 1, "it was to be expected that it is dispatched"
+    row = process.database.job(queued)
+    assert (row.status, row.lease) == ("queued", 0)
+    assert not process.publisher.early.get(process.admit())
+
+
+def test_broker_that_is_away_before_the_commit_leaves_no_job_without_a_message(
+    process: Process,
+) -> None:
+    process.open_lane()
+    process.publisher.away = True
+
+    def back() -> None:
+        wait_for(lambda: process.publisher.failed > 0)
+        wait_for(lambda: process.admission._express_from > 0)
+        process.publisher.away = False
+
+    process.before = back
+    job_id = process.admit()
+    wait_for(lambda: process.times_sent(job_id) == 1)
+    assert process.database.job(job_id).status == "dispatched"
+
+
+def test_admission_that_fails_leaves_a_message_that_does_nothing(process: Process) -> None:
+    process.open_lane()
+
+    def fail() -> None:
+        await_sent(process, STREAK + 1)()
+        raise StateStoreUnavailable("away")
+
+    process.before = fail
+    with pytest.raises(StateStoreUnavailable):
+        process.admit()
+    lost = process.publisher.sent[-1]
+    ran: list[str] = []
+    with one_worker(process.database) as one:
+        one.act = lambda ctx, payload: ran.append(ctx.job_id)
+        one.execute((JobRef(lost.id, lost.lease),))
+    assert ran == []
+    process.before = lambda: time.sleep(0.05)
+    assert not process.publisher.early.get(process.admit()), "begins anew"
+
+
+def test_worker_that_is_too_early_runs_the_job_once(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "LATE_SECONDS", (0.05,) * 100)  # also on a busy machine
+    ran: list[str] = []
+    job_id = new_id()
+    with one_worker(process.database) as one:
+        one.act = lambda ctx, payload: ran.append(ctx.job_id)
+        looked = threading.Event()
+        claim = one.worker.slots._claims._write
+
+        def look(messages: Sequence[tuple[JobRef, ...]]) -> Any:
+            found = claim(messages)
+            looked.set()
+            return found
+
+        one.worker.slots._claims._write = look
+        early = threading.Thread(target=one.execute, args=((JobRef(job_id, 1),),))
+        early.start()
+        assert looked.wait(5)
+        process.database.submit(id=job_id, pool="short", express=True)
+        early.join(10)
+        one.execute((JobRef(job_id, 1),))
+        one.flush()
+    assert ran == [job_id]
+    assert process.database.job(job_id).status == "succeeded"
