@@ -10,7 +10,7 @@ from __future__ import annotations
 #: Pause between two looks while work is expected.
 SHORT_SECONDS = 0.04
 #: The longest pause: how late work starts whose wakeup was lost.
-LONG_SECONDS = 1.0
+LONG_SECONDS = 2.0
 #: Work is expected for so long after the last: longer than the time between two wakeups that a
 #: process sends, so that what is created without one is seen at a short interval.
 EXPECTED_SECONDS = 2.0

@@ -46,7 +46,7 @@ from tasks.retry.guards import THROTTLED_IN_FLIGHT
 logger = logging.getLogger(__name__)
 
 #: Pause between two checks while a scheduler leads, and between two turns while none does.
-CHECK_SECONDS = 1.0
+CHECK_SECONDS = 3.0
 TURN_SECONDS = 0.25
 #: The relief's lease is renewed, and the broker pinged, this often.
 RENEW_SECONDS = 2.0

@@ -185,7 +185,7 @@ class SchedulerService:
                 TimedRole(CountWriter(engine, self._tallies), COUNT_SECONDS),
                 TimedRole(Retirer(engine, leader, blobs, kept), 0.0, idle_seconds=RETIRE_SECONDS),
                 TimedRole(Collector(engine, leader, blobs), 0.0),
-                TimedRole(Eraser(engine, leader, blobs), ERASE_SECONDS),
+                TimedRole(Eraser(engine, leader, blobs), ERASE_SECONDS, idle_seconds=CALM_SECONDS),
                 TimedRole(TenantRemover(engine, leader, blobs), 0.0, idle_seconds=REMOVE_SECONDS),
                 TimedRole(Forecaster(engine, leader), FORECAST_SECONDS),
                 TimedRole(classifier, CLASSIFY_SECONDS, pause_factor=PAUSE_FACTOR),
