@@ -49,6 +49,8 @@ SWEEP_PAUSE_SECONDS = 1.0
 MOST_PAUSE_SECONDS = 0.1
 #: A permission, which is good for a minute, is renewed this often even if nothing changed.
 GRANT_SECONDS = 5.0
+#: While no pool has a job, a turn is a look at their counts, except once in so many seconds.
+REST_SECONDS = 10.0
 
 GRANT = f"""
     INSERT INTO express_lanes AS lane (pool, credit, slots)
@@ -83,12 +85,14 @@ class Dispatcher(RoleQueries):
         #: No pool has room before.
         self._room_at = 0.0
         self._broker_away = False
+        #: A whole turn is taken by then.
+        self._whole_due = 0.0
         #: Whether jobs were queued or in flight at the last turn, or that is not known.
         self.has_work = True
 
     def run_once(self, now: float) -> int:
         """Dispatch what fits into the windows; how many jobs."""
-        if now < self._room_at:
+        if now < self._room_at or self._rests(now):
             return 0
         self.has_work = True
         # Also while the broker is unavailable: arrivals would pile up.
@@ -114,6 +118,13 @@ class Dispatcher(RoleQueries):
         if len(pauses) > 1:
             self._room_at = now + min(pauses)
         return dispatched
+
+    def _rests(self, now: float) -> bool:
+        """Whether there is nothing to do, as in the turn before; says so at the cost of a read."""
+        if self.has_work or now >= self._whole_due:
+            self._whole_due = now + REST_SECONDS
+            return False
+        return self._reach_broker(now) and self._pools.at_rest()
 
     def _serve(self, pool: PoolState, now: float) -> tuple[int, float]:
         """How many jobs of the pool were sent, and in how many seconds there will be room if there

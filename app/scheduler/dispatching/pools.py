@@ -152,6 +152,15 @@ class Pools:
             for row in rows
         ]
 
+    def at_rest(self) -> bool:
+        """Whether no pool has a job, queued or in flight, and all free slots are granted."""
+        with connect(self._engine) as connection:
+            rows = PREPARED.execute(connection, {"pools": list(POOLS)}).all()
+        return all(
+            row.queued == row.dispatched == row.running == 0 and row.credit == row.slots
+            for row in rows
+        )
+
     def capped(self, pool: str) -> list[int]:
         """Tenants with queued jobs that have as many in flight as they may."""
         return self.queues[pool].fair.at_cap() if pool in self.queues else []
