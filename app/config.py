@@ -34,6 +34,8 @@ class Settings(TaskSettings):
     read_lag_seconds: float = Field(default=10.0, ge=1)
     #: How log lines are written: for people, or as JSON.
     log_format: Literal["plain", "json"] = "plain"
+    #: Whether API processes write a line of JSON for every request to standard output.
+    access_log: bool = False
     #: ``amqp://…`` for RabbitMQ, or ``filesystem:///folder`` where there is none. May name several
     #: nodes of a cluster, ``…@a:5672,b:5672//``: one that answers is used.
     broker_url: str = "amqp://guest:guest@127.0.0.1:5672//"
@@ -77,6 +79,8 @@ class Settings(TaskSettings):
     keep_keys_hours: float = Field(default=24.0, gt=0)
     #: How long scored applications are kept, after their jobs; 0: for ever.
     keep_scored_days: float = Field(default=0.0, ge=0)
+    #: How long the audit log is kept.
+    keep_audit_days: float = Field(default=365.0, gt=0)
     #: What dependencies accept per minute unless an operator declares a quota, as JSON:
     #: ``{"claude": {"requests_per_minute": 60}}``; also tokens_in and tokens_out.
     quotas: dict[str, dict[QuotaField, PositiveFloat]] = Field(default_factory=dict)

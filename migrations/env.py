@@ -17,10 +17,13 @@ from models.store.session import follow_primary
 #: Held while migrating, so that two starting stacks take turns.
 MIGRATION_LOCK = 0x_FA1E_11E
 TURN_SECONDS = 0.2
-#: Whether the last migration in front of 0020 was made.
-IS_COMPLETE = """
-    SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('tenants')
+#: The revision that a database which is at 0020 has before it: that is always the last one, and
+#: others were put in front of it, in groups. Null: all of them were made.
+MADE_BEFORE = """
+    SELECT CASE WHEN to_regclass('audit_log') IS NOT NULL THEN NULL
+                WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('tenants')
                                               AND attname = 'types' AND NOT attisdropped)
+                THEN '0019' ELSE '0015' END
 """
 
 
@@ -41,12 +44,13 @@ def take_turn(connection: Connection) -> None:
 def renumber(connection: Connection) -> None:
     """Take back revision 0020 in a database that had it before others were put in front of it.
 
-    It was 0012 when it followed 0011; later it followed 0015.
+    It was 0012 when it followed 0011; later it followed 0015, then 0019.
     """
     migration = MigrationContext.configure(connection, opts={"script": context.script})
-    before = {"0012": "0011", "0020": "0015"}.get(migration.get_current_revision() or "")
-    if before == "0015" and connection.execute(text(IS_COMPLETE)).scalar():
-        before = None
+    current = migration.get_current_revision()
+    before = "0011" if current == "0012" else None
+    if current == "0020":
+        before = connection.execute(text(MADE_BEFORE)).scalar()
     if before is not None:
         with Operations.context(migration):
             context.script.get_revision("0020").module.downgrade()

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Engine
 
+from models.audit import Act, record, recording
 from models.store.clock import CLOCK_SQL, DATABASE_CLOCK
 from models.store.errors import StatementTooSlow
 from models.store.session import execute, fetch, pool_stats
@@ -184,7 +185,11 @@ def announce(engine: Engine, presence: Presence) -> Announced | None:
 
 def request_drain(engine: Engine, worker: str) -> int:
     """Ask a worker to end once its jobs have; how many processes are asked."""
-    return execute(engine, REQUEST_DRAIN, {"worker": worker})
+    with recording(engine) as connection:
+        asked = len(connection.exec_driver_sql(REQUEST_DRAIN, {"worker": worker}).all())
+        if asked:
+            record(connection, Act.WORKER_DRAIN, worker)
+    return asked
 
 
 def leave(engine: Engine, name: str) -> None:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import click
 from flask import Flask
 
+from app.cli.audit import audit
 from app.cli.errors import FairlineCommand
 from app.cli.quotas import quotas
 from app.cli.tenants import database, keys, tenants
+from models.audit import Act, record_first
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -22,11 +24,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def register_commands(app: Flask) -> None:
-    for command in (tenants, keys, quotas, migrate, run_scheduler, show_demo, replay_dead_letters):
+    platform = (migrate, run_scheduler, show_demo, replay_dead_letters)
+    for command in (tenants, keys, quotas, audit, *platform):
         app.cli.add_command(command)
 
 
-@click.command("migrate", cls=FairlineCommand)
+@click.command(
+    "migrate",
+    cls=FairlineCommand,
+    acts=(Act.DATABASE_MIGRATE, Act.TENANT_CREATE, Act.KEY_ISSUE),
+)
 @click.option(
     "--tenant", default=None, help="Also create this tenant, without limits, if it does not exist."
 )
@@ -60,24 +67,39 @@ def migrate(tenant: str | None, operator_key: Path | None, expand: bool, back: s
     from app.tenants.changes import ensure_tenant, keep_operator_key
     from app.tenants.terms import Change
 
-    config = Config(ROOT / "alembic.ini")
+    config, before = Config(ROOT / "alembic.ini"), revision_of(database())
     if back is not None:
         command.downgrade(config, last_expanding(config) if back == "expand" else back)
+        record_migration(database(), before)
         return
-    stop = expand and not is_empty(database())
+    stop = expand and before is not None
     command.upgrade(config, last_expanding(config) if stop else "head")
+    record_migration(database(), before)
     if tenant is not None:
         ensure_tenant(database(), tenant, Change({"tier_limits": False}))
     if operator_key is not None:
         keep_operator_key(database(), operator_key)
 
 
-def is_empty(engine: Engine) -> bool:
-    """Whether the database was never migrated."""
+def revision_of(engine: Engine) -> str | None:
+    """The revision of the database; None if it was never migrated."""
     from alembic.runtime.migration import MigrationContext
 
     with engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision() is None
+        return MigrationContext.configure(connection).get_current_revision()
+
+
+def record_migration(engine: Engine, before: str | None) -> None:
+    """Record a change of the revision, after it: each migration is a transaction of its own.
+
+    Not in a database that has gone back to a revision without the audit log.
+    """
+    from sqlalchemy import inspect
+
+    after = revision_of(engine)
+    if after != before and inspect(engine).has_table("audit_log"):
+        was, became = {"revision": before}, {"revision": after}
+        record_first(engine, Act.DATABASE_MIGRATE, before=was, after=became)
 
 
 def last_expanding(config: Config) -> str:
@@ -92,14 +114,14 @@ def last_expanding(config: Config) -> str:
     return kept[0].revision
 
 
-@click.command("scheduler")
+@click.command("scheduler", cls=FairlineCommand, acts=())
 def run_scheduler() -> None:
     """Run a scheduler. Of several, one leads and the others stand by."""
     # In place of this process: a scheduler needs nothing of Flask, a quarter of its memory.
     os.execv(sys.executable, (sys.executable, "-m", "app.scheduler"))
 
 
-@click.command("demo")
+@click.command("demo", cls=FairlineCommand, acts=())
 @click.option("--count", default=40, show_default=True, help="Applications to submit.")
 @click.option("--url", default=None, help="URL of the API. [default: http://127.0.0.1:$PORT]")
 @click.option("--picture", default=None, help="Save the output as an SVG file.")
@@ -111,7 +133,7 @@ def show_demo(count: int, url: str | None, picture: str | None) -> None:
     run_demo(url or f"http://127.0.0.1:{settings().port}", count, picture)
 
 
-@click.command("replay", cls=FairlineCommand)
+@click.command("replay", cls=FairlineCommand, acts=(Act.JOB_REPLAY, Act.REPLAY_REQUEST))
 @click.option("--type", "job_type", default=None, help="Only jobs of this type.")
 @click.option("--tenant", default=None, help="Only jobs of this tenant.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

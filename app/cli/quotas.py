@@ -9,13 +9,14 @@ import click
 from app.cli.errors import FairlineGroup
 from app.cli.tenants import cell, database, show_table
 from app.tenants.quotas import FIELDS, Declared, clear_quota, declare_quota, read_quotas
+from models.audit import Act
 from models.presence import NEWS_SECONDS
 from models.store.session import connect
 
 quotas = FairlineGroup("quotas", help="Manage what dependencies accept per minute.")
 
 
-@quotas.command("set")
+@quotas.command("set", acts=(Act.QUOTA_DECLARE,))
 @click.argument("dependency")
 @click.option("--requests", "requests_per_minute", type=float, help="Calls per minute.")
 @click.option("--tokens-in", "tokens_in_per_minute", type=float, help="Input tokens per minute.")
@@ -30,14 +31,14 @@ def set_quota(dependency: str, **limits: float | None) -> None:
     show([declare_quota(database(), dependency, limits, known)])
 
 
-@quotas.command("list")
+@quotas.command("list", acts=())
 def list_quotas() -> None:
     """List all quotas, declared or reported by the dependency."""
     with connect(database()) as connection:
         show(read_quotas(connection))
 
 
-@quotas.command("clear")
+@quotas.command("clear", acts=(Act.QUOTA_CLEAR,))
 @click.argument("dependency")
 def forget_quota(dependency: str) -> None:
     """Remove a quota; what the dependency reports applies again."""

@@ -17,6 +17,7 @@ from app.tenants.keys import SHORT, presented
 from app.tenants.listing import list_keys, list_tenants, read_tenant
 from app.tenants.tenant import TIERS, TenantProfile
 from app.tenants.terms import Change
+from models.audit import Act
 from models.store.session import connect, open_engine
 
 #: For more, the operator's routes have pages.
@@ -118,7 +119,7 @@ def terms(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--tier", type=click.Choice(TIERS), help=tier_help)(decorated)
 
 
-@tenants.command("create")
+@tenants.command("create", acts=(Act.TENANT_CREATE,))
 @click.argument("name")
 @terms
 def create(name: str, change: Change) -> None:
@@ -126,7 +127,7 @@ def create(name: str, change: Change) -> None:
     show_terms(changes.create_tenant(database(), name, change))
 
 
-@tenants.command("set")
+@tenants.command("set", acts=(Act.TENANT_CHANGE,))
 @click.argument("name")
 @terms
 def change_terms(name: str, change: Change) -> None:
@@ -138,7 +139,7 @@ def change_terms(name: str, change: Change) -> None:
     show_terms(changes.change_tenant(database(), name, change))
 
 
-@tenants.command("ensure")
+@tenants.command("ensure", acts=(Act.TENANT_CREATE,))
 @click.argument("name")
 def ensure(name: str) -> None:
     """Create a tenant if it does not exist."""
@@ -146,7 +147,7 @@ def ensure(name: str) -> None:
     click.echo(f"tenant {name}")
 
 
-@tenants.command("suspend")
+@tenants.command("suspend", acts=(Act.TENANT_SUSPEND,))
 @click.argument("name")
 def suspend(name: str) -> None:
     """Accept nothing from a tenant and dispatch none of its queued jobs, until it is resumed."""
@@ -154,7 +155,7 @@ def suspend(name: str) -> None:
     click.echo(f"tenant {name}: suspended")
 
 
-@tenants.command("resume")
+@tenants.command("resume", acts=(Act.TENANT_RESUME,))
 @click.argument("name")
 def resume(name: str) -> None:
     """Take a suspension back."""
@@ -162,7 +163,7 @@ def resume(name: str) -> None:
     click.echo(f"tenant {name}: resumed")
 
 
-@tenants.command("delete")
+@tenants.command("delete", acts=(Act.TENANT_DELETE,))
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete(name: str, yes: bool) -> None:
@@ -173,7 +174,7 @@ def delete(name: str, yes: bool) -> None:
     click.echo(f"tenant {name}: suspended, its keys are revoked, its rows are being removed")
 
 
-@tenants.command("list")
+@tenants.command("list", acts=())
 def show_tenants() -> None:
     """List all tenants with their terms."""
     with connect(database()) as connection:
@@ -187,7 +188,7 @@ def show_tenants() -> None:
     show_table(titles, rows)
 
 
-@keys.command("issue")
+@keys.command("issue", acts=(Act.KEY_ISSUE,))
 @click.option("--tenant", default=None, help="Tenant of the key.")
 @click.option("--operator", is_flag=True, help="Issue an operator key.")
 @click.option("--name", "label", default="", help="Label of the key.")
@@ -202,7 +203,7 @@ def issue(tenant: str | None, operator: bool, label: str) -> None:
     click.echo(f"It is not shown again. To revoke it: {revoking}", err=True)
 
 
-@keys.command("revoke")
+@keys.command("revoke", acts=(Act.KEY_REVOKE,))
 @click.argument("key")
 def revoke(key: str) -> None:
     """Revoke a key by its id or in full. Takes effect within two seconds."""
@@ -214,7 +215,7 @@ def revoke(key: str) -> None:
     click.echo(f"key {short} revoked at {cell(revoked_at)}")
 
 
-@keys.command("list")
+@keys.command("list", acts=())
 @click.option("--tenant", default=None, help="Only keys of this tenant.")
 def show_keys(tenant: str | None) -> None:
     """List keys, without their secrets, which are not stored."""

@@ -8,7 +8,7 @@ same as long as nothing has changed, so times are moments, which the browser sho
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from app.api.http.state import CHANGED_COOKIE, read_state
 from app.api.services import current_services
 from app.errors import NotFound
 from app.tenants.tenant import TenantProfile
+from models.audit import Act
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -88,11 +89,20 @@ def live_page(*args: Any, **options: Any) -> LivePage:
     return page
 
 
-def route(method: str, rule: str, access: Access = Access.CONSOLE) -> Callable[[View], View]:
-    """Register a view of the console, for operators unless ``access`` says otherwise."""
+def route(
+    method: str,
+    rule: str,
+    access: Access = Access.CONSOLE,
+    acts: Sequence[Act] | None = None,
+) -> Callable[[View], View]:
+    """Register a view of the console, for operators unless ``access`` says otherwise.
+
+    ``acts``: what it is recorded as in the audit log; None if it is read-only.
+    """
 
     def register(view: View) -> View:
-        console.add_url_rule(rule, f"{method} {rule}", open_to(access)(view), methods=[method])
+        declared = open_to(access, acts)(view)
+        console.add_url_rule(rule, f"{method} {rule}", declared, methods=[method])
         return view
 
     return register

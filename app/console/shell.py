@@ -174,7 +174,7 @@ def get_sign_in() -> str:
     return render_template("console/sign-in.html", next=local(request.args.get("next", "/")))
 
 
-@route("POST", "/console/sign-in", Access.PUBLIC)
+@route("POST", "/console/sign-in", Access.PUBLIC, ())
 def post_sign_in() -> AnyResponse:
     """Keep the key in a cookie, for the pages that it gives access to."""
     refuse_other_sites()
@@ -197,7 +197,7 @@ def post_sign_in() -> AnyResponse:
     return response
 
 
-@route("POST", "/console/sign-out", Access.PUBLIC)
+@route("POST", "/console/sign-out", Access.PUBLIC, ())
 def post_sign_out() -> AnyResponse:
     refuse_other_sites()
     response = redirect("/console/sign-in", HTTPStatus.SEE_OTHER)

@@ -175,6 +175,7 @@ class SchedulerService:
             events=settings.keep_events_days * DAY_SECONDS,
             keys=settings.keep_keys_hours * 3600.0,
             scored=settings.keep_scored_days * DAY_SECONDS,
+            audit=settings.keep_audit_days * DAY_SECONDS,
         )
         classifier = Classifier(engine, leader, types, settings.served_pool_names)
         self._housekeeping = Housekeeping(

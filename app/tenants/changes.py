@@ -21,9 +21,10 @@ from app.errors import Conflict, NotFound
 from app.tenants.keys import SHORT_CHARACTERS, new_key, presented, same_digest
 from app.tenants.tenant import TENANT_COLUMNS, TenantProfile, tenant_of
 from app.tenants.terms import BOUNDS, Change, changed
+from models.audit import Act, differences, record, recording
 from models.pools import POOLS
 from models.schema import Base
-from models.store.session import connect, fetch, transaction
+from models.store.session import fetch, transaction
 
 #: Name of the operator's key that is kept in a file.
 FILE_KEY = "of the embedded stack"
@@ -42,9 +43,10 @@ ISSUE_KEY = """
 """
 #: The first revocation is the one that counts.
 REVOKE_KEY = """
-    UPDATE api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp())
-    WHERE id = %(id)s
-    RETURNING revoked_at
+    WITH before AS (SELECT id, revoked_at FROM api_keys WHERE id = %(id)s FOR UPDATE)
+    UPDATE api_keys AS key SET revoked_at = coalesce(key.revoked_at, clock_timestamp())
+    FROM before WHERE key.id = before.id
+    RETURNING key.revoked_at, key.tenant_id, key.name, before.revoked_at IS NULL AS is_new
 """
 READ_OPERATOR_KEY = """
     SELECT digest FROM api_keys WHERE id = %(id)s AND tenant_id IS NULL AND revoked_at IS NULL
@@ -72,6 +74,8 @@ def create_tenant(engine: Engine, name: str, change: Change | None = None) -> Te
             raise Conflict(f"There is a tenant {name!r} already.")
         wanted = replace(wanted, id=tenant_id)
         _write_limits(connection, wanted)
+        _, given = differences(_shown(TenantProfile(0, name)), _shown(wanted))
+        record(connection, Act.TENANT_CREATE, name, tenant=name, after=given)
     return wanted
 
 
@@ -87,16 +91,20 @@ def change_tenant(engine: Engine, name: str, change: Change) -> TenantProfile:
         row = connection.exec_driver_sql(LOCK_TENANT, {"name": name}).first()
         if row is None:
             raise no_tenant(name)
-        wanted = changed(tenant_of(row._mapping), change, POOLS)
+        known = tenant_of(row._mapping)
+        wanted = changed(known, change, POOLS)
         terms = update(TENANTS).where(TENANTS.c.id == wanted.id).values(_terms(wanted))
         connection.execute(terms)
         _write_limits(connection, wanted)
+        before, after = differences(_shown(known), _shown(wanted))
+        if after:
+            record(connection, Act.TENANT_CHANGE, name, tenant=name, before=before, after=after)
     return wanted
 
 
 def issue_key(engine: Engine, tenant: str | None, name: str = "") -> CreatedKey:
     """A new key of the tenant of that name, or of an operator."""
-    with connect(engine) as connection:
+    with recording(engine) as connection:
         tenant_id = None
         if tenant is not None:
             found = connection.exec_driver_sql("SELECT id FROM tenants WHERE name = %s", (tenant,))
@@ -109,15 +117,21 @@ def issue_key(engine: Engine, tenant: str | None, name: str = "") -> CreatedKey:
             values = {"id": sent.id, "tenant": tenant_id, "name": name, "digest": sent.digest}
             created_at = connection.exec_driver_sql(ISSUE_KEY, values).scalar()
             if created_at is not None:
+                label = {"name": name} if name else None
+                record(connection, Act.KEY_ISSUE, sent.id, tenant=tenant, after=label)
                 return CreatedKey(sent.id, key, created_at)
 
 
 def revoke_key(engine: Engine, key_id: str) -> datetime:
     """Revoke a key for good; when it was revoked first."""
-    rows = fetch(engine, REVOKE_KEY, {"id": key_id})
-    if not rows:
-        raise NotFound(f"There is no key {key_id[:SHORT_CHARACTERS]!r}.")
-    revoked_at: datetime = rows[0].revoked_at
+    with recording(engine) as connection:
+        row = connection.exec_driver_sql(REVOKE_KEY, {"id": key_id}).first()
+        if row is None:
+            raise NotFound(f"There is no key {key_id[:SHORT_CHARACTERS]!r}.")
+        if row.is_new:
+            label = {"name": row.name} if row.name else None
+            record(connection, Act.KEY_REVOKE, key_id, tenant=row.tenant_id, before=label)
+    revoked_at: datetime = row.revoked_at
     return revoked_at
 
 
@@ -154,6 +168,12 @@ def _terms(tenant: TenantProfile) -> dict[str, Any]:
     named = {name: getattr(tenant, name) for name in ("name", "tier", "tier_limits", *BOUNDS)}
     types = None if tenant.types is None else list(tenant.types)
     return {**named, "types": types, "changed_at": func.clock_timestamp()}
+
+
+def _shown(tenant: TenantProfile) -> dict[str, Any]:
+    """The terms, as the audit log has them."""
+    named = {name: getattr(tenant, name) for name in ("tier", "tier_limits", *BOUNDS, "types")}
+    return {**named, "limits": {pool: asdict(of) for pool, of in tenant.limits.items()}}
 
 
 def _write_limits(connection: Connection, tenant: TenantProfile) -> None:

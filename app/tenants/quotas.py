@@ -15,9 +15,9 @@ from sqlalchemy import Connection, Engine, RowMapping, case, func, null, select,
 from sqlalchemy.dialects.postgresql import insert
 
 from app.errors import FieldError, NotFound, ValidationFailed
+from models.audit import Act, differences, record, recording
 from models.presence import NEWS_SECONDS
 from models.schema import Base
-from models.store.session import connect
 
 #: What may be declared, and how much of it makes sense.
 FIELDS = ("requests_per_minute", "tokens_in_per_minute", "tokens_out_per_minute")
@@ -80,8 +80,14 @@ def declare_quota(
         )
         .returning(*COLUMNS)
     )
-    with connect(engine) as connection:
-        return _declared(connection.execute(declare).mappings().one())
+    with recording(engine) as connection:
+        known = select(*[QUOTA[name] for name in FIELDS]).where(QUOTA.dependency == dependency)
+        row = connection.execute(known.with_for_update()).mappings().first()
+        declared = _declared(connection.execute(declare).mappings().one())
+        before, after = differences(dict.fromkeys(FIELDS) | dict(row or {}), values)
+        if after:
+            record(connection, Act.QUOTA_DECLARE, dependency, before=before, after=after)
+        return declared
 
 
 def clear_quota(engine: Engine, dependency: str) -> Declared:
@@ -101,9 +107,13 @@ def clear_quota(engine: Engine, dependency: str) -> Declared:
         .returning(*before.c)
     )
     if "\0" not in dependency:  # which no row can hold
-        with connect(engine) as connection:
+        with recording(engine) as connection:
             if row := connection.execute(clear).mappings().first():
-                return _declared(row)
+                cleared = _declared(row)
+                if not cleared.is_empty:
+                    declared = {name: value for name in FIELDS if (value := row[name])}
+                    record(connection, Act.QUOTA_CLEAR, dependency, before=declared)
+                return cleared
     raise NotFound(f"There is no quota for {dependency!r:.100}.")
 
 

@@ -7,7 +7,7 @@ or paused are not made: they are counted in ``skipped`` and reported as ``schedu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
@@ -18,7 +18,8 @@ from sqlalchemy.exc import IntegrityError
 from app.errors import Conflict
 from app.tenants.cron import BadCron, Rule, UnknownZone, next_tick, read_rule
 from app.tenants.ticks import DroppedTicks, drop_due
-from models.store.session import connect, execute, fetch, transaction
+from models.audit import Act, differences, record, recording
+from models.store.session import execute, fetch, transaction
 from models.wakeups import SEND
 
 #: Schedules of one tenant.
@@ -52,6 +53,8 @@ class RecurringSchedule:
 FIELDS = tuple(each.name for each in fields(RecurringSchedule))
 #: What a schedule is created with; all but the first two may change.
 GIVEN = FIELDS[: FIELDS.index("last_at")]
+#: Of these, what is not in the audit log.
+UNRECORDED = ("payload", "next_at")
 COLUMNS = ", ".join(
     f"schedule.{name}" + ("::text" if name in ("id", "payload", "last_job_id") else "")
     for name in FIELDS
@@ -115,7 +118,10 @@ READ_HISTORY = f"""
       AND detail ->> 'schedule' = %(id)s
     ORDER BY xid DESC, id DESC LIMIT %(limit)s
 """
-REMOVE = "DELETE FROM schedules WHERE id = %(id)s AND tenant_id = %(tenant_id)s"
+REMOVE = f"""
+    DELETE FROM schedules AS schedule WHERE id = %(id)s AND tenant_id = %(tenant_id)s
+    RETURNING {COLUMNS}
+"""
 
 #: The schedule as it shall be, from what it is and the time.
 Change = Callable[[RecurringSchedule, datetime], RecurringSchedule]
@@ -134,10 +140,11 @@ def first_tick(rule: Rule, schedule: RecurringSchedule, now: datetime) -> dateti
 
 def create(engine: Engine, schedule: RecurringSchedule) -> RecurringSchedule:
     """Insert it; Conflict if the tenant has one of this name, or too many."""
-    with connect(engine) as connection:
+    with recording(engine) as connection:
         row = connection.exec_driver_sql(CREATE, asdict(schedule)).first()
         if row is not None:
             connection.exec_driver_sql(SEND)
+            _record(connection, Act.SCHEDULE_CREATE, schedule, after=shown(schedule))
             return RecurringSchedule(**row._mapping)
         if connection.exec_driver_sql(NAME_TAKEN, asdict(schedule)).first():
             raise name_taken(schedule.name)
@@ -177,6 +184,11 @@ def change(
             range_ = {"first": dropped and dropped.first, "last": dropped and dropped.last}
             connection.exec_driver_sql(CHANGE, asdict(changed) | range_)
             connection.exec_driver_sql(SEND)
+            was, became = differences(shown(before), shown(changed))
+            if changed.payload != before.payload:
+                became["payload"] = "(changed)"
+            if became:
+                _record(connection, Act.SCHEDULE_CHANGE, changed, was, became)
     except IntegrityError:
         raise name_taken(changed.name) from None
     return changed
@@ -212,7 +224,30 @@ def read_history(
 
 def remove(engine: Engine, tenant_id: int, schedule_id: str) -> bool:
     """Remove the tenant's schedule; whether there was one. Its jobs stay."""
-    return execute(engine, REMOVE, {"id": schedule_id, "tenant_id": tenant_id}) > 0
+    with recording(engine) as connection:
+        asked = {"id": schedule_id, "tenant_id": tenant_id}
+        row = connection.exec_driver_sql(REMOVE, asked).first()
+        if row is None:
+            return False
+        removed = RecurringSchedule(**row._mapping)
+        _record(connection, Act.SCHEDULE_REMOVE, removed, shown(removed))
+    return True
+
+
+def shown(schedule: RecurringSchedule) -> dict[str, Any]:
+    """What the audit log has of it: not the payload, which may be about a person."""
+    return {name: getattr(schedule, name) for name in GIVEN[2:] if name not in UNRECORDED}
+
+
+def _record(
+    connection: Connection,
+    act: Act,
+    schedule: RecurringSchedule,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+) -> None:
+    tenant = schedule.tenant_id
+    record(connection, act, schedule.id, tenant=tenant, before=before, after=after)
 
 
 def name_taken(name: str) -> Conflict:

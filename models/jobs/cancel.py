@@ -1,10 +1,10 @@
 """Cancel: scheduled, queued or dispatched → cancelled; a running job is stopped by its worker.
 
-Called by ``DELETE /jobs/{id}`` and, for many jobs at once, by the console. One conditional
-statement: dying before its commit changes nothing, and after it the request is in the row.
-Whatever else wants the row (promotion, dispatch, claim) waits for it and then finds a state that
-it does not match, or was first and left a running job: then the request stands in the row until
-the run ends. A cancelled job never starts.
+Called by ``DELETE /jobs/{id}`` and, for many jobs at once, by the console, whose cancellations are
+in the audit log. One conditional statement: dying before its commit changes nothing, and after it
+the request is in the row. Whatever else wants the row (promotion, dispatch, claim) waits for it and
+then finds a state that it does not match, or was first and left a running job: then the request
+stands in the row until the run ends. A cancelled job never starts.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from datetime import datetime
 
 from sqlalchemy import Engine
 
+from models.audit import Act, record, record_jobs, recording
 from models.jobs.states import JobStatus
 from models.store.arrays import plain_array
-from models.store.session import connect, fetch
+from models.store.session import fetch
 
 #: Jobs of one call that cancels or replays many.
 MOST_SEVERAL = 500
@@ -47,7 +48,7 @@ CANCEL_SEVERAL = f"""
     )
     {UPDATE}
     FROM chosen WHERE job.id = chosen.id AND job.status::text {NOT_ENDED}
-    RETURNING job.id::text AS id, job.status::text AS status
+    RETURNING job.id::text AS id, job.tenant_id, job.status::text AS status
 """
 READ_LEFT = f"""
     SELECT id::text AS id, tenant_id FROM jobs
@@ -66,10 +67,11 @@ class Cancellation:
 def cancel(engine: Engine, tenant_id: int, job_id: str) -> Cancellation | None:
     """Cancel the tenant's job; None if there is none. An ended job is left as it is."""
     parameters = {"id": job_id, "tenant": tenant_id}
-    with connect(engine) as connection:
+    with recording(engine) as connection:
         while True:
             row = connection.exec_driver_sql(CANCEL, parameters).first()
             if row is not None:
+                record(connection, Act.JOB_CANCEL, job_id, tenant=tenant_id)
                 return Cancellation(JobStatus(row.status), row.cancel_requested_at)
             row = connection.exec_driver_sql(READ_STATUS, parameters).first()
             if row is None:
@@ -100,7 +102,10 @@ def cancel_several(engine: Engine, ids: Sequence[str]) -> Done:
     there is no deadlock; what is left is then cancelled one by one.
     """
     wanted = set(ids)
-    rows = fetch(engine, CANCEL_SEVERAL, {"ids": plain_array(sorted(wanted))})
+    with recording(engine) as connection:
+        asked = {"ids": plain_array(sorted(wanted))}
+        rows = connection.exec_driver_sql(CANCEL_SEVERAL, asked).all()
+        record_jobs(connection, Act.JOB_CANCEL, rows)
     became = {row.id: row.status for row in rows}
     missed = sorted(wanted - became.keys())
     for row in fetch(engine, READ_LEFT, {"ids": plain_array(missed)}) if missed else ():

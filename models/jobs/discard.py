@@ -12,6 +12,7 @@ from functools import partial
 
 from sqlalchemy import Engine
 
+from models.audit import Act
 from models.jobs.cancel import Done
 from models.jobs.replay import GIVEN, MATCHING, move_dead
 from models.tallies import TallyKind, count_rows
@@ -29,13 +30,13 @@ DISCARD = f"""
         SET status = 'cancelled', ended_xid = NULL,
             cancel_requested_at = greatest(now(), job.finished_at + interval '1 microsecond')
         FROM chosen WHERE job.id = chosen.id AND job.status::text = 'dead'
-        RETURNING job.id, job.pool
+        RETURNING job.id, job.tenant_id, job.pool
     ), counted AS ({count_rows(TallyKind.DISCARDED, "pool", "discarded")})
-    SELECT id::text AS id FROM discarded
+    SELECT id::text AS id, tenant_id FROM discarded
 """
 
 #: Discards dead letters of a tenant, or of any.
-discard_dead = partial(move_dead, DISCARD)
+discard_dead = partial(move_dead, DISCARD, Act.JOB_DISCARD)
 
 
 def discard_several(engine: Engine, ids: Sequence[str]) -> Done:

@@ -19,6 +19,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
+from models.audit import Act, record
 from models.jobs.cancel import NOT_ENDED, UPDATE
 from models.leadership import STILL_LEADER
 from models.store.session import fetch, transaction
@@ -33,6 +34,7 @@ REQUEST = """
     SELECT id, tenant_id FROM applications
     WHERE id = %(id)s::uuid AND tenant_id = coalesce(%(tenant)s::bigint, tenant_id)
     ON CONFLICT (id) DO NOTHING
+    RETURNING tenant_id
 """
 #: Locked from here on: two erasures of the same application take turns.
 LOCK = """
@@ -126,7 +128,9 @@ class ErasureState:
 def request_erasure(engine: Engine, tenant_id: int | None, job_id: str) -> ErasureState | None:
     """Erase an application of the tenant, or of any; None if there is none, nor was one."""
     with transaction(engine) as connection:
-        connection.exec_driver_sql(REQUEST, {"id": job_id, "tenant": tenant_id})
+        row = connection.exec_driver_sql(REQUEST, {"id": job_id, "tenant": tenant_id}).first()
+        if row is not None:
+            record(connection, Act.APPLICATION_ERASE, job_id, tenant=row.tenant_id)
         return erase_rows(connection, tenant_id, job_id, pause_seconds=0.0)
 
 

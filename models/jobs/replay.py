@@ -18,6 +18,7 @@ from typing import Any
 
 from sqlalchemy import Engine, Row
 
+from models.audit import Act, record_jobs, recording
 from models.jobs.ids import BELOW_ALL
 from models.store.arrays import plain_array
 from models.store.session import fetch
@@ -68,7 +69,7 @@ def replay_ctes(chosen: str, limit: str = "") -> str:
 
 REPLAY = f"""WITH {
     replay_ctes(f"{GIVEN} AND {MATCHING} AND id > %(after)s::uuid", "LIMIT %(limit)s")
-} SELECT id::text AS id FROM fresh"""
+} SELECT id::text AS id, tenant_id FROM fresh"""
 
 READ_DEAD = f"""
     SELECT id::text AS id, tenant_id, pool FROM jobs
@@ -95,6 +96,7 @@ def count_dead(engine: Engine, job_type: str | None, tenant: str | None) -> Sequ
 
 def move_dead(
     statement: str,
+    act: Act,
     engine: Engine,
     tenant_id: int | None,
     ids: Sequence[str] | None = None,
@@ -108,7 +110,7 @@ def move_dead(
     """Move dead letters by id, or by what they have in common, oldest first; which.
 
     A job that dies again meanwhile is not moved twice: the walk has passed it. Each statement
-    runs within ``bounded()``.
+    runs within ``bounded()``, with what is recorded of it.
     """
     wanted = {
         "tenant_id": tenant_id,
@@ -122,8 +124,10 @@ def move_dead(
     while len(moved) < most:
         room = min(BATCH, most - len(moved))
         after = moved[-1] if moved else BELOW_ALL
-        with bounded():
-            rows = fetch(engine, statement, {**wanted, "limit": room, "after": after})
+        with bounded(), recording(engine) as connection:
+            asked = {**wanted, "limit": room, "after": after}
+            rows = connection.exec_driver_sql(statement, asked).all()
+            record_jobs(connection, act, rows)
         found = sorted(row.id for row in rows)
         moved += found
         if len(found) < room:
@@ -132,7 +136,7 @@ def move_dead(
 
 
 #: Brings dead letters back.
-replay_dead = partial(move_dead, REPLAY)
+replay_dead = partial(move_dead, REPLAY, Act.JOB_REPLAY)
 
 
 def read_dead(engine: Engine, ids: Sequence[str]) -> Sequence[Row[Any]]:

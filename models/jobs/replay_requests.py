@@ -22,10 +22,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row
 
+from models.audit import Act, record, recording
 from models.jobs.ids import BELOW_ALL, new_id
 from models.jobs.replay import ALLOWED, GIVEN, MATCHING, replay_ctes
 from models.leadership import STILL_LEADER
-from models.store.session import execute, fetch
+from models.store.session import fetch
 
 #: More than this many are not counted in advance.
 MOST_COUNTED = 200_000
@@ -70,6 +71,7 @@ READ = f"SELECT {COLUMNS} FROM replays WHERE id = %(id)s::uuid"
 CANCEL = """
     UPDATE replays SET state = 'cancelled', finished_at = now()
     WHERE id = %(id)s::uuid AND state = 'running'
+    RETURNING tenant_id
 """
 #: For pages: those that run, of one tenant or of all.
 LIST_RUNNING = f"""
@@ -190,9 +192,19 @@ def create(
     """
     asked = {**request.parameters, "id": new_id(), "total": total, "unbounded": unbounded}
     while True:
-        for statement in (CREATE, FIND_RUNNING):
-            if rows := fetch(engine, statement, asked):
-                return rows[0]
+        with recording(engine) as connection:
+            if made := connection.exec_driver_sql(CREATE, asked).first():
+                given = {"type": request.type, "error_class": request.error_class, "jobs": total}
+                record(
+                    connection,
+                    Act.REPLAY_REQUEST,
+                    made.id,
+                    tenant=request.tenant_id,
+                    after={name: value for name, value in given.items() if value is not None},
+                )
+                return made
+        if (running := find_running(engine, request)) is not None:
+            return running
         # There are too many, or the other one ended between the two statements.
         if not unbounded and not fetch(engine, f"SELECT WHERE {FEW_RUNNING}", asked):
             return None
@@ -204,7 +216,10 @@ def read(engine: Engine, replay_id: str) -> Row[Any] | None:
 
 def cancel(engine: Engine, replay_id: str) -> None:
     """End a running replay; what it has queued stays queued."""
-    execute(engine, CANCEL, {"id": replay_id})
+    with recording(engine) as connection:
+        row = connection.exec_driver_sql(CANCEL, {"id": replay_id}).first()
+        if row is not None:
+            record(connection, Act.REPLAY_CANCEL, replay_id, tenant=row.tenant_id)
 
 
 def list_running(connection: Connection, tenant_id: int | None, limit: int) -> Sequence[Row[Any]]:

@@ -1,5 +1,6 @@
 """The tables, as SQLAlchemy sees them. Hot statements are written out beside their callers."""
 
+from models.schema.audit import AuditRow
 from models.schema.base import Base
 from models.schema.jobs import (
     JOB_COUNTS,

@@ -1,18 +1,24 @@
 """Access control: every route declares who may call it, or the application is not built.
 
 ``check_access`` runs before any code of a Flask route; the hot routes of ``app.server.wsgi`` call
-the same ``authorize``.
+the same ``authorize``. Likewise every route that is not read-only declares its acts for the audit
+log, none if it is everyday use such as a submission; its view is called within
+``models.audit.acting``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flask import Flask, current_app, request
 
+from app.api.auth.visitors import SAFE_METHODS
 from app.api.services import Services, current_services
+from app.log_ids import CALLER, address_of, request_id_of
+from models.audit import Act, Actor, UndeclaredAct, acting
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -21,6 +27,8 @@ View = TypeVar("View", bound=Callable[..., Any])
 
 #: Attribute of a view function with its declared access.
 DECLARED = "fairline_access"
+#: Attribute with the acts that it is recorded as.
+ACTS = "fairline_acts"
 
 
 class Access(StrEnum):
@@ -42,11 +50,12 @@ class UndeclaredAccess(RuntimeError):
     """A route does not declare who may call it."""
 
 
-def open_to(access: Access) -> Callable[[View], View]:
-    """Declare who may call a view."""
+def open_to(access: Access, acts: Sequence[Act] | None = None) -> Callable[[View], View]:
+    """Declare who may call a view, and what it is recorded as; None: it is read-only."""
 
     def declare(view: View) -> View:
         setattr(view, DECLARED, access)
+        setattr(view, ACTS, acts)
         return view
 
     return declare
@@ -55,6 +64,11 @@ def open_to(access: Access) -> Callable[[View], View]:
 def access_of(view: Callable[..., Any] | None) -> Access | None:
     """The access a view declared."""
     return getattr(view, DECLARED, None)
+
+
+def acts_of(view: Callable[..., Any] | None) -> Sequence[Act] | None:
+    """The acts a view declared."""
+    return getattr(view, ACTS, None)
 
 
 def authorize(services: Services, environ: WSGIEnvironment, access: Access | None) -> None:
@@ -80,7 +94,43 @@ def guard(app: Flask) -> None:
         raise UndeclaredAccess(
             f"{', '.join(undeclared)}: declare who may call it with app.api.auth.access.open_to"
         )
+    unrecorded = sorted(
+        rule.endpoint
+        for rule in app.url_map.iter_rules()
+        if not (rule.methods or set()) <= set(SAFE_METHODS)
+        and acts_of(app.view_functions[rule.endpoint]) is None
+    )
+    if unrecorded:
+        raise UndeclaredAct(f"{', '.join(unrecorded)}: declare its acts, or () if it has none")
     app.before_request(check_access)
+    for endpoint, view in app.view_functions.items():
+        if acts := acts_of(view):
+            app.view_functions[endpoint] = recorded(view, acts)
+
+
+def recorded(view: View, acts: Sequence[Act]) -> View:
+    """The view, called as an act of the caller."""
+
+    @wraps(view)
+    def call(**values: Any) -> Any:
+        with acting(actor_of(request.environ, access_of(view), acts)):
+            return view(**values)
+
+    return call  # type: ignore[return-value]  # the same to its callers
+
+
+def actor_of(environ: WSGIEnvironment, access: Access | None, acts: Sequence[Act]) -> Actor:
+    """The authenticated caller, as the audit log has it."""
+    caller = environ[CALLER]
+    role = "operator" if caller.tenant is None else "tenant"
+    return Actor(
+        via="console" if access in (Access.CONSOLE, Access.TENANT_PAGE) else "api",
+        who=caller.key or ("console" if role == "operator" else "anonymous"),
+        role=role,
+        acts=acts,
+        address=address_of(environ),
+        request_id=request_id_of(environ),
+    )
 
 
 def check_access() -> None:

@@ -17,6 +17,7 @@ from app.api.auth.access import Access, open_to
 from app.api.http.idempotency import KEY
 from app.tenants.keys import SHORT
 from app.tenants.tenant import NAME as TENANT_NAME
+from models.audit import Act
 from models.jobs.states import ApplicationStatus, JobStatus
 from tasks.registry import NAME as TYPE_NAME
 
@@ -78,10 +79,12 @@ class Operation:
     errors: tuple[type[Exception], ...] = ()
     #: Whether HEAD is documented too.
     head: bool = False
+    #: What it is recorded as in the audit log; None: it is read-only.
+    acts: tuple[Act, ...] | None = None
 
     def __call__(self, view: View) -> View:
         setattr(view, DECLARED, self)
-        return open_to(self.access)(view)
+        return open_to(self.access, self.acts)(view)
 
     @property
     def answers(self) -> tuple[Returns, ...]:
@@ -220,6 +223,7 @@ def submission(
         query=None,
         headers=(IDEMPOTENCY_KEY, PREFER),
         errors=(*SUBMISSION_ERRORS, errors.IdempotencyKeyReused),
+        acts=(),
     )
 
 
@@ -249,4 +253,5 @@ def cancellation(
         Returns(200, cancelled, (status,)),
         also=(Returns(202, stopping, (status, ASK_AFTER)),),
         errors=(errors.Conflict, *gone),
+        acts=(),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from flask import Blueprint, Response, request
 from pydantic_core import to_json
 
-from app.admission import Admitted, IdempotencyKey, Submission
+from app.admission import Submission
 from app.admission.intake import start_of, take_in
 from app.api.http.body import read_document, validate_body
 from app.api.http.idempotency import parse_key
@@ -78,7 +78,8 @@ def submit_application(services: Services, environ: WSGIEnvironment) -> QuickRep
     allowance = services.gate.pass_rate(tenant)
     document = read_document(environ, services.body_limits)
     body = validate_body(document, SubmitApplication)
-    admitted = take_application(services, tenant, body, parse_key(environ, document))
+    submission = application_submission(tenant, body)
+    admitted = take_in(services, tenant, (submission,), parse_key(environ, document))
     job_id = admitted.ids[0]
     headers = submission_headers(f"/applications/{job_id}", "pending", allowance, admitted.repeated)
     if PREFER in environ:
@@ -88,12 +89,10 @@ def submit_application(services: Services, environ: WSGIEnvironment) -> QuickRep
     return QuickReply(b'{"id":"%b","status":"pending"}' % job_id.encode(), 202, headers)
 
 
-def take_application(
-    services: Services, tenant: TenantProfile, body: SubmitApplication, key: IdempotencyKey | None
-) -> Admitted:
-    """Make an application durable; the rate limit was checked before the body was read."""
+def application_submission(tenant: TenantProfile, body: SubmitApplication) -> Submission:
+    """A validated body as a submission."""
     work = {"candidate": body.candidate, "role": body.role, "payload": body.payload}
-    submission = Submission(
+    return Submission(
         id=new_id(),
         tenant_id=tenant.id,
         type="score_application",
@@ -106,7 +105,6 @@ def take_application(
         role=body.role,
         dependency="claude",
     )
-    return take_in(services, tenant, (submission,), key)
 
 
 def read_application(services: Services, environ: WSGIEnvironment, text: str) -> QuickReply:

@@ -59,6 +59,7 @@ Read = Submission | ValidationFailed | Forbidden
     Returns(202, answers.BatchResults, SUBMITTED),
     body=SubmitBatch,
     headers=(IDEMPOTENCY_KEY,),
+    acts=(),
     errors=(*SUBMISSION_ERRORS, IdempotencyKeyReused),
 )
 def post_batch() -> Response:

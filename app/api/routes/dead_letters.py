@@ -42,6 +42,7 @@ from app.reads.job_pages import read_page
 from app.reads.job_views import job_document, more_of
 from app.reads.search import Wanted
 from app.tenants.ownership import own
+from models.audit import Act
 from models.jobs import replay_requests
 from models.jobs.discard import discard_dead
 from models.jobs.ids import parse_id
@@ -87,6 +88,7 @@ def get_dead_letters() -> Response:
     also=(Returns(202, answers.ReplayProgress, (LOCATION, ASK_AFTER)),),
     body=Replay,
     errors=(Conflict,),
+    acts=(Act.JOB_REPLAY, Act.REPLAY_REQUEST),
 )
 def post_replay() -> Response:
     """Queues dead letters again, selected by id or by a filter: at once if your rate and queue
@@ -103,7 +105,12 @@ def post_replay() -> Response:
 
 
 @dead_letters.post("/dead-letters/discard")
-@for_tenants("Discard dead letters", Returns(200, answers.Discarded), body=Discard)
+@for_tenants(
+    "Discard dead letters",
+    Returns(200, answers.Discarded),
+    body=Discard,
+    acts=(Act.JOB_DISCARD,),
+)
 def post_discard() -> Response:
     """Selected by id or by a filter. They become `cancelled`, keep their error, and cannot be
     replayed. A filter may match more than the limit: repeat the request until it discards none."""
@@ -148,7 +155,7 @@ def get_replay(replay_id: str) -> Response:
 
 
 @dead_letters.delete("/dead-letters/replays/<replay_id>")
-@for_tenants("Cancel a replay", Returns(200, answers.ReplayProgress))
+@for_tenants("Cancel a replay", Returns(200, answers.ReplayProgress), acts=(Act.REPLAY_CANCEL,))
 def delete_replay(replay_id: str) -> Response:
     """No further dead letters are queued; those that were stay queued. One that has ended is left
     as it is."""

@@ -28,6 +28,7 @@ from app.tenants.listing import Listed, ListedKey, list_keys, list_tenants, read
 from app.tenants.quotas import Declared, clear_quota, declare_quota, read_quotas
 from app.tenants.suspension import delete_tenant, resume_tenant, suspend_tenant
 from app.tenants.tenant import is_tenant_name
+from models.audit import Act
 from models.pools import POOLS
 
 operator = Blueprint("operator", __name__, url_prefix="/operator")
@@ -68,6 +69,7 @@ def get_tenants() -> Response:
     Returns(201, platform_answers.TenantEntry, (LOCATION,)),
     body=NewTenant,
     errors=(Conflict,),
+    acts=(Act.TENANT_CREATE,),
 )
 def post_tenant() -> Response:
     body = parse_body(NewTenant)
@@ -88,7 +90,10 @@ def get_tenant(name: str) -> Response:
 
 @operator.patch("/tenants/<name>")
 @for_operators(
-    "Change a tenant's terms", Returns(200, platform_answers.TenantEntry), body=TenantTerms
+    "Change a tenant's terms",
+    Returns(200, platform_answers.TenantEntry),
+    body=TenantTerms,
+    acts=(Act.TENANT_CHANGE,),
 )
 def patch_tenant(name: str) -> Response:
     """Takes effect in every process about a second later."""
@@ -100,7 +105,11 @@ def patch_tenant(name: str) -> Response:
 
 
 @operator.post("/tenants/<name>/suspend")
-@for_operators("Suspend a tenant", Returns(200, platform_answers.TenantEntry))
+@for_operators(
+    "Suspend a tenant",
+    Returns(200, platform_answers.TenantEntry),
+    acts=(Act.TENANT_SUSPEND,),
+)
 def post_suspend(name: str) -> Response:
     """Its submissions are a 403 and its queued jobs are not dispatched, in every process about a
     second later. What runs goes on."""
@@ -109,7 +118,10 @@ def post_suspend(name: str) -> Response:
 
 @operator.post("/tenants/<name>/resume")
 @for_operators(
-    "Take a suspension back", Returns(200, platform_answers.TenantEntry), errors=(Conflict,)
+    "Take a suspension back",
+    Returns(200, platform_answers.TenantEntry),
+    errors=(Conflict,),
+    acts=(Act.TENANT_RESUME,),
 )
 def post_resume(name: str) -> Response:
     """409 if the tenant is being deleted."""
@@ -117,7 +129,9 @@ def post_resume(name: str) -> Response:
 
 
 @operator.delete("/tenants/<name>")
-@for_operators("Delete a tenant", Returns(202, platform_answers.TenantEntry))
+@for_operators(
+    "Delete a tenant", Returns(202, platform_answers.TenantEntry), acts=(Act.TENANT_DELETE,)
+)
 def remove_tenant(name: str) -> Response:
     """Suspends it, revokes its keys and removes everything it has in the background, usage too;
     then its name is free. There is no way back."""
@@ -144,7 +158,11 @@ def get_keys(name: str) -> Response:
 
 @operator.post("/tenants/<name>/keys")
 @for_operators(
-    "Issue a key", Returns(201, platform_answers.IssuedKey), body=NewKey, body_required=False
+    "Issue a key",
+    Returns(201, platform_answers.IssuedKey),
+    body=NewKey,
+    body_required=False,
+    acts=(Act.KEY_ISSUE,),
 )
 def post_key(name: str) -> Response:
     """The only response that contains the key."""
@@ -159,7 +177,7 @@ def post_key(name: str) -> Response:
 
 
 @operator.delete("/keys/<key_id>")
-@for_operators("Revoke a key", Returns(200, platform_answers.RevokedKey))
+@for_operators("Revoke a key", Returns(200, platform_answers.RevokedKey), acts=(Act.KEY_REVOKE,))
 def delete_key(key_id: str) -> Response:
     """A tenant's or an operator's; within two seconds no process accepts it."""
     if not SHORT.fullmatch(key_id):
@@ -193,7 +211,12 @@ def get_quotas() -> Response:
 
 
 @quotas.put("/<dependency>")
-@for_operators("Declare a quota", Returns(200, platform_answers.Quota), body=QuotaTerms)
+@for_operators(
+    "Declare a quota",
+    Returns(200, platform_answers.Quota),
+    body=QuotaTerms,
+    acts=(Act.QUOTA_DECLARE,),
+)
 def put_quota(dependency: str) -> Response:
     """Replaces the previous declaration; takes effect within a second."""
     body = parse_body(QuotaTerms)
@@ -203,7 +226,7 @@ def put_quota(dependency: str) -> Response:
 
 
 @quotas.delete("/<dependency>")
-@for_operators("Forget a quota", Returns(204))
+@for_operators("Forget a quota", Returns(204), acts=(Act.QUOTA_CLEAR,))
 def delete_quota(dependency: str) -> Response:
     """Forgets the declared and learned limits, and reopens a closed dependency."""
     with write_state() as engine:

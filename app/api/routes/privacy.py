@@ -16,6 +16,7 @@ from app.api.services import current_services, current_tenant
 from app.errors import BlobStoreUnavailable, Erased, NotFound
 from app.reads.export import ApplicationExport, read_export
 from app.tenants.ownership import own
+from models.audit import Act, record_first
 from models.blobs import BlobError, BlobMissing
 from models.jobs.erase import request_erasure
 
@@ -30,6 +31,7 @@ GOING_ON = Returns(202, answers.ErasedApplication, (ASK_AFTER,))
     "Everything that is stored of an application",
     Returns(200, answers.ExportedApplication),
     errors=(Erased, BlobStoreUnavailable),
+    acts=(Act.APPLICATION_EXPORT,),
 )
 def get_export(application_id: str) -> Response:
     """The rows as they are, with the payload and the checkpoint also if they are in the blob
@@ -41,6 +43,8 @@ def get_export(application_id: str) -> Response:
         own_view(current_services().views.application(known), tenant_id)  # 410 if it was erased
     export = own(found, tenant_id)
     add_blobs(export)
+    with write_state() as engine:
+        record_first(engine, Act.APPLICATION_EXPORT, known, tenant=tenant_id)
     return Reply({"id": known, **export.document}, 200, {"Cache-Control": "no-store"})
 
 
@@ -61,7 +65,7 @@ def add_blobs(export: ApplicationExport) -> None:
 
 
 @privacy.post("/applications/<application_id>/erase")
-@for_tenants("Erase an application", DONE, also=(GOING_ON,))
+@for_tenants("Erase an application", DONE, also=(GOING_ON,), acts=(Act.APPLICATION_ERASE,))
 def post_erase(application_id: str) -> Response:
     """Removes the candidate, the application, its score and everything its job has left, in any
     state. 202 while its run is being stopped or a blob is left, which takes seconds. May be
@@ -70,7 +74,9 @@ def post_erase(application_id: str) -> Response:
 
 
 @privacy.post("/operator/applications/<application_id>/erase")
-@for_operators("Erase an application of any tenant", DONE, also=(GOING_ON,))
+@for_operators(
+    "Erase an application of any tenant", DONE, also=(GOING_ON,), acts=(Act.APPLICATION_ERASE,)
+)
 def post_erase_any(application_id: str) -> Response:
     """As its tenant can."""
     return erase_reply(None, known_id(application_id))

@@ -31,6 +31,7 @@ from app.tenants.ownership import own
 from app.tenants.schedules import RecurringSchedule
 from app.tenants.tenant import TenantProfile
 from app.tenants.ticks import CatchUp, Overlap, TickPolicy
+from models.audit import Act, record_first
 from models.blobs import INLINE_BYTES
 from models.jobs.ids import new_id
 from models.store.errors import StateStoreError
@@ -50,6 +51,7 @@ MOST = 200
     Returns(201, answers.Schedule, (LOCATION,)),
     body=CreateSchedule,
     errors=(Conflict,),
+    acts=(Act.SCHEDULE_CREATE,),
 )
 def post_schedule() -> Response:
     """Names are unique, so repeating the request is harmless: 409."""
@@ -84,6 +86,7 @@ def get_schedule(schedule_id: str) -> Response:
     Returns(200, answers.Schedule),
     body=ChangeSchedule,
     errors=(Conflict,),
+    acts=(Act.SCHEDULE_CHANGE,),
 )
 def patch_schedule(schedule_id: str) -> Response:
     """After a change of its time, or when resumed, ticks count from now on.
@@ -100,7 +103,7 @@ def patch_schedule(schedule_id: str) -> Response:
 
 
 @schedules.delete("/schedules/<schedule_id>")
-@for_tenants("Remove a schedule", Returns(204))
+@for_tenants("Remove a schedule", Returns(204), acts=(Act.SCHEDULE_REMOVE,))
 def delete_schedule(schedule_id: str) -> Response:
     """There are no further ticks. Jobs that it created remain."""
     tenant = current_tenant()
@@ -119,6 +122,7 @@ def delete_schedule(schedule_id: str) -> Response:
         (LOCATION, declared.STATUS_OF_JOB, declared.ASK_AFTER, *declared.RATE_LIMIT),
     ),
     errors=(*declared.SUBMISSION_ERRORS, PayloadTooLarge),
+    acts=(Act.SCHEDULE_RUN,),
 )
 def post_run(schedule_id: str) -> Response:
     """Submits one of its jobs, in addition to its ticks."""
@@ -155,6 +159,9 @@ def run_now(services: Services, tenant: TenantProfile, schedule: RecurringSchedu
     """Submit the schedule's job; its id. A crash before it is noted leaves a job like any other."""
     payload = from_json(schedule.payload)
     job = job_of(services, tenant, schedule.type, payload, schedule.priority)
+    with write_state() as engine:
+        after = {"job_id": job.id}
+        record_first(engine, Act.SCHEDULE_RUN, schedule.id, tenant=tenant.name, after=after)
     (job_id,) = take_in(services, tenant, (job,), None).ids
     try:
         with write_state() as engine:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import date, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from app.api.schemas.answers import model
 from app.policy.fairshare import Tier
+from models.audit import Act
 
 
 class LimitsInPool(BaseModel):
@@ -160,6 +161,30 @@ class Quota(BaseModel):
     learned_at: datetime | None
     closed_until: datetime | None
     refused: int
+
+
+class RecordedAct(BaseModel):
+    """Something that an operator or a tenant did."""
+
+    id: int
+    at: datetime
+    via: str = Field(description="`api`, `console` or `command line`.")
+    who: str = Field(
+        description="The id of the key; `console` or `anonymous` without one; on the command line"
+        " the user of the system."
+    )
+    who_name: str | None = Field(description="The name of the key at that time.")
+    role: str = Field(description="`operator`, `tenant`, or `unknown` of a refused request.")
+    tenant: str | None = Field(description="The name of the tenant concerned.")
+    what: Act
+    target: str
+    before: dict[str, Any] | None = Field(description="The fields that changed, as they were.")
+    after: dict[str, Any] | None = Field(description="The same as they became.")
+    address: str | None
+    request_id: str | None
+
+
+AuditLog = model("AuditLog", "Newest first.", acts=list[RecordedAct])
 
 
 class Check(BaseModel):

@@ -24,6 +24,7 @@ from app.console.jobs.order import parse_place
 from app.console.page import done, find_row, route
 from app.errors import FieldError, ValidationFailed, invalid_field
 from app.reads.search import Wanted, id_before, search
+from models.audit import Act
 from models.jobs.cancel import MOST_SEVERAL, Done, cancel_several
 from models.jobs.discard import DISCARDED, discard_several
 from models.jobs.ids import parse_id
@@ -37,6 +38,9 @@ COUNT_SECONDS = 0.2
 BATCH_SECONDS = 0.25
 #: The resolution of ids.
 A_MOMENT = timedelta(milliseconds=1)
+#: What a replay is recorded as, and any of the actions.
+REPLAYS = (Act.JOB_REPLAY, Act.REPLAY_REQUEST)
+ALL_ACTS = (Act.JOB_CANCEL, *REPLAYS, Act.JOB_DISCARD)
 
 FIND_JOB = "SELECT 1 FROM jobs WHERE id = %(id)s::uuid"
 FIND_DISCARDED = f"SELECT {DISCARDED} AS discarded FROM jobs AS job WHERE id = %(id)s::uuid"
@@ -81,7 +85,7 @@ def get_find() -> Response:
     return redirect(f"{LIST}/{found}", 303)
 
 
-@route("POST", "/console/jobs/<job_id>/cancel")
+@route("POST", "/console/jobs/<job_id>/cancel", acts=(Act.JOB_CANCEL,))
 def post_cancel(job_id: str) -> Response:
     """At once if it is waiting, soon if it is running."""
     known = existing(job_id)
@@ -94,7 +98,7 @@ def post_cancel(job_id: str) -> Response:
     return done(f"{LIST}/{known}", notice)
 
 
-@route("POST", "/console/jobs/<job_id>/replay")
+@route("POST", "/console/jobs/<job_id>/replay", acts=REPLAYS)
 def post_replay(job_id: str) -> Response:
     """Queued again, with attempts reset."""
     known = existing(job_id)
@@ -105,7 +109,7 @@ def post_replay(job_id: str) -> Response:
     return done(f"{LIST}/{known}", notice)
 
 
-@route("POST", "/console/jobs/<job_id>/discard")
+@route("POST", "/console/jobs/<job_id>/discard", acts=(Act.JOB_DISCARD,))
 def post_discard(job_id: str) -> Response:
     """No longer a dead letter; its record stays."""
     known = existing(job_id)
@@ -121,7 +125,7 @@ def no_dead_letter(job_id: str) -> str:
     return "The job is not a dead letter."
 
 
-@route("POST", "/console/jobs/selected")
+@route("POST", "/console/jobs/selected", acts=ALL_ACTS)
 def post_selected() -> Response:
     """Those selected in the list."""
     action = parse_action(request.form.get("action", ""))
@@ -161,7 +165,7 @@ def get_all() -> str:
     )
 
 
-@route("POST", ALL)
+@route("POST", ALL, acts=ALL_ACTS)
 def post_all() -> Response:
     """A batch of all that match; ``cursor`` says where the one before ended."""
     action, chosen = parse_action(request.form.get("action", "")), parse_filter(request.form)

@@ -24,6 +24,7 @@ from app.console.jobs.page import offer_tenants
 from app.console.page import PageRequest, done, live_page, route
 from app.errors import NotFound
 from app.reads.search import NO_CLASS
+from models.audit import Act
 from models.jobs import replay_requests
 from models.jobs.replay_requests import list_running
 
@@ -140,7 +141,7 @@ def links_of(group: RowMapping, tenant: str) -> dict[str, str]:
     }
 
 
-@route("POST", "/console/replays/<replay_id>/cancel")
+@route("POST", "/console/replays/<replay_id>/cancel", acts=(Act.REPLAY_CANCEL,))
 def post_cancel_replay(replay_id: str) -> Response:
     """What it has queued stays queued."""
     with write_state() as engine:

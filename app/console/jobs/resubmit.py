@@ -21,6 +21,7 @@ from app.admission.intake import take_in
 from app.api.auth.access import Access
 from app.api.http.problems import problem_of
 from app.api.http.query import known_id
+from app.api.http.state import write_state
 from app.api.routes.jobs import submission_of
 from app.api.schemas.requests import SubmitJob
 from app.api.services import current_services, current_tenant
@@ -30,6 +31,7 @@ from app.console.jobs.job import NO_JOB, read_payload
 from app.console.page import done, find_row, route
 from app.errors import Conflict, FairlineError, NotFound
 from app.tenants.ownership import own
+from models.audit import Act, record_first
 from models.jobs.states import LIVE
 
 #: Longer payloads are not edited in a browser.
@@ -51,6 +53,8 @@ class JobSide:
     path: str
     access: Access
     layout: str
+    #: What resubmitting a job is recorded as: nothing if it is the tenant's own.
+    acts: tuple[Act, ...] = ()
 
     def find(self, text: str) -> Row[Any]:
         """An ended job that the visitor may see; another tenant's is none."""
@@ -64,7 +68,7 @@ class JobSide:
 
 
 SIDES = (
-    JobSide("/console/jobs", Access.CONSOLE, "console/base.html"),
+    JobSide("/console/jobs", Access.CONSOLE, "console/base.html", (Act.JOB_SUBMIT,)),
     JobSide("/tenant/jobs", Access.TENANT_PAGE, "console/tenant-base.html"),
 )
 
@@ -104,6 +108,9 @@ def resubmit(job: Row[Any], typed: Mapping[str, str]) -> str:
         raise NotFound
     services.gate.pass_rate(tenant)
     submission = submission_of(services, tenant.id, body_of(job, typed))
+    with write_state() as engine:
+        after = {"type": job.type, "resubmitted_from": job.id}
+        record_first(engine, Act.JOB_SUBMIT, submission.id, tenant=tenant.name, after=after)
     return take_in(services, tenant, (submission,), None).ids[0]
 
 
@@ -123,4 +130,4 @@ def show(side: JobSide, job: Row[Any], form: Form, *, editable: bool = True) -> 
 for _side in SIDES:
     _rule = f"{_side.path}/<job_id>/resubmit"
     route("GET", _rule, _side.access)(partial(get_resubmit, _side))
-    route("POST", _rule, _side.access)(partial(post_resubmit, _side))
+    route("POST", _rule, _side.access, _side.acts)(partial(post_resubmit, _side))

@@ -13,14 +13,17 @@ import orjson
 from flask import Response, render_template, request
 from werkzeug.wrappers import Response as AnyResponse
 
+from app.admission.intake import take_in
 from app.api.http.body import JsonDocument, validate_body
 from app.api.http.problems import problem_of
-from app.api.routes.applications import take_application
+from app.api.http.state import write_state
+from app.api.routes.applications import application_submission
 from app.api.schemas.requests import SubmitApplication
 from app.api.services import current_services
 from app.console.leaderboard.page import LEADERBOARD, PATH
 from app.console.page import PageRequest, done, route
 from app.errors import FairlineError, FieldError, ValidationFailed, invalid_field
+from models.audit import Act, record_first
 
 #: Fields of the document by those of the form.
 FIELDS = {"candidate": "candidate", "role": "role", "payload": "application"}
@@ -28,7 +31,7 @@ FIELDS = {"candidate": "candidate", "role": "role", "payload": "application"}
 NOTHING_TYPED = "must not be empty"
 
 
-@route("POST", PATH)
+@route("POST", PATH, acts=(Act.JOB_SUBMIT,))
 def post_application() -> AnyResponse:
     # The body as a whole was limited when it was read.
     request.max_form_memory_size = None
@@ -47,7 +50,11 @@ def submit(typed: Mapping[str, str]) -> str:
     if tenant is None:
         raise ValidationFailed("There is no tenant with that name.")
     services.gate.pass_rate(tenant)
-    return take_application(services, tenant, body_of(typed), None).ids[0]
+    submission = application_submission(tenant, body_of(typed))
+    with write_state() as engine:
+        after = {"type": submission.type}
+        record_first(engine, Act.JOB_SUBMIT, submission.id, tenant=tenant.name, after=after)
+    return take_in(services, tenant, (submission,), None).ids[0]
 
 
 def body_of(typed: Mapping[str, str]) -> SubmitApplication:

@@ -30,6 +30,7 @@ from app.errors import FairlineError, NotFound, invalid_field
 from app.tenants import schedules
 from app.tenants.ownership import own
 from app.tenants.tenant import TenantProfile
+from models.audit import Act
 
 
 def post_new(side: ScheduleSide) -> AnyResponse:
@@ -100,12 +101,15 @@ def set_paused(side: ScheduleSide, schedule_id: str, *, paused: bool) -> AnyResp
 
 for _side in SIDES:
     _one = f"{_side.path}/<schedule_id>"
-    route("POST", _side.path, _side.access)(partial(post_new, _side))
-    route("POST", _one, _side.access)(partial(post_change, _side))
-    route("POST", f"{_one}/remove", _side.access)(partial(post_remove, _side))
-    route("POST", f"{_one}/run", _side.access)(partial(post_run, _side))
-    route("POST", f"{_one}/pause", _side.access)(partial(set_paused, _side, paused=True))
-    route("POST", f"{_one}/resume", _side.access)(partial(set_paused, _side, paused=False))
+    for _rule, _act, _view in (
+        (_side.path, Act.SCHEDULE_CREATE, partial(post_new, _side)),
+        (_one, Act.SCHEDULE_CHANGE, partial(post_change, _side)),
+        (f"{_one}/remove", Act.SCHEDULE_REMOVE, partial(post_remove, _side)),
+        (f"{_one}/run", Act.SCHEDULE_RUN, partial(post_run, _side)),
+        (f"{_one}/pause", Act.SCHEDULE_CHANGE, partial(set_paused, _side, paused=True)),
+        (f"{_one}/resume", Act.SCHEDULE_CHANGE, partial(set_paused, _side, paused=False)),
+    ):
+        route("POST", _rule, _side.access, (_act,))(_view)
 
 
 def tenant_of(found: Row[Any]) -> TenantProfile:

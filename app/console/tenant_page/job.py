@@ -21,11 +21,13 @@ from app.console.jobs.job import plain_payload, plain_result, read_job
 from app.console.page import PageRequest, done, find_row, live_page, route
 from app.errors import invalid_field
 from app.tenants.ownership import own
+from models.audit import Act
 from models.jobs import replay_requests
 from models.jobs.discard import discard_dead
 from models.jobs.ids import parse_id
 from models.jobs.replay_requests import ReplayRequest
 
+REPLAYS = (Act.JOB_REPLAY, Act.REPLAY_REQUEST)
 READ_OWNER = "SELECT tenant_id FROM jobs WHERE id = %(id)s::uuid"
 
 
@@ -52,7 +54,7 @@ def get_result(job_id: str) -> Response:
     return plain_result(own_id(job_id, current_tenant().id))
 
 
-@route("POST", "/tenant/dead-letters/replay", Access.TENANT_PAGE)
+@route("POST", "/tenant/dead-letters/replay", Access.TENANT_PAGE, REPLAYS)
 def post_replay() -> AnyResponse:
     """One by its id, or all of a type and error class, as ``POST /dead-letters/replay`` does."""
     services = current_services()
@@ -60,7 +62,7 @@ def post_replay() -> AnyResponse:
     return done("/tenant#dead-letters", describe(replayed))
 
 
-@route("POST", "/tenant/dead-letters/discard", Access.TENANT_PAGE)
+@route("POST", "/tenant/dead-letters/discard", Access.TENANT_PAGE, (Act.JOB_DISCARD,))
 def post_discard() -> AnyResponse:
     """One by its id, or those of a type and error class, as ``POST /dead-letters/discard`` does."""
     wanted = chosen()
@@ -91,7 +93,7 @@ def chosen() -> ReplayRequest:
     return ReplayRequest(tenant_id, type=job_type, error_class=error_class)
 
 
-@route("POST", "/tenant/replays/<replay_id>/cancel", Access.TENANT_PAGE)
+@route("POST", "/tenant/replays/<replay_id>/cancel", Access.TENANT_PAGE, (Act.REPLAY_CANCEL,))
 def post_cancel_replay(replay_id: str) -> AnyResponse:
     """What it has queued stays queued."""
     with write_state() as engine:

@@ -25,12 +25,13 @@ from app.errors import FairlineError, NotFound, invalid_field
 from app.tenants.changes import change_tenant, create_tenant, issue_key, revoke_key
 from app.tenants.listing import list_keys
 from app.tenants.tenant import TenantProfile
+from models.audit import Act
 
 PATH = "/console/tenants"
 MOST_LABEL = 200
 
 
-@route("POST", PATH)
+@route("POST", PATH, acts=(Act.TENANT_CREATE,))
 def post_tenant() -> AnyResponse:
     typed = request.form.to_dict()
     try:
@@ -42,7 +43,7 @@ def post_tenant() -> AnyResponse:
     return done(f"{PATH}/{body.name}", f"{body.name} was created. To submit jobs, it needs a key.")
 
 
-@route("POST", f"{PATH}/<name>")
+@route("POST", f"{PATH}/<name>", acts=(Act.TENANT_CHANGE, Act.KEY_ISSUE))
 def post_one(name: str) -> AnyResponse:
     """The forms of its page, at the address of that page: it stays live when it answers."""
     tenant = find_tenant(name).tenant
@@ -75,7 +76,7 @@ def post_key(tenant: TenantProfile) -> AnyResponse:
     return again(TENANT, HTTPStatus.CREATED, {"name": tenant.name}, issued=issued)
 
 
-@route("POST", f"{PATH}/<name>/keys/<key_id>/revoke")
+@route("POST", f"{PATH}/<name>/keys/<key_id>/revoke", acts=(Act.KEY_REVOKE,))
 def post_revoke(name: str, key_id: str) -> AnyResponse:
     """A key of this tenant; within two seconds no process accepts it."""
     tenant = find_tenant(name).tenant

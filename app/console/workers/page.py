@@ -17,6 +17,7 @@ from werkzeug.wrappers import Response
 
 from app.api.http.state import read_state, write_state
 from app.console.page import PageRequest, done, live_page, route
+from models.audit import Act
 from models.pools import POOLS, parse_queue
 from models.presence import ALIVE, parse_process, request_drain
 
@@ -133,7 +134,7 @@ def pool_totals(name: str, workers: Sequence[Row[Any]]) -> dict[str, Any]:
     }
 
 
-@route("POST", f"{PATH}/drain")
+@route("POST", f"{PATH}/drain", acts=(Act.WORKER_DRAIN,))
 def post_drain() -> Response:
     """Ask one worker to exit once its jobs have ended."""
     worker = request.form.get("worker", "").replace("\0", "")

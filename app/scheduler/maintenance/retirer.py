@@ -61,6 +61,10 @@ RETIRE_TALLIES = f"""
               AND bucket < now() - make_interval(hours => kept.hours)
             ORDER BY bucket LIMIT {BATCH}) AS tally))
 """
+#: The database lets nothing else delete these: see migration 0021.
+RETIRE_AUDIT = f"""
+    SELECT retire_audit(%(seconds)s, {BATCH}) AS retired WHERE {STILL_LEADER}
+"""
 FOLD = FOLD_TOTALS.format(condition=STILL_LEADER)
 #: There is no index by day, so the table is walked like that of jobs. Tenant 0 has the sums.
 RETIRE_REFUSALS = f"""
@@ -87,6 +91,7 @@ class Kept:
     keys: float
     #: Scored applications; 0: for ever.
     scored: float = 0.0
+    audit: float = 365 * 86_400.0
 
 
 class Retirer(RoleQueries):
@@ -126,6 +131,8 @@ class Retirer(RoleQueries):
         touched += self._write(RETIRE_EVENTS, seconds=self._kept.events)
         touched += self._write(RETIRE_KEYS, seconds=self._kept.keys)
         touched += self._write(RETIRE_REPLAYS, seconds=self._kept.events)
+        for row in self._read(RETIRE_AUDIT, seconds=self._kept.audit):
+            touched += int(row.retired)
         return touched + self._write(RETIRE_TALLIES)
 
     def _retire_jobs(self) -> int:

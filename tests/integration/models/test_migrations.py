@@ -77,6 +77,7 @@ def test_database_that_had_the_last_migration_before_others_were_put_in_front_ge
     engine.dispose()
     database = DatabaseFixture(engine)
     database.execute("DROP INDEX jobs_resubmitted; DROP TABLE erasures")
+    drop_audit_log(database)
     database.execute(
         "ALTER TABLE tenants DROP COLUMN types, DROP COLUMN suspended_at, DROP COLUMN deleted_at"
     )
@@ -88,6 +89,22 @@ def test_database_that_had_the_last_migration_before_others_were_put_in_front_ge
     assert not database.query(
         "SELECT FROM pg_attribute WHERE attrelid = 'tallies'::regclass AND attname = 'bad'"
     )
+
+
+def test_database_that_had_the_last_migration_before_the_audit_log_gets_it(
+    database_url: str, engine: Engine
+) -> None:
+    engine.dispose()
+    database = DatabaseFixture(engine)
+    drop_audit_log(database)
+    alembic(database_url, "upgrade", "head")
+    assert not database.query("SELECT FROM audit_log")
+    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
+
+
+def drop_audit_log(database: DatabaseFixture) -> None:
+    database.execute("DROP FUNCTION retire_audit(double precision, integer)")
+    database.execute("DROP TABLE audit_log; DROP FUNCTION keep_audit()")
 
 
 def test_jobs_of_every_state_survive_the_way_down_and_up(database_url: str, engine: Engine) -> None:
@@ -313,6 +330,12 @@ def test_migrate_stops_before_what_the_version_before_cannot_work_with_and_goes_
     assert revision_after("--back", "0004") == "0004"
     assert revision_after("--expand") == last_expanding(config)
     assert revision_after() == head
+    recorded = database.query("SELECT before, after, via FROM audit_log ORDER BY id")
+    assert [(row.before["revision"], row.after["revision"]) for row in recorded] == [
+        ("0004", last_expanding(config)),
+        (last_expanding(config), head),
+    ]
+    assert {row.via for row in recorded} == {"command line"}
 
 
 def test_an_empty_database_has_no_version_before(
