@@ -11,8 +11,9 @@ import click
 from flask import Flask
 
 from app.cli.errors import FairlineCommand
+from app.cli.keys import keys
 from app.cli.quotas import quotas
-from app.cli.tenants import database, keys, tenants
+from app.cli.tenants import database, tenants
 
 if TYPE_CHECKING:
     from alembic.config import Config

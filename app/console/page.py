@@ -23,6 +23,7 @@ from app.api.auth.access import Access, open_to
 from app.api.http.state import CHANGED_COOKIE, read_state
 from app.api.services import current_services
 from app.errors import NotFound
+from app.tenants.scopes import Scope
 from app.tenants.tenant import TenantProfile
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -32,6 +33,9 @@ PREFIX = "live_"
 MOST_NOTICE = 300
 #: Where an application keeps its live pages, by endpoint.
 PAGES = "fairline_pages"
+
+#: The scope of a key whose visitor changes something.
+TO_CHANGE = {Access.CONSOLE: Scope.OPERATE, Access.TENANT_PAGE: Scope.SUBMIT}
 
 #: Every route of the console.
 console = Blueprint("console", __name__)
@@ -89,10 +93,15 @@ def live_page(*args: Any, **options: Any) -> LivePage:
 
 
 def route(method: str, rule: str, access: Access = Access.CONSOLE) -> Callable[[View], View]:
-    """Register a view of the console, for operators unless ``access`` says otherwise."""
+    """Register a view of the console, for operators unless ``access`` says otherwise.
+
+    To show a page takes the scope ``read``, to send a form that of a change.
+    """
+    scopes = [Scope.READ if method == "GET" else TO_CHANGE[access]] if access in TO_CHANGE else []
 
     def register(view: View) -> View:
-        console.add_url_rule(rule, f"{method} {rule}", open_to(access)(view), methods=[method])
+        declared = open_to(access, *scopes)(view)
+        console.add_url_rule(rule, f"{method} {rule}", declared, methods=[method])
         return view
 
     return register

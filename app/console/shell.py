@@ -45,6 +45,7 @@ from app.console.page import (
     LIVE_PAGES,
     NOTICE_COOKIE,
     PAGES,
+    TO_CHANGE,
     LivePage,
     PageRequest,
     console,
@@ -60,8 +61,11 @@ from app.errors import (
     invalid_field,
     shortened,
 )
+from app.log_ids import CALLER
 from app.reads.events.stream import prepare
+from app.tenants.directory import Caller
 from app.tenants.keys import presented
+from app.tenants.scopes import Scope
 from models.store.errors import StateStoreError
 
 #: Nothing from other hosts, and no script or style that is not a file of ours.
@@ -80,6 +84,7 @@ HEADERS = {
 }
 #: Each costs memory; a form with a checkbox per row has the most.
 MOST_FORM_FIELDS = 10_000
+TO_WATCH = frozenset({Scope.READ})
 PAGE_ACCESS = (Access.CONSOLE, Access.TENANT_PAGE)
 #: Titles of error pages that say more than HTTP's phrase.
 TITLES = {401: "Sign in", 403: "Access denied", 404: "Not found", 503: "Temporarily unavailable"}
@@ -136,13 +141,22 @@ def refuse_nul_in(given: MultiDict[str, str]) -> None:
 
 def common_variables() -> dict[str, Any]:
     if not has_request_context():  # a part that is rendered for several viewers
-        return {"path": "", "notice": "", "signed_in": False}
+        return {"path": "", "notice": "", "signed_in": False, "read_only": False}
     return {
         "standby": current_services().standby,
         "path": request.path,
         "notice": unquote(request.cookies.get(NOTICE_COOKIE, "")),
         "signed_in": cookie_here() in request.cookies,
+        "read_only": is_read_only(),
     }
+
+
+def is_read_only() -> bool:
+    """Whether the visitor may see this page, but send no form of it."""
+    caller: Caller | None = request.environ.get(CALLER)
+    view = current_app.view_functions.get(request.endpoint or "")
+    needed = TO_CHANGE.get(access_of(view) or Access.PUBLIC)
+    return caller is not None and needed is not None and needed not in caller.scopes
 
 
 def cookie_here() -> str:
@@ -236,7 +250,7 @@ def follow(access: Access) -> Response:
         if has_left(wire):
             return False
         try:
-            authorize(services, environ, access)
+            authorize(services, environ, access, TO_WATCH)
         except (Unauthenticated, Forbidden):
             return False
         except StateStoreError:

@@ -108,7 +108,7 @@ def build_app(settings: Settings) -> FairlineApp:
     publish(app, anonymous=bool(settings.anonymous_tenant))
     app.register_error_handler(Exception, problem_of)
     register_console_errors(app)
-    directory.on_revoked = partial(end_of_keys, app)
+    directory.on_ended = partial(end_of_keys, app)
     register_commands(app)
     return app
 
@@ -131,7 +131,7 @@ def api_blueprints() -> Iterator[Blueprint]:
 
 
 def end_of_keys(app: FairlineApp, keys: Collection[str]) -> None:
-    """End event streams and live pages that were opened with revoked keys."""
+    """End event streams and live pages that were opened with keys that no longer work."""
     app.extensions["fairline"].events.end_of_keys(keys)
     app.extensions["fairline_live_pages"].check_rights()
 

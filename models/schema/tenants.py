@@ -72,6 +72,12 @@ class ApiKey(Base, table="api_keys"):
     digest: Mapped[bytes]
     created_at: Mapped[Now]
     revoked_at: Mapped[datetime | None]
+    #: What it may do, see :mod:`app.tenants.scopes`; None: all that its kind may.
+    scopes: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
+    #: None: never.
+    expires_at: Mapped[datetime | None]
+    #: To the minute.
+    last_used_at: Mapped[datetime | None]
 
     __table_args__ = (
         index("api_keys_revoked", "revoked_at"),
