@@ -85,6 +85,22 @@ class ApiKey(Base, table="api_keys"):
     )
 
 
+class BrowserSession(Base, table="sessions"):
+    """Somebody who signed in to pages; see :mod:`app.tenants.sessions`."""
+
+    #: Of the token in the cookie.
+    digest: Mapped[bytes] = mapped_column(primary_key=True)
+    #: The key that was signed in with.
+    key_id: Mapped[str]
+    created_at: Mapped[Now]
+    #: The absolute limit.
+    expires_at: Mapped[datetime]
+    #: When it ends if it is not used; at most ``expires_at``.
+    ends_at: Mapped[datetime]
+
+    __table_args__ = (index("sessions_ends", "ends_at"),)
+
+
 class RateBucket(Base, table="rate_buckets", fillfactor=50):
     """Submissions that a tenant may still make; API processes take them in chunks."""
 
