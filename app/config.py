@@ -49,6 +49,10 @@ class Settings(TaskSettings):
     anonymous_from: Literal["localhost", "anywhere"] = "localhost"
     #: Whether direct requests from this machine have operator access to the console without a key.
     console_open: bool = False
+    #: How long somebody stays signed in to the console or the tenant's page: without doing
+    #: anything, and at most.
+    session_idle_minutes: float = Field(default=60.0, ge=1)
+    session_hours: float = Field(default=12.0, gt=0)
     #: URL of Flower for links in the console; empty: no links.
     flower_url: str = ""
     #: Tasks per second and worker that Flower shows one by one; it counts those beyond. As many

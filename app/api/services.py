@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from app.reads.events import Watch
     from app.reads.standby import StandbyReads
     from app.reads.views import Views
+    from app.tenants.sessions import Sessions
     from app.tenants.tenant import TenantProfile
     from tasks.registry import JobType
 
@@ -37,6 +38,7 @@ class Services(Intake):
     tenants: CallerTenants
     #: Callers of pages.
     visitors: Visitors
+    sessions: Sessions
     body_limits: BodyLimits
     #: The job types that may be submitted.
     types: Mapping[str, JobType]

@@ -12,8 +12,9 @@ from flask import Flask
 
 from app.cli.audit import audit
 from app.cli.errors import FairlineCommand
+from app.cli.keys import keys
 from app.cli.quotas import quotas
-from app.cli.tenants import database, keys, tenants
+from app.cli.tenants import database, tenants
 from models.audit import Act, record_first
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""``flask --app app tenants …`` and ``keys …``: tenants, their terms and their keys."""
+"""``flask --app app tenants …``: tenants and their terms."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from sqlalchemy import Engine
 from app.cli.errors import FairlineGroup
 from app.policy.fairshare.tiers import Tier, entitlement_of
 from app.tenants import changes, suspension
-from app.tenants.keys import SHORT, presented
-from app.tenants.listing import list_keys, list_tenants, read_tenant
+from app.tenants.listing import list_tenants
 from app.tenants.tenant import TIERS, TenantProfile
 from app.tenants.terms import Change
 from models.audit import Act
@@ -24,7 +23,6 @@ from models.store.session import connect, open_engine
 MOST_LISTED = 10_000
 
 tenants = FairlineGroup("tenants", help="Manage tenants and their terms.")
-keys = FairlineGroup("keys", help="Manage API keys of tenants and operators.")
 
 
 def database() -> Engine:
@@ -186,49 +184,6 @@ def show_tenants() -> None:
         rows.append((one.name, one.tier, weight_text(one), tier_limits, *rates, limits_text(one)))
     titles = ("TENANT", "TIER", "WEIGHT", "TIER LIMITS", "RATE", "BURST", "LIMITS")
     show_table(titles, rows)
-
-
-@keys.command("issue", acts=(Act.KEY_ISSUE,))
-@click.option("--tenant", default=None, help="Tenant of the key.")
-@click.option("--operator", is_flag=True, help="Issue an operator key.")
-@click.option("--name", "label", default="", help="Label of the key.")
-def issue(tenant: str | None, operator: bool, label: str) -> None:
-    """Issue a key and print it once."""
-    if (tenant is None) is not operator:
-        raise click.UsageError("Give either --tenant or --operator.")
-    issued = changes.issue_key(database(), tenant, label)
-    click.echo(issued.key)
-    # On stderr, so that a script reads the key and nothing else.
-    revoking = f"flask --app app keys revoke {issued.id}"
-    click.echo(f"It is not shown again. To revoke it: {revoking}", err=True)
-
-
-@keys.command("revoke", acts=(Act.KEY_REVOKE,))
-@click.argument("key")
-def revoke(key: str) -> None:
-    """Revoke a key by its id or in full. Takes effect within two seconds."""
-    sent = presented(key)
-    short = sent.id if sent else key
-    if not SHORT.fullmatch(short):  # not repeated: it may be a part of the secret
-        raise click.UsageError("Not a key: its id is in the first column of keys list.")
-    revoked_at = changes.revoke_key(database(), short)
-    click.echo(f"key {short} revoked at {cell(revoked_at)}")
-
-
-@keys.command("list", acts=())
-@click.option("--tenant", default=None, help="Only keys of this tenant.")
-def show_keys(tenant: str | None) -> None:
-    """List keys, without their secrets, which are not stored."""
-    with connect(database()) as connection:
-        listed = None if tenant is None else read_tenant(connection, tenant)
-        if tenant is not None and listed is None:
-            raise changes.no_tenant(tenant)
-        found = list_keys(connection, MOST_LISTED, listed.tenant.id if listed else None)
-    rows = [
-        (key.id, key.tenant or "(operator)", key.name, key.created_at, key.revoked_at)
-        for key in found
-    ]
-    show_table(("KEY", "TENANT", "NAME", "ISSUED", "REVOKED"), rows)
 
 
 def show_terms(tenant: TenantProfile) -> None:

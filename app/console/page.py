@@ -23,6 +23,7 @@ from app.api.auth.access import Access, open_to
 from app.api.http.state import CHANGED_COOKIE, read_state
 from app.api.services import current_services
 from app.errors import NotFound
+from app.tenants.scopes import Scope
 from app.tenants.tenant import TenantProfile
 from models.audit import Act
 
@@ -33,6 +34,9 @@ PREFIX = "live_"
 MOST_NOTICE = 300
 #: Where an application keeps its live pages, by endpoint.
 PAGES = "fairline_pages"
+
+#: The scope of a key whose visitor changes something.
+TO_CHANGE = {Access.CONSOLE: Scope.OPERATE, Access.TENANT_PAGE: Scope.SUBMIT}
 
 #: Every route of the console.
 console = Blueprint("console", __name__)
@@ -97,11 +101,13 @@ def route(
 ) -> Callable[[View], View]:
     """Register a view of the console, for operators unless ``access`` says otherwise.
 
-    ``acts``: what it is recorded as in the audit log; None if it is read-only.
+    To show a page takes the scope ``read``, to send a form that of a change. ``acts``: what it is
+    recorded as in the audit log; None if it is read-only.
     """
+    scopes = [Scope.READ if method == "GET" else TO_CHANGE[access]] if access in TO_CHANGE else []
 
     def register(view: View) -> View:
-        declared = open_to(access, acts)(view)
+        declared = open_to(access, *scopes, acts=acts)(view)
         console.add_url_rule(rule, f"{method} {rule}", declared, methods=[method])
         return view
 

@@ -1,4 +1,4 @@
-"""What all pages share: signing in and out, headers, errors, notices, the live stream, ``/docs``.
+"""What all pages share: headers, errors, notices, the live stream, ``/docs``.
 
 A visitor without access to a page is asked to sign in and redirected back afterwards. Errors are
 pages for browsers and problem documents for scripts.
@@ -26,11 +26,9 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from app.api.auth.access import Access, access_of, authorize
 from app.api.auth.visitors import (
-    OPERATOR_COOKIE,
     SAFE_METHODS,
-    TENANT_COOKIE,
     asks_for_page,
-    is_same_origin,
+    session_of,
 )
 from app.api.http.body import read_body
 from app.api.http.problems import problem_of
@@ -45,6 +43,7 @@ from app.console.page import (
     LIVE_PAGES,
     NOTICE_COOKIE,
     PAGES,
+    TO_CHANGE,
     LivePage,
     PageRequest,
     console,
@@ -52,6 +51,7 @@ from app.console.page import (
     route,
 )
 from app.console.pages import ELSEWHERE, NAVIGATION
+from app.console.sign_in import cookie_here, forget
 from app.errors import (
     Forbidden,
     NotFound,
@@ -60,8 +60,10 @@ from app.errors import (
     invalid_field,
     shortened,
 )
+from app.log_ids import CALLER
 from app.reads.events.stream import prepare
-from app.tenants.keys import presented
+from app.tenants.directory import Caller
+from app.tenants.scopes import Scope
 from models.store.errors import StateStoreError
 
 #: Nothing from other hosts, and no script or style that is not a file of ours.
@@ -80,6 +82,7 @@ HEADERS = {
 }
 #: Each costs memory; a form with a checkbox per row has the most.
 MOST_FORM_FIELDS = 10_000
+TO_WATCH = frozenset({Scope.READ})
 PAGE_ACCESS = (Access.CONSOLE, Access.TENANT_PAGE)
 #: Titles of error pages that say more than HTTP's phrase.
 TITLES = {401: "Sign in", 403: "Access denied", 404: "Not found", 503: "Temporarily unavailable"}
@@ -136,18 +139,22 @@ def refuse_nul_in(given: MultiDict[str, str]) -> None:
 
 def common_variables() -> dict[str, Any]:
     if not has_request_context():  # a part that is rendered for several viewers
-        return {"path": "", "notice": "", "signed_in": False}
+        return {"path": "", "notice": "", "signed_in": False, "read_only": False}
     return {
         "standby": current_services().standby,
         "path": request.path,
         "notice": unquote(request.cookies.get(NOTICE_COOKIE, "")),
-        "signed_in": cookie_here() in request.cookies,
+        "signed_in": session_of(request.environ, cookie_here()) is not None,
+        "read_only": is_read_only(),
     }
 
 
-def cookie_here() -> str:
-    """The cookie that gives access to the requested page."""
-    return TENANT_COOKIE if request.path.startswith("/tenant") else OPERATOR_COOKIE
+def is_read_only() -> bool:
+    """Whether the visitor may see this page, but send no form of it."""
+    caller: Caller | None = request.environ.get(CALLER)
+    view = current_app.view_functions.get(request.endpoint or "")
+    needed = TO_CHANGE.get(access_of(view) or Access.PUBLIC)
+    return caller is not None and needed is not None and needed not in caller.scopes
 
 
 def finish(response: Response) -> Response:
@@ -164,52 +171,6 @@ def finish(response: Response) -> Response:
 def get_docs() -> str:
     """Swagger UI, from an installed package. A key entered there is gone with the page."""
     return render_template("console/docs.html")
-
-
-# Signing in.
-
-
-@route("GET", "/console/sign-in", Access.PUBLIC)
-def get_sign_in() -> str:
-    return render_template("console/sign-in.html", next=local(request.args.get("next", "/")))
-
-
-@route("POST", "/console/sign-in", Access.PUBLIC, ())
-def post_sign_in() -> AnyResponse:
-    """Keep the key in a cookie, for the pages that it gives access to."""
-    refuse_other_sites()
-    key, target = request.form.get("key", "").strip(), local(request.form.get("next", "/"))
-    try:
-        if presented(key) is None:
-            raise Unauthenticated("Not an API key: keys look like fair_abcd1234_….")
-        caller = current_services().visitors.of_key(key)
-    except Unauthenticated as error:
-        page = render_template("console/sign-in.html", next=target, refused=error.detail)
-        return Response(page, HTTPStatus.UNAUTHORIZED)
-    if caller.tenant is None:
-        cookie, target = OPERATOR_COOKIE, "/" if target.startswith("/tenant") else target
-    else:
-        cookie, target = TENANT_COOKIE, target if target.startswith("/tenant") else "/tenant"
-    response = redirect(target, HTTPStatus.SEE_OTHER)
-    # A proxy may have terminated TLS; the Origin header still has the browser's scheme.
-    secure = request.is_secure or request.headers.get("Origin", "").startswith("https://")
-    response.set_cookie(cookie, key, httponly=True, samesite="Lax", secure=secure)
-    return response
-
-
-@route("POST", "/console/sign-out", Access.PUBLIC, ())
-def post_sign_out() -> AnyResponse:
-    refuse_other_sites()
-    response = redirect("/console/sign-in", HTTPStatus.SEE_OTHER)
-    for cookie in (OPERATOR_COOKIE, TENANT_COOKIE):
-        response.delete_cookie(cookie)
-    return response
-
-
-def refuse_other_sites() -> None:
-    """Signing in and out is public, but only from a page of this site."""
-    if not is_same_origin(request.environ):
-        raise Forbidden("This request came from a page of another site.")
 
 
 # Staying up to date.
@@ -236,7 +197,7 @@ def follow(access: Access) -> Response:
         if has_left(wire):
             return False
         try:
-            authorize(services, environ, access)
+            authorize(services, environ, access, TO_WATCH)
         except (Unauthenticated, Forbidden):
             return False
         except StateStoreError:
@@ -314,8 +275,7 @@ def answer_error(error: Exception) -> Any:
     if answer.status_code == HTTPStatus.UNAUTHORIZED:
         target = quote(request.full_path.rstrip("?") if request.method == "GET" else "/")
         response = redirect(f"/console/sign-in?next={target}", HTTPStatus.SEE_OTHER)
-        if cookie_here() in request.cookies:  # its key is no longer accepted
-            response.delete_cookie(cookie_here())
+        forget(response, cookie_here())  # its session has ended, or its key
         return response
     problem = answer.get_json(force=True)
     title = TITLES.get(answer.status_code, problem["title"])

@@ -38,6 +38,7 @@ from app.scheduler.relief import Relief, keep_relief
 from app.server.wsgi import FairlineApp
 from app.telemetry.hooks import requests_of, start_telemetry
 from app.tenants.directory import Directory
+from app.tenants.sessions import Sessions
 from models.blobs import open_blobs
 from models.presence import (
     PRESENCE_SECONDS,
@@ -67,6 +68,13 @@ def build_app(settings: Settings) -> FairlineApp:
     gate = Gate(engine, settings.admission_seconds, **settings.submission_limits)
     tallies = Tallies()
     anywhere = settings.anonymous_from == "anywhere"
+    sessions = Sessions(
+        engine,
+        directory,
+        settings.admission_seconds,
+        idle_seconds=settings.session_idle_minutes * 60.0,
+        longest_seconds=settings.session_hours * 3600.0,
+    )
     services = Services(
         engine=engine,
         standby=open_reads(settings, engine),
@@ -81,8 +89,13 @@ def build_app(settings: Settings) -> FairlineApp:
         views=Views(engine, settings.admission_seconds),
         tenants=CallerTenants(directory, settings.anonymous_tenant, anywhere=anywhere),
         visitors=Visitors(
-            directory, settings.anonymous_tenant, settings.console_open, anywhere=anywhere
+            directory,
+            sessions,
+            settings.anonymous_tenant,
+            settings.console_open,
+            anywhere=anywhere,
         ),
+        sessions=sessions,
         body_limits=BodyLimits(settings.max_body_bytes, settings.body_seconds),
         types=job_types,
         blobs=open_blobs(settings.blob_url),
@@ -108,7 +121,7 @@ def build_app(settings: Settings) -> FairlineApp:
     publish(app, anonymous=bool(settings.anonymous_tenant))
     app.register_error_handler(Exception, problem_of)
     register_console_errors(app)
-    directory.on_revoked = partial(end_of_keys, app)
+    directory.on_ended = partial(end_of_keys, app)
     register_commands(app)
     return app
 
@@ -131,7 +144,7 @@ def api_blueprints() -> Iterator[Blueprint]:
 
 
 def end_of_keys(app: FairlineApp, keys: Collection[str]) -> None:
-    """End event streams and live pages that were opened with revoked keys."""
+    """End event streams and live pages that were opened with keys that no longer work."""
     app.extensions["fairline"].events.end_of_keys(keys)
     app.extensions["fairline_live_pages"].check_rights()
 

@@ -18,6 +18,7 @@ from app.api.http.state import repeats_on_primary
 from app.api.routes.applications import read_application, submit_application
 from app.api.routes.jobs import read_job, submit_job
 from app.log_ids import current_request
+from app.tenants.scopes import Scope
 from models.jobs.ids import ID_CHARACTERS
 from models.store.errors import StateStoreError
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 POSTS = {"/applications": submit_application, "/jobs": submit_job}
 #: Polls, by the path before the id.
 READS = {"/applications/": read_application, "/jobs/": read_job}
+TO_POST, TO_READ = frozenset({Scope.SUBMIT}), frozenset({Scope.READ})
 
 
 class FairlineApp(Flask):
@@ -61,10 +63,10 @@ class FairlineApp(Flask):
         reply: Any
         try:
             if method == "POST" and path in POSTS:
-                authorize(services, environ, Access.TENANT)
+                authorize(services, environ, Access.TENANT, TO_POST)
                 reply = POSTS[path](services, environ)
             elif method in ("GET", "HEAD") and path[:-ID_CHARACTERS] in READS:
-                authorize(services, environ, Access.TENANT)
+                authorize(services, environ, Access.TENANT, TO_READ)
                 reply = READS[path[:-ID_CHARACTERS]](services, environ, path[-ID_CHARACTERS:])
             else:
                 return super().wsgi_app(environ, start_response)

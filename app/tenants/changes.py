@@ -8,6 +8,7 @@ against the terms that it changes.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -17,13 +18,15 @@ from typing import Any
 from sqlalchemy import Connection, Engine, delete, func, update
 from sqlalchemy.dialects.postgresql import insert
 
-from app.errors import Conflict, NotFound
+from app.errors import Conflict, NotFound, invalid_field
 from app.tenants.keys import SHORT_CHARACTERS, new_key, presented, same_digest
+from app.tenants.scopes import Scope, check_scopes, scopes_of
 from app.tenants.tenant import TENANT_COLUMNS, TenantProfile, tenant_of
 from app.tenants.terms import BOUNDS, Change, changed
 from models.audit import Act, differences, record, recording
 from models.pools import POOLS
 from models.schema import Base
+from models.store.clock import DATABASE_CLOCK
 from models.store.session import fetch, transaction
 
 #: Name of the operator's key that is kept in a file.
@@ -36,8 +39,8 @@ LOCK_TENANT = f"""
     WHERE tenant.name = %(name)s FOR UPDATE OF tenant
 """
 ISSUE_KEY = """
-    INSERT INTO api_keys (id, tenant_id, name, digest)
-    VALUES (%(id)s, %(tenant)s, %(name)s, %(digest)s)
+    INSERT INTO api_keys (id, tenant_id, name, digest, scopes, expires_at)
+    VALUES (%(id)s, %(tenant)s, %(name)s, %(digest)s, %(scopes)s::text[], %(expires_at)s)
     ON CONFLICT (id) DO NOTHING
     RETURNING created_at
 """
@@ -49,7 +52,9 @@ REVOKE_KEY = """
     RETURNING key.revoked_at, key.tenant_id, key.name, before.revoked_at IS NULL AS is_new
 """
 READ_OPERATOR_KEY = """
-    SELECT digest FROM api_keys WHERE id = %(id)s AND tenant_id IS NULL AND revoked_at IS NULL
+    SELECT digest FROM api_keys
+    WHERE id = %(id)s AND tenant_id IS NULL AND revoked_at IS NULL
+          AND (expires_at IS NULL OR expires_at > now())
 """
 
 
@@ -62,6 +67,7 @@ class CreatedKey:
     #: All of it.
     key: str
     created_at: datetime
+    scopes: frozenset[Scope]
 
 
 def create_tenant(engine: Engine, name: str, change: Change | None = None) -> TenantProfile:
@@ -102,9 +108,20 @@ def change_tenant(engine: Engine, name: str, change: Change) -> TenantProfile:
     return wanted
 
 
-def issue_key(engine: Engine, tenant: str | None, name: str = "") -> CreatedKey:
-    """A new key of the tenant of that name, or of an operator."""
+def issue_key(
+    engine: Engine,
+    tenant: str | None,
+    name: str = "",
+    *,
+    scopes: Collection[str] | None = None,
+    expires_at: datetime | None = None,
+) -> CreatedKey:
+    """A new key of the tenant of that name, or of an operator; ``scopes``: None for all."""
+    operator = tenant is None
+    stored = check_scopes(scopes, operator=operator)
     with recording(engine) as connection:
+        if expires_at is not None and expires_at <= DATABASE_CLOCK.now():
+            raise invalid_field("expires_at", "must be in the future")
         tenant_id = None
         if tenant is not None:
             found = connection.exec_driver_sql("SELECT id FROM tenants WHERE name = %s", (tenant,))
@@ -114,12 +131,20 @@ def issue_key(engine: Engine, tenant: str | None, name: str = "") -> CreatedKey:
             key = new_key()
             sent = presented(key)
             assert sent is not None
-            values = {"id": sent.id, "tenant": tenant_id, "name": name, "digest": sent.digest}
+            values = {
+                "id": sent.id,
+                "tenant": tenant_id,
+                "name": name,
+                "digest": sent.digest,
+                "scopes": stored,
+                "expires_at": expires_at,
+            }
             created_at = connection.exec_driver_sql(ISSUE_KEY, values).scalar()
             if created_at is not None:
-                label = {"name": name} if name else None
+                granted = scopes_of(stored, operator=operator)
+                label = {"name": name, "scopes": sorted(granted)}
                 record(connection, Act.KEY_ISSUE, sent.id, tenant=tenant, after=label)
-                return CreatedKey(sent.id, key, created_at)
+                return CreatedKey(sent.id, key, created_at, granted)
 
 
 def revoke_key(engine: Engine, key_id: str) -> datetime:

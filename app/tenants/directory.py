@@ -4,9 +4,9 @@ A key that is not cached is read, together with others that come at the same tim
 exist is remembered for a moment, so that a flood of them is a few statements per second. Once per
 second one statement reads what changed since: tenants, their limits, revoked keys.
 
-Guarantees: a new key works at once; a revoked one is refused about a second after its revocation; a
-tenant's limits are as fresh. While the state store is away, cached keys go on working, revocations
-wait and unknown keys cannot be checked.
+Guarantees: a new key works at once; a revoked one is refused about a second after its revocation,
+an expired one at once; a tenant's limits are as fresh. While the state store is away, cached keys
+go on working until they expire, revocations wait and unknown keys cannot be checked.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, Row
 
 from app.errors import Unauthenticated
 from app.repeated import BackgroundLoop
+from app.tenants.key_uses import KeyUses
 from app.tenants.keys import parse_authorization, same_digest
+from app.tenants.scopes import ALL_SCOPES, Scope, scopes_of
 from app.tenants.tenant import TENANT_COLUMNS, TenantProfile, tenant_of
 from models.store.group_commit import GroupCommit
 from models.store.session import fetch
@@ -32,10 +35,12 @@ SWEEP_SECONDS = 60.0
 #: How long a key that does not exist is not read again, and how many such are remembered.
 UNKNOWN_SECONDS = 1.0
 MOST_UNKNOWN = 10_000
+#: How long ``on_ended`` is told of an expired key.
+TOLD_SECONDS = 30.0
 
 READ_KEYS = f"""
-    SELECT key.id AS key, key.digest, key.revoked_at IS NOT NULL AS revoked, now() AS now,
-           {TENANT_COLUMNS}
+    SELECT key.id AS key, key.digest, key.revoked_at IS NOT NULL AS revoked, key.scopes,
+           key.expires_at, now() AS now, {TENANT_COLUMNS}
     FROM unnest(%(ids)s::text[]) AS asked (id)
     JOIN api_keys AS key ON key.id = asked.id
     LEFT JOIN tenants AS tenant ON tenant.id = key.tenant_id
@@ -69,6 +74,10 @@ class Caller:
     #: None: an operator.
     tenant: TenantProfile | None
     revoked: bool = False
+    scopes: frozenset[Scope] = ALL_SCOPES
+    #: When the key expires, by the database's clock and by the directory's; None: never.
+    expires_at: datetime | None = None
+    expires: float | None = None
 
 
 class Directory:
@@ -94,6 +103,9 @@ class Directory:
         #: The database's time of the last read of changes.
         self._seen: datetime | None = None
         self._sweep_at = 0.0
+        self._uses = KeyUses(engine, clock)
+        #: Keys that will expire or did so a moment ago, and when.
+        self._expiring: dict[str, float] = {}
         self._key_reads: GroupCommit[str, Caller | None] = GroupCommit(
             self._look_up_keys, name="keys"
         )
@@ -103,9 +115,9 @@ class Directory:
         away = "keys and limits stay as they are known"
         self._refresher = BackgroundLoop(self.refresh, refresh_seconds, "directory", away=away)
         self.close = self._refresher.close
-        #: Called at every refresh with the keys that were revoked a moment ago: also the same
-        #: again, so that what was begun meanwhile with such a key ends too.
-        self.on_revoked: Callable[[Collection[str]], None] = lambda keys: None
+        #: Called at every refresh with the keys that were revoked or expired a moment ago: also
+        #: the same again, so that what was begun meanwhile with such a key ends too.
+        self.on_ended: Callable[[Collection[str]], None] = lambda keys: None
 
     def caller(self, authorization: str) -> Caller:
         """The caller whose key is in this header."""
@@ -117,8 +129,21 @@ class Directory:
             found = self._key_reads.submit(sent.id, self._read_seconds)
         if found is None or not same_digest(found.digest, sent.digest):
             raise Unauthenticated("This API key is not known.")
+        return self._valid(found)
+
+    def of_id(self, key: str) -> Caller:
+        """The caller with the key of this id, for whom a session vouches."""
+        found = self._callers.get(key) or self._key_reads.submit(key, self._read_seconds)
+        if found is None:
+            raise Unauthenticated("This API key is not known.")
+        return self._valid(found)
+
+    def _valid(self, found: Caller) -> Caller:
         if found.revoked:
             raise Unauthenticated("This API key was revoked.")
+        if found.expires is not None and self._clock() >= found.expires:
+            raise Unauthenticated(f"This API key expired at {found.expires_at:%Y-%m-%d %H:%M:%SZ}.")
+        self._uses.used.add(found.key)
         return found
 
     def keyless(self, name: str) -> Caller | None:
@@ -127,9 +152,10 @@ class Directory:
         return found if found is not None else self._name_reads.submit(name, self._read_seconds)
 
     def refresh(self) -> None:
-        """Read what changed since the last time."""
+        """Read what changed since the last time, and write which keys were used."""
         if self._seen is None:
             return  # nothing is cached, so nothing can be out of date
+        self._tell_of_expired()
         [row] = fetch(self._engine, READ_CHANGES, {"seen": self._seen})
         tenants = {tenant.id: tenant for tenant in map(tenant_of, row.changed or ())}
         for callers in (self._callers, self._keyless) if tenants else ():
@@ -140,10 +166,11 @@ class Directory:
             for key in row.revoked:
                 if (caller := self._callers.get(key)) is not None and not caller.revoked:
                     self._callers[key] = replace(caller, revoked=True)
-            self.on_revoked(frozenset(row.revoked))
+            self.on_ended(frozenset(row.revoked))
         self._seen = row.now
         if self._clock() >= self._sweep_at:
             self._sweep()
+        self._uses.write()
 
     # All that follows runs in a thread of a group or in the refresher. These may overtake each
     # other: what an overtaken read put back is put right by the next refresh's overlap.
@@ -160,17 +187,13 @@ class Directory:
         return [found.get(key) for key in keys]
 
     def _read_keys(self, keys: Collection[str]) -> dict[str, Caller]:
+        asked_at = self._clock()
         rows = fetch(self._engine, READ_KEYS, {"ids": list(keys)})
-        found = {
-            row.key: Caller(
-                key=row.key,
-                digest=bytes(row.digest),
-                tenant=None if row.id is None else tenant_of(row._mapping),
-                revoked=row.revoked,
-            )
-            for row in rows
-        }
+        found = {row.key: caller_of(row, asked_at) for row in rows}
         self._callers.update(found)
+        for key, caller in found.items():
+            if caller.expires is not None:
+                self._expiring[key] = caller.expires
         if rows:
             self._keep_fresh(rows[0].now)
         return found
@@ -184,13 +207,27 @@ class Directory:
         return [self._keyless.get(name) for name in names]
 
     def _sweep(self) -> None:
-        valid = {key for key, caller in self._callers.items() if not caller.revoked}
+        now = self._clock()
+        valid = {
+            key
+            for key, caller in self._callers.items()
+            if not caller.revoked and (caller.expires is None or now < caller.expires)
+        }
         found = self._read_keys(valid)
         for key in valid - set(found):
             self._callers[key] = replace(self._callers[key], revoked=True)
         if revoked := {key for key in valid if self._callers[key].revoked}:
-            self.on_revoked(revoked)
+            self.on_ended(revoked)
         self._sweep_at = self._clock() + SWEEP_SECONDS
+
+    def _tell_of_expired(self) -> None:
+        now = self._clock()
+        expired = [key for key, at in tuple(self._expiring.items()) if now >= at]
+        if expired:
+            self.on_ended(frozenset(expired))
+        for key in expired:
+            if now >= self._expiring[key] + TOLD_SECONDS:
+                del self._expiring[key]
 
     def _keep_fresh(self, now: datetime) -> None:
         """Refresh from now on: the first rows were read."""
@@ -199,3 +236,20 @@ class Directory:
             self._sweep_at = self._clock() + SWEEP_SECONDS
             self._seen = now
         self._refresher.start()
+
+
+def caller_of(row: Row[Any], asked_at: float) -> Caller:
+    """The caller of a row of READ_KEYS; ``asked_at``: by the directory's clock."""
+    operator = row.id is None
+    expires_at: datetime | None = row.expires_at
+    # The read took a moment: a key expires that much too early rather than too late.
+    left = None if expires_at is None else (expires_at - row.now).total_seconds()
+    return Caller(
+        key=row.key,
+        digest=bytes(row.digest),
+        tenant=None if operator else tenant_of(row._mapping),
+        revoked=row.revoked,
+        scopes=scopes_of(row.scopes, operator=operator),
+        expires_at=None if expires_at is None else expires_at.astimezone(UTC),
+        expires=None if left is None else asked_at + left,
+    )

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, RowMapping, select
 
+from app.tenants.scopes import Scope, listed, scopes_of
 from app.tenants.tenant import TENANT_COLUMNS, TenantProfile, tenant_of
 from models.schema import ApiKey, Tenant
+from models.store.clock import DATABASE_CLOCK
 
 READ_TENANT = f"""
     SELECT {TENANT_COLUMNS}, tenant.created_at FROM tenants AS tenant WHERE name = %(name)s
@@ -47,8 +49,16 @@ class ListedKey:
     #: Name of the tenant; None for an operator's.
     tenant: str | None
     name: str
+    scopes: Sequence[Scope]
     created_at: datetime
+    expires_at: datetime | None
+    #: To the minute.
+    last_used_at: datetime | None
     revoked_at: datetime | None
+
+    @property
+    def expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= DATABASE_CLOCK.now()
 
 
 def read_tenant(connection: Connection, name: str) -> Listed | None:
@@ -91,11 +101,25 @@ def list_keys(
     """Keys of a tenant or of all, operators too: those in use first, newest first."""
     key, tenant = ApiKey.__table__.c, Tenant.__table__.c
     wanted = (
-        select(key.id, tenant.name.label("tenant"), key.name, key.created_at, key.revoked_at)
+        select(
+            key.id,
+            tenant.name.label("tenant"),
+            key.name,
+            key.scopes,
+            key.created_at,
+            key.expires_at,
+            key.last_used_at,
+            key.revoked_at,
+        )
         .outerjoin_from(ApiKey.__table__, Tenant.__table__, tenant.id == key.tenant_id)
         .order_by(key.revoked_at.is_not(None), key.created_at.desc(), key.id)
         .limit(limit)
     )
     if tenant_id is not None:
         wanted = wanted.where(key.tenant_id == tenant_id)
-    return [ListedKey(**row) for row in connection.execute(wanted).mappings()]
+    return [key_of(row) for row in connection.execute(wanted).mappings()]
+
+
+def key_of(row: RowMapping) -> ListedKey:
+    scopes = listed(scopes_of(row["scopes"], operator=row["tenant"] is None))
+    return ListedKey(**{**row, "scopes": scopes})

@@ -50,10 +50,11 @@ class Camera:
             device_scale_factor=2 if shot.size == PHONE else 1.5,
             locale="en-GB",
         )
-        if shot.key:
-            cookie = {"name": "fairline_tenant", "value": shot.key, "url": self._base}
-            context.add_cookies([cookie])  # type: ignore[list-item]  # a TypedDict of Playwright
         page = context.new_page()
+        if shot.key:
+            page.goto(f"{self._base}/console/sign-in")
+            page.fill("#key", shot.key)
+            page.click("main form button")
         page.goto(f"{self._base}{shot.path}")
         page.wait_for_timeout(SETTLE_MILLISECONDS)
         target = self._folder / f"{shot.name}.png"

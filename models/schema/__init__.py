@@ -34,4 +34,12 @@ from models.schema.scheduling import (
     ScheduleRow,
     Share,
 )
-from models.schema.tenants import ApiKey, RateBucket, RefusalRow, Tenant, TenantLimit, Usage
+from models.schema.tenants import (
+    ApiKey,
+    BrowserSession,
+    RateBucket,
+    RefusalRow,
+    Tenant,
+    TenantLimit,
+    Usage,
+)

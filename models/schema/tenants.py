@@ -72,11 +72,33 @@ class ApiKey(Base, table="api_keys"):
     digest: Mapped[bytes]
     created_at: Mapped[Now]
     revoked_at: Mapped[datetime | None]
+    #: What it may do, see :mod:`app.tenants.scopes`; None: all that its kind may.
+    scopes: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
+    #: None: never.
+    expires_at: Mapped[datetime | None]
+    #: To the minute.
+    last_used_at: Mapped[datetime | None]
 
     __table_args__ = (
         index("api_keys_revoked", "revoked_at"),
         index("api_keys_of_tenant", "tenant_id"),
     )
+
+
+class BrowserSession(Base, table="sessions"):
+    """Somebody who signed in to pages; see :mod:`app.tenants.sessions`."""
+
+    #: Of the token in the cookie.
+    digest: Mapped[bytes] = mapped_column(primary_key=True)
+    #: The key that was signed in with.
+    key_id: Mapped[str]
+    created_at: Mapped[Now]
+    #: The absolute limit.
+    expires_at: Mapped[datetime]
+    #: When it ends if it is not used; at most ``expires_at``.
+    ends_at: Mapped[datetime]
+
+    __table_args__ = (index("sessions_ends", "ends_at"),)
 
 
 class RateBucket(Base, table="rate_buckets", fillfactor=50):

@@ -1,7 +1,7 @@
 """A browser in front of the application, in the test's own process: pages, forms, live parts.
 
-It keeps no cookies but the key that somebody has signed in with: what a page says is of that
-page, not of the form that was sent before.
+It keeps no cookies but the session of somebody who has signed in with a key: what a page says is of
+that page, not of the form that was sent before.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from app.api.services import Services
 from app.console.page import NOTICE_COOKIE, PAGES, PageRequest, render_parts
 from app.server.wsgi import FairlineApp
 from app.tenants.changes import issue_key
+from app.tenants.keys import presented
 from app.tenants.tenant import TenantProfile
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.http_client import opened
@@ -39,7 +40,8 @@ class Browser:
 
     def __init__(self, app: FairlineApp, key: str = "", *, operator: bool = False) -> None:
         self.app = app
-        self._cookie = f"{OPERATOR_COOKIE if operator else TENANT_COOKIE}={key}" if key else ""
+        cookie = OPERATOR_COOKIE if operator else TENANT_COOKIE
+        self._cookie = f"{cookie}={session_of_key(app, key)}" if key else ""
         self._client = app.test_client(use_cookies=False)
 
     def get(self, path: str) -> TestResponse:
@@ -91,6 +93,14 @@ class Browser:
     def _headers(self, headers: Mapping[str, str], *cookies: str) -> dict[str, str]:
         sent = "; ".join(cookie for cookie in (self._cookie, *cookies) if cookie)
         return {**headers, "Cookie": sent} if sent else dict(headers)
+
+
+def session_of_key(app: FairlineApp, key: str) -> str:
+    """The token of a new session, as signing in with the key begins it."""
+    sent = presented(key)
+    assert sent is not None
+    services: Services = app.extensions["fairline"]
+    return services.sessions.begin(sent.id)
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""Access control: every route declares who may call it, or the application is not built.
+"""Access control: every route declares who may call it, and with which scope of a key.
+
+An application with a route that does not is not built.
 
 ``check_access`` runs before any code of a Flask route; the hot routes of ``app.server.wsgi`` call
 the same ``authorize``. Likewise every route that is not read-only declares its acts for the audit
@@ -17,7 +19,10 @@ from flask import Flask, current_app, request
 
 from app.api.auth.visitors import SAFE_METHODS
 from app.api.services import Services, current_services
+from app.errors import Forbidden
 from app.log_ids import CALLER, address_of, request_id_of
+from app.tenants.directory import Caller
+from app.tenants.scopes import Scope, listed
 from models.audit import Act, Actor, UndeclaredAct, acting
 
 if TYPE_CHECKING:
@@ -25,8 +30,9 @@ if TYPE_CHECKING:
 
 View = TypeVar("View", bound=Callable[..., Any])
 
-#: Attribute of a view function with its declared access.
+#: Attributes of a view function with its declared access and scopes.
 DECLARED = "fairline_access"
+DECLARED_SCOPES = "fairline_scopes"
 #: Attribute with the acts that it is recorded as.
 ACTS = "fairline_acts"
 
@@ -47,14 +53,20 @@ class Access(StrEnum):
 
 
 class UndeclaredAccess(RuntimeError):
-    """A route does not declare who may call it."""
+    """A route does not declare who may call it, or with which scope."""
 
 
-def open_to(access: Access, acts: Sequence[Act] | None = None) -> Callable[[View], View]:
-    """Declare who may call a view, and what it is recorded as; None: it is read-only."""
+def open_to(
+    access: Access, *scopes: Scope, acts: Sequence[Act] | None = None
+) -> Callable[[View], View]:
+    """Declare who may call a view: keys with any of the scopes. A public view has none.
+
+    ``acts``: what it is recorded as; None: it is read-only.
+    """
 
     def declare(view: View) -> View:
         setattr(view, DECLARED, access)
+        setattr(view, DECLARED_SCOPES, frozenset(scopes))
         setattr(view, ACTS, acts)
         return view
 
@@ -71,16 +83,29 @@ def acts_of(view: Callable[..., Any] | None) -> Sequence[Act] | None:
     return getattr(view, ACTS, None)
 
 
-def authorize(services: Services, environ: WSGIEnvironment, access: Access | None) -> None:
+def scopes_of_view(view: Callable[..., Any] | None) -> frozenset[Scope]:
+    """The scopes a view declared, one of which is enough."""
+    return getattr(view, DECLARED_SCOPES, frozenset())
+
+
+def authorize(
+    services: Services, environ: WSGIEnvironment, access: Access | None, scopes: frozenset[Scope]
+) -> None:
     """Authenticate the caller; raises if it may not call the route."""
+    if access is Access.PUBLIC:
+        return
     if access is Access.TENANT:
         services.tenants.current(environ)
     elif access is Access.CONSOLE:
         services.visitors.operator(environ)
     elif access is Access.TENANT_PAGE:
         services.visitors.tenant(environ)
-    elif access is not Access.PUBLIC:  # undeclared: operators only
+    else:
         services.tenants.operator(environ)
+    caller: Caller = environ[CALLER]
+    if caller.scopes.isdisjoint(scopes):  # always, if none is declared
+        needed = " or ".join(listed(scopes))
+        raise Forbidden(f"This API key lacks the scope {needed}.")
 
 
 def guard(app: Flask) -> None:
@@ -88,11 +113,12 @@ def guard(app: Flask) -> None:
     undeclared = sorted(
         rule.endpoint
         for rule in app.url_map.iter_rules()
-        if access_of(app.view_functions.get(rule.endpoint)) is None
+        if not is_declared(app.view_functions.get(rule.endpoint))
     )
     if undeclared:
         raise UndeclaredAccess(
-            f"{', '.join(undeclared)}: declare who may call it with app.api.auth.access.open_to"
+            f"{', '.join(undeclared)}: declare who may call it, and with which scope, with"
+            " app.api.auth.access.open_to"
         )
     unrecorded = sorted(
         rule.endpoint
@@ -133,8 +159,15 @@ def actor_of(environ: WSGIEnvironment, access: Access | None, acts: Sequence[Act
     )
 
 
+def is_declared(view: Callable[..., Any] | None) -> bool:
+    """Whether a view says who may call it: it is public, or has a scope."""
+    access = access_of(view)
+    return access is Access.PUBLIC or (access is not None and bool(scopes_of_view(view)))
+
+
 def check_access() -> None:
     """Runs before each request that Flask handles; without a route the answer is 404 anyway."""
     if request.endpoint is not None:
         view = current_app.view_functions.get(request.endpoint)
-        authorize(current_services(), request.environ, access_of(view))
+        access, scopes = access_of(view), scopes_of_view(view)
+        authorize(current_services(), request.environ, access, scopes)

@@ -1,7 +1,8 @@
 """Authentication of browsers: operators and tenants who view pages.
 
-Signing in stores the API key in a cookie that scripts cannot read, since a browser cannot send a
-key with a link or an ``EventSource``. Only pages accept it; the API uses ``Authorization`` alone.
+Signing in begins a session, whose token is in a cookie that scripts cannot read, since a browser
+cannot send a key with a link or an ``EventSource``. Only pages accept it; the API uses
+``Authorization`` alone. See :mod:`app.tenants.sessions`.
 
 Browsers send cookies with forms of other sites too. So a request that changes something must come
 from one of our own pages, according to ``Sec-Fetch-Site`` or, where browsers do not send that (over
@@ -11,8 +12,9 @@ linked to from elsewhere, but not fetched by or embedded in another site.
 With an open console, direct requests from this machine are an operator's; see
 :mod:`app.policy.local_callers`.
 
-Not protected against: cookies ignore ports, so any other HTTP service under the same name receives
-the key too.
+Over TLS the name of the cookie begins with ``__Host-``: browsers accept such a one from this host
+only, over TLS only. Without TLS they cannot: cookies ignore ports, so any other HTTP service under
+the same name receives the token too.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from app.errors import Forbidden, Unauthenticated
 from app.log_ids import CALLER
 from app.policy.local_callers import HOST
 from app.tenants.directory import Caller, Directory
+from app.tenants.sessions import Sessions
 from app.tenants.tenant import TenantProfile
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 OPERATOR_COOKIE = "fairline_operator"
 TENANT_COOKIE = "fairline_tenant"
+HOST_PREFIX = "__Host-"
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 #: An operator on localhost, who needs no key.
 LOCAL_OPERATOR = Caller("", b"", None)
@@ -44,10 +48,17 @@ class Visitors:
     """Identifies the callers of pages."""
 
     def __init__(
-        self, directory: Directory, anonymous: str, console_open: bool, *, anywhere: bool = False
+        self,
+        directory: Directory,
+        sessions: Sessions,
+        anonymous: str,
+        console_open: bool,
+        *,
+        anywhere: bool = False,
     ) -> None:
         """``anywhere``: the tenant's visitors without a key may come from other machines."""
         self._directory = directory
+        self._sessions = sessions
         #: Tenant of visitors without a key; empty: a key is required.
         self.anonymous = anonymous
         self._anywhere = anywhere
@@ -55,7 +66,7 @@ class Visitors:
 
     def operator(self, environ: WSGIEnvironment) -> Caller:
         """The operator who views the console."""
-        caller = self._by_key(environ, OPERATOR_COOKIE)
+        caller = self._signed_in(environ, OPERATOR_COOKIE)
         if caller is None:
             if not self._console_open:
                 raise Unauthenticated("Sign in with an operator's API key.")
@@ -67,7 +78,7 @@ class Visitors:
 
     def tenant(self, environ: WSGIEnvironment) -> TenantProfile:
         """The tenant who views its page."""
-        caller = self._by_key(environ, TENANT_COOKIE)
+        caller = self._signed_in(environ, TENANT_COOKIE)
         if caller is None and self.anonymous:
             if not self._anywhere:
                 require_local(environ)
@@ -88,14 +99,15 @@ class Visitors:
         caller = None if "\0" in name else self._directory.keyless(name)
         return caller.tenant if caller is not None else None
 
-    def _by_key(self, environ: WSGIEnvironment, cookie: str) -> Caller | None:
+    def _signed_in(self, environ: WSGIEnvironment, cookie: str) -> Caller | None:
         authorization = environ.get("HTTP_AUTHORIZATION")
-        if authorization is None:
-            key = cookie_of(environ, cookie)
-            if not key:
-                return None
-            authorization = f"Bearer {key}"
-        return self._directory.caller(authorization)
+        if authorization is not None:
+            return self._directory.caller(authorization)
+        token = session_of(environ, cookie)
+        if not token:
+            return None
+        # A stream is followed by a page that may have been left alone.
+        return self._sessions.caller(token, used=not environ["PATH_INFO"].endswith("/events"))
 
     def _check_site(self, environ: WSGIEnvironment, caller: Caller) -> Caller:
         # Other sites cannot send the header without a preflight request.
@@ -105,6 +117,14 @@ class Visitors:
                 raise Forbidden("This request was sent from another site.")
         environ[CALLER] = caller
         return caller
+
+
+def session_of(environ: WSGIEnvironment, cookie: str) -> str | None:
+    """The token of a session, if sent; over TLS only by the name that no other host can set."""
+    token = cookie_of(environ, HOST_PREFIX + cookie)
+    if token is None and environ.get("wsgi.url_scheme") != "https":
+        token = cookie_of(environ, cookie)
+    return token
 
 
 def cookie_of(environ: WSGIEnvironment, name: str) -> str | None:

@@ -16,6 +16,7 @@ import app.errors as errors
 from app.api.auth.access import Access, open_to
 from app.api.http.idempotency import KEY
 from app.tenants.keys import SHORT
+from app.tenants.scopes import Scope
 from app.tenants.tenant import NAME as TENANT_NAME
 from models.audit import Act
 from models.jobs.states import ApplicationStatus, JobStatus
@@ -65,6 +66,8 @@ class Operation:
     """Declares a view's access, parameters and answers; its docstring is the description."""
 
     access: Access
+    #: Of a key that may call it; None if it is public.
+    scope: Scope | None
     summary: str
     answer: Returns
     #: Other answers that are not problems.
@@ -79,19 +82,26 @@ class Operation:
     errors: tuple[type[Exception], ...] = ()
     #: Whether HEAD is documented too.
     head: bool = False
+    #: Other scopes that are enough.
+    or_scopes: tuple[Scope, ...] = ()
     #: What it is recorded as in the audit log; None: it is read-only.
     acts: tuple[Act, ...] | None = None
 
     def __call__(self, view: View) -> View:
         setattr(view, DECLARED, self)
-        return open_to(self.access, self.acts)(view)
+        return open_to(self.access, *self.scopes, acts=self.acts)(view)
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """Those of which a key needs one."""
+        return () if self.scope is None else (self.scope, *self.or_scopes)
 
     @property
     def answers(self) -> tuple[Returns, ...]:
         return (self.answer, *self.also)
 
 
-for_anyone = partial(Operation, Access.PUBLIC)
+for_anyone = partial(Operation, Access.PUBLIC, None)
 for_tenants = partial(Operation, Access.TENANT)
 for_operators = partial(Operation, Access.OPERATOR)
 
@@ -216,6 +226,7 @@ def submission(
 ) -> Operation:
     """The operation that submits a job or an application."""
     return for_tenants(
+        Scope.SUBMIT,
         summary,
         Returns(202, accepted, (LOCATION, status, *SUBMITTED, APPLIED)),
         also=(Returns(200, ended, (LOCATION, ETAG, status, REPLAYED, *RATE_LIMIT, APPLIED)),),
@@ -230,6 +241,7 @@ def submission(
 def poll(summary: str, content: type[BaseModel], status: Header) -> Operation:
     """The operation that reads a job or an application."""
     return for_tenants(
+        Scope.READ,
         summary,
         Returns(200, content, (ETAG, status, ASK_AGAIN_AFTER, APPLIED)),
         also=(unchanged(status, ASK_AGAIN_AFTER, APPLIED),),
@@ -249,6 +261,7 @@ def cancellation(
 ) -> Operation:
     """The operation that cancels a waiting job, or stops a running one."""
     return for_tenants(
+        Scope.SUBMIT,
         summary,
         Returns(200, cancelled, (status,)),
         also=(Returns(202, stopping, (status, ASK_AFTER)),),

@@ -49,9 +49,10 @@ TAGS = {
     "": ("Platform", "Health, metrics and this document."),
 }
 
+NEEDS = "operations name the scope that it must have."
 SECURITY_SCHEMES = {
-    "tenantKey": {"type": "http", "scheme": "bearer", "description": "A tenant's API key."},
-    "operatorKey": {"type": "http", "scheme": "bearer", "description": "An operator's API key."},
+    f"{kind}Key": {"type": "http", "scheme": "bearer", "description": f"{whose} API key; {NEEDS}"}
+    for kind, whose in (("tenant", "A tenant's"), ("operator", "An operator's"))
 }
 
 REFERENCE = "#/components/schemas/{model}"
@@ -143,7 +144,7 @@ def operation_object(
         "operationId": route.rule.endpoint.replace(".", "_") + ("_head" * (method == "HEAD")),
         "summary": operation.summary,
         "tags": [TAGS.get(route.path.split("/")[1], TAGS[""])[0]],
-        "security": security_of(operation.access, anonymous),
+        "security": security_of(operation, anonymous),
     }
     if route.description:
         described["description"] = route.description
@@ -185,13 +186,13 @@ def parameter_objects(parameters: Iterable[Parameter], place: str) -> list[dict[
     return [{"in": place, "required": required, **asdict(parameter)} for parameter in parameters]
 
 
-def security_of(access: Access, anonymous: bool) -> list[dict[str, list[str]]]:
-    """The accepted kinds of keys; an empty entry means no key."""
-    if access is Access.PUBLIC:
+def security_of(operation: Operation, anonymous: bool) -> list[dict[str, list[str]]]:
+    """The accepted kinds of keys with a scope for each; an empty entry means no key."""
+    if operation.access is Access.PUBLIC:
         return []
-    if access is Access.OPERATOR:
-        return [{"operatorKey": []}]
-    return [{"tenantKey": []}, {}] if anonymous else [{"tenantKey": []}]
+    name = "operatorKey" if operation.access is Access.OPERATOR else "tenantKey"
+    keys: list[dict[str, list[str]]] = [{name: [scope.value]} for scope in operation.scopes]
+    return [*keys, {}] if anonymous and name == "tenantKey" else keys
 
 
 class Untitled(GenerateJsonSchema):

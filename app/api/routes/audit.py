@@ -24,6 +24,7 @@ from app.api.openapi.declared import (
 from app.api.schemas import platform_answers
 from app.errors import invalid_field
 from app.reads.audit import AuditFilter, parse_audit_place, place_of, read_acts
+from app.tenants.scopes import Scope
 from models.audit import Act
 
 audit = Blueprint("audit", __name__)
@@ -36,6 +37,7 @@ WHATS = tuple(act.value for act in Act)
 
 @audit.get("/operator/audit")
 @for_operators(
+    Scope.READ,
     "What operators and tenants did",
     Returns(200, platform_answers.AuditLog, (LINK, LAG)),
     query=(

@@ -40,6 +40,7 @@ from app.errors import (
     invalid_document,
 )
 from app.tenants.allowed_types import require_types
+from app.tenants.scopes import Scope
 from app.tenants.tenant import TenantProfile
 from app.validation import ErrorBudget, refuse_many_fields
 from tasks.errors_of_schema import MOST_ERRORS
@@ -55,6 +56,7 @@ Read = Submission | ValidationFailed | Forbidden
 
 @batch.post("/jobs/batch")
 @for_tenants(
+    Scope.SUBMIT,
     "Submit up to 1,000 jobs in one commit",
     Returns(202, answers.BatchResults, SUBMITTED),
     body=SubmitBatch,

@@ -42,6 +42,7 @@ from app.reads.job_pages import read_page
 from app.reads.job_views import job_document, more_of
 from app.reads.search import Wanted
 from app.tenants.ownership import own
+from app.tenants.scopes import Scope
 from models.audit import Act
 from models.jobs import replay_requests
 from models.jobs.discard import discard_dead
@@ -61,6 +62,7 @@ ERROR_CLASS = choice("error_class", "Only jobs that failed with this class of er
 
 @dead_letters.get("/dead-letters")
 @for_tenants(
+    Scope.READ,
     "Jobs that failed for good",
     Returns(200, answers.DeadLetters, (LINK, LAG)),
     query=(TYPE, ERROR_CLASS, *paging(PAGE, MOST_DEAD_LETTERS)),
@@ -83,6 +85,7 @@ def get_dead_letters() -> Response:
 
 @dead_letters.post("/dead-letters/replay")
 @for_tenants(
+    Scope.SUBMIT,
     "Replay dead letters",
     Returns(200, answers.Replayed),
     also=(Returns(202, answers.ReplayProgress, (LOCATION, ASK_AFTER)),),
@@ -106,6 +109,7 @@ def post_replay() -> Response:
 
 @dead_letters.post("/dead-letters/discard")
 @for_tenants(
+    Scope.SUBMIT,
     "Discard dead letters",
     Returns(200, answers.Discarded),
     body=Discard,
@@ -147,7 +151,9 @@ def chosen(body: Replay | Discard) -> tuple[list[str] | None, ReplayRequest]:
 
 
 @dead_letters.get("/dead-letters/replays/<replay_id>")
-@for_tenants("The progress of a replay", Returns(200, answers.ReplayProgress, (ASK_AGAIN_AFTER,)))
+@for_tenants(
+    Scope.READ, "The progress of a replay", Returns(200, answers.ReplayProgress, (ASK_AGAIN_AFTER,))
+)
 def get_replay(replay_id: str) -> Response:
     """`total` is what matched when it was requested, counted up to 200,000; `reason` is the code of
     the limit that slows it down."""
@@ -155,7 +161,9 @@ def get_replay(replay_id: str) -> Response:
 
 
 @dead_letters.delete("/dead-letters/replays/<replay_id>")
-@for_tenants("Cancel a replay", Returns(200, answers.ReplayProgress), acts=(Act.REPLAY_CANCEL,))
+@for_tenants(
+    Scope.SUBMIT, "Cancel a replay", Returns(200, answers.ReplayProgress), acts=(Act.REPLAY_CANCEL,)
+)
 def delete_replay(replay_id: str) -> Response:
     """No further dead letters are queued; those that were stay queued. One that has ended is left
     as it is."""

@@ -22,6 +22,7 @@ from app.api.openapi.declared import (
 )
 from app.api.services import current_services, current_tenant
 from app.errors import TenantStreamsExceeded, TooManyStreams, invalid_field
+from app.tenants.scopes import Scope
 
 events = Blueprint("events", __name__)
 
@@ -41,6 +42,7 @@ EVENT_STREAM = "text/event-stream"
 
 @events.get("/jobs/<job_id>/events")
 @for_tenants(
+    Scope.READ,
     "Follow a job",
     Returns(200, STREAM, (), "Events until it has ended.", EVENT_STREAM),
     also=(Returns(204, description="It has ended, and you have received its last event."),),
@@ -57,6 +59,7 @@ def get_job_events(job_id: str) -> Response:
 
 @events.get("/events")
 @for_tenants(
+    Scope.READ,
     "Follow all your jobs",
     Returns(200, STREAM, (), "Events, without end.", EVENT_STREAM),
     query=(LAST_EVENT_ID_IN_QUERY, TYPE),

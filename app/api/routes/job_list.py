@@ -28,6 +28,7 @@ from app.errors import invalid_field
 from app.reads.job_pages import read_page
 from app.reads.job_views import job_document
 from app.reads.search import MOST_FIELD, PayloadField, Wanted, parse_payload_field
+from app.tenants.scopes import Scope
 from models.jobs.ids import parse_id
 from models.jobs.states import JobStatus
 
@@ -47,6 +48,7 @@ PAYLOAD = Parameter(
 
 @job_list.get("/jobs")
 @for_tenants(
+    Scope.READ,
     "Your jobs, newest first",
     Returns(200, answers.Jobs, (LINK, LAG)),
     query=(STATUS, TYPE, POOL, PAYLOAD, *paging(PAGE, MOST)),

@@ -37,6 +37,7 @@ from app.reads.runs import read_runs
 from app.reads.times import rfc3339
 from app.reads.waits import WaitingJob, read_facts
 from app.tenants.ownership import own
+from app.tenants.scopes import Scope
 from app.validation import ErrorBudget
 from models.jobs.cancel import cancel
 from models.jobs.ids import parse_id
@@ -86,7 +87,9 @@ def delete_job(job_id: str) -> Response:
 
 
 @waits.get("/jobs/<job_id>/wait")
-@for_tenants("Why a job has not started, and when it probably will", Returns(200, answers.Wait))
+@for_tenants(
+    Scope.READ, "Why a job has not started, and when it probably will", Returns(200, answers.Wait)
+)
 def get_wait(job_id: str) -> Response:
     tenant_id, known = current_tenant().id, known_id(job_id)
     with read_state() as connection:
@@ -95,7 +98,9 @@ def get_wait(job_id: str) -> Response:
 
 
 @waits.get("/jobs/<job_id>/runs")
-@for_tenants("The runs of a job, with tracebacks and log lines", Returns(200, answers.Runs))
+@for_tenants(
+    Scope.READ, "The runs of a job, with tracebacks and log lines", Returns(200, answers.Runs)
+)
 def get_runs(job_id: str) -> Response:
     """What `ctx.log` wrote, kept up to 200 lines and 16 KiB a run, and the traceback of what the
     job raised. Lines of a running job are there within seconds, less often the longer it runs."""

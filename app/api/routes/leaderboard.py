@@ -25,6 +25,7 @@ from app.api.schemas import answers
 from app.api.schemas.requests import Name
 from app.api.services import current_tenant
 from app.errors import invalid_field
+from app.tenants.scopes import Scope
 from models.jobs.ids import parse_id
 
 leaderboard = Blueprint("leaderboard", __name__)
@@ -115,6 +116,7 @@ def read_page(
 
 @leaderboard.get("/leaderboard")
 @for_tenants(
+    Scope.READ,
     "Scored applications of a role, best first",
     Returns(200, answers.Leaderboard, (LINK, LAG)),
     query=(ROLE, *paging(PAGE, MOST)),

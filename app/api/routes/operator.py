@@ -24,8 +24,9 @@ from app.api.services import current_services
 from app.errors import Conflict, NotFound
 from app.tenants.changes import change_tenant, create_tenant, issue_key, no_tenant, revoke_key
 from app.tenants.keys import SHORT
-from app.tenants.listing import Listed, ListedKey, list_keys, list_tenants, read_tenant
+from app.tenants.listing import Listed, list_keys, list_tenants, read_tenant
 from app.tenants.quotas import Declared, clear_quota, declare_quota, read_quotas
+from app.tenants.scopes import Scope, listed
 from app.tenants.suspension import delete_tenant, resume_tenant, suspend_tenant
 from app.tenants.tenant import is_tenant_name
 from models.audit import Act
@@ -50,7 +51,10 @@ READ_SCALING = """
 
 @operator.get("/tenants")
 @for_operators(
-    "All tenants", Returns(200, platform_answers.Tenants, (LINK,)), query=paging(PAGE, MOST)
+    Scope.READ,
+    "All tenants",
+    Returns(200, platform_answers.Tenants, (LINK,)),
+    query=paging(PAGE, MOST),
 )
 def get_tenants() -> Response:
     """By name."""
@@ -65,6 +69,7 @@ def get_tenants() -> Response:
 
 @operator.post("/tenants")
 @for_operators(
+    Scope.OPERATE,
     "Create a tenant",
     Returns(201, platform_answers.TenantEntry, (LOCATION,)),
     body=NewTenant,
@@ -80,7 +85,7 @@ def post_tenant() -> Response:
 
 
 @operator.get("/tenants/<name>")
-@for_operators("A tenant", Returns(200, platform_answers.TenantInFull))
+@for_operators(Scope.READ, "A tenant", Returns(200, platform_answers.TenantInFull))
 def get_tenant(name: str) -> Response:
     """Its terms, the effective limits, what is waiting and what was rejected."""
     known = find_tenant(name)
@@ -90,6 +95,7 @@ def get_tenant(name: str) -> Response:
 
 @operator.patch("/tenants/<name>")
 @for_operators(
+    Scope.OPERATE,
     "Change a tenant's terms",
     Returns(200, platform_answers.TenantEntry),
     body=TenantTerms,
@@ -106,6 +112,7 @@ def patch_tenant(name: str) -> Response:
 
 @operator.post("/tenants/<name>/suspend")
 @for_operators(
+    Scope.OPERATE,
     "Suspend a tenant",
     Returns(200, platform_answers.TenantEntry),
     acts=(Act.TENANT_SUSPEND,),
@@ -118,6 +125,7 @@ def post_suspend(name: str) -> Response:
 
 @operator.post("/tenants/<name>/resume")
 @for_operators(
+    Scope.OPERATE,
     "Take a suspension back",
     Returns(200, platform_answers.TenantEntry),
     errors=(Conflict,),
@@ -130,7 +138,10 @@ def post_resume(name: str) -> Response:
 
 @operator.delete("/tenants/<name>")
 @for_operators(
-    "Delete a tenant", Returns(202, platform_answers.TenantEntry), acts=(Act.TENANT_DELETE,)
+    Scope.OPERATE,
+    "Delete a tenant",
+    Returns(202, platform_answers.TenantEntry),
+    acts=(Act.TENANT_DELETE,),
 )
 def remove_tenant(name: str) -> Response:
     """Suspends it, revokes its keys and removes everything it has in the background, usage too;
@@ -147,7 +158,7 @@ def changed_reply(name: str, change: Callable[[Engine, str], None], status: int 
 
 
 @operator.get("/tenants/<name>/keys")
-@for_operators("A tenant's keys", Returns(200, platform_answers.Keys))
+@for_operators(Scope.READ, "A tenant's keys", Returns(200, platform_answers.Keys))
 def get_keys(name: str) -> Response:
     """Without their secrets, which are not stored."""
     known = find_tenant(name)
@@ -158,6 +169,7 @@ def get_keys(name: str) -> Response:
 
 @operator.post("/tenants/<name>/keys")
 @for_operators(
+    Scope.OPERATE,
     "Issue a key",
     Returns(201, platform_answers.IssuedKey),
     body=NewKey,
@@ -170,14 +182,27 @@ def post_key(name: str) -> Response:
     body = NewKey() if empty else parse_body(NewKey)
     tenant = find_tenant(name).tenant.name
     with write_state() as engine:
-        issued = issue_key(engine, tenant, body.name)
-    listed = ListedKey(issued.id, tenant, body.name, issued.created_at, None)
-    document = {"key": issued.key} | fields_of(platform_answers.Key, listed)
+        issued = issue_key(
+            engine, tenant, body.name, scopes=body.scopes, expires_at=body.expires_at
+        )
+    document = {
+        "key": issued.key,
+        "id": issued.id,
+        "tenant": tenant,
+        "name": body.name,
+        "scopes": listed(issued.scopes),
+        "created_at": issued.created_at,
+        "expires_at": body.expires_at,
+        "last_used_at": None,
+        "revoked_at": None,
+    }
     return Reply(document, 201, {"Cache-Control": "no-store"})
 
 
 @operator.delete("/keys/<key_id>")
-@for_operators("Revoke a key", Returns(200, platform_answers.RevokedKey), acts=(Act.KEY_REVOKE,))
+@for_operators(
+    Scope.OPERATE, "Revoke a key", Returns(200, platform_answers.RevokedKey), acts=(Act.KEY_REVOKE,)
+)
 def delete_key(key_id: str) -> Response:
     """A tenant's or an operator's; within two seconds no process accepts it."""
     if not SHORT.fullmatch(key_id):
@@ -202,7 +227,7 @@ def tenant_document(listed: Listed) -> dict[str, Any]:
 
 
 @quotas.get("")
-@for_operators("Quotas of dependencies", Returns(200, platform_answers.Quotas))
+@for_operators(Scope.READ, "Quotas of dependencies", Returns(200, platform_answers.Quotas))
 def get_quotas() -> Response:
     """All that are declared, learned or closed."""
     with read_state() as connection:
@@ -212,6 +237,7 @@ def get_quotas() -> Response:
 
 @quotas.put("/<dependency>")
 @for_operators(
+    Scope.OPERATE,
     "Declare a quota",
     Returns(200, platform_answers.Quota),
     body=QuotaTerms,
@@ -226,7 +252,7 @@ def put_quota(dependency: str) -> Response:
 
 
 @quotas.delete("/<dependency>")
-@for_operators("Forget a quota", Returns(204), acts=(Act.QUOTA_CLEAR,))
+@for_operators(Scope.OPERATE, "Forget a quota", Returns(204), acts=(Act.QUOTA_CLEAR,))
 def delete_quota(dependency: str) -> Response:
     """Forgets the declared and learned limits, and reopens a closed dependency."""
     with write_state() as engine:
@@ -251,7 +277,10 @@ def quota_document(quota: Declared) -> dict[str, Any]:
 
 @scaling.get("/operator/scaling")
 @for_operators(
-    "How many workers each pool should have, and why", Returns(200, platform_answers.Scaling)
+    Scope.READ,
+    "How many workers each pool should have, and why",
+    Returns(200, platform_answers.Scaling),
+    or_scopes=(Scope.SCALE,),
 )
 def get_scaling() -> Response:
     """As the autoscaler decided, about a second ago while there is a leader."""

@@ -16,6 +16,7 @@ from app.api.services import current_services, current_tenant
 from app.errors import BlobStoreUnavailable, Erased, NotFound
 from app.reads.export import ApplicationExport, read_export
 from app.tenants.ownership import own
+from app.tenants.scopes import Scope
 from models.audit import Act, record_first
 from models.blobs import BlobError, BlobMissing
 from models.jobs.erase import request_erasure
@@ -28,6 +29,7 @@ GOING_ON = Returns(202, answers.ErasedApplication, (ASK_AFTER,))
 
 @privacy.get("/applications/<application_id>/export")
 @for_tenants(
+    Scope.READ,
     "Everything that is stored of an application",
     Returns(200, answers.ExportedApplication),
     errors=(Erased, BlobStoreUnavailable),
@@ -65,7 +67,9 @@ def add_blobs(export: ApplicationExport) -> None:
 
 
 @privacy.post("/applications/<application_id>/erase")
-@for_tenants("Erase an application", DONE, also=(GOING_ON,), acts=(Act.APPLICATION_ERASE,))
+@for_tenants(
+    Scope.SUBMIT, "Erase an application", DONE, also=(GOING_ON,), acts=(Act.APPLICATION_ERASE,)
+)
 def post_erase(application_id: str) -> Response:
     """Removes the candidate, the application, its score and everything its job has left, in any
     state. 202 while its run is being stopped or a blob is left, which takes seconds. May be
@@ -75,7 +79,11 @@ def post_erase(application_id: str) -> Response:
 
 @privacy.post("/operator/applications/<application_id>/erase")
 @for_operators(
-    "Erase an application of any tenant", DONE, also=(GOING_ON,), acts=(Act.APPLICATION_ERASE,)
+    Scope.OPERATE,
+    "Erase an application of any tenant",
+    DONE,
+    also=(GOING_ON,),
+    acts=(Act.APPLICATION_ERASE,),
 )
 def post_erase_any(application_id: str) -> Response:
     """As its tenant can."""

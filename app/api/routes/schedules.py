@@ -29,6 +29,7 @@ from app.tenants.allowed_types import require_types
 from app.tenants.cron import BadCron, Rule, UnknownZone, read_rule
 from app.tenants.ownership import own
 from app.tenants.schedules import RecurringSchedule
+from app.tenants.scopes import Scope
 from app.tenants.tenant import TenantProfile
 from app.tenants.ticks import CatchUp, Overlap, TickPolicy
 from models.audit import Act, record_first
@@ -47,6 +48,7 @@ MOST = 200
 
 @schedules.post("/schedules")
 @for_tenants(
+    Scope.SUBMIT,
     "Create a schedule",
     Returns(201, answers.Schedule, (LOCATION,)),
     body=CreateSchedule,
@@ -61,7 +63,10 @@ def post_schedule() -> Response:
 
 @schedules.get("/schedules")
 @for_tenants(
-    "Your schedules", Returns(200, answers.Schedules, (LINK, LAG)), query=paging(PAGE, MOST)
+    Scope.READ,
+    "Your schedules",
+    Returns(200, answers.Schedules, (LINK, LAG)),
+    query=paging(PAGE, MOST),
 )
 def get_schedules() -> Response:
     """By name, without their payloads."""
@@ -75,13 +80,16 @@ def get_schedules() -> Response:
 
 
 @schedules.get("/schedules/<schedule_id>")
-@for_tenants("A schedule, its next tick and its last job", Returns(200, answers.Schedule))
+@for_tenants(
+    Scope.READ, "A schedule, its next tick and its last job", Returns(200, answers.Schedule)
+)
 def get_schedule(schedule_id: str) -> Response:
     return Reply(document_of(find(schedule_id), full=True))
 
 
 @schedules.patch("/schedules/<schedule_id>")
 @for_tenants(
+    Scope.SUBMIT,
     "Pause, resume or change a schedule",
     Returns(200, answers.Schedule),
     body=ChangeSchedule,
@@ -103,7 +111,7 @@ def patch_schedule(schedule_id: str) -> Response:
 
 
 @schedules.delete("/schedules/<schedule_id>")
-@for_tenants("Remove a schedule", Returns(204), acts=(Act.SCHEDULE_REMOVE,))
+@for_tenants(Scope.SUBMIT, "Remove a schedule", Returns(204), acts=(Act.SCHEDULE_REMOVE,))
 def delete_schedule(schedule_id: str) -> Response:
     """There are no further ticks. Jobs that it created remain."""
     tenant = current_tenant()
@@ -115,6 +123,7 @@ def delete_schedule(schedule_id: str) -> Response:
 
 @schedules.post("/schedules/<schedule_id>/run")
 @for_tenants(
+    Scope.SUBMIT,
     "Run a schedule's job now",
     Returns(
         202,

@@ -28,6 +28,7 @@ from app.errors import invalid_field
 from app.log_ids import CALLER
 from app.policy.fairshare import Tier, entitlement_of
 from app.reads.usage import Total, read_usage, total_of
+from app.tenants.scopes import Scope
 from app.tenants.tenant import TenantProfile
 from models.pools import POOLS
 from models.store.clock import DATABASE_CLOCK
@@ -48,6 +49,7 @@ A_DAY = {"type": "string", "format": "date"}
 @tenant_terms.get("/tenant")
 @Operation(
     Access.TENANT_PAGE,
+    Scope.READ,
     "Your terms, waiting jobs and rejected submissions",
     Returns(200, platform_answers.Tenant),
 )
@@ -80,6 +82,7 @@ def terms_document(tenant: TenantProfile) -> dict[str, Any]:
 
 @usage.get("/tenant/usage")
 @for_tenants(
+    Scope.READ,
     "Slot time, jobs, tokens and cost by day and pool",
     Returns(200, platform_answers.UsageReport),
     query=(

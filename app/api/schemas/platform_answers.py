@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from app.api.schemas.answers import model
 from app.policy.fairshare import Tier
+from app.tenants.scopes import Scope
 from models.audit import Act
 
 
@@ -80,7 +81,10 @@ class Key(BaseModel):
     id: str
     tenant: str | None = Field(description="Null for an operator's key.")
     name: str
+    scopes: list[Scope] = Field(description="What it may do.")
     created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None = Field(description="To the minute.")
     revoked_at: datetime | None
 
 

@@ -251,6 +251,10 @@ class NewKey(Strict):
     """Body of ``POST /operator/tenants/{name}/keys``; without a body the key has no label."""
 
     name: str = Field("", max_length=200, description="A label.")
+    scopes: list[Literal["submit", "read"]] | None = Field(
+        None, min_length=1, max_length=2, description="What it may do; by default all of it."
+    )
+    expires_at: Moment | None = Field(None, description="When it expires; by default never.")
 
 
 class QuotaTerms(Strict):

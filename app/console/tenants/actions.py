@@ -7,6 +7,7 @@ it: it is not stored, and no other page has it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
@@ -16,7 +17,7 @@ from werkzeug.wrappers import Response as AnyResponse
 from app.api.http.problems import problem_of
 from app.api.http.state import read_state, write_state
 from app.api.routes.operator import MOST_KEYS, find_tenant
-from app.console.forms import changed_names
+from app.console.forms import changed_names, number_of
 from app.console.page import LivePage, PageRequest, done, route
 from app.console.tenants.one import TENANT
 from app.console.tenants.page import TENANTS
@@ -26,9 +27,12 @@ from app.tenants.changes import change_tenant, create_tenant, issue_key, revoke_
 from app.tenants.listing import list_keys
 from app.tenants.tenant import TenantProfile
 from models.audit import Act
+from models.store.clock import DATABASE_CLOCK
 
 PATH = "/console/tenants"
 MOST_LABEL = 200
+#: Until a new key expires.
+MOST_DAYS = 36_500
 
 
 @route("POST", PATH, acts=(Act.TENANT_CREATE,))
@@ -71,9 +75,19 @@ def post_key(tenant: TenantProfile) -> AnyResponse:
     label = request.form.get("label", "").strip()
     if len(label) > MOST_LABEL or "\0" in label:
         raise invalid_field("label", f"must have at most {MOST_LABEL} characters, and no NUL")
+    # Without one it may do all, as before there were scopes.
+    scopes = request.form.getlist("scopes") or None
     with write_state() as engine:
-        issued = issue_key(engine, tenant.name, label)
+        issued = issue_key(engine, tenant.name, label, scopes=scopes, expires_at=typed_expiry())
     return again(TENANT, HTTPStatus.CREATED, {"name": tenant.name}, issued=issued)
+
+
+def typed_expiry() -> datetime | None:
+    """When the new key expires, by the days that were typed."""
+    days = number_of(request.form.get("expires_days", ""))
+    if not isinstance(days, int) or not 0 <= days <= MOST_DAYS:
+        raise invalid_field("expires_days", f"must be a number of days up to {MOST_DAYS:,}")
+    return DATABASE_CLOCK.now() + timedelta(days=days) if days else None
 
 
 @route("POST", f"{PATH}/<name>/keys/<key_id>/revoke", acts=(Act.KEY_REVOKE,))

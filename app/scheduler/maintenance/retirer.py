@@ -48,6 +48,11 @@ RETIRE_KEYS = f"""
         WHERE created_at < now() - make_interval(secs => %(seconds)s)
         ORDER BY created_at LIMIT {BATCH}))
 """
+#: Those of revoked keys are useless at once and deleted with the others, by their limits.
+RETIRE_SESSIONS = f"""
+    DELETE FROM sessions WHERE {STILL_LEADER} AND ctid = ANY (array(
+        SELECT ctid FROM sessions WHERE ends_at < now() ORDER BY ends_at LIMIT {BATCH}))
+"""
 #: How long counts are kept, by kind; workers of the previous version still count runs by the
 #: hour.
 KEPT_HOURS = {"hour": 26} | {kind.value: kind.kept_hours for kind in TallyKind if kind.kept_hours}
@@ -133,6 +138,7 @@ class Retirer(RoleQueries):
         touched += self._write(RETIRE_REPLAYS, seconds=self._kept.events)
         for row in self._read(RETIRE_AUDIT, seconds=self._kept.audit):
             touched += int(row.retired)
+        touched += self._write(RETIRE_SESSIONS)
         return touched + self._write(RETIRE_TALLIES)
 
     def _retire_jobs(self) -> int:

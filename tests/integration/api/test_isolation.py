@@ -5,6 +5,7 @@ Every route of the application has to stand in the table of ``routes``, or a tes
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from app.tenants.keys import new_key
 from models.jobs.ids import new_id
 from models.jobs.replay_requests import ReplayRequest, create
 from tests.integration.api.test_contract import bring, put_scored
+from tests.support.browsing import session_of_key
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.http_client import HttpClient, opened
 from tests.support.routes import (
@@ -158,7 +160,9 @@ class Foreign:
         """All its data, as text."""
         tables = [
             self._database.query(
-                f"SELECT t::text FROM {table} AS t WHERE tenant_id = {self.tenant_id}"
+                # When its keys were used is written in the background, while it makes no call.
+                f"SELECT (to_jsonb(t) - 'last_used_at')::text FROM {table} AS t"
+                f" WHERE tenant_id = {self.tenant_id}"
             )
             for table in OWN_TABLES
         ]
@@ -335,10 +339,15 @@ PAGES = [(route, call) for route, call in EACH if call.access in (CONSOLE, TENAN
 HTML = {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
 
 
-def with_key(call: Call, key: str) -> dict[str, str]:
-    """A browser with this key in the page's cookie."""
+def with_key(http_client: Knocking, call: Call, key: str) -> dict[str, str]:
+    """A browser with a session of this key in the page's cookie."""
+    return with_token(call, session_of_key(http_client.app, key))
+
+
+def with_token(call: Call, token: str) -> dict[str, str]:
+    """A browser with this in the page's cookie."""
     cookie = OPERATOR_COOKIE if call.access is CONSOLE else TENANT_COOKIE
-    return {**HTML, "Cookie": f"{cookie}={key}"}
+    return {**HTML, "Cookie": f"{cookie}={token}"}
 
 
 @pytest.mark.parametrize(("route", "call"), PAGES, ids=names(PAGES))
@@ -350,11 +359,14 @@ def test_a_browser_without_a_valid_key_is_asked_to_sign_in(
     before = foreign.rows()
     for headers in (
         HTML,
-        with_key(call, people.revoked),
-        with_key(call, new_key()),
-        with_key(call, "nonsense"),
-        # The key of whoever may, in the cookie of the other kind of page.
-        {**HTML, "Cookie": f"{other}={right}"},
+        with_key(http_client, call, people.revoked),
+        with_key(http_client, call, new_key()),
+        with_token(call, "nonsense"),
+        with_token(call, secrets.token_urlsafe(32)),
+        # The key itself is no session.
+        with_token(call, right),
+        # The session of whoever may, in the cookie of the other kind of page.
+        {**HTML, "Cookie": f"{other}={session_of_key(http_client.app, right)}"},
     ):
         answer = http_client.browse(headers, route, call, **foreign.ids)
         assert answer.status_code == 303, answer.text
@@ -367,7 +379,7 @@ def test_a_cookie_opens_its_own_side_of_the_house_only(
     http_client: Knocking, people: People, foreign: Foreign, route: str, call: Call
 ) -> None:
     wrong = people.outlander if call.access is CONSOLE else people.operator
-    answer = http_client.browse(with_key(call, wrong), route, call, **foreign.ids)
+    answer = http_client.browse(with_key(http_client, call, wrong), route, call, **foreign.ids)
     assert answer.status_code == 403
     assert answer.mimetype == "text/html"
     assert "outlander" not in answer.text.replace(call.path, "")
@@ -381,7 +393,9 @@ def test_a_signed_in_stranger_neither_sees_nor_changes_anything(
     http_client: Knocking, people: People, foreign: Foreign, route: str, call: Call
 ) -> None:
     before = foreign.rows()
-    answer = http_client.browse(with_key(call, people.acme), route, call, **foreign.ids)
+    answer = http_client.browse(
+        with_key(http_client, call, people.acme), route, call, **foreign.ids
+    )
     assert answer.status_code == call.stranger, answer.text
     asked = call.path.format(**foreign.ids)  # which an error offers to try again
     for text in (*foreign.ids.values(), "Foreigner", "outlander"):
@@ -395,7 +409,7 @@ def test_who_is_signed_in_is_served(
 ) -> None:
     right = people.operator if call.access is CONSOLE else people.outlander
     ids = fresh.needed_by(call)
-    answer = http_client.browse(with_key(call, right), route, call, **ids)
+    answer = http_client.browse(with_key(http_client, call, right), route, call, **ids)
     # Of a tenant's page that names something, a stranger hears something else.
     owned = call.access is TENANT_PAGE and bool(ids)
     usual = (200, 303) if owned else (200, 303, call.stranger)
@@ -413,7 +427,7 @@ def test_a_form_of_another_site_changes_nothing(
     right = people.operator if call.access is CONSOLE else people.outlander
     before = foreign.rows()
     for site in ("cross-site", "same-site", "none"):
-        headers = {**with_key(call, right), "Sec-Fetch-Site": site}
+        headers = {**with_key(http_client, call, right), "Sec-Fetch-Site": site}
         assert http_client.browse(headers, route, call, **foreign.ids).status_code == 403
     assert not foreign.rows() ^ before
 

@@ -135,13 +135,19 @@ def test_document_tells_of_every_route_of_the_api_and_of_no_other(
 
 
 def test_document_says_which_key_opens_what(caller: Caller) -> None:
-    tenant: list[dict[str, list[str]]] = [{"tenantKey": []}]
-    keys = {PUBLIC: [], TENANT: tenant, TENANT_PAGE: tenant, OPERATOR: [{"operatorKey": []}]}
+    keys = {TENANT: "tenantKey", TENANT_PAGE: "tenantKey", OPERATOR: "operatorKey"}
+    changing = {TENANT: "submit", OPERATOR: "operate"}
     for route, (call, *_) in CALLS.items():
         if is_of_the_api(call):
             method = route.partition(" ")[0]
             path = caller.described.path_of(call.path.format(**dict.fromkeys(THINGS, "0")))
-            assert caller.described.operations()[method, path]["security"] == keys[call.access]
+            told = caller.described.operations()[method, path]["security"]
+            if call.access is PUBLIC:
+                assert told == []
+                continue
+            scopes = ["read"] if method == "GET" else [changing[call.access]]
+            scopes += ["scale"] if path == "/operator/scaling" else []
+            assert told == [{keys[call.access]: [scope]} for scope in scopes], route
 
 
 def test_who_has_no_key_is_told_where_none_is_needed(
@@ -149,8 +155,8 @@ def test_who_has_no_key_is_told_where_none_is_needed(
 ) -> None:
     with opened(api_database, tmp_path_factory.mktemp("blobs"), anonymous="demo") as app:
         paths = HttpClient(app).open("GET", "/openapi.json", {}).get_json()["paths"]
-    assert paths["/jobs"]["post"]["security"] == [{"tenantKey": []}, {}]
-    assert paths["/operator/tenants"]["get"]["security"] == [{"operatorKey": []}]
+    assert paths["/jobs"]["post"]["security"] == [{"tenantKey": ["submit"]}, {}]
+    assert paths["/operator/tenants"]["get"]["security"] == [{"operatorKey": ["read"]}]
 
 
 def test_route_that_declares_nothing_is_not_built() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from werkzeug.test import TestResponse
 
 from app.tenants.changes import issue_key
+from models.store.clock import DATABASE_CLOCK
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.http_client import HttpClient, opened
 
@@ -183,7 +185,11 @@ def test_a_key_is_shown_once_works_at_once_and_not_after_it_was_revoked(
     assert own.json is not None and own.json.items() >= terms.items()
     (listed,) = operator.do("GET", "/tenants/demo/keys")["keys"]
     assert (listed["id"], listed["name"], listed["revoked_at"]) == (short, "laptop", None)
-    assert set(listed) == {"id", "tenant", "name", "created_at", "revoked_at"}
+    assert listed["scopes"] == ["submit", "read"]
+    assert set(listed) == {
+        *("id", "tenant", "name", "scopes", "created_at"),
+        *("expires_at", "last_used_at", "revoked_at"),
+    }
     revoked = operator.do("DELETE", f"/keys/{short}")
     assert operator.do("DELETE", f"/keys/{short}") == revoked
     operator.http_client.services.tenants.directory.refresh()
@@ -276,3 +282,45 @@ def test_deleted_tenant_is_locked_out_at_once(
     assert client.call(key, "GET", "/tenant").status_code == 401
     assert operator.call("POST", "/tenants/leaving/resume").status_code == 409
     assert operator.call("DELETE", "/tenants/leaving").status_code == 202, "once more"
+
+
+def test_a_key_is_issued_with_scopes_and_an_expiry(operator: Operator) -> None:
+    body = {"scopes": ["read"], "expires_at": "2999-01-31T12:00:00Z"}
+    issued = operator.call("POST", "/tenants/demo/keys", body).get_json()
+    assert (issued["scopes"], issued["expires_at"]) == (["read"], "2999-01-31T12:00:00.000Z")
+    listed = {key["id"]: key for key in operator.do("GET", "/tenants/demo/keys")["keys"]}
+    assert listed[issued["id"]] == {name: issued[name] for name in issued if name != "key"}
+    call = operator.http_client.call
+    assert call(issued["key"], "GET", "/jobs").status_code == 200
+    assert call(issued["key"], "POST", "/jobs", {"type": "echo"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"scopes": []},
+        {"scopes": ["operate"]},
+        {"scopes": ["everything"]},
+        {"scopes": "read"},
+        {"expires_at": "2001-01-31T12:00:00Z"},
+        {"expires_at": "2999-01-31"},
+        {"expires_at": 90},
+    ],
+)
+def test_a_key_with_other_scopes_or_an_expiry_in_the_past_is_refused(
+    operator: Operator, body: dict[str, object]
+) -> None:
+    answer = operator.call("POST", "/tenants/demo/keys", body)
+    assert answer.status_code == 422, answer.text
+    assert answer.get_json()["errors"][0]["field"].startswith(next(iter(body)))
+
+
+def test_an_expired_key_is_told_so(operator: Operator, api_database: DatabaseFixture) -> None:
+    soon = DATABASE_CLOCK.now() + timedelta(days=1)
+    issued = issue_key(api_database.engine, "demo", expires_at=soon)
+    api_database.execute(
+        "UPDATE api_keys SET expires_at = '2026-01-31 12:00:00Z' WHERE id = %s", issued.id
+    )
+    answer = operator.http_client.call(issued.key, "GET", "/jobs")
+    assert answer.status_code == 401
+    assert answer.get_json()["detail"] == "This API key expired at 2026-01-31 12:00:00Z."

@@ -17,6 +17,7 @@ from app.tenants.terms import Change
 from models.jobs.ids import new_id
 from tests.integration.api.test_leaderboard import put
 from tests.support.applicants import HOSTILE, LETTER, PATH, Visitor, score, visiting, words
+from tests.support.browsing import session_of_key
 from tests.support.database_fixture import DatabaseFixture
 from tests.support.plans import assert_walks, plan_of
 
@@ -176,7 +177,7 @@ def test_nobody_else_submits(visitor: Visitor, api_database: DatabaseFixture) ->
     tenants = {"Authorization": f"Bearer {issue_key(api_database.engine, 'other').key}"}
     assert client.post(PATH, data=typed, headers=tenants).status_code == 403
     assert client.post(PATH, data=typed).status_code == 401
-    client.set_cookie(OPERATOR_COOKIE, visitor.key)
+    client.set_cookie(OPERATOR_COOKIE, session_of_key(visitor.app, visitor.key))
     for site in ("cross-site", "same-site", "none"):
         assert client.post(PATH, data=typed, headers={"Sec-Fetch-Site": site}).status_code == 403
     own = {"Sec-Fetch-Site": "same-origin"}

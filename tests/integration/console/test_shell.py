@@ -77,9 +77,52 @@ def test_the_key_goes_over_encrypted_connections_only_if_it_came_over_one(
     key = issue_key(api_database.engine, None, "secure").key
     assert "Secure" not in sign_in(http_client, key).headers["set-cookie"]
     # Behind a proxy that takes the encryption off.
-    assert (
-        "Secure" in sign_in(http_client, key, Origin="https://fair.example").headers["set-cookie"]
-    )
+    kept = sign_in(http_client, key, Origin="https://fair.example").headers["set-cookie"]
+    assert "Secure" in kept
+    assert kept.startswith("__Host-fairline_operator=")
+    assert "Path=/" in kept and "Domain" not in kept and "HttpOnly" in kept
+
+
+def test_the_cookie_is_a_session_that_ends_at_sign_out_and_never_the_key(
+    http_client: ApiServer, api_database: DatabaseFixture
+) -> None:
+    issued = issue_key(api_database.engine, None, "session")
+    secret = issued.key.split("_")[2]
+    for name, origin in (("", {}), ("__Host-", {"Origin": "https://fair.example"})):
+        entered = sign_in(http_client, issued.key, **origin)
+        assert secret not in str(entered.headers) and issued.id not in str(entered.headers)
+        cookie = cookie_of(entered)
+        assert cookie["Cookie"].startswith(f"{name}fairline_operator=")
+        other = cookie_of(sign_in(http_client, issued.key))
+        assert http_client.get(PAGE, {**HTML, **cookie}).status == 200
+        left = http_client.request("POST", "/console/sign-out", b"", {**FORM, **OWN, **cookie})
+        assert left.status == 303
+        assert left.headers["set-cookie"].startswith(f"{name}fairline_operator=;")
+        # The token is worthless, whoever has kept it; the other session goes on.
+        time.sleep(1.1)  # another process may believe it for a second
+        assert http_client.get(PAGE, {**HTML, **cookie}).status == 303
+        assert http_client.get(PAGE, {**HTML, **other}).status == 200
+
+
+def test_the_key_itself_in_the_cookie_opens_nothing(
+    http_client: ApiServer, api_database: DatabaseFixture
+) -> None:
+    key = issue_key(api_database.engine, None, "old cookie").key
+    for name in ("fairline_operator", "__Host-fairline_operator"):
+        answer = http_client.get(PAGE, {**HTML, "Cookie": f"{name}={key}"})
+        assert answer.status == 303
+        assert answer.headers["set-cookie"].startswith(f"{name}=;")
+
+
+def test_signing_in_again_ends_the_session_before(
+    http_client: ApiServer, api_database: DatabaseFixture
+) -> None:
+    key = issue_key(api_database.engine, None, "twice").key
+    first = cookie_of(sign_in(http_client, key))
+    second = cookie_of(sign_in(http_client, key, **first))
+    time.sleep(1.1)
+    assert http_client.get(PAGE, {**HTML, **first}).status == 303
+    assert http_client.get(PAGE, {**HTML, **second}).status == 200
 
 
 def test_a_cookie_opens_pages_and_not_the_api(
@@ -103,13 +146,14 @@ def test_a_tenants_key_opens_its_page_and_not_the_console(
     http_client: ApiServer, api_database: DatabaseFixture
 ) -> None:
     create_tenant(api_database.engine, "shell")
-    entered = sign_in(http_client, issue_key(api_database.engine, "shell").key)
+    key = issue_key(api_database.engine, "shell").key
+    entered = sign_in(http_client, key)
     assert entered.headers["location"] == "/tenant"
     assert entered.headers["set-cookie"].startswith("fairline_tenant=")
     assert http_client.get(PAGE, {**HTML, **cookie_of(entered)}).status == 303
     # Neither by the other cookie nor by the header.
-    key = cookie_of(entered)["Cookie"].partition("=")[2]
-    other = http_client.get(PAGE, {**HTML, "Cookie": f"fairline_operator={key}"})
+    token = cookie_of(entered)["Cookie"].partition("=")[2]
+    other = http_client.get(PAGE, {**HTML, "Cookie": f"fairline_operator={token}"})
     assert other.status == 403
     assert b"Access denied" in other.body
     assert http_client.get(PAGE, {"Authorization": f"Bearer {key}"}).status == 403
@@ -117,8 +161,11 @@ def test_a_tenants_key_opens_its_page_and_not_the_console(
 
 def test_a_revoked_key_opens_nothing(http_client: ApiServer, api_database: DatabaseFixture) -> None:
     issued = issue_key(api_database.engine, None, "short-lived")
+    entered = sign_in(http_client, issued.key)
+    assert http_client.get(PAGE, {**HTML, **cookie_of(entered)}).status == 200
     revoke_key(api_database.engine, issued.id)
-    answer = http_client.get(PAGE, {**HTML, "Cookie": f"fairline_operator={issued.key}"})
+    time.sleep(2.0)  # as soon as it is promised
+    answer = http_client.get(PAGE, {**HTML, **cookie_of(entered)})
     assert answer.status == 303
     assert answer.headers["location"].startswith("/console/sign-in")
 
@@ -257,7 +304,7 @@ def test_a_stream_ends_soon_after_its_key_was_revoked(
     issued = issue_key(api_database.engine, None, "to be revoked")
     wire = http.client.HTTPConnection("127.0.0.1", http_client.port, timeout=15)
     try:
-        cookie = {"Cookie": f"fairline_operator={issued.key}"}
+        cookie = cookie_of(sign_in(http_client, issued.key))
         wire.request("GET", "/console/events?page=/console/lab", headers={**HTML, **cookie})
         stream = wire.getresponse()
         next_event(stream, "parts")

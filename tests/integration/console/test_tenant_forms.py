@@ -11,7 +11,7 @@ from app.tenants.changes import create_tenant, issue_key
 from app.tenants.listing import LIST_BY_AGE, LIST_BY_NAME, read_tenant
 from app.tenants.tenant import PoolLimits, TenantProfile
 from app.tenants.terms import Change
-from tests.support.browsing import Browser, text_of
+from tests.support.browsing import Browser, cells, text_of
 from tests.support.database_fixture import DatabaseFixture
 
 LIST = "/console/tenants"
@@ -232,3 +232,32 @@ def test_active_tenants_are_sorted_by_any_column(
         r'class="sort" href="([^"]*sort=-waiting[^"]*)"', operator.page(f"{LIST}?pool=medium")
     )
     assert link and "pool=medium" in link[1]
+
+
+def test_a_key_is_issued_with_the_ticked_scopes_and_an_expiry(
+    operator: Browser, database: DatabaseFixture
+) -> None:
+    fresh(database, "scoped")
+    form = {"act": "key", "label": "brief", "scopes": "read", "expires_days": "30"}
+    assert operator.post("/console/tenants/scoped", form).status_code == 201
+    [row] = database.query(
+        "SELECT key.id, scopes, extract(day FROM expires_at - now()) AS days"
+        " FROM api_keys AS key JOIN tenants ON tenants.id = tenant_id WHERE tenants.name = 'scoped'"
+    )
+    assert row.scopes == ["read"] and row.days in (29, 30)
+    shown = cells(operator.page("/console/tenants/scoped"), f"fair_{row.id}_…")
+    assert shown[2] == "read" and shown[4] == "–" and shown[5].startswith("active until")
+    database.execute("UPDATE api_keys SET expires_at = now() WHERE id = %s", row.id)
+    shown = cells(operator.page("/console/tenants/scoped"), f"fair_{row.id}_…")
+    assert shown[5].startswith("expired")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"scopes": "operate"}, {"expires_days": "-1"}, {"expires_days": "soon"}]
+)
+def test_a_key_with_wrong_scopes_or_days_is_not_issued(
+    operator: Browser, database: DatabaseFixture, wrong: dict[str, str]
+) -> None:
+    before = database.query("SELECT count(*) FROM api_keys")
+    assert operator.post("/console/tenants/demo", {"act": "key", **wrong}).status_code == 422
+    assert database.query("SELECT count(*) FROM api_keys") == before

@@ -186,7 +186,7 @@ def test_a_tenant_in_full(
     assert cells(page, "30 days")[-1] == "0.00201"
     assert cells(page, f"fair_{kept.id}_…")[1] == "<b>laptop</b>"
     assert "<b>laptop" not in page
-    assert cells(page, f"fair_{gone.id}_…")[3].startswith("revoked")
+    assert cells(page, f"fair_{gone.id}_…")[5].startswith("revoked")
     for secret in (kept.key, gone.key):
         assert secret.rpartition("_")[2] not in page
     assert 'href="/console/jobs?tenant=acme"' in page

@@ -30,6 +30,8 @@ from models.jobs.states import JobStatus
 from models.schema import Base
 from tests.support.database_fixture import DatabaseFixture
 
+HEAD = ScriptDirectory.from_config(Config(PROJECT_ROOT / "alembic.ini")).get_current_head()
+
 
 def alembic(database_url: str, *arguments: str) -> None:
     subprocess.run(
@@ -68,13 +70,14 @@ def test_database_at_the_former_number_of_the_last_migration_is_migrated(
     for way, revision in (("upgrade", "0015"), ("downgrade", "0004"), ("upgrade", "head")):
         alembic(database_url, way, revision)
     create_tenant(engine, "new")
-    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
+    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == HEAD
 
 
 def test_database_that_had_the_last_migration_before_others_were_put_in_front_gets_them(
     database_url: str, engine: Engine
 ) -> None:
     engine.dispose()
+    alembic(database_url, "downgrade", "0020")
     database = DatabaseFixture(engine)
     database.execute("DROP INDEX jobs_resubmitted; DROP TABLE erasures")
     drop_audit_log(database)
@@ -85,7 +88,7 @@ def test_database_that_had_the_last_migration_before_others_were_put_in_front_ge
     assert database.query("SELECT to_regclass('jobs_resubmitted') AS it")[0].it is not None
     assert database.query("SELECT count(suspended_at) FROM tenants")
     assert not database.query("SELECT types FROM tenants WHERE types IS NOT NULL")
-    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == "0020"
+    assert database.query("SELECT version_num FROM alembic_version")[0].version_num == HEAD
     assert not database.query(
         "SELECT FROM pg_attribute WHERE attrelid = 'tallies'::regclass AND attname = 'bad'"
     )
@@ -379,3 +382,24 @@ def test_reasons_and_tenants_restrictions_go_with_the_way_down_and_nothing_else(
     [row] = database.query("SELECT state, reason FROM circuits")
     assert tuple(row) == ("half_open", "")
     assert database.query("SELECT version FROM verdicts_version")
+
+
+def test_keys_keep_their_rights_and_those_that_are_limited_do_not_outlive_a_downgrade(
+    database_url: str, engine: Engine
+) -> None:
+    database = DatabaseFixture(engine)
+    engine.dispose()
+    alembic(database_url, "downgrade", "0020")
+    database.execute("INSERT INTO api_keys (id, tenant_id, digest) VALUES ('old', 1, '')")
+    alembic(database_url, "upgrade", "head")
+    [old] = database.query("SELECT scopes, expires_at, last_used_at FROM api_keys")
+    assert tuple(old) == (None, None, None)
+    limited = "INSERT INTO api_keys (id, tenant_id, digest, scopes, expires_at) VALUES"
+    database.execute(f"{limited} ('less', 1, '', '{{read}}', NULL)")
+    database.execute(f"{limited} ('brief', 1, '', NULL, now() + interval '1 day')")
+    engine.dispose()
+    alembic(database_url, "downgrade", "0020")
+    valid = database.query("SELECT id FROM api_keys WHERE revoked_at IS NULL")
+    assert [row.id for row in valid] == ["old"]
+    engine.dispose()
+    alembic(database_url, "upgrade", "head")

@@ -457,3 +457,19 @@ def test_a_standby_does_no_housekeeping(database: DatabaseFixture) -> None:
     database.leader.epoch = None
     assert run_due([TimedRole(calls, 0.0)], database.leader, 0.0) == 0
     assert not calls.called.is_set()
+
+
+def test_sessions_are_deleted_when_they_have_ended(
+    database: DatabaseFixture, retirer: Retirer
+) -> None:
+    database.execute("DELETE FROM sessions")
+    for name, seconds in (("ended", -1), ("idle", 60)):
+        database.execute(
+            "INSERT INTO sessions (digest, key_id, expires_at, ends_at)"
+            " VALUES (%s, 'key', now() + interval '1 hour', now() + make_interval(secs => %s))",
+            name.encode(),
+            seconds,
+        )
+    retirer.run_once(0.0)
+    assert [bytes(row.digest) for row in database.query("SELECT digest FROM sessions")] == [b"idle"]
+    database.execute("DELETE FROM sessions")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import Engine
@@ -13,12 +13,14 @@ from app.errors import Unauthenticated
 from app.tenants import directory as module
 from app.tenants.changes import CreatedKey, change_tenant, create_tenant, issue_key, revoke_key
 from app.tenants.directory import Caller, Directory
+from app.tenants.key_uses import WRITE_SECONDS
 from app.tenants.keys import new_key
 from app.tenants.tenant import PoolLimits
 from app.tenants.terms import Change
 from models.settings import DatabaseSettings
+from models.store.clock import DATABASE_CLOCK
 from models.store.errors import StateStoreUnavailable
-from models.store.session import open_engine
+from models.store.session import open_engine, transaction
 from tests.support.database_fixture import DatabaseFixture
 
 
@@ -131,7 +133,7 @@ def test_a_running_directory_hears_of_a_revocation_by_itself(
 ) -> None:
     heard = threading.Event()
     running = Directory(engine, 2.0, refresh_seconds=0.05)
-    running.on_revoked = lambda keys: heard.set() if issued.id in keys else None
+    running.on_ended = lambda keys: heard.set() if issued.id in keys else None
     try:
         running.caller(bearer(issued.key))
         revoke_key(engine, issued.id)
@@ -160,7 +162,7 @@ def test_whoever_listens_is_told_of_revoked_keys(
     directory: Counting, engine: Engine, issued: CreatedKey
 ) -> None:
     told: list[set[str]] = []
-    directory.on_revoked = lambda keys: told.append(set(keys))
+    directory.on_ended = lambda keys: told.append(set(keys))
     directory.caller(bearer(issued.key))
     directory.refresh()
     assert told == []
@@ -276,7 +278,7 @@ def test_a_sweep_finds_what_a_clock_set_back_has_hidden(
     )
     api_database.execute("DELETE FROM api_keys WHERE id = %s", gone.id)
     told: set[str] = set()
-    directory.on_revoked = told.update
+    directory.on_ended = told.update
     directory.refresh()
     directory.caller(bearer(issued.key))
     directory.time.now += module.SWEEP_SECONDS
@@ -319,3 +321,105 @@ def test_the_look_at_changes_reads_by_its_indexes(engine: Engine) -> None:
         connection.exec_driver_sql("TRUNCATE api_keys")
         connection.exec_driver_sql("DELETE FROM tenants WHERE name LIKE 'many-%%'")
     assert "tenants_changed" in plan and "api_keys_revoked" in plan, plan
+
+
+def test_an_expired_key_is_refused_at_once_and_whoever_listens_is_told_for_a_while(
+    directory: Counting, engine: Engine
+) -> None:
+    told: list[set[str]] = []
+    directory.on_ended = lambda keys: told.append(set(keys))
+    soon = DATABASE_CLOCK.now() + timedelta(seconds=30)
+    issued = issue_key(engine, "acme", expires_at=soon)
+    directory.caller(bearer(issued.key))
+    directory.refresh()
+    assert told == []
+    directory.time.now += 31  # neither a refresh nor the state store is needed
+    with pytest.raises(Unauthenticated, match="expired at 20"):
+        directory.caller(bearer(issued.key))
+    for _ in range(2):
+        directory.refresh()
+    assert told == [{issued.id}] * 2
+    directory.time.now += module.TOLD_SECONDS + module.SWEEP_SECONDS
+    directory.refresh()
+    directory.refresh()
+    assert told == [{issued.id}] * 3
+    assert not directory._expiring
+
+
+def test_a_key_that_expired_before_it_was_read_is_refused(
+    directory: Counting, engine: Engine, api_database: DatabaseFixture, issued: CreatedKey
+) -> None:
+    api_database.execute("UPDATE api_keys SET expires_at = now() - interval '1 second'")
+    with pytest.raises(Unauthenticated, match="expired"):
+        directory.caller(bearer(issued.key))
+
+
+def test_the_last_use_of_a_key_is_written_in_the_background_once_a_minute(
+    directory: Counting, api_database: DatabaseFixture, engine: Engine, issued: CreatedKey
+) -> None:
+    unused = issue_key(engine, "acme")
+
+    def last_use(key: CreatedKey) -> datetime | None:
+        sql = "SELECT last_used_at FROM api_keys WHERE id = %s"
+        used: datetime | None = api_database.query(sql, key.id)[0].last_used_at
+        return used
+
+    directory.caller(bearer(issued.key))
+    assert last_use(issued) is None  # not in the path of a request
+    directory.refresh()
+    first = last_use(issued)
+    assert first is not None and last_use(unused) is None
+    api_database.execute("UPDATE api_keys SET last_used_at = last_used_at - interval '1 hour'")
+    directory.caller(bearer(issued.key))
+    directory.time.now += WRITE_SECONDS - 1
+    directory.refresh()
+    assert last_use(issued) == first - timedelta(hours=1)
+    directory.time.now += 1
+    directory.refresh()
+    second = last_use(issued)
+    assert second is not None and second > first
+    # Another process saw it too: the row is younger than a minute.
+    other = Counting(engine)
+    other.caller(bearer(issued.key))
+    other.refresh()
+    assert last_use(issued) == second
+    # Nothing was used since: nothing is written.
+    api_database.execute("UPDATE api_keys SET last_used_at = NULL")
+    directory.time.now += WRITE_SECONDS
+    directory.refresh()
+    assert last_use(issued) is None
+
+
+def test_refused_keys_are_not_used_and_a_locked_row_delays_no_other(
+    directory: Counting, api_database: DatabaseFixture, engine: Engine, issued: CreatedKey
+) -> None:
+    locked, wrong = issue_key(engine, "acme"), f"fair_{issued.id}_{new_key().split('_')[2]}"
+    with pytest.raises(Unauthenticated):
+        directory.caller(bearer(wrong))
+    assert not directory._uses.used
+    for key in (issued, locked):
+        directory.caller(bearer(key.key))
+    with transaction(engine) as connection:
+        connection.exec_driver_sql(f"SELECT FROM api_keys WHERE id = '{locked.id}' FOR UPDATE")
+        directory.refresh()
+    used = api_database.query("SELECT id FROM api_keys WHERE last_used_at IS NOT NULL")
+    assert [row.id for row in used] == [issued.id]
+
+
+def test_scopes_are_those_of_the_row_as_far_as_the_kind_of_key_may_have_them(
+    directory: Counting, engine: Engine, api_database: DatabaseFixture, issued: CreatedKey
+) -> None:
+    narrow = issue_key(engine, "acme", scopes=["read"])
+    everything = issue_key(engine, "acme", scopes=["submit", "read"])
+    api_database.execute(
+        "UPDATE api_keys SET scopes = '{submit,operate,new}' WHERE id = %s", everything.id
+    )
+    operator, watcher = issue_key(engine, None), issue_key(engine, None, scopes=["read"])
+    for key, scopes in (
+        (issued, {"submit", "read"}),
+        (narrow, {"read"}),
+        (everything, {"submit"}),
+        (operator, {"read", "operate", "scale"}),
+        (watcher, {"read"}),
+    ):
+        assert directory.caller(bearer(key.key)).scopes == scopes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from flask import Flask
 from sqlalchemy import Engine
 
 from app import config
-from app.cli import tenants
+from app.cli import keys, tenants
 from app.config import Settings
 from app.tenants.changes import issue_key, keep_operator_key, revoke_key
 from app.tenants.directory import Directory
@@ -29,7 +30,7 @@ class Terminal:
         self.engine = engine
         app = Flask("app", static_folder=None)
         app.cli.add_command(tenants.tenants)
-        app.cli.add_command(tenants.keys)
+        app.cli.add_command(keys.keys)
         self._runner = app.test_cli_runner()
 
     def run(self, line: str) -> Result:
@@ -58,7 +59,8 @@ class Terminal:
 def terminal(api_database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     api_database.execute("DELETE FROM api_keys; DELETE FROM tenant_limits")
     api_database.execute("DELETE FROM tenants WHERE name NOT IN ('demo', 'other')")
-    monkeypatch.setattr(tenants, "database", lambda: api_database.engine)
+    for module in (keys, tenants):
+        monkeypatch.setattr(module, "database", lambda: api_database.engine)
     return Terminal(api_database.engine)
 
 
@@ -130,7 +132,8 @@ def test_a_database_that_is_away_is_one_line_with_the_way_to_the_stacks(
     monkeypatch: pytest.MonkeyPatch, terminal: Terminal
 ) -> None:
     away = Settings.model_construct(database_url=f"postgresql+psycopg2://127.0.0.1:{free_port()}/x")
-    monkeypatch.setattr(tenants, "database", lambda: open_engine(away))
+    for module in (keys, tenants):
+        monkeypatch.setattr(module, "database", lambda: open_engine(away))
     monkeypatch.setattr(config, "settings", Settings.model_construct)
     told = terminal.refused("tenants list")
     assert told.startswith("Error: the database is not responding: ") and told.count("\n") == 1
@@ -253,3 +256,42 @@ def test_a_tenant_is_suspended_resumed_and_deleted(terminal: Terminal) -> None:
     assert terminal.tenant("acme").deleting
     assert "is being deleted" in terminal.refused("tenants resume acme")
     assert "no tenant" in terminal.refused("tenants suspend nobody")
+
+
+def test_keys_are_created_with_scopes_and_an_expiry_and_listed_with_them(
+    terminal: Terminal,
+) -> None:
+    created = "keys create --operator --scopes read,scale --expires 90d --name watcher"
+    short = terminal.do(created).strip().split("_")[1]
+    titles, *rows = terminal.do("keys list").splitlines()
+    assert titles.split("  ")[0] == "KEY"
+    for title in ("SCOPES", "EXPIRES", "LAST USED"):
+        assert title in titles
+    row = next(row for row in rows if row.startswith(short))
+    expires = datetime.now(UTC) + timedelta(days=90)
+    assert "read,scale" in row and f"{expires:%Y-%m-%d}" in row
+    other = terminal.do("keys issue --tenant demo --expires 2999-01-31T12:00:00Z").split("_")[1]
+    row = next(row for row in terminal.do("keys list").splitlines() if row.startswith(other))
+    assert "submit,read" in row and "2999-01-31 12:00:00Z" in row
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--operator --scopes submit",
+        "--operator --scopes ,",
+        "--tenant demo --scopes read,operate",
+        "--tenant demo --scopes all",
+        "--tenant demo --expires 2001-01-31T12:00:00Z",
+        "--tenant demo --expires 0d",
+        "--tenant demo --expires 2999-01-31T12:00:00",
+        "--tenant demo --expires soon",
+        "--tenant demo --expires 99999999999d",
+    ],
+)
+def test_keys_that_could_do_nothing_or_too_much_are_not_created(
+    terminal: Terminal, options: str
+) -> None:
+    before = terminal.do("keys list")
+    assert terminal.run(f"keys create {options}").exit_code in (1, 2)
+    assert terminal.do("keys list") == before

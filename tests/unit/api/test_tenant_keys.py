@@ -13,10 +13,18 @@ from flask import Flask
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.auth.access import Access, UndeclaredAccess, access_of, guard, open_to
+from app.api.auth.access import (
+    Access,
+    UndeclaredAccess,
+    access_of,
+    guard,
+    open_to,
+    scopes_of_view,
+)
 from app.errors import NotFound, ValidationFailed
 from app.tenants.keys import new_key, parse_authorization, presented, same_digest
 from app.tenants.ownership import own
+from app.tenants.scopes import Scope
 from app.tenants.tenant import NO_LIMITS, PoolLimits, TenantProfile, is_tenant_name
 from app.tenants.terms import LIMIT_BOUNDS, Change, changed
 
@@ -190,5 +198,14 @@ def test_a_declaration_leaves_the_view_as_it_is() -> None:
     def view() -> None: ...
 
     assert access_of(view) is None
-    assert open_to(Access.OPERATOR)(view) is view
+    assert open_to(Access.OPERATOR, Scope.READ, Scope.SCALE)(view) is view
     assert access_of(view) is Access.OPERATOR
+    assert scopes_of_view(view) == {Scope.READ, Scope.SCALE}
+
+
+@pytest.mark.parametrize("access", [one for one in Access if one is not Access.PUBLIC])
+def test_an_application_with_a_route_without_a_scope_is_not_built(access: Access) -> None:
+    app = Flask("app", static_folder=None)
+    app.add_url_rule("/secret", "secrets.get", open_to(access)(lambda: "secret"))
+    with pytest.raises(UndeclaredAccess, match="with which scope"):
+        guard(app)

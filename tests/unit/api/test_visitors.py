@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.api.auth.visitors import (
+    HOST_PREFIX,
     LOCAL_OPERATOR,
     OPERATOR_COOKIE,
     TENANT_COOKIE,
@@ -14,10 +15,12 @@ from app.api.auth.visitors import (
     asks_for_page,
     cookie_of,
     is_same_origin,
+    session_of,
 )
 from app.errors import Forbidden, Unauthenticated
 from app.log_ids import CALLER
 from app.tenants.directory import Caller, Directory
+from app.tenants.sessions import Sessions
 from app.tenants.tenant import TenantProfile
 
 ACME = TenantProfile(7, "acme")
@@ -39,14 +42,30 @@ class FakeDirectory(Directory):
             raise Unauthenticated("This API key is not known.")
         return known[key]
 
+    def of_id(self, key: str) -> Caller:
+        return self.caller(f"Bearer {key}")
+
     def keyless(self, name: str) -> Caller | None:
         return Caller("", b"", DEMO) if name == "demo" else None
+
+
+class FakeSessions(Sessions):
+    """The token of each key's session is the name of the key."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self.uses: list[bool] = []
+
+    def caller(self, token: str, *, used: bool) -> Caller:
+        self.uses.append(used)
+        return self._directory.of_id(token)
 
 
 def environ(**given: str) -> dict[str, Any]:
     """A request from localhost for a typed address."""
     return {
         "REQUEST_METHOD": "GET",
+        "PATH_INFO": "/",
         "REMOTE_ADDR": "127.0.0.1",
         "HTTP_HOST": "localhost:8000",
         "wsgi.url_scheme": "http",
@@ -62,13 +81,13 @@ def directory() -> FakeDirectory:
 @pytest.fixture
 def visitors(directory: FakeDirectory) -> Visitors:
     """As on the embedded stack: the console is open and demo needs no key."""
-    return Visitors(directory, "demo", console_open=True)
+    return Visitors(directory, FakeSessions(directory), "demo", console_open=True)
 
 
 @pytest.fixture
 def closed(directory: FakeDirectory) -> Visitors:
     """As everywhere else."""
-    return Visitors(directory, "", console_open=False)
+    return Visitors(directory, FakeSessions(directory), "", console_open=False)
 
 
 def test_who_sits_at_the_machine_is_an_operator_only_where_the_console_is_open(
@@ -123,7 +142,7 @@ def test_who_comes_through_a_proxy_on_this_machine_is_not_local(
 def test_a_tenant_that_is_open_to_all_opens_the_console_to_nobody_else(
     directory: FakeDirectory,
 ) -> None:
-    opened = Visitors(directory, "demo", console_open=True, anywhere=True)
+    opened = Visitors(directory, FakeSessions(directory), "demo", console_open=True, anywhere=True)
     asked = environ(REMOTE_ADDR="10.0.0.9", HTTP_HOST="fairline.example", HTTP_VIA="1.1 proxy")
     assert opened.tenant(asked) == DEMO
     with pytest.raises(Unauthenticated):
@@ -275,3 +294,24 @@ def test_cookies_of_others_do_not_hide_ours() -> None:
 def test_only_browsers_are_shown_pages(accepted: str | None, page: bool) -> None:
     asked = environ() if accepted is None else environ(HTTP_ACCEPT=accepted)
     assert asks_for_page(asked) is page
+
+
+def test_over_tls_only_the_cookie_that_no_other_host_can_set_counts() -> None:
+    plain, host = f"{OPERATOR_COOKIE}=plain", f"{HOST_PREFIX}{OPERATOR_COOKIE}=host"
+    tls = {"wsgi.url_scheme": "https"}
+    for sent, over, token in (
+        (plain, {}, "plain"),
+        (host, {}, "host"),  # a proxy has taken the encryption off
+        (f"{plain}; {host}", {}, "host"),
+        (plain, tls, None),
+        (f"{plain}; {host}", tls, "host"),
+    ):
+        assert session_of(environ(HTTP_COOKIE=sent, **over), OPERATOR_COOKIE) == token
+
+
+def test_a_stream_does_not_count_as_a_use_of_its_session(directory: FakeDirectory) -> None:
+    sessions = FakeSessions(directory)
+    visitors = Visitors(directory, sessions, "", console_open=False)
+    for path in ("/console/jobs", "/console/events"):
+        visitors.operator(environ(PATH_INFO=path, HTTP_COOKIE=f"{OPERATOR_COOKIE}=operator"))
+    assert sessions.uses == [True, False]

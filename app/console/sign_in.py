@@ -1,0 +1,93 @@
+"""Signing in and out: a key is exchanged for a session, whose token is in a cookie."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from flask import Response, current_app, redirect, render_template, request
+from werkzeug.wrappers import Response as AnyResponse
+
+from app.api.auth.access import Access
+from app.api.auth.visitors import (
+    HOST_PREFIX,
+    OPERATOR_COOKIE,
+    TENANT_COOKIE,
+    is_same_origin,
+    session_of,
+)
+from app.api.http.state import write_state
+from app.api.services import current_services
+from app.console.page import local, route
+from app.errors import Forbidden, Unauthenticated
+from app.tenants.keys import presented
+
+
+@route("GET", "/console/sign-in", Access.PUBLIC)
+def get_sign_in() -> str:
+    return render_template("console/sign-in.html", next=local(request.args.get("next", "/")))
+
+
+@route("POST", "/console/sign-in", Access.PUBLIC, ())
+def post_sign_in() -> AnyResponse:
+    """Begin a session for the pages that the key gives access to."""
+    refuse_other_sites()
+    key, target = request.form.get("key", "").strip(), local(request.form.get("next", "/"))
+    try:
+        if presented(key) is None:
+            raise Unauthenticated("Not an API key: keys look like fair_abcd1234_….")
+        caller = current_services().visitors.of_key(key)
+    except Unauthenticated as error:
+        page = render_template("console/sign-in.html", next=target, refused=error.detail)
+        return Response(page, HTTPStatus.UNAUTHORIZED)
+    if caller.tenant is None:
+        cookie, target = OPERATOR_COOKIE, "/" if target.startswith("/tenant") else target
+    else:
+        cookie, target = TENANT_COOKIE, target if target.startswith("/tenant") else "/tenant"
+    with write_state():
+        sessions = current_services().sessions
+        sessions.end(sent_tokens(cookie))
+        token = sessions.begin(caller.key)
+    response = redirect(target, HTTPStatus.SEE_OTHER)
+    # A proxy may have terminated TLS; the Origin header still has the browser's scheme.
+    secure = request.is_secure or request.headers.get("Origin", "").startswith("https://")
+    name = HOST_PREFIX + cookie if secure else cookie
+    forget(response, cookie, kept=name)
+    response.set_cookie(name, token, httponly=True, samesite="Lax", secure=secure)
+    return response
+
+
+@route("POST", "/console/sign-out", Access.PUBLIC, ())
+def post_sign_out() -> AnyResponse:
+    """End the sessions of this browser, and its live pages."""
+    refuse_other_sites()
+    with write_state():
+        current_services().sessions.end(sent_tokens(OPERATOR_COOKIE, TENANT_COOKIE))
+    current_app.extensions["fairline_live_pages"].check_rights()
+    response = redirect("/console/sign-in", HTTPStatus.SEE_OTHER)
+    for cookie in (OPERATOR_COOKIE, TENANT_COOKIE):
+        forget(response, cookie)
+    return response
+
+
+def refuse_other_sites() -> None:
+    """Signing in and out is public, but only from a page of this site."""
+    if not is_same_origin(request.environ):
+        raise Forbidden("This request came from a page of another site.")
+
+
+def cookie_here() -> str:
+    """The cookie that gives access to the requested page."""
+    return TENANT_COOKIE if request.path.startswith("/tenant") else OPERATOR_COOKIE
+
+
+def sent_tokens(*cookies: str) -> list[str]:
+    """The tokens that the browser sent in these cookies."""
+    found = [session_of(request.environ, cookie) for cookie in cookies]
+    return [token for token in found if token]
+
+
+def forget(response: AnyResponse, cookie: str, kept: str = "") -> None:
+    """Have the browser delete a cookie, by the names that it sent, except one that is kept."""
+    for name, secure in ((cookie, False), (HOST_PREFIX + cookie, True)):
+        if name in request.cookies and name != kept:
+            response.delete_cookie(name, secure=secure, httponly=True, samesite="Lax")

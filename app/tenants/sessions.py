@@ -1,0 +1,139 @@
+"""Sessions of browsers: a random token in a cookie stands for the key that somebody signed in with.
+
+The table has only a SHA-256 digest of the token, and the key's id. A session ends at sign-out, when
+it was idle for too long, at its absolute limit, and with its key: whose it is is looked up in the
+directory, where a revoked or expired key is refused.
+
+A session that was read is believed for a second, so sign-out takes as long to reach the other
+processes. Streams of live pages read it without using it: an open tab is idle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Engine
+
+from app.errors import Unauthenticated
+from app.tenants.directory import Caller, Directory
+from models.store.group_commit import GroupCommit
+from models.store.session import execute, fetch
+
+TOKEN_BYTES = 32
+#: A token as ``token_urlsafe`` makes it.
+TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
+BELIEVED_SECONDS = 1.0
+#: How many are remembered for that time.
+MOST_BELIEVED = 10_000
+
+BEGIN = """
+    INSERT INTO sessions (digest, key_id, expires_at, ends_at)
+    VALUES (%(digest)s, %(key)s, now() + make_interval(secs => %(longest)s),
+            now() + make_interval(secs => least(%(idle)s, %(longest)s)))
+"""
+END = "DELETE FROM sessions WHERE digest = ANY (%(digests)s::bytea[])"
+#: A use within a sixtieth of the idle limit after another is not written.
+READ = """
+    WITH used AS (
+        SELECT digest FROM sessions
+        WHERE digest = ANY (%(used)s::bytea[]) AND ends_at > now()
+              AND ends_at < least(expires_at, now() + make_interval(secs => %(idle)s * 59 / 60))
+        ORDER BY digest FOR NO KEY UPDATE SKIP LOCKED
+    ), extended AS (
+        UPDATE sessions SET ends_at = least(expires_at, now() + make_interval(secs => %(idle)s))
+        FROM used WHERE sessions.digest = used.digest
+    )
+    SELECT digest, key_id FROM sessions
+    WHERE digest = ANY (%(digests)s::bytea[]) AND ends_at > now()
+"""
+
+
+class SessionRead(NamedTuple):
+    """A session to read; ``used``: for somebody who did something."""
+
+    digest: bytes
+    used: bool
+
+
+class Believed(NamedTuple):
+    """A session that was read a moment ago."""
+
+    key: str
+    used: bool
+    until: float
+
+
+class Sessions:
+    """The sessions of browsers, as one process reads and writes them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        directory: Directory,
+        read_seconds: float,
+        *,
+        idle_seconds: float,
+        longest_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._directory = directory
+        self._read_seconds = read_seconds
+        self._idle = idle_seconds
+        self._longest = longest_seconds
+        self._clock = clock
+        self._believed: dict[bytes, Believed] = {}
+        self._reads: GroupCommit[SessionRead, str | None] = GroupCommit(self._read, name="sessions")
+
+    def begin(self, key: str) -> str:
+        """A new session of the key with this id; its token, which is stored nowhere."""
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        values = {"key": key, "idle": self._idle, "longest": self._longest}
+        execute(self._engine, BEGIN, {"digest": digest_of(token), **values})
+        return token
+
+    def end(self, tokens: Sequence[str]) -> None:
+        """Sign out: in this process at once, in the others within about a second."""
+        digests = [digest_of(token) for token in tokens if TOKEN.fullmatch(token)]
+        if digests:
+            execute(self._engine, END, {"digests": digests})
+        for digest in digests:
+            self._believed.pop(digest, None)
+
+    def caller(self, token: str, *, used: bool) -> Caller:
+        """Whose session this is; ``used``: whether that counts as a use of it."""
+        key = self._key_of(digest_of(token), used) if TOKEN.fullmatch(token) else None
+        if key is None:
+            raise Unauthenticated("This session has ended. Sign in again.")
+        return self._directory.of_id(key)
+
+    def _key_of(self, digest: bytes, used: bool) -> str | None:
+        known = self._believed.get(digest)
+        if known is not None and known.used >= used and self._clock() < known.until:
+            return known.key
+        key = self._reads.submit(SessionRead(digest, used), self._read_seconds)
+        self._believed.pop(digest, None)
+        if key is not None:
+            self._believed[digest] = Believed(key, used, self._clock() + BELIEVED_SECONDS)
+            while len(self._believed) > MOST_BELIEVED:
+                del self._believed[next(iter(self._believed))]
+        return key
+
+    def _read(self, reads: Sequence[SessionRead]) -> list[str | None]:
+        values = {
+            "digests": list({read.digest for read in reads}),
+            "used": list({read.digest for read in reads if read.used}),
+            "idle": self._idle,
+        }
+        found = {bytes(row.digest): row.key_id for row in fetch(self._engine, READ, values)}
+        return [found.get(read.digest) for read in reads]
+
+
+def digest_of(token: str) -> bytes:
+    """What is stored of a token."""
+    return hashlib.sha256(token.encode()).digest()
